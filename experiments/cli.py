@@ -36,14 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         atexit.register(gc.freeze)  # no search for cycles in memory that is given back anyway: 0.2 s after a replay
     words = sys.argv[1:] if arguments is None else list(arguments)
     known = words[:1] if words and words[0] in COMMANDS else []
-    return guarded(" ".join(["pipeplan", *known]), lambda: _run(words))
+    return guarded(" ".join(["pipeplan", *known]), lambda: _run(words), own=arguments is None)
 
 
 def _run(words: list[str]) -> int:
     parser = Parser(
         prog="pipeplan",
         description="Simulate and plan pipeline-parallel DNN training on GPU and FPGA clusters.",
-        epilog="Exit codes: 0 ok, 1 failure, 2 usage, 3 no plan fits, 4 bad input file, 130 interrupted.",
+        epilog="Exit codes: 0 ok, 1 failure, 2 usage, 3 no plan fits, 4 bad input file, 130 interrupted (SIGINT, SIGTERM).",
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)

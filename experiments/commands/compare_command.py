@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Any
 import simulator
 from experiments.compare.problem_options import add_question, read_problem, read_request
 from experiments.terminal.argument_types import add_options
-from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
-from experiments.terminal.output import UsageError, output_folder, print_explained, print_json, progress, say, to_json
+from experiments.terminal.exits import INFEASIBLE, OK
+from experiments.terminal.output import (
+    UsageError,
+    output_folder,
+    print_explained,
+    print_json,
+    progress,
+    say,
+    to_csv,
+    to_json,
+)
+from experiments.terminal.stops import INTERRUPTED
 
 if TYPE_CHECKING:
     from experiments.compare.comparison import Comparison
@@ -53,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
         print_json({**document, "files": [str(path) for path in written]})
     else:
         print_explained(comparison)
-        say(f"{len(written)} files in {folder}")
+        skipped = " (no timelines are drawn after an interrupt)" if comparison.interrupted else ""
+        say(f"{len(written)} files in {folder}{skipped}")
     if comparison.interrupted:
         return INTERRUPTED
     return OK if any(record["feasible"] for record in document["plans"]) else INFEASIBLE
@@ -102,12 +113,15 @@ def _document(comparison: Comparison) -> dict[str, Any]:
 
 def _write(folder: Path, comparison: Comparison, document: dict[str, Any], *, figures: bool) -> list[Path]:
     written = [folder / "comparison.csv", folder / "comparison.json"]
-    simulator.write_atomically(written[0], comparison.frame.to_csv(index=False))
+    records = comparison.records()
+    simulator.write_atomically(written[0], to_csv(records, list(records[0])))
     simulator.write_atomically(written[1], to_json(document) + "\n")
     results = {one.planner: one.result for one in comparison.plans if one.result is not None}
     if not figures or not results:
         return written
     written.extend(simulator.save(comparison.plot(), folder / "comparison"))
+    if comparison.interrupted:  # which ends what takes long, and two figures of every plan do
+        return written
     stems = file_stems(results)
     with progress("drawing") as report:
         for number, (name, result) in enumerate(results.items()):

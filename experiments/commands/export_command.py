@@ -10,7 +10,9 @@ import planners
 import simulator
 from experiments.compare.problem_options import SEARCH, add_question, read_problem, read_request, refuse_contradictions
 from experiments.terminal.argument_types import add_options, check_choice, names_of, refuse
+from experiments.terminal.exits import OK
 from experiments.terminal.output import UsageError, output_file, say
+from experiments.terminal.stops import INTERRUPTED
 
 DEFAULT_PLANNER = "pipedream"
 
@@ -41,15 +43,19 @@ def run(arguments: argparse.Namespace) -> int:
     """Make or read the plan, and write it."""
     check_choice("--format", arguments.format, FORMATS)
     path = None if arguments.out is None else output_file(arguments.out)
-    content = (
-        simulator.PlanFile(_problem(arguments)).to_json() if arguments.format == "problem" else _content(arguments)
+    content, interrupted = (
+        (simulator.PlanFile(_problem(arguments)).to_json(), False)
+        if arguments.format == "problem"
+        else _content(arguments)
     )
     if path is None:
         print(content, end="")
-        return 0
-    simulator.write_atomically(path, content)
-    say(f"{arguments.format} written to {path}")
-    return 0
+    else:
+        simulator.write_atomically(path, content)
+        say(f"{arguments.format} written to {path}")
+    if interrupted:
+        print("pipeplan export: interrupted: this is of the best plan so far", file=sys.stderr)
+    return INTERRUPTED if interrupted else OK
 
 
 def _problem(arguments: argparse.Namespace) -> simulator.Problem:
@@ -59,9 +65,13 @@ def _problem(arguments: argparse.Namespace) -> simulator.Problem:
     return read_problem(arguments, given)
 
 
-def _content(arguments: argparse.Namespace) -> str:
-    """The plan in the format asked for; UsageError for one that torch cannot run."""
-    problem, plan = _plan(arguments)
+def _content(arguments: argparse.Namespace) -> tuple[str, bool]:
+    """The plan in the format asked for, and whether an interrupt ended its search; UsageError for one that torch cannot run."""
+    problem, plan, interrupted = _plan(arguments)
+    return _written(arguments, problem, plan), interrupted
+
+
+def _written(arguments: argparse.Namespace, problem: simulator.Problem, plan: simulator.Plan) -> str:
     if arguments.format == "plan":
         return simulator.PlanFile(problem, plan).to_json()
     if arguments.format == "chrome-trace":
@@ -105,12 +115,13 @@ def torch_csv(plan: simulator.Plan, schedule: simulator.Schedule) -> str:
     return content
 
 
-def _plan(arguments: argparse.Namespace) -> tuple[simulator.Problem, simulator.Plan]:
-    """The plan of the file, or else of the planner, and its problem."""
+def _plan(arguments: argparse.Namespace) -> tuple[simulator.Problem, simulator.Plan, bool]:
+    """The problem, the plan of the file, or else of the planner, and whether an interrupt ended its search."""
     if arguments.plan is None:
         problem = read_problem(arguments)
         name = arguments.planner or DEFAULT_PLANNER
-        return problem, planners.make_plan(name, problem, read_request(arguments), seed=arguments.seed).plan
+        found = planners.make_plan(name, problem, read_request(arguments), seed=arguments.seed)
+        return problem, found.plan, found.interrupted
     problem, plan = simulator.PlanFile.read_plan(arguments.plan)
     read_problem(arguments, {arguments.plan: problem})
     own = {
@@ -123,4 +134,4 @@ def _plan(arguments: argparse.Namespace) -> tuple[simulator.Problem, simulator.P
     refuse_contradictions(arguments, file, own)
     others = [name for name in names_of(SEARCH) if name not in own]
     refuse(arguments, others, f"is for a search; {file} has made its plan already")
-    return problem, plan
+    return problem, plan, False

@@ -22,9 +22,10 @@ from experiments.terminal.argument_types import (
     number,
     refuse,
 )
-from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
+from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import UsageError, output_file, print_explained, print_json, progress
 from experiments.terminal.report_tables import ReportTable, words
+from experiments.terminal.stops import INTERRUPTED
 from hardware_profiles import MOST_DEVICES
 
 VARIANTS = ("paper", "script")
@@ -101,7 +102,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"warning: {outcome.warning}", file=sys.stderr)
     if path is not None:  # before what takes long again
         simulator.PlanFile(problem, result.plan).write(path)
-    flushed = _flushed(outcome)
+    try:
+        flushed = [] if result.interrupted else _flushed(outcome)
+    except KeyboardInterrupt:
+        flushed, result = [], replace(result, interrupted=True)
     told = _told(arguments, result, request, price)
     if isinstance(told, planners.Result):
         result = told
@@ -138,6 +142,9 @@ def _told(
 ) -> planners.Result | PlanReport:
     """What is printed: the result, or its report; the result alone where an interrupt ends what that takes."""
     if not arguments.report:
+        return result
+    if result.interrupted:  # which ends what takes long, too
+        print("pipeplan plan: no report is made after an interrupt", file=sys.stderr)
         return result
     try:
         if arguments.runner_ups:
@@ -176,7 +183,9 @@ def _run_pareto(
         found = pareto(
             problem, arguments.planner, arguments.pareto, request, seed=arguments.seed, price=price, progress=report
         )
-    if stem is not None and found.points:
+    if stem is not None and found.interrupted:
+        print("pipeplan plan: no figure is drawn after an interrupt", file=sys.stderr)
+    elif stem is not None and found.points:
         simulator.save(found.plot(), stem)
     if arguments.json:
         print_json(found.record())

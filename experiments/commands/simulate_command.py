@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import planners
@@ -23,8 +24,9 @@ from experiments.terminal.argument_types import (
     numbers,
     refuse,
 )
-from experiments.terminal.exits import INFEASIBLE, INTERRUPTED, OK
+from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import UsageError, blamed_on, output_file, print_explained, print_json, progress
+from experiments.terminal.stops import INTERRUPTED
 
 _OPTIONS = (
     "microbatches_per_minibatch",
@@ -139,7 +141,9 @@ def run(arguments: argparse.Namespace) -> int:
     contents = [_content(path, replayed, arguments) for path in files]
     for path, content in zip(files, contents, strict=True):
         simulator.write_atomically(path, content)
-    if arguments.gantt:
+    if arguments.gantt and result.get("interrupted"):
+        print("pipeplan simulate: no figure is drawn after an interrupt", file=sys.stderr)
+    elif arguments.gantt:
         simulator.save(replayed.plot(), _stem(arguments.gantt))
         if arguments.plan is not None or arguments.stash is not None:
             simulator.save(replayed.plot_memory(), _stem(arguments.gantt) + "-memory")

@@ -72,7 +72,8 @@ class Pareto(Explained):
         """Problem and planner, as a heading names them."""
         problem = self.problem
         samples = f"{problem.batch} {problem.workload.sample}s"
-        return f"{problem.workload.name} on {problem.cluster.name}, {samples}: plans of {self.planner} that none beats"
+        early = " (INTERRUPTED: not complete)" if self.interrupted else ""
+        return f"{problem.workload.name} on {problem.cluster.name}, {samples}: plans of {self.planner} that none beats{early}"
 
     def tables(self) -> tuple[TextTable, ...]:
         """A row a plan."""
@@ -103,7 +104,12 @@ class Pareto(Explained):
         """What has no plan."""
         word = self.problem.device_word
         why = (f"{count} {word}s: {reason}" for count, reason in self.refusals.items())
-        return (*why, f"{self.searches} searches, each in {SHRINK:.0%} of the memory that the plan before it filled")
+        return (
+            *["interrupted: plans that beat these were not looked for, and not all numbers of devices"]
+            * self.interrupted,
+            *why,
+            f"{self.searches} searches, each in {SHRINK:.0%} of the memory that the plan before it filled",
+        )
 
     def record(self) -> dict[str, Any]:
         """The plans, and why there is none."""
@@ -146,27 +152,28 @@ def pareto(
     found: list[UnbeatenPlan] = []
     refusals: dict[int, str] = {}
     searches = 0
-    for count in sorted(set(devices)):
-        asked: Problem | None = replace(problem, cluster=problem.cluster.take(count))
-        for number in range(MOST_SEARCHES):
-            if asked is None:
-                break
-            progress(searches, f"{count} devices, memory {number + 1}")
-            searches += 1
-            try:
-                result = make_plan(planner, asked, request, seed=seed)
-            except (InfeasiblePlanError, InapplicablePlannerError) as error:
-                if not number:
-                    refusals[count] = str(error)
-                break
-            except KeyboardInterrupt:
-                return Pareto(problem, planner, _unbeaten(found), refusals, searches, interrupted=True)
-            if not result.outcome.fits:
-                break
-            found.append(_point(result, price))
-            if result.interrupted:
-                return Pareto(problem, planner, _unbeaten(found), refusals, searches, interrupted=True)
-            asked = in_less_memory(asked, SHRINK * result.outcome.fullest.peak_bytes)
+    try:
+        for count in sorted(set(devices)):
+            asked: Problem | None = replace(problem, cluster=problem.cluster.take(count))
+            for number in range(MOST_SEARCHES):
+                if asked is None:
+                    break
+                progress(searches, f"{count} devices, memory {number + 1}")
+                searches += 1
+                try:
+                    result = make_plan(planner, asked, request, seed=seed)
+                except (InfeasiblePlanError, InapplicablePlannerError) as error:
+                    if not number:
+                        refusals[count] = str(error)
+                    break
+                if not result.outcome.fits:
+                    break
+                found.append(_point(result, price))
+                if result.interrupted:
+                    raise KeyboardInterrupt
+                asked = in_less_memory(asked, SHRINK * result.outcome.fullest.peak_bytes)
+    except KeyboardInterrupt:
+        return Pareto(problem, planner, _unbeaten(found), refusals, searches, interrupted=True)
     return Pareto(problem, planner, _unbeaten(found), refusals, searches)
 
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.studies.catalogue import BUNDLED_PROFILES, Study, studies
 from experiments.terminal.argument_types import MOST_SEEDS, add_options
-from experiments.terminal.exits import FAILURE, INTERRUPTED, OK, Parser, guarded
+from experiments.terminal.exits import FAILURE, OK, Parser, guarded
 from experiments.terminal.output import UsageError, output_folder, print_json
+from experiments.terminal.stops import INTERRUPTED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,7 +95,7 @@ def run_study(name: str, words: Sequence[str] | None = None, prog: str | None = 
         found: Findings | int = module.run(arguments)
         return found.end(folder, arguments.json) if isinstance(found, Findings) else int(found)
 
-    return guarded(parser.prog, run)
+    return guarded(parser.prog, run, own=words is None)
 
 
 def _add_options(parser: Parser, study: Study) -> None:

@@ -13,8 +13,8 @@ from hardware_profiles import MOST_COUNT, MOST_SEED, real_number, shown, whole_n
 
 Item = TypeVar("Item")
 
-LONGEST = 1e6
-"""Seconds that a search or a measurement is given at most: eleven days."""
+LONGEST = 1e9
+"""Seconds that a search or a measurement is given at most: thirty years."""
 
 MOST_JOBS = 1024
 """Processes at most."""
@@ -41,8 +41,8 @@ def numbers(text: str) -> list[float]:
 
 
 def number(text: str) -> float:
-    """A finite number of at least 0."""
-    return _asked(lambda: real_number(text, 0.0, MOST_FLOAT))
+    """A finite number."""
+    return _asked(lambda: real_number(text, -MOST_FLOAT, MOST_FLOAT))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,14 @@ import sys
 import warnings
 from collections.abc import Callable
 from io import StringIO, TextIOWrapper
-from types import TracebackType
 from typing import Any, NoReturn
+
+from experiments.terminal.stops import INTERRUPTED, stopping
 
 MOST_CHARACTERS = 270
 """Of a complaint, so that the line stays below 300 with the command's name."""
 
-OK, FAILURE, USAGE, INFEASIBLE, BAD_FILE, INTERRUPTED = 0, 1, 2, 3, 4, 130
+OK, FAILURE, USAGE, INFEASIBLE, BAD_FILE = 0, 1, 2, 3, 4
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,11 +27,17 @@ class Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"{self.prog}: {short(message, MOST_CHARACTERS - 60)} (see {self.prog} --help)\n")
 
 
-def guarded(name: str, action: Callable[[], int]) -> int:
+def guarded(name: str, action: Callable[[], int], *, own: bool = False) -> int:
     """Run a command; every foreseen error becomes one line on stderr and its exit code.
 
+    own: whether the process is the command's own (see `stopping`)
     A character that the terminal's encoding lacks is printed as `?`.
     """
+    with stopping(name, own=own):
+        return _guarded(name, action)
+
+
+def _guarded(name: str, action: Callable[[], int]) -> int:
     if sys.stderr is None:  # closed: what is said there goes nowhere, and not to stdout
         sys.stderr = StringIO()
     if sys.stdout is None:
@@ -64,13 +71,6 @@ def guarded(name: str, action: Callable[[], int]) -> int:
             raise
         return _end(name, str(error), FAILURE)
     return code
-
-
-def loading_failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """A `sys.excepthook` by which an interrupt is one line and its exit code; what else ends the program is shown as ever."""
-    if issubclass(kind, KeyboardInterrupt):
-        sys.exit(_end("experiments", "interrupted", INTERRUPTED))
-    sys.__excepthook__(kind, error, trace)
 
 
 def _warner(name: str) -> Callable[..., None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import os
@@ -61,6 +63,30 @@ def plain(value: Any) -> Any:
 def to_json(document: Mapping[str, Any]) -> str:
     """One JSON document, floats with all their digits."""
     return json.dumps(plain(document), indent=2, allow_nan=False)
+
+
+FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""What a cell of a spreadsheet begins a formula with, in either width; white space before it is passed over."""
+
+
+def to_csv(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """Rows as CSV under a line of columns; numbers as they are, nothing for None and what is no number.
+
+    A text that a spreadsheet would take for a formula has an apostrophe before it, as these programs mark a text; controls are
+    written as escapes.
+    """
+    target = io.StringIO()
+    writer = csv.writer(target, lineterminator="\n")
+    writer.writerow(map(_cell, columns))
+    writer.writerows([_cell(row.get(column)) for column in columns] for row in rows)
+    return target.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, str):
+        text = printable(value)
+        return f"'{text}" if text.lstrip().startswith(FORMULA) else text
+    return "" if value is None or value != value else value
 
 
 def print_json(document: Mapping[str, Any]) -> None:

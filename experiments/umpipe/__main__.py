@@ -17,6 +17,7 @@ import sys
 from typing import Any
 
 from experiments.studies.study_harness import Findings, Made, run_study
+from experiments.terminal.output import to_csv
 from experiments.umpipe.gain_tables import print_document
 from experiments.umpipe.gains import Report, document, mean_gains, measure
 
@@ -29,13 +30,12 @@ def run(options: argparse.Namespace) -> Findings:
 
 def tables(found: dict[str, Any]) -> Made:
     """Name and content of the document's tables as CSV; rows of what was interrupted say so."""
-    import pandas as pd
-
     rows = [{"network": one["network"], "setting": one["setting"], **one["gains"]} for one in found["gains"]]
     searches = [{"instance": one["instance"], **row} for one in found["searches"] for row in one["searches"]]
     mark = {"interrupted": True} if found["interrupted"] else {}
     for name, table in (("gains", rows), ("searches", searches), ("pareto", found["pareto"])):
-        yield f"umpipe_{name}.csv", pd.DataFrame([{**row, **mark} for row in table]).to_csv(index=False)
+        marked = [{**row, **mark} for row in table]
+        yield f"umpipe_{name}.csv", to_csv(marked, list(dict.fromkeys(column for row in marked for column in row)))
 
 
 def drawings(report: Report) -> Made:

@@ -147,10 +147,12 @@ def test_an_interrupt_is_marked_everywhere_and_ends_the_comparison(
     with (tmp_path / "comparison.csv").open(encoding="utf-8") as lines:
         assert [row["interrupted"] for row in csv.DictReader(lines)] == ["False", "True", "True"]
     assert "stopped (interrupted)" in (tmp_path / "comparison.svg").read_text(encoding="utf-8")
+    assert not list(tmp_path.glob("*gantt*"))
     code, out, _ = _run(capsys, "compare", *SMALL, *words, "--no-figures")
     assert code == 130
     assert "stopped (interrupted)" in out
     assert "behind: interrupted: not asked" in out
+    assert "no timelines are drawn after an interrupt" in out
     code, out, _ = _run(capsys, "plan", *SMALL, "--planner", "stopped", "--json")
     assert code == 130
     assert json.loads(out)["interrupted"]

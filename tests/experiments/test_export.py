@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import planners
 from experiments.cli import main
-from simulator import from_text, from_torch_csv, to_text
+from hardware_profiles import load_cluster
+from planners import make_plan
+from simulator import Problem, from_text, from_torch_csv, to_text, workload_from_spec
 
 PROBLEM = ("--workload", "chain:6", "--cluster", "pipedream-arxiv-b", "--devices", "2")
 
@@ -133,3 +137,14 @@ def test_simulate_writes_all_files_or_none(
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert said in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "there.csv"]
+
+
+def test_an_interrupted_search_is_exported_as_such(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best plan so far is written; a line on stderr says what it is, and the exit code is 130."""
+    found = make_plan("uniform", Problem(workload_from_spec("chain:6"), load_cluster("pipedream-arxiv-b").take(2), 8))
+    monkeypatch.setattr(planners, "make_plan", lambda *asked, **named: replace(found, interrupted=True))
+    code, out, err = run(capsys, "export", *PROBLEM, "--batch", "8", "--format", "text")
+    assert (code, err) == (130, "pipeplan export: interrupted: this is of the best plan so far\n")
+    assert out.startswith("0F0")

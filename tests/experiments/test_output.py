@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
+import math
 import os
 import re
 import subprocess
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from experiments import cli
-from experiments.terminal.output import print_table, to_json
+from experiments.terminal.output import print_table, to_csv, to_json
 
 COLUMNS = ("planner", "schedule", "micro-\nbatches", "iteration,\nseconds", "what it is", "peak memory,\nGiB")
 ROWS = (
@@ -240,3 +242,20 @@ def test_figures_stand_to_the_right_and_words_to_the_left(capsys: pytest.Capture
 def test_documents_are_indented_by_two() -> None:
     """Lists and objects stand on lines of their own; what is not finite is null."""
     assert to_json({"a": [1.5, float("nan")], "b": {}}) == '{\n  "a": [\n    1.5,\n    null\n  ],\n  "b": {}\n}'
+
+
+# ---- CSV -------------------------------------------------------------------------------------------------------------
+
+
+def test_no_cell_of_a_table_begins_a_formula() -> None:
+    """Texts that a spreadsheet would compute stand behind an apostrophe; numbers, also negative ones, are as they are."""
+    texts = ["=1+1", "+1", "-1", "@x", "\t=x", "\r=x", "  =x", "\uff1dx", "a=b", "plain", ""]
+    rows = [
+        {"=name": text, "n": -1.5, "none": None, "nan": math.nan, "true": True, "whole": -(10**20)} for text in texts
+    ]
+    table = list(csv.reader(io.StringIO(to_csv(rows, list(rows[0])), newline="")))
+    assert table[0] == ["'=name", "n", "none", "nan", "true", "whole"]
+    for text, (cell, *others) in zip(texts, table[1:], strict=True):
+        controlled = text.startswith(("\t", "\r"))  # is `\\t`, two characters
+        assert cell == (ascii(text)[1:-1] if controlled else text if text in ("a=b", "plain", "") else f"'{text}")
+        assert others == ["-1.5", "", "", "True", str(-(10**20))]

@@ -294,9 +294,18 @@ def test_an_interrupt_keeps_what_is_found(monkeypatch: pytest.MonkeyPatch) -> No
             raise KeyboardInterrupt
         return make_plan(*asked, **named)
 
+    def interrupted(*asked: Any) -> Any:
+        raise KeyboardInterrupt
+
     monkeypatch.setattr(pareto_search, "make_plan", stopped)
     found = pareto(pp.Problem("chain:6", "pipedream-a", 4, devices=1), "data-parallel", (1,), Request(microbatches=2))
     assert (len(found.points), found.searches, found.interrupted) == (1, 2, True)
+    assert "INTERRUPTED" in found.tables()[0].title
+    assert found.remarks()[0].startswith("interrupted: ")
+    monkeypatch.setattr(pareto_search, "make_plan", make_plan)
+    monkeypatch.setattr(pareto_search, "in_less_memory", interrupted)  # between two searches
+    found = pareto(pp.Problem("chain:6", "pipedream-a", 4, devices=1), "data-parallel", (1,), Request(microbatches=2))
+    assert (len(found.points), found.interrupted) == (1, True)
 
 
 def test_what_has_no_plan_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,76 @@
+"""Stops: what SIGINT and SIGTERM do to a command: the first ends it with what it has found, the next one at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType, TracebackType
+
+INTERRUPTED = 130
+"""Exit code after either signal: what was printed and written is the best so far, or nothing."""
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class _Stop:
+    """The handler of both signals.
+
+    Lifetime: made when a command begins; called by the interpreter between two of its steps. The first signal raises
+    KeyboardInterrupt, behind the compiled code that runs; in a process of the command's own the next one ends the process, as an
+    interrupt of what an interrupt has begun would be a traceback.
+    """
+
+    def __init__(self, name: str, *, own: bool) -> None:
+        self.name, self.own, self.came = name, own, False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """As `signal.signal` asks for."""
+        if self.own and self.came:
+            self.end()
+        self.came = True
+        kernels = sys.modules.get("simulator.compiled.kernels")
+        getattr(kernels, "interrupts", signal.default_int_handler)(number, frame)
+
+    def end(self) -> None:
+        """End the process; files are whole or not there, and so is the cursor that a progress bar hides."""
+        shown = "\x1b[?25h" if sys.stderr is not None and sys.stderr.isatty() else ""
+        with suppress(OSError):
+            os.write(2, f"{shown}{self.name}: interrupted\n".encode(errors="replace"))
+        os._exit(INTERRUPTED)
+
+
+@contextmanager
+def stopping(name: str, *, own: bool) -> Iterator[None]:
+    """SIGINT and SIGTERM inside are a KeyboardInterrupt, unless the process ignores them or has handlers of its own.
+
+    own: whether the process is the command's own, and ends with it: handlers stay, and what comes behind the command ends it
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    known = {number: signal.getsignal(number) for number in SIGNALS}
+    kernels = sys.modules.get("simulator.compiled.kernels")
+    usual = (signal.default_int_handler, signal.SIG_DFL, getattr(kernels, "interrupts", None))
+    taken = [number for number, handler in known.items() if handler in usual]
+    stop = _Stop(name, own=own)
+    for number in taken:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        stop.came = True
+        for number in taken if not own else ():
+            signal.signal(number, known[number])
+
+
+def loading_failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """A `sys.excepthook` by which an interrupt is one line and its exit code; what else ends the program is shown as ever."""
+    if issubclass(kind, KeyboardInterrupt):
+        _Stop(
+            "experiments" if any(word.startswith("experiments.") for word in sys.orig_argv) else "pipeplan", own=True
+        ).end()
+    sys.__excepthook__(kind, error, trace)
