@@ -61,6 +61,8 @@ def test_limit_is_drawn_only_where_it_does_not_flatten() -> None:
     near, far = comparison_bars([row("a", 50.0)]), comparison_bars([row("a", 20.0)])
     assert limit_in_view(near)
     assert not limit_in_view(far)
+    for fastest, in_view in ((100 / 3 + 0.1, True), (100 / 3 - 0.1, False)):
+        assert limit_in_view(comparison_bars([row("a", 1.0), row("b", fastest)])) == in_view
     assert common_limit(comparison_bars([row("a", 50.0), row("b", 80.0)])) == pytest.approx(100.0)
     assert common_limit(comparison_bars([row("a", 50.0), row("b", 80.0, bound=2.0)])) is None
 

@@ -12,7 +12,7 @@ import pytest
 from experiments.cli import main
 from experiments.studies.study_harness import run_study
 from experiments.terminal.output import InputError
-from experiments.truth.errors import errors, kendall, regret, summary
+from experiments.truth.errors import errors, kendall, ranked, regret, summary
 from experiments.truth.measured_tables import (
     AllReduce,
     MatrixProduct,
@@ -46,6 +46,17 @@ def test_rank_agreement_and_regret_by_hand() -> None:
     assert kendall([1.0, 2.0, 3.0], [1.0, 1.0, 3.0]) == pytest.approx(2 / (3 * 2) ** 0.5)
     assert kendall([1.0, 2.0], [5.0, 5.0]) is None
     assert regret([2.0, 3.0, 4.0], [2.5, 2.0, 9.0]) == pytest.approx(0.5)
+
+
+def test_ranks_are_means_over_questions_of_several_plans() -> None:
+    """Question 1: 1/3 and regret 0.5; question 2 predicts all alike, so it has a regret of 0.25, no agreement; 3 has one plan."""
+    rows = [(1, 2.0, 3.0), (1, 3.0, 2.0), (1, 4.0, 9.0), (2, 5.0, 1.0), (2, 4.0, 1.0), (3, 1.0, 7.0)]
+    found = ranked(pd.DataFrame(rows, columns=["question", "measured", "predicted"]), ("question",))
+    assert found == pytest.approx({"questions": 2, "kendall": 1 / 3, "regret": 0.375, "worst_regret": 0.5})
+    alone = ranked(pd.DataFrame(rows[3:5], columns=["question", "measured", "predicted"]), ("question",))
+    assert (alone["questions"], alone["kendall"], alone["regret"]) == (1, None, 0.25)
+    none = ranked(pd.DataFrame(rows[5:], columns=["question", "measured", "predicted"]), ("question",))
+    assert none == {"questions": 0, "kendall": None, "regret": None, "worst_regret": None}
 
 
 def test_a_summary_tells_figures_apart() -> None:

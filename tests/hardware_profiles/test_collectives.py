@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles import Cluster, Link, load_cluster, reduce_seconds
+from hardware_profiles import rings as ring_search
 from tests.hardware_profiles.clusters import GIGA, Stub, almost_stars, cards, line, racks, star, tree, two_servers
 
 CLUSTERS = {name: load_cluster(name) for name in ("pipedream-a", "pipedream-b", "dgx-a100", "fpga-vcu118-4")}
@@ -97,6 +98,17 @@ def test_a_cube_mesh_has_the_rings_that_its_links_close() -> None:
     channels, busy = cluster.collectives.allreduce_channels(range(8))
     assert len(channels) == len(cluster.channels)  # every NVLink of a GPU is in a ring
     assert busy == pytest.approx((0.905,) * len(channels))
+
+
+def test_a_search_for_rings_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After so many hops with what it has: of 8 GPUs cabled twice pair by pair 7 cycles share no cable, each of 8 hops."""
+    members = range(8)
+    twice = {(one, other): 2 for one in members for other in members if one != other}
+    found = [len(ring_search._disjoint_cycles(members, twice, 7))]
+    for hops in (8, 16, 7):
+        monkeypatch.setattr(ring_search, "MOST_HOPS", hops)
+        found.append(len(ring_search._disjoint_cycles(members, twice, 7)))
+    assert found == [7, 1, 2, 0]
 
 
 def test_cables_that_close_no_ring_are_a_chain_at_best() -> None:

@@ -10,6 +10,7 @@ from itertools import combinations, pairwise, product
 import numpy as np
 import pytest
 
+from planners.mixed import label_kernels, label_search
 from planners.mixed.label_search import search
 from planners.mixed.space import (
     Floats,
@@ -157,6 +158,21 @@ def test_bounds_hold_before_the_end() -> None:
         bounds.append(found.bound)
         assert found.bound <= best * (1 + 1e-12) <= found.pipelines[0][0] * (1 + 1e-9)
     assert bounds == sorted(bounds)
+
+
+@pytest.mark.parametrize("labels", [2, 5, 20])
+def test_bounds_hold_where_labels_run_out(labels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left out because no further label may be kept is no faster than the bound; in plain Python, with so few labels."""
+    for name in ("_in_front", "_keep", "least_seconds"):
+        monkeypatch.setattr(label_kernels, name, getattr(label_kernels, name).py_func)
+    monkeypatch.setattr(label_kernels, "MOST_LABELS", labels)
+    monkeypatch.setattr(label_search, "grown", label_kernels.grown.py_func)
+    for seed in (6, 7, 8):
+        space = DrawnSpace(seed, (2, 3), waiting=1.0)
+        best = min(map(space.seconds, every_pipeline(space)))
+        found = search(space, 3000)
+        assert found.bound <= best * (1 + 1e-12)
+        assert not found.proven or found.pipelines[0][0] == pytest.approx(best)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from planners import LayerVariant, VariantProblem, VariantStage, fastest_variant_plan, plan_seconds_per_sample
-from planners.variants.cheapest_variants import NO, YES, Variants, cheapest_variants, fits_within
+from planners.variants import cheapest_variants as cheapest
+from planners.variants.cheapest_variants import NO, UNKNOWN, YES, Variants, cheapest_variants, fits_within
 from planners.variants.variant_partition import _figures
 from planners.variants.variant_problem import stage_seconds_per_sample
 
@@ -105,6 +106,38 @@ def test_too_many_choices_still_give_one_that_fits() -> None:
     assert found is not None
     assert sum(variants.bytes[n, one] for n, one in enumerate(found)) <= 3.3
     assert 0.98 * (saved.sum() - 3.3) <= sum(variants.costs[n, one] for n, one in enumerate(found)) < saved.sum()
+
+
+def test_whether_a_choice_fits_at_any_limit() -> None:
+    """Small knapsacks by hundreds: below the least cost NO, from it on YES, whatever the order in which variants stand."""
+    rng = np.random.default_rng(12)
+    for _ in range(400):
+        variants = drawn(rng, 3, 3)
+        numbers = range(len(variants.counts))
+        every = [
+            tuple(sum(table[n, one] for n, one in zip(numbers, chosen, strict=True)) for table in variants[:2])
+            for chosen in product(*(range(count) for count in variants.counts))
+        ]
+        memory = float(rng.integers(0, 30))
+        least = min((cost for cost, size in every if size <= memory), default=inf)
+        for limit in range(0, 36, 3):
+            assert fits_within(variants, float(limit), memory) == (YES if least <= limit else NO)
+
+
+def test_an_open_question_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 2^10 choices at most eight are kept: what is said of a limit is true of all of them, or nothing is said."""
+    monkeypatch.setattr(cheapest, "MOST_CHOICES", 8)
+    monkeypatch.setattr(cheapest, "_choices", cheapest._choices.py_func)
+    rng = np.random.default_rng(3)
+    saved = rng.random(10)
+    costs = saved * rng.uniform(0.9, 1.1, 10)
+    tables = np.stack([np.zeros(10), costs], axis=1), np.stack([saved, np.zeros(10)], axis=1), np.full(10, 2)
+    taken = (np.arange(2**10)[:, None] >> np.arange(10)) & 1
+    least = (taken @ costs)[(1 - taken) @ saved <= 2.2].min()
+    limits = [float(one) for one in least * np.linspace(0.97, 1.03, 61)]
+    said = [fits_within.py_func(Variants(*tables), limit, 2.2) for limit in limits]
+    assert all(one in (UNKNOWN, YES if limit >= least else NO) for one, limit in zip(said, limits, strict=True))
+    assert UNKNOWN in said
 
 
 def brute_force(problem: VariantProblem) -> float:

@@ -123,6 +123,14 @@ def test_an_overlapped_pair_has_the_parts_of_both() -> None:
     assert of_device(split, 0) == pytest.approx({"computation": 6.0, "recomputation": 2.0})
 
 
+@pytest.mark.parametrize("order", ["0F0 0A0 0B0", "0F0 0A0 0I0 0W0", "0F0 0B0", "0F0 0I0 0W0"])
+def test_what_runs_again_counts_once_wherever_it_runs(order: str) -> None:
+    """In an op of its own or inside the backward, in one piece or two: 1 + 2 s of work for each sample, 1 s again."""
+    plan = Plan("hand", "own", (Stage((0,), (0,)),), (2,), order=(order,), recompute=("whole",))
+    split = simulate(Problem(network(1), star_cluster(1), 2), plan).time_split()
+    assert of_device(split, 0) == pytest.approx({"computation": 6.0, "recomputation": 2.0})
+
+
 @pytest.mark.parametrize("lanes", ["shared", "split"])
 def test_lanes_of_a_device_together_are_what_it_works(lanes: str) -> None:
     """FBP-AS: forwards of 1 s and backwards of 2 s share a device, or each takes as long as both on a fixed share of it."""
