@@ -33,7 +33,8 @@ class SteadyState:
     seconds_per_sample: in whole periods; where the completions do not repeat, over as many micro-batches as stand between fill
         and drain
     period: micro-batches after which completions repeat, 0 where they do not
-    drift: where they do not, the relative difference between the rates of the first half of those micro-batches and the second
+    drift: where they do not, the relative difference between the rates of the first half of those micro-batches and the second;
+        1 where both take no time, though the stream does
     begin, end: between which moments of the timeline they were read, in seconds
     """
 
@@ -74,7 +75,7 @@ def steady_state(timeline: Timeline, samples: NDArray[np.int64], turns: int) -> 
     ]
     begin = max(0, last - 2 * half)
     overall = float((done[last] - done[begin]) / samples[begin + 1 : last + 1].sum())
-    drift = abs(rates[0] - rates[1]) / overall if overall > 0 else 0.0
+    drift = abs(rates[0] - rates[1]) / overall if overall > 0 else float(done[-1] > 0)
     return SteadyState(overall, 0, drift, float(done[begin]), float(done[last]))
 
 
@@ -89,10 +90,10 @@ def _completions(timeline: Timeline, count: int) -> NDArray[np.float64]:
 def _between_fill_and_drain(timeline: Timeline, done: NDArray[np.float64]) -> tuple[int, int]:
     """First and last micro-batch of the middle of a stream.
 
-    The drain begins when the first replica of the input stage has ended its last forward: until then nothing is as it would not
-    be in a longer stream. The first quarter of what is before counts as fill.
+    The drain begins when the first replica of the input stage that has samples has ended its last forward: until then nothing is
+    as it would not be in a longer stream. The first quarter of what is before counts as fill.
     """
-    forward = np.flatnonzero((timeline.stage == 0) & (timeline.kind == OpKind.FORWARD))
+    forward = np.flatnonzero((timeline.stage == 0) & (timeline.kind == OpKind.FORWARD) & (timeline.samples > 0))
     lanes, index = np.unique(timeline.lane[forward], return_inverse=True)
     ends = np.zeros(len(lanes))
     np.maximum.at(ends, index, timeline.end[forward])

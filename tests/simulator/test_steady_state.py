@@ -95,6 +95,24 @@ def test_a_short_stream_has_some_rate() -> None:
     assert steady_state(stream([3.0, 3.0]), ones(2), turns=1).seconds_per_sample == 3.0
 
 
+def test_replicas_without_samples_tell_nothing() -> None:
+    """Micro-batches of 4, 2 and 1 samples on five replicas leave the first with none: its forwards end at once, the stream does
+    not. The last one has three samples of 3 FLOP at 2 FLOP/s: 4.5 s an iteration.
+    """
+    cluster = star_cluster(5, bandwidth=1e9)
+    rates = (0.5, 2.0, 2.0, 1.0, 2.0)
+    devices = tuple(replace(device, rate=rate) for device, rate in zip(cluster.devices, rates, strict=True))  # type: ignore[type-var]
+    plan = Plan("hand", "pipedream", (Stage((0,), (0, 1, 2, 3, 4)),), (4, 2, 1))
+    problem = Problem(chain([1.0]), replace(cluster, devices=devices), 7)
+    assert simulate(problem, plan, engine="compiled").iteration_seconds == pytest.approx(4.5)
+
+
+def test_no_seconds_in_the_middle_of_a_stream_that_takes_some_are_no_steady_state() -> None:
+    """All micro-batches but the first and the last are complete at once."""
+    assert not steady_state(stream([1.0, *[0.0] * 6, 1.0], behind=1), ones(8), turns=1).reached
+    assert steady_state(stream([0.0] * 8), ones(8), turns=1).reached
+
+
 def round_robin(replicas: tuple[int, ...], seconds: tuple[float, ...], **changes: Any) -> tuple[Problem, Plan]:
     """Stages of one layer without weights, replicas that take turns."""
     bounds = [sum(replicas[:i]) for i in range(len(replicas) + 1)]
