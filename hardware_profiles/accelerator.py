@@ -85,7 +85,9 @@ class Accelerator(Protocol):
 
     @property
     def sublinear(self) -> bool:
-        """Whether seconds never fall as samples rise, and seconds a sample never rise."""
+        """Whether seconds never fall as samples or work rise, seconds a sample never rise, and parts of a layer that have
+        together all of its FLOP, elements and weights take together no less than it. Lower bounds rely on it.
+        """
 
     def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
         """Seconds of one pass of one layer over `samples` samples."""

@@ -26,7 +26,7 @@ from simulator.lowering.structure import Structure
 from simulator.lowering.unit_lanes import GATHERING, SCATTERING
 from simulator.plans.plan import InfeasiblePlanError, Plan, Problem, check_plan, family_of, flushes, ranges
 from simulator.results.memory import DeviceMemory, memory_over_time, peak_tables
-from simulator.results.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
+from simulator.results.steady_state import LEAST_WATCHED, MOST_DRIFT, MOST_PERIOD, SteadyState, steady_state
 from simulator.results.text_tables import Explained, TextTable
 from simulator.results.time_split import TimeSplit, time_split
 from simulator.schedules import build_schedule
@@ -308,9 +308,12 @@ class UndercutBoundError(RuntimeError):
 
 
 def _check_bound(outcome: Outcome) -> None:
-    """Raise UndercutBoundError for a replay below its bound."""
-    bound, plan = outcome.lower_bound, outcome.plan
-    if bound is None or outcome.iteration_seconds >= bound.seconds:
+    """Raise UndercutBoundError for a replay below its bound: of a stream that shows no period, by more than its seconds are known
+    to.
+    """
+    bound, plan, steady = outcome.lower_bound, outcome.plan, outcome.steady
+    unknown = 0.0 if steady is None or steady.period else MOST_DRIFT + steady.drift
+    if bound is None or outcome.iteration_seconds >= bound.seconds * (1.0 - unknown):
         return
     error = UndercutBoundError(
         f"internal error: plan {plan.planner!r} ({plan.schedule}, {plan.notation}) takes {outcome.iteration_seconds:.9g} s an "

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from experiments.cli import COMMANDS, main
+from simulator import BoundTerm, LowerBound, simulation
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -312,6 +313,31 @@ def test_a_plan_goes_to_a_file_and_back(capsys: pytest.CaptureFixture[str], tmp_
     assert json.loads(out)["makespan_seconds"] == 9.0
     _, out, _ = run(capsys, "export", "--plan", str(path), "--format", "chrome-trace")
     assert json.loads(out)["otherData"]["makespan_seconds"] == document["iteration_seconds"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("simulate", "--plan", "plan.json"),
+        ("compare", "--plan", "plan.json", "--planner", "greedy"),
+        ("plan", "--workload", "chain:2", "--cluster", "dapple-a:1", "--planner", "brute-force"),
+    ],
+)
+def test_a_replay_below_the_bound_of_its_problem_ends_a_command(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """Exit code 1 and one line with the plan, its seconds and the bound; nothing else is said or written."""
+    monkeypatch.chdir(tmp_path)
+    asked = ("plan", "--workload", "chain:2", "--cluster", "dapple-a:1", "--planner", "uniform", "--out", "plan.json")
+    assert run(capsys, *asked)[0] == 0
+    wrong = LowerBound((BoundTerm("work", 1e6, False),))
+    monkeypatch.setattr(simulation, "lower_bound", lambda *given: wrong)
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"pipeplan {words[0]}: internal error: plan ")
+    assert "its work, 1000000 s; please report this with the plan" in err
+    assert err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 
 
 def test_a_deadlocked_schedule_file_names_device_position_and_op(
