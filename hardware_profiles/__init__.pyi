@@ -42,7 +42,23 @@ from .numbers import (
     real_number as real_number,
     whole_number as whole_number,
 )
-from .plugins import passed_over as passed_over, plugged_in as plugged_in, summary_of as summary_of
+from .options import (
+    Bounds as Bounds,
+    DeclaredOption as DeclaredOption,
+    OptionValue as OptionValue,
+    declared_options as declared_options,
+    integer as integer,
+    option_text as option_text,
+    read_options as read_options,
+)
+from .plugins import (
+    PluginError as PluginError,
+    answering_for as answering_for,
+    complaint_of as complaint_of,
+    passed_over as passed_over,
+    plugged_in as plugged_in,
+    summary_of as summary_of,
+)
 from .reading import (
     MOST_BYTES as MOST_BYTES,
     FileError as FileError,

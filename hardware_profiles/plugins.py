@@ -4,13 +4,42 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import TypeVar
 
 from hardware_profiles.words import one_line, printable
 
 Offered = TypeVar("Offered")
+
+
+class PluginError(ValueError):
+    """A plug-in that does not do what its group asks for; the message names it and what it does, in one line."""
+
+
+@contextmanager
+def answering_for(plugin: str) -> Iterator[None]:
+    """Whatever ends what a plug-in does becomes a PluginError that names it; a ValueError stays one, as it may be a refusal.
+
+    plugin: as in "schedule 'mine'"
+    """
+    try:
+        yield
+    except PluginError:
+        raise
+    except ValueError as error:
+        text = one_line(str(error))
+        if plugin in text:
+            raise
+        raise ValueError(f"{plugin}: {text}") from error
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{plugin}, a plug-in, failed: {complaint_of(error)}") from error
+
+
+def complaint_of(error: BaseException) -> str:
+    """Type and text of an error on one line."""
+    return f"{type(error).__name__}: {one_line(str(error))[:150]}"
 
 
 @cache
@@ -25,8 +54,7 @@ def plugged_in(group: str, read: Callable[[object], Offered]) -> dict[str, Offer
         try:
             found[point.name] = read(point.load())
         except (Exception, SystemExit) as error:
-            complaint = f"{type(error).__name__}: {one_line(str(error))[:150]}"
-            passed_over(f"plug-in {point.name} = {point.value} of {group}", complaint)
+            passed_over(f"plug-in {point.name} = {point.value} of {group}", complaint_of(error))
     return found
 
 

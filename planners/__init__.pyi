@@ -75,6 +75,7 @@ from .registry import (
     applicable_planners as applicable_planners,
     make_plan as make_plan,
     planner_entries as planner_entries,
+    named_planner as named_planner,
     planner_entry as planner_entry,
     run_planner as run_planner,
 )

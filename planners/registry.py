@@ -5,12 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from hardware_profiles import plugged_in, summary_of
+from hardware_profiles import (
+    DeclaredOption,
+    PluginError,
+    complaint_of,
+    declared_options,
+    passed_over,
+    plugged_in,
+    read_options,
+    shown,
+    summary_of,
+    unknown,
+)
 from planners.search.candidates import straight_shape
 from planners.search.evaluator import (
     BudgetSpent,
@@ -24,6 +36,7 @@ from planners.search.evaluator import (
 from planners.search.result import Proof, Result
 from simulator import (
     InfeasiblePlanError,
+    Plan,
     Problem,
     UndercutBoundError,
     check_recompute,
@@ -63,15 +76,25 @@ class PlannerEntry:
 
     def is_default(self, problem: Problem) -> bool:
         """Whether it is asked where no planners are named."""
-        return self.by_default(problem) if callable(self.by_default) else self.by_default
+        try:
+            return bool(self.by_default(problem)) if callable(self.by_default) else bool(self.by_default)
+        except Exception as error:  # of another package
+            passed_over(f"planner {self.summary!r}", complaint_of(error))
+            return False
 
     def reason(self, problem: Problem, request: Request) -> str | None:
         """Why the planner cannot plan that: an option or a placement that it does not have, or what `applicable` says."""
         asked = {name: words for name, words in SHAPES.items() if getattr(request, name) is not None}
         asked |= {name: f"option {name!r}" for name in request.options}
+        families = schedule_families()
+        of_schedule = (
+            () if request.schedule is None or "slices" not in self.takes else families[request.schedule].options
+        )
         for name, words in asked.items():
-            if name not in (*self.takes, *self.options):
+            if name not in (*self.takes, *self.options, *of_schedule):
                 others = [other for other, one in planner_entries().items() if name in (*one.takes, *one.options)]
+                if not others:
+                    return unknown(f"{words} is unknown", name, sorted({*self.options, *of_schedule}) or ["none"])
                 return (
                     f"{words} cannot be requested of this planner; planners that take it: {', '.join(others) or 'none'}"
                 )
@@ -308,7 +331,7 @@ def planner_entries() -> dict[str, PlannerEntry]:
 def as_entry(made: object) -> PlannerEntry:
     """An entry; or a planner `(problem, evaluate, rng) -> Plan`, or a class of planners made of a Request, for any problem.
 
-    TypeError for anything else.
+    Further parameters, of the function or of the class, are its options. TypeError for anything else.
     """
     if isinstance(made, PlannerEntry):
         return made
@@ -316,8 +339,32 @@ def as_entry(made: object) -> PlannerEntry:
         raise TypeError(
             f"must be a function (problem, evaluate, rng) -> Plan, or a PlannerEntry, not {type(made).__name__}"
         )
-    build = made if isinstance(made, type) else lambda request: made
-    return PlannerEntry(build, summary_of(made), lambda problem, request: None)
+    declared = declared_options(made, 1 if isinstance(made, type) else 3)
+    options = {name: one.words for name, one in declared.items()}
+    return PlannerEntry(
+        partial(_made, made, declared), summary_of(made), lambda problem, request: None, options=options
+    )
+
+
+def _made(made: Callable[..., Any], declared: Mapping[str, DeclaredOption], request: Request) -> Planner:
+    """The planner of a request; options of the request's schedule are not the planner's."""
+    own = {name: value for name, value in request.options.items() if name in declared}
+    options = read_options(declared, own, "the planner")
+    if isinstance(made, type):
+        return made(request, **options)  # type: ignore[no-any-return]
+    return partial(made, **options) if options else made
+
+
+def named_planner(asked: str | Callable[..., Any] | PlannerEntry) -> tuple[str, PlannerEntry]:
+    """A planner by its name, or one that is a function, a class or an entry, with what it is called; errors in one line."""
+    if isinstance(asked, str):
+        return asked, planner_entry(asked)
+    try:
+        entry = as_entry(asked)
+    except TypeError as error:
+        raise ValueError(f"a planner is a name, or {str(error).removeprefix('must be ')}") from None
+    made = entry.build if isinstance(asked, PlannerEntry) else asked
+    return str(getattr(made, "__name__", type(made).__name__)), entry
 
 
 def planner_entry(name: str) -> PlannerEntry:
@@ -335,7 +382,7 @@ def applicable_planners(problem: Problem, request: Request | None = None) -> dic
 
 
 def make_plan(
-    name: str,
+    planner: str | Callable[..., Any] | PlannerEntry,
     problem: Problem,
     request: Request | None = None,
     *,
@@ -345,6 +392,7 @@ def make_plan(
 ) -> Result:
     """Plan a problem.
 
+    planner: its name, or a planner itself, as of `as_entry`
     budget: evaluations after which the best plan so far is the answer; None for no limit
     progress: called at every improvement
     Raises ValueError for an unknown planner, InapplicablePlannerError for one that cannot plan this problem,
@@ -353,16 +401,24 @@ def make_plan(
     UndercutBoundError is a fault of this program's, as of `simulator.simulate`.
     """
     asked = request or Request()
-    entry = planner_entry(name)
+    name, entry = named_planner(planner)
     evaluate = Evaluator(problem, engine=asked.engine, budget=budget, progress=progress)
     try:
         reason = entry.reason(problem, asked)
         if reason is not None:
             raise InapplicablePlannerError(name, reason)
         return run_planner(entry.build(asked), problem, evaluate, np.random.default_rng(seed))
-    except (ValueError, UndercutBoundError):
+    except (InapplicablePlannerError, PlannerFailedError, PluginError, UndercutBoundError):
         raise
-    except Exception as error:
+    except InfeasiblePlanError as error:
+        if entry in PLANNERS.values() or repr(name) in str(error):
+            raise
+        raise InfeasiblePlanError(f"planner {name!r}: {error}") from None
+    except ValueError as error:
+        if entry in PLANNERS.values():
+            raise
+        raise PlannerFailedError(f"planner {name!r}: {' '.join(str(error).split())}") from error
+    except (Exception, SystemExit) as error:
         text = " ".join(str(error).split())
         raise PlannerFailedError(f"planner {name!r} failed: {type(error).__name__}: {text}") from error
 
@@ -386,6 +442,7 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
             ) from None
         plan, interrupted = evaluate.best, True
     planning_seconds = time.process_time() - began
+    _check_answer(plan, evaluate.details)
     outcome = simulate(problem, plan, layer_costs=evaluate.layer_costs)
     return Result(
         outcome=outcome,
@@ -399,6 +456,28 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
         told=tuple(evaluate.runner_ups),
         notes=tuple(evaluate.notes),
     )
+
+
+def _check_answer(plan: object, details: Mapping[str, object]) -> None:
+    """TypeError for an answer that is no plan, or details that cannot be written down."""
+    if not isinstance(plan, Plan):
+        raise TypeError(f"a planner must return a Plan, not {type(plan).__name__}")
+    for name, value in details.items():
+        if not _is_plain(value):
+            raise TypeError(
+                f"details[{name!r}] must be a number, a text, or a list or a table of these, not {shown(value)}"
+            )
+
+
+def _is_plain(value: object) -> bool:
+    """Whether JSON has a form for a value: numbers of numpy, too."""
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_plain(one) for key, one in value.items())
+    if isinstance(value, list | tuple | set | frozenset | range):
+        return all(map(_is_plain, value))
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype.kind in "biufU"
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _proof(evaluate: Evaluator, *, interrupted: bool) -> Proof:

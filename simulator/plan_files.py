@@ -62,6 +62,14 @@ from simulator.workloads.layers import WorkloadSource
 FORMAT = "pipeplan-plan-2"
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
+Value = (
+    bool
+    | Annotated[int, msgspec.Meta(ge=-(10**12), le=10**12)]
+    | Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
+    | str
+)
+"""Of an option of a schedule's family, which says what it may be."""
+
 Index = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 
 Source = TypeVar("Source", WorkloadSource, ClusterSource)
@@ -116,7 +124,7 @@ class PlanTable(Table, frozen=True, kw_only=True, omit_defaults=True):
     backward_sizes: tuple[tuple[Count, ...], ...] = ()
     order: tuple[str, ...] = ()
     recompute: tuple[Recompute | bool, ...] = ()
-    options: dict[str, Count | str] = {}
+    options: dict[str, Value | tuple[Value, ...]] = {}
     zero: Zero = 0
     context: Count = 1
     expert: Count = 1

@@ -51,9 +51,6 @@ ENGINES: tuple[str, ...] = get_args(Engine)
 MOST_STREAM = 4096
 """Most micro-batches of a stream that does not become steady; one that a plan's turns need is as long as they need."""
 
-WORDS = ("lanes",)
-"""Options of schedules' families that are words; the others are numbers."""
-
 KEPT, KEPT_TASKS = 4, 200_000
 """Structures that are kept for one `LayerCosts`, and tasks of one that is."""
 
@@ -439,7 +436,8 @@ def _check_slices(costs: PlanCosts) -> None:
 
 def _family_options(problem: Problem, plan: Plan) -> dict[str, object]:
     """Options of the family of a plan's schedule: those that follow from plan and problem, and the plan's own."""
-    taken = getattr(family_of(plan), "options", ())
+    family = family_of(plan)
+    taken = () if family is None else family.options
     follow = {
         "chunks": plan.chunks,
         "replicas": plan.replicas,
@@ -447,15 +445,15 @@ def _family_options(problem: Problem, plan: Plan) -> dict[str, object]:
         "microbatches_per_minibatch": len(plan.microbatches),
     }
     for name, value in plan.options:
-        if name in follow or name not in taken or plan.forward_sizes:
+        if family is None or name in follow or name not in taken or plan.forward_sizes:
             own = ", ".join(one for one in taken if one not in follow and not plan.forward_sizes)
             raise InfeasiblePlanError(
                 f"plan {plan.planner!r} cannot give schedule {plan.schedule!r} option {name} = {value!r}; it can: {own or 'none'}"
             )
-        if name not in WORDS and (not isinstance(value, int) or value < 1):
-            raise InfeasiblePlanError(
-                f"plan {plan.planner!r}: option {name} of schedule {plan.schedule!r} must be at least 1, got {value!r}"
-            )
+        try:
+            family.declared[name].read(value)
+        except ValueError as error:
+            raise InfeasiblePlanError(f"plan {plan.planner!r}: schedule {plan.schedule!r}: {error}") from None
     return {**{name: value for name, value in follow.items() if name in taken}, **dict(plan.options)}
 
 

@@ -235,31 +235,30 @@ def compare_planners(
     problem: Problem,
     request: Request,
     *,
-    names: Sequence[str] = (),
+    names: Sequence[str | Callable[..., Any]] = (),
     plans: Mapping[str, Plan] | None = None,
     seed: int = 0,
     report: Callable[[int, str], None] = lambda done, text: None,
 ) -> Comparison:
     """Plan with each planner and replay each plan on SimPy; whatever ends one planner is the reason in its row.
 
-    names: planners to ask; none for those that are compared by default (what does not apply is listed with its reason)
+    names: planners to ask, or themselves; none for those that are compared by default (what does not apply is listed with its
+        reason)
     plans: given plans, a row each under these names, before the planners
     report: called with the planners done and the one at work
     An interrupt ends the search that runs, which keeps its best plan so far; the planners behind it are not asked.
     Raises ValueError for an unknown planner, or a given plan of a planner's name; KeyboardInterrupt if there is no plan yet.
     """
-    for name in names:
-        planners.planner_entry(name)
-    asked = list(dict.fromkeys(names)) or [
-        name for name, entry in planners.planner_entries().items() if entry.is_default(problem)
-    ]
+    asked = _named(names) or {
+        name: name for name, entry in planners.planner_entries().items() if entry.is_default(problem)
+    }
     for name in asked:
         if name in (plans or {}):
             raise ValueError(
                 f"a given plan is called {name!r}, as the planner that is asked, too: give it another name"
             )
     questions = {name: _replaying(problem, plan) for name, plan in (plans or {}).items()}
-    questions |= {name: planning(problem, request, name, seed) for name in asked}
+    questions |= {name: planning(problem, request, planner, seed) for name, planner in asked.items()}
     answers: list[Answer] = []
     for number, (name, question) in enumerate(questions.items()):
         if answers and answers[-1].interrupted:
@@ -281,9 +280,26 @@ Question = Callable[[], "Result"]
 """What has a plan for an answer."""
 
 
-def planning(problem: Problem, request: Request, name: str, seed: int = 0) -> Question:
+def planning(problem: Problem, request: Request, planner: str | Callable[..., Any], seed: int = 0) -> Question:
     """What a planner finds."""
-    return lambda: planners.make_plan(name, problem, request, seed=seed)
+    return lambda: planners.make_plan(planner, problem, request, seed=seed)
+
+
+def _named(asked: Sequence[str | Callable[..., Any]]) -> dict[str, str | Callable[..., Any]]:
+    """Planners by their names, numbered where another has the name; ValueError for one that is not known."""
+    found: dict[str, str | Callable[..., Any]] = {}
+    for one in asked:
+        if isinstance(one, str):
+            found[one] = planners.named_planner(one)[0]
+    for one in asked:
+        if not isinstance(one, str) and one not in found.values():
+            name = start = planners.named_planner(one)[0]
+            number = 1
+            while name in found:
+                number += 1
+                name = f"{start}-{number}"
+            found[name] = one
+    return found
 
 
 def _replaying(problem: Problem, plan: Plan) -> Question:

@@ -137,7 +137,7 @@ def simulate(
 
 def plan(
     problem: Problem,
-    planner: str = "pipedream",
+    planner: str | Callable[..., Any] = "pipedream",
     *,
     seed: int = 0,
     budget: int | None = None,
@@ -146,6 +146,7 @@ def plan(
 ) -> Result:
     """Search one plan.
 
+    planner: its name, or a function `(problem, evaluate, rng) -> Plan`
     budget: evaluations (plans replayed, and what a planner ranks before) after which the best plan so far is the answer
     progress: called at every improvement
     wanted: what the plan must have, the fields of `planners.Request` (schedule, microbatches, stages, chunks, slices, options)
@@ -157,7 +158,7 @@ def plan(
 
 def compare(
     problem: Problem,
-    names: str | Sequence[str] = (),
+    names: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] = (),
     *,
     plans: Mapping[str, Plan] | None = None,
     seed: int = 0,
@@ -165,8 +166,9 @@ def compare(
 ) -> Comparison:
     """Ask several planners; by default every one that is compared.
 
+    names: of planners, or planners themselves, as of `plan`
     plans: given plans to compare with them, under these names; wanted: as for `plan`
     Raises ValueError for an unknown planner.
     """
-    asked = (names,) if isinstance(names, str) else tuple(names)
+    asked = (names,) if isinstance(names, str) or callable(names) else tuple(names)
     return compare_planners(problem, planners.Request(**wanted), names=asked, plans=plans, seed=seed)

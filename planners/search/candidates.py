@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import get_args
 
-from hardware_profiles import MOST_COUNT, whole_number
+from hardware_profiles import MOST_COUNT, OptionValue, whole_number
 from planners.search.evaluator import Evaluator, Request
 from simulator import (
     VERSION_METHODS,
@@ -175,7 +175,7 @@ def straight_plan(
     cuts: Sequence[int],
     devices: Sequence[int],
     microbatches: int,
-    options: tuple[tuple[str, int | str], ...] = (),
+    options: tuple[tuple[str, OptionValue], ...] = (),
 ) -> Plan:
     """A pipeline of contiguous layers with one device a stage.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import OptionValue, integer, option_text, read_options
 from simulator import (
     ENGINES,
     Engine,
@@ -39,7 +40,8 @@ class Request:
     stages: number of stages; chunks: stages a device
     slices: of the sequences of a micro-batch, of a schedule that has them
     recompute: what all stages run again, where a planner would choose it
-    options: those of one planner, by name, as its entry of the registry lists them
+    options: by name those of one planner, as its entry of the registry lists them, and of the schedule's family; numbers and
+        lists become the texts of the command line
     runner_ups: whether a planner that can look for plans that decide otherwise takes the time, beside those that it replays
     Raises ValueError for unknown names and counts below 1.
     """
@@ -55,6 +57,10 @@ class Request:
     runner_ups: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("microbatches", "stages", "chunks", "slices"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, integer(name, value))
+        object.__setattr__(self, "options", {str(name): option_text(name, one) for name, one in self.options.items()})
         if self.schedule is not None and self.schedule not in (families := schedule_families()):
             raise ValueError(f"schedule {self.schedule!r} is unknown; choices: {', '.join(sorted(families))}")
         if self.microbatches is not None and self.microbatches < 1:
@@ -71,9 +77,12 @@ class Request:
             raise ValueError(f"recompute {self.recompute!r} is unknown; choices: {', '.join(get_args(Recompute))}")
 
     @property
-    def family_options(self) -> tuple[tuple[str, int | str], ...]:
-        """Options of the schedule's family that a plan says, as its `options`."""
-        return () if self.slices is None else (("slices", self.slices),)
+    def family_options(self) -> tuple[tuple[str, OptionValue], ...]:
+        """Options of the schedule's family that a plan says, as its `options`; ValueError for a value that is none of theirs."""
+        declared = {} if self.schedule is None else schedule_families()[self.schedule].declared
+        own = {name: value for name, value in self.options.items() if name in declared}
+        found = read_options(declared, own, f"schedule {self.schedule!r}") if own else {}
+        return tuple({**found, **({} if self.slices is None else {"slices": self.slices})}.items())
 
 
 @dataclass(frozen=True, slots=True)

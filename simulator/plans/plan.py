@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal, get_args
 
-from hardware_profiles import PRECISION_BYTES, Cluster, Precision, brief
+from hardware_profiles import PRECISION_BYTES, Cluster, OptionValue, Precision, brief
 from simulator.schedules import ScheduleFamily, schedule_families
 from simulator.schedules.asynchronous import REPLICA_UPDATES, ReplicaUpdates
 from simulator.schedules.communications import COMMUNICATIONS, Communication
@@ -249,7 +249,7 @@ class Plan:
     backward_sizes: tuple[tuple[int, ...], ...] = field(default=())
     order: tuple[str, ...] = field(default=())
     recompute: tuple[Recompute, ...] = field(default=())
-    options: tuple[tuple[str, int | str], ...] = field(default=())
+    options: tuple[tuple[str, OptionValue], ...] = field(default=())
     zero: Zero = 0
     context: int = 1
     expert: int = 1

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from inspect import signature
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from hardware_profiles import plugged_in, summary_of
+from hardware_profiles import (
+    DeclaredOption,
+    PluginError,
+    answering_for,
+    declared_options,
+    plugged_in,
+    read_options,
+    shown,
+    summary_of,
+)
 from simulator.schedules.asynchronous import one_forward_one_backward_round_robin, pipedream
 from simulator.schedules.bapipe import (
     blocking_one_forward_one_backward,
@@ -17,6 +25,7 @@ from simulator.schedules.bapipe import (
 )
 from simulator.schedules.bidirectional import chimera
 from simulator.schedules.building_blocks import v_half, v_min
+from simulator.schedules.checks import check_schedule
 from simulator.schedules.dual_pipe import dualpipe, dualpipe_v
 from simulator.schedules.flushed import eager_one_forward_one_backward, gpipe, one_forward_one_backward
 from simulator.schedules.looped import (
@@ -24,7 +33,7 @@ from simulator.schedules.looped import (
     interleaved_zero_bubble,
     looped_breadth_first,
 )
-from simulator.schedules.placements import LEAST_CHUNKS, Chains, Placement, chains_of
+from simulator.schedules.placements import LEAST_CHUNKS, PLACEMENTS, Chains, Placement, chains_of
 from simulator.schedules.schedule import Schedule, ScheduleError, check_size
 from simulator.schedules.slices import seq1f1b
 from simulator.schedules.v_shaped import zb_v
@@ -57,6 +66,7 @@ class ScheduleFamily:
     copies: the rule of weight copies, of `simulator.results.versions.COPY_RULES`; `problem` for the problem's `weight_versions`,
         none for as many as forwards in flight have used
     placement: how its stages go round the devices
+    by_example: of a bare function: whether it flushes, and its placement, are read off a small schedule that it makes
     """
 
     build: Callable[..., Schedule]
@@ -67,6 +77,23 @@ class ScheduleFamily:
     lanes: bool = False
     copies: str | None = None
     placement: Placement = "straight"
+    by_example: bool = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.build):
+            raise TypeError(
+                f"build must be a function (stages, microbatches) -> Schedule, not {type(self.build).__name__}"
+            )
+        if isinstance(self.options, str) or not all(isinstance(one, str) for one in self.options):
+            raise TypeError(f"options must be names of keyword options of build, got {shown(self.options)}")
+        if self.placement not in PLACEMENTS:
+            raise ValueError(f"placement {self.placement!r} is unknown; choices: {', '.join(PLACEMENTS)}")
+
+    @property
+    def declared(self) -> dict[str, DeclaredOption]:
+        """Its options by name, as its function declares them."""
+        known = declared_options(self.build, 2)
+        return {name: known.get(name, DeclaredOption(name)) for name in self.options}
 
     @property
     def chunks(self) -> int:
@@ -195,16 +222,33 @@ SCHEDULES: dict[str, ScheduleFamily] = {
 }
 
 
-def schedule_families() -> dict[str, ScheduleFamily]:
+class _Families(Mapping[str, ScheduleFamily]):
+    """Families by name; of plug-ins only one that is asked for by its name is made to show an example."""
+
+    def __init__(self, plugged: Mapping[str, ScheduleFamily]) -> None:
+        self._plugged = plugged
+
+    def __getitem__(self, name: str) -> ScheduleFamily:
+        return SCHEDULES[name] if name in SCHEDULES else _by_example(self._plugged[name])
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (name for name in self._plugged if name not in SCHEDULES)
+        yield from SCHEDULES
+
+    def __len__(self) -> int:
+        return len({*self._plugged, *SCHEDULES})
+
+
+def schedule_families() -> Mapping[str, ScheduleFamily]:
     """The families of this package and those of installed plug-ins (entry-point group `pipeplan.schedules`)."""
-    return {**plugged_in(ENTRY_POINT_GROUP, as_family), **SCHEDULES}
+    return _Families(plugged_in(ENTRY_POINT_GROUP, as_family))
 
 
 def as_family(made: object) -> ScheduleFamily:
     """A family, or a function `(stages, microbatches, **options) -> Schedule` as one; TypeError for anything else.
 
-    The function's further arguments are its options, the first line of its docstring its summary; a schedule of one stage and
-    one micro-batch shows whether it flushes.
+    The function's further arguments are its options, the first line of its docstring its summary; it is not called before
+    somebody asks for it.
     """
     if isinstance(made, ScheduleFamily):
         return made
@@ -212,17 +256,53 @@ def as_family(made: object) -> ScheduleFamily:
         raise TypeError(
             f"must be a function (stages, microbatches) -> Schedule, or a ScheduleFamily, not {type(made).__name__}"
         )
-    options = tuple(signature(made).parameters)[2:]
-    smallest = made(1, 1)
-    if not isinstance(smallest, Schedule):
-        raise TypeError(f"must return a Schedule, not {type(smallest).__name__}")
-    return ScheduleFamily(made, summary_of(made), options, smallest.flush)
+    return ScheduleFamily(made, summary_of(made), tuple(declared_options(made, 2)), by_example=True)
+
+
+EXAMPLES = ((4, 8), (8, 16), (2, 4), (3, 6), (1, 1))
+"""Stages and micro-batches that a function is asked for until it does not refuse."""
+
+_shown: dict[ScheduleFamily, ScheduleFamily] = {}
+"""What functions were found to be."""
+
+
+def _by_example(family: ScheduleFamily) -> ScheduleFamily:
+    """The family; of a function with what an example shows. One that makes none is left as it is: its use will say why."""
+    if not family.by_example:
+        return family
+    if family not in _shown:
+        _shown[family] = family  # as which it stands while it makes its example: it may ask for families itself
+        _shown[family] = next(filter(None, (_read_off(family, *size) for size in EXAMPLES)), family)
+    return _shown[family]
+
+
+def _read_off(family: ScheduleFamily, stages: int, microbatches: int) -> ScheduleFamily | None:
+    """Whether an example flushes, and its placement; None where there is no such example."""
+    try:
+        schedule = family.build(stages, microbatches)
+        holders, devices = schedule.holders(), len(set(schedule.device_of_rank().tolist()))
+        there = {one: chains_of(one, stages, devices) for one in PLACEMENTS if _can_have(one, stages, devices)}
+        lies = [[tuple(sorted({chain[s] for chain in chains})) for s in range(stages)] for chains in there.values()]
+        found = [one for one, held in zip(there, lies, strict=True) if held == [tuple(sorted(at)) for at in holders]]
+        return replace(family, flush=schedule.flush, placement=found[0] if found else "straight")
+    except (Exception, SystemExit):
+        return None
+
+
+def _can_have(placement: Placement, stages: int, devices: int) -> bool:
+    try:
+        return bool(chains_of(placement, stages, devices))
+    except ValueError:
+        return False
 
 
 def build_schedule(name: str, stages: int, microbatches: int, **options: object) -> Schedule:
-    """Build the schedule called `name`; ValueError for an unknown name, option, or count below 1, or for more than MOST_OPS.
+    """Build the schedule called `name`.
 
-    Raises ScheduleError where a family makes a schedule of other counts.
+    options: of the family; a text is read as the type that its function declares
+    ValueError for an unknown name, option, or count below 1, or for more than MOST_OPS; of a plug-in for whatever it refuses,
+    PluginError for whatever else is wrong with what it does. Raises ScheduleError where a family of this package makes a
+    schedule of other counts.
     """
     families = schedule_families()
     if name not in families:
@@ -237,10 +317,42 @@ def build_schedule(name: str, stages: int, microbatches: int, **options: object)
     if unknown:
         takes = ", ".join(family.options) if family.options else "no options"
         raise ValueError(f"schedule {name!r} does not take {', '.join(sorted(unknown))}; it takes {takes}")
-    schedule = family.build(stages, microbatches, **options)
+    if name not in SCHEDULES:
+        return _plugged_in_schedule(name, family, stages, microbatches, options)
+    given = {key: _typed(family, key, value) for key, value in options.items()}
+    schedule = family.build(stages, microbatches, **given)
+    if fault := _other_counts(schedule, stages, microbatches):
+        raise ScheduleError(f"schedule {name!r} {fault}")
+    return schedule
+
+
+def _other_counts(schedule: Schedule, stages: int, microbatches: int) -> str:
+    """What is wrong with the counts of a schedule; empty where nothing is."""
     made = schedule.stages, schedule.microbatches
-    if made != (stages, microbatches * schedule.slices):
-        raise ScheduleError(
-            f"schedule {name!r} was asked for {stages} stages and {microbatches} micro-batches, and has {made[0]} and {made[1]}"
-        )
+    if made == (stages, microbatches * schedule.slices):
+        return ""
+    return f"was asked for {stages} stages and {microbatches} micro-batches, and has {made[0]} and {made[1]}"
+
+
+def _typed(family: ScheduleFamily, option: str, value: object) -> object:
+    """The value of an option of this package, read where it is a text that is to be something else."""
+    declared = family.declared[option]
+    return value if not isinstance(value, str) or declared.kind is str else declared.read(value)
+
+
+def _plugged_in_schedule(
+    name: str, family: ScheduleFamily, stages: int, microbatches: int, options: Mapping[str, object]
+) -> Schedule:
+    """What a plug-in makes, if it is a complete schedule of what was asked for."""
+    given = read_options(family.declared, options, f"schedule {name!r}")
+    with answering_for(f"schedule {name!r}"):
+        schedule = family.build(stages, microbatches, **given)
+    if not isinstance(schedule, Schedule):
+        raise PluginError(f"schedule {name!r}, a plug-in, must make a Schedule, not {type(schedule).__name__}")
+    if fault := _other_counts(schedule, stages, microbatches):
+        raise PluginError(f"schedule {name!r}, a plug-in, {fault}")
+    try:
+        check_schedule(schedule)
+    except ValueError as error:
+        raise PluginError(f"schedule {name!r}, a plug-in, made an order that cannot run: {error}") from None
     return schedule

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Bounds
 from simulator.schedules.flushed import alternated
 from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import Columns, Schedule, from_columns
 from simulator.schedules.zero_bubble import with_weight_gradients
+
+Count = Annotated[int, Bounds(ge=1)]
 
 
 def _devices(name: str, stages: int, chunks: int) -> int:
@@ -41,7 +45,7 @@ def _groups(microbatches: int, devices: int, group: int | None) -> list[int]:
 
 
 def interleaved_one_forward_one_backward(
-    stages: int, microbatches: int, chunks: int = 2, microbatch_group_size: int | None = None
+    stages: int, microbatches: int, chunks: Count = 2, microbatch_group_size: Count | None = None
 ) -> Schedule:
     """Megatron-LM's interleaved 1F1B (Narayanan et al. 2021, section 2.2).
 
@@ -56,7 +60,7 @@ def interleaved_one_forward_one_backward(
 
 
 def interleaved_zero_bubble(
-    stages: int, microbatches: int, chunks: int = 2, microbatch_group_size: int | None = None
+    stages: int, microbatches: int, chunks: Count = 2, microbatch_group_size: Count | None = None
 ) -> Schedule:
     """Interleaved 1F1B whose device d runs a weight gradient d input gradients later (torch's ScheduleInterleavedZeroBubble).
 

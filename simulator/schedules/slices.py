@@ -11,15 +11,17 @@ stages, 2 micro-batches of 2 slices, B = F; digits are forwards, letters the bac
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
 
+from hardware_profiles import Bounds
 from simulator.schedules.flushed import alternation
 from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import Columns, Schedule, check_size, from_columns
 
 
-def seq1f1b(stages: int, microbatches: int, slices: int = 1) -> Schedule:
+def seq1f1b(stages: int, microbatches: int, slices: Annotated[int, Bounds(ge=1)] = 1) -> Schedule:
     """Seq1F1B: stage s of p runs p-s + k-2 forwards of slices, then alternates; backwards take a micro-batch's last slice first.
 
     slices: of each micro-batch's sequence, k; the schedule's micro-batches are these slices

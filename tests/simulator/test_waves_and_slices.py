@@ -295,6 +295,7 @@ def test_stages_of_slices_keep_what_later_slices_read() -> None:
     problem, plan = sliced_plan(2)
     for wrong in (0, "two"):
         with pytest.raises(
-            InfeasiblePlanError, match=f"option slices of schedule 'seq1f1b' must be at least 1, got {wrong!r}"
+            InfeasiblePlanError,
+            match=f"schedule 'seq1f1b': option slices must be a whole number of at least 1, got {wrong!r}",
         ):
             simulate(problem, replace(plan, options=(("slices", wrong),)))
