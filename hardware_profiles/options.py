@@ -99,8 +99,9 @@ class DeclaredOption:
         found = self._read(value.strip() if isinstance(value, str) else value)
         if found is None or (self.choices and found not in self.choices):
             return None
-        numeric = isinstance(found, int | float) and not isinstance(found, bool)
-        return None if numeric and (found not in self.bounds or not math.isfinite(found)) else found
+        if isinstance(found, bool | str):
+            return found
+        return found if found in self.bounds and math.isfinite(found) else None
 
     def _read(self, value: object) -> Value | None:
         if isinstance(value, str):
@@ -129,7 +130,7 @@ def option_text(name: str, value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         return str(value)
-    if isinstance(value, Iterable) and not isinstance(value, Mapping | bytes) and getattr(value, "ndim", 1):
+    if isinstance(value, Iterable) and not isinstance(value, Mapping | bytes) and getattr(value, "ndim", 1) != 0:
         return ",".join(option_text(name, one) for one in value)
     if isinstance(value, int | float | np.number) or getattr(value, "ndim", 1) == 0:
         return str(value)

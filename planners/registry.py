@@ -94,7 +94,10 @@ class PlannerEntry:
             if name not in (*self.takes, *self.options, *of_schedule):
                 others = [other for other, one in planner_entries().items() if name in (*one.takes, *one.options)]
                 if not others:
-                    return unknown(f"{words} is unknown", name, sorted({*self.options, *of_schedule}) or ["none"])
+                    known = sorted({*self.options, *of_schedule})
+                    return (
+                        unknown(f"{words} is unknown", name, known) if known else f"{words} is unknown; it takes none"
+                    )
                 return (
                     f"{words} cannot be requested of this planner; planners that take it: {', '.join(others) or 'none'}"
                 )
@@ -364,6 +367,7 @@ def named_planner(asked: str | Callable[..., Any] | PlannerEntry) -> tuple[str, 
     except TypeError as error:
         raise ValueError(f"a planner is a name, or {str(error).removeprefix('must be ')}") from None
     made = entry.build if isinstance(asked, PlannerEntry) else asked
+    made = made.func if isinstance(made, partial) else made
     return str(getattr(made, "__name__", type(made).__name__)), entry
 
 

@@ -91,6 +91,11 @@ def _schedule(name: str) -> Row:
     return "yes" if family.flush else "no", ", ".join(family.options), family.summary
 
 
+def _planner(name: str) -> Row:
+    entry = planners.planner_entry(name)
+    return entry.summary, ", ".join(entry.options)
+
+
 TOPICS: dict[str, tuple[Row, Callable[[str], Row]]] = {
     "workloads": (("name", "parameters", "forward GFLOP\na sample", "layers", "mini-batch\na device"), _workload),
     "accelerators": (
@@ -99,7 +104,7 @@ TOPICS: dict[str, tuple[Row, Callable[[str], Row]]] = {
     ),
     "clusters": (("name", "servers", "devices", "accelerators"), _cluster),
     "schedules": (("name", "flushes", "options", "summary"), _schedule),
-    "planners": (("name", "summary"), lambda name: (planners.planner_entry(name).summary,)),
+    "planners": (("name", "summary", "options"), _planner),
 }
 """Columns of a topic, and what a name has in those behind the first."""
 

@@ -12,6 +12,7 @@ import simulator
 from experiments.report.report_options import REPORT, explained, read_price
 from experiments.terminal.argument_types import (
     LONGEST,
+    OWN_OPTION,
     NumberUpTo,
     Option,
     add_options,
@@ -22,6 +23,7 @@ from experiments.terminal.argument_types import (
     natural,
     number,
     numbers,
+    own_options,
     refuse,
 )
 from experiments.terminal.exits import INFEASIBLE, OK
@@ -44,6 +46,7 @@ _SEARCHED = ("chunks", "placement", "seconds", "objective")
 
 _NOT_SEARCHED = (
     *[name for name in _OPTIONS if name != "chunks"],
+    "option",
     *("minibatches", "update", "predict", "overlapped", "slice_seconds", "sizes", "communication", "noise"),
 )
 """Arguments of a replay that a search has no use for."""
@@ -75,6 +78,7 @@ REPLAY: dict[str, Option] = {
     ),
     "--replicas R,…": ("replicas of each stage (1f1b-rr)", counts),
     "--replica-updates RULE": "when replicas update: overlapped (default) or barrier (1f1b-rr)",
+    **OWN_OPTION,
     "--lanes HOW": "how forwards and backwards divide a device: shared (processor sharing, default) or split (fbp-as)",
     "--forward F": ("seconds of a forward: one number, or one a stage", numbers),
     "--backward B": ("seconds of a full backward; of the input gradient if --weight is given", numbers),
@@ -201,7 +205,7 @@ def _of_numbers(arguments: argparse.Namespace) -> simulator.ScheduleReplay | pla
 def _of_plan(arguments: argparse.Namespace) -> simulator.Outcome:
     from experiments.compare.questions import simulate
 
-    of_a_schedule = ["stages", "microbatches", "minibatches", *_OPTIONS, "sizes", "communication"]
+    of_a_schedule = ["stages", "microbatches", "minibatches", *_OPTIONS, "option", "sizes", "communication"]
     of_a_schedule += [*simulator.OpSeconds.__slots__, *simulator.OpMemory.__slots__]
     refuse(arguments, of_a_schedule, f"is of a schedule; --plan {arguments.plan} says its own")
     problem, plan = simulator.PlanFile.read_plan(arguments.plan)
@@ -210,6 +214,7 @@ def _of_plan(arguments: argparse.Namespace) -> simulator.Outcome:
 
 def _schedule(arguments: argparse.Namespace) -> simulator.Schedule:
     if arguments.schedule_csv:
+        refuse(arguments, ("option",), "comes from the file with --schedule-csv")
         if any(getattr(arguments, name) for name in ("stages", "microbatches", "minibatches", *_OPTIONS)):
             *names, last = (
                 f"--{name.replace('_', '-')}" for name in ("stages", "microbatches", "minibatches", *_OPTIONS)
@@ -226,6 +231,7 @@ def _schedule(arguments: argparse.Namespace) -> simulator.Schedule:
         minibatches=arguments.minibatches,
         engine=arguments.engine,
         **{name: getattr(arguments, name) for name in _OPTIONS if getattr(arguments, name)},
+        **own_options(arguments),
     )
 
 

@@ -288,17 +288,14 @@ def planning(problem: Problem, request: Request, planner: str | Callable[..., An
 def _named(asked: Sequence[str | Callable[..., Any]]) -> dict[str, str | Callable[..., Any]]:
     """Planners by their names, numbered where another has the name; ValueError for one that is not known."""
     found: dict[str, str | Callable[..., Any]] = {}
+    words = {one for one in asked if isinstance(one, str)}
     for one in asked:
-        if isinstance(one, str):
-            found[one] = planners.named_planner(one)[0]
-    for one in asked:
-        if not isinstance(one, str) and one not in found.values():
-            name = start = planners.named_planner(one)[0]
-            number = 1
-            while name in found:
-                number += 1
-                name = f"{start}-{number}"
-            found[name] = one
+        name = start = planners.named_planner(one)[0]
+        number = 1
+        while not isinstance(one, str) and (name in words or name in found) and found.get(name) is not one:
+            number += 1
+            name = f"{start}-{number}"
+        found[name] = one
     return found
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from experiments.terminal.argument_types import Option, add_options, count, natural, number
+from experiments.terminal.argument_types import OWN_OPTION, Option, add_options, count, natural, number, own_options
 from experiments.terminal.output import UsageError
 from hardware_profiles import shown
 
@@ -99,6 +99,7 @@ SEARCH: dict[str, Option] = {
     "--load RULE": "of a device: max (the largest of computing, receiving and sending; default where these overlap) or sum of "
     "them (largest-load)",
     "--host KIND": "kind of device in whose memory tensors are, so that it pays for no transfer (largest-load)",
+    **OWN_OPTION,
     "--seed SEED": ("seed of random searches (default 0)", natural, 0),
 }
 """What the planners may choose, and the seed."""
@@ -183,7 +184,8 @@ def read_request(arguments: argparse.Namespace) -> Request:
         chunks=arguments.chunks,
         slices=arguments.slices,
         recompute=arguments.recompute,
-        options={name: value for name in PLANNER_OPTIONS if (value := getattr(arguments, name)) is not None},
+        options={name: value for name in PLANNER_OPTIONS if (value := getattr(arguments, name)) is not None}
+        | own_options(arguments),
         runner_ups=getattr(arguments, "report", False),
     )
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.studies.catalogue import BUNDLED_PROFILES, Study, studies
+from experiments.studies.catalogue import BUNDLED_PROFILES, STUDIES, Study, studies
 from experiments.terminal.argument_types import MOST_SEEDS, add_options
 from experiments.terminal.exits import FAILURE, OK, Parser, guarded
 from experiments.terminal.output import UsageError, output_folder, print_json
 from experiments.terminal.stops import INTERRUPTED
+from hardware_profiles import PluginError, answering_for
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,11 +91,14 @@ def run_study(name: str, words: Sequence[str] | None = None, prog: str | None = 
 
     def run() -> int:
         folder = output_folder(arguments.out) if study.figures and arguments.out else None
-        place = find_spec(study.module)
-        package = place is not None and place.submodule_search_locations is not None
-        module = import_module(f"{study.module}.__main__" if package else study.module)
-        found: Findings | int = module.run(arguments)
-        return found.end(folder, arguments.json) if isinstance(found, Findings) else int(found)
+        with nullcontext() if name in STUDIES else answering_for(f"study {name!r}"):
+            place = find_spec(study.module)
+            package = place is not None and place.submodule_search_locations is not None
+            module = import_module(f"{study.module}.__main__" if package else study.module)
+            found: Findings | int = module.run(arguments)
+        if not isinstance(found, Findings | int):
+            raise PluginError(f"study {name!r}: run must return Findings or an exit code, not {type(found).__name__}")
+        return found.end(folder, arguments.json) if isinstance(found, Findings) else found
 
     return guarded(parser.prog, run, own=words is None)
 

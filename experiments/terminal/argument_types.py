@@ -112,6 +112,27 @@ def named_text(text: str) -> tuple[str, str]:
     return name, said
 
 
+OWN_OPTION: dict[str, Option] = {
+    "--option NAME=VALUE": (
+        "an option that the planner or the schedule declares, such as one of another package (see pipeplan list planners, list "
+        "schedules); may be repeated",
+        named_text,
+        [],
+    ),
+}
+"""Options that have no words of their own on the command line."""
+
+
+def own_options(arguments: argparse.Namespace) -> dict[str, str]:
+    """The values of --option by name; UsageError for a name that is given twice, or as an option of its own, too."""
+    found: dict[str, str] = {}
+    for name, value in arguments.option:
+        if name in found or getattr(arguments, name, None) not in (None, False):
+            raise UsageError(f"--option {name}={value}: {name} is given twice")
+        found[name] = value
+    return found
+
+
 def price(text: str) -> float | dict[str, float]:
     """A number, or `NAME=NUMBER,…`, of which each name once."""
     try:
@@ -141,7 +162,7 @@ def refuse(arguments: argparse.Namespace, names: Iterable[str], rule: str) -> No
     """UsageError, `--option rule`, for the first of these options that was given; seed 0 is what is not given."""
     for name in names:
         value = getattr(arguments, name)
-        if value is not None and value is not False and (name, value) != ("seed", 0):
+        if value is not None and value is not False and value != [] and (name, value) != ("seed", 0):
             raise UsageError(f"--{name.replace('_', '-')} {rule}")
 
 

@@ -114,12 +114,12 @@ def short(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def _exit_code(error: ValueError) -> int:
-    from hardware_profiles import FileError, UnknownProfileError
+    from hardware_profiles import FileError, PluginError, UnknownProfileError
     from planners import PlannerFailedError
     from simulator import InfeasiblePlanError
 
     if isinstance(error, InfeasiblePlanError):
         return INFEASIBLE
-    if isinstance(error, PlannerFailedError):
+    if isinstance(error, PlannerFailedError | PluginError):
         return FAILURE
     return BAD_FILE if isinstance(error, FileError) and not isinstance(error, UnknownProfileError) else USAGE

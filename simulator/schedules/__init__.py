@@ -84,7 +84,7 @@ class ScheduleFamily:
             raise TypeError(
                 f"build must be a function (stages, microbatches) -> Schedule, not {type(self.build).__name__}"
             )
-        if isinstance(self.options, str) or not all(isinstance(one, str) for one in self.options):
+        if not isinstance(self.options, tuple) or not all(isinstance(one, str) for one in self.options):
             raise TypeError(f"options must be names of keyword options of build, got {shown(self.options)}")
         if self.placement not in PLACEMENTS:
             raise ValueError(f"placement {self.placement!r} is unknown; choices: {', '.join(PLACEMENTS)}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
-from hardware_profiles import plugged_in, remembering, shown, unknown, whole_number
+from hardware_profiles import PluginError, answering_for, plugged_in, remembering, shown, unknown, whole_number
 from simulator.workloads.gnmt import gnmt8, gnmt16
 from simulator.workloads.huggingface import read_config
 from simulator.workloads.image_networks import alexnet, resnet50, resnet101, vgg16, vgg19
@@ -80,9 +81,10 @@ def load_workload(name: str, sequence: int | None = None, attention: Attention |
     _refuse(
         name, {choice: value for choice, value in chosen.items() if choice not in inspect.signature(make).parameters}
     )
-    workload = make(**chosen)
+    with answering_for(f"workload {name!r}") if name not in WORKLOADS else nullcontext():
+        workload = make(**chosen)
     if not isinstance(workload, Workload):
-        raise ValueError(f"workload {name!r} must be a function that returns a Workload, got {workload!r}")
+        raise PluginError(f"workload {name!r} must be a function that returns a Workload, got {workload!r}")
     return remembering(workload, WorkloadSource(name, sequence=sequence, attention=attention))
 
 

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import pipeplan as pp
+from experiments import make_problem
 from experiments.cli import main
+from experiments.studies.catalogue import STUDIES, Study
+from planners import Evaluator, planner_entries
+from simulator import Plan, Problem, Stage, schedule_families
 
 MODULE = '''
 from experiments.studies import Study
@@ -201,3 +209,340 @@ def test_a_user_without_a_home_has_no_profiles(
     code, out, err = run(capsys, "list", "clusters", "--json")
     assert (code, err) == (0, "")
     assert "dapple-a" in out
+
+
+# ---- one kind of fault after the other -------------------------------------------------------------------------------
+
+FAULTY = '''
+from simulator import Schedule, build_schedule, from_text, Plan, Stage, ScheduleFamily, workload_from_spec
+from planners import PlannerEntry
+from typing import Annotated, Literal
+from hardware_profiles import Bounds
+
+def wraps(stages, microbatches):
+    """1F1B under another name."""
+    return build_schedule("1f1b", stages, microbatches)
+
+def wraps_stream(stages, microbatches):
+    return build_schedule("pipedream", stages, microbatches)
+
+def vee(stages, microbatches):
+    return build_schedule("zb-v", stages, microbatches)
+
+def drops(stages, microbatches, width: Annotated[int, Bounds(ge=1, le=4)] = 1, how: Literal["slow", "fast"] = "slow"):
+    """Shows its options.
+
+    width: of it
+    """
+    return build_schedule("gpipe" if width > 1 else "1f1b", stages, microbatches)
+
+def raises(stages, microbatches): raise KeyError("at call")
+def refuses(stages, microbatches): raise ValueError("not today")
+def returns_none(stages, microbatches): return None
+def returns_text(stages, microbatches): return "0F0 0B0"
+def other_stages(stages, microbatches): return build_schedule("1f1b", stages + 1, microbatches)
+def incomplete(stages, microbatches):
+    lines = (" ".join(f"{s}F{m} {s}I{m}" for m in range(microbatches)) for s in range(stages))
+    return from_text("\\n".join(lines))
+def twice(stages, microbatches):
+    lines = (" ".join(f"{s}F{m} {s}B{m} {s}B{m}" for m in range(microbatches)) for s in range(stages))
+    return from_text("\\n".join(lines))
+def endless(stages, microbatches): return build_schedule("endless", stages, microbatches)
+def leaves(stages, microbatches): raise SystemExit(7)
+
+def a_plan(problem, evaluate, rng, depth: Annotated[int, Bounds(ge=1)] = 1, word="x"):
+    """A planner with options.
+
+    depth: of its search
+    """
+    layers = len(problem.workload)
+    evaluate.details.update(makespan_seconds=1.0, depth=depth, word=word)
+    return Plan("mine", "gpipe", (Stage(tuple(range(layers)), (0,)),), (problem.batch,))
+
+class Made:
+    """Planners of a request."""
+    def __init__(self, request, depth: int = 2): self.depth = depth
+    def __call__(self, problem, evaluate, rng): return a_plan(problem, evaluate, rng, self.depth)
+
+def p_raises(problem, evaluate, rng): raise KeyError("at call")
+def p_value(problem, evaluate, rng): return int("x")
+def p_none(problem, evaluate, rng): return None
+def p_text(problem, evaluate, rng): return "plan"
+def p_stages(problem, evaluate, rng): return Plan("hand", "1f1b", (Stage((0,), (0,)),), (problem.batch,))
+def p_schedule(problem, evaluate, rng):
+    return Plan("hand", "returns-none", (Stage(tuple(range(len(problem.workload))), (0,)),), (problem.batch,))
+def p_endless(problem, evaluate, rng): return p_endless(problem, evaluate, rng)
+def p_leaves(problem, evaluate, rng): raise SystemExit(7)
+def p_details(problem, evaluate, rng):
+    evaluate.details["what"] = object()
+    return a_plan(problem, evaluate, rng)
+p_default = PlannerEntry(
+    lambda request: a_plan, "breaks where nobody asks", lambda problem, request: None, by_default=lambda problem: 1 / 0
+)
+p_reason = PlannerEntry(lambda request: a_plan, "cannot say why", lambda problem, request: 1 / 0)
+
+def w_none(): return None
+def w_raises(): raise KeyError("at call")
+def w_leaves(): raise SystemExit(7)
+'''
+
+BROKEN_SCHEDULES = (
+    "raises",
+    "returns_none",
+    "returns_text",
+    "other_stages",
+    "incomplete",
+    "twice",
+    "endless",
+    "leaves",
+)
+PLANNERS = (
+    "p_raises",
+    "p_value",
+    "p_none",
+    "p_text",
+    "p_stages",
+    "p_schedule",
+    "p_endless",
+    "p_leaves",
+    "p_details",
+    "p_reason",
+)
+WORKLOADS = ("w_none", "w_raises", "w_leaves")
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_plugins: None) -> None:
+    """An installed package with an entry point for every function of FAULTY."""
+    kinds = {
+        "schedules": ("wraps", "wraps_stream", "vee", "drops", "refuses", *BROKEN_SCHEDULES),
+        "planners": ("a_plan", "Made", "p_default", *PLANNERS),
+        "workloads": WORKLOADS,
+    }
+    module = "pipeplan_faulty"
+    (tmp_path / f"{module}.py").write_text(FAULTY, encoding="utf-8")
+    information = tmp_path / f"{module}-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n", encoding="utf-8")
+    points = "".join(
+        f"[pipeplan.{kind}]\n" + "".join(f"{name.replace('_', '-')} = {module}:{name}\n" for name in names)
+        for kind, names in kinds.items()
+    )
+    (information / "entry_points.txt").write_text(points, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, module, raising=False)
+
+
+NUMBERS = ("--stages", "4", "--microbatches", "4", "--forward", "1", "--backward", "2")
+PROBLEM = ("--workload", "chain:6", "--cluster", "pipedream-b", "--devices", "4", "--batch", "8")
+
+
+def test_a_schedule_that_wraps_another_is_that_schedule(faulty: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """Listed without a word, replayed alike, on the placement of its stages, with a flush if that has one."""
+    for name, inner in (("wraps", "1f1b"), ("wraps-stream", "pipedream"), ("vee", "zb-v")):
+        seconds = []
+        for schedule in (name, inner):
+            code, out, err = run(capsys, "simulate", "--schedule", schedule, *NUMBERS, "--weight", "1", "--json")
+            assert (code, err) == (0, "")
+            seconds.append(json.loads(out)["makespan_seconds"])
+        assert seconds[0] == seconds[1]
+        mine, built_in = schedule_families()[name], schedule_families()[inner]
+        assert (mine.flush, mine.placement, mine.chunks) == (built_in.flush, built_in.placement, built_in.chunks)
+    code, out, err = run(capsys, "list", "schedules", "--json")
+    assert code == 0
+    assert {"wraps", "vee"} <= {row["name"] for row in json.loads(out)["schedules"]}
+    code, out, err = run(
+        capsys, "plan", *PROBLEM, "--planner", "greedy", "--schedule", "vee", "--microbatches", "4", "--json"
+    )
+    assert (code, err) == (0, "")
+    assert len(json.loads(out)["stages"]) in (4, 6)
+
+
+@pytest.mark.parametrize("name", BROKEN_SCHEDULES)
+def test_a_broken_schedule_is_one_line_that_names_it(
+    faulty: None, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """On numbers, in a plan, in a comparison, and beside others, which go on."""
+    own = name.replace("_", "-")
+    for words in (
+        ("simulate", "--schedule", own, *NUMBERS, "--weight", "1"),
+        ("plan", *PROBLEM, "--planner", "greedy", "--schedule", own),
+        ("compare", *PROBLEM, "--planner", "greedy", "--schedule", own, "--no-figures"),
+    ):
+        code, out, err = run(capsys, *words)
+        assert (code, out, err.count("\n")) == (1, "", 1), (words, code, out, err)
+        assert f"schedule {own!r}" in err
+        assert "plug-in" in err
+    code, out, err = run(capsys, "simulate", "--schedule", "gpipe", *NUMBERS, "--json")
+    assert (code, err) == (0, "")
+    code, out, err = run(capsys, "list", "schedules", "--json")
+    assert code == 0
+    assert "gpipe" in out
+
+
+def test_what_a_schedule_refuses_is_said_in_its_name(faulty: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """A ValueError is about what was asked for: usage."""
+    code, out, err = run(capsys, "simulate", "--schedule", "refuses", *NUMBERS)
+    assert (code, out, err) == (2, "", "pipeplan simulate: schedule 'refuses': not today\n")
+    code, out, err = run(capsys, "simulate", "--schedule", "vee", *NUMBERS[:1], "3", *NUMBERS[2:])
+    assert (code, err.count("\n")) == (2, 1)
+    assert "schedule 'vee': zb-v has two stages a device" in err
+
+
+def test_options_of_plug_ins_are_given_by_name(faulty: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """By --option, as the type that the function declares, within its range; on the command line and from Python alike."""
+    seconds = {}
+    for width in ("1", "2"):
+        code, out, err = run(
+            capsys,
+            "simulate",
+            "--schedule",
+            "drops",
+            *NUMBERS,
+            "--option",
+            f"width={width}",
+            "--option",
+            "how=fast",
+            "--json",
+        )
+        assert (code, err) == (0, "")
+        seconds[width] = json.loads(out)["peak_in_flight"]
+    assert seconds["1"] != seconds["2"]
+    for option, said in (
+        ("width=5", "option width must be a whole number of at least 1 and at most 4, got '5'"),
+        ("width=x", "option width must be a whole number of at least 1 and at most 4, got 'x'"),
+        ("how=well", "option how must be one of slow, fast, got 'well'"),
+        ("wdth=3", "does not take wdth; it takes width, how"),
+    ):
+        code, out, err = run(capsys, "simulate", "--schedule", "drops", *NUMBERS, "--option", option)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert said in err
+        assert "'drops'" in err
+    for planner, least in (("a-plan", 1), ("made", 2)):
+        name = {"made": "Made"}.get(planner, planner)
+        code, out, err = run(capsys, "plan", *PROBLEM, "--planner", name, "--json")
+        assert (code, json.loads(out)["details"]["depth"]) == (0, least)
+        code, out, err = run(capsys, "plan", *PROBLEM, "--planner", name, "--option", "depth=3", "--json")
+        assert (code, json.loads(out)["details"]["depth"], err) == (0, 3, "")
+        code, out, err = run(capsys, "plan", *PROBLEM, "--planner", name, "--option", "dept=3")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "option 'dept' is unknown (did you mean depth?); choose from depth" in err
+    code, out, err = run(capsys, "plan", *PROBLEM, "--planner", "a-plan", "--option", "depth=0")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "planner 'a-plan': the planner: option depth must be a whole number of at least 1, got '0'" in err
+    code, out, err = run(capsys, "list", "planners", "--json")
+    assert {row["name"]: row["options"] for row in json.loads(out)["planners"]}["a-plan"] == "depth, word"
+
+
+def test_options_of_a_schedule_reach_plans(faulty: None, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """And their files."""
+    file = str(tmp_path / "plan.json")
+    code, out, err = run(
+        capsys,
+        *(
+            "plan",
+            *PROBLEM,
+            "--planner",
+            "greedy",
+            "--schedule",
+            "drops",
+            "--option",
+            "width=2",
+            "--json",
+            "--out",
+            file,
+        ),
+    )
+    assert (code, err) == (0, "")
+    assert json.loads(Path(file).read_text(encoding="utf-8"))["plan"]["options"] == {"width": 2}
+    code, out, err = run(capsys, "simulate", "--plan", file, "--json")
+    assert (code, err) == (0, "")
+    wrong = Path(file).read_text(encoding="utf-8").replace('"width": 2', '"width": 9')
+    Path(file).write_text(wrong, encoding="utf-8")
+    code, out, err = run(capsys, "simulate", "--plan", file)
+    assert (code, out, err.count("\n")) == (4, "", 1)
+    assert "option width must be a whole number of at least 1 and at most 4, got 9" in err
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_a_broken_planner_is_one_line_that_names_it(
+    faulty: None, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """And a row of a comparison, whose other rows are there."""
+    own = name.replace("_", "-")
+    code, out, err = run(capsys, "plan", *PROBLEM, "--planner", own)
+    assert (out, err.count("\n")) == ("", 1)
+    assert code in (1, 3)
+    assert f"planner {own!r}" in err or "schedule 'returns-none'" in err
+    code, out, err = run(capsys, "compare", *PROBLEM, "--planner", own, "--planner", "greedy", "--no-figures", "--json")
+    assert (code, err) == (0, "")
+    rows = {row["planner"]: row for row in json.loads(out)["plans"]}
+    assert rows["greedy"]["status"] == "fits"
+    assert rows[own]["status"] in ("failed", "no-plan-fits")
+    assert rows[own]["reason"]
+
+
+def test_a_planner_that_cannot_say_whether_it_is_asked_is_not(faulty: None) -> None:
+    """Nor does it end the question."""
+    problem = make_problem("chain:6", "pipedream-b", 8, devices=4)
+    assert planner_entries()["p-default"].is_default(problem) is False
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_broken_workload_is_one_line_that_names_it(
+    faulty: None, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """And is passed over in lists."""
+    own = name.replace("_", "-")
+    code, out, err = run(capsys, "plan", "--planner", "greedy", "--workload", own, "--cluster", "pipedream-b")
+    assert (out, err.count("\n")) == ("", 1)
+    assert code in (1, 2)
+    assert f"workload {own!r}" in err
+    code, out, err = run(capsys, "list", "workloads", "--json")
+    assert code == 0
+    assert "vgg16" in out
+    assert err.count("\n") == len(WORKLOADS)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("raise KeyError('at import')", "study 'mine', a plug-in, failed: KeyError: 'at import'"),
+        ("", "study 'mine', a plug-in, failed: AttributeError: module 'pipeplan_study' has no attribute 'run'"),
+        ("def run(arguments): return None", "study 'mine': run must return Findings or an exit code, not NoneType"),
+        ("def run(arguments): return run(arguments)", "study 'mine', a plug-in, failed: RecursionError"),
+        ("def run(arguments): raise SystemExit(7)", "study 'mine', a plug-in, failed: SystemExit: 7"),
+    ],
+)
+def test_a_broken_study_is_one_line_that_names_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str
+) -> None:
+    """Whatever its module, or what it runs, does."""
+    (tmp_path / "pipeplan_study.py").write_text(body, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "pipeplan_study", raising=False)
+    plugged = {**STUDIES, "mine": Study("pipeplan_study", "Why?", 0.1)}
+    monkeypatch.setattr("experiments.studies.study_harness.studies", lambda: plugged)
+    code, out, err = run(capsys, "study", "mine")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert said in err
+
+
+def test_functions_stand_in_place_of_names() -> None:
+    """Of a planner, in plans and comparisons; two of one name are numbered."""
+    problem = make_problem("chain:6", "pipedream-b", 8, devices=4)
+
+    def whole(problem: Problem, evaluate: Evaluator, rng: np.random.Generator, parts: int = 1) -> Plan:
+        layers = tuple(range(len(problem.workload)))
+        return Plan("mine", "gpipe", (Stage(layers, (0,)),), (problem.batch // parts,) * parts)
+
+    assert pp.plan(problem, whole).plan.planner == "mine"
+    assert len(pp.plan(problem, whole, options={"parts": np.int64(2)}).plan.microbatches) == 2
+    other = partial(whole, parts=4)
+    found = pp.compare(problem, [whole, "greedy", other])
+    assert [one.planner for one in found.plans] == ["whole", "greedy", "whole-2"]
+    assert all(one.status == "fits" for one in found.plans)
+    assert [one.planner for one in pp.compare(problem, whole).plans] == ["whole"]
+    for wrong in (3, None):
+        with pytest.raises(ValueError, match="a planner is a name, or a function"):
+            pp.plan(problem, wrong)  # type: ignore[arg-type]
