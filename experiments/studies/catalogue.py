@@ -213,7 +213,7 @@ STUDIES: dict[str, Study] = {
         3.5,
         0.2,
         figures=("umpipe_gains", "umpipe_convergence", "umpipe_pareto", "umpipe_gantt"),
-        quick="one cluster, B=64, fewer instances and generations",
+        quick="one cluster, B=48, fewer instances and generations",
     ),
     "xpipe": Study(
         "experiments.xpipe",

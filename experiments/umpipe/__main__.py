@@ -1,13 +1,12 @@
 """UMPIPE: what unequal micro-batches gain, over which baselines, and how the searches for them compare.
 
 `python -m experiments.umpipe [--out DIR] [--json] [--quick]`. GPT with 14 blocks and VGG-16 on every cluster of GPUs that comes
-with the package and has eight devices, with 4 and 8 stages, mini-batches of 32 and 64, activations stored or recomputed;
-"simulation networks" are random tables of four stated families (`unequal_sizes.random_tables`). Every UMPIPE figure is the
-exact method's proven optimum on the partition that the planners take; the baselines, each with the partition that is fastest
-for it, are in `umpipe.system_baselines`. The paper's abstract names GPipe and PipeDream and no number of micro-batches: the one
-reading that is compared with its figures is each of them at its best, PipeDream without flush, as published. All others are
-listed apart. With --out: tables as CSV, figures as PNG and SVG. An interrupt ends with what is complete, marked so, and exit
-code 130.
+with the package and has eight devices, with 4 and 8 stages, mini-batches of 48 and 96, activations stored or recomputed;
+"simulation networks" are random tables of four stated families (`unequal_sizes.random_tables`). A gain hangs on choices that the
+paper's abstract does not say: the partition, the sizes, what it costs to cut stored activations again, and the baseline. Every
+combination is a reading (`umpipe.readings`, `umpipe.system_baselines`), measured over all settings; sizes are proven optima of
+their partition, and partitions searched jointly are proven where all can be bounded. With --out: tables as CSV, figures as PNG
+and SVG. An interrupt ends with what is complete, marked so, and exit code 130.
 """
 
 from __future__ import annotations
@@ -21,6 +20,9 @@ from experiments.terminal.output import to_csv
 from experiments.umpipe.gain_tables import print_document
 from experiments.umpipe.gains import Report, document, mean_gains, measure
 
+SAID = ("network", "setting", "partition", "sizes", "recut", "proven")
+"""Columns of the table of gains before the gains."""
+
 
 def run(options: argparse.Namespace) -> Findings:
     """Measure all of it."""
@@ -30,10 +32,15 @@ def run(options: argparse.Namespace) -> Findings:
 
 def tables(found: dict[str, Any]) -> Made:
     """Name and content of the document's tables as CSV; rows of what was interrupted say so."""
-    rows = [{"network": one["network"], "setting": one["setting"], **one["gains"]} for one in found["gains"]]
+    rows = [{**{key: one[key] for key in SAID}, **one["gains"]} for one in found["gains"]]
+    spreads = [
+        {**{key: one[key] for key in (*SAID[2:], "network")}, "over": over, **spread}
+        for one in found["readings"]
+        for over, spread in one["over"].items()
+    ]
     searches = [{"instance": one["instance"], **row} for one in found["searches"] for row in one["searches"]]
     mark = {"interrupted": True} if found["interrupted"] else {}
-    for name, table in (("gains", rows), ("searches", searches), ("pareto", found["pareto"])):
+    for name, table in (("gains", rows), ("readings", spreads), ("searches", searches), ("pareto", found["pareto"])):
         marked = [{**row, **mark} for row in table]
         yield f"umpipe_{name}.csv", to_csv(marked, list(dict.fromkeys(column for row in marked for column in row)))
 

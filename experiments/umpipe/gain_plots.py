@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from experiments.compare.comparison import STALE
 from experiments.terminal.panel_plots import (
     BLUE,
     GREEN,
@@ -22,7 +23,9 @@ from experiments.terminal.panel_plots import (
     unframed,
 )
 from experiments.terminal.report_tables import Row
-from experiments.umpipe.gains import PUBLISHED, GainCase, gains_by_reading
+from experiments.umpipe.gain_tables import HEADINGS, SHOWN
+from experiments.umpipe.gains import ALIKE, PUBLISHED, GainCase
+from experiments.umpipe.readings import JOINT
 from experiments.umpipe.search_comparison import COMPILED_FORM, MATRIX_FORM, Instance
 from experiments.unequal_sizes.table_costs import program_of
 from hardware_profiles import legible
@@ -31,7 +34,17 @@ from simulator import gantt
 from simulator.engines import event_loop
 from simulator.results.figures import ALARM, FAINT, INK, Picture
 
-SYSTEMS = {"gpipe": BLUE, "pipedream": ORANGE}
+PUBLISHED_SYSTEMS = {"gpipe": "GPipe", "pipedream": "PipeDream"}
+
+RECUTS = {"all recompute": BLUE, "run again": ORANGE, "free": GREEN, "nothing stored": "#c6ccd4"}
+"""Colour of a rule of re-cutting stored activations."""
+
+RECUT_WORDS = {
+    "all recompute": "both sides recompute",
+    "run again": "stored; forward again where sizes differ",
+    "free": "stored; cut again for free",
+    "nothing stored": "tables without activations",
+}
 
 LINES: dict[str, tuple[str, Any]] = {
     "DGAP": (BLUE, "-"),
@@ -56,45 +69,84 @@ EVALUATORS = {"DGAP": "DGAP", MATRIX_FORM: "matrix evaluator (TiDGAP)", COMPILED
 # ---- gains ---------------------------------------------------------------------------------------------------
 
 
+class Line(NamedTuple):
+    """A line of the figure: its words, the system that it compares with, and the gains of all settings by rule of re-cutting."""
+
+    words: str
+    system: str
+    gains: Mapping[str, Sequence[float]]
+
+
+def lines_of(rows: Sequence[Row], network: str) -> list[Line]:
+    """The lines of a network, from the top: every reading over GPipe tuned alike, then the other baselines, both sides alike.
+
+    rows: of `gains.mean_gains`
+    """
+    own = [row for row in rows if row["network"] == network]
+    readings = list(dict.fromkeys((row["partition"], row["sizes"]) for row in own))
+    alike = [reading for reading in readings if reading[0] in (JOINT, "given")]
+    shown = [(ALIKE["gpipe"], reading) for reading in readings]
+    shown += [(baseline, reading) for baseline in SHOWN[1:] for reading in alike if reading[1] == "all"]
+    found = []
+    for baseline, reading in shown:
+        gains: dict[str, list[float]] = {}
+        for row in own:
+            if (row["partition"], row["sizes"]) == reading and baseline in row["gains"]:
+                gains.setdefault(row["recut"], []).append(100.0 * row["gains"][baseline])
+        words = [word for word in reading if word != "given"]
+        found.append(Line(" · ".join((HEADINGS[baseline], *words)), baseline.split(" ")[0], gains))
+    return found
+
+
 def gains_figure(rows: Sequence[Row]) -> Figure:
-    """One panel a network: a dot for every setting, a row for every reading, a line at each published gain.
+    """One panel a network: a line a reading, a dot for every setting, a bar at the mean, dashes at the published gain.
 
     rows: of `gains.mean_gains`
     """
     networks = list(dict.fromkeys(row["network"] for row in rows))
-    figure = Picture(figsize=(13.5, 5.4), dpi=100, facecolor="white")
-    for ax, network in zip(figure.subplots(1, len(networks), sharey=True, squeeze=False)[0], networks, strict=True):
-        found = {
-            name: [100.0 * gain for gain in gains] for name, gains in reversed(gains_by_reading(rows, network).items())
-        }
+    found = {network: lines_of(rows, network) for network in networks}
+    figure, ((*panes,),) = panels(6.4 * len(networks), 1.6 + 0.34 * max(map(len, found.values())), 1, len(networks))
+    for ax, (network, lines) in zip(panes, found.items(), strict=True):
         most = 7000.0 if network == "simulation" else 100.0
-        for place, (name, gains) in enumerate(found.items()):
-            color = SYSTEMS[name.split(" ")[0]]
-            ax.plot(gains, [place] * len(gains), "o", color=color, alpha=0.55, markersize=5, clip_on=True)
-            if max(gains) > most:
-                ax.plot(most, place, ">", color=color, markersize=6, clip_on=False)
-        published = {system: 100.0 * PUBLISHED[network, system] for system in SYSTEMS}
-        for system, gain in published.items():
-            ax.axvline(gain, color=SYSTEMS[system], linestyle="--", linewidth=1.2)
+        for place, line in enumerate(lines):
+            for shift, (recut, gains) in zip((-0.2, 0.0, 0.2), line.gains.items(), strict=False):
+                look = {"color": RECUTS[recut], "markersize": 4, "clip_on": True}
+                ax.plot(gains, [place + shift] * len(gains), "o", alpha=0.45, **look)
+                mean = sum(gains) / len(gains)
+                ax.plot(min(mean, most), place + shift, "|", color=INK, markersize=9, markeredgewidth=1.6)
+                if max(gains) > most:
+                    ax.plot(most, place + shift, ">", color=RECUTS[recut], markersize=6, clip_on=False)
+        for system in PUBLISHED_SYSTEMS:
+            of = [place for place, line in enumerate(lines) if line.system == system]
+            if of:
+                gain = 100.0 * PUBLISHED[network, system]
+                ax.plot([gain, gain], [of[0] - 0.5, of[-1] + 0.5], color=ALARM, linestyle="--", linewidth=1.3)
         ax.axvline(0.0, color=INK, linewidth=0.8)
-        texts = ", ".join(f"{system} {gain:.4g} %" for system, gain in published.items())
-        titled(ax, f"{network}\npublished: {texts}")
+        texts = ", ".join(
+            f"{words} {100.0 * PUBLISHED[network, system]:.4g} %" for system, words in PUBLISHED_SYSTEMS.items()
+        )
+        titled(ax, f"{network}\ndashes: {texts}", size=9.5)
         if network == "simulation":
             ax.set_xscale("symlog", linthresh=100.0)
             ticks = [-50, 0, 50, 100, 300, 1000, 4000]
             ax.set_xlim(-100.0, most)
             ax.set_xticks(ticks, [str(tick) for tick in ticks])
         else:
-            ax.set_xlim(min(-60.0, min(map(min, found.values())) - 3.0), most)
-        ax.set_yticks(range(len(found)), list(found))
+            least = min(gain for line in lines for gains in line.gains.values() for gain in gains)
+            ax.set_xlim(min(-60.0, least - 3.0), most)
+        ax.set_yticks(range(len(lines)), [line.words for line in lines])
+        ax.set_ylim(len(lines) - 0.5, -0.5)
         ax.set_xlabel("gain in speed, %", color=INK)
         _plain(ax, "x")
+    used = list(dict.fromkeys(recut for lines in found.values() for line in lines for recut in line.gains))
+    handles = [Line2D([], [], marker="o", linestyle="", color=RECUTS[one], label=RECUT_WORDS[one]) for one in used]
+    handles.append(Line2D([], [], marker="|", linestyle="", color=INK, markersize=9, label="mean"))
+    legend_below(figure, len(handles), handles, [str(handle.get_label()) for handle in handles])
     words = (
-        "What unequal micro-batches gain (proven optimum), by reading of the baseline; a dot is a setting; blue GPipe, orange "
-        "PipeDream, dashed: published; a triangle: settings beyond the axis"
+        "What unequal micro-batches gain (optimal sizes), by reading: baseline · partition · sizes; a dot is a setting, a "
+        f"triangle some beyond the axis, dashes the published gain; {STALE} updates with stale weights"
     )
     figure.suptitle(words, fontsize=10, x=0.01, ha="left")
-    figure.tight_layout(rect=(0.0, 0.0, 1.0, 0.98))
     return figure
 
 

@@ -5,61 +5,117 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from experiments.terminal.report_tables import Cell, ReportTable, Row, either, figure, words
+from experiments.compare.comparison import STALE
+from experiments.terminal.report_tables import Cell, ReportTable, Row, figure, words
 
-SHOWN = (
-    "gpipe tuned",
-    "gpipe M=8",
-    "gpipe M=16",
-    "pipedream flush tuned",
-    "pipedream flush M=8",
-    "pipedream tuned",
-)
-"""Readings of the baselines that the table of gains has room for."""
+SHOWN = ("gpipe tuned", "gpipe M=4K", "pipedream flush tuned", "pipedream tuned")
+"""Baselines that the table of readings has room for."""
+
+HEADINGS = {
+    "gpipe tuned": "GPipe, tuned",
+    "gpipe M=4K": "GPipe, M = 4K",
+    "pipedream flush tuned": "1F1B with flush, tuned",
+    "pipedream tuned": f"PipeDream{STALE}, tuned",
+}
 
 SIZES: dict[str, Cell] = {"forward": words("forward_sizes"), "backward": words("backward_sizes")}
 
 
-def _gain(name: str) -> Callable[[Row], str]:
-    return lambda row: f"{100 * row['gains'][name]:.1f}"
+def named(baseline: str) -> str:
+    """A baseline's name, marked where it updates with stale weights."""
+    return baseline + STALE * is_stale(baseline)
 
 
-GAINS = ReportTable(
-    "Gain of UMPIPE (proven optimum) in speed, %",
-    "gains",
-    {"network": "{network}", "setting": "{setting}", **{name: _gain(name) for name in SHOWN}},
+def is_stale(baseline: str) -> bool:
+    """Whether a baseline runs without a flush."""
+    return baseline.startswith("pipedream ") and not baseline.startswith("pipedream flush")
+
+
+def _spread(name: str) -> Callable[[Row], str]:
+    def write(row: Row) -> str:
+        over = row["over"].get(name)
+        return "" if over is None else f"{100 * over['mean']:.1f} ± {100 * over['standard_deviation']:.1f}"
+
+    return write
+
+
+READINGS = ReportTable(
+    "Gain of unequal sizes in speed, %, mean ± deviation over the settings that fit of {tried} each, by reading",
+    lambda document: [row for row in document["readings"] if row["network"] != "simulation"],
+    {
+        "network": "{network}",
+        "partition": "{partition}",
+        "sizes": "{sizes}",
+        "re-cut": "{recut}",
+        **{HEADINGS[name]: _spread(name) for name in SHOWN},
+        "settings": "{settings}",
+        "proven": "{proven}",
+        "as published over GPipe, tuned": lambda row: str(row["over"][SHOWN[0]]["near"]),
+    },
+)
+
+SIMULATION = ReportTable(
+    "Simulation networks: gain in speed, %, by family",
+    lambda document: [row for row in document["gains"] if row["network"] == "simulation"],
+    {
+        "family": "{setting}",
+        "sizes": "{sizes}",
+        **{
+            HEADINGS[name]: lambda row, name=name: f"{100 * row['gains'][name]:.1f}"  # type: ignore[misc]
+            for name in SHOWN
+        },
+    },
+)
+
+
+AGREEING = ReportTable(
+    "Readings of the real networks whose mean comes within the tolerance of a published gain, %",
+    lambda document: [
+        {**one, "network": row["network"], "published": row["published"], "over": named(one["baseline"])}
+        for row in document["published"]
+        if row["network"] != "simulation"
+        for one in sorted(row["agreeing"], key=lambda one: abs(one["mean"] - row["published"]))
+    ],
+    {
+        "network": "{network}",
+        "published": figure("published", ".2f", 100),
+        "mean": figure("mean", ".1f", 100),
+        "over": "{over}",
+        "partition": "{partition}",
+        "sizes": "{sizes}",
+        "re-cut": "{recut}",
+    },
 )
 
 PUBLISHED = ReportTable(
-    "Published gains beside the one reading that is compared with them, over all settings, %",
+    "Published gains, and of how many readings the mean comes within the tolerance",
     "published",
     {
         "network": "{network}",
         "over": "{system}",
-        "published": lambda row: (
+        "published, %": lambda row: (
             f"{100 * row['published']:.2f}" + (" or more" if row["network"] == "simulation" else "")
         ),
-        "reading": "{reading}",
-        "mean ± deviation": lambda row: f"{100 * row['mean']:.1f} ± {100 * row['standard_deviation']:.1f}",
-        "range": lambda row: f"{100 * row['least']:.1f} … {100 * row['most']:.1f}",
-        "settings": "{settings}",
-        "agrees": either("agrees"),
-        "settings that agree": "{settings_that_agree}",
+        "readings": "{readings}",
+        "within": lambda row: f"{len(row['agreeing'])}",
+        "random targets, 0 to 30 %, that they match, %": figure("match_random_targets", ".0f", 100),
     },
 )
 
-OTHERS = ReportTable(
-    "The other readings, %: not compared, as so many match something",
+ALIKE = ReportTable(
+    "Both sides searched alike: spread of the gain over each baseline, %",
     lambda document: [
-        {**row, "name": name, "least": least, "mean": mean, "most": most}
-        for row in document["published"]
-        for name, (least, mean, most) in row["others"].items()
+        {**row, **over, "name": named(name)}
+        for row in document["readings"]
+        if (row["partition"], row["sizes"]) == ("joint", "all")
+        for name, over in row["over"].items()
     ],
     {
         "network": "{network}",
-        "over": "{system}",
-        "reading": "{name}",
+        "re-cut": "{recut}",
+        "over": "{name}",
         **{part: figure(part, ".1f", 100) for part in ("least", "mean", "most")},
+        "settings": "{settings}",
     },
 )
 
@@ -87,33 +143,14 @@ FRONT = ReportTable(
     },
 )
 
-NESTED = ReportTable(
-    "Partition and sizes together: {setting}",
-    lambda nested: [{"name": name, **one} for name, one in nested.items() if name != "setting"],
-    {
-        "planner": "{name}",
-        "ms": lambda one: f"{1e3 * one['makespan_seconds']:.3f}" + (" (proven)" if one["proven_optimal"] else ""),
-        "first layers": words("first_layers"),
-        **SIZES,
-        "CPU s": "{planning_seconds:.2f}",
-    },
-)
-
 
 def print_document(found: Mapping[str, Any]) -> None:
     """Print the document of the study."""
-    for table in (GAINS, PUBLISHED, OTHERS):
+    for table in (READINGS, PUBLISHED, AGREEING, ALIKE, SIMULATION):
         table.print(found)
-    for row in found["published"]:
-        print(
-            f"{row['network']} over {row['system']}: {row['others_within']} of {row['others_count']} other readings come within "
-            f"the tolerance of {100 * row['published']:.2f} %; of random targets from 0 to 30 % they match "
-            f"{100 * row['others_match_random_targets']:.0f} %"
-        )
+    print(f"{STALE} updates with stale weights, without a flush")
     for one in found["searches"]:
         SEARCHES.print(one)
     unequal = [point for point in found["pareto"] if point["sizes"] == "unequal"]
     for setting in dict.fromkeys(point["setting"] for point in unequal):
         FRONT.print({"setting": setting, "points": [point for point in unequal if point["setting"] == setting]})
-    for nested in found["nested"]:
-        NESTED.print(nested)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from typing import Any
 
@@ -13,16 +13,18 @@ from numpy.typing import NDArray
 
 from experiments.terminal.output import progress
 from experiments.umpipe.memory_fronts import memory_fronts
+from experiments.umpipe.readings import JOINT, OWN_PARTITION, SIZES, Choices, optima, problem_of, recuts
 from experiments.umpipe.search_comparison import COMPILED_FORM, MATRIX_FORM, Instance, exact, search_all
-from experiments.umpipe.system_baselines import Partitions, gains_over
+from experiments.umpipe.system_baselines import Partitions, baseline_seconds, tuned_gpipe
 from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
 from hardware_profiles import load_cluster
-from planners import Request, make_plan
 from planners.unequal import (
+    Cuts,
     FoundSizes,
     InfeasibleSizes,
     UnequalProblem,
     balanced_problem,
+    candidate_sizes,
     one_size,
     powers_of_two,
     tables_of,
@@ -41,8 +43,8 @@ PUBLISHED = {
 }
 """Gains in training speed of the abstract; of the simulation networks "at least"."""
 
-PRIMARY = {"gpipe": "gpipe tuned", "pipedream": "pipedream tuned"}
-"""The reading of each baseline that is compared with the published figures: the system as published, at its best."""
+ALIKE = {"gpipe": "gpipe tuned", "pipedream": "pipedream tuned"}
+"""Each baseline at its best: searched as unequal sizes are, PipeDream without flush, as published."""
 
 NETWORKS = ("gpt-14", "vgg16")
 CLUSTERS = (
@@ -57,8 +59,14 @@ CLUSTERS = (
     "pipedream-arxiv-b",
 )
 QUICK_CLUSTER = "dgx-a100"
-STAGES, BATCHES, COUNTS = (4, 8), (32, 64), (4, 8, 16, 32)
+STAGES, BATCHES = (4, 8), (48, 96)
+FIRST_SEED = 100
+"""Seeds of the simulation networks count from it."""
+
 QUICK_GENERATIONS = 20
+SHOWN, SHOWN_SETTING = Choices(JOINT, "all", "all recompute"), "K=8, B=48"
+"""The reading whose plans are drawn, and words of its setting."""
+
 NEAR = 0.015
 """A gain within this of a published one (1.5 percentage points; of gains above 10 %, 15 % of them) agrees with it."""
 
@@ -68,72 +76,101 @@ RANDOM_TARGETS = np.arange(0.0, 0.3, 1e-4)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GainCase:
-    """One setting: its problem, UMPIPE's optimum, the tuned GPipe's problem and plan, and gains by reading of the baselines."""
+    """One reading of one setting: UMPIPE's optimum and its problem, GPipe's problem and plan, gains over the baselines.
+
+    proven: nothing that the reading lets unequal sizes choose is faster
+    """
 
     network: str
     setting: str
+    choices: Choices
     problem: UnequalProblem
     plan: FoundSizes
+    proven: bool
     gpipe_problem: UnequalProblem
     gpipe: FoundSizes
     gains: Mapping[str, float]
 
 
-def network_cases(networks: Sequence[str], clusters: Sequence[str], batches: Sequence[int]) -> list[GainCase]:
-    """The cases of networks whose layers are modelled; settings that do not fit into memory are left out."""
+def network_cases(network: str, cluster: str, batches: Sequence[int]) -> list[GainCase]:
+    """The cases of a network on a cluster; settings that do not fit into memory are left out."""
     cases = []
-    for name, cluster, stages, batch, recompute in product(networks, clusters, STAGES, batches, (True, False)):
-        problem = Problem(load_workload(name), load_cluster(cluster), batch, recompute="whole" if recompute else "none")
+    for stages, batch, recompute in product(STAGES, batches, (True, False)):
+        problem = Problem(
+            load_workload(network), load_cluster(cluster), batch, recompute="whole" if recompute else "none"
+        )
         setting = f"{cluster}, K={stages}, B={batch}, {'recomputed' if recompute else 'stored'}"
         with suppress(InfeasibleSizes):
-            cases.append(network_case(name, setting, problem, stages))
+            cases += setting_cases(network, setting, problem, stages)
     return cases
 
 
-def network_case(network: str, setting: str, problem: Problem, stages: int) -> GainCase:
-    """UMPIPE and its baselines on one problem; InfeasibleSizes where it does not fit."""
+def setting_cases(network: str, setting: str, problem: Problem, stages: int) -> list[GainCase]:
+    """Every reading of one problem; InfeasibleSizes where no partition fits with one size for all."""
     tables = tables_of(problem, tuple(range(stages)))
-    return case(network, setting, Partitions(balanced_problem(tables)[1], tables))
+    sizes = {rule: candidate_sizes(problem.batch, word) for rule, word in SIZES.items()}
+    tuned = {rule: tuned_gpipe(tables, of_rule)[0] for rule, of_rule in sizes.items()}
+    own = Partitions(balanced_problem(tables)[1], tables)
+    known: dict[tuple[Cuts | None, str], tuple[UnequalProblem, int, dict[str, float]]] = {}
+
+    def baselines(cuts: Cuts | None, rule: str) -> tuple[UnequalProblem, int, dict[str, float]]:
+        """GPipe's problem and size and the seconds of all baselines, on one partition or each on its own best."""
+        if (cuts, rule) not in known:
+            there = own if cuts is None else Partitions(problem_of(tables, cuts, sizes[rule], recuts(tables)[-1]))
+            known[cuts, rule] = (*there.gpipe(sizes[rule]), baseline_seconds(there, sizes[rule]))
+        return known[cuts, rule]
+
+    cases = []
+    for choices, sized in optima(tables, tuned):
+        alike = None if choices.partition in OWN_PARTITION else sized.cuts
+        gpipe, size, seconds = baselines(alike, choices.sizes)
+        fastest = min(sized.seconds, seconds[ALIKE["gpipe"]])  # equal sizes are sizes, too
+        proven = sized.sizes.proven_optimal and (sized.whole or choices.partition != JOINT)
+        gains = {name: found / fastest - 1.0 for name, found in seconds.items()}
+        parts = sized.unequal, sized.sizes, proven, gpipe, one_size(gpipe, size)
+        cases.append(GainCase(network, setting, choices, *parts, gains))
+    return cases
 
 
-def case(network: str, setting: str, partitions: Partitions) -> GainCase:
-    """One case; KeyboardInterrupt where its search was interrupted: half a search is no figure."""
-    problem = partitions.problem
-    plan = exact(problem)
-    gains = gains_over(partitions, COUNTS, plan.makespan_seconds + problem.fixed_seconds)
-    gpipe, size = partitions.gpipe(problem.candidates)
-    return GainCase(network, setting, problem, plan, gpipe, one_size(gpipe, size), gains)
+def simulation_case(setting: str, sizes: str, problem: UnequalProblem) -> GainCase:
+    """Random tables: no partition to choose, nothing stored to cut; KeyboardInterrupt where the search was interrupted."""
+    plan, partitions = exact(problem), Partitions(problem)
+    seconds, (gpipe, size) = baseline_seconds(partitions, problem.candidates), partitions.gpipe(problem.candidates)
+    gains = {name: found / (plan.makespan_seconds + problem.fixed_seconds) - 1.0 for name, found in seconds.items()}
+    choices = Choices("given", sizes, "nothing stored")
+    return GainCase(
+        "simulation", setting, choices, problem, plan, plan.proven_optimal, gpipe, one_size(gpipe, size), gains
+    )
 
 
 def simulation_cases(instances: int) -> list[GainCase]:
     """Random tables of every family, 8 stages and 64 samples, candidates powers of two and all sizes."""
     cases = []
-    candidates = {"powers of two": powers_of_two(64), "all sizes": tuple(range(1, 65))}
+    candidates = {"powers of two": powers_of_two(64), "all": tuple(range(1, 65))}
     for family, (words, sizes), seed in product(FAMILIES, candidates.items(), range(instances)):
-        problem = random_problem(np.random.default_rng(seed), family, 8, 64, sizes)
-        cases.append(case("simulation", f"{family}, K=8, B=64, {words}", Partitions(problem)))
+        problem = random_problem(np.random.default_rng(FIRST_SEED + seed), family, 8, 64, sizes)
+        cases.append(simulation_case(f"{family}, K=8, B=64", words, problem))
     return cases
 
 
 def mean_gains(cases: Sequence[GainCase]) -> list[Row]:
-    """A row a setting: gains by reading; of several instances of one setting, the gain over the mean of ratios."""
-    grouped: dict[tuple[str, str], list[Mapping[str, float]]] = {}
+    """A row a setting and reading: gains by baseline; of several instances of one setting, the gain over the mean of ratios."""
+    grouped: dict[tuple[str, str, Choices], list[GainCase]] = {}
     for one in cases:
-        grouped.setdefault((one.network, one.setting), []).append(one.gains)
+        grouped.setdefault((one.network, one.setting, one.choices), []).append(one)
     return [
-        {"network": network, "setting": setting}
-        | {"gains": {name: float(np.mean([gains[name] for gains in group])) for name in group[0]}}
-        for (network, setting), group in grouped.items()
+        {"network": network, "setting": setting, **asdict(choices), "proven": all(one.proven for one in group)}
+        | {"gains": {name: float(np.mean([one.gains[name] for one in group])) for name in group[0].gains}}
+        for (network, setting, choices), group in grouped.items()
     ]
 
 
-def gains_by_reading(rows: Sequence[Mapping[str, Any]], network: str) -> dict[str, list[float]]:
-    """Reading -> gains over all settings of a network, of rows of `mean_gains`."""
+def gains_by_baseline(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Baseline -> gains over it in rows of `mean_gains`."""
     found: dict[str, list[float]] = {}
     for row in rows:
-        if row["network"] == network:
-            for name, gain in row["gains"].items():
-                found.setdefault(name, []).append(gain)
+        for name, gain in row["gains"].items():
+            found.setdefault(name, []).append(gain)
     return found
 
 
@@ -142,40 +179,74 @@ def tolerance(published: float | NDArray[np.float64]) -> NDArray[np.float64]:
     return NEAR * np.maximum(1.0, 10.0 * np.asarray(published))
 
 
-def reproductions(gains: Sequence[Row]) -> list[Row]:
-    """For each published figure: the one reading that is compared with it, over all settings; the others apart.
+def spread(gains: Sequence[float]) -> Row:
+    """Mean, standard deviation, least and most of gains over settings, and how many there are."""
+    values = np.array(gains)
+    return {
+        "settings": len(values),
+        "mean": float(values.mean()),
+        "standard_deviation": float(values.std(ddof=1)) if len(values) > 1 else 0.0,
+        "least": float(values.min()),
+        "most": float(values.max()),
+    }
+
+
+def near(network: str, baseline: str, gains: Sequence[float]) -> Row:
+    """In how many settings the gain comes within the tolerance of the published one."""
+    published = PUBLISHED[network, baseline.split(" ")[0]]
+    return {"near": int((np.abs(np.array(gains) - published) <= tolerance(published)).sum())}
+
+
+def readings(gains: Sequence[Row]) -> list[Row]:
+    """A row a network and reading: the spread of the gain over each baseline, in how many settings it fits, how many are proven.
 
     gains: rows of `mean_gains`
-    The others are many: of targets drawn at random they match the share `others_match_random_targets` within the same tolerance.
+    """
+    grouped: dict[tuple[str, Choices], list[Row]] = {}
+    for row in gains:
+        choices = Choices(row["partition"], row["sizes"], row["recut"])
+        grouped.setdefault((row["network"], choices), []).append(row)
+    return [
+        {"network": network, **asdict(choices), "settings": len(rows), "proven": sum(row["proven"] for row in rows)}
+        | {
+            "over": {
+                name: spread(values) | near(network, name, values) for name, values in gains_by_baseline(rows).items()
+            }
+        }
+        for (network, choices), rows in grouped.items()
+    ]
+
+
+def reproductions(found: Sequence[Row]) -> list[Row]:
+    """For each published figure: the readings whose mean comes within its tolerance, and how many readings there are.
+
+    found: rows of `readings`
+    Readings are many: of targets drawn at random their means match the share `match_random_targets` within the same tolerance.
     """
     rows = []
     for (network, system), published in PUBLISHED.items():
-        found = gains_by_reading(gains, network)
-        every = {name: values for name, values in found.items() if name.split(" ")[0] == system}
-        if PRIMARY[system] not in every:
+        means = [
+            ({key: row[key] for key in ("partition", "sizes", "recut")} | {"baseline": name}, over["mean"])
+            for row in found
+            if row["network"] == network
+            for name, over in row["over"].items()
+            if name.split(" ")[0] == system
+        ]
+        if not means:
             continue
-        primary = np.array(every.pop(PRIMARY[system]))
-        others = np.array([gain for values in every.values() for gain in values])
-        mean = float(primary.mean())
-        agrees = mean >= published if network == "simulation" else abs(mean - published) <= tolerance(published)
-        far = np.abs(others[None, :] - RANDOM_TARGETS[:, None]).min(axis=1, initial=np.inf)
+        values = np.array([mean for _, mean in means])
+        near = values >= published if network == "simulation" else np.abs(values - published) <= tolerance(published)
+        far = np.abs(values[None, :] - RANDOM_TARGETS[:, None]).min(axis=1)
         rows.append(
             {
                 "network": network,
                 "system": system,
                 "published": published,
-                "reading": PRIMARY[system],
-                "settings": len(primary),
-                "mean": mean,
-                "standard_deviation": float(primary.std(ddof=1)) if len(primary) > 1 else 0.0,
-                "least": float(primary.min()),
-                "most": float(primary.max()),
-                "agrees": bool(agrees),
-                "settings_that_agree": int((np.abs(primary - published) <= tolerance(published)).sum()),
-                "others": {name: [min(values), float(np.mean(values)), max(values)] for name, values in every.items()},
-                "others_within": int((np.abs(others - published) <= tolerance(published)).sum()),
-                "others_count": len(others),
-                "others_match_random_targets": float((far <= tolerance(RANDOM_TARGETS)).mean()),
+                "readings": len(means),
+                "agreeing": [
+                    {**choices, "mean": mean} for (choices, mean), is_near in zip(means, near, strict=True) if is_near
+                ],
+                "match_random_targets": float((far <= tolerance(RANDOM_TARGETS)).mean()),
             }
         )
     return rows
@@ -183,19 +254,23 @@ def reproductions(gains: Sequence[Row]) -> list[Row]:
 
 @dataclass(slots=True)
 class Report:
-    """Everything that the command prints and draws, filled section by section."""
+    """Everything that the command prints and draws, filled section by section.
 
+    tried: settings of a network, with activations stored and with them recomputed each
+    """
+
+    tried: int = 0
     cases: list[GainCase] = field(default_factory=list)
     instances: list[Instance] = field(default_factory=list)
     fronts: list[Row] = field(default_factory=list)
-    nested: list[dict[str, Any]] = field(default_factory=list)
     interrupted: bool = False
 
     @property
     def shown(self) -> GainCase | None:
-        """The case whose plans are drawn: of VGG-16 with recomputation the one with the largest gain over a tuned GPipe."""
-        chosen = [one for one in self.cases if one.network == "vgg16" and "K=8, B=64, recomp" in one.setting]
-        return max(chosen, key=lambda one: one.gains[PRIMARY["gpipe"]], default=None)
+        """The case whose plans are drawn: both sides searched alike, VGG-16 with recomputation, the largest gain over GPipe."""
+        shown = [one for one in self.cases if one.choices == SHOWN and one.network == "vgg16"]
+        alike = [one for one in shown if SHOWN_SETTING in one.setting]
+        return max(alike, key=lambda one: one.gains[ALIKE["gpipe"]], default=None)
 
 
 def measure(quick: bool) -> Report:
@@ -210,11 +285,12 @@ def measure(quick: bool) -> Report:
 
 
 def _measure(found: Report, quick: bool, say: Callable[[str], None]) -> None:
-    clusters, batches = ((QUICK_CLUSTER,), BATCHES[1:]) if quick else (CLUSTERS, BATCHES)
+    clusters, batches = ((QUICK_CLUSTER,), BATCHES[:1]) if quick else (CLUSTERS, BATCHES)
+    found.tried = len(clusters) * len(STAGES) * len(batches)
     for name in NETWORKS:
         for cluster in clusters:
             say(f"gains of {name} on {cluster}")
-            found.cases += network_cases((name,), (cluster,), batches)
+            found.cases += network_cases(name, cluster, batches)
     say("gains on simulation networks")
     found.cases += simulation_cases(1 if quick else 20)
     for name, problem, generations in _search_instances(found.shown, quick):
@@ -226,9 +302,6 @@ def _measure(found: Report, quick: bool, say: Callable[[str], None]) -> None:
         tables = tables_of(whole, range(4))
         setting = f"{name} (pipedream-b, K=4, B=64, recomputed)"
         found.fronts += [{"setting": setting, **row} for row in memory_fronts(tables, balanced_problem(tables)[0])]
-    say("partition and sizes together")
-    for stages in (8,) if quick else (4, 8):
-        found.nested.append(nested_search(stages))
 
 
 def _search_instances(shown: GainCase | None, quick: bool) -> Iterator[tuple[str, UnequalProblem, int]]:
@@ -245,34 +318,17 @@ def _search_instances(shown: GainCase | None, quick: bool) -> Iterator[tuple[str
         yield "roofline tables (K=32, B=512, powers of two)", large, 30
 
 
-def nested_search(stages: int) -> dict[str, Any]:
-    """VGG-16 with a balanced partition and exact sizes, beside partitions searched together with the sizes."""
-    problem = Problem(load_workload("vgg16"), load_cluster("dgx-a100"), 64, recompute="whole")
-    found = {}
-    for name in ("best-equal", "exact-unequal", "unequal-nested"):
-        planned = make_plan(name, problem, Request(stages=stages, options={"candidates": "powers-of-two"}))
-        if planned.interrupted:
-            raise KeyboardInterrupt
-        found[name] = {
-            "makespan_seconds": planned.details["makespan_seconds"],
-            "first_layers": [stage.layers[0] for stage in planned.plan.stages],
-            "forward_sizes": planned.details["stage_forward_samples"],
-            "backward_sizes": planned.details["stage_backward_samples"],
-            "partitions": planned.details["evaluations"] if name == "unequal-nested" else None,
-            "proven_optimal": planned.details["proven_optimal"],
-            "planning_seconds": planned.planning_seconds,
-        }
-    return {"setting": f"vgg16, dgx-a100, K={stages}, B=64, recomputed, powers of two", **found}
-
-
 def document(report: Report) -> dict[str, Any]:
     """The report as plain values."""
     gains, shown = mean_gains(report.cases), report.shown
+    found = readings(gains)
     return {
         "interrupted": report.interrupted,
+        "tried": report.tried,
         "gains": gains,
-        "published": reproductions(gains),
-        "proven_optimal": all(one.plan.proven_optimal for one in report.cases),
+        "readings": found,
+        "published": reproductions(found),
+        "sizes_proven_optimal": all(one.plan.proven_optimal for one in report.cases),
         "searches": [
             {
                 "instance": one.name,
@@ -294,7 +350,6 @@ def document(report: Report) -> dict[str, Any]:
             for one in report.instances
         ],
         "pareto": report.fronts,
-        "nested": report.nested,
         "gantt": None
         if shown is None
         else {

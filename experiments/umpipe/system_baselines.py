@@ -4,7 +4,7 @@ All are straight pipelines whose links are busy for the bytes that they send and
 partition that is fastest for it, transfers included (of 1F1B the best of `FRONT` candidates a size):
 
     gpipe tuned            the fastest equal size: all partitions with all sizes, where these are few enough to try
-    gpipe M=…              M equal micro-batches (the last one takes what is left)
+    gpipe M=…              M equal micro-batches (the last one takes what is left); M=4K: four a stage
     pipedream flush tuned  1F1B with a flush a mini-batch, the fastest equal size
     pipedream flush M=…    the same at M micro-batches
     pipedream tuned        1F1B without flush at its steady state (the busiest stage or link), the fastest equal size
@@ -17,13 +17,22 @@ GPipe's plans fit in memory; PipeDream's activations and weight versions are not
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from experiments.unequal_sizes.table_costs import program_of
 from planners import equal_partition, fastest_cuts, straight_costs
-from planners.unequal import Compiled, InfeasibleSizes, UnequalProblem, UnequalTables, best_equal, unequal_problem
+from planners.unequal import (
+    Compiled,
+    Cuts,
+    InfeasibleSizes,
+    UnequalProblem,
+    UnequalTables,
+    best_equal,
+    unequal_problem,
+)
 from simulator.engines import event_loop
 
 FRONT = 4
@@ -31,6 +40,9 @@ FRONT = 4
 
 SLACK = 0.02
 """Share by which these may be slower in its estimate."""
+
+COUNTS, FOUR_K = (4, 8, 16, 32), "4K"
+"""Fixed numbers of micro-batches; and four a stage, from which on GPipe's paper (arXiv 1811.06965) finds bubbles negligible."""
 
 ENDLESS = 10**9
 """Micro-batches of a stream in whose time only the slowest stage or link counts."""
@@ -48,10 +60,8 @@ class Partitions:
         if self.tables is None:
             only = best_equal(replace(self.problem, candidates=tuple(sizes)))
             return self.problem, only.forward_sizes[0]
-        found = equal_partition(self.tables.costs, self.tables.devices, sizes)
-        if found is None:
-            raise InfeasibleSizes("no partition fits with one size for all")
-        return unequal_problem(self.tables, found[1], self.problem.candidates), found[2]
+        cuts, size = tuned_gpipe(self.tables, sizes)
+        return unequal_problem(self.tables, cuts, self.problem.candidates), size
 
     def alternating(self, size: int) -> list[UnequalProblem]:
         """Partitions that are fast for 1F1B with a flush and without, at one size."""
@@ -64,26 +74,34 @@ class Partitions:
         return [unequal_problem(self.tables, one, self.problem.candidates) for one in cuts]
 
 
-def gains_over(partitions: Partitions, counts: Sequence[int], umpipe_seconds: float) -> dict[str, float]:
-    """Reading -> what UMPIPE gains over it on one problem: 0.1 is 10 % more speed.
+def tuned_gpipe(tables: UnequalTables, sizes: Sequence[int]) -> tuple[Cuts, int]:
+    """Cuts and size of the fastest GPipe with one of the sizes; InfeasibleSizes where none fits."""
+    found = equal_partition(tables.costs, tables.devices, sizes)
+    if found is None:
+        raise InfeasibleSizes("no partition fits with one size for all")
+    return found[1], found[2]
 
-    counts: fixed numbers of micro-batches; umpipe_seconds: UMPIPE's, fixed seconds included
+
+def baseline_seconds(partitions: Partitions, sizes: Sequence[int]) -> dict[str, float]:
+    """Seconds of every reading of the baselines on one problem, by name; a fixed number of micro-batches where it fits.
+
+    sizes: those that a tuned baseline chooses from; a fixed number of micro-batches has the size that it asks for
+    Raises InfeasibleSizes where no size of GPipe fits.
     """
     samples = partitions.problem.samples
-    sizes = sorted({-(-samples // count) for count in range(1, samples + 1)})
-    fixed = {count: -(-samples // count) for count in counts if count <= samples}
-
-    def gpipe(sizes: Sequence[int]) -> float:
-        return gpipe_seconds(*partitions.gpipe(sizes))
-
-    seconds = {"gpipe tuned": gpipe(partitions.problem.candidates)}
-    seconds |= {f"gpipe M={count}": gpipe([size]) for count, size in fixed.items()}
-    cut = {size: partitions.alternating(size) for size in sizes}
-    for name, seconds_of in (("pipedream flush", flush_seconds), ("pipedream", steady_seconds)):
+    counts = {str(count): count for count in COUNTS} | {FOUR_K: 4 * partitions.problem.stages}
+    fixed = {name: -(-samples // count) for name, count in counts.items() if count <= samples}
+    least_of_count = {-(-samples // size): size for size in sorted(sizes, reverse=True)}.values()
+    seconds = {"gpipe tuned": gpipe_seconds(*partitions.gpipe(sizes))}
+    for name, size in fixed.items():
+        with suppress(InfeasibleSizes):
+            seconds[f"gpipe M={name}"] = gpipe_seconds(*partitions.gpipe([size]))
+    cut = {size: partitions.alternating(size) for size in dict.fromkeys((*least_of_count, *fixed.values()))}
+    for system, seconds_of in (("pipedream flush", flush_seconds), ("pipedream", steady_seconds)):
         least = {size: min(seconds_of(one, size) for one in problems) for size, problems in cut.items()}
-        seconds[f"{name} tuned"] = min(least.values())
-        seconds |= {f"{name} M={count}": least[size] for count, size in fixed.items()}
-    return {name: found / umpipe_seconds - 1.0 for name, found in seconds.items()}
+        seconds[f"{system} tuned"] = min(least[size] for size in least_of_count)
+        seconds |= {f"{system} M={name}": least[size] for name, size in fixed.items()}
+    return seconds
 
 
 def gpipe_seconds(problem: UnequalProblem, size: int) -> float:

@@ -17,6 +17,7 @@ from .greedy import (
     greedy_dp as greedy_dp,
     local_greedy as local_greedy,
 )
+from .nested import search_partition as search_partition
 from .planners import balanced_problem as balanced_problem
 from .problem import (
     RECOMPUTATION as RECOMPUTATION,
@@ -24,9 +25,10 @@ from .problem import (
     UnequalProblem as UnequalProblem,
     powers_of_two as powers_of_two,
 )
-from .profiles import lower_bound as lower_bound
-from .found_sizes import FoundSizes as FoundSizes
+from .profiles import lower_bound as lower_bound, tails as tails
+from .found_sizes import Cuts as Cuts, FoundSizes as FoundSizes, Sized as Sized
 from .tables import (
+    CANDIDATES as CANDIDATES,
     UnequalTables as UnequalTables,
     blocks as blocks,
     candidate_sizes as candidate_sizes,

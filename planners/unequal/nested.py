@@ -27,23 +27,25 @@ def search_partition(
     stages: int,
     starts: Iterable[Cuts] = (),
     solve: Callable[[UnequalProblem], FoundSizes] = exact_sizes,
+    bound: Callable[[Cuts], float] = lambda cuts: 0.0,
 ) -> Sized:
     """Search cuts of `layers` layers into `stages` stages with the best block sizes of each.
 
     `build(cuts)` gives the problem of a partition; where it raises `InfeasibleSizes` the partition is left out. From
-    the even partition and `starts` (such as a balanced one), cuts move by one layer while that helps; then, if there
+    `starts` (such as a balanced one) and the even partition, one cut after the other moves while that helps; then, if there
     are at most MOST_PARTITIONS, all others are bounded and, where that is not enough, solved. Partitions are compared by
     makespan and fixed seconds together. The answer is `whole` where no partition can be faster (up to the rounding of durations
-    to the grid of each problem, parts in 10^13). An interrupt, or a BudgetSpent of `solve`, ends with the best so far, and leaves
-    the search where there is none. Raises ValueError for more stages than layers or starts that are no cuts, `InfeasibleSizes`
-    where nothing fits.
+    to the grid of each problem, parts in 10^13). `bound(cuts)`, seconds that no sizes of a partition undercut, spares building
+    it: who searches one network under several rules knows one for all. An interrupt, or a BudgetSpent of `solve`, ends with the
+    best so far, and leaves the search where there is none. Raises ValueError for more stages than layers or starts that are no
+    cuts, `InfeasibleSizes` where nothing fits.
     """
     if not 1 <= stages <= layers:
         raise ValueError(f"stages must be in 1..{layers}, the number of layers, not {stages}")
-    search = _Seen(build, solve)
+    search = _Seen(build, solve, bound)
     stopped, complete = False, False
     try:
-        for cuts in (tuple(layers * stage // stages for stage in range(1, stages)), *starts):
+        for cuts in (*starts, tuple(layers * stage // stages for stage in range(1, stages))):
             if len(cuts) != stages - 1 or not _ascending(cuts, layers):
                 raise ValueError(f"cuts must be {stages - 1} ascending layers in 1..{layers - 1}, not {cuts}")
             _descend(search, tuple(cuts), layers)
@@ -63,8 +65,13 @@ def search_partition(
 class _Seen:
     """The best so far; every partition is looked at once."""
 
-    def __init__(self, build: Callable[[Cuts], UnequalProblem], solve: Callable[[UnequalProblem], FoundSizes]) -> None:
-        self.build, self.solve = build, solve
+    def __init__(
+        self,
+        build: Callable[[Cuts], UnequalProblem],
+        solve: Callable[[UnequalProblem], FoundSizes],
+        bound: Callable[[Cuts], float],
+    ) -> None:
+        self.build, self.solve, self.bound = build, solve, bound
         self.cuts: set[Cuts] = set()
         self.best: Sized | None = None
         self.proven = True
@@ -78,11 +85,13 @@ class _Seen:
         if cuts in self.cuts:
             return False
         self.cuts.add(cuts)
+        if self.bound(cuts) >= self.seconds:
+            return False
         try:
             problem = self.build(cuts)
         except InfeasibleSizes:
             return False
-        if lower_bound(problem) + problem.fixed_seconds >= self.seconds:
+        if lower_bound(problem) + problem.fixed_seconds >= self.seconds or self._slower_if_nothing_ran_again(problem):
             return False
         one = Sized(cuts, problem, self.solve(problem))
         better = one.seconds < self.seconds
@@ -93,17 +102,36 @@ class _Seen:
         self.proven = self.proven and (one.sizes.proven_optimal or open_seconds >= self.seconds)
         return better
 
+    def _slower_if_nothing_ran_again(self, problem: UnequalProblem) -> bool:
+        """Whether the passes decided apart, a quick bound where recomputation couples them, are no faster than the best."""
+        if not problem.coupled or self.best is None:
+            return False
+        apart = self.solve(replace(problem, recomputation="none"))
+        return apart.lower_bound_seconds + problem.fixed_seconds >= self.seconds
+
 
 def _descend(search: _Seen, cuts: Cuts, layers: int) -> None:
-    """Move one cut by one layer, first improvement first, until nothing helps."""
+    """Move one cut anywhere between its neighbours, near places first, first improvement first, until nothing helps."""
     search.improves(cuts)
     moved = True
     while moved:
         moved = False
-        for index, step in itertools.product(range(len(cuts)), (-1, 1)):
-            near = (*cuts[:index], cuts[index] + step, *cuts[index + 1 :])
-            if _ascending(near, layers) and search.improves(near):
+        for near in _moved(cuts, layers):
+            if search.improves(near):
                 cuts, moved = near, True
+                break
+
+
+def _moved(cuts: Cuts, layers: int) -> list[Cuts]:
+    """The partitions that differ in one cut, those first whose cut moves least."""
+    ends = (0, *cuts, layers)
+    places = [
+        (abs(place - cut), index, place)
+        for index, cut in enumerate(cuts)
+        for place in range(ends[index] + 1, ends[index + 2])
+        if place != cut
+    ]
+    return [(*cuts[:index], place, *cuts[index + 1 :]) for _, index, place in sorted(places)]
 
 
 def _ascending(cuts: Cuts, layers: int) -> bool:

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
+from experiments.compare.comparison import STALE
 from experiments.compare.comparison_plots import comparison_figure
 from experiments.cost_model import model_error_plots as cost_model_plots
 from experiments.modern_schedules import memory_point_plots
@@ -177,11 +178,13 @@ def test_memory_points_can_be_read(recorded: Recorded) -> None:
 
 
 def test_pipedream_tables_can_be_read(recorded: Recorded) -> None:
-    """Nine rows, bands on either side of the bar."""
+    """Nine rows, bands on either side of the bar; rows that a constant was fitted to, with another row and without."""
     rows = [
         {"model": "VGG-16", "cluster": "pipedream-arxiv-b", "devices": 16, "published_plan": "9-5-1-1"}
         | {"published_speedup": 5.0 - 0.4 * n, "published_recalled": n == 6, "speedup": 1.0 + 0.6 * n}
         | {"speedup_low": 0.9 + 0.5 * n, "speedup_high": 1.0 + 0.75 * n, "relative_error": 1.64}
+        | {"stale": n != 4, "efficiency_fitted_to_it": n % 3 > 0}
+        | {"left_out": {"speedup": 1.0 + 0.7 * n, "relative_error": -0.21} if n % 3 == 1 else None}
         for n in range(9)
     ]
     figure = pipedream_tables_plots.draw(rows)
@@ -189,28 +192,51 @@ def test_pipedream_tables_can_be_read(recorded: Recorded) -> None:
     recorded(figure=drawing(figure))
 
 
-def test_gains_can_be_read_and_show_what_lies_beyond(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fifteen readings of three networks; a gain beyond the axis is a triangle at its end."""
-    kinds = [
-        f"{system} {count}" for system in ("gpipe", "pipedream flush", "pipedream") for count in ("tuned", "M=4", "M=8")
-    ]
-    networks = ("gpt-14", "vgg16", "simulation")
+def test_gains_can_be_read_and_show_what_lies_beyond(recorded: Recorded) -> None:
+    """Readings of three networks, three rules of re-cutting; a gain beyond the axis is a triangle at its end."""
     rows: list[dict[str, Any]] = [
-        {"network": network, "setting": f"setting {n}"}
-        | {"gains": {kind: 0.1 * n - 0.2 + 0.05 * place for place, kind in enumerate(kinds)}}
-        for network in networks
+        {"network": network, "setting": f"setting {n}", "partition": partition, "sizes": sizes, "recut": recut}
+        | {"gains": {name: 0.1 * n - 0.2 + 0.05 * place for place, name in enumerate(umpipe_plots.SHOWN)}}
+        for network in ("gpt-14", "vgg16")
+        for partition in (umpipe_plots.JOINT, "tuned GPipe's", "FLOP, blocks")
+        for sizes in ("all", "powers of two")
+        for recut in umpipe_plots.RECUTS
+        if recut != "nothing stored"
         for n in range(4)
     ]
-    rows[0]["gains"]["gpipe M=4"] = 1.7
-    published = {(network, system): 0.17 for network in networks for system in ("gpipe", "pipedream")}
-    monkeypatch.setattr(umpipe_plots, "PUBLISHED", published)
+    given = {"network": "simulation", "partition": "given", "recut": "nothing stored"}
+    rows += [
+        {**given, "setting": "affine", "sizes": sizes, "gains": dict.fromkeys(umpipe_plots.SHOWN, 0.5)}
+        for sizes in ("powers of two", "all")
+    ]
+    rows[0]["gains"]["gpipe tuned"] = 1.7
     figure = umpipe_plots.gains_figure(rows)
     assert_readable(figure)
     triangles = [[line for line in axes.lines if line.get_marker() == ">"] for axes in figure.axes]
     assert [len(found) for found in triangles] == [1, 0, 0]
+    assert STALE in figure.axes[0].get_yticklabels()[-1].get_text()
     whole = drawing(figure)
     mark_interrupted(figure)
     recorded(figure=whole, interrupted=drawing(figure)["texts"])
+
+
+def test_lines_of_the_gains() -> None:
+    """From the top every reading over the GPipe that is tuned alike, then the other baselines where both sides choose all."""
+    row = {
+        "network": "vgg16",
+        "recut": "free",
+        "gains": {"gpipe tuned": 0.1, "gpipe M=4K": 0.2, "pipedream tuned": -0.5},
+    }
+    rows = [
+        {**row, "partition": one, "sizes": sizes} for one in ("joint", "FLOP") for sizes in ("all", "powers of two")
+    ]
+    found = umpipe_plots.lines_of(rows, "vgg16")
+    assert [line.words for line in found[:2]] == ["GPipe, tuned · joint · all", "GPipe, tuned · joint · powers of two"]
+    assert [(line.system, line.gains) for line in found[4:]] == [
+        ("gpipe", {"free": [20.0]}),
+        ("pipedream", {}),
+        ("pipedream", {"free": [-50.0]}),
+    ]
 
 
 def searched(makespan: float, seconds: float) -> FoundSizes:

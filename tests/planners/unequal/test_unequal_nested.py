@@ -11,9 +11,19 @@ import pytest
 from numpy.typing import NDArray
 
 from experiments.unequal_sizes.random_tables import affine_table, roofline_table
-from planners.unequal import FoundSizes, InfeasibleSizes, UnequalProblem, exact_sizes, nested
+from hardware_profiles import load_cluster
+from planners.unequal import (
+    FoundSizes,
+    InfeasibleSizes,
+    UnequalProblem,
+    exact_sizes,
+    nested,
+    tables_of,
+    unequal_problem,
+)
 from planners.unequal.found_sizes import Sized
 from planners.unequal.nested import search_partition
+from simulator import Problem, load_workload
 
 LAYERS, STAGES, SAMPLES = 8, 3, 16
 
@@ -70,6 +80,60 @@ def test_descent_alone_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     found = search_partition(build, LAYERS, STAGES, starts=[(1, 2)])
     assert not found.whole
     assert found.sizes.makespan_seconds <= exact_sizes(build((2, 5))).makespan_seconds
+
+
+def test_no_cut_is_better_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without looking at all partitions: VGG-16 on eight stages is no slower than with any one cut anywhere else.
+
+    Moves by one layer end 10 % above: a cut has to pass a whole block of the network, whose layers all cost more to send from.
+    """
+    tables = tables_of(Problem(load_workload("vgg16"), load_cluster("pipedream-a"), 32), range(8))
+    monkeypatch.setattr(nested, "MOST_PARTITIONS", 0)
+
+    def build(cuts: tuple[int, ...]) -> UnequalProblem:
+        return replace(unequal_problem(tables, cuts, (1, 2, 4, 8, 16, 32)), recomputation="none")
+
+    found, ends = search_partition(build, tables.layers, 8), tables.layers
+    for number, cut in enumerate(found.cuts):
+        before, after = (0, *found.cuts, ends)[number], (0, *found.cuts, ends)[number + 2]
+        for place in {*range(before + 1, after)} - {cut}:
+            cuts = (*found.cuts[:number], place, *found.cuts[number + 1 :])
+            assert exact_sizes(one := build(cuts)).makespan_seconds + one.fixed_seconds >= found.seconds
+
+
+def test_passes_decided_apart_spare_work() -> None:
+    """Where a stage runs forward again whose sizes differ, at most 3 of 21 partitions are decided by pairs; the best is found."""
+    _, plain = builder(1)
+
+    def build(cuts: tuple[int, ...]) -> UnequalProblem:
+        return replace(plain(cuts), recomputation="where-differs")
+
+    every = [exact_sizes(build(cuts)) for cuts in itertools.combinations(range(1, LAYERS), STAGES - 1)]
+    solved: list[UnequalProblem] = []
+
+    def solve(problem: UnequalProblem) -> FoundSizes:
+        solved.append(problem)
+        return exact_sizes(problem)
+
+    found = search_partition(build, LAYERS, STAGES, solve=solve)
+    assert (found.seconds, found.whole) == (min(one.makespan_seconds for one in every), True)
+    assert sum(problem.coupled for problem in solved) <= 3
+
+
+def test_a_known_bound_spares_building() -> None:
+    """Only partitions whose bound is below the best so far are built."""
+    _, build = builder(1)
+    free, built = search_partition(build, LAYERS, STAGES), list[tuple[int, ...]]()
+
+    def counting(cuts: tuple[int, ...]) -> UnequalProblem:
+        built.append(cuts)
+        return build(cuts)
+
+    found = search_partition(
+        counting, LAYERS, STAGES, bound=lambda cuts: 0.0 if cuts in ((2, 5), free.cuts) else float("inf")
+    )
+    assert (found.cuts, found.seconds, found.whole) == (free.cuts, free.seconds, True)
+    assert set(built) <= {(2, 5), free.cuts}
 
 
 def test_wrong_cuts_are_refused() -> None:
