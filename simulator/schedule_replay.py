@@ -12,7 +12,9 @@ from hardware_profiles import brief
 from simulator.costs.given import OpMemory, OpSeconds, given_costs
 from simulator.costs.stashes import StageStash
 from simulator.engines.timeline import Timeline
-from simulator.lowering.lower import lower
+from simulator.lowering.coverage import covered
+from simulator.lowering.fill import fill
+from simulator.lowering.lower import structure_of
 from simulator.results.memory import DeviceMemory, stashes_over_time
 from simulator.results.text_tables import Explained, TextTable
 from simulator.results.versions import COPY_RULES, version_table
@@ -262,13 +264,9 @@ def replay_schedule(
                 f"seconds of {slices} slices need whole sequences, schedule {schedule.name!r} has {schedule.microbatches} slices"
             )
         schedule = replace(schedule, slices=slices)
-    program = lower(
-        schedule,
-        given_costs(schedule.stages, seconds, per_sample=bool(sizes), devices=schedule),
-        forward_sizes=sizes,
-        communication=mode,
-        updates=seconds.updates,
-    )
+    complete = covered(schedule, sizes)
+    costs = given_costs(schedule.stages, seconds, per_sample=bool(sizes), devices=schedule)
+    program = fill(structure_of(complete, costs, communication=mode, updates=seconds.updates), costs)
     if noise:
         program = program.with_noise(noise, np.random.default_rng(seed))
     return ScheduleReplay(schedule, replay_on(program, engine), engine)

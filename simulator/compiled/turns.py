@@ -11,6 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Column = Sequence[int] | NDArray[np.integer]
+MOST_AS_IT_STANDS = 2**20
+"""Tasks that take as long as they stand, 0.7 s, as numba takes to load."""
+
 State = MutableSequence[int] | NDArray[np.integer]
 
 
@@ -75,13 +78,13 @@ def turns(
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Tasks in an order in which they can run, int32, as far as they can, and how far each lane comes, int64 [lanes].
 
-    To load numba takes longer than some hundred thousand turns as they stand: where nothing has loaded it, nothing does here.
+    Where nothing has loaded numba yet, that takes longer than MOST_AS_IT_STANDS tasks.
     """
     lanes, tasks = len(lane_offsets) - 1, int(lane_offsets[-1])
     order, position = np.empty(tasks, dtype=np.int32), lane_offsets[:-1].copy()
     done, sleeper = np.zeros(tasks, dtype=np.uint8), np.full(tasks, -1, dtype=np.int32)
     next_sleeper, queue = np.full(lanes, -1, dtype=np.int32), np.empty(lanes, dtype=np.int32)
-    if "numba" in sys.modules:
+    if "numba" in sys.modules or tasks > MOST_AS_IT_STANDS:
         given = lane_offsets, dependency_offsets, dependency
         count = _compiled()(*given, order, position, done, sleeper, next_sleeper, queue)
         return order[:count], position

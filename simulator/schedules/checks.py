@@ -76,7 +76,9 @@ def _bounds(schedule: Schedule, forward: Bounds | None, backward: Bounds | None)
 def _check_columns(schedule: Schedule) -> None:
     """Raise ScheduleError unless the columns belong together, and hold kinds and stages that a schedule has."""
     offsets, rows, ranks = schedule.offsets, len(schedule.stage), schedule.ranks
-    fit = len(schedule.kind) == len(schedule.microbatch) == rows > 0 <= ranks and offsets[0] == 0
+    columns = offsets, schedule.stage, schedule.kind, schedule.microbatch
+    fit = all(isinstance(one, np.ndarray) and one.ndim == 1 and one.dtype.kind == "i" for one in columns)
+    fit = fit and len(schedule.kind) == len(schedule.microbatch) == rows > 0 <= ranks and offsets[0] == 0
     fit = fit and offsets[-1] == rows and bool((np.diff(offsets) >= 0).all())
     fit = fit and (schedule.device is None or len(schedule.device) == ranks)
     fit = fit and (schedule.overlapped is None or len(schedule.overlapped) == rows)
@@ -84,8 +86,8 @@ def _check_columns(schedule: Schedule) -> None:
         fit = fit and len(schedule.credit) == schedule.stages and bool((schedule.credit >= 1).all())
     if not fit:
         raise ScheduleError(
-            f"the columns of schedule {schedule.name!r} do not belong together: {rows} ops in {ranks} lists, a device of each "
-            "list, a credit of at least 1 of each stage"
+            f"the columns of schedule {schedule.name!r} do not belong together: whole numbers of {rows} ops in {ranks} lists, a "
+            "device of each list, a credit of at least 1 of each stage"
         )
     known = among(schedule.kind.clip(0, len(OpKind) - 1), (*_OF_FORWARD, *_OF_BACKWARD, *BETWEEN_KINDS))
     known &= (schedule.kind >= 0) & (schedule.kind < len(OpKind)) & (schedule.microbatch >= 0)
@@ -122,16 +124,14 @@ def _is_complete(schedule: Schedule, forward: Bounds, backward: Bounds) -> bool:
     down, up = _Slots.of(forward), _Slots.of(backward)
     there = np.bincount(schedule.kind, minlength=len(OpKind))
     slots: dict[OpKind, tuple[Counts, Counts]] = {}  # rows of a kind, and their slots
-    times: dict[OpKind, Counts] = {}
-    for kind in (*_OF_FORWARD, *_OF_BACKWARD):
-        every = down if kind in _OF_FORWARD else up
-        if there[kind]:
-            rows = np.flatnonzero(schedule.kind == kind)
-            found = every.of_ops(schedule, rows)
-            if found is None:
-                return False
-            slots[kind] = rows, found
-        times[kind] = np.bincount(slots[kind][1] if there[kind] else [], minlength=int(every.begins[-1]))
+    times: dict[OpKind, Counts] = dict.fromkeys((*_OF_FORWARD, *_OF_BACKWARD), np.zeros(1, dtype=np.int64))
+    for kind in [one for one in times if there[one]]:
+        every, rows = down if kind in _OF_FORWARD else up, np.flatnonzero(schedule.kind == kind)
+        found = every.of_ops(schedule, rows)
+        if found is None:
+            return False
+        slots[kind] = rows, found
+        times[kind] = np.bincount(found, minlength=int(every.begins[-1]))
     full, of_input, of_weight = (times[kind] for kind in _OF_BACKWARD[:3])
     again, away, back = (times[kind] for kind in (OpKind.RECOMPUTE, *HOST_KINDS))
     if not ((times[OpKind.FORWARD] == 1).all() and (full + of_input == 1).all() and (of_input == of_weight).all()):

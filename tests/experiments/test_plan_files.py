@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -513,3 +515,73 @@ def test_an_unknown_key_names_those_of_its_table(
     with pytest.raises(PlanFileError) as caught:
         PlanFile.read(file)
     assert said in str(caught.value)
+
+
+ORDER = ["0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1I1 1W1"]
+
+
+def with_order(path: Path, order: Sequence[str]) -> Path:
+    """A file of the document with an order."""
+    document = copy.deepcopy(DOCUMENT)
+    del document["plan"]["forward_sizes"], document["plan"]["backward_sizes"]
+    document["plan"].update(order=order, schedule="mine")
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong", "said"),
+    [
+        (1, "1F0 1F1 1I1 1W1", "device 1: op 1B0 is missing (or 1I0 with 1W0)"),
+        (1, "1F0 1B0 1F1 1I1", "device 1: op 1W1 is missing"),
+        (0, "0F0 0F1 0B0", "device 0: op 0B1 is missing (or 0I1 with 0W1)"),
+        (
+            0,
+            "0F0 0F0 0F1 0B0 0B1",
+            "device 0, position 1: op 0F0 is doubled, it stands at device 0, position 0 already",
+        ),
+        (0, "0F0 0F1 0B0 0B1 0W1", "device 0, position 4: op 0W1 repeats the full backward 0B1"),
+        (0, "0F0 0F1 0F2 0B0 0B1", "device 0, position 2: op 0F2 is one too many, stage 0 has 2 micro-batches"),
+        (
+            0,
+            "0F0 0F1 0B0 0B1 1F1",
+            "device 1, position 2: op 1F1 is doubled, it stands at device 0, position 4 already",
+        ),
+        (0, "0F0 0B1 0F1 0B0", "deadlock: device 0, position 1: op 0B1 waits for 0F1 (device 0, position 2); device 1"),
+        (0, "0F0 0B9x", "row 1, column 2: op '0B9x' is not STAGE"),
+    ],
+)
+def test_an_order_at_fault_is_named_by_file_key_and_op(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, line: int, wrong: str, said: str
+) -> None:
+    """Exit code 4, and the file, the key, the device, its position, the op."""
+    path = with_order(tmp_path / "plan.json", [wrong if number == line else one for number, one in enumerate(ORDER)])
+    code, out, err = run(capsys, "check", str(path))
+    assert (code, out, err.count("\n")) == (4, "", 1)
+    assert f"{path}: $.plan.order: {said}" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["check", "check --plan", "simulate --plan", "compare --plan", "export --format text --plan"],
+)
+def test_whatever_reads_an_order_at_fault_says_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: str
+) -> None:
+    """And gives no figure; of the whole order there is an answer."""
+    path = str(with_order(tmp_path / "plan.json", ORDER))
+    if not words.startswith("compare"):  # which draws for seconds
+        assert run(capsys, *words.split(), path)[0] == 0
+    with_order(Path(path), [ORDER[0], ORDER[1].removesuffix(" 1W1")])
+    code, out, err = run(capsys, *words.split(), path)
+    assert (code, out) == (4, "")
+    assert err.endswith(f": {path}: $.plan.order: device 1: op 1W1 is missing\n")
+
+
+def test_a_plan_that_is_checked_is_replayed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Seconds beyond what can be summed are found by no rule of the file."""
+    path = with_order(tmp_path / "plan.json", ORDER)
+    with patch("simulator.lowering.program.MOST_SECONDS", 0.0):
+        code, out, err = run(capsys, "check", str(path))
+    assert (code, out) == (4, "")
+    assert f"{path}: $.plan: the durations of" in err

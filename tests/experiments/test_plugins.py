@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ import pipeplan as pp
 from experiments import make_problem
 from experiments.cli import main
 from experiments.studies.catalogue import STUDIES, Study
+from hardware_profiles import PluginError
 from planners import Evaluator, planner_entries
 from simulator import Plan, Problem, Stage, schedule_families
 
@@ -546,3 +548,41 @@ def test_functions_stand_in_place_of_names() -> None:
     for wrong in (3, None):
         with pytest.raises(ValueError, match="a planner is a name, or a function"):
             pp.plan(problem, wrong)  # type: ignore[arg-type]
+
+
+AT_FAULT = {
+    "B is there twice": ("{s}F{m} {s}B{m} {s}B{m}", "device 0, position 2: op 0B0 is doubled"),
+    "W is forgotten": ("{s}F{m} {s}I{m}", "device 0: op 0W0 is missing"),
+    "no backward": ("{s}F{m}", r"device 0: op 0B0 is missing \(or 0I0 with 0W0\)"),
+    "B before F": ("{s}B{m} {s}F{m}", "deadlock: device 0, position 0: op 0B0 waits for 0F0"),
+}
+
+
+@pytest.mark.parametrize("how", AT_FAULT)
+def test_a_plugged_in_schedule_at_fault_is_no_figure(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_plugins: None, how: str
+) -> None:
+    """Simulated, planned with by its planner or by another, compared: one line that names the op, from Python, too."""
+    words, said = AT_FAULT[how]
+    module = "pipeplan_test_fault_" + "".join(filter(str.isalpha, how))
+    install(tmp_path, module, MODULE.replace("{s}F{m} {s}B{m}", words))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    problem = ("--workload", "five-layers", "--cluster", "pair-of-mine", "--batch", "8")
+    on_numbers = ("--stages", "2", "--microbatches", "3", "--forward", "1", "--backward", "2")
+    for command in (
+        ("simulate", "--schedule", "one-at-a-time", *on_numbers),
+        ("plan", "--planner", "two-devices", *problem),
+        ("plan", "--planner", "uniform", "--schedule", "one-at-a-time", *problem),
+        ("compare", "--planner", "uniform", "--schedule", "one-at-a-time", *problem),
+    ):
+        code, out, err = run(capsys, *command)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert re.search(said, err)
+    with pytest.raises(PluginError, match=said):
+        pp.simulate("one-at-a-time", stages=2, microbatches=3, forward=1, backward=2)
+    here = pp.Problem("five-layers", "pair-of-mine", batch=8)
+    with pytest.raises(PluginError, match="schedule 'one-at-a-time', a plug-in, .*" + said):
+        pp.plan(here, "two-devices")
+    answer, other = pp.compare(here, ["two-devices", "greedy"]).plans
+    assert (answer.status, answer.result, other.status) == ("failed", None, "fits")
+    assert re.search(said, answer.reason)

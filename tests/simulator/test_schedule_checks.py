@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -318,3 +319,29 @@ def elsewhere(schedule: Schedule, whole: Schedule, wrong: str, said: str) -> boo
     again = [set(one.stage[one.kind == OpKind.RECOMPUTE].tolist()) for one in (schedule, whole)]
     other = schedule.holders() != whole.holders() or again[0] != again[1]
     return other and (not wrong or wrong.startswith("deadlock")) and "plan 'hand'" in said
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("kind", np.zeros(7, dtype=np.int8), "do not belong together"),
+        ("stage", [0.0] * 8, "do not belong together"),
+        ("offsets", np.array([0, 4, 4, 9]), "do not belong together"),
+        ("device", np.zeros(3, dtype=np.int32), "do not belong together"),
+        ("credit", np.array([1, 0], dtype=np.int32), "do not belong together"),
+        (
+            "kind",
+            np.array([0, 0, 1, 6, 0, 1, 0, 1], dtype=np.int8),
+            "device 0, position 3: op 0R1 is no op of a schedule",
+        ),
+        ("kind", np.array([0, 0, 1, 1, 0, 99, 0, 1], dtype=np.int8), "device 1, position 1: op 1 kind 99 0 is no op"),
+        ("microbatch", np.array([0, 1, 0, -1, 0, 0, 1, 1], dtype=np.int32), "device 0, position 3: op 0B-1 is no op"),
+        ("stage", np.array([0, 0, 0, 0, 1, 1, 2, 1], dtype=np.int32), "device 1, position 2: op 2F1 is no op"),
+    ],
+)
+def test_columns_that_are_no_schedule_are_refused(column: str, value: Any, said: str) -> None:
+    """What a plug-in has made by hand, wrongly: columns of other lengths, collectives, kinds and stages that there are not."""
+    schedule = replace(from_text(GOOD), **{column: value})
+    for check in (check_schedule, replay_reference):
+        with pytest.raises(ScheduleError, match=said):
+            check(schedule)
