@@ -77,7 +77,7 @@ class ClosedForm:
         self._rates: dict[tuple[Parallelism, int], GroupRates] = {}
         self._peers: dict[tuple[int, int, int, bool], tuple[Rates, Rates]] = {}
         self._queueing: dict[tuple[int, int], bool] = {}
-        self._links: dict[tuple[int, int, int, int], Flow] = {}
+        self._links: dict[tuple[int, int, int, int, int], Flow] = {}
         self._tables: dict[tuple[Shape, int], _Tables] = {}
 
     @property
@@ -137,18 +137,19 @@ class ClosedForm:
         return self._queueing[key]
 
     def link(self, shape: Shape, rank: int = 0, *, alone: bool = False) -> Flow:
-        """The way from a rank to the next, where all its replicas in its first server, or rack that they leave, send at once;
-        alone: where the first one does.
+        """The way from a rank to the next, or from the last to the first, where all its replicas in its first server, or rack
+        that they leave, send at once; alone: where the first one does.
         """
         several = shape.context if alone or not self.problem.contention else shape.copies
-        key = shape.tensor, shape.copies, several, rank
+        key = shape.tensor, shape.copies, several, rank, (rank + 1) % shape.pipeline
         if key not in self._links:
             self._links[key] = self._link(shape, rank, several)
         return self._links[key]
 
     def _link(self, shape: Shape, rank: int, several: int) -> Flow:
         copies, cluster = shape.copies, self.problem.cluster
-        senders, receivers = (self.groups(shape.tensor)[one * copies : (one + 1) * copies] for one in (rank, rank + 1))
+        ranks = rank, (rank + 1) % shape.pipeline
+        senders, receivers = (self.groups(shape.tensor)[one * copies : (one + 1) * copies] for one in ranks)
         places, depth = cluster.topology.places, cluster.topology.parted((senders[0][0], receivers[0][0]))
         home = places[senders[0][0]][:depth]
         near = takewhile(lambda group: places[group[0]][:depth] == home, senders[:several])
@@ -160,6 +161,13 @@ class ClosedForm:
         firsts = [groups[rank * shape.copies][0] for rank in range(shape.pipeline)]
         kinds = [topology.together(both) for both in pairwise(firsts)]
         return {kinds.index(kind): count for kind, count in Counter(kinds).items()}
+
+    def parts(self, shape: Shape, rank: int) -> int:
+        """Servers, or racks and so on, that a pipeline is in: such as the way from a rank to the next leaves."""
+        groups, topology = self.groups(shape.tensor), self.problem.cluster.topology
+        firsts = [groups[one * shape.copies][0] for one in range(shape.pipeline)]
+        depth = topology.parted((firsts[rank], firsts[rank + 1]))
+        return len({topology.places[first][:depth] for first in firsts})
 
     # ---- what is divided ----
 
@@ -304,7 +312,7 @@ class _Tables:
         may = self.held[self.ranks][:, :, None] & np.array([one in words for one in form.words])
         cost = np.where(may & (held <= form.memory_bytes - spare), seconds, np.inf)
         chosen = cost.argmin(axis=2)
-        found = divided(cost.min(axis=2), form.blocks.count, (rounds, fill), tail, limit)
+        found = divided(cost.min(axis=2), form.blocks.count, (rounds, fill), tail, limit, self._crossing_seconds)
         if found is None:
             return None
         again = tuple(form.words[chosen[rank, n]] for rank, n in enumerate(found.blocks))
@@ -390,22 +398,52 @@ class _Tables:
     @cached_property
     def _transfer_seconds(self) -> float:
         """Seconds of an iteration that wait for transfers between ranks."""
+        return 2 * self._ways_seconds + self._waited_seconds
+
+    @cached_property
+    def _ways_seconds(self) -> float:
+        """Seconds of the transfers of a micro-batch from the first rank to the last."""
+        if self.shape.pipeline == 1:
+            return 0.0
+        return sum(count * self._way_seconds(rank) for rank, count in self.form.unlike_links(self.shape).items())
+
+    def _way_seconds(self, rank: int, *, alone: bool = False) -> float:
+        """Seconds of a transfer from a rank to the next; alone: as of `ClosedForm.link`."""
+        flow = self.form.link(self.shape, rank, alone=alone)
+        return flow.latency + self._sent / flow.bandwidth
+
+    @cached_property
+    def _sent(self) -> float:
+        """Bytes of a micro-batch that a device sends over a boundary."""
+        return self.form.costs.sent_bytes(self.shape.parallel) * self.shape.samples
+
+    @cached_property
+    def _waited_seconds(self) -> float:
+        """Seconds for which stages wait for transfers beside those on the first way and the last.
+
+        With one stage a device every round waits for one: replicas that have waited for each other's first ones send at other
+        times from then on. With several each further lap begins when the one before has come back from the last rank.
+        """
         shape = self.shape
         if shape.pipeline == 1:
             return 0.0
-        form, sent = self.form, self.form.costs.sent_bytes(shape.parallel) * shape.samples
-        alone, shared = (
-            {
-                rank: flow.latency + sent / flow.bandwidth
-                for rank in form.unlike_links(shape)
-                for flow in [form.link(shape, rank, alone=one)]
-            }
-            for one in (True, False)
-        )
-        # Replicas that have waited for each other's first transfers send at other times from then on.
-        rounds = self.count - 1 if shape.chunks == 1 else 0
-        ways = sum(count * shared[rank] for rank, count in form.unlike_links(shape).items())
-        return rounds * max(alone.values()) + 2 * ways
+        if shape.chunks > 1:
+            ways = sum(
+                count * self._way_seconds(rank, alone=True) for rank, count in self.form.unlike_links(shape).items()
+            )
+            return 2 * (shape.chunks - 1) * (ways + self._way_seconds(shape.pipeline - 1, alone=True))
+        return (self.count - 1) * max(self._way_seconds(rank, alone=True) for rank in self.form.unlike_links(shape))
+
+    @cached_property
+    def _crossing_seconds(self) -> float:
+        """Seconds of a round for which the busiest card, or cable, of a rank sends on both ways, beside `_waited_seconds`."""
+        shape, form, rounds = self.shape, self.form, self.count - 1 / self.shape.chunks
+        if shape.pipeline == 1 or not self.problem.contention or not rounds:
+            return 0.0
+        # Of two servers, or racks, neither sends both ways but where a lap comes back.
+        sends = {rank: 2 * shape.chunks - (form.parts(shape, rank) == 2) for rank in form.unlike_links(shape)}
+        busiest = max(count * self._sent / form.link(shape, rank).bandwidth for rank, count in sends.items())
+        return max(0.0, busiest - self._waited_seconds / rounds)
 
     def tail_seconds(self, zero: Zero) -> Floats:
         """Seconds of the first rank after its last backward, float64 [most + 1]."""

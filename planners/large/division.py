@@ -29,9 +29,16 @@ class BlockDivision:
 
 
 def divided(
-    seconds: Floats, total: int, weights: tuple[float, float], tail: Floats, limit: float = np.inf
+    seconds: Floats,
+    total: int,
+    weights: tuple[float, float],
+    tail: Floats,
+    limit: float = np.inf,
+    shortest: float = 0.0,
 ) -> BlockDivision | None:
     """The best division of `total` blocks; None if there is none below `limit`.
+
+    shortest: seconds of a round at least, whatever ranks take
 
     seconds: float64 [ranks, most blocks + 1], infinite where a rank cannot hold so many, else not falling along a row
     weights: rounds and fill; tail: float64 [most blocks + 1]
@@ -52,13 +59,14 @@ def divided(
     rest[0] += tail
     least_rest = _least_rest(rest, least, total)
     best: BlockDivision | None = None
+    low = max(low, int(np.searchsorted(thresholds, shortest, side="right")) - 1)  # shorter rounds save nothing
     for threshold in thresholds[low:].tolist():
-        if rounds * threshold + least_rest >= (limit if best is None else best.seconds):
+        if rounds * max(threshold, shortest) + least_rest >= (limit if best is None else best.seconds):
             break
         found = _least_sum(rest, least, _reached(seconds, threshold), total)
         if found is None:
             continue
-        value = float(rounds * seconds[ranks, found].max() + rest[ranks, found].sum())
+        value = float(rounds * max(seconds[ranks, found].max(), shortest) + rest[ranks, found].sum())
         if value < (limit if best is None else best.seconds):
             best = BlockDivision(value, tuple(found.tolist()))
     return best

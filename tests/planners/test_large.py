@@ -210,6 +210,26 @@ def test_ways_between_ranks_are_unlike(shape: Shape) -> None:
 
 
 @pytest.mark.parametrize(
+    ("shape", "most"), [(Shape(1, 4, 4, 1, 2), 0.08), (Shape(1, 4, 4, 1, 4), 0.12), (Shape(1, 4, 4, 1, 1), 0.1)]
+)
+def test_cards_that_send_for_longer_than_stages_compute_set_the_pace(shape: Shape, most: float) -> None:
+    """Four servers of four devices behind a slow card each: near a replay, of which stages alone take 70 % at most."""
+    problem = small(24, 4, 32)
+    device = problem.cluster.devices[0]
+    cluster = tree((4, 9e10), (4, 0.4e9))
+    problem = replace(problem, cluster=replace(cluster, devices=(device,) * 16))
+    search = _ShapeSearch(LargeModels(Request(options={"zero": "0"})), problem, Evaluator(problem))
+    found = search.form.best(shape)
+    assert found is not None
+    replayed = simulate(problem, search.plan(found), engine="compiled").iteration_seconds
+    assert found.seconds == pytest.approx(replayed, rel=most)
+    fast = replace(problem, cluster=replace(tree((4, 9e10), (4, 9e10)), devices=(device,) * 16))
+    alone = _ShapeSearch(LargeModels(), fast, Evaluator(fast)).form.best(shape)
+    assert alone is not None
+    assert alone.seconds < 0.7 * replayed
+
+
+@pytest.mark.parametrize(
     "shape",
     [Shape(1, 1, 4, 1, 1), Shape(2, 2, 1, 1, 1), Shape(1, 4, 1, 1, 1), Shape(1, 2, 2, 1, 3), Shape(2, 2, 1, 2, 2)],
 )
@@ -230,7 +250,7 @@ def test_closed_form_is_near_a_replay(shape: Shape, zero: int) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "slower", "word", "most"),
-    [(Shape(1, 2, 2, 2, 6), 20.0, "none", 0.01), (Shape(1, 1, 4, 1, 1), 15.0, "blocks", 0.07)],
+    [(Shape(1, 2, 2, 2, 6), 20.0, "none", 0.012), (Shape(1, 1, 4, 1, 1), 15.0, "blocks", 0.07)],
 )
 def test_closed_form_knows_what_hides_scatters_and_gathers(
     shape: Shape, slower: float, word: Recompute, most: float
