@@ -22,7 +22,18 @@ from planners.scheduler.order_replay import Form, Trace, replay, trace_of
 from planners.scheduler.patterns import one_at_a_time, pattern_names, pattern_of
 from planners.scheduler.schedule_problem import ScheduleProblem
 from planners.scheduler.sequencing import moved_keys, random_keys, sequence
-from planners.scheduler.steady import anneal_rounds, period_of, plain_rounds, rounds_of, stream_of
+from planners.scheduler.steady import (
+    Rounds,
+    anneal_rounds,
+    period_of,
+    plain_rounds,
+    rounds_again,
+    rounds_of,
+    rounds_of_order,
+    stream_of,
+    with_twins,
+    without_twins,
+)
 from simulator import Schedule
 
 OPS_PER_SECOND = 110_000_000
@@ -128,6 +139,9 @@ ISLANDS = 2
 
 ROUND_WORK = 30
 """Ops replayed in the time in which the pace of a round is found, for each of its ops."""
+
+SEVERAL, MOST_SEVERAL = (2, 3, 4), 8
+"""Micro-batches of each chain in a round beside one, and how many of a stream's own at most."""
 
 PAUSED = 120
 """Blocks with random pauses that are tried where a device has several stages."""
@@ -322,35 +336,109 @@ def _found(search: _Search, problem: ScheduleProblem, objective: Objective) -> F
     return FoundSchedule(problem, schedule, objective, cost, makespan, search.bound, peaks, search.evaluations)
 
 
+@dataclass(slots=True)
+class _Repeated:
+    """Rounds of `count` micro-batches of each chain: the problem with as many twins of each, and the best rounds so far."""
+
+    count: int
+    instance: ScheduleInstance
+    rounds: Rounds
+    period: float
+
+    def step(self) -> int:
+        """Work of a step of annealing."""
+        return ROUND_WORK * len(self.rounds.codes)
+
+
 def _search_rounds(search: _Search, problem: ScheduleProblem) -> None:
-    """Rounds that all devices repeat: of building blocks and one micro-batch at a time, annealed in turns."""
-    instance, chains = search.instance, len(problem.chains)
-    least = search.bound * chains
+    """Rounds that all devices repeat, of one micro-batch of each chain, then of several, annealed in turns."""
+    chains, random = len(problem.chains), np.random.default_rng(int(search.random[0] % 2**32))
+    single = _single_rounds(search, chains)
+    _keep_rounds(search, single, chains)
+    several: list[_Repeated] = [single]
+    for turn in itertools.count():
+        if search.over() or search.work < single.step():
+            return
+        beside = max(1, sum(one.count for one in several[1:]))  # half of the work is for one micro-batch of each chain
+        for one in several:
+            _anneal_turn(
+                search, one, problem, random, turn, STEPS * 2 ** (turn // 2) * (beside if one.count == 1 else 1)
+            )
+            _keep_rounds(search, one, chains)
+        if turn == 0:
+            several += _several(search, problem, single)
+
+
+def _single_rounds(search: _Search, chains: int) -> _Repeated:
+    """The best rounds of one micro-batch of each chain: of building blocks, or one micro-batch at a time."""
+    instance, least = search.instance, search.bound * chains
     blocks = [*blocks_of(instance)]
     paused = min(PAUSED, search.work // 8 // (PAUSED_WORK + search.ops)) if search.work and not search.over() else 0
     blocks += paused_blocks(instance, paused, int(search.random[0] % 2**32))
     search.work -= paused * PAUSED_WORK
     islands = [plain_rounds(instance), *(rounds_of(instance, block) for block in blocks)]
-    found = [(period_of(instance, rounds, least), number) for number, rounds in enumerate(islands)]
-    islands = [islands[number] for _, number in sorted(found)[:ISLANDS]]
-    search.evaluations += len(found)
-    hot = float(instance.seconds.mean())
-    step = ROUND_WORK * len(islands[0].codes)
-    turn = 0
-    while True:
-        for rounds in islands:
-            period = period_of(instance, rounds, least)
-            order = stream_of(instance, rounds)
-            whole = replay(instance, order, instance.offsets, False, 0.0, search.trace, False)
-            search.keep("rounds", period / chains if whole < math.inf else math.inf, order)
-        steps = min(STEPS * 2**turn, search.work // (step * len(islands)), LONGEST_WALK // step)
-        if search.over() or steps < 1:
+    search.evaluations += len(islands)
+    periods = [float(period_of(instance, rounds, least)) for rounds in islands]
+    best = min(range(len(islands)), key=periods.__getitem__)
+    return _Repeated(1, instance, islands[best], periods[best])
+
+
+def _several(search: _Search, problem: ScheduleProblem, single: _Repeated) -> list[_Repeated]:
+    """Rounds of several micro-batches for which there is work: at first as many of one."""
+    found, each = [], problem.microbatches // len(problem.chains)
+    for count in sorted({*SEVERAL, min(each, MOST_SEVERAL)} - {1}):
+        enough = search.work // 4 >= STEPS * single.step() * count
+        if enough and 3 * count * len(search.instance.device) < 2**15:
+            rounds = rounds_again(search.instance, single.rounds, count)
+            found.append(_Repeated(count, with_twins(search.instance, count), rounds, single.period * count))
+    return found
+
+
+def _anneal_turn(
+    search: _Search, one: _Repeated, problem: ScheduleProblem, random: np.random.Generator, turn: int, most: int
+) -> None:
+    """Walks from the best rounds of a count and from fresh ones: those of an order searched for so many micro-batches."""
+    chains = len(problem.chains)
+    least, hot = search.bound * chains * one.count, float(one.instance.seconds.mean())
+    starts = [one.rounds]
+    if search.work > STEPS * one.step():
+        starts.append(_fresh_rounds(search, one, problem, random))
+    for rounds in starts:
+        rounds = Rounds(rounds.codes.copy(), rounds.offsets, rounds.delays.copy())
+        steps = min(most, search.work // one.step(), LONGEST_WALK // one.step())
+        if steps < 1 or search.over():
             return
-        for rounds in islands:
-            _, taken = anneal_rounds(instance, rounds, steps, hot / 2 ** (turn % 4), least, search.random)
-            search.work -= max(1, taken) * step
-            search.evaluations += taken
-        turn += 1
+        period, taken = anneal_rounds(one.instance, rounds, steps, hot / 2 ** (turn % 4), least, search.random)
+        search.work -= max(1, taken) * one.step()
+        search.evaluations += taken
+        if period < one.period:
+            one.rounds, one.period = rounds, float(period)
+
+
+def _fresh_rounds(search: _Search, one: _Repeated, problem: ScheduleProblem, random: np.random.Generator) -> Rounds:
+    """The rounds of an order of as many micro-batches: the shortest that a short search finds, or of random keys."""
+    short = replace(problem, microbatches=one.count * len(problem.chains))
+    trial = search.on(short, STEPS * one.step() // 4)
+    trial.longest_stage, trial.bound = False, lower_bound(trial.instance)
+    if random.integers(2):
+        codes = np.empty_like(trial.trace.order)
+        sequence(trial.instance, random_keys(trial.instance, random), codes)
+        search.work -= KEYS_WORK + trial.ops * len(trial.instance.device)
+    else:
+        before = trial.work
+        _run(trial, short, ())
+        search.work -= before - trial.work
+        assert trial.best is not None  # one micro-batch at a time fits
+        codes = trial.best[1]
+    return rounds_of_order(trial.instance, codes, trial.instance.offsets, one.count)
+
+
+def _keep_rounds(search: _Search, one: _Repeated, chains: int) -> None:
+    """Remember the order that rounds make of the stream."""
+    codes = without_twins(stream_of(one.instance, one.rounds), len(search.instance.device), one.count)
+    whole = replay(search.instance, codes, search.instance.offsets, False, 0.0, search.trace, False)
+    if whole < math.inf:
+        search.keep("rounds", one.period / (chains * one.count), codes)
 
 
 def _run(search: _Search, problem: ScheduleProblem, patterns: Sequence[Schedule]) -> None:

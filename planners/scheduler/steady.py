@@ -1,9 +1,12 @@
-"""Steady state: a round of ops, one micro-batch of each chain, that every device repeats without end, as quickly as it can be.
+"""Steady state: a round of ops, one micro-batch of each chain or several, that all devices repeat without end as fast as can be.
 
 A device runs its codes once a round, in a fixed order; code c of round r is micro-batch r - delay[c] of its chain. However long
 the stream, rounds then follow each other at the same pace: the largest ratio of seconds to rounds round any cycle of waits (of a
 device for its op before, of an op for what it needs). That ratio depends neither on how the stream begins nor on how it ends, nor
 on the number of micro-batches. A stream of given length is the rounds without the micro-batches that it does not have.
+
+A round of several micro-batches is one of as many twins of each chain, on the same devices: what repeats is then longer, and may
+be quicker for each of them.
 """
 
 from __future__ import annotations
@@ -59,6 +62,57 @@ def _rounds(instance: ScheduleInstance, times: Floats, period: float) -> Rounds:
     codes = codes[np.lexsort((times.ravel()[codes], within[codes], device))]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(device, minlength=len(instance.limit)))])
     return Rounds(codes.astype(np.int16), offsets, (delays - delays.min()).astype(np.int64))
+
+
+def with_twins(instance: ScheduleInstance, count: int) -> ScheduleInstance:
+    """The same problem with its micro-batches shared out in turn over `count` twins of each chain; positions twin after twin."""
+    positions, devices = len(instance.device), len(instance.limit)
+    device = np.tile(instance.device, count)
+    turn = np.repeat(np.arange(count), positions)
+    return instance._replace(
+        device=device,
+        passes=(np.tile(instance.passes, count) + count - 1 - turn) // count,
+        seconds=np.tile(instance.seconds, (1, count)),
+        **{
+            name: np.tile(getattr(instance, name), count)
+            for name in ("split", "lag", "first", "last", "keep", "freed", "reserve")
+        },
+        held=np.argsort(device, kind="stable"),
+        held_offsets=np.concatenate([[0], np.cumsum(np.bincount(device, minlength=devices))]),
+    )
+
+
+def without_twins(codes: Codes, positions: int, count: int) -> Codes:
+    """An order of twins as one of the problem itself, which is no slower (see `instance`); positions: of the problem."""
+    kind, position = np.divmod(codes, positions * count)
+    return (kind * positions + position % positions).astype(np.int16)
+
+
+def rounds_of_order(instance: ScheduleInstance, codes: Codes, offsets: Integers, count: int) -> Rounds:
+    """Rounds of twins that run a whole order of `count` micro-batches of each chain, at offsets: int64 [D + 1]."""
+    positions = len(instance.device)
+    number = np.zeros(len(codes), dtype=np.int64)
+    for code in np.unique(codes):
+        number[codes == code] = np.arange(int((codes == code).sum()))
+    kind, position = np.divmod(codes.astype(np.int64), positions)
+    twins = (kind * count + number) * positions + position
+    return Rounds(twins.astype(np.int16), offsets.copy(), np.zeros(3 * positions * count, dtype=np.int64))
+
+
+def rounds_again(instance: ScheduleInstance, rounds: Rounds, count: int) -> Rounds:
+    """Rounds of twins that run `count` of the given rounds, of one micro-batch of each chain, one after the other."""
+    positions = len(instance.device)
+    parts, delays = [], np.zeros(3 * positions * count, dtype=np.int64)
+    for begins, ends in zip(rounds.offsets[:-1], rounds.offsets[1:], strict=True):
+        codes = np.tile(rounds.codes[begins:ends].astype(np.int64), count)
+        ahead = (
+            np.repeat(np.arange(count), ends - begins) - rounds.delays[codes]
+        )  # micro-batch in the first of the rounds
+        turns, twin = np.divmod(ahead, count)
+        twins = (codes // positions * count + twin) * positions + codes % positions
+        delays[twins] = -turns
+        parts.append(twins)
+    return Rounds(np.concatenate(parts).astype(np.int16), rounds.offsets * count, delays)
 
 
 def stream_of(instance: ScheduleInstance, rounds: Rounds) -> Codes:

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from planners.scheduler.annealing import draw
-from planners.scheduler.instance import instance_of
+from planners.scheduler.instance import codes_of, instance_of
 from planners.scheduler.order_replay import replay, trace_of
 from planners.scheduler.schedule_problem import ScheduleProblem
 from planners.scheduler.search import search_schedule
-from planners.scheduler.steady import anneal_rounds, period_of, plain_rounds, stream_of
+from planners.scheduler.steady import (
+    anneal_rounds,
+    period_of,
+    plain_rounds,
+    rounds_again,
+    rounds_of_order,
+    stream_of,
+    with_twins,
+    without_twins,
+)
 from simulator import chains_of
 from tests.planners.scheduler.schedule_cases import replayed, schedule_problems
 
@@ -72,3 +83,63 @@ def test_steady_period_by_hand() -> None:
     assert tight.cost == 5.0  # F, both ops of the other stage, I, and W before the memory is free
     rounds = plain_rounds(instance_of(problem))
     assert period_of(instance_of(problem), rounds, 0.0) == 5.0
+
+
+@given(schedule_problems(most_devices=3, most_microbatches=4))
+@settings(max_examples=12)
+def test_no_repeated_order_is_quicker(problem: ScheduleProblem) -> None:
+    """The orders of least makespan found, of one to three micro-batches of each chain, take no less a micro-batch if repeated."""
+    chains = len(problem.chains)
+    assume(problem.microbatches >= chains)
+    found = search_schedule(problem, seconds=0.1, objective="steady")
+    for count in (1, 2, 3):
+        short = replace(problem, microbatches=count * chains)
+        order = search_schedule(short, seconds=0.01).schedule
+        instance = instance_of(short)
+        codes = codes_of(instance, order, short)
+        assert codes is not None
+        rounds = rounds_of_order(instance, codes, instance.offsets, count)
+        period = period_of(with_twins(instance, count), rounds, 0.0)
+        makespans = []
+        for times in (60, 120):
+            repeated = np.concatenate([np.tile(codes[one:other], times) for one, other in pairwise(instance.offsets)])
+            longer = instance_of(replace(problem, microbatches=times * count * chains))
+            makespans.append(replay(longer, repeated, longer.offsets, False, 0.0, trace_of(longer), False))
+        assert makespans[1] - makespans[0] == pytest.approx(60 * period, rel=1e-6)
+        assert found.cost <= period / (count * chains) * (1 + 1e-9)
+
+
+@given(schedule_problems(most_devices=3, most_microbatches=4), st.integers(2, 4))
+@settings(max_examples=20)
+def test_twins_keep_the_pace(problem: ScheduleProblem, count: int) -> None:
+    """Rounds run several times are rounds of twins: of the same stream, and of a period as many times as long."""
+    assume(problem.microbatches >= len(problem.chains))
+    instance = instance_of(problem)
+    rounds = plain_rounds(instance)
+    random = np.array([23], dtype=np.uint64)
+    anneal_rounds(instance, rounds, 40, 1.0, 0.0, random)
+    twins = with_twins(instance, count)
+    again = rounds_again(instance, rounds, count)
+    period = period_of(instance, rounds, 0.0)
+    assert period_of(twins, again, 0.0) == pytest.approx(count * period, rel=1e-6)
+    merged = without_twins(stream_of(twins, again), len(instance.device), count)
+    assert merged.tobytes() == stream_of(instance, rounds).tobytes()
+
+
+def test_rounds_of_several_are_quicker() -> None:
+    """Rounds of one micro-batch take 17 s each after as much search; of several, less, near the 15 s of the busier device."""
+    problem = ScheduleProblem(
+        chains=chains_of("v", 4, 2),
+        microbatches=3,
+        forward=[2, 2, 2, 3],
+        input_gradient=[1, 3, 3, 3],
+        weight_gradient=[3, 2, 3, 3],
+        transfer=2,
+        freed_at_input_gradient=1,
+        freed_at_weight_gradient=1,
+        limit=[6, 8],
+    )
+    found = search_schedule(problem, seconds=0.3, objective="steady")
+    assert found.bound == 15.0
+    assert found.cost <= 16.0
+    replayed(problem, found.schedule)
