@@ -85,7 +85,8 @@ def with_twins(instance: ScheduleInstance, count: int) -> ScheduleInstance:
 def without_twins(codes: Codes, positions: int, count: int) -> Codes:
     """An order of twins as one of the problem itself, which is no slower (see `instance`); positions: of the problem."""
     kind, position = np.divmod(codes, positions * count)
-    return (kind * positions + position % positions).astype(np.int16)
+    merged: Codes = (kind * positions + position % positions).astype(np.int16)
+    return merged
 
 
 def rounds_of_order(instance: ScheduleInstance, codes: Codes, offsets: Integers, count: int) -> Rounds:
