@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
@@ -45,10 +45,14 @@ from simulator import (
     lower_bound,
     simulate,
     simulation,
+    slice_of,
     stages_from_cuts,
 )
 from simulator.costs.lower_bound import best_weighted_sum
+from simulator.workloads.language_models import Gpt
 from simulator.workloads.layers import Split
+from simulator.workloads.sequence_slices import context_part
+from simulator.workloads.shares import share_of
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain, measured_chain, random_chain
 from tests.simulator.strategies import ASYNCHRONOUS, UnitDevice, plans, star_cluster
@@ -229,6 +233,39 @@ def test_forwards_that_run_again_early_are_free() -> None:
         simulate(problem, plan)
 
 
+@pytest.mark.parametrize("how", ["slices", "context", "tensor"])
+def test_parts_of_a_sample_take_less_than_all_of_it_in_a_row(how: str) -> None:
+    """Four layers of 12 FLOP each way, a sample, four devices: 96 s in a row without gradients of weights. In 12 slices on four
+    stages, and in four parts of its context or of its layers, it takes less, and no less than the work, 36 s.
+    """
+    layers = [replace(one, split="heads") for one in chain([12.0] * 4, parameters=[1] * 4).layers]
+    layers[1] = replace(layers[1], kind="attention", causal_tokens=24)
+    cluster = replace(star_cluster(4, bandwidth=1e12), tensor_groups="cluster")
+    workload = Workload("tokens", tuple(layers), tuple(pairwise(range(4))))
+    problem = Problem(workload, cluster, 1)
+    stages = stages_from_cuts((1, 2, 3), 4, [(0,), (1,), (2,), (3,)])
+    group = tuple(replace(one, degrees=(4,)) for one in stages_from_cuts((), 4, [(0, 1, 2, 3)]))
+    plan = {
+        "slices": Plan("hand", "seq1f1b", stages, (1,), options=(("slices", 12),)),
+        "context": Plan("hand", "gpipe", group, (1,), context=4),
+        "tensor": Plan("hand", "gpipe", group, (1,)),
+    }[how]
+    assert least(problem) == pytest.approx(36.0)
+    assert least(problem) <= _replayed(problem, plan) < 96.0
+
+
+def test_planners_of_unlike_degrees_stand_beside_one_bound() -> None:
+    """One sample of a language model on four GPUs: `large` divides layers over tensor-parallel groups, `uniform` has stages."""
+    problem = Problem(
+        Gpt(2, 256, 4, 64, vocabulary=100).workload(), load_cluster("dgx-a100").take(4), 1, precision="fp16"
+    )
+    divided = make_plan("large", problem, Request(options={"tensor": "2"}))
+    straight = make_plan("uniform", problem)
+    assert divided.plan.stages[0].degrees[0] == 2
+    assert not straight.plan.stages[0].degrees
+    assert divided.bound == straight.bound == least(problem)
+
+
 def test_a_replay_below_the_bound_is_an_error_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line with the plan and both figures; a planner's answer, too, ends in it. A noisy replay has no bound."""
     problem = Problem(uniform_chain(2), _switched((_gpu(),)), 4)
@@ -352,22 +389,29 @@ class _Uneven:
 
 
 def _any_device(rng: random.Random, *, board: bool) -> Accelerator:
-    """A GPU of random figures of any size, whose kinds of layer differ; a board; or a device that is written by hand."""
+    """A GPU, a board, or a device that is written by hand."""
     what = rng.choice(("gpu", "gpu", "gpu", "board" if board else "gpu", "hand", "uneven"))
+    if what == "gpu":
+        return _any_gpu(rng)
     if what == "hand":
         return UnitDevice(rate=10.0 ** rng.uniform(-1, 1))  # type: ignore[return-value]
     if what == "uneven":
         return _Uneven(rng.choice((0.5, 1.0, 2.0)))  # type: ignore[return-value]
-    memory, rate = 10.0 ** rng.uniform(3, 7), 10.0 ** rng.uniform(-1, 2)
-    if what == "board":
-        figures = {
-            "clock": 1e-3 * rate,
-            "efficiency": rng.uniform(0.3, 1.0),
-            "on_chip_bytes": 10.0 ** rng.uniform(2, 5),
-        }
-        links = {"ddr_bytes": 1e12, "ddr_bandwidth": memory, "transceiver_bandwidth": 1e9}
-        rates = {"fp32": 0.5, "fp16": 1.0}
-        return FieldProgrammableGateArray("board", rng.choice((64, 1000)), macs_per_cycle=rates, **figures, **links)
+    return FieldProgrammableGateArray(
+        "board",
+        rng.choice((64, 1000)),
+        clock=10.0 ** rng.uniform(-4, -1),
+        macs_per_cycle={"fp32": 0.5, "fp16": 1.0},
+        efficiency=rng.uniform(0.3, 1.0),
+        on_chip_bytes=10.0 ** rng.uniform(2, 5),
+        ddr_bytes=1e12,
+        ddr_bandwidth=10.0 ** rng.uniform(3, 7),
+        transceiver_bandwidth=1e9,
+    )
+
+
+def _any_gpu(rng: random.Random) -> GraphicsProcessor:
+    """Figures of any size, which differ by kind of layer."""
     efficiencies = {
         kind: KindEfficiency(
             *(rng.uniform(0.2, 1.0) for _ in range(4)),
@@ -381,6 +425,7 @@ def _any_device(rng: random.Random, *, board: bool) -> Accelerator:
     }
     overheads = ("call_overhead", "step_overhead", "launch_overhead", "pass_overhead", "forward_hook", "gradient_hook")
     beside = {name: rng.choice((0.0, 0.01, 1.0)) for name in overheads}
+    memory, rate = 10.0 ** rng.uniform(3, 7), 10.0 ** rng.uniform(-1, 2)
     peaks = {"fp32": rate, "fp16": 2.0 * rate}
     return GraphicsProcessor("gpu", 1e12, memory, peaks, host_bandwidth=1e5, efficiencies=efficiencies, **beside)
 
@@ -402,6 +447,15 @@ def _any_layer(layer: Layer, rng: random.Random, kinds: Sequence[str], *, measur
     return replace(layer, flop=layer.flop * rng.choice((1.0, 10.0)), **changes)
 
 
+def _in_racks(cluster: Cluster) -> Cluster:
+    """The devices in two racks whose switches share a slow link."""
+    racks = "left", "right"
+    links = [Link(node, racks[number % 2], 1e6) for number, node in enumerate(cluster.nodes)]
+    return replace(
+        cluster, switches=(*racks, "core"), links=(*links, *(Link(rack, "core", 1e4, 0.1) for rack in racks))
+    )
+
+
 def _on_anything(problem: Problem, plan: Plan, rng: random.Random) -> Problem:
     """The same question of other layers on other devices."""
     workload, parts = problem.workload, plan.context > 1 or plan.slices > 1
@@ -414,7 +468,7 @@ def _on_anything(problem: Problem, plan: Plan, rng: random.Random) -> Problem:
     return replace(
         problem,
         workload=replace(workload, layers=tuple(layers), bytes_per_element=rng.choice((2, 4)) if profiled else None),
-        cluster=replace(problem.cluster, devices=devices),
+        cluster=replace(_in_racks(problem.cluster) if rng.random() < 0.3 else problem.cluster, devices=devices),
         precision="fp16" if all(hasattr(one, "precisions") for one in devices) and rng.random() < 0.5 else "fp32",
         optimizer=rng.choice(("sgd", "momentum", "adam")),
         gradient_bytes=rng.choice((0, 4)),
@@ -447,6 +501,31 @@ def sliced_plans(draw: st.DrawFn) -> tuple[Problem, list[Plan]]:
     problem = Problem(workload, cluster, batch, sequence_parallel=rng.random() < 0.5)
     sizes = equal_microbatches(batch, draw(st.integers(1, batch)))
     return problem, [Plan("hand", "seq1f1b", one, sizes, options=(("slices", draw(st.integers(1, 12))),))]
+
+
+@settings(max_examples=25)
+@given(sliced_plans(), st.integers(0, 10**9))
+def test_parts_of_a_layer_take_together_no_less_than_it(case: tuple[Problem, list[Plan]], seed: int) -> None:
+    """On GPUs of any figures: slices, parts of the context, and shares of a tensor-parallel group, in every pass."""
+    rng, whole = random.Random(seed), case[0].workload
+    layers = [_any_layer(layer, rng, BY_TOKEN, measured=False) for layer in whole.layers]
+    whole = replace(whole, layers=tuple(layers))
+    samples, gpu = rng.randint(1, 9), _any_gpu(rng)
+
+    def seconds(works: Iterable[Work]) -> NDArray[np.float64]:
+        phases: tuple[Phase, ...] = ("forward", "input_gradient", "weight_gradient")
+        return np.array([[gpu.seconds(work, samples, phase, "fp32") for phase in phases] for work in works])
+
+    at_least = seconds(whole.works()) * (1.0 - 1e-12)
+    for count in (2, 3, 12):
+        assert (sum(seconds(slice_of(whole, number, count).works()) for number in range(count)) >= at_least).all()
+    for count in (2, 3, 6):
+        assert (count * seconds(context_part(whole, count).works()) >= at_least).all()
+    for count in (2, 3, 7):
+        divided = rng.random() < 0.5
+        pairs = zip(whole.layers, whole.works(), strict=True)
+        shares = [share_of(*pair, count, sequence_parallel=divided).work for pair in pairs]
+        assert (count * seconds(shares) >= at_least).all()
 
 
 def _holds(case: tuple[Problem, Plan]) -> None:
