@@ -180,6 +180,19 @@ def test_asynchronous_plans_and_proofs_are_marked(capsys: pytest.CaptureFixture[
     assert not json.loads(out)["plans"][0]["asynchronous"]
 
 
+def test_rows_have_one_bound_unless_weights_are_stale() -> None:
+    """Of one sample latency binds plans that flush, work those that do not: two figures in all, and a line that says which."""
+    found = compare(make_problem("chain:4", "dapple-a:2", 1), ["uniform", "greedy", "data-parallel", "pipedream"])
+    bounds = {(row["asynchronous"], row["lower_bound_seconds"], row["lower_bound_term"]) for row in found.planned()}
+    assert [(stale, term) for stale, _, term in sorted(bounds)] == [(False, "latency"), (True, "work")]
+    (line,) = (line for line in found.remarks() if line.startswith("lower bound: "))
+    assert re.fullmatch(
+        r"lower bound: \S+ s \(latency\) of plans that flush, \S+ s \(work\) of those on stale weights", line
+    )
+    flushed = compare(make_problem("chain:4", "dapple-a:2", 1), ["uniform"])
+    assert not [line for line in flushed.remarks() if line.startswith("lower bound: ")]
+
+
 def test_memory_cells_are_gibibytes_of_what_plans_may_fill(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """3 GiB of 16 GiB; where it does not fit a mark; the capacity leaves out what the accelerator keeps in reserve."""
     record = dict.fromkeys(FIELDS, 1.0) | {"peak_memory_bytes": 3 * 2**30, "capacity_bytes": 16 * 2**30}
