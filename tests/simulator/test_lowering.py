@@ -12,6 +12,7 @@ import pytest
 from simulator import (
     COMMUNICATIONS,
     Bucket,
+    DeadlockError,
     LaneKind,
     OpKind,
     OpSeconds,
@@ -334,6 +335,16 @@ def test_the_op_that_nobody_runs_is_named() -> None:
     """The gradient of micro-batch 0 comes, that of 1 does not, which 0B1 needs."""
     with pytest.raises(ScheduleError, match=r"device 1: op 1B1 is missing \(or 1I1 with 1W1\)"):
         lower(from_text("0F0 0F1 0B0 0B1\n1F0 1F1 1B0"), given_costs(2, OpSeconds(1.0, 1.0)))
+
+
+def test_updates_that_wait_for_their_own_round_are_a_deadlock() -> None:
+    """Replicas that take turns reduce their gradients together: an update before the last of them never comes."""
+    costs = HandCosts((1.0,), (1.0,), stage_buckets={0: (Bucket(1.0, 1.0),)})
+    second = "0F1 0B1 0U1 0F3 0B3 0U3"
+    lower(from_text("0F0 0B0 0U0 0F2 0B2 0U2\n" + second), costs)
+    said = r"device 0, position 1: op 0U0 waits for 0R0 .*; device 1, position 2: op 0U1 waits for 0R0"
+    with pytest.raises(DeadlockError, match=said):
+        lower(from_text("0F0 0U0 0B0 0F2 0B2 0U2\n" + second), costs)
 
 
 def test_fractions_of_a_sample_are_refused() -> None:

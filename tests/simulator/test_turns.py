@@ -1,0 +1,32 @@
+"""Tests of `simulator.compiled.turns`: compiled or as it stands, the same order, as far as the lanes come."""
+
+from __future__ import annotations
+
+import sys
+from unittest.mock import patch
+
+import numpy as np
+from hypothesis import given, settings
+
+from simulator import Program
+from simulator.compiled.turns import turns
+from tests.simulator.strategies import programs
+
+
+@settings(max_examples=30, deadline=None)
+@given(program=programs())
+def test_turns_are_the_same_without_numba(program: Program) -> None:
+    """Of programs that run, and of those that deadlock; every task stands behind its lane's task before and all that it needs."""
+    columns = program.lane_offsets, program.dependency_offsets, program.dependency
+    order, position = turns(*columns)
+    with patch.dict(sys.modules):
+        sys.modules.pop("numba", None)
+        plain = turns(*columns)
+    assert (order.tolist(), position.tolist()) == (plain[0].tolist(), plain[1].tolist())
+    place = np.full(len(program), -1)
+    place[order] = np.arange(len(order))
+    needs = program.dependency[np.isin(program.consumers(), order)]
+    consumers = program.consumers()[np.isin(program.consumers(), order)]
+    assert (place[needs] >= 0).all()
+    assert (place[needs] < place[consumers]).all()
+    assert int((position - program.lane_offsets[:-1]).sum()) == len(order)
