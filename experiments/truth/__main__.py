@@ -4,7 +4,8 @@
     python -m experiments.truth --columns
 
 Reads every CSV file of a folder whose columns it knows (`--columns` prints them), predicts every row, and prints errors by table:
-predicted / measured - 1. Files of other columns are named and passed over.
+predicted / measured - 1, those of rows that were at hand while constants were chosen beside those of rows held out. Files of
+other columns are named and passed over.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.output import InputError, UsageError, say
 from experiments.terminal.report_tables import ReportTable, figure
-from experiments.truth.errors import summary
+from experiments.truth.errors import PARTS, apart, summary
 from experiments.truth.measured_tables import (
     KINDS,
     AllReduce,
@@ -29,6 +30,7 @@ from experiments.truth.measured_tables import (
     read_tables,
 )
 from experiments.truth.predictions import predicted
+from experiments.truth.seen_rows import was_seen
 from hardware_profiles import load_cluster
 
 PEERS: Mapping[str, str] = {
@@ -103,8 +105,9 @@ def run(options: argparse.Namespace) -> Findings:
                 frame["devices"] = frame["tp"] * frame["pp"] * frame["dp"]
             points[table.name] = frame[["what", "measured", "predicted"]]
             found[table.name] = summary(frame, BY.get(kind, ()), QUESTION.get(kind, ()))
+            found[table.name]["apart"] = apart(frame, was_seen(table.name, frame))
         else:
-            found[table.name] = {"rows": 0}
+            found[table.name] = {"rows": 0, "apart": {}}
         found[table.name]["left_out"] = left_out
         found[table.name] |= {"peers": named(PEERS, table.name), "seen": named(SEEN, table.name) or "none"}
     document = {"tables": found, "skipped": list(skipped), "skipped_because": skipped}
@@ -163,8 +166,36 @@ TABLE = ReportTable(
     },
 )
 
-SEEN_ROWS = ReportTable(
-    "Rows that constants were chosen on",
+
+def _apart(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row for every figure of every table: errors of rows seen, and of rows held out."""
+    return [
+        {"table": name, "what": what}
+        | {f"{part} {key}": value for part, errors in parts.items() for key, value in (errors or {}).items()}
+        for name, table in document["tables"].items()
+        for what, parts in table["apart"].items()
+    ]
+
+
+APART = ReportTable(
+    "Rows seen while constants and rules were chosen, and rows held out: errors, per cent",
+    _apart,
+    {"table": "{table}", "figure": "{what}"}
+    | {
+        f"{words} {part.replace('_', ' ')}": figure(f"{part} {key}", form, scale)
+        for part in PARTS
+        for words, key, form, scale in (
+            ("rows", "rows", "d", 1),
+            ("mean,", "mape", ".1f", 100),
+            ("median,", "median", ".1f", 100),
+            ("worst,", "worst", ".1f", 100),
+            ("signed,", "signed", "+.1f", 100),
+        )
+    },
+)
+
+SEEN_TABLE = ReportTable(
+    "Rows that constants were fitted to",
     lambda document: [{"table": name, "seen": table["seen"]} for name, table in document["tables"].items()],
     {"table": "{table}", "rows, and for what": "{seen}"},
 )
@@ -192,8 +223,9 @@ SPLIT = ReportTable(
 def print_document(document: Mapping[str, Any]) -> None:
     """The errors by table and by column, and what was left out."""
     TABLE.print(document)
+    APART.print(document)
     SPLIT.print(document)
-    SEEN_ROWS.print(document)
+    SEEN_TABLE.print(document)
     for name, table in document["tables"].items():
         for reason, count in table["left_out"].items():
             say(f"{name}: {count} rows are not predicted: {reason}")

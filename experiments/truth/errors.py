@@ -78,5 +78,20 @@ def summary(points: pd.DataFrame, by: Sequence[str], question: Sequence[str]) ->
     return document
 
 
+PARTS = ("seen", "held_out")
+
+
+def apart(points: pd.DataFrame, seen: Sequence[bool]) -> dict[str, dict[str, Figures | None]]:
+    """By figure, the errors of rows seen and of rows held out; None where a part has no row.
+
+    points: as for `summary`; seen: of each of its lines
+    """
+    parts = dict(zip(PARTS, (np.asarray(seen, dtype=bool), ~np.asarray(seen, dtype=bool)), strict=True))
+    return {
+        what: {part: _errors_of(points[chosen & of]) if (chosen & of).any() else None for part, chosen in parts.items()}
+        for what, of in ((what, (points["what"] == what).to_numpy()) for what in dict.fromkeys(points["what"]))
+    }
+
+
 def _errors_of(points: pd.DataFrame) -> Figures:
     return errors(points["measured"].tolist(), points["predicted"].tolist())

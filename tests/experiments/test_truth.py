@@ -12,7 +12,7 @@ import pytest
 from experiments.cli import main
 from experiments.studies.study_harness import run_study
 from experiments.terminal.output import InputError
-from experiments.truth.errors import errors, kendall, ranked, regret, summary
+from experiments.truth.errors import apart, errors, kendall, ranked, regret, summary
 from experiments.truth.measured_tables import (
     AllReduce,
     MatrixProduct,
@@ -22,6 +22,7 @@ from experiments.truth.measured_tables import (
     read_tables,
 )
 from experiments.truth.predictions import NotPredicted, machine_of, predicted, training_problem
+from experiments.truth.seen_rows import SEEN_ROWS, was_seen
 from hardware_profiles import load_accelerator
 
 RUN = "hidden,heads,layers,seq,tp,pp,dp,micro_batch,global_batch,measured_s,recompute,machine"
@@ -65,6 +66,39 @@ def test_a_summary_tells_figures_apart() -> None:
     found = summary(pd.DataFrame(rows, columns=["what", "measured", "predicted", "tp"]), ("tp",), ())
     assert (found["figure"], found["mape"], found["backward"]["signed"]) == ("forward", 0.5, -0.25)
     assert found["by"]["tp"]["1"]["mape"] == 1.0
+
+
+def test_rows_seen_and_held_out_stand_apart() -> None:
+    """Two seen rows are 10 % off, the one held out 50 %; of a figure whose rows were all seen nothing is held out."""
+    rows = [("seconds", 1.0, 1.1), ("seconds", 1.0, 0.9), ("seconds", 2.0, 3.0), ("memory", 4.0, 5.0)]
+    found = apart(pd.DataFrame(rows, columns=["what", "measured", "predicted"]), [True, True, False, True])
+    seconds, memory = found["seconds"], found["memory"]
+    assert seconds["seen"] is not None
+    assert seconds["held_out"] is not None
+    assert (seconds["seen"]["mape"], seconds["held_out"]["mape"]) == (pytest.approx(0.1), pytest.approx(0.5))
+    assert (seconds["seen"]["rows"], seconds["held_out"]["rows"], memory["held_out"]) == (2, 1, None)
+
+
+def test_given_rows_are_seen_and_others_held_out(shared_data: Path) -> None:
+    """Every given row of a table of iterations or cells is known; with another time, plan or table's name it is held out."""
+    tables, _ = read_tables(shared_data / "measured", {})
+    for one in tables:
+        if not one.name.startswith(tuple(SEEN_ROWS)):
+            continue
+        lines = pd.DataFrame(
+            [{name: getattr(row, name) for name in row.__struct_fields__} for row in one.rows.values()]
+        )
+        assert all(was_seen(one.name, lines))
+        assert all(was_seen(f"{one.name}_more", lines))
+        assert not any(was_seen("mine", lines))
+        assert not any(was_seen(one.name, lines.assign(micro_batch=lines["micro_batch"] + 1000)))
+        if "measured_s" in SEEN_ROWS[max((n for n in SEEN_ROWS if one.name.startswith(n)), key=len)].columns:
+            assert not any(was_seen(one.name, lines.assign(measured_s=lines["measured_s"] * 1.01)))
+
+
+def test_kernels_are_seen_whole() -> None:
+    """Half of them were fitted, by a draw that was not kept."""
+    assert was_seen("a100_gemm", pd.DataFrame({"m": [1, 2]})) == [True, True]
 
 
 def test_a_table_is_known_by_its_columns() -> None:
@@ -292,6 +326,8 @@ def test_the_study_ends_with_one_document(tmp_path: Path, capsys: pytest.Capture
     assert document["skipped"] == ["notes.csv"]
     assert document["tables"]["runs"]["rows"] == 2
     assert document["tables"]["runs"]["seen"] == "none"
+    seconds = document["tables"]["runs"]["apart"]["seconds"]
+    assert (seconds["seen"], seconds["held_out"]["mape"]) == (None, document["tables"]["runs"]["mape"])
     assert "--columns" in document["skipped_because"]["notes.csv"]
     assert "mape" in document["tables"]["products"]["backward"]
     assert main(["study", "truth", "--tables", str(tmp_path), "--machine", "runs=nowhere"]) == 2
