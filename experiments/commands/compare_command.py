@@ -14,7 +14,6 @@ from experiments.terminal.argument_types import add_options
 from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import (
     UsageError,
-    output_folder,
     print_explained,
     print_json,
     progress,
@@ -22,9 +21,12 @@ from experiments.terminal.output import (
     to_csv,
     to_json,
 )
+from experiments.terminal.run_folder import RunFolder
 from experiments.terminal.stops import INTERRUPTED
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from experiments.compare.comparison import Comparison
 
 
@@ -53,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     problem, plans = _given(arguments)
     request, names = read_request(arguments), tuple(arguments.planner)
-    folder = output_folder(arguments.out)
+    folder = RunFolder(arguments.out, "compare")
     with progress("planning") as report:
         comparison = compare_planners(problem, request, names=names, plans=plans, seed=arguments.seed, report=report)
     _raise_if_nobody_can_plan(comparison)
@@ -64,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print_explained(comparison)
         skipped = " (no timelines are drawn after an interrupt)" if comparison.interrupted else ""
-        say(f"{len(written)} files in {folder}{skipped}")
+        say(f"{len(written)} files in {folder.path}{skipped}")
     if comparison.interrupted:
         return INTERRUPTED
     return OK if any(record["feasible"] for record in document["plans"]) else INFEASIBLE
@@ -111,23 +113,32 @@ def _document(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _write(folder: Path, comparison: Comparison, document: dict[str, Any], *, figures: bool) -> list[Path]:
-    written = [folder / "comparison.csv", folder / "comparison.json"]
+def _write(folder: RunFolder, comparison: Comparison, document: dict[str, Any], *, figures: bool) -> list[Path]:
+    written = [folder.manifest]
+
+    def text(name: str, content: str) -> None:
+        written.extend(folder.write([name], lambda: simulator.write_atomically(folder.path / name, content)))
+
+    def figure(stem: str, drawn: Figure) -> None:
+        names = [f"{stem}.png", f"{stem}.svg"]
+        written.extend(folder.write(names, lambda: simulator.save(drawn, folder.path / stem)))
+
+    folder.clear()
     records = comparison.records()
-    simulator.write_atomically(written[0], to_csv(records, list(records[0])))
-    simulator.write_atomically(written[1], to_json(document) + "\n")
+    text("comparison.csv", to_csv(records, list(records[0])))
+    text("comparison.json", to_json(document) + "\n")
     results = {one.planner: one.result for one in comparison.plans if one.result is not None}
     if not figures or not results:
         return written
-    written.extend(simulator.save(comparison.plot(), folder / "comparison"))
+    figure("comparison", comparison.plot())
     if comparison.interrupted:  # which ends what takes long, and two figures of every plan do
         return written
     stems = file_stems(results)
     with progress("drawing") as report:
         for number, (name, result) in enumerate(results.items()):
             report(number, name)
-            written.extend(simulator.save(result.plot_gantt(), folder / f"{stems[name]}-gantt"))
-            written.extend(simulator.save(result.plot_memory(), folder / f"{stems[name]}-memory"))
+            figure(f"{stems[name]}-gantt", result.plot_gantt())
+            figure(f"{stems[name]}-memory", result.plot_memory())
     return written
 
 

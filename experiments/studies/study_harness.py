@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from experiments.studies.catalogue import BUNDLED_PROFILES, STUDIES, Study, studies
 from experiments.terminal.argument_types import MOST_SEEDS, add_options
 from experiments.terminal.exits import FAILURE, OK, Parser, guarded
-from experiments.terminal.output import UsageError, output_folder, print_json
+from experiments.terminal.output import UsageError, print_json
+from experiments.terminal.run_folder import RunFolder
 from experiments.terminal.stops import INTERRUPTED
 from hardware_profiles import PluginError, answering_for
 
@@ -41,11 +43,13 @@ class Findings:
     folder: Path | None = None
     failed: bool = False
 
-    def end(self, folder: Path | None, as_json: bool) -> int:
-        """Write, print, and return the exit code."""
+    def end(self, folder: RunFolder | None, as_json: bool, name: str = "") -> int:
+        """Write, print, and return the exit code; name: of the study."""
         interrupted = bool(self.document.get("interrupted"))
-        if folder or self.folder:
-            self._write(folder or self.folder or Path(), interrupted)
+        if folder is None and self.folder is not None:
+            folder = RunFolder(self.folder, f"study {name}")
+        if folder is not None:
+            self._write(folder, interrupted)
         if as_json:
             print_json(self.document)
         else:
@@ -54,20 +58,25 @@ class Findings:
             self.show(self.document)
         return INTERRUPTED if interrupted else FAILURE if self.failed else OK
 
-    def _write(self, folder: Path, interrupted: bool) -> None:
+    def _write(self, folder: RunFolder, interrupted: bool) -> None:
         """Write everything that is made, its path on stderr; figures of what is not complete say so."""
-        from simulator import save, write_atomically
-
+        folder.clear()
         for name, made in self.make(self.document):
-            path = folder / name
-            if isinstance(made, str):
-                write_atomically(path, made)
-                print(path, file=sys.stderr)
-                continue
-            if interrupted:
+            if interrupted and not isinstance(made, str):
                 mark_interrupted(made)
-            for picture in save(made, path):
-                print(picture, file=sys.stderr)
+            names = [name] if isinstance(made, str) else [f"{name}.png", f"{name}.svg"]
+            for path in folder.write(names, partial(_put, made, folder.path / name)):
+                print(path, file=sys.stderr)
+
+
+def _put(made: str | Figure, path: Path) -> None:
+    """Write a text, or a figure under the name with endings."""
+    from simulator import save, write_atomically
+
+    if isinstance(made, str):
+        write_atomically(path, made)
+    else:
+        save(made, path)
 
 
 def mark_interrupted(figure: Figure) -> None:
@@ -90,7 +99,7 @@ def run_study(name: str, words: Sequence[str] | None = None, prog: str | None = 
     arguments = parser.parse_args(words)
 
     def run() -> int:
-        folder = output_folder(arguments.out) if study.figures and arguments.out else None
+        folder = RunFolder(arguments.out, f"study {name}") if study.figures and arguments.out else None
         with nullcontext() if name in STUDIES else answering_for(f"study {name!r}"):
             place = find_spec(study.module)
             package = place is not None and place.submodule_search_locations is not None
@@ -98,7 +107,7 @@ def run_study(name: str, words: Sequence[str] | None = None, prog: str | None = 
             found: Findings | int = module.run(arguments)
         if not isinstance(found, Findings | int):
             raise PluginError(f"study {name!r}: run must return Findings or an exit code, not {type(found).__name__}")
-        return found.end(folder, arguments.json) if isinstance(found, Findings) else found
+        return found.end(folder, arguments.json, name) if isinstance(found, Findings) else found
 
     return guarded(parser.prog, run, own=words is None)
 

@@ -6,6 +6,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from os import PathLike, fspath
 from pathlib import Path
 
 from hardware_profiles import PluginError, answering_for, plugged_in, remembering, shown, unknown, whole_number
@@ -88,7 +89,9 @@ def load_workload(name: str, sequence: int | None = None, attention: Attention |
     return remembering(workload, WorkloadSource(name, sequence=sequence, attention=attention))
 
 
-def workload_from_spec(spec: str, sequence: int | None = None, attention: Attention | None = None) -> Workload:
+def workload_from_spec(
+    spec: str | PathLike[str], sequence: int | None = None, attention: Attention | None = None
+) -> Workload:
     """The workload that a user wrote: a registered name, a path, `chain:LAYERS`, or `described:PROFILE`.
 
     sequence: tokens of a sample, for workloads that are made of sequences; attention: its form, for transformers (None: the
@@ -98,6 +101,7 @@ def workload_from_spec(spec: str, sequence: int | None = None, attention: Attent
 
     Raises ValueError (one line); WorkloadFileError, a ValueError, for a file.
     """
+    spec = str(fspath(spec))
     if spec.startswith(CHAIN):
         layers = spec.removeprefix(CHAIN)
         try:
@@ -121,11 +125,12 @@ def workload_from_spec(spec: str, sequence: int | None = None, attention: Attent
     return load_workload(spec, sequence, attention)
 
 
-def read_any_profile(path: str, profiled_minibatch: int | None = None) -> Workload:
+def read_any_profile(path: str | PathLike[str], profiled_minibatch: int | None = None) -> Workload:
     """A measured profile in either form, told apart by the suffix: `.json` is `pipeplan profile`'s, anything else PipeDream's.
 
     profiled_minibatch: of PipeDream's form; ValueError with the other, which says its own
     """
+    path = str(fspath(path))
     if not path.endswith(".json"):
         workload = read_profile(path, profiled_minibatch=profiled_minibatch)
     elif profiled_minibatch is not None:

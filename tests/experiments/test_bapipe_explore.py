@@ -17,6 +17,7 @@ from experiments.bapipe_explore import exploration as bapipe_explore
 from experiments.bapipe_explore.__main__ import print_document
 from experiments.bapipe_explore.exploration_plots import DEPTH_METHODS, figures
 from experiments.studies.study_harness import Findings, run_study
+from experiments.terminal.run_folder import MANIFEST, RunFolder
 from hardware_profiles import load_cluster
 from planners import Request, make_plan
 from simulator import Problem, load_workload
@@ -202,7 +203,7 @@ def test_figures_can_be_read(
     drawn: dict[str, Figure] = {}
     monkeypatch.setattr(simulator, "save", lambda figure, path: drawn.setdefault(path.name, figure) and ())
     found = quick if shape == "quick" else {**full(quick), "interrupted": True}
-    Findings(found, print, figures).end(tmp_path, True)
+    Findings(found, print, figures).end(RunFolder(tmp_path, "x"), True)
     names = {"schedules", "gpu-speedup", "gpu-memory", "fpga-speedup", "fpga-memory", "claims", "depth"}
     assert set(drawn) == names | ({"boards"} if shape == "quick" else set())
     for name, figure in drawn.items():
@@ -226,7 +227,7 @@ def test_an_interrupted_run_keeps_its_rows_and_says_so(
     assert document["interrupted"] is True
     assert (len(document["schedules"]), document["plans"]) == (20, [])
     assert json.loads((tmp_path / "explore.json").read_text()) == document
-    assert {path.name for path in tmp_path.iterdir()} == {"explore.json", "schedules.png", "schedules.svg"}
+    assert {path.name for path in tmp_path.iterdir()} == {"explore.json", "schedules.png", "schedules.svg", MANIFEST}
     assert run_study("bapipe-explore", ["--quick"]) == 130
     assert "INTERRUPTED" in capsys.readouterr().out
     monkeypatch.setattr(bapipe_explore, "schedule_rows", lambda quick: stopped("", ()))

@@ -22,6 +22,7 @@ from experiments.cost_model.model_errors import (
     predicted_seconds,
 )
 from experiments.studies.study_harness import run_study
+from experiments.terminal.run_folder import MANIFEST
 from hardware_profiles import load_accelerator
 from simulator import Layer, Workload, load_workload, read_profile
 from tests.records import Recorded, lines
@@ -196,7 +197,7 @@ def test_command(shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     printed = json.loads(capsys.readouterr().out)
     assert printed["within_target"] is True
     assert [row["name"] for row in printed["profiles"]] == [case.profile for case in CASES]
-    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"cost_model.png", "cost_model.svg"}
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"cost_model.png", "cost_model.svg", MANIFEST}
 
 
 def test_table_names_every_profile(document: Row, capsys: pytest.CaptureFixture[str]) -> None:

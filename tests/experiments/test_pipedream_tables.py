@@ -30,6 +30,7 @@ from experiments.pipedream_tables.published_rows import (
     with_collective_efficiency,
 )
 from experiments.studies.study_harness import run_study
+from experiments.terminal.run_folder import MANIFEST
 from experiments.training.method_throughput import data_parallel_plan
 from hardware_profiles import load_cluster
 from simulator import Problem, load_workload, read_profile
@@ -184,6 +185,7 @@ def test_figure_and_json(tmp_path: Path, shared_data: Path, monkeypatch: pytest.
         "pipedream_tables.png",
         "pipedream_tables.svg",
         "pipedream_tables.json",
+        MANIFEST,
     }
 
 
