@@ -187,16 +187,10 @@ def _offsets(owner: list[int], owners: int) -> Integers:
 
 def replay(program: Program, *, contention: bool = False) -> Timeline:
     """Replay a program: the engine's timeline, to the last bit; DeadlockError as the engine's."""
-    start, end, arrival = run_through(program, prepare(program, contention=contention))
-    return timeline_of(program, start, end, arrival if contention else None)
-
-
-def run_through(program: Program, prepared: Prepared) -> tuple[Floats, Floats, Floats]:
-    """As `run`, of any program; DeadlockError where it deadlocks."""
-    state = _run(prepared)
+    state = _run(prepare(program, contention=contention))
     if (state.position < program.lane_offsets[1:]).any():
         raise DeadlockError(describe_deadlock(program, program.lane_device, state.position, state.end >= 0.0))
-    return state.start, state.end, state.arrival
+    return timeline_of(program, state.start, state.end, state.arrival if contention else None)
 
 
 def makespan(prepared: Prepared) -> float:
