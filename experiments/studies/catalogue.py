@@ -167,7 +167,7 @@ STUDIES: dict[str, Study] = {
     "pipedream-tables": Study(
         "experiments.pipedream_tables",
         "What of PipeDream's two result tables can be reproduced?",
-        0.3,
+        0.5,
         figures=("pipedream_tables",),
         options=PROFILES,
     ),
@@ -210,8 +210,8 @@ STUDIES: dict[str, Study] = {
     "umpipe": Study(
         "experiments.umpipe",
         "What do unequal micro-batches gain, over which baseline, by which search?",
-        3.5,
-        0.2,
+        11,
+        1,
         figures=("umpipe_gains", "umpipe_convergence", "umpipe_pareto", "umpipe_gantt"),
         quick="one cluster, B=48, fewer instances and generations",
     ),
