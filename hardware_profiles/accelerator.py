@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeGuard, get_args, runtime_checkable
 
+from hardware_profiles.numbers import MOST_AMOUNT, check_real
+from hardware_profiles.words import shown
+
 Phase = Literal["forward", "backward", "input_gradient", "weight_gradient"]
 """`backward` is the full backward pass: input gradient plus weight gradient."""
 
@@ -148,8 +151,9 @@ def check_figures(where: str, device: object, rules: Mapping[str, Iterable[str]]
     """
     for rule, names in rules.items():
         for name in names:
-            if not _RULES[rule](getattr(device, name)):
-                raise ValueError(f"{where}: {name} is {rule}: {getattr(device, name)}")
+            if not _RULES[rule](value := getattr(device, name)):
+                raise ValueError(f"{where}: {name} is {rule}: {shown(value)}")
+            check_real(f"{where}: {name}", value)
 
 
 def checked_rates(where: str, name: str, rates: Mapping[str, float]) -> dict[str, float]:
@@ -157,7 +161,7 @@ def checked_rates(where: str, name: str, rates: Mapping[str, float]) -> dict[str
     if not rates:
         raise ValueError(f"{where}: {name} needs at least one precision, of {', '.join(PRECISION_BYTES)}")
     for precision, rate in rates.items():
-        if precision not in PRECISION_BYTES or not rate > 0.0:
+        if precision not in PRECISION_BYTES or not 0.0 < rate <= MOST_AMOUNT:
             raise ValueError(
                 f"{where}: {name} maps a precision ({', '.join(PRECISION_BYTES)}) to a rate above 0: {precision} = {rate}"
             )

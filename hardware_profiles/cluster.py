@@ -14,6 +14,7 @@ import msgspec
 from hardware_profiles.accelerator import PRECISION_BYTES, Accelerator
 from hardware_profiles.collectives import AllReduce, CollectiveRates
 from hardware_profiles.links import Channel, Link
+from hardware_profiles.numbers import MOST_COUNT, check_whole
 from hardware_profiles.reading import remembering
 from hardware_profiles.topology import ROUTING_BYTES, Topology
 from hardware_profiles.words import brief
@@ -224,6 +225,7 @@ class Cluster:
 
     def take(self, count: int) -> Cluster:
         """The same machines with the first `count` devices in use; what leads nowhere any more is dropped."""
+        check_whole(f"{self.name}: devices", count, -MOST_COUNT)
         if not 1 <= count <= len(self.devices):
             raise ValueError(f"{self.name}: take from 1 to {len(self.devices)} devices: {count}")
         if count == len(self.devices):

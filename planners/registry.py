@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from hardware_profiles import (
+    MOST_SEED,
     DeclaredOption,
     PluginError,
+    check_whole,
     complaint_of,
     declared_options,
     passed_over,
@@ -405,6 +407,7 @@ def make_plan(
     UndercutBoundError is a fault of this program's, as of `simulator.simulate`.
     """
     asked = request or Request()
+    check_whole("seed", seed, 0, MOST_SEED)
     name, entry = named_planner(planner)
     evaluate = Evaluator(problem, engine=asked.engine, budget=budget, progress=progress)
     try:

@@ -105,6 +105,7 @@ from .schedules.schedule import (
     DeadlockError as DeadlockError,
     Schedule as Schedule,
     ScheduleError as ScheduleError,
+    check_counts as check_counts,
     check_size as check_size,
 )
 from .schedules.checks import check_schedule as check_schedule

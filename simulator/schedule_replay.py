@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from hardware_profiles import brief
+from hardware_profiles import MOST_AMOUNT, MOST_COUNT, MOST_SEED, brief, check_real, check_whole
 from simulator.costs.given import OpMemory, OpSeconds, given_costs
 from simulator.costs.stashes import StageStash
 from simulator.engines.timeline import Timeline
@@ -21,7 +21,7 @@ from simulator.results.versions import COPY_RULES, version_table
 from simulator.schedules import ScheduleFamily, build_schedule, schedule_families
 from simulator.schedules.communications import Communication
 from simulator.schedules.ops import OpKind
-from simulator.schedules.schedule import Schedule, check_size
+from simulator.schedules.schedule import COUNTED, Schedule, check_counts, check_size
 from simulator.schedules.weight_versions import VERSION_METHODS, microbatches_per_minibatch, repeated_minibatches
 from simulator.simulation import ENGINES, Engine, replay_on
 
@@ -176,6 +176,8 @@ def named_schedule(
     options: of the family; `microbatches_per_minibatch` of every one
     Raises ValueError for an unknown name, options that the family does not take, and counts that do not go together.
     """
+    check_counts(stages=stages, microbatches=microbatches, minibatches=minibatches)
+    check_counts(**{one: options[one] for one in COUNTED if one in options})
     family = schedule_families().get(name)
     if microbatches is None and minibatches is None:
         raise ValueError(f"schedule {name!r} needs its micro-batches, or mini-batches in their place")
@@ -253,8 +255,10 @@ def replay_schedule(
     """
     if engine not in ENGINES:
         raise ValueError(f"engine {engine!r} is unknown; choices: {', '.join(ENGINES)}")
-    if seed < 0:
-        raise ValueError(f"seed must be at least 0, got {seed}")
+    check_whole("seed", seed, 0, MOST_SEED)
+    check_real("noise", noise, -MOST_AMOUNT)
+    for size in () if sizes is None else sizes:
+        check_whole("samples of a micro-batch", size, -MOST_COUNT)
     mode, slices = _communication(schedule, communication), len(seconds.slice_seconds)
     if slices:
         if mode == "streaming" or schedule.lanes is not None or schedule.overlapped is not None:

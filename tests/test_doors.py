@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,33 @@ from msgspec import inspect
 
 from experiments.cli import main
 from experiments.terminal.output import InputError
-from hardware_profiles import FileError, ProfileError, json_value, load_cluster, real_number, whole_number
-from simulator import PlanFile, PlanFileError
+from hardware_profiles import (
+    FileError,
+    ProfileError,
+    json_value,
+    load_accelerator,
+    load_cluster,
+    real_number,
+    whole_number,
+)
+from planners import Evaluator, Request, search_on_numbers
+from simulator import (
+    Layer,
+    Llama,
+    OpMemory,
+    OpSeconds,
+    Plan,
+    PlanFile,
+    PlanFileError,
+    Problem,
+    Stage,
+    Workload,
+    named_schedule,
+    replay_schedule,
+    simulate,
+    workload_from_spec,
+)
+from simulator.workloads.transformer import Experts
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = ("hardware_profiles", "simulator", "planners", "experiments")
@@ -259,3 +286,91 @@ def test_errors_of_files_are_of_one_kind() -> None:
     kinds = list(FileError.__subclasses__())
     assert {ProfileError, PlanFileError, InputError} <= set(kinds)
     assert all("x" not in kind("path: x").untold.split() for kind in kinds)
+
+
+# ---- Python --------------------------------------------------------------------------------------------------------
+
+BEYOND = (10**400, -(10**400), 10**22, float("nan"), True, 2.5)
+"""What no count is."""
+
+PROBLEM = Problem(workload_from_spec("chain:4"), load_cluster("pipedream-a").take(2), 8)
+STAGES = (Stage((0, 1), (0,)), Stage((2, 3), (1,)))
+MODEL: dict[str, Any] = {"layers": 2, "hidden": 8, "heads": 2, "sequence": 16, "vocabulary": 32}
+
+COUNTS: dict[str, Callable[[Any], Any]] = {
+    **{
+        f"schedule {name}": lambda value, name=name: named_schedule(
+            "gpipe", **{"stages": 2, "microbatches": 2, name: value}
+        )
+        for name in ("stages", "microbatches")
+    },
+    "mini-batches": lambda value: named_schedule("pipedream", 2, minibatches=value),
+    "chunks": lambda value: named_schedule("interleaved-1f1b", 4, 4, chunks=value),
+    "group": lambda value: named_schedule("interleaved-1f1b", 4, 4, chunks=2, microbatch_group_size=value),
+    "slices": lambda value: named_schedule("seq1f1b", 4, 4, slices=value),
+    "replicas": lambda value: named_schedule("1f1b-rr", 2, 4, replicas=(1, value)),
+    "micro-batches a mini-batch": lambda value: named_schedule("2bw", 2, 4, microbatches_per_minibatch=value),
+    "seed": lambda value: replay_schedule(named_schedule("gpipe", 2, 2), OpSeconds(1.0, 1.0), seed=value),
+    "sizes": lambda value: replay_schedule(named_schedule("gpipe", 2, 2), OpSeconds(1.0, 1.0), sizes=(1, value)),
+    "batch": lambda value: replace(PROBLEM, batch=value),
+    "take": PROBLEM.cluster.take,
+    "slices of a plan": lambda value: simulate(
+        PROBLEM, Plan("hand", "seq1f1b", STAGES, (4, 4), options=(("slices", value),))
+    ),
+    **{
+        f"request {name}": lambda value, name=name: Request(**{name: value})
+        for name in ("stages", "microbatches", "chunks", "slices")
+    },
+    "budget": lambda value: Evaluator(PROBLEM, budget=value),
+    "search seed": lambda value: search_on_numbers(2, 2, OpSeconds(1.0, 1.0), seed=value, seconds=0.0),
+    **{
+        f"model {name}": lambda value, name=name: Llama(**{**MODEL, name: value})
+        for name in (*MODEL, "further", "window")
+    },
+    **{
+        f"experts {name}": lambda value, name=name: Experts(**{"count": 4, "active": 2, "intermediate": 4, name: value})
+        for name in ("count", "active", "intermediate", "shared")
+    },
+    **{
+        f"layer {name}": lambda value, name=name: Workload("w", (replace(Layer("a", "linear"), **{name: value}),), ())
+        for name in ("parameters", "sequential_steps", "heads", "block")
+    },
+    "channels": lambda value: Workload("w", (Layer("a", "linear", channels=(1, value)),), ()),
+}
+"""What takes a count in Python, by name."""
+
+AMOUNTS: dict[str, Callable[[Any], Any]] = {
+    **{
+        f"seconds {name}": lambda value, name=name: replay_schedule(
+            named_schedule("gpipe", 2, 2), OpSeconds(**{"forward": 1.0, "backward": 1.0, name: value})
+        )
+        for name in ("forward", "backward", "weight", "transfer", "update")
+    },
+    "stash": lambda value: replay_schedule(named_schedule("gpipe", 2, 2), OpSeconds(1.0, 1.0)).holding(OpMemory(value)),
+    "flop": lambda value: Workload("w", (Layer("a", "linear", flop=value),), ()),
+    "memory": lambda value: replace(load_accelerator("v100-sxm2"), memory_bytes=value),
+    "clock": lambda value: replace(load_accelerator("vcu118"), clock=value),
+    "bandwidth": lambda value: replace(PROBLEM.cluster.links[0], bandwidth=value),
+    "search seconds": lambda value: search_on_numbers(2, 2, OpSeconds(1.0, 1.0), seconds=value),
+}
+"""What takes an amount in Python, by name."""
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_every_count_has_two_ends_in_python(name: str) -> None:
+    """A ValueError of one short line, before anything of that size is made."""
+    for value in BEYOND:
+        with pytest.raises(ValueError, match="[a-z]") as caught:
+            COUNTS[name](value)
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("name", AMOUNTS)
+def test_every_amount_has_two_ends_in_python(name: str) -> None:
+    """What is not finite, or whose sums may not be, is refused in one short line."""
+    for value in (math.inf, -math.inf, math.nan, 1.7e308, 10**400, -(10**400)):
+        with pytest.raises(ValueError, match="[a-z]") as caught:
+            AMOUNTS[name](value)
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 300

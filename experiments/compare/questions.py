@@ -65,6 +65,7 @@ def make_problem(
     if isinstance(cluster, str):
         cluster = hardware_profiles.load_cluster(cluster)
     if devices is not None:
+        hardware_profiles.check_whole("devices", devices, 1)
         if devices > len(cluster.devices):
             raise ValueError(f"devices {devices}: cluster {cluster.name} has {len(cluster.devices)} devices")
         cluster = cluster.take(devices)

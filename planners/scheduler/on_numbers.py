@@ -23,6 +23,7 @@ from simulator import (
     ScheduleReplay,
     TextTable,
     chains_of,
+    check_counts,
     replay_schedule,
 )
 
@@ -150,6 +151,7 @@ def search_on_numbers(
     for name in ("update", "predict", "overlapped", "slice_seconds"):
         if np.any(getattr(ops, name) or 0.0):
             raise ValueError(f"{name.replace('_', '-')} is not of a schedule that is searched for")
+    check_counts(stages=stages, microbatches=microbatches, chunks=chunks)
     devices = _devices(placement, stages, chunks)
     chains = chains_of(placement, stages, devices)  # refuses what is too large, before anything of that size is made
     kept: Sequence[tuple[float, float]] = [(1.0, 0.5)] * stages if memory is None else memory.of_stages(stages)

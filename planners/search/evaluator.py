@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import OptionValue, integer, option_text, read_options
+from hardware_profiles import MOST_COUNT, OptionValue, check_whole, integer, option_text, read_options
 from simulator import (
     ENGINES,
     Engine,
@@ -63,6 +63,9 @@ class Request:
         object.__setattr__(self, "options", {str(name): option_text(name, one) for name, one in self.options.items()})
         if self.schedule is not None and self.schedule not in (families := schedule_families()):
             raise ValueError(f"schedule {self.schedule!r} is unknown; choices: {', '.join(sorted(families))}")
+        for count in ("microbatches", "stages", "chunks", "slices"):
+            if (asked := getattr(self, count)) is not None:
+                check_whole(count, asked, -MOST_COUNT)
         if self.microbatches is not None and self.microbatches < 1:
             raise ValueError(f"micro-batches must be at least 1, got {self.microbatches}")
         if self.engine not in ENGINES:
@@ -159,6 +162,8 @@ class Evaluator:
         clock: seconds; read for the history only, never for a decision
         Raises ValueError for a budget below 1.
         """
+        if budget is not None:
+            check_whole("budget", budget, -MOST_COUNT)
         if budget is not None and budget < 1:
             raise ValueError(f"budget must be at least 1 evaluation, got {budget}")
         self.problem = problem

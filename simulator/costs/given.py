@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Channel, brief
+from hardware_profiles import MOST_AMOUNT, Channel, brief, check_real
 from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import Schedule
 
@@ -332,6 +332,7 @@ class OpMemory:
         half = [one / 2 for one in kept]
         longer = per_stage("stash-weight", half if self.stash_weight is None else self.stash_weight, stages)
         for stage, (whole, part) in enumerate(zip(kept, longer, strict=True)):
+            check_real(f"stash of stage {stage}", whole)
             if part > whole:
                 raise ValueError(
                     f"stash-weight of stage {stage} is a part of its stash and at most {whole:g}, got {part:g}"
@@ -350,7 +351,7 @@ def per_stage(
 
     one, several: words for what there are so many of; finite: false where infinity is a number, too
     """
-    values = (float(value),) if isinstance(value, (int, float)) else tuple(float(v) for v in value)
+    values = (_number(value),) if isinstance(value, (int, float)) else tuple(map(_number, value))
     if len(values) == 1:
         values *= stages
     if len(values) != stages:
@@ -362,6 +363,14 @@ def per_stage(
     return values
 
 
+def _number(value: float) -> float:
+    """A number as one that may be infinite, as a whole number is that no float holds."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
 def given_costs(
     stages: int, seconds: OpSeconds, *, per_sample: bool = False, devices: Schedule | None = None
 ) -> GivenCosts:
@@ -370,8 +379,8 @@ def given_costs(
     devices: schedule whose devices these are; default stage s on device s
     Raises ValueError for a wrong number of values, or one that is negative or not finite.
     """
-    factor = tuple(map(float, seconds.slice_seconds))
-    if not all(math.isfinite(one) and one >= 0 for one in factor):
+    factor = tuple(map(_number, seconds.slice_seconds))
+    if not all(0 <= one <= MOST_AMOUNT for one in factor):
         raise ValueError(f"slice seconds must be finite numbers of at least 0, got {list(factor)}")
     input_gradient, weight_gradient = (seconds.of_stages(name, stages) for name in ("backward", "weight"))
     return GivenCosts(

@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal, get_args
 
-from hardware_profiles import PRECISION_BYTES, Cluster, OptionValue, Precision, brief
+from hardware_profiles import (
+    MOST_AMOUNT,
+    MOST_COUNT,
+    PRECISION_BYTES,
+    Cluster,
+    OptionValue,
+    Precision,
+    brief,
+    check_real,
+    check_whole,
+    shown,
+)
 from simulator.schedules import ScheduleFamily, schedule_families
 from simulator.schedules.asynchronous import REPLICA_UPDATES, ReplicaUpdates
 from simulator.schedules.communications import COMMUNICATIONS, Communication
@@ -81,6 +92,8 @@ class Problem:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "recompute", recompute_word(self.recompute))
+        check_whole("batch", self.batch, -MOST_COUNT)
+        check_real("overlap", self.overlap, -MOST_AMOUNT)
         if not 1 <= self.batch <= MOST_SAMPLES:
             raise ValueError(f"batch must be from 1 to {MOST_SAMPLES:,} samples, got {self.batch}")
         if not 0.0 < self.overlap <= 1.0:
@@ -399,6 +412,12 @@ def check_plan(problem: Problem, plan: Plan) -> None:
             f"micro-batches of plan {plan.planner!r} must be at least 1 sample and sum to {problem.batch}, "
             f"got {len(plan.microbatches)} that sum to {sum(plan.microbatches)}"
         )
+    for name, value in plan.options:
+        if isinstance(value, int) and value * len(plan.microbatches) > MOST_SAMPLES:
+            raise InfeasiblePlanError(
+                f"option {name} of plan {plan.planner!r} times its {len(plan.microbatches)} micro-batches must be at most "
+                f"{MOST_SAMPLES:,}, got {shown(value)}"
+            )
     for name, sizes in (("forward", plan.forward_sizes), ("backward", plan.backward_sizes)):
         fit = [min(one, default=0) >= 1 and sum(one) == problem.batch for one in sizes]
         if sizes and (len(sizes) != len(plan.stages) or not all(fit)):

@@ -34,7 +34,7 @@ from simulator.schedules.looped import (
     looped_breadth_first,
 )
 from simulator.schedules.placements import LEAST_CHUNKS, PLACEMENTS, Chains, Placement, chains_of
-from simulator.schedules.schedule import Schedule, ScheduleError, check_size
+from simulator.schedules.schedule import COUNTED, Schedule, ScheduleError, check_counts, check_size
 from simulator.schedules.slices import seq1f1b
 from simulator.schedules.v_shaped import zb_v
 from simulator.schedules.waves import hanayo
@@ -307,11 +307,13 @@ def build_schedule(name: str, stages: int, microbatches: int, **options: object)
     families = schedule_families()
     if name not in families:
         raise ValueError(f"schedule {name!r} is unknown; choices: {', '.join(sorted(families))}")
+    check_counts(stages=stages, microbatches=microbatches, **{one: options[one] for one in COUNTED if one in options})
     if stages < 1:
         raise ValueError(f"stages must be at least 1, got {stages}")
     if microbatches < 1:
         raise ValueError(f"micro-batches must be at least 1, got {microbatches}")
-    check_size(stages, microbatches)
+    slices = options.get("slices")
+    check_size(stages, microbatches * (slices if isinstance(slices, int) and slices > 1 else 1))
     family = families[name]
     unknown = set(options) - set(family.options)
     if unknown:

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import brief
+from hardware_profiles import MOST_COUNT, brief, check_whole
 from simulator.schedules.ops import BACKWARD_KINDS, Op, OpKind, computes
 
 Lanes = Literal["shared", "split"]
@@ -38,6 +38,22 @@ def check_size(stages: int, microbatches: int, *, most: int = MOST_OPS) -> None:
         raise ValueError(
             f"{what} need about {ops * OP_BYTES / 2**30:.3g} GiB of memory, this machine has {memory / 2**30:.3g} GiB"
         )
+
+
+COUNTED = ("chunks", "microbatch_group_size", "slices", "replicas", "microbatches_per_minibatch")
+"""Options of families that are whole numbers, or several."""
+
+
+def check_counts(**counts: object) -> None:
+    """ValueError for a count, or one of several, that is no whole number, or beyond what any schedule has; None is left out."""
+    for name, value in counts.items():
+        for one in value if isinstance(value, (tuple, list)) else (value,):
+            if one is not None:
+                check_whole(name.replace("_", " "), one, -MOST_OPS, MOST_COUNT if name in LENGTHS else MOST_OPS)
+
+
+LENGTHS = ("stages", "microbatches", "minibatches")
+"""Counts that `check_size` takes together."""
 
 
 def _memory_bytes() -> float:

@@ -352,6 +352,8 @@ def _check_layer(layer: Layer) -> None:
         raise ValueError(f"undivided is a part of its {layer.parameters} parameters, got {layer.undivided}")
     if layer.tied_parameters and not layer.tied_to:
         raise ValueError(f"tied_parameters go with tied_to, got {layer.tied_parameters} without")
+    for channels in layer.channels:
+        check_whole("channels", channels, 0, MOST_PARAMETERS)
     for figure in _AMOUNTS:
         check_real(figure, getattr(layer, figure))
     before = 0.0

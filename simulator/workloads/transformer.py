@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, get_args
 
-from hardware_profiles import check_whole
+from hardware_profiles import check_whole, shown
 from simulator.workloads.builder import FP32, MASK, Builder
 from simulator.workloads.layers import SCORE_MOVES, Attention, Layer, Part, Split, Workload
 from simulator.workloads.network_files import LARGEST_SIZE
@@ -91,7 +91,7 @@ class Experts:
         for name in ("count", "intermediate", "shared"):
             check_whole(f"experts: {name}", getattr(self, name), int(name not in _LEFT_OUT), MOST_SHARED)
         if not 1 <= self.active <= self.count:
-            raise ValueError(f"experts of a token must be from 1 to all {self.count}, got {self.active}")
+            raise ValueError(f"experts of a token must be from 1 to all {self.count}, got {shown(self.active)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Transformer:
     def __post_init__(self) -> None:
         family = type(self).__name__
         if not 1 <= self.sequence <= LARGEST_SIZE:
-            raise ValueError(f"{family} sequence must be from 1 to {LARGEST_SIZE}, got {self.sequence}")
+            raise ValueError(f"{family} sequence must be from 1 to {LARGEST_SIZE}, got {shown(self.sequence)}")
         for name in _SIZES:
             check_whole(f"{family} {name}", getattr(self, name), int(name not in _LEFT_OUT), LARGEST_SIZE)
         for name, least in (("layers", 1), ("further", 0)):
