@@ -92,6 +92,7 @@ class Experts:
             check_whole(f"experts: {name}", getattr(self, name), int(name not in _LEFT_OUT), MOST_SHARED)
         if not 1 <= self.active <= self.count:
             raise ValueError(f"experts of a token must be from 1 to all {self.count}, got {shown(self.active)}")
+        check_whole("experts: active", self.active, 1, MOST_SHARED)
 
 
 @dataclass(frozen=True, slots=True)
