@@ -97,16 +97,20 @@ def run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             progress=lambda step: report(step.evaluations, f"best {step.iteration_seconds:.4g} s"),
         )
+    if path is not None:  # before what takes long again
+        simulator.PlanFile(problem, result.plan).write(path)
+    if arguments.runner_ups:
+        result = _best_nearby(result, request, arguments.seed)
+        if path is not None:
+            simulator.PlanFile(problem, result.plan).write(path)
     outcome = result.outcome
     if outcome.warning and arguments.json:
         print(f"warning: {outcome.warning}", file=sys.stderr)
-    if path is not None:  # before what takes long again
-        simulator.PlanFile(problem, result.plan).write(path)
     try:
         flushed = [] if result.interrupted else _flushed(outcome)
     except KeyboardInterrupt:
         flushed, result = [], replace(result, interrupted=True)
-    told = _told(arguments, result, request, price)
+    told = _told(arguments, result, price)
     if isinstance(told, planners.Result):
         result = told
     if arguments.json:
@@ -137,9 +141,18 @@ def run(arguments: argparse.Namespace) -> int:
     return OK if outcome.fits else INFEASIBLE
 
 
-def _told(
-    arguments: argparse.Namespace, result: planners.Result, request: planners.Request, price: Price | None
-) -> planners.Result | PlanReport:
+def _best_nearby(result: planners.Result, request: planners.Request, seed: int) -> planners.Result:
+    """The answer with the runner-ups that searches beside it find, or the plan of one of these that is faster."""
+    if result.interrupted:
+        return result
+    try:
+        with progress("searching runner-ups") as searched:
+            return planners.search_nearby(result, request, seed=seed, progress=searched)
+    except KeyboardInterrupt:
+        return replace(result, interrupted=True)
+
+
+def _told(arguments: argparse.Namespace, result: planners.Result, price: Price | None) -> planners.Result | PlanReport:
     """What is printed: the result, or its report; the result alone where an interrupt ends what that takes."""
     if not arguments.report:
         return result
@@ -147,9 +160,6 @@ def _told(
         print("pipeplan plan: no report is made after an interrupt", file=sys.stderr)
         return result
     try:
-        if arguments.runner_ups:
-            with progress("searching runner-ups") as searched:
-                result = planners.search_nearby(result, request, seed=arguments.seed, progress=searched)
         return explained(result, price)
     except KeyboardInterrupt:
         return replace(result, interrupted=True)

@@ -32,6 +32,9 @@ from simulator import (
 LEAST_SHARE = 0.05
 """Of an iteration that freeing something saves for it to be called the limit."""
 
+SCARCE = 0.1
+"""Of its memory that is free at most on a device that lacks some for a faster plan, for memory to be called what limits it."""
+
 FREE = {
     "tensor-parallel communication": "with collectives of tensor-parallel groups that take no time",
     "context-parallel communication": "with keys and values that cross in no time",
@@ -120,7 +123,20 @@ def _without_recomputation(outcome: Outcome) -> Limit | None:
     held = [one.device for one in faster["none"].memory if not one.fits]
     how = f"without recomputation, which needs {_missing_gib(faster['none']):.3g} GiB more on {_these(outcome, held)}"
     least = f" ({_missing_gib(faster[word]):.3g} GiB: {word}, {faster[word].iteration_seconds:.4g} s)"
-    return Limit("memory", seconds, f"{how}{least * (word != 'none')},")
+    name, room = _short_of("recomputation of whole stages", outcome, held)
+    return Limit(name, seconds, f"{how}{room}{least * (word != 'none')},")
+
+
+def _short_of(other: str, outcome: Outcome, devices: list[int]) -> tuple[str, str]:
+    """What limits a plan whose devices lack memory for a faster one: memory where little is free on the fullest of them, else
+    `other`, with words that say how much is.
+    """
+    held = [one for one in outcome.memory if one.device in devices]
+    free = min(held, key=lambda one: one.capacity_bytes - one.peak_bytes, default=outcome.fullest)
+    room = free.capacity_bytes - free.peak_bytes
+    if room <= SCARCE * free.capacity_bytes:
+        return "memory", ""
+    return other, f", of whose memory {room / 2**30:.3g} GiB are free"
 
 
 def _missing_gib(outcome: Outcome) -> float:
@@ -140,8 +156,10 @@ def _that_do_not_fit(outcome: Outcome, replayed: Mapping[Plan, Score]) -> Limit 
     seconds, _, plan, score = min(faster, key=lambda one: one[:2])
     need = (score.peak_bytes - score.capacity_bytes) / 2**30
     what = f"{plan.schedule}, {plan.notation}, {len(plan.microbatches)} micro-batches"
+    name, room = _short_of("the memory of another plan", outcome, [score.device])
+    short = _these(outcome, [score.device])
     return Limit(
-        "memory", seconds, f"with {need:.3g} GiB more on {_these(outcome, [score.device])} and another plan ({what})"
+        name, seconds, f"with {need:.3g} GiB more on {short}{room}{',' * bool(room)} and another plan ({what})"
     )
 
 

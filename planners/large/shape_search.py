@@ -23,6 +23,7 @@ from planners.large.like_blocks import like_blocks
 from planners.large.shape_bounds import ShapeBounds
 from planners.large.shape_order import ShapeOrder
 from planners.large.shapes import Shape, Wanted, grid
+from planners.large.stage_costs import ONLY
 from planners.search.candidates import asked_degrees, asked_words, asked_zeros, device_groups
 from planners.search.evaluator import Evaluator, Request, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
@@ -340,12 +341,31 @@ class _ShapeSearch:
         )
 
     def does_not_fit(self) -> str:
-        """One line with the numbers: the weights alone, divided over all devices."""
-        problem = self.problem
-        state = float(self.evaluate.layer_costs.parameters.sum()) * problem.state_bytes
-        held = max(device.memory_bytes for device in problem.cluster.devices)
+        """One line with the numbers of the shape and the ZeRO of those asked for that need least of a device."""
+        state, kept, zero, word = min(self._least_needs(), key=lambda one: one[0] + one[1])
+        again = "" if word == "none" else f" with recomputation {word!r}"
         return (
-            f"planner {self.planner.name!r} finds no stages that fit: weights, gradients and optimizer states take "
-            f"{state / 2**30:.4g} GiB, each of {len(problem.cluster.devices)} devices holds {held / 2**30:.4g} GiB; "
-            "use more devices or a smaller batch"
+            f"planner {self.planner.name!r} finds no stages that fit: weights, gradients and optimizer states take at least "
+            f"{state / 2**30:.4g} GiB of a device with ZeRO {zero}, and what it keeps of its micro-batches{again} "
+            f"{kept / 2**30:.4g} GiB; each of {len(self.problem.cluster.devices)} devices holds "
+            f"{self.form.memory_bytes / 2**30:.4g} GiB; use more devices or a smaller batch"
         )
+
+    def _least_needs(self) -> Iterator[tuple[float, float, Zero, Recompute]]:
+        """Bytes of weights and states, and of what micro-batches keep, on the mean and on the first device of shapes, at least,
+        with what their replicas divide and their stages run again.
+        """
+        _, pipeline, data, samples, _, context, _ = self.shapes.T
+        count, copies = self.problem.batch // (data * samples), data * context
+        for kind in np.unique(self.shapes[:, [0, 5, 6]], axis=0):
+            rows = np.flatnonzero((self.shapes[:, [0, 5, 6]] == kind).all(axis=1))
+            parallel, costs = Shape(*self.shapes[rows[0]].tolist()).parallel, self.form.costs
+            held, experts = (one.own[ONLY] + one.block * self.blocks.count for one in costs.elements(parallel))
+            flight = np.minimum(count, pipeline)[rows] * samples[rows] / pipeline[rows]
+            for word, (line, _) in zip(self.form.words, costs.stashes(parallel), strict=True):
+                kept = (line.own[ONLY] + line.block * self.blocks.count) * flight
+                for zero in self.form.zeros:
+                    own = held / pipeline[rows], (held + (parallel.expert - 1) * experts) / pipeline[rows]
+                    state = self.form.state_bytes(zero, *own, copies[rows])
+                    least = int((state + kept).argmin())
+                    yield float(state[least]), float(kept[least]), zero, word

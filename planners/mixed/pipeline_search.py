@@ -174,6 +174,6 @@ class _PipelineSearch:
         room = sum(device.memory_bytes for device in problem.cluster.devices) / 2**30
         known = "proves that no mixed pipeline fits" if proven else "finds no mixed pipeline that fits"
         return (
-            f"planner {self.planner.name!r} {known}: weights, gradients and optimizer states take {state:.4g} GiB, "
+            f"planner {self.planner.name!r} {known}: weights, gradients and optimizer states take {state:.4g} GiB once, "
             f"{len(problem.cluster.devices)} devices hold {room:.4g} GiB together; use more devices or smaller groups of samples"
         )

@@ -157,9 +157,9 @@ def grouped() -> Outcome:
     return simulate(Problem(CHAIN, CLUSTER, 2), plan)
 
 
-def recomputed() -> Outcome:
+def recomputed(memory_bytes: float = 100.0) -> Outcome:
     """Four micro-batches of three layers on one device, which holds what one of them keeps, not what all do."""
-    cluster = replace(star_cluster(1), devices=(UnitDevice(memory_bytes=100.0),))
+    cluster = replace(star_cluster(1), devices=(UnitDevice(memory_bytes=memory_bytes),))
     chain = network(3)
     problem = Problem(chain, cluster, 4, recompute="whole")
     return simulate(problem, Plan("hand", "gpipe", (Stage((0, 1, 2), (0,)),), (1, 1, 1, 1)))
@@ -178,7 +178,8 @@ LIMITED: dict[str, Callable[[], Outcome]] = {
     "gradient sync": lambda: one_stage(7_000_000, 7e6),
     "tensor-parallel communication": grouped,
     "optimizer": tiny_batch,
-    "memory": recomputed,
+    "memory": lambda: recomputed(52.0),
+    "recomputation": recomputed,
     "computation": lambda: one_stage(0, 1e9),
 }
 """Plans that are each made for one limit."""
@@ -228,17 +229,29 @@ def test_memory_limits_where_a_faster_plan_does_not_fit() -> None:
     others = [replace(outcome.plan, schedule=name) for name in ("a", "b", "c", "d")]
     scores = [Score(seconds, need * 2.0**30, 2.0**30, 1) for seconds, need in ((8.0, 3), (7.0, 2), (5.0, 1), (99.0, 4))]
     found = found_limits(outcome, replayed=dict(zip(others, scores, strict=True)))
-    memory = Limit("memory", 7.0, "with 1 GiB more on GPU 1 and another plan (b, straight, 2 micro-batches)")
-    assert [one for one in found if one.name == "memory"] == [memory]
+    free = outcome.memory[1].capacity_bytes - outcome.memory[1].peak_bytes
+    room = f", of whose memory {free / 2**30:.3g} GiB are free,"
+    how = f"with 1 GiB more on GPU 1{room} and another plan (b, straight, 2 micro-batches)"
+    assert [one for one in found if "memory" in one.name] == [Limit("the memory of another plan", 7.0, how)]
 
 
 def test_memory_that_recomputation_saves() -> None:
-    """Four micro-batches of three layers that keep 16 bytes each: 4 · 48 of a capacity of 100, in 4 · 9 s."""
+    """Four micro-batches of three layers that keep 16 bytes each: 4 · 48 of a capacity of 100, in 4 · 9 s; half of it is free."""
     (memory,) = found_limits(recomputed())
-    assert (memory.name, memory.seconds) == ("memory", 36.0)
+    assert (memory.name, memory.seconds) == ("recomputation of whole stages", 36.0)
     (row,) = pp.report(recomputed()).memory_rows()
     assert (row["stages"], row["recompute"], row["devices"], row["workspace"]) == ([0], ["whole"], [0], 48.0)
-    assert memory.how == f"without recomputation, which needs {92 / 2**30:.3g} GiB more on GPU 0,"
+    assert row["capacity_bytes"] - row["peak_bytes"] == 52.0
+    free = f", of whose memory {52 / 2**30:.3g} GiB are free,"
+    assert memory.how == f"without recomputation, which needs {92 / 2**30:.3g} GiB more on GPU 0{free}"
+
+
+def test_memory_is_the_limit_where_little_of_it_is_free() -> None:
+    """The same plan where the device has the 48 bytes that it holds at the peak, and 4 more."""
+    outcome = recomputed(52.0)
+    (memory,) = found_limits(outcome)
+    assert (memory.name, memory.seconds) == ("memory", 36.0)
+    assert memory.how == f"without recomputation, which needs {140 / 2**30:.3g} GiB more on GPU 0,"
 
 
 QUESTION = ("--workload", "chain:6", "--cluster", "pipedream-a", "--devices", "2", "--batch", "8")

@@ -609,3 +609,21 @@ def test_memory_for_no_sample_is_one_line(gib: float) -> None:
         InfeasiblePlanError, match="finds no stages that fit: weights, gradients and optimizer states take"
     ):
         make_plan("large", small(4, 2, 4, gib=gib))
+
+
+def test_what_does_not_fit_is_told_of_the_zero_that_was_asked_for() -> None:
+    """Of states a quarter on each of four devices with ZeRO 3, whole ones with ZeRO 0; what is kept is of the word asked for."""
+    problem = small(4, 4, 4, gib=0.05)
+    words = {}
+    for zero in (0, 3):
+        for word in ("none", "attention"):
+            request = Request(stages=1, recompute=word, options={"zero": str(zero), "tensor": "1", "context": "1"})
+            with pytest.raises(
+                InfeasiblePlanError, match=rf"of a device with ZeRO {zero}, and what it keeps"
+            ) as raised:
+                make_plan("large", problem, request)
+            words[zero, word] = str(raised.value)
+            assert ("with recomputation 'attention'" in words[zero, word]) == (word == "attention")
+    state = float(LayerCosts(problem).parameters.sum()) * problem.state_bytes / 2**30
+    assert f"take at least {state:.4g} GiB" in words[0, "attention"]
+    assert f"take at least {state / 4:.4g} GiB" in words[3, "attention"]
