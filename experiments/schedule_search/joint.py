@@ -48,7 +48,7 @@ def _eight(memory_bytes: float) -> Cluster:
 
 
 BASELINES = {
-    "even 1F1B": ("uniform", Request(schedule="1f1b")),
+    "even 1F1B": ("uniform", Request(schedule="1f1b", stages=8)),
     "tuned interleaved": ("pipeline-data", Request(schedule="interleaved-1f1b", stages=16)),
 }
 """What the joint search is compared with: their micro-batches are searched, the cuts of the second, too."""

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from hardware_profiles import load_cluster
-from planners import Request, make_plan
+from planners import fastest_cuts, straight_costs
 from simulator import (
+    LayerCosts,
     OpKind,
     OpSeconds,
     Plan,
@@ -20,6 +21,7 @@ from simulator import (
     load_workload,
     lower,
     simulate,
+    stages_from_cuts,
 )
 from simulator.engines import reference as engine
 
@@ -57,8 +59,11 @@ def cluster_problem(
 
 
 def balanced_stages(problem: Problem) -> tuple[Stage, ...]:
-    """One partition for every method: stages balanced by the greedy planner for four micro-batches, one device each."""
-    return make_plan("greedy", problem, Request(schedule="1f1b", microbatches=4)).plan.stages
+    """One partition for every method: stages and transfers balanced for four micro-batches, one device each."""
+    devices = range(min(len(problem.cluster.devices), len(problem.workload)))
+    tables = straight_costs(LayerCosts(problem), devices, -(-problem.batch // 4), alternating=True)
+    cuts = fastest_cuts(tables, 4)[0][1]
+    return stages_from_cuts(cuts, len(problem.workload), [(device,) for device in devices])
 
 
 def data_parallel_plan(problem: Problem) -> Plan:

@@ -3,7 +3,8 @@
 The search, as the reference notes reconstruct it:
 1. for every number of micro-batches, the inter-layer partition with the fastest slowest stage (`minimax_cuts`, `filled_cuts`);
 2. where a cut's transfer takes longer than a stage's forward, the same over coarse layers (`coarse_points`); and where layers do
-   not stream, the partition that weighs stages and transfers together, which all planners share (`fastest_cuts`);
+   not stream, the fastest pipeline of any number of stages, its cuts and micro-batches searched together, which all planners
+   share (`fastest_straight`); where they stream, moves of one cut while replays become faster;
 3. for every schedule that the hardware can run: 1F1B-AS and FBP-AS on boards that stream, 1F1B-SNO where transfers block, 1F1B-SO
    and 1F1B (SNO's order and memory, but overlapped) where they do not, the best number of micro-batches; where none fits, the
    fullest stage hands layers to a neighbour at the least cost;
@@ -24,9 +25,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.minimax_cuts import balanced_cuts, coarse_points, ideal_stage_seconds
-from planners.partitioning.partition_costs import straight_costs
+from planners.partitioning.straight_search import Shape, fastest_straight
 from planners.partitioning.tight_memory import tight_plan
 from planners.pipedream.partitioner import partition
 from planners.pipedream.planner import PipeDreamFlush, cluster_views, place_stages, problem_table, without_levels
@@ -44,6 +44,9 @@ PARTITIONS = ("inter-layer", "coarse-grained", "stages and transfers")
 """How a pipeline of whole layers, one device a stage, is cut."""
 
 STREAMED = ("1f1b-as", "fbp-as")
+MOVED = 4
+"""Partitions of boards that stream, of each schedule, whose cuts are moved."""
+
 CONFIRMED = 4
 """Plans of the ranking that are replayed on the reference engine."""
 
@@ -210,9 +213,10 @@ class _Explorer:
 
     def pipelines(self, partitions: Sequence[tuple[Stage, ...]]) -> Iterator[Candidate]:
         """The best micro-batches of every schedule x partition, PipeDream's `partitions` among them."""
+        yield from self._moved() if streams(self.problem) else self._straight()
         for origin, order in self._orders():
             counts = microbatch_counts(self.problem, self.request, len(order))
-            for rule in PARTITIONS:
+            for rule in PARTITIONS[:2]:
                 cut = [(count, cuts) for count in counts if (cuts := self.cuts(order, count, rule)) is not None]
                 for schedule in schedules(self.problem, self.request) if cut else ():
                     plans = [
@@ -225,6 +229,57 @@ class _Explorer:
                 sizes = [equal_microbatches(self.problem.batch, count) for count in counts]
                 plans = [Plan(self.name, schedule, stages, one) for one in sizes]
                 yield self._candidate("PipeDream's partition", closest_to_fit(plans, self.evaluate))
+
+    def _straight(self) -> Iterator[Candidate]:
+        """Of each schedule the fastest pipeline whose stages and transfers are weighed with its micro-batches and stages."""
+        for schedule in schedules(self.problem, self.request):
+            shapes = (
+                Shape(schedule, devices, count)
+                for _, order in self._orders()
+                for devices in (order[:stages] for stages in range(len(order), 0, -1))
+                if self.request.stages in (None, len(devices))
+                for count in microbatch_counts(self.problem, self.request, len(devices))
+            )
+            plan = fastest_straight(self.name, self.evaluate, shapes)
+            if plan is not None:
+                yield self._candidate(PARTITIONS[2], plan)
+
+    def _moved(self) -> Iterator[Candidate]:
+        """Of each schedule the best of MOVED partitions after moves of one cut: for boards that stream, whose stages
+        are no sum of layers.
+        """
+        for schedule in schedules(self.problem, self.request):
+            begun = {
+                straight_plan(self.name, self.problem, schedule, cuts, order, count)
+                for _, order in self._orders()
+                for count in microbatch_counts(self.problem, self.request, len(order))
+                if (cuts := self.cuts(order, count, "inter-layer")) is not None
+            }
+            first = sorted(begun, key=lambda one: (self.evaluate(one).key, one.notation, len(one.microbatches)))[:MOVED]
+            moved = min(map(self._after_moves, first), key=lambda one: self.evaluate(one).key)
+            yield self._candidate(PARTITIONS[0], moved)
+
+    def _after_moves(self, plan: Plan) -> Plan:
+        """A pipeline after the best moves of one cut anywhere between its neighbours, while replays become faster."""
+        devices, count = [stage.devices[0] for stage in plan.stages], len(plan.microbatches)
+        while True:
+            bounds = [0, *(stage.layers[0] for stage in plan.stages[1:]), len(self.problem.workload)]
+            tried = [
+                straight_plan(
+                    self.name,
+                    self.problem,
+                    plan.schedule,
+                    [*bounds[1:place], to, *bounds[place + 1 : -1]],
+                    devices,
+                    count,
+                )
+                for place in range(1, len(bounds) - 1)
+                for to in range(bounds[place - 1] + 1, bounds[place + 1])
+            ]
+            better = min(tried, key=lambda one: self.evaluate(one).key, default=plan)
+            if self.evaluate(better).key >= self.evaluate(plan).key:
+                return plan
+            plan = better
 
     def _tight(self) -> Iterator[Candidate]:
         """Pipelines that fit, whatever their balance."""
@@ -258,14 +313,17 @@ class _Explorer:
     def _orders(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Devices of the stages: in the cluster's order, from its other end where devices differ, and on some of them only."""
         choices = device_choices(self.problem, self.evaluate.layer_costs)
+        several = len(choices) > 1
+        if streams(self.problem) and self.request.stages is None:  # fewer boards, too, are an order of their own
+            choices = tuple(order[:count] for order in choices for count in range(len(order), 0, -1))
         for devices in choices:
             label = "" if devices == choices[0] else f", {len(devices)} devices"
             yield label, stage_devices(self.problem, "1f1b", self.request, devices)
-            if len(choices) > 1:
+            if several:
                 yield f"{label}, reversed", stage_devices(self.problem, "1f1b", self.request, devices[::-1])
 
     def cuts(self, devices: tuple[int, ...], count: int, rule: str) -> list[int] | None:
-        """Cuts by one of PARTITIONS; None where it is not called for, or cuts as the inter-layer partition does."""
+        """Cuts by one of the first two of PARTITIONS; None where that is not called for, or cuts as the first one does."""
         problem, stages, costs = self.problem, len(devices), self.evaluate.layer_costs
         layers, samples = len(problem.workload), -(-problem.batch // count)
         cuts = balanced_cuts(costs, range(layers + 1), devices, samples)
@@ -273,17 +331,11 @@ class _Explorer:
             return cuts
         if stages == 1:
             return None
-        if rule == "coarse-grained":
-            transfers = self.transfer_seconds(devices, samples)
-            allowed = self.forward_seconds(devices, samples)
-            if max(transfers[cut] for cut in cuts) <= allowed:
-                return None
-            other = balanced_cuts(costs, coarse_points(transfers, stages, allowed), devices, samples)
-        else:
-            if any(costs.streams(device) for device in devices):
-                return None
-            found = fastest_cuts(straight_costs(costs, devices, samples, alternating=True), count)
-            other = list(found[0][1])
+        transfers = self.transfer_seconds(devices, samples)
+        allowed = self.forward_seconds(devices, samples)
+        if max(transfers[cut] for cut in cuts) <= allowed:
+            return None
+        other = balanced_cuts(costs, coarse_points(transfers, stages, allowed), devices, samples)
         return None if other == cuts else other
 
     def forward_seconds(self, devices: Sequence[int], samples: int) -> float:

@@ -30,6 +30,9 @@ from simulator import (
 CHUNKS = 2
 """Stages a device of a plan for a looped or interleaved schedule, where the network has layers enough."""
 
+FEW_SAMPLES = 16
+"""Samples of a batch up to which every number of micro-batches is worth a replay."""
+
 MOST_OPS = 2**22
 """Forwards and backwards of a plan at most that a search tries: it replays many, and its last ones on SimPy."""
 
@@ -199,7 +202,8 @@ def least_microbatches(schedule: str | None, stages: int) -> int:
 
 
 def microbatch_counts(problem: Problem, request: Request, devices: int) -> tuple[int, ...]:
-    """Numbers of micro-batches worth a replay, rising: the requested one, else powers of two, and these times the devices.
+    """Numbers of micro-batches worth a replay, rising: the requested one, else powers of two, and these times the devices; all of
+    a batch of few samples.
 
     A schedule made for at least as many micro-batches as stages (2BW) gets no fewer than `devices`.
     Raises ValueError if more micro-batches are requested than the batch has samples, InfeasiblePlanError if fewer than such a
@@ -221,6 +225,7 @@ def microbatch_counts(problem: Problem, request: Request, devices: int) -> tuple
         return (request.microbatches,)
     powers = [2**power for power in range(batch.bit_length())]
     counts = {*powers, *(power * devices for power in powers if power * devices <= batch), batch}
+    counts |= set(range(1, batch + 1)) if batch <= FEW_SAMPLES else set()
     most = MOST_OPS // (2 * devices * (request.slices or 1))
     return tuple(sorted(count for count in counts if least <= count <= max(most, least)))
 

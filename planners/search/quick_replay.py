@@ -37,16 +37,18 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _FORWARD, _WEIGHT = int(OpKind.FORWARD), int(OpKind.WEIGHT_GRADIENT)
-_KINDS = OpKind.FORWARD, OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT
-_BACK = OpKind.BACKWARD, OpKind.INPUT_GRADIENT
-_PHASES: dict[OpKind, Phase] = {
+KINDS = OpKind.FORWARD, OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT
+BACK = OpKind.BACKWARD, OpKind.INPUT_GRADIENT
+PHASES: dict[OpKind, Phase] = {
     OpKind.FORWARD: "forward",
     OpKind.BACKWARD: "backward",
     OpKind.INPUT_GRADIENT: "input_gradient",
     OpKind.WEIGHT_GRADIENT: "weight_gradient",
 }
-_ROW = np.full(1 + max(map(int, _KINDS)), -1)
-_ROW[list(map(int, _KINDS))] = range(len(_KINDS))
+ROWS = np.full(1 + max(map(int, KINDS)), -1)
+ROWS[list(map(int, KINDS))] = range(len(KINDS))
+
+"""Row of each kind of op among KINDS, -1 for others."""
 
 KEPT = 64
 """Orders of schedules that are kept for the next plans."""
@@ -66,9 +68,17 @@ class Seconds(NamedTuple):
 
 
 @lru_cache(maxsize=KEPT)
-def _order(name: str, stages: int, microbatches: int, options: tuple[tuple[str, int | str], ...]) -> Schedule:
+def order_of(name: str, stages: int, microbatches: int, options: tuple[tuple[str, int | str], ...]) -> Schedule:
     """The ops of a family's schedule."""
     return build_schedule(name, stages, microbatches, **dict(options))
+
+
+def seconds_before(layers: LayerCosts, device: int, samples: int, phase: Phase, again: Recompute) -> Floats:
+    """Seconds of a pass of the layers before each cut, and of what runs forward again in it, float64 [layers + 1]."""
+    seconds = layers.seconds(device, samples, phase)
+    if again != "none":
+        seconds = seconds + layers.seconds(device, samples, "forward") * layers.runs_again(again)
+    return np.concatenate([[0.0], np.cumsum(seconds)])
 
 
 class QuickReplays:
@@ -92,11 +102,11 @@ class QuickReplays:
         ):
             return 0.0
         chunks = {"chunks": plan.chunks} if "chunks" in family.options else {}
-        order = _order(plan.schedule, len(plan.stages), len(plan.microbatches), (*chunks.items(), *plan.options))
+        order = order_of(plan.schedule, len(plan.stages), len(plan.microbatches), (*chunks.items(), *plan.options))
         costs = PlanCosts(self.problem, plan, self.layers)
         sizes, size_of = np.unique(np.array(plan.microbatches), return_inverse=True)
         seconds = self._seconds(costs, order, sizes)
-        done = _run(order.offsets, order.stage, order.kind, order.microbatch, size_of.astype(np.int64), seconds, _ROW)
+        done = _run(order.offsets, order.stage, order.kind, order.microbatch, size_of.astype(np.int64), seconds, ROWS)
         held = [costs.collectives(stage) for stage in range(len(plan.stages))]
         ended = max(
             _end(costs, stage, one, *ends) for stage, (one, ends) in enumerate(zip(held, done.tolist(), strict=True))
@@ -129,8 +139,8 @@ class QuickReplays:
         plan = costs.plan
         parts = [-(-sizes // count) for count in plan.replicas]
         there = set(np.unique(order.kind).tolist())
-        ops = np.zeros((len(_KINDS), len(parts), len(sizes)))
-        for row, kind in enumerate(_KINDS):
+        ops = np.zeros((len(KINDS), len(parts), len(sizes)))
+        for row, kind in enumerate(KINDS):
             for stage, part in enumerate(parts if int(kind) in there else ()):
                 ops[row, stage] = self._op_seconds(costs, kind, stage, part)
         occupied, delayed = np.zeros((2, 2, len(parts) - 1, len(sizes)))
@@ -144,26 +154,19 @@ class QuickReplays:
 
     def _op_seconds(self, costs: PlanCosts, kind: OpKind, stage: int, samples: Integers) -> Floats:
         """Seconds of a stage's op, by its samples; of whole layers on a device alone as the difference of two sums."""
-        held, again = costs.plan.stages[stage], costs.recomputation(stage) if kind in _BACK else "none"
+        held, again = costs.plan.stages[stage], costs.recomputation(stage) if kind in BACK else "none"
         device, (begin, end) = held.devices[0], (held.layers[0], held.layers[-1] + 1)
         if held.degrees or costs.plan.zero or self.layers.streams(device) or end - begin != len(held.layers):
             seconds = costs.seconds(kind, stage, 0, samples)
             return seconds if again == "none" else seconds + costs.seconds(OpKind.RECOMPUTE, stage, 0, samples)
         found = []
         for size in samples.tolist():
-            before = self._seconds_before(device, size, _PHASES[kind], again)
-            found.append(before[end] - before[begin] + self.layers.pass_seconds(device, _PHASES[kind]))
+            key = self.layers.kind_of_device(device), size, PHASES[kind], again
+            if key not in self._before:
+                self._before[key] = seconds_before(self.layers, device, size, PHASES[kind], again)
+            before = self._before[key]
+            found.append(before[end] - before[begin] + self.layers.pass_seconds(device, PHASES[kind]))
         return np.array(found)
-
-    def _seconds_before(self, device: int, samples: int, phase: Phase, again: Recompute) -> Floats:
-        """Seconds of a pass of the layers before each cut, and of what runs forward again in it, float64 [layers + 1]."""
-        key = self.layers.kind_of_device(device), samples, phase, again
-        if key not in self._before:
-            seconds = self.layers.seconds(device, samples, phase)
-            if again != "none":
-                seconds = seconds + self.layers.seconds(device, samples, "forward") * self.layers.runs_again(again)
-            self._before[key] = np.concatenate([[0.0], np.cumsum(seconds)])
-        return self._before[key]
 
     def _link(self, costs: PlanCosts, source: int, target: int) -> tuple[float, float, float]:
         """Latency and bytes a second of a transfer between two stages, and seconds a byte for which all of a micro-batch's keep
@@ -195,6 +198,78 @@ def _end(costs: PlanCosts, stage: int, held: StageCollectives, began: float, end
         reduced = ended + held.units[0].scatter
     update = float(costs.seconds(OpKind.UPDATE, stage, 0, np.zeros(1, dtype=np.int64))[0])
     return max(free, reduced) + update + (held.update_gather.seconds if held.update_gather else 0.0)
+
+
+class StraightSeconds(NamedTuple):
+    """What decides how long pipelines with one device a stage take, whatever their cuts; K sizes, D kinds of device.
+
+    before: float64 [kinds, D, K, layers + 1]; seconds of the ops of the layers before each cut; beside: float64 [kinds, D]
+    kind: int64 [S]; of the device of each stage
+    crossing: float64 [K, layers + 1]; bytes of a micro-batch at each cut
+    latency, byte_seconds: float64 [2, S - 1]; of each link, down and up; contended: whether transfers occupy it
+    updates: float64 [D, layers + 1]; seconds of the update of the layers before each cut, at least
+    furthest: int64 [S, layers + 1]; the last layer before which a stage that begins at a layer may end
+    """
+
+    before: Floats
+    beside: Floats
+    kind: Integers
+    crossing: Floats
+    latency: Floats
+    byte_seconds: Floats
+    contended: bool
+    updates: Floats
+    furthest: Integers
+
+
+@kernel()
+def replay_cuts(
+    offsets: Integers,
+    stage: NDArray[np.int32],
+    kind: NDArray[np.int8],
+    microbatch: NDArray[np.int32],
+    size_of: Integers,
+    costs: StraightSeconds,
+    row_of: Integers,
+    cuts: Integers,
+) -> Floats:
+    """Quick replays of partitions, float64 [partitions]; inf where a stage has no layer or ends too late.
+
+    cuts: int64 [partitions, stages - 1]; size_of, row_of: as of `_run`
+    """
+    kinds, _, sizes, places = costs.before.shape
+    stages, found = len(costs.kind), np.full(len(cuts), np.inf)
+    ops, occupied, delayed = (
+        np.zeros((kinds, stages, sizes)),
+        np.zeros((2, max(stages - 1, 0), sizes)),
+        np.zeros((2, max(stages - 1, 0), sizes)),
+    )
+    for number in range(len(cuts)):
+        begin, possible = 0, True
+        for s in range(stages):
+            end = cuts[number, s] if s < stages - 1 else places - 1
+            if not begin < end <= costs.furthest[s, begin]:
+                possible = False
+                break
+            for size in range(sizes):
+                for row in range(kinds):
+                    sums = costs.before[row, costs.kind[s], size]
+                    ops[row, s, size] = sums[end] - sums[begin] + costs.beside[row, costs.kind[s]]
+                for way in range(2 if s < stages - 1 else 0):
+                    lasting = costs.crossing[size, end] * costs.byte_seconds[way, s]
+                    occupied[way, s, size] = lasting if costs.contended else 0.0
+                    delayed[way, s, size] = costs.latency[way, s] + lasting
+            begin = end
+        if not possible:
+            continue
+        done = _run(offsets, stage, kind, microbatch, size_of, Seconds(ops, occupied, delayed), row_of)
+        begin, latest = 0, 0.0
+        for s in range(stages):
+            end = cuts[number, s] if s < stages - 1 else places - 1
+            update = costs.updates[costs.kind[s], end] - costs.updates[costs.kind[s], begin]
+            latest, begin = max(latest, done[s, 2] + update), end
+        found[number] = latest
+    return found
 
 
 @kernel()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
@@ -12,6 +12,7 @@ import numpy as np
 
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import straight_costs
+from planners.partitioning.straight_search import Shape, fastest_straight
 from planners.partitioning.tight_memory import tight_plan
 from planners.search.candidates import (
     closest_to_fit,
@@ -67,25 +68,24 @@ class DataParallel:
 
 @dataclass(frozen=True, slots=True)
 class UniformLayers:
-    """As many stages as devices, with equal numbers of layers (the first stages one more): GPipe without its partitioner.
+    """Stages with equal numbers of layers (the first stages one more), each on its own device: GPipe without its partitioner.
 
-    Without a requested schedule: GPipe, or, where no number of micro-batches fits, 1F1B, which keeps fewer activations.
+    Stages, as many as devices or fewer, and micro-batches are searched; without a requested schedule GPipe and 1F1B, which keeps
+    fewer activations, are.
     """
 
     request: Request = field(default_factory=Request)
     name: str = "uniform"
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
-        """The best number of micro-batches for that partition; InfeasiblePlanError if none fits."""
-        closest: list[Plan] = []
+        """The best numbers of stages and micro-batches; InfeasiblePlanError if none fits."""
+        best = _quickest(self.name, problem, self.request, evaluate, partial(uniform_cuts, len(problem.workload)))
+        return best or fitting(self.name, _fastest(self._plans(problem, evaluate), evaluate), evaluate)
+
+    def _plans(self, problem: Problem, evaluate: Evaluator) -> Iterator[Plan]:
         for schedule in _schedules(self.request):
-            choices = _device_lists(problem, self.request, schedule, evaluate)
-            closest.append(
-                _fastest((self._best_count(problem, evaluate, schedule, devices) for devices in choices), evaluate)
-            )
-            if evaluate(closest[-1]).fits:
-                return closest[-1]
-        return fitting(self.name, _fastest(closest, evaluate), evaluate)
+            for devices in _device_lists(problem, self.request, schedule, evaluate):
+                yield self._best_count(problem, evaluate, schedule, devices)
 
     def _best_count(self, problem: Problem, evaluate: Evaluator, schedule: str, devices: tuple[int, ...]) -> Plan:
         """The number of micro-batches with which these stages, one of each device of `devices`, are fastest."""
@@ -101,11 +101,11 @@ class UniformLayers:
 
 @dataclass(frozen=True, slots=True)
 class GreedyBalance:
-    """As many stages as devices, each on its own device, balanced by the seconds of stages and transfers.
+    """Stages each on its own device, balanced by the seconds of stages and transfers.
 
-    No replicas. Every number of micro-batches gets the cuts of the partition search that planners share (see `promising_cuts`);
-    replays choose among these, the choices of devices and, without a requested schedule, GPipe and 1F1B: the name is older than
-    that search. Where nothing fits: the cuts that memory permits.
+    No replicas. Stages, as many as devices or fewer, cuts and micro-batches are searched together (`fastest_straight`), over the
+    choices of devices and, without a requested schedule, GPipe and 1F1B: the name is older than that search. Where nothing fits:
+    the cuts that memory permits.
     """
 
     request: Request = field(default_factory=Request)
@@ -113,6 +113,9 @@ class GreedyBalance:
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The fastest plan, schedule and number of micro-batches included; InfeasiblePlanError if nothing fits."""
+        best = _quickest(self.name, problem, self.request, evaluate)
+        if best is not None:
+            return best
         best = _fastest(self._plans(problem, evaluate), evaluate)
         if not evaluate(best).fits and self.request.slices is None:
             best = self._tight(problem, evaluate) or best
@@ -144,6 +147,25 @@ class GreedyBalance:
         return closest_to_fit(plans(), evaluate)
 
 
+def _quickest(
+    name: str,
+    problem: Problem,
+    request: Request,
+    evaluate: Evaluator,
+    cuts_of: Callable[[int], Sequence[int]] | None = None,
+) -> Plan | None:
+    """The plan of `fastest_straight` among all that are asked for; None where it has none, and of slices of sequences."""
+    if request.slices is not None:
+        return None
+    shapes = (
+        Shape(schedule, devices, count)
+        for schedule in _schedules(request)
+        for devices in _device_lists(problem, request, schedule, evaluate)
+        for count in microbatch_counts(problem, request, len(set(devices)))
+    )
+    return fastest_straight(name, evaluate, shapes, cuts_of)
+
+
 def _fastest(plans: Iterable[Plan], evaluate: Evaluator) -> Plan:
     """The fastest plan that fits, else the one closest to it; the first of equals."""
     return min(plans, key=lambda plan: evaluate(plan).key)
@@ -152,11 +174,16 @@ def _fastest(plans: Iterable[Plan], evaluate: Evaluator) -> Plan:
 def _device_lists(
     problem: Problem, request: Request, schedule: str, evaluate: Evaluator
 ) -> tuple[tuple[int, ...], ...]:
-    """The devices of the stages, for each choice of devices that holds the stages that are asked for."""
+    """The devices of the stages, for each choice of devices, and as many of them, that hold the stages that are asked for."""
     choices = device_choices(problem, evaluate.layer_costs)
     chunks = stages_per_device(problem, request, schedule)
-    roomy = [devices for devices in choices if len(devices) * chunks >= (request.stages or 1)]
-    return tuple(dict.fromkeys(stage_devices(problem, schedule, request, devices) for devices in roomy))
+    lists = [
+        stage_devices(problem, schedule, request, devices[:count])
+        for devices in choices
+        for count in range(len(devices), 0, -1)
+        if count * chunks >= (request.stages or 1)
+    ]
+    return tuple(devices for devices in dict.fromkeys(lists) if request.stages in (None, len(devices)))
 
 
 def _schedules(request: Request) -> tuple[str, ...]:

@@ -125,10 +125,11 @@ def test_of_equally_fast_plans_the_first_is_chosen() -> None:
 
 
 def test_numbers_of_microbatches() -> None:
-    """Powers of two, and these times the devices, up to the batch; no fewer than the schedule's weight versions need."""
+    """Powers of two, and these times the devices, up to the batch, all of few samples; no fewer than weight versions need."""
     problem = _problem(batch=13)
-    assert microbatch_counts(problem, Request(), 3) == (1, 2, 3, 4, 6, 8, 12, 13)
-    assert microbatch_counts(problem, Request(schedule="2bw"), 3) == (3, 4, 6, 8, 12, 13)
+    assert microbatch_counts(problem, Request(), 3) == tuple(range(1, 14))
+    assert microbatch_counts(problem, Request(schedule="2bw"), 3) == tuple(range(3, 14))
+    assert microbatch_counts(_problem(batch=17), Request(), 3) == (1, 2, 3, 4, 6, 8, 12, 16, 17)
     assert microbatch_counts(problem, Request(microbatches=5), 3) == (5,)
     assert (least_microbatches("2bw", 4), least_microbatches("gpipe", 4), least_microbatches(None, 4)) == (4, 1, 1)
     with pytest.raises(InfeasiblePlanError, match="needs at least 3 micro-batches, one a stage, got 2"):

@@ -1,0 +1,279 @@
+"""Straight search: the fastest pipeline with one device a stage, over schedules, devices, micro-batches and cuts together.
+
+Shapes (a schedule, a device of each stage, a number of micro-batches) come by seconds that none of their cuts undercuts; a shape
+is skipped once these are no faster than the best replay. Of its cuts, all are given a quick replay where they are few; else the
+partition search's, improved by moves of one cut or of a run of cuts. Those are replayed whose quick replays, which are never
+slower, are faster than the best replay so far: where all cuts are few, none that fits is faster than the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations, pairwise
+from math import comb, inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planners.partitioning.fastest_cuts import fastest_cuts
+from planners.partitioning.in_flight import most_in_flight
+from planners.partitioning.partition_costs import PartitionCosts, straight_costs
+from planners.search.candidates import straight_plan
+from planners.search.evaluator import Evaluator
+from planners.search.quick_replay import (
+    BACK,
+    KINDS,
+    PHASES,
+    ROWS,
+    StraightSeconds,
+    order_of,
+    replay_cuts,
+    seconds_before,
+)
+from simulator import SLACK, Plan, Schedule, equal_microbatches, schedule_families
+
+Cuts = NDArray[np.int64]
+"""Layers before each boundary, int64 [partitions, stages - 1]."""
+
+FEW_CUTS = 8192
+"""Partitions up to which all of a shape get a quick replay, and as many ops together in units of OPS."""
+
+OPS = 512
+"""Forwards and backwards of a partition for which FEW_CUTS are few: of longer ones fewer are."""
+
+STEPS = (1, 2, 4, 8)
+"""Layers by which a move shifts cuts."""
+
+MOST_ROUNDS = 40
+"""Rounds of moves of one shape at most; each takes the best move."""
+
+PROMISING = 1.1
+"""Cuts are moved where their quick replay takes less than this many times the best replay."""
+
+REPLAYED = 64
+"""Partitions of a shape that are replayed at most."""
+
+BESIDE = 32
+"""Numbers of micro-batches beside the best one that are tried in the end."""
+
+WHOLE_BACKWARDS = ("gpipe", "1f1b", "eager-1f1b", "1f1b-so", "1f1b-sno")
+"""Schedules that end on each device with a backward that the devices before it wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """All of a pipeline but its cuts.
+
+    devices: of each stage
+    """
+
+    schedule: str
+    devices: tuple[int, ...]
+    microbatches: int
+
+
+def fastest_straight(
+    planner: str, evaluate: Evaluator, shapes: Iterable[Shape], cuts_of: Callable[[int], Sequence[int]] | None = None
+) -> Plan | None:
+    """The fastest plan of these shapes that is found to fit; None where none is, and of devices whose layers stream.
+
+    cuts_of: the only cuts of so many stages; default: they are searched
+    """
+    best: tuple[float, Plan | None, Shape | None] = inf, None, None
+
+    def search(among: Iterable[Shape]) -> None:
+        nonlocal best
+        searches = [_Cuts(evaluate, shape, cuts_of) for shape in dict.fromkeys(among)]
+        for least, _, one in sorted((one.least_seconds(), number, one) for number, one in enumerate(searches)):
+            if least >= best[0]:
+                break
+            for seconds, cuts in one.ranked(best[0]):
+                if seconds >= best[0]:
+                    break
+                plan = one.plan(planner, cuts)
+                score = evaluate(plan)
+                if score.fits and score.iteration_seconds < best[0]:
+                    best = score.iteration_seconds, plan, one.shape
+
+    known = list(shapes)
+    search(known)
+    if best[2] is not None:
+        search(_beside(evaluate.problem.batch, best[2], known))
+    if best[1] is None or best[2] is None or cuts_of is not None:
+        return best[1]
+    return _Cuts(evaluate, best[2], None).replayed_moves(best[1])
+
+
+def _beside(batch: int, shape: Shape, known: Sequence[Shape]) -> Iterator[Shape]:
+    """The shape with the numbers of micro-batches between those before and behind its own that are known of it.
+
+    Of numbers with which the largest micro-batch has as many samples the least, which has no fewer than it must.
+    """
+    counts = sorted({one.microbatches for one in known if replace(one, microbatches=shape.microbatches) == shape})
+    place = counts.index(shape.microbatches)
+    fewest, most = counts[max(0, place - 1)], counts[min(len(counts) - 1, place + 1)]
+    sizes = range(-(-batch // most), -(-batch // fewest) + 1)
+    step = max(1, len(sizes) // BESIDE)
+    for size in sizes[::step]:
+        if fewest < (count := -(-batch // size)) < most:
+            yield replace(shape, microbatches=count)
+
+
+class _Cuts:
+    """The cuts of a shape."""
+
+    def __init__(self, evaluate: Evaluator, shape: Shape, cuts_of: Callable[[int], Sequence[int]] | None) -> None:
+        self.evaluate, self.problem, self.shape, self.cuts_of = evaluate, evaluate.problem, shape, cuts_of
+        self.costs, self.layers = evaluate.layer_costs, len(evaluate.problem.workload)
+        self.stages = len(shape.devices)
+
+    def plan(self, planner: str, cuts: Sequence[int]) -> Plan:
+        """The plan with these cuts."""
+        shape = self.shape
+        return straight_plan(planner, self.problem, shape.schedule, cuts, shape.devices, shape.microbatches)
+
+    def least_seconds(self) -> float:
+        """Seconds that no cuts undercut: m rounds of a device behind one round of all devices before it.
+
+        With devices as fast as the fastest, of which each has t[d] seconds of a micro-batch, T >= t[0] + ... + t[d - 1] + m t[d]
+        for every d, which is least where all are equal: T = w / (1 - (1 - 1/m)^n), w the seconds of the whole network. Where
+        weight gradients are ops of their own, or devices hold several stages, only m rounds of the slowest device are sure.
+        """
+        shape = self.shape
+        ranks, count = len(set(shape.devices)), shape.microbatches
+        if any(map(self.costs.streams, shape.devices)):
+            return 0.0
+        kinds = {self.costs.kind_of_device(device): device for device in shape.devices}.values()
+        samples = self.problem.batch // count
+        whole = min(float(self.costs.round_trip_seconds(device, samples).sum()) for device in kinds)
+        in_turn = ranks == self.stages and shape.schedule in WHOLE_BACKWARDS
+        share = 1.0 - (1.0 - 1.0 / count) ** ranks if in_turn else min(1.0, ranks / count)
+        return whole / share * (1.0 - SLACK)
+
+    def ranked(self, best: float) -> Iterator[tuple[float, tuple[int, ...]]]:
+        """Cuts worth a replay with the seconds of their quick replays, fastest first; best: of replays so far."""
+        if any(map(self.costs.streams, self.shape.devices)):
+            return iter(())
+        if self.cuts_of is not None:
+            every = np.array([self.cuts_of(self.stages)], dtype=np.int64).reshape(1, -1)
+        elif self._few():
+            chosen = list(combinations(range(1, self.layers), self.stages - 1))
+            every = np.array(chosen, dtype=np.int64).reshape(len(chosen), -1)
+        else:
+            every = self._improved(best)
+        seconds = self.quick(every) if len(every) else np.zeros(0)
+        first = np.argsort(seconds, kind="stable")[:REPLAYED]
+        return ((float(seconds[one]), tuple(every[one].tolist())) for one in first if seconds[one] < inf)
+
+    def _few(self) -> bool:
+        ops = 2 * self.stages * self.shape.microbatches
+        return comb(self.layers - 1, self.stages - 1) * max(1.0, ops / OPS) <= FEW_CUTS
+
+    def _improved(self, best: float) -> Cuts:
+        """The partition search's cuts, those that moves lead to, and the last moves that were tried."""
+        chunks = self.stages // len(set(self.shape.devices))
+        found = fastest_cuts(self._partition_costs, self.shape.microbatches * chunks)
+        if not found:
+            return np.zeros((0, self.stages - 1), dtype=np.int64)
+        size, more = divmod(self.layers, self.stages)
+        even = [size * stage + min(stage, more) for stage in range(1, self.stages)]
+        begun = np.array([found[0][1], even], dtype=np.int64).reshape(2, -1)
+        cuts = begun[np.argsort(self.quick(begun), kind="stable")]
+        seconds = float(self.quick(cuts[:1])[0])
+        if seconds >= PROMISING * best:
+            return cuts
+        for _ in range(MOST_ROUNDS):
+            moved = np.vstack([cuts[:1], self._moves(cuts[0])])
+            every = self.quick(moved)
+            cuts = moved[np.argsort(every, kind="stable")]
+            if every.min() >= seconds * (1.0 - SLACK):
+                break
+            seconds = float(every.min())
+        return cuts
+
+    def replayed_moves(self, plan: Plan) -> Plan:
+        """A plan of this shape after moves that make its replay faster: quick replays do not know links that others share."""
+        for _ in range(MOST_ROUNDS):
+            best = evaluated = self.evaluate(plan).iteration_seconds
+            cuts = np.array([stage.layers[0] for stage in plan.stages[1:]], dtype=np.int64)
+            moved = self._moves(cuts)
+            seconds = self.quick(moved) if len(moved) else np.zeros(0)
+            for one in np.argsort(seconds, kind="stable")[:REPLAYED].tolist():
+                if seconds[one] >= best:
+                    break
+                other = self.plan(plan.planner, moved[one].tolist())
+                score = self.evaluate(other)
+                if score.fits and score.iteration_seconds < best:
+                    plan, best = other, score.iteration_seconds
+            if best == evaluated:
+                break
+        return plan
+
+    def _moves(self, cuts: Cuts) -> Cuts:
+        """One cut shifted by STEPS, or a run of them by a layer, either way."""
+        boundaries, shifts = len(cuts), list[Cuts]()
+        for first in range(boundaries):
+            for last in range(first, boundaries):
+                run = np.arange(boundaries)
+                chosen = ((run >= first) & (run <= last)).astype(np.int64)
+                shifts += [sign * step * chosen for step in (STEPS if first == last else STEPS[:1]) for sign in (-1, 1)]
+        return cuts + np.array(shifts, dtype=np.int64).reshape(len(shifts), boundaries)
+
+    def quick(self, cuts: Cuts) -> NDArray[np.float64]:
+        """Seconds of the quick replays of partitions, float64 [partitions]; inf for those that cannot be, or do not fit."""
+        order, size_of = self._order, np.unique(self._sizes, return_inverse=True)[1].astype(np.int64)
+        columns = order.offsets, order.stage, order.kind, order.microbatch, size_of
+        return np.asarray(replay_cuts(*columns, self._seconds, ROWS, cuts)) * (1.0 - SLACK)
+
+    @cached_property
+    def _sizes(self) -> NDArray[np.int64]:
+        return np.array(equal_microbatches(self.problem.batch, self.shape.microbatches), dtype=np.int64)
+
+    @cached_property
+    def _order(self) -> Schedule:
+        chunks = self.stages // len(set(self.shape.devices))
+        own = {"chunks": chunks} if "chunks" in schedule_families()[self.shape.schedule].options else {}
+        return order_of(self.shape.schedule, self.stages, self.shape.microbatches, tuple(own.items()))
+
+    @cached_property
+    def _partition_costs(self) -> PartitionCosts:
+        samples = int(self._sizes[0])
+        held = (most_in_flight(self._order) * samples).tolist()
+        return straight_costs(self.costs, self.shape.devices, samples, alternating=True, in_flight=held)
+
+    @cached_property
+    def _seconds(self) -> StraightSeconds:
+        """The tables of the quick replays."""
+        costs, devices, problem = self.costs, self.shape.devices, self.problem
+        kinds = [costs.kind_of_device(device) for device in devices]
+        distinct = sorted(set(kinds))
+        alike = [costs.first_of_kind(kind) for kind in distinct]
+        sizes = np.unique(self._sizes).tolist()
+        again = problem.recompute
+        before = [
+            [
+                [seconds_before(costs, device, size, PHASES[kind], again if kind in BACK else "none") for size in sizes]
+                for device in alike
+            ]
+            for kind in KINDS
+        ]
+        ways = [(*problem.cluster.point_to_point(*pair),) for pair in pairwise(devices)]
+        back = [(*problem.cluster.point_to_point(far, near),) for near, far in pairwise(devices)]
+        links = np.array([ways, back], dtype=np.float64).reshape(2, -1, 2)
+        elements = np.concatenate([[0.0], np.cumsum(costs.parameters)])
+        updates = [elements * (costs.update_seconds(one, elements[-1]) / max(elements[-1], 1.0)) for one in alike]
+        sublinear = [problem.cluster.devices[one].sublinear for one in alike]
+        furthest = self._partition_costs.furthest
+        return StraightSeconds(
+            before=np.array(before),
+            beside=np.array([[costs.pass_seconds(device, PHASES[kind]) for device in alike] for kind in KINDS]),
+            kind=np.array([distinct.index(kind) for kind in kinds], dtype=np.int64),
+            crossing=np.array([costs.cut_bytes * size for size in sizes]),
+            latency=np.ascontiguousarray(links[:, :, 0]),
+            byte_seconds=np.ascontiguousarray(1.0 / links[:, :, 1]),
+            contended=bool(problem.contention),
+            updates=np.array(updates) * np.array(sublinear)[:, None],
+            furthest=np.ascontiguousarray(furthest, dtype=np.int64),
+        )
