@@ -58,7 +58,7 @@ class ScheduleFamily:
     options: names of the keyword options that `build` takes: `chunks` (stages a device), `microbatch_group_size` (micro-batches
         that pass a chunk before the next has its turn), `slices` (of the sequences of a micro-batch), `replicas` (devices of each
         stage), `replica_updates` (one of REPLICA_UPDATES), `lanes` (how the lanes of a device divide it),
-        `microbatches_per_minibatch` (micro-batches an update)
+        `microbatches_per_minibatch` (micro-batches an update), `op_seconds` (that the order is made for)
     flush: every mini-batch ends with a flush and one update
     communications: the modes of `simulator.lowering.lower` that the family is defined for; () for every one. Costs given as
         numbers take the first by default, a plan the problem's own mode if it is among them and else the last
@@ -175,13 +175,22 @@ SCHEDULES: dict[str, ScheduleFamily] = {
     "zb-h1": ScheduleFamily(zb_h1, "1F1B in its memory, weight gradients put off into the bubbles (ZB-H1)"),
     "zb-h2": ScheduleFamily(zb_h2, "about twice the warm-up, weight gradients put off: no bubbles (ZB-H2)"),
     "zb-v": ScheduleFamily(
-        zb_v, "two stages a device in a V, weight gradients put off: no bubbles (ZB-V)", placement="v"
+        zb_v,
+        "two stages a device in a V, weight gradients put off: no bubbles (ZB-V)",
+        ("op_seconds",),
+        placement="v",
     ),
     "v-half": ScheduleFamily(
-        v_half, "two stages a device in a V, about half of ZB-V's activations (V-Half)", placement="v"
+        v_half,
+        "two stages a device in a V, about half of ZB-V's activations (V-Half)",
+        ("op_seconds",),
+        placement="v",
     ),
     "v-min": ScheduleFamily(
-        v_min, "two stages a device in a V, about a third of ZB-V's activations (V-Min)", placement="v"
+        v_min,
+        "two stages a device in a V, about a third of ZB-V's activations (V-Min)",
+        ("op_seconds",),
+        placement="v",
     ),
     "pipedream": ScheduleFamily(
         pipedream, "1F1B without flush, an update after every backward", flush=False, copies="problem"

@@ -15,7 +15,8 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.schedules.schedule import Schedule
-from simulator.schedules.v_shaped import from_letters, v_devices
+from simulator.schedules.timed_v import OpSecondsOption
+from simulator.schedules.v_shaped import made_for, v_devices
 
 Block = list[tuple[int, int, int, int]]
 """Slots of the passes F f i I of the first micro-batch on each device."""
@@ -30,9 +31,10 @@ PASSES = np.frombuffer(b"FfiIwW", dtype=np.uint8)
 """Letters of the passes, as squeezed blocks number them."""
 
 
-def v_half(stages: int, microbatches: int) -> Schedule:
+def v_half(stages: int, microbatches: int, op_seconds: OpSecondsOption = ()) -> Schedule:
     """V-Half: at most (p+2)//2 micro-batches of both stages of a device, on p devices.
 
+    op_seconds: F, I, W of a stage, and of a transfer, that weight gradients are placed for
     Unit chunks, m >= 2p: 6m + 3p-7 for an even p of at least 4, 6m + 3p-4 for an odd one of at least 3.
     """
     devices = _block_devices("v-half", stages)
@@ -41,18 +43,21 @@ def v_half(stages: int, microbatches: int) -> Schedule:
         (2 * d, 3 * devices - d - 2, 3 * devices + pause + 2 * d - 1, 6 * devices + pause - d - 2)
         for d in range(devices)
     ]
-    return from_letters("v-half", stages, microbatches, repeated(block, microbatches, 2 * ((devices + 2) // 2)))
+    letters = repeated(block, microbatches, 2 * ((devices + 2) // 2))
+    return made_for("v-half", stages, microbatches, letters, op_seconds)
 
 
-def v_min(stages: int, microbatches: int) -> Schedule:
+def v_min(stages: int, microbatches: int, op_seconds: OpSecondsOption = ()) -> Schedule:
     """V-Min: at most (p+4)//3 micro-batches of both stages of a device, on p devices.
 
+    op_seconds: F, I, W of a stage, and of a transfer, that weight gradients are placed for
     Unit chunks, m >= 2p: 6m + 4p-5 for p of at least 4, or 6m + 4p-7 where that is a multiple of 3.
     """
     devices = _block_devices("v-min", stages)
     pause = 2 if devices % 3 == 0 else 0
     block = [(d, 2 * devices - d - 1, 2 * devices + pause + d, 4 * devices + pause - d - 1) for d in range(devices)]
-    return from_letters("v-min", stages, microbatches, repeated(block, microbatches, 2 * ((devices + 4) // 3)))
+    letters = repeated(block, microbatches, 2 * ((devices + 4) // 3))
+    return made_for("v-min", stages, microbatches, letters, op_seconds)
 
 
 def _block_devices(name: str, stages: int) -> int:

@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from simulator.schedules.ops import BACKWARD_KINDS, LETTERS, OpKind
 from simulator.schedules.schedule import Schedule, from_columns
+from simulator.schedules.timed_v import OpSecondsOption, timed
 
 
-def zb_v(stages: int, microbatches: int) -> Schedule:
+def zb_v(stages: int, microbatches: int, op_seconds: OpSecondsOption = ()) -> Schedule:
     """ZB-V (Qi et al. 2024, section 6), the order for equal F, I and W: no device idles between its first and its last op.
 
+    op_seconds: F, I, W of a stage, and of a transfer, that weight gradients are placed for
     p devices, unit chunks: 6m + p-1 for m >= 2p-1. A device holds at most p micro-batches of both its stages together.
     """
     devices = v_devices("zb-v", stages)
@@ -41,7 +43,26 @@ def zb_v(stages: int, microbatches: int) -> Schedule:
             + "W" * device
         )
 
-    return from_letters("zb-v", stages, microbatches, [letters(device) for device in range(devices)])
+    return made_for("zb-v", stages, microbatches, [letters(device) for device in range(devices)], op_seconds)
+
+
+def made_for(
+    name: str, stages: int, microbatches: int, devices: Sequence[str], op_seconds: Sequence[float]
+) -> Schedule:
+    """A schedule from the letters of each device; with seconds, its weight gradients where these leave pauses."""
+    schedule = from_letters(name, stages, microbatches, devices)
+    if not op_seconds:
+        return schedule
+    letters = [_written(schedule, rank) for rank in range(schedule.ranks)]
+    return from_letters(name, stages, microbatches, timed(name, letters, op_seconds))
+
+
+def _written(schedule: Schedule, rank: int) -> str:
+    """The letters of a device's ops."""
+    rows = slice(int(schedule.offsets[rank]), int(schedule.offsets[rank + 1]))
+    up, kind = schedule.stage[rows] >= schedule.stages // 2, schedule.kind[rows]
+    codes = np.array([ord(letter) for letter in LETTERS], dtype=np.uint8)[kind] + np.where(up, 32, 0).astype(np.uint8)
+    return codes.tobytes().decode("ascii")
 
 
 def v_devices(name: str, stages: int) -> int:

@@ -278,3 +278,48 @@ def test_plans_of_a_family_replay_alike_and_hold_what_they_say(name: str, chunks
     peaks = replayed(order).peak_in_flight()
     by_device = dict(zip(reference.timeline.devices(), reference.timeline.peak_in_flight(), strict=True))
     assert [by_device[device] for device in (2, 0, 1)] == peaks.tolist()
+
+
+# ---- made for seconds ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_v_that_is_made_for_seconds_is_never_slower_and_holds_no_more(seed: int) -> None:
+    """Than the same family's order of unit seconds; all ops once, on the same devices."""
+    rng = Random(seed)
+    name, p = V_SHAPED[seed % 3], rng.randint(1, 6)
+    m = rng.randint(1, 2 * p + 3)
+    seconds = (*(rng.randint(1, 20) for _ in range(3)), rng.choice((0.0, 0.5, 3.0)))
+    unit, timed = build_schedule(name, 2 * p, m), build_schedule(name, 2 * p, m, op_seconds=seconds)
+    check_schedule(timed)
+    assert timed.holders() == unit.holders()
+    before, after = (replayed(one, *seconds) for one in (unit, timed))
+    assert after.makespan_seconds <= before.makespan_seconds * (1 + 1e-12)
+    assert after.peak_in_flight().max() <= before.peak_in_flight().max()
+
+
+def test_fewer_micro_batches_than_devices_gain_most() -> None:
+    """F 18513, I 18086, W 9331, transfers 626 on 5 devices, 4 micro-batches: what zero-bubble's own generator takes."""
+    seconds = (18513, 18086, 9331, 626)
+    unit, timed = build_schedule("zb-v", 10, 4), build_schedule("zb-v", 10, 4, op_seconds=seconds)
+    assert replayed(timed, *seconds).makespan_seconds == 497638
+    assert replayed(unit, *seconds).makespan_seconds > 1.12 * 497638
+
+
+def test_seconds_are_an_option_like_others(tmp_path: Path) -> None:
+    """Of a plan and its file, as text on the command line; four numbers of at least 0."""
+    problem = Problem(load_workload("gpt2"), load_cluster("dgx-a100").take(2), 8)
+    cuts = stages_from_cuts(range(4, 16, 4), len(problem.workload), SCHEDULES["zb-v"].device_of_stage([(0,), (1,)], 2))
+    plan = Plan("hand", "zb-v", cuts, (2,) * 4, options=(("op_seconds", (9.0, 9.0, 3.0, 1.0)),))
+    PlanFile(problem, plan).write(tmp_path / "plan.json")
+    assert PlanFile.read_plan(tmp_path / "plan.json")[1] == plan
+    assert simulate(problem, plan).iteration_seconds > 0
+    as_text = build_schedule("zb-v", 4, 4, op_seconds="9,9,3,1")
+    assert to_text(as_text) == to_text(build_schedule("zb-v", 4, 4, op_seconds=(9.0, 9.0, 3.0, 1.0)))
+    for wrong, said in (
+        ("1,2", "got 2"),
+        ("1,2,3,-1", "op_seconds must be a list"),
+        ("a,b,c,d", "op_seconds must be a list"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            build_schedule("zb-v", 4, 4, op_seconds=wrong)
