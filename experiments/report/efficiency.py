@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hardware_profiles import MOST_AMOUNT, check_real
+from hardware_profiles import shown
 from simulator import Outcome, PlanCosts, Problem, Workload
 
 TOKENS, SAMPLES = 10**12, 10**9
@@ -164,8 +164,7 @@ def price_of_all(problem: Problem, price: Price | None = None) -> float | None:
         raise ValueError(
             f"price: needs one number, or one for each of {', '.join(names)}; got {', '.join(each) or 'none'}"
         )
-    for one in each.values():
-        check_real("price", one, -MOST_AMOUNT)
     if wrong := [one for one in each.values() if not 0 <= one <= HIGHEST_PRICE]:
-        raise ValueError(f"price: must be from 0 to {HIGHEST_PRICE:g} a device and hour, got {wrong[0]:g}")
+        said = shown(wrong[0]) if isinstance(wrong[0], int) else f"{wrong[0]:g}"
+        raise ValueError(f"price: must be from 0 to {HIGHEST_PRICE:g} a device and hour, got {said}")
     return sum(each[device.name] for device in cluster.devices)
