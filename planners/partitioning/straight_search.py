@@ -97,13 +97,19 @@ def fastest_straight(
                 if score.fits and score.iteration_seconds < best[0]:
                     best = score.iteration_seconds, plan, one.shape
 
-    known = list(shapes)
+    known = [shape for shape in shapes if _is_known(shape)]
     search(known)
     if best[2] is not None:
         search(_beside(evaluate.problem.batch, best[2], known))
     if best[1] is None or best[2] is None or cuts_of is not None:
         return best[1]
     return _Cuts(evaluate, best[2], None).replayed_moves(best[1])
+
+
+def _is_known(shape: Shape) -> bool:
+    """Whether a quick replay knows the schedule: one flush, one op at a time, no options but the stages a device."""
+    family = schedule_families()[shape.schedule]
+    return family.flush and not family.lanes and set(family.options) <= {"chunks", "microbatch_group_size"}
 
 
 def _beside(batch: int, shape: Shape, known: Sequence[Shape]) -> Iterator[Shape]:
