@@ -26,7 +26,7 @@ from simulator.lowering.structure import Structure
 from simulator.lowering.unit_lanes import GATHERING, SCATTERING
 from simulator.plans.plan import InfeasiblePlanError, Plan, Problem, check_plan, family_of, flushes, ranges
 from simulator.results.memory import DeviceMemory, memory_over_time, peak_tables
-from simulator.results.steady_state import LEAST_WATCHED, MOST_DRIFT, MOST_PERIOD, SteadyState, steady_state
+from simulator.results.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
 from simulator.results.text_tables import Explained, TextTable
 from simulator.results.time_split import TimeSplit, time_split
 from simulator.schedules import build_schedule
@@ -305,11 +305,9 @@ class UndercutBoundError(RuntimeError):
 
 
 def _check_bound(outcome: Outcome) -> None:
-    """Raise UndercutBoundError for a replay below its bound: of a stream that shows no period, by more than its seconds are known
-    to.
-    """
+    """Raise UndercutBoundError for a replay below its bound: of a stream, by more than its seconds are known to."""
     bound, plan, steady = outcome.lower_bound, outcome.plan, outcome.steady
-    unknown = 0.0 if steady is None or steady.period else MOST_DRIFT + steady.drift
+    unknown = 0.0 if steady is None else steady.uncertainty
     if bound is None or outcome.iteration_seconds >= bound.seconds * (1.0 - unknown):
         return
     error = UndercutBoundError(

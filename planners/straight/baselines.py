@@ -154,8 +154,8 @@ def _quickest(
     evaluate: Evaluator,
     cuts_of: Callable[[int], Sequence[int]] | None = None,
 ) -> Plan | None:
-    """The plan of `fastest_straight` among all that are asked for; None where it has none, and of slices of sequences."""
-    if request.slices is not None:
+    """The plan of `fastest_straight` among all that are asked for; None where it has none, and where a family has options."""
+    if request.family_options:
         return None
     shapes = (
         Shape(schedule, devices, count)

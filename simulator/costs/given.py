@@ -381,7 +381,7 @@ def given_costs(
     """
     factor = tuple(map(_number, seconds.slice_seconds))
     if not all(0 <= one <= MOST_AMOUNT for one in factor):
-        raise ValueError(f"slice seconds must be finite numbers of at least 0, got {list(factor)}")
+        raise ValueError(f"slice seconds must be numbers from 0 to {MOST_AMOUNT:g}, got {list(factor)}")
     input_gradient, weight_gradient = (seconds.of_stages(name, stages) for name in ("backward", "weight"))
     return GivenCosts(
         forward=seconds.of_stages("forward", stages),

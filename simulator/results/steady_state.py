@@ -49,6 +49,11 @@ class SteadyState:
         """Whether the stream is long enough to show it."""
         return self.drift <= MOST_DRIFT
 
+    @property
+    def uncertainty(self) -> float:
+        """Part of the seconds that they may be off: by what gaps that count as equal may differ; of no period, by the drift."""
+        return TOLERANCE * self.end / (self.end - self.begin) if self.period else MOST_DRIFT + self.drift
+
 
 def steady_state(timeline: Timeline, samples: NDArray[np.int64], turns: int) -> SteadyState:
     """The steady state of a stream.

@@ -77,7 +77,7 @@ def test_document_and_tables(
         assert run_study("replay-speed") == 0
         out = capsys.readouterr().out
         found["growth" if len(words) > 3 else "growth printed"] = json.loads(out) if len(words) > 3 else lines(out)
-    assert [path.name for path in (tmp_path / "here").iterdir()] == ["growth.json"]
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["growth.json", "pipeplan-files.json"]
     assert saved == ["here/growth"] * 2
     program = on_channels(build(3, 2, 0.1))
     queues = {"bytes": program.transfer_bytes, "routes": program.transfer_route, "channels": program.channels}

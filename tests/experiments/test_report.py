@@ -289,7 +289,7 @@ def test_searches_go_on_in_less_memory_until_nothing_fits() -> None:
     assert heard == list(range(found.searches))
     for count in (1, 2):
         asked = pp.Problem(workload, "pipedream-a", 4, devices=count)
-        fastest = pp.plan(asked, "uniform", schedule="1f1b").outcome
+        fastest = pp.plan(asked, "uniform", schedule="1f1b", stages=count).outcome
         own = [one for one in found.points if one.devices == count]
         assert [one.peak_bytes for one in own] == sorted((one.peak_bytes for one in own), reverse=True)
         assert own[0].seconds == fastest.iteration_seconds
