@@ -149,7 +149,19 @@ def test_an_ascii_terminal_gets_question_marks(
     err = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)
-    words = ("plan", "--workload", "chain:4", "--cluster", "pipedream-arxiv-b", "--devices", "2", "--batch", "8")
+    words = (
+        "plan",
+        "--workload",
+        "chain:4",
+        "--cluster",
+        "pipedream-arxiv-b",
+        "--devices",
+        "2",
+        "--batch",
+        "8",
+        "--stages",
+        "2",
+    )
     assert cli.main((*words, "--planner", "uniform")) == 0
     assert cli.main(("check", "µ.toml")) == 4
     out.seek(0)

@@ -136,7 +136,10 @@ def test_every_command_reads_the_profile(tmp_path: Path, capsys: pytest.CaptureF
         (["no_such_module_here:x"], "module 'no_such_module_here' cannot be imported"),
         (["json:dumps"], "must be callable without arguments"),
         (["json:nothing"], "has no attribute 'nothing'"),
-        (["mlp", "--sizes", "0,1"], "--sizes: '0,1' is not a comma list of whole numbers: '0' must be a whole number of at least 1"),
+        (
+            ["mlp", "--sizes", "0,1"],
+            "--sizes: '0,1' is not a comma list of whole numbers: '0' must be a whole number of at least 1",
+        ),
         (["mlp", "--device", "tpu"], "--device 'tpu' is unknown; choices: cpu, cuda"),
     ],
 )
@@ -237,7 +240,10 @@ def test_what_is_asked_of_the_profiler_and_said_of_its_profile(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--sizes", "0,1"], "--sizes: '0,1' is not a comma list of whole numbers: '0' must be a whole number of at least 1"),
+        (
+            ["--sizes", "0,1"],
+            "--sizes: '0,1' is not a comma list of whole numbers: '0' must be a whole number of at least 1",
+        ),
         (["--sizes", ""], "--sizes: '' must be a whole number of at least 1"),
         (["--warm-up", "-1"], "--warm-up: '-1' must be a whole number of at least 0"),
         (["--seed", "-1"], "--seed: '-1' must be a whole number of at least 0"),

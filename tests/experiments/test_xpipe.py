@@ -573,7 +573,7 @@ def test_xpipe_quick_run(
     assert all({"claim", "verdict", "evidence"} == set(claim) for claim in document["claims"])
     assert {len(row["test_accuracies"]) for row in document["accuracy"]} == {3}
     names = {f"xpipe_{name}.{kind}" for name in ("throughput", "accuracy", "difference") for kind in ("png", "svg")}
-    assert {path.name for path in out.iterdir()} == names | {"xpipe.json"}
+    assert {path.name for path in out.iterdir()} == names | {"xpipe.json", "pipeplan-files.json"}
     xpipe_study.print_document(document)
     printed = capsys.readouterr().out
     assert "QUICK RUN" in printed
@@ -650,6 +650,7 @@ def test_time_to_accuracy_quick_run(
     for rows in document["clusters"].values():
         assert [row["label"] for row in rows] == [case.label for case in time_study.CASES]
     assert {path.name for path in out.iterdir()} == {
+        "pipeplan-files.json",
         "time_to_accuracy.png", "time_to_accuracy.svg", "time_to_target.png", "time_to_target.svg", "time_to_accuracy.json"
     }  # fmt: skip
     time_study.print_document(document)

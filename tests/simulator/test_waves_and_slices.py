@@ -159,7 +159,7 @@ def _by_hand(shares: tuple[float, ...]) -> float:
     [
         (0, (), "slices of a sequence must be at least 1, got 0"),
         (4, (1.0, 2.0, 3.0), "seconds of 3 slices need whole sequences, schedule 'seq1f1b' has 8 slices"),
-        (2, (1.0, -1.0), r"slice seconds must be numbers from 0 to 1e+300, got \[1.0, -1.0\]"),
+        (2, (1.0, -1.0), r"slice seconds must be numbers from 0 to 1e\+300, got \[1.0, -1.0\]"),
     ],
 )
 def test_impossible_slices_are_refused(slices: int, shares: tuple[float, ...], message: str) -> None:
