@@ -53,7 +53,7 @@ def main() -> None:
     replayed = json.loads(run("pipeplan", "simulate", "--plan", "plan.json", "--json"))
     print(f"VGG-16 on four V100: {replayed['iteration_seconds']:.4f} s")
     run("pipeplan", "export", "--plan", "plan.json", "--format", "chrome-trace", "--out", "trace.json")
-    run("pipeplan", "compare", *small, "--planner", "greedy,data-parallel", "--out", "compared")
+    run("pipeplan", "compare", *small, "--planner", "greedy", "--planner", "data-parallel", "--out", "compared")
     if not list(Path("compared").glob("*.png")):
         sys.exit("`pipeplan compare` drew nothing")
     run("pipeplan", "study")
