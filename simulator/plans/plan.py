@@ -98,6 +98,7 @@ class Problem:
             raise ValueError(f"batch must be from 1 to {MOST_SAMPLES:,} samples, got {self.batch}")
         if not 0.0 < self.overlap <= 1.0:
             raise ValueError(f"overlap must be a share above 0 and at most 1, got {self.overlap}")
+        object.__setattr__(self, "batch", int(self.batch))
         for name, value, choices in (
             ("precision", self.precision, tuple(PRECISION_BYTES)),
             ("optimizer", self.optimizer, tuple(OPTIMIZER_STATES)),

@@ -299,3 +299,10 @@ def test_each_stage_recomputes_as_the_plan_says() -> None:
     assert (found.seconds, found.peak_bytes) == (outcome.iteration_seconds, outcome.fullest.peak_bytes)
     with pytest.raises(InfeasiblePlanError, match="says of 1 stages whether they recompute, and has 2"):
         simulate(here, plan(TWO, recompute=(True,)))
+
+
+def test_a_batch_of_numpy_is_a_whole_number() -> None:
+    """It shows itself, and is the same problem."""
+    own = Problem(chain([1.0, 1.0]), chain_cluster(1), 1)
+    counted = Problem(own.workload, own.cluster, np.int64(1))  # type: ignore[arg-type]
+    assert (repr(counted), type(counted.batch)) == (repr(own), int)

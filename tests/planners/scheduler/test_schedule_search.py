@@ -276,7 +276,7 @@ def test_bad_arguments() -> None:
     """Negative seconds and seeds are refused."""
     problem = ScheduleProblem(chains=chains_of("straight", 2, 2), microbatches=2, forward=1.0, input_gradient=1.0)
     for wrong in ({"seconds": -1.0}, {"seconds": np.nan}, {"seed": -1}):
-        with pytest.raises(ValueError, match="not negative|at least 0"):
+        with pytest.raises(ValueError, match=r"not negative|at least 0"):
             search_schedule(problem, **wrong)
 
 
