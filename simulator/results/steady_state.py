@@ -52,7 +52,9 @@ class SteadyState:
     @property
     def uncertainty(self) -> float:
         """Part of the seconds that they may be off: by what gaps that count as equal may differ; of no period, by the drift."""
-        return TOLERANCE * self.end / (self.end - self.begin) if self.period else MOST_DRIFT + self.drift
+        if not self.period:
+            return MOST_DRIFT + self.drift
+        return TOLERANCE * self.end / (self.end - self.begin) if self.end > self.begin else 0.0
 
 
 def steady_state(timeline: Timeline, samples: NDArray[np.int64], turns: int) -> SteadyState:
