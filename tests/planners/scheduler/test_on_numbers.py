@@ -80,7 +80,7 @@ def test_transfers_have_a_time_for_each_boundary() -> None:
         (6, {"placement": "interleaved", "chunks": 7}, "divisible by chunks (stages a device), got 6 and 7"),
         (10**9, {}, "a placement has at most 1,048,576 stages"),
         (4, {"engine": "abacus"}, "engine 'abacus' is unknown"),
-        (4, {"seconds": -1.0}, "seconds and seed must be at least 0"),
+        (4, {"seconds": -1.0}, "seconds must be finite and not negative, got -1.0"),
     ],
 )
 def test_what_cannot_be_is_refused(stages: int, asked: dict[str, Any], said: str) -> None:
