@@ -14,6 +14,9 @@ rounds: a forward waits for the input gradient k micro-batches before it where m
     gradient's share beside them, for that one's weight gradient, or for the next input gradient. The micro-batches of no whole
     round come last, or first: in the one case their ops at any later stage of the chain all follow the last of the waits, in
     the other all lead up to the first of them
+turns: where a chain passes a device again, and memory holds k micro-batches at the earlier position beside one that has come to
+    the later: the forward of the (n + k)-th at the earlier waits for the input gradient of the n-th at the later. Begun before
+    that, k + 1 would be kept at the earlier while the n-th is at the later, none of which can end before it does
 area: what micro-batches keep, times how long they do, fits into limit times time, less what cannot be kept yet while the first
     forwards run, and not any more while the last backwards do
 """
@@ -81,13 +84,15 @@ def _steady_bound(instance: ScheduleInstance, ways: Ways) -> float:
     """Seconds that a micro-batch of each chain takes at least, on the average of ever more of them.
 
     A device runs all their ops; what it keeps of them, times how long it must, fits into limit times seconds; and a position
-    begins no more of them in the round of one than memory holds.
+    begins no more of them in the round of one, or in its turn, than memory holds.
     """
     busy = np.bincount(instance.device, weights=instance.seconds.sum(axis=0))
     kept = instance.keep * ways.round + (instance.keep - instance.freed) * instance.seconds[WEIGHT]
     area = np.bincount(instance.device, weights=kept) / np.maximum(1, instance.limit)
     held = np.where(instance.keep > 0, instance.limit[instance.device] // np.maximum(1, instance.keep), np.inf)
-    return float(max(busy.max(), area.max(), (ways.round / np.maximum(1, held)).max()))
+    return float(
+        max(busy.max(), area.max(), (ways.round / np.maximum(1, held)).max(), _turns(instance, ways, ways.head)[1])
+    )
 
 
 @kernel(error_model="numpy")
@@ -104,7 +109,55 @@ def _bound(instance: ScheduleInstance, ways: Ways, from_first: Floats, alone: bo
         if instance.passes[p] > 0:
             one = ways.head[p] + ways.round[p] + ways.tail[p]
             bound = max(bound, one, _rounds(instance, ways, p, from_first, alone))
-    return bound
+    return max(bound, _turns(instance, ways, from_first)[0])
+
+
+@kernel(error_model="numpy")
+def _turn(
+    instance: ScheduleInstance,
+    ways: Ways,
+    from_first: Floats,
+    p: int,
+    q: int,
+    before: int,
+    beside: int | np.int64,
+) -> tuple[int, float]:
+    """Micro-batches k that position p holds beside one at q, and the least seconds from a forward at p to the k-th after it.
+
+    q: a later position of the chain on the device; before: the one before it there; beside: what a micro-batch keeps at all of
+    them after p up to q. No micro-batches where memory says no more than of p alone.
+    """
+    limit = instance.limit[instance.device[p]]
+    if instance.keep[p] == 0 or (limit - beside) // instance.keep[p] == limit // instance.keep[p]:
+        return 0, 0.0
+    fit = (limit - beside) // instance.keep[p]
+    back = ways.round[before] - (from_first[q] - from_first[before]) - ways.round[q]  # to the next that is freed
+    left = (fit + 1) * instance.keep[p] + beside - instance.freed[q]
+    more = min(instance.seconds[2, q], back) if left > limit else 0.0
+    return int(fit), float(from_first[q] - from_first[p] + ways.round[q] + more)
+
+
+@kernel(error_model="numpy")
+def _turns(instance: ScheduleInstance, ways: Ways, from_first: Floats) -> tuple[float, float]:
+    """Seconds of everything, and of a micro-batch, by the slowest turns; `from_first`: as of `_bound`."""
+    whole, pace, chain = 0.0, 0.0, np.cumsum(instance.first)
+    for device in range(len(instance.limit)):
+        for h in range(instance.held_offsets[device], instance.held_offsets[device + 1]):
+            p = instance.held[h]
+            count, before, beside = instance.passes[p], p, 0
+            for other in range(h + 1, instance.held_offsets[device + 1]):
+                q = instance.held[other]
+                if chain[q] != chain[p] or count == 0:
+                    break
+                beside += instance.keep[q]
+                fit, turn = _turn(instance, ways, from_first, p, q, before, beside)
+                before = q
+                if fit > 0:
+                    pace = max(pace, turn / fit)
+                    full = (count - 1) // fit if fit < count else 0
+                    rest = (count - full * fit - 1) * instance.seconds[0, p] + ways.round[p] + ways.tail[p]
+                    whole = max(whole, ways.head[p] + full * turn + rest)
+    return whole, pace
 
 
 @kernel(error_model="numpy")

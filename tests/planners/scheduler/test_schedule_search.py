@@ -328,3 +328,17 @@ def test_alternation_attains_the_longest_stage() -> None:
     row = ProfiledRow(32, 96, 10400, 10600, 8000, 408, 454656, 196608)
     found = search_schedule(row.problem(64), seconds=0.05, objective="longest-stage")
     assert found.cost == found.bound == 96 * 29000 + 31 * 10600 + 62 * 408 - 32 * 10400
+
+
+def test_turns_of_a_device_that_is_passed_twice() -> None:
+    """Two devices down and up again, every op 1 s, transfers 2 s: with room for one micro-batch at both of its stages, no more.
+
+    9 s after a micro-batch has begun the input gradient of the first device's later stage is over; no other begins before, and
+    the fourth then takes 16 s.
+    """
+    problem = ScheduleProblem(
+        chains=chains_of("v", 4, 2), microbatches=4, forward=1, input_gradient=1, transfer=2, limit=2
+    )
+    found = search_schedule(problem, seconds=0.01)
+    assert found.bound == 3 * 9 + 16
+    assert found.makespan >= found.bound
