@@ -128,6 +128,7 @@ def test_few_points_are_replayed() -> None:
     assert make_plan("pipeline-data", _heavy()).evaluations <= 12
 
 
+@pytest.mark.slow
 def test_no_part_of_the_grid_is_faster_than_all_of_it() -> None:
     """BERT-large on four servers of four devices, where transfers share a slow link: a point was 20 % faster when asked for."""
     problem = Problem(

@@ -457,7 +457,7 @@ def seconds_of(problem: Problem, request: Request) -> float:
         return np.inf
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 24))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, *range(2, 24)))])
 def test_asked_for_less_it_never_answers_better(seed: int) -> None:
     """Whatever is fixed of the answer, alone or with another thing: what all choices are open to is no slower."""
     rng = np.random.default_rng(seed)
