@@ -55,6 +55,15 @@ PROMISING = 1.1
 REPLAYED = 64
 """Partitions of a shape that are replayed at most."""
 
+WORK = 2**26
+"""Ops of quick replays, and steps of partition searches, after which no further shape is looked at once a plan fits."""
+
+ROUND = 2**20
+"""Ops of the quick replays of a round of moves at most; of longer pipelines cuts are moved one by one, or not at all."""
+
+MOST_REPLAYED_OPS = 2**18
+"""Forwards and backwards of the replays of a round of moves at most."""
+
 BESIDE = 32
 """Numbers of micro-batches beside the best one that are tried in the end."""
 
@@ -83,12 +92,15 @@ def fastest_straight(
     """
     best: tuple[float, Plan | None, Shape | None] = inf, None, None
 
+    work = 0
+
     def search(among: Iterable[Shape]) -> None:
-        nonlocal best
+        nonlocal best, work
         searches = [_Cuts(evaluate, shape, cuts_of) for shape in dict.fromkeys(among)]
         for least, _, one in sorted((one.least_seconds(), number, one) for number, one in enumerate(searches)):
-            if least >= best[0]:
+            if least >= best[0] or (work > WORK and best[0] < inf):
                 break
+            work += one.work
             for seconds, cuts in one.ranked(best[0]):
                 if seconds >= best[0]:
                     break
@@ -140,6 +152,20 @@ class _Cuts:
         shape = self.shape
         return straight_plan(planner, self.problem, shape.schedule, cuts, shape.devices, shape.microbatches)
 
+    @property
+    def ops(self) -> int:
+        """Forwards and backwards of a pipeline of this shape."""
+        return 2 * self.stages * self.shape.microbatches
+
+    @property
+    def work(self) -> int:
+        """Ops of quick replays, and steps of a partition search, that a look at this shape is."""
+        if self.cuts_of is not None or any(map(self.costs.streams, self.shape.devices)):
+            return self.ops
+        if self._few():
+            return self.ops * comb(self.layers - 1, self.stages - 1)
+        return self.stages * self.layers**2 + len(self._moves(np.arange(1, self.stages))) * self.ops
+
     def least_seconds(self) -> float:
         """Seconds that no cuts undercut: m rounds of a device behind one round of all devices before it.
 
@@ -174,8 +200,7 @@ class _Cuts:
         return ((float(seconds[one]), tuple(every[one].tolist())) for one in first if seconds[one] < inf)
 
     def _few(self) -> bool:
-        ops = 2 * self.stages * self.shape.microbatches
-        return comb(self.layers - 1, self.stages - 1) * max(1.0, ops / OPS) <= FEW_CUTS
+        return comb(self.layers - 1, self.stages - 1) * max(1.0, self.ops / OPS) <= FEW_CUTS
 
     def _improved(self, best: float) -> Cuts:
         """The partition search's cuts, those that moves lead to, and the last moves that were tried."""
@@ -206,7 +231,8 @@ class _Cuts:
             cuts = np.array([stage.layers[0] for stage in plan.stages[1:]], dtype=np.int64)
             moved = self._moves(cuts)
             seconds = self.quick(moved) if len(moved) else np.zeros(0)
-            for one in np.argsort(seconds, kind="stable")[:REPLAYED].tolist():
+            most = min(REPLAYED, MOST_REPLAYED_OPS // self.ops)
+            for one in np.argsort(seconds, kind="stable")[:most].tolist():
                 if seconds[one] >= best:
                     break
                 other = self.plan(plan.planner, moved[one].tolist())
@@ -218,10 +244,12 @@ class _Cuts:
         return plan
 
     def _moves(self, cuts: Cuts) -> Cuts:
-        """One cut shifted by STEPS, or a run of them by a layer, either way."""
+        """One cut shifted by STEPS, or a run of them by a layer, either way; within ROUND."""
         boundaries, shifts = len(cuts), list[Cuts]()
-        for first in range(boundaries):
-            for last in range(first, boundaries):
+        most = ROUND // self.ops
+        alone = boundaries * (boundaries - 1 + 2 * len(STEPS)) > most
+        for first in range(boundaries if 2 * len(STEPS) * boundaries <= most else 0):
+            for last in range(first, first + 1 if alone else boundaries):
                 run = np.arange(boundaries)
                 chosen = ((run >= first) & (run <= last)).astype(np.int64)
                 shifts += [sign * step * chosen for step in (STEPS if first == last else STEPS[:1]) for sign in (-1, 1)]
