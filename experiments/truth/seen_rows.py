@@ -30,23 +30,23 @@ RUN = (
 )
 
 
-class Known(NamedTuple):
+class SeenRows(NamedTuple):
     """What rows of a table are known by: columns, and the digests of those that were seen."""
 
     columns: tuple[str, ...]
     digests: frozenset[str]
 
 
-def known(columns: tuple[str, ...], digests: str) -> Known:
+def known(columns: tuple[str, ...], digests: str) -> SeenRows:
     """Digests of eight hexadecimal digits, one after the other."""
     text = "".join(digests.split())
-    return Known(columns, frozenset(text[at : at + 8] for at in range(0, len(text), 8)))
+    return SeenRows(columns, frozenset(text[at : at + 8] for at in range(0, len(text), 8)))
 
 
 WHOLE = ("a100_gemm", "vtrain_allreduce_nvlink", "simumax_ops")
 """Tables of kernels and collectives that were seen whole, by what their names begin with."""
 
-SEEN_ROWS: Mapping[str, Known] = {
+SEEN_ROWS: Mapping[str, SeenRows] = {
     "sailor_validation": known(
         RUN,
         """

@@ -69,7 +69,7 @@ EVALUATORS = {"DGAP": "DGAP", MATRIX_FORM: "matrix evaluator (TiDGAP)", COMPILED
 # ---- gains ---------------------------------------------------------------------------------------------------
 
 
-class Line(NamedTuple):
+class GainLine(NamedTuple):
     """A line of the figure: its words, the system that it compares with, and the gains of all settings by rule of re-cutting."""
 
     words: str
@@ -77,7 +77,7 @@ class Line(NamedTuple):
     gains: Mapping[str, Sequence[float]]
 
 
-def lines_of(rows: Sequence[Row], network: str) -> list[Line]:
+def lines_of(rows: Sequence[Row], network: str) -> list[GainLine]:
     """The lines of a network, from the top: every reading over GPipe tuned alike, then the other baselines, both sides alike.
 
     rows: of `gains.mean_gains`
@@ -94,7 +94,7 @@ def lines_of(rows: Sequence[Row], network: str) -> list[Line]:
             if (row["partition"], row["sizes"]) == reading and baseline in row["gains"]:
                 gains.setdefault(row["recut"], []).append(100.0 * row["gains"][baseline])
         words = [word for word in reading if word != "given"]
-        found.append(Line(" · ".join((HEADINGS[baseline], *words)), baseline.split(" ")[0], gains))
+        found.append(GainLine(" · ".join((HEADINGS[baseline], *words)), baseline.split(" ")[0], gains))
     return found
 
 

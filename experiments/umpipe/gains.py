@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from experiments.terminal.output import progress
 from experiments.umpipe.memory_fronts import memory_fronts
-from experiments.umpipe.readings import JOINT, OWN_PARTITION, SIZES, Choices, optima, problem_of, recuts
+from experiments.umpipe.readings import JOINT, OWN_PARTITION, SIZES, ReadingChoices, optima, problem_of, recuts
 from experiments.umpipe.search_comparison import COMPILED_FORM, MATRIX_FORM, Instance, exact, search_all
 from experiments.umpipe.system_baselines import Partitions, baseline_seconds, tuned_gpipe
 from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
@@ -64,7 +64,7 @@ FIRST_SEED = 100
 """Seeds of the simulation networks count from it."""
 
 QUICK_GENERATIONS = 20
-SHOWN, SHOWN_SETTING = Choices(JOINT, "all", "all recompute"), "K=8, B=48"
+SHOWN, SHOWN_SETTING = ReadingChoices(JOINT, "all", "all recompute"), "K=8, B=48"
 """The reading whose plans are drawn, and words of its setting."""
 
 NEAR = 0.015
@@ -83,7 +83,7 @@ class GainCase:
 
     network: str
     setting: str
-    choices: Choices
+    choices: ReadingChoices
     problem: UnequalProblem
     plan: FoundSizes
     proven: bool
@@ -137,7 +137,7 @@ def simulation_case(setting: str, sizes: str, problem: UnequalProblem) -> GainCa
     plan, partitions = exact(problem), Partitions(problem)
     seconds, (gpipe, size) = baseline_seconds(partitions, problem.candidates), partitions.gpipe(problem.candidates)
     gains = {name: found / (plan.makespan_seconds + problem.fixed_seconds) - 1.0 for name, found in seconds.items()}
-    choices = Choices("given", sizes, "nothing stored")
+    choices = ReadingChoices("given", sizes, "nothing stored")
     return GainCase(
         "simulation", setting, choices, problem, plan, plan.proven_optimal, gpipe, one_size(gpipe, size), gains
     )
@@ -155,7 +155,7 @@ def simulation_cases(instances: int) -> list[GainCase]:
 
 def mean_gains(cases: Sequence[GainCase]) -> list[Row]:
     """A row a setting and reading: gains by baseline; of several instances of one setting, the gain over the mean of ratios."""
-    grouped: dict[tuple[str, str, Choices], list[GainCase]] = {}
+    grouped: dict[tuple[str, str, ReadingChoices], list[GainCase]] = {}
     for one in cases:
         grouped.setdefault((one.network, one.setting, one.choices), []).append(one)
     return [
@@ -202,9 +202,9 @@ def readings(gains: Sequence[Row]) -> list[Row]:
 
     gains: rows of `mean_gains`
     """
-    grouped: dict[tuple[str, Choices], list[Row]] = {}
+    grouped: dict[tuple[str, ReadingChoices], list[Row]] = {}
     for row in gains:
-        choices = Choices(row["partition"], row["sizes"], row["recut"])
+        choices = ReadingChoices(row["partition"], row["sizes"], row["recut"])
         grouped.setdefault((row["network"], choices), []).append(row)
     return [
         {"network": network, **asdict(choices), "settings": len(rows), "proven": sum(row["proven"] for row in rows)}

@@ -54,7 +54,7 @@ STORED, RECOMPUTED = ("run again", "free"), ("all recompute",)
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class ReadingChoices:
     """What a gain hangs on beside its baseline: a partition, the sizes, and how stored activations are cut again."""
 
     partition: str
@@ -154,7 +154,7 @@ def _bound_of(tables: UnequalTables) -> Callable[[Cuts], float]:
     return bound
 
 
-def optima(tables: UnequalTables, tuned: Mapping[str, Cuts]) -> Iterator[tuple[Choices, Sized]]:
+def optima(tables: UnequalTables, tuned: Mapping[str, Cuts]) -> Iterator[tuple[ReadingChoices, Sized]]:
     """The unequal optimum of every reading that fits.
 
     tuned: the partition of the fastest GPipe, by the name of the sizes
@@ -163,8 +163,8 @@ def optima(tables: UnequalTables, tuned: Mapping[str, Cuts]) -> Iterator[tuple[C
     joint = joint_optima(tables, list(dict.fromkeys(cuts for named in fixed.values() for cuts in named.values())))
     for recut in recuts(tables):
         for rule in SIZES:
-            yield Choices(JOINT, rule, recut), joint[rule, recut]
+            yield ReadingChoices(JOINT, rule, recut), joint[rule, recut]
             for name, cuts in fixed[rule].items():
                 with suppress(InfeasibleSizes):
                     sized = on_partition(tables, cuts, candidate_sizes(tables.problem.batch, SIZES[rule]), recut)
-                    yield Choices(name, rule, recut), sized
+                    yield ReadingChoices(name, rule, recut), sized

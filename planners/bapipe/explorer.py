@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planners.partitioning.minimax_cuts import balanced_cuts, coarse_points, ideal_stage_seconds
-from planners.partitioning.straight_search import Shape, fastest_straight
+from planners.partitioning.straight_search import StraightShape, fastest_straight
 from planners.partitioning.tight_memory import tight_plan
 from planners.pipedream.partitioner import partition
 from planners.pipedream.planner import PipeDreamFlush, cluster_views, place_stages, problem_table, without_levels
@@ -234,7 +234,7 @@ class _Explorer:
         """Of each schedule the fastest pipeline whose stages and transfers are weighed with its micro-batches and stages."""
         for schedule in schedules(self.problem, self.request):
             shapes = (
-                Shape(schedule, devices, count)
+                StraightShape(schedule, devices, count)
                 for _, order in self._orders()
                 for devices in (order[:stages] for stages in range(len(order), 0, -1))
                 if self.request.stages in (None, len(devices))

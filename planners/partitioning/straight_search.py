@@ -28,6 +28,7 @@ from planners.search.quick_replay import (
     PHASES,
     ROWS,
     StraightSeconds,
+    columns_of,
     order_of,
     replay_cuts,
     seconds_before,
@@ -72,7 +73,7 @@ WHOLE_BACKWARDS = ("gpipe", "1f1b", "eager-1f1b", "1f1b-so", "1f1b-sno")
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class StraightShape:
     """All of a pipeline but its cuts.
 
     devices: of each stage
@@ -84,17 +85,20 @@ class Shape:
 
 
 def fastest_straight(
-    planner: str, evaluate: Evaluator, shapes: Iterable[Shape], cuts_of: Callable[[int], Sequence[int]] | None = None
+    planner: str,
+    evaluate: Evaluator,
+    shapes: Iterable[StraightShape],
+    cuts_of: Callable[[int], Sequence[int]] | None = None,
 ) -> Plan | None:
     """The fastest plan of these shapes that is found to fit; None where none is, and of devices whose layers stream.
 
     cuts_of: the only cuts of so many stages; default: they are searched
     """
-    best: tuple[float, Plan | None, Shape | None] = inf, None, None
+    best: tuple[float, Plan | None, StraightShape | None] = inf, None, None
 
     work = 0
 
-    def search(among: Iterable[Shape]) -> None:
+    def search(among: Iterable[StraightShape]) -> None:
         nonlocal best, work
         searches = [_Cuts(evaluate, shape, cuts_of) for shape in dict.fromkeys(among)]
         for least, _, one in sorted((one.least_seconds(), number, one) for number, one in enumerate(searches)):
@@ -118,13 +122,13 @@ def fastest_straight(
     return _Cuts(evaluate, best[2], None).replayed_moves(best[1])
 
 
-def _is_known(shape: Shape) -> bool:
+def _is_known(shape: StraightShape) -> bool:
     """Whether a quick replay knows the schedule: one flush, one op at a time, no options but the stages a device."""
     family = schedule_families()[shape.schedule]
     return family.flush and not family.lanes and set(family.options) <= {"chunks", "microbatch_group_size"}
 
 
-def _beside(batch: int, shape: Shape, known: Sequence[Shape]) -> Iterator[Shape]:
+def _beside(batch: int, shape: StraightShape, known: Sequence[StraightShape]) -> Iterator[StraightShape]:
     """The shape with the numbers of micro-batches between those before and behind its own that are known of it.
 
     Of numbers with which the largest micro-batch has as many samples the least, which has no fewer than it must.
@@ -142,7 +146,9 @@ def _beside(batch: int, shape: Shape, known: Sequence[Shape]) -> Iterator[Shape]
 class _Cuts:
     """The cuts of a shape."""
 
-    def __init__(self, evaluate: Evaluator, shape: Shape, cuts_of: Callable[[int], Sequence[int]] | None) -> None:
+    def __init__(
+        self, evaluate: Evaluator, shape: StraightShape, cuts_of: Callable[[int], Sequence[int]] | None
+    ) -> None:
         self.evaluate, self.problem, self.shape, self.cuts_of = evaluate, evaluate.problem, shape, cuts_of
         self.costs, self.layers = evaluate.layer_costs, len(evaluate.problem.workload)
         self.stages = len(shape.devices)
@@ -257,9 +263,8 @@ class _Cuts:
 
     def quick(self, cuts: Cuts) -> NDArray[np.float64]:
         """Seconds of the quick replays of partitions, float64 [partitions]; inf for those that cannot be, or do not fit."""
-        order, size_of = self._order, np.unique(self._sizes, return_inverse=True)[1].astype(np.int64)
-        columns = order.offsets, order.stage, order.kind, order.microbatch, size_of
-        return np.asarray(replay_cuts(*columns, self._seconds, ROWS, cuts)) * (1.0 - SLACK)
+        columns = columns_of(self._order, self._sizes)
+        return np.asarray(replay_cuts(columns, self._seconds, ROWS, cuts)) * (1.0 - SLACK)
 
     @cached_property
     def _sizes(self) -> NDArray[np.int64]:

@@ -67,6 +67,25 @@ class Seconds(NamedTuple):
     delayed: Floats
 
 
+class OrderColumns(NamedTuple):
+    """The ops of an order, device by device.
+
+    offsets: int64 [devices + 1]; stage, kind, microbatch: of each op; size_of: int64 [micro-batches], place of each one's size
+    """
+
+    offsets: Integers
+    stage: NDArray[np.int32]
+    kind: NDArray[np.int8]
+    microbatch: NDArray[np.int32]
+    size_of: Integers
+
+
+def columns_of(order: Schedule, samples: Integers) -> OrderColumns:
+    """The columns of an order whose micro-batches have so many samples; sizes rise."""
+    size_of = np.unique(samples, return_inverse=True)[1].astype(np.int64)
+    return OrderColumns(order.offsets, order.stage, order.kind, order.microbatch, size_of)
+
+
 @lru_cache(maxsize=KEPT)
 def order_of(name: str, stages: int, microbatches: int, options: tuple[tuple[str, int | str], ...]) -> Schedule:
     """The ops of a family's schedule."""
@@ -104,9 +123,9 @@ class QuickReplays:
         chunks = {"chunks": plan.chunks} if "chunks" in family.options else {}
         order = order_of(plan.schedule, len(plan.stages), len(plan.microbatches), (*chunks.items(), *plan.options))
         costs = PlanCosts(self.problem, plan, self.layers)
-        sizes, size_of = np.unique(np.array(plan.microbatches), return_inverse=True)
-        seconds = self._seconds(costs, order, sizes)
-        done = _run(order.offsets, order.stage, order.kind, order.microbatch, size_of.astype(np.int64), seconds, ROWS)
+        samples = np.array(plan.microbatches)
+        seconds = self._seconds(costs, order, np.unique(samples))
+        done = _run(columns_of(order, samples), seconds, ROWS)
         held = [costs.collectives(stage) for stage in range(len(plan.stages))]
         ended = max(
             _end(costs, stage, one, *ends) for stage, (one, ends) in enumerate(zip(held, done.tolist(), strict=True))
@@ -223,19 +242,10 @@ class StraightSeconds(NamedTuple):
 
 
 @kernel()
-def replay_cuts(
-    offsets: Integers,
-    stage: NDArray[np.int32],
-    kind: NDArray[np.int8],
-    microbatch: NDArray[np.int32],
-    size_of: Integers,
-    costs: StraightSeconds,
-    row_of: Integers,
-    cuts: Integers,
-) -> Floats:
+def replay_cuts(order: OrderColumns, costs: StraightSeconds, row_of: Integers, cuts: Integers) -> Floats:
     """Quick replays of partitions, float64 [partitions]; inf where a stage has no layer or ends too late.
 
-    cuts: int64 [partitions, stages - 1]; size_of, row_of: as of `_run`
+    cuts: int64 [partitions, stages - 1]; row_of: as of `_run`
     """
     kinds, _, sizes, places = costs.before.shape
     stages, found = len(costs.kind), np.full(len(cuts), np.inf)
@@ -262,7 +272,7 @@ def replay_cuts(
             begin = end
         if not possible:
             continue
-        done = _run(offsets, stage, kind, microbatch, size_of, Seconds(ops, occupied, delayed), row_of)
+        done = _run(order, Seconds(ops, occupied, delayed), row_of)
         begin, latest = 0, 0.0
         for s in range(stages):
             end = cuts[number, s] if s < stages - 1 else places - 1
@@ -273,19 +283,12 @@ def replay_cuts(
 
 
 @kernel()
-def _run(
-    offsets: Integers,
-    stage: NDArray[np.int32],
-    kind: NDArray[np.int8],
-    microbatch: NDArray[np.int32],
-    size_of: Integers,
-    seconds: Seconds,
-    row_of: Integers,
-) -> Floats:
+def _run(order: OrderColumns, seconds: Seconds, row_of: Integers) -> Floats:
     """Of each stage the begin and end of its last gradient, and the end of its device's last op, float64 [stages, 3].
 
-    size_of: of each micro-batch; row_of: of each kind, in `seconds.ops`
+    row_of: of each kind, in `seconds.ops`
     """
+    offsets, stage, kind, microbatch, size_of = order
     stages, ranks = seconds.ops.shape[1], len(offsets) - 1
     arrived = np.full((2, stages, len(size_of)), np.inf)
     arrived[0, 0], at, free = 0.0, offsets[:-1].copy(), np.zeros(ranks)

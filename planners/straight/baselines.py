@@ -12,7 +12,7 @@ import numpy as np
 
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import straight_costs
-from planners.partitioning.straight_search import Shape, fastest_straight
+from planners.partitioning.straight_search import StraightShape, fastest_straight
 from planners.partitioning.tight_memory import tight_plan
 from planners.search.candidates import (
     closest_to_fit,
@@ -158,7 +158,7 @@ def _quickest(
     if request.family_options:
         return None
     shapes = (
-        Shape(schedule, devices, count)
+        StraightShape(schedule, devices, count)
         for schedule in _schedules(request)
         for devices in _device_lists(problem, request, schedule, evaluate)
         for count in microbatch_counts(problem, request, len(set(devices)))

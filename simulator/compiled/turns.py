@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, MutableSequence, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,25 +17,38 @@ MOST_AS_IT_STANDS = 2**20
 State = MutableSequence[int] | NDArray[np.integer]
 
 
-def take_turns(
-    lane_offsets: Column,
-    dependency_offsets: Column,
-    dependency: Column,
-    order: State,
-    position: State,
-    done: State,
-    sleeper: State,
-    next_sleeper: State,
-    queue: State,
-) -> int:
-    """Write the tasks into `order` as they run, and how far each lane comes into `position`; the number of tasks that run.
+class Waits(NamedTuple):
+    """Tasks of lanes, one lane after the other, and what each task waits for."""
+
+    lane_offsets: Column
+    dependency_offsets: Column
+    dependency: Column
+
+
+class TurnState(NamedTuple):
+    """How far lanes are.
+
+    order: the tasks that have run; position: of each lane its next task; done: of each task, 0 at first
+    sleeper: of each task the lane that waits for it, -1 at first; next_sleeper: of each lane the next that waits for the same
+    task, -1 at first; queue: room of as many
+    """
+
+    order: State
+    position: State
+    done: State
+    sleeper: State
+    next_sleeper: State
+    queue: State
+
+
+def take_turns(waits: Waits, state: TurnState) -> int:
+    """Write the tasks into the state's order as they run, and how far each lane comes; the number of tasks that run.
 
     Lanes take turns, one task a turn, so that neighbours in the order seldom wait for each other; a lane that waits is woken by
     the task that it waits for.
-
-    done: of each task, 0 at first; sleeper: of each task the lane that waits for it, -1 at first; next_sleeper, queue: of each
-    lane the next that waits for the same task, -1 at first, and room
     """
+    lane_offsets, dependency_offsets, dependency = waits
+    order, position, done, sleeper, next_sleeper, queue = state
     lanes = len(position)
     head, length, count = 0, 0, 0
     for lane in range(lanes):
@@ -84,14 +97,16 @@ def turns(
     order, position = np.empty(tasks, dtype=np.int32), lane_offsets[:-1].copy()
     done, sleeper = np.zeros(tasks, dtype=np.uint8), np.full(tasks, -1, dtype=np.int32)
     next_sleeper, queue = np.full(lanes, -1, dtype=np.int32), np.empty(lanes, dtype=np.int32)
+    waits, state = (
+        Waits(lane_offsets, dependency_offsets, dependency),
+        TurnState(order, position, done, sleeper, next_sleeper, queue),
+    )
     if "numba" in sys.modules or tasks > MOST_AS_IT_STANDS:
-        given = lane_offsets, dependency_offsets, dependency
-        count = _compiled()(*given, order, position, done, sleeper, next_sleeper, queue)
+        count = _compiled()(waits, state)
         return order[:count], position
-    columns = lane_offsets, dependency_offsets, dependency, order, position, done, sleeper, next_sleeper, queue
-    lists = [column.tolist() for column in columns]
-    count = take_turns(*lists)
-    return np.array(lists[3][:count], dtype=np.int32), np.array(lists[4], dtype=np.int64)
+    plain = TurnState(*(np.asarray(column).tolist() for column in state))
+    count = take_turns(Waits(*(np.asarray(column).tolist() for column in waits)), plain)
+    return np.array(plain.order[:count], dtype=np.int32), np.array(plain.position, dtype=np.int64)
 
 
 @cache

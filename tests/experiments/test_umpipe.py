@@ -138,7 +138,7 @@ def test_both_sides_are_searched_alike() -> None:
     cases = umpipe.setting_cases("alexnet", "one", problem, 2)
     gains = {one.choices: one.gains["gpipe tuned"] for one in cases}
     choices = itertools.product(("joint", *umpipe_readings.FIXED), umpipe_readings.SIZES, umpipe_readings.STORED)
-    assert set(gains) == set(itertools.starmap(umpipe_readings.Choices, choices))
+    assert set(gains) == set(itertools.starmap(umpipe_readings.ReadingChoices, choices))
     assert min(gains.values()) >= 0.0
     for one, gain in gains.items():
         if one.recut == "run again":
@@ -216,7 +216,7 @@ def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 
     tables: dict[str, list[float]] = {}
 
-    def stand_in(network: str, setting: str, choices: umpipe_readings.Choices) -> umpipe.GainCase:
+    def stand_in(network: str, setting: str, choices: umpipe_readings.ReadingChoices) -> umpipe.GainCase:
         plan = FoundSizes((1,), (1,), 1.0, 1.0, 1, 0.0)
         gains = dict.fromkeys(umpipe_tables.SHOWN, 0.5)
         return umpipe.GainCase(network, setting, choices, plain(), plan, True, plain(), plan, gains)
@@ -229,7 +229,7 @@ def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
     def simulation_case(setting: str, sizes: str, problem: UnequalProblem) -> umpipe.GainCase:
         key = f"{setting}, {sizes}: {problem.samples} samples, {len(problem.candidates)} sizes"
         tables.setdefault(key, []).append(float(problem.forward.sum()))
-        return stand_in("simulation", setting, umpipe_readings.Choices("given", sizes, "nothing stored"))
+        return stand_in("simulation", setting, umpipe_readings.ReadingChoices("given", sizes, "nothing stored"))
 
     def search_all(name: str, problem: UnequalProblem, *, generations: int) -> umpipe_searches.Instance:
         asked.append(["searches", name, generations, problem.samples, problem.candidates, float(problem.forward.sum())])
