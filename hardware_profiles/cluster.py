@@ -117,6 +117,18 @@ class Cluster:
         return CollectiveRates(replace(self.topology, links=links), self.allreduce)
 
     @cached_property
+    def kinds(self) -> tuple[tuple[Accelerator, ...], tuple[int, ...]]:
+        """Its different accelerators, in the order of their first devices, and which of them each device is."""
+        numbers: dict[int, int] = {}
+        found: list[Accelerator] = []
+        for device in self.devices:
+            if id(device) not in numbers:
+                if device not in found:
+                    found.append(device)
+                numbers[id(device)] = found.index(device)
+        return tuple(found), tuple(numbers[id(device)] for device in self.devices)
+
+    @cached_property
     def precisions(self) -> tuple[str, ...]:
         """The precisions that every device has a rate for, in the order of PRECISION_BYTES; one that does not say has all."""
         kinds = {id(device): device for device in self.devices}.values()
@@ -165,8 +177,9 @@ class Cluster:
 
         if not routes:
             return Flow(0.0, float("inf"), ())
-        slowest = max(routes, key=lambda route: fares(route)[0] + ROUTING_BYTES / fares(route)[1])
-        return Flow(*fares(slowest), slowest, tuple(uses[index] * part for index in slowest))
+        found = [(fares(route), route) for route in routes]
+        fare, slowest = max(found, key=lambda one: one[0][0] + ROUTING_BYTES / one[0][1])
+        return Flow(*fare, slowest, tuple(uses[index] * part for index in slowest))
 
     def server_of(self, device: int) -> int:
         """Number of a device's server."""

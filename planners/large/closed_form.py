@@ -4,41 +4,34 @@ With M micro-batches, v stages a device, and T[r] the seconds of rank r for one 
 
     iteration = M * max T + (sum of T - max T) / v + transfers + what the first rank does after its last backward
 
-The first rank ends last: its gradients are reduced while its last backward runs, in the buckets of `PlanCosts.buckets`, and an
-update follows. Every round of 1F1B waits for a transfer there or back; interleaving hides these, but for the filling ones. On
-its way up the last gradient waits, behind every stage, for the bucket that is being reduced over the same card.
+The first rank ends last, with what `Tails` tells; `Ways` tells of transfers. On its way up the last gradient waits, behind every
+stage, for the bucket that is being reduced over the same card.
 
 Bytes of rank r: what its stages hold all the time, what each keeps of its micro-batches in flight, the most that is made again.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
-from itertools import pairwise, takewhile
-from math import gcd
+from functools import cached_property
 from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Flow, Rates, reduce_seconds
+from hardware_profiles import reduce_seconds
 from planners.large.division import divided
 from planners.large.like_blocks import LikeBlocks
-from planners.large.shapes import Shape
+from planners.large.rank_groups import RankGroups
+from planners.large.shapes import Integers, Shape
 from planners.large.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, Pass, StageCosts
-from planners.search.candidates import device_groups
+from planners.large.tails import Tails
+from planners.large.ways import Ways
 from simulator import (
-    BUCKET_BYTES,
-    MOST_BUCKETS,
     GroupRates,
-    Parallelism,
     Problem,
     Recompute,
-    Stage,
-    StagePlaces,
     Zero,
 )
 
@@ -73,101 +66,15 @@ class ClosedForm:
         """words, zeros: what stages may run again, and what replicas may divide, among which to choose"""
         self.problem, self.blocks, self.words, self.zeros = problem, blocks, tuple(words), zeros
         self.costs = StageCosts(problem, blocks, words)
-        self._groups: dict[int, tuple[tuple[int, ...], ...]] = {}
-        self._rates: dict[tuple[Parallelism, int], GroupRates] = {}
-        self._peers: dict[tuple[int, int, int, bool], tuple[Rates, Rates]] = {}
-        self._queueing: dict[tuple[int, int], bool] = {}
-        self._links: dict[tuple[int, int, int, int, int], Flow] = {}
+        self.devices = RankGroups(problem)
+        self.tails = Tails(self.devices, self.costs)
+        self._ways: dict[Shape, Ways] = {}
         self._tables: dict[tuple[Shape, int], _Tables] = {}
 
     @property
     def memory_bytes(self) -> float:
         """Of a device."""
         return self.problem.cluster.devices[0].memory_bytes
-
-    # ---- devices ----
-
-    def groups(self, degree: int) -> tuple[tuple[int, ...], ...]:
-        """Groups of that many devices, neighbours in a server beside each other."""
-        if degree not in self._groups:
-            self._groups[degree] = device_groups(self.problem, degree)
-        return self._groups[degree]
-
-    def rates(self, shape: Shape, *, alone: bool = False) -> GroupRates:
-        """Of what the devices of a replica do, beside those of the others of its stage in its servers; alone: beside none but
-        those that divide its experts.
-        """
-        step = shape.expert // gcd(shape.expert, shape.context)
-        near = 1 if alone else max(self._in_server, shape.expert * shape.tensor) // (shape.tensor * shape.context)
-        replicas = min(shape.data, step * max(1, near // step))
-        key = shape.parallel, replicas
-        if key not in self._rates:
-            self._rates[key] = self._places(shape, replicas).rates(0)
-        return self._rates[key]
-
-    def _places(self, shape: Shape, replicas: int) -> StagePlaces:
-        """Of so many replicas of the first rank's stages."""
-        parts = self.groups(shape.tensor)[: replicas * shape.context]
-        degrees = (shape.tensor * shape.context,) * replicas
-        stage = Stage((), tuple(device for part in parts for device in part), degrees)
-        return StagePlaces(stage, self.problem, shape.context, shape.expert)
-
-    @cached_property
-    def _in_server(self) -> int:
-        return max(map(len, self.problem.cluster.servers))
-
-    def peers(self, shape: Shape, apart: bool) -> tuple[Rates, Rates]:
-        """All-reduces of each device of a rank with those that hold the same weights, and the same experts.
-
-        apart: their scatters, or gathers
-        """
-        key = shape.tensor, shape.copies, shape.expert, apart
-        if key not in self._peers:
-            self._peers[key] = self._places(shape, shape.data).peer_rates(apart=apart)
-        return self._peers[key]
-
-    def transfers_queue(self, shape: Shape) -> bool:
-        """Whether what the first rank sends queues with the reductions of its gradients."""
-        if not self.problem.contention or shape.pipeline == 1 or shape.copies == 1:
-            return False
-        key = shape.tensor, shape.copies
-        if key not in self._queueing:
-            rings = self._places(shape, shape.data).rings
-            self._queueing[key] = self.problem.cluster.collectives.allreduces_meet(self.link(shape).route, *rings)
-        return self._queueing[key]
-
-    def link(self, shape: Shape, rank: int = 0, *, alone: bool = False) -> Flow:
-        """The way from a rank to the next, or from the last to the first, where all its replicas in its first server, or rack
-        that they leave, send at once; alone: where the first one does.
-        """
-        several = shape.context if alone or not self.problem.contention else shape.copies
-        key = shape.tensor, shape.copies, several, rank, (rank + 1) % shape.pipeline
-        if key not in self._links:
-            self._links[key] = self._link(shape, rank, several)
-        return self._links[key]
-
-    def _link(self, shape: Shape, rank: int, several: int) -> Flow:
-        copies, cluster = shape.copies, self.problem.cluster
-        ranks = rank, (rank + 1) % shape.pipeline
-        senders, receivers = (self.groups(shape.tensor)[one * copies : (one + 1) * copies] for one in ranks)
-        places, depth = cluster.topology.places, cluster.topology.parted((senders[0][0], receivers[0][0]))
-        home = places[senders[0][0]][:depth]
-        near = takewhile(lambda group: places[group[0]][:depth] == home, senders[:several])
-        return cluster.flow([pair for both in zip(near, receivers, strict=False) for pair in zip(*both, strict=True)])
-
-    def unlike_links(self, shape: Shape) -> dict[int, int]:
-        """The first ranks of those whose ways to the next part in one server, in one rack and so on, and how many each is of."""
-        groups, topology = self.groups(shape.tensor), self.problem.cluster.topology
-        firsts = [groups[rank * shape.copies][0] for rank in range(shape.pipeline)]
-        kinds = [topology.together(both) for both in pairwise(firsts)]
-        return {kinds.index(kind): count for kind, count in Counter(kinds).items()}
-
-    def parts(self, shape: Shape, rank: int) -> int:
-        """Servers, or racks and so on, that a pipeline is in: such as the way from a rank to the next leaves."""
-        groups, topology = self.groups(shape.tensor), self.problem.cluster.topology
-        firsts = [groups[one * shape.copies][0] for one in range(shape.pipeline)]
-        depth = topology.parted((firsts[rank], firsts[rank + 1]))
-        return len({topology.places[first][:depth] for first in firsts})
 
     # ---- what is divided ----
 
@@ -185,29 +92,23 @@ class ClosedForm:
         gradients, weights = self.problem.accumulated_bytes, self.problem.element_bytes
         return np.asarray(gradients * np.greater_equal(zero, 2) + weights * np.equal(zero, 3))
 
-    def block_moves(self, shape: Shape) -> tuple[float, float]:
-        """Seconds in which weights of a block are gathered, and gradients scattered: its part of the largest unit there is."""
-        held, experts = self.costs.elements(shape.parallel)
-        most = self.costs.most_in_unit(shape.parallel)
+    def block_moves(self, shapes: Integers) -> tuple[Floats, Floats]:
+        """Seconds in which weights of a block are gathered, and gradients scattered, float64 [shapes]: its part of the largest
+        unit there is.
+        """
+        kinds = [Shape(*row).parallel for row in shapes.tolist()]
+        most = np.array([self.costs.most_in_unit(one) for one in kinds])
+        pairs = [self.costs.elements(one) for one in kinds]
+        unit = [most * np.array([pair[kind].block for pair in pairs]) for kind in (0, 1)]
         sizes = self.problem.element_bytes, self.problem.accumulated_bytes
-        gather, scatter = (
-            float(self.move_seconds(shape, np.array(held.block * most), np.array(experts.block * most), size)) / most
-            for size in sizes
-        )
+        gather, scatter = (self.tails.moved(shapes, unit[0], unit[1], size) / most for size in sizes)
         return gather, scatter
 
-    def move_seconds(
-        self, shape: Shape, elements: Floats, experts: Floats, size: float, *, apart: bool = True
-    ) -> Floats:
-        """Seconds in which those that hold the same weights scatter, or gather, so many bytes of each.
-
-        experts: of these elements; apart: else they all-reduce
-        """
-        peers, of_experts = self.peers(shape, apart)
-        if shape.expert == 1:
-            return _reduce_seconds(peers, elements * size)
-        dense = _reduce_seconds(peers, (elements - experts) * size)
-        return dense + _reduce_seconds(of_experts, experts * size) * (experts > 0.0)
+    def ways(self, shape: Shape) -> Ways:
+        """What its ranks wait for what others send them."""
+        if shape not in self._ways:
+            self._ways[shape] = Ways(shape, self.devices, self.costs)
+        return self._ways[shape]
 
     # ---- one shape ----
 
@@ -305,18 +206,18 @@ class _Tables:
         """The best division below `limit` where replicas divide that, and stages run one of these again; None where none fits."""
         shape, form = self.shape, self.form
         rounds, fill, tail = self.count - 1 / shape.chunks, 1 / shape.chunks, self.tail_seconds(zero)
-        limit -= self._transfer_seconds
+        limit -= self._ways.seconds
         if zero not in self._of_zero:
             self._of_zero[zero] = self._seconds(zero)[self.ranks], self._bytes(zero)
         seconds, held = self._of_zero[zero]
         may = self.held[self.ranks][:, :, None] & np.array([one in words for one in form.words])
         cost = np.where(may & (held <= form.memory_bytes - spare), seconds, np.inf)
         chosen = cost.argmin(axis=2)
-        found = divided(cost.min(axis=2), form.blocks.count, (rounds, fill), tail, limit, self._crossing_seconds)
+        found = divided(cost.min(axis=2), form.blocks.count, (rounds, fill), tail, limit, self._ways.crossing)
         if found is None:
             return None
         again = tuple(form.words[chosen[rank, n]] for rank, n in enumerate(found.blocks))
-        return DividedShape(found.seconds + self._transfer_seconds, shape, zero, found.blocks, again, words)
+        return DividedShape(found.seconds + self._ways.seconds, shape, zero, found.blocks, again, words)
 
     @property
     def seconds_beyond(self) -> float:
@@ -328,7 +229,7 @@ class _Tables:
 
     @cached_property
     def _rates(self) -> GroupRates:
-        return self.form.rates(self.shape)
+        return self.form.devices.rates(self.shape)
 
     def _line(self, what: Pass) -> Line:
         return self.form.costs.seconds(self.shape.parallel, self._rates, self.shape.samples, what)
@@ -366,9 +267,9 @@ class _Tables:
     @cached_property
     def _moved_seconds(self) -> tuple[Floats, Floats]:
         """Seconds in which the weights of each stage are gathered, and its gradients scattered."""
-        count = np.maximum(self._units[..., 0], 1.0)
+        row, count = self.shape.row, np.maximum(self._units[..., 0], 1.0)
         weights, gradients = (
-            count * self.form.move_seconds(self.shape, self._elements / count, self._experts / count, size)
+            count * self.form.tails.moved(row, (self._elements / count)[None], (self._experts / count)[None], size)[0]
             for size in (self.problem.element_bytes, self.problem.accumulated_bytes)
         )
         return weights, gradients
@@ -396,54 +297,8 @@ class _Tables:
         return self._elements + (self.shape.expert - 1) * self._experts
 
     @cached_property
-    def _transfer_seconds(self) -> float:
-        """Seconds of an iteration that wait for transfers between ranks."""
-        return 2 * self._ways_seconds + self._waited_seconds
-
-    @cached_property
-    def _ways_seconds(self) -> float:
-        """Seconds of the transfers of a micro-batch from the first rank to the last."""
-        if self.shape.pipeline == 1:
-            return 0.0
-        return sum(count * self._way_seconds(rank) for rank, count in self.form.unlike_links(self.shape).items())
-
-    def _way_seconds(self, rank: int, *, alone: bool = False) -> float:
-        """Seconds of a transfer from a rank to the next; alone: as of `ClosedForm.link`."""
-        flow = self.form.link(self.shape, rank, alone=alone)
-        return flow.latency + self._sent / flow.bandwidth
-
-    @cached_property
-    def _sent(self) -> float:
-        """Bytes of a micro-batch that a device sends over a boundary."""
-        return self.form.costs.sent_bytes(self.shape.parallel) * self.shape.samples
-
-    @cached_property
-    def _waited_seconds(self) -> float:
-        """Seconds for which stages wait for transfers beside those on the first way and the last.
-
-        With one stage a device every round waits for one: replicas that have waited for each other's first ones send at other
-        times from then on. With several each further lap begins when the one before has come back from the last rank.
-        """
-        shape = self.shape
-        if shape.pipeline == 1:
-            return 0.0
-        if shape.chunks > 1:
-            ways = sum(
-                count * self._way_seconds(rank, alone=True) for rank, count in self.form.unlike_links(shape).items()
-            )
-            return 2 * (shape.chunks - 1) * (ways + self._way_seconds(shape.pipeline - 1, alone=True))
-        return (self.count - 1) * max(self._way_seconds(rank, alone=True) for rank in self.form.unlike_links(shape))
-
-    @cached_property
-    def _crossing_seconds(self) -> float:
-        """Seconds of a round for which the busiest card, or cable, of a rank sends on both ways, beside `_waited_seconds`."""
-        shape, form, rounds = self.shape, self.form, self.count - 1 / self.shape.chunks
-        if shape.pipeline == 1 or not self.problem.contention or not rounds:
-            return 0.0
-        # Of two servers, or racks, neither sends both ways but where a lap comes back.
-        sends = {rank: 2 * shape.chunks - (form.parts(shape, rank) == 2) for rank in form.unlike_links(shape)}
-        busiest = max(count * self._sent / form.link(shape, rank).bandwidth for rank, count in sends.items())
-        return max(0.0, busiest - self._waited_seconds / rounds)
+    def _ways(self) -> Ways:
+        return self.form.ways(self.shape)
 
     def tail_seconds(self, zero: Zero) -> Floats:
         """Seconds of the first rank after its last backward, float64 [most + 1]."""
@@ -456,43 +311,15 @@ class _Tables:
         return float(self.tail_seconds(zero)[self.held[self.ranks[0]]].min(initial=np.inf))
 
     def _tail_seconds(self, zero: Zero) -> Floats:
-        problem, copies = self.problem, self.shape.copies
-        elements, experts = self._elements[self.ranks[0]], self._experts[self.ranks[0]]
-        updated = self._divided[self.ranks[0]] / copies if zero and copies > 1 else elements
-        seconds = self._update_seconds(updated).sum(axis=1)
-        if copies == 1:
-            return np.asarray(seconds)
-        if zero < 2:
-            size = elements[:, 0] * problem.accumulated_bytes
-            whole = problem.gradient_reduction == "whole"
-            buckets = np.ones(len(size)) if whole else np.clip(size // BUCKET_BYTES, 1, MOST_BUCKETS)
-            parts = elements[:, 0] / buckets, experts[:, 0] / buckets
-            apart = zero > 0
-            reduced = buckets * self.form.move_seconds(self.shape, *parts, problem.accumulated_bytes, apart=apart)
-            last = self.passes[1][self.ranks[0]][:, 0]
-            seconds += np.maximum(reduced / buckets, reduced - last * (1.0 - 1.0 / buckets))
-            seconds += self._queued_seconds(apart)
-        else:  # what its last unit scatters, and its first one gathers, is beside nothing
-            first, of_experts = self._units[self.ranks[0]][:, 0, 1:3].T
-            seconds += self.form.move_seconds(self.shape, first, of_experts, problem.accumulated_bytes)
-            seconds += self.form.move_seconds(self.shape, first, of_experts, problem.element_bytes) * (zero == 3)
-        if zero in (1, 2):
-            seconds += self.form.move_seconds(self.shape, elements, experts, problem.element_bytes).sum(axis=1)
-        return np.asarray(seconds)
-
-    def _update_seconds(self, elements: Floats) -> Floats:
-        """Seconds in which the optimizer updates so many elements of each stage: a line, from the least that a call takes."""
-        member, most = self.form.costs.costs.at(self.shape.parallel), max(float(elements.max()), 1.0)
-        least, half, whole = (member.update_seconds(0, one) for one in (1.0, most / 2, most))
-        line = np.maximum(whole + (elements - most) * ((whole - half) / (most / 2)), least)
-        return np.where(elements > 0.0, line, 0.0)
+        (seconds,) = self.form.tails.seconds(self.shape.row, np.array([zero]), self.most)
+        return np.asarray(seconds + self._queued_seconds(zero > 0) if zero < 2 and self.shape.copies > 1 else seconds)
 
     def _queued_seconds(self, apart: bool) -> float:
         """Seconds for which the gradient of the last micro-batch waits on its way up: behind every stage, the bucket that is
         reduced when its backward ends has the card. apart: as of `peers`.
         """
         shape, form = self.shape, self.form
-        if not form.transfers_queue(shape):
+        if not form.devices.transfers_queue(shape):
             return 0.0
         stages = shape.pipeline * shape.chunks
         count = -(-form.blocks.count // stages)
@@ -504,7 +331,7 @@ class _Tables:
                 break
             dense, experts = (
                 reduce_seconds(rates, size) if size else 0.0
-                for rates, size in zip(form.peers(shape, apart), sizes, strict=True)
+                for rates, size in zip(form.devices.peers(shape, apart), sizes, strict=True)
             )
             free = max(ready, free) + dense + experts
         return (stages - 1) * max(0.0, free - backward)
@@ -571,10 +398,3 @@ class _Tables:
             return np.asarray((number // lap * pipeline)[:, :, None] + np.clip(rest, 0, pipeline))
 
         return (passed(forwards) - passed(backwards)[:, :, ::-1]).astype(np.float64)
-
-
-def _reduce_seconds(rates: Rates, sizes: Floats) -> Floats:
-    """`reduce_seconds` of each of some sizes."""
-    if not rates:
-        return np.zeros_like(sizes)
-    return np.asarray(reduce(np.minimum, (latency + sizes * seconds for latency, seconds in rates)))

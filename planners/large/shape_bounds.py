@@ -3,7 +3,7 @@
 A rank with n blocks takes own + block * n seconds for a micro-batch, where `block` depends on what it runs again, and the bytes
 that it keeps are a line in n, too. So within a threshold on the slowest rank each holds at most so many blocks; the smallest
 threshold at which all ranks hold as many as the network has bounds the rounds. Transfers, and what follows the last backward, are
-left out.
+added to the bounds of those that are near the best without.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planners.large.closed_form import PASSES, ClosedForm
-from planners.large.shapes import Shape
+from planners.large.shapes import Integers, Shape, unlike
 from planners.large.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line
 
 Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 Counts = NDArray[np.int16]
 
 HALVINGS = 10
@@ -62,15 +61,29 @@ class ShapeBounds:
         self._members: dict[tuple[int, ...], _DividedFigures] = {}
 
     def least_seconds(self, shapes: Integers) -> Floats:
-        """As if memory had no end, and each sample took what it takes where most are passed at once, float64 [shapes]."""
-        rows, number = _unlike(shapes, (0, 5, 6))
+        """As if each sample took what it takes where most are passed at once, and memory held whatever micro-batches keep,
+        float64 [shapes]: infinite where it does not hold states.
+        """
+        rows, number = unlike(shapes, (0, 5, 6))
         seconds = self._of_samples(shapes, rows, number)
         block, whole = (seconds[number] * shapes[:, 3:4]).T
-        return self._iteration(shapes, self._undivided(shapes, block, whole), whole)
+        found = self._iteration(shapes, self._undivided(shapes, block, whole), whole)
+        return np.where(self._least_states(shapes, rows, number) <= self.form.memory_bytes, found, np.inf)
+
+    def _least_states(self, shapes: Integers, rows: Integers, number: Integers) -> Floats:
+        """Bytes of weights, gradients and states on the rank that has most of them, at least, float64 [shapes]."""
+        pairs = [self.form.costs.elements(Shape(*row).parallel) for row in shapes[rows].tolist()]
+        held, experts = (
+            np.array([pair[kind].own[ONLY] + pair[kind].block * self.blocks for pair in pairs])[number]
+            for kind in (0, 1)
+        )
+        divided, copies = held + (shapes[:, 6] - 1) * experts, shapes[:, 2] * shapes[:, 5]
+        states = [self.form.state_bytes(zero, held, divided, copies) for zero in self.form.zeros]
+        return np.asarray(np.min(states, axis=0) / shapes[:, 1])
 
     def least_device_seconds(self, shapes: Integers) -> float:
         """Seconds that the device of each of these shapes which has most to do computes for its part of the batch, at least."""
-        rows, number = _unlike(shapes, (0, 5, 6))
+        rows, number = unlike(shapes, (0, 5, 6))
         whole = self._of_samples(shapes, rows, number)[:, 1]
         tensor, context = shapes[rows].T[[0, 5]]
         return float((self.problem.batch * whole * tensor * context).min()) / len(self.problem.cluster.devices)
@@ -135,6 +148,28 @@ class ShapeBounds:
         again = np.where(reaches, slowest * (1.0 - least[:, None] / ways), np.inf).min(axis=1)
         return self._iteration(shapes, low, whole + np.where(again < np.inf, np.maximum(again, 0.0), 0.0))
 
+    def least_seconds_in_all(self, shapes: Integers, zero: Integers, bounds: Floats) -> Floats:
+        """With transfers, too, and what follows the last backward, float64 [shapes]: the more blocks the first rank has the
+        longer is that, the fewer the longer are the rounds of others.
+
+        zero: what replicas divide; bounds: seconds without these
+        """
+        number, ways = np.arange(self.blocks + 1), [self.form.ways(Shape(*row)) for row in shapes.tolist()]
+        pipeline, data, samples, chunks = shapes.T[1:5, :, None]
+        blocks, own = self._passes(self._figures(shapes), shapes, zero)
+        least = blocks.min(axis=1)[:, None]
+        whole, first = own[:, ONLY, None] + least * self.blocks, own[:, FIRST, None] + least * number
+        others = np.maximum(pipeline - 1, 1)
+        rest = np.maximum((whole - first) / others, least * -(-(self.blocks - number) // others))
+        crossing = np.array([one.crossing for one in ways])[:, None]
+        slowest = np.maximum(np.maximum(first, rest * (pipeline > 1)), crossing)
+        rounds = (self.problem.batch // (data * samples) - 1 / chunks) * slowest + whole / chunks
+        found = np.maximum(bounds[:, None], rounds) + self.form.tails.seconds(shapes, zero, self.blocks)
+        alone = self.form.blocks.ends[0] & (chunks > 1)
+        held = (number - -(-number // chunks) * (chunks - 1) >= 1 - alone) & (number > 0)
+        found[~np.where(pipeline > 1, held, number == self.blocks)] = np.inf
+        return np.asarray(found.min(axis=1) + np.array([one.seconds for one in ways]))
+
     def _undivided(self, shapes: Integers, block: Floats, whole: Floats) -> Floats:
         """Seconds of the slowest rank, where blocks, and the whole network, take so long, float64 [shapes]."""
         pipeline = shapes[:, 1]
@@ -149,7 +184,7 @@ class ShapeBounds:
     # ---- figures ----
 
     def _figures(self, shapes: Integers) -> _DividedFigures:
-        rows, number = _unlike(shapes, (0, 3, 5, 6))
+        rows, number = unlike(shapes, (0, 3, 5, 6))
         found = [self._member(*row) for row in shapes[rows][:, [0, 3, 5, 6]].tolist()]
         return _DividedFigures(*(np.stack(one)[number] for one in zip(*found, strict=True)))
 
@@ -158,7 +193,7 @@ class ShapeBounds:
         if key not in self._members:
             tensor, samples, context, expert = key
             shape, costs = Shape(tensor, 1, expert, samples, 1, context, expert), self.form.costs
-            parallel, rates = shape.parallel, self.form.rates(shape, alone=True)
+            parallel, rates = shape.parallel, self.form.devices.rates(shape, alone=True)
             forward, backward = (costs.seconds(parallel, rates, samples, one) for one in PASSES)
             kept, made = zip(*costs.stashes(parallel), strict=True)
             held, experts = costs.elements(parallel)
@@ -191,9 +226,9 @@ class ShapeBounds:
 
     def _moves(self, shapes: Integers) -> tuple[Floats, Floats]:
         """Seconds in which the weights of a block are gathered, and its gradients scattered, at least, float64 [shapes]."""
-        rows, number = _unlike(shapes, (0, 2, 5, 6))
-        gathers, scatters = np.array([self.form.block_moves(Shape(*row)) for row in shapes[rows].tolist()])[number].T
-        return gathers, scatters
+        rows, number = unlike(shapes, (0, 2, 5, 6))
+        gathers, scatters = self.form.block_moves(shapes[rows])
+        return gathers[number], scatters[number]
 
     def _most_blocks(self, shapes: Integers, zero: Integers) -> Counts:
         """Blocks that each rank can hold, int16 [shapes, ways, ranks]."""
@@ -267,12 +302,3 @@ def _whole(blocks: Floats, steps: Integers, missing: Integers) -> Counts:
 def _least_block(line: Line) -> float:
     """What a block adds to a rank at least: a stage of one block may take less than each further block adds."""
     return line.block + min(0.0, float(line.own[MIDDLE]))
-
-
-def _unlike(shapes: Integers, columns: tuple[int, ...]) -> tuple[Integers, Integers]:
-    """The first row of each kind of shape that differs in some columns, and the kind of each shape."""
-    key = np.zeros(len(shapes), dtype=np.int64)
-    for column in shapes.T[list(columns)]:
-        key = key * (int(column.max(initial=0)) + 1) + column
-    _, first, number = np.unique(key, return_index=True, return_inverse=True)
-    return first, number

@@ -54,6 +54,9 @@ MOST_LEFT_OUT = 16
 BOUNDED = 64
 """Shapes whose bounds are refined at once."""
 
+NEAR = 1.05
+"""Bounds as far above the least are raised together with it."""
+
 MOST_TRIED = 12
 """Candidates that are replayed at most, whatever their work, while none of them fits."""
 
@@ -147,6 +150,14 @@ class _Choice(NamedTuple):
     words: tuple[Recompute, ...]
 
 
+class _Place(NamedTuple):
+    """Seconds that no division of a shape undercuts; its number, and the place of what its replicas divide among all zeros."""
+
+    bound: float
+    number: int
+    zero: int
+
+
 class _ShapeSearch:
     """The grid of one problem."""
 
@@ -158,7 +169,7 @@ class _ShapeSearch:
         self.form = ClosedForm(problem, blocks, asked_words(problem, request), asked_zeros(request))
         self.shapes = grid(
             asked_degrees(problem, request),
-            lambda degree: len(self.form.groups(degree)),
+            lambda degree: len(self.form.devices.groups(degree)),
             blocks.count,
             problem.batch,
             _wanted(problem, request),
@@ -168,6 +179,7 @@ class _ShapeSearch:
         self.opened = set[Shape]()
         self.limit, self.left_out = np.inf, 0
         self._bounds = np.full((len(self.shapes), len(self.form.zeros)), np.nan)
+        self._all_bounds = np.full_like(self._bounds, np.nan)
         self._best: dict[_Choice, tuple[float, DividedShape | None]] = {}
 
     def replayed(self) -> dict[Plan, DividedShape]:
@@ -205,36 +217,59 @@ class _ShapeSearch:
         asked = [self.form.zeros.index(zero) for zero in zeros or self.form.zeros]
         rising, counts = self.order.rising(among), count()
         ahead = next(rising, None)
+        rough: list[_Place] = []
         waiting: list[tuple[float, int, _Choice | DividedShape]] = []
-        while waiting or ahead is not None:
-            if ahead is not None and (not waiting or waiting[0][0] >= ahead[0]):
-                if ahead[0] > self.limit:
-                    return
+        while (least := self._least(ahead, rough, waiting)) <= self.limit and least < np.inf:
+            if ahead is not None and ahead[0] == least:
                 numbers = [ahead[1], *(number for _, number in islice(rising, BOUNDED - 1))]
                 ahead = next(rising, None)
-                for choice, bound in self._choices(numbers, asked):
+                for place in self._places(numbers, asked):
+                    heappush(rough, place)
+            elif rough and rough[0].bound == least:
+                places = [heappop(rough)]
+                while rough and len(places) < BOUNDED and rough[0].bound <= least * NEAR:
+                    places.append(heappop(rough))
+                for choice, bound in zip(map(self._choice, places), self._raised(places), strict=True):
                     heappush(waiting, (bound, next(counts), choice))
-                continue
-            bound, _, one = heappop(waiting)
-            if bound > self.limit:
-                return
-            if isinstance(one, _Choice):
-                found = self._division(one, bound)
-                if found is not None:
-                    heappush(waiting, (found.seconds, next(counts), found))
-                continue
-            yield one
-            if one.choice == self.form.words and len(one.choice) > 1:
-                for word in one.choice:
-                    heappush(waiting, (one.seconds, next(counts), _Choice(one.shape, one.zero, (word,))))
+            else:
+                bound, _, one = heappop(waiting)
+                if isinstance(one, _Choice):
+                    found = self._division(one, bound)
+                    if found is not None:
+                        heappush(waiting, (found.seconds, next(counts), found))
+                    continue
+                yield one
+                if one.choice == self.form.words and len(one.choice) > 1:
+                    for word in one.choice:
+                        heappush(waiting, (one.seconds, next(counts), _Choice(one.shape, one.zero, (word,))))
 
-    def _choices(self, numbers: Sequence[int], zeros: Sequence[int]) -> Iterator[tuple[_Choice, float]]:
+    @staticmethod
+    def _least(
+        ahead: tuple[float, int] | None, rough: Sequence[_Place], waiting: Sequence[tuple[float, int, object]]
+    ) -> float:
+        """The least bound of what is to be looked at."""
+        return min(one[0] for one in (ahead, *rough[:1], *waiting[:1], (np.inf,)) if one is not None)
+
+    def _places(self, numbers: Sequence[int], zeros: Sequence[int]) -> Iterator[_Place]:
         """Of some shapes, with seconds that no division undercuts, as far as any fits; zeros: places among those asked for."""
-        for number, bounds in zip(numbers, self._bounds_of(np.array(numbers)).tolist(), strict=True):
-            shape = Shape(*self.shapes[number].tolist())
-            for place in zeros if shape.copies > 1 else zeros[:1]:
-                if bounds[place] < np.inf:
-                    yield _Choice(shape, self.form.zeros[place], self.form.words), bounds[place]
+        bounds = self._bounds_of(np.array(numbers))[:, zeros]
+        bounds[self.shapes[numbers, 2] * self.shapes[numbers, 5] == 1, 1:] = np.inf
+        for row, place in zip(*np.nonzero(bounds < np.inf), strict=True):
+            yield _Place(float(bounds[row, place]), numbers[row], zeros[place])
+
+    def _choice(self, place: _Place) -> _Choice:
+        return _Choice(Shape(*self.shapes[place.number].tolist()), self.form.zeros[place.zero], self.form.words)
+
+    def _raised(self, places: Sequence[_Place]) -> list[float]:
+        """Bounds with all that there is beside rounds."""
+        bounds, numbers, zeros = map(np.array, zip(*places, strict=True))
+        unknown = np.isnan(self._all_bounds[numbers, zeros])
+        if unknown.any():
+            rows, own = numbers[unknown], zeros[unknown]
+            self._all_bounds[rows, own] = self.bounds.least_seconds_in_all(
+                self.shapes[rows], np.array(self.form.zeros)[own], bounds[unknown]
+            )
+        return [float(one) for one in self._all_bounds[numbers, zeros]]
 
     def _bounds_of(self, numbers: NDArray[np.int64]) -> Floats:
         """Seconds that no division of some shapes undercuts, by what replicas divide, float64 [numbers, zeros]."""
@@ -289,7 +324,7 @@ class _ShapeSearch:
 
     def plan(self, candidate: DividedShape) -> Plan:
         """The plan of a candidate."""
-        shape, groups = candidate.shape, self.form.groups(candidate.shape.tensor)
+        shape, groups = candidate.shape, self.form.devices.groups(candidate.shape.tensor)
         held = [groups[rank * shape.copies : (rank + 1) * shape.copies] for rank in range(shape.pipeline)]
         devices = [tuple(device for group in one for device in group) for one in held]
         last = shape.pipeline - 1

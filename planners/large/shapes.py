@@ -45,6 +45,12 @@ class Shape:
         """Groups of a rank that hold the same weights, but for experts."""
         return self.data * self.context
 
+    @property
+    def row(self) -> Integers:
+        """As of `grid`, alone, int64 [1, 7]."""
+        own = self.tensor, self.pipeline, self.data, self.samples, self.chunks, self.context, self.expert
+        return np.array([own])
+
     def microbatches(self, batch: int) -> int:
         """Micro-batches of an iteration."""
         return batch // (self.data * self.samples)
@@ -103,3 +109,12 @@ def grid(degrees: Sequence[int], groups: Callable[[int], int], blocks: int, batc
                 same = np.full((4, len(columns[0])), [[tensor], [chunks], [context], [expert]])
                 found.append(np.stack([same[0], *columns, *same[1:]], axis=1))
     return np.concatenate(found) if found else np.zeros((0, 7), dtype=np.int64)
+
+
+def unlike(shapes: Integers, columns: tuple[int, ...]) -> tuple[Integers, Integers]:
+    """The first row of each kind of shape that differs in some columns, and the kind of each shape."""
+    key = np.zeros(len(shapes), dtype=np.int64)
+    for column in shapes.T[list(columns)]:
+        key = key * (int(column.max(initial=0)) + 1) + column
+    _, first, number = np.unique(key, return_index=True, return_inverse=True)
+    return first, number

@@ -65,6 +65,7 @@ class StageCosts:
         self._runs: dict[Pass, tuple[NDArray[np.int64], ...]] = {}
         self._elements: dict[Parallelism, tuple[Line, Line]] = {}
         self._in_work: dict[Parallelism, Line] = {}
+        self._updates: dict[Parallelism, tuple[float, float, float]] = {}
         self._units: dict[Parallelism, Floats] = {}
         self._stashes: dict[Parallelism, tuple[tuple[Line, Line], ...]] = {}
 
@@ -127,6 +128,18 @@ class StageCosts:
             held, experts = (self.line([figure(one) for one in self.probes]) for figure in figures)
             self._elements[parallel] = held, experts
         return self._elements[parallel]
+
+    def update_line(self, parallel: Parallelism) -> tuple[float, float, float]:
+        """Seconds in which the optimizer updates some elements: the least that a call takes, and the line that many follow: what
+        it has beside them, and of each.
+        """
+        if parallel not in self._updates:
+            member, held = self.costs.at(parallel), self.elements(parallel)[0]
+            most = max(1.0, float(held.own[ONLY]) + held.block * self.count)
+            least, half, whole = (member.update_seconds(self.device, one) for one in (1.0, most / 2, most))
+            element = (whole - half) / (most / 2)
+            self._updates[parallel] = least, whole - most * element, element
+        return self._updates[parallel]
 
     def units(self, parallel: Parallelism, most: int) -> Floats:
         """How many units stages of 0 to `most` blocks have, weight elements of the first, those of them that belong to experts,

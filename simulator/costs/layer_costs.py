@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from hardware_profiles import (
     PRECISION_BYTES,
-    Accelerator,
     Phase,
     Rates,
     Work,
@@ -96,14 +95,7 @@ class LayerCosts:
         self._streamed: dict[tuple[int, bytes, int, Phase], float] = {}
         self._slices: dict[tuple[int, int], LayerCosts] = {}
         self._measured = any(layer.measured for layer in problem.workload.layers)
-        kinds: dict[int, int] = {}
-        self._accelerators: list[Accelerator] = []
-        for accelerator in problem.cluster.devices:
-            if id(accelerator) not in kinds:
-                if accelerator not in self._accelerators:
-                    self._accelerators.append(accelerator)
-                kinds[id(accelerator)] = self._accelerators.index(accelerator)
-        self._kind_of_device = [kinds[id(accelerator)] for accelerator in problem.cluster.devices]
+        self._accelerators, self._kind_of_device = problem.cluster.kinds
 
     @property
     def accelerator_kinds(self) -> int:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from itertools import pairwise
 from math import gcd, isqrt
 
 from simulator.workloads.layers import Layer, Workload
@@ -43,8 +44,10 @@ def context_part(workload: Workload, degree: int) -> Workload:
 
     @cache
     def most(window: Fraction) -> Fraction:
-        pairs = [_pairs(number, 2 * degree, window) for number in range(2 * degree)]
-        return max(front + back for front, back in zip(pairs[:degree], reversed(pairs[degree:]), strict=True))
+        upto = _pairs_upto(2 * degree, window)
+        pairs = [end - begin for begin, end in pairwise(upto)]
+        both = max(front + back for front, back in zip(pairs[:degree], reversed(pairs[degree:]), strict=True))
+        return Fraction(both, upto[-1])
 
     return _part(workload, degree, most, (degree - 1) / degree)
 
@@ -98,13 +101,17 @@ def _check_parts(workload: Workload, parts: int, what: str) -> None:
 
 def _pairs(number: int, slices: int, window: Fraction) -> Fraction:
     """Share of a sequence's pairs of queries and keys that slice `number` has, where queries attend to a window of its tokens."""
+    upto = _pairs_upto(slices, window)
+    return Fraction(upto[number + 1] - upto[number], upto[-1])
 
-    def upto(tokens: Fraction) -> Fraction:
-        inside = min(tokens, window)
-        return inside**2 + 2 * (tokens - inside) * window
 
-    begin, end = Fraction(number, slices), Fraction(number + 1, slices)
-    return (upto(end) - upto(begin)) / upto(Fraction(1))
+def _pairs_upto(slices: int, window: Fraction) -> list[int]:
+    """Such pairs of the first 0, 1, ... slices, counted in a part of one that makes them whole."""
+    reach, found = window.numerator * slices, []
+    for tokens in range(0, (slices + 1) * window.denominator, window.denominator):
+        inside = min(tokens, reach)
+        found.append(inside**2 + 2 * (tokens - inside) * reach)
+    return found
 
 
 def _part(workload: Workload, parts: int, scores: Callable[[Fraction], Fraction], others: float) -> Workload:

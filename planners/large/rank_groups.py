@@ -1,0 +1,114 @@
+"""Rank groups: which devices hold the ranks of a shape, how they reach each other, and at what rates.
+
+Groups of a tensor-parallel degree are neighbours; a rank has as many of them, in their order, as there are copies of its weights.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cached_property
+from itertools import pairwise, takewhile
+from math import gcd
+
+from hardware_profiles import Flow, Rates
+from planners.large.shapes import Shape
+from planners.search.candidates import device_groups
+from simulator import GroupRates, Parallelism, Problem, Stage, StagePlaces
+
+
+class RankGroups:
+    """Of the shapes of one problem; tables fill as they are asked for."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._groups: dict[int, tuple[tuple[int, ...], ...]] = {}
+        self._rates: dict[tuple[Parallelism, int], GroupRates] = {}
+        self._peers: dict[tuple[int, int, int, bool], tuple[Rates, Rates]] = {}
+        self._queueing: dict[tuple[int, int], bool] = {}
+        self._links: dict[tuple[int, int, int, int, int], Flow] = {}
+        self._unlike: dict[tuple[int, int, int], dict[int, int]] = {}
+
+    def groups(self, degree: int) -> tuple[tuple[int, ...], ...]:
+        """Groups of that many devices, neighbours in a server beside each other."""
+        if degree not in self._groups:
+            self._groups[degree] = device_groups(self.problem, degree)
+        return self._groups[degree]
+
+    def rates(self, shape: Shape, *, alone: bool = False) -> GroupRates:
+        """Of what the devices of a replica do, beside those of the others of its stage in its servers; alone: beside none but
+        those that divide its experts.
+        """
+        step = shape.expert // gcd(shape.expert, shape.context)
+        near = 1 if alone else max(self._in_server, shape.expert * shape.tensor) // (shape.tensor * shape.context)
+        replicas = min(shape.data, step * max(1, near // step))
+        key = shape.parallel, replicas
+        if key not in self._rates:
+            self._rates[key] = self._places(shape, replicas).rates(0)
+        return self._rates[key]
+
+    def _places(self, shape: Shape, replicas: int) -> StagePlaces:
+        """Of so many replicas of the first rank's stages."""
+        parts = self.groups(shape.tensor)[: replicas * shape.context]
+        degrees = (shape.tensor * shape.context,) * replicas
+        stage = Stage((), tuple(device for part in parts for device in part), degrees)
+        return StagePlaces(stage, self.problem, shape.context, shape.expert)
+
+    @cached_property
+    def _in_server(self) -> int:
+        return max(map(len, self.problem.cluster.servers))
+
+    def peers(self, shape: Shape, apart: bool) -> tuple[Rates, Rates]:
+        """All-reduces of each device of a rank with those that hold the same weights, and the same experts.
+
+        apart: their scatters, or gathers
+        """
+        key = shape.tensor, shape.copies, shape.expert, apart
+        if key not in self._peers:
+            self._peers[key] = self._places(shape, shape.data).peer_rates(apart=apart)
+        return self._peers[key]
+
+    def transfers_queue(self, shape: Shape) -> bool:
+        """Whether what the first rank sends queues with the reductions of its gradients."""
+        if not self.problem.contention or shape.pipeline == 1 or shape.copies == 1:
+            return False
+        key = shape.tensor, shape.copies
+        if key not in self._queueing:
+            rings = self._places(shape, shape.data).rings
+            self._queueing[key] = self.problem.cluster.collectives.allreduces_meet(self.link(shape).route, *rings)
+        return self._queueing[key]
+
+    def link(self, shape: Shape, rank: int = 0, *, alone: bool = False) -> Flow:
+        """The way from a rank to the next, or from the last to the first, where all its replicas in its first server, or rack
+        that they leave, send at once; alone: where the first one does.
+        """
+        several = shape.context if alone or not self.problem.contention else shape.copies
+        key = shape.tensor, shape.copies, several, rank, (rank + 1) % shape.pipeline
+        if key not in self._links:
+            self._links[key] = self._link(shape, rank, several)
+        return self._links[key]
+
+    def _link(self, shape: Shape, rank: int, several: int) -> Flow:
+        copies, cluster = shape.copies, self.problem.cluster
+        ranks = rank, (rank + 1) % shape.pipeline
+        senders, receivers = (self.groups(shape.tensor)[one * copies : (one + 1) * copies] for one in ranks)
+        places, depth = cluster.topology.places, cluster.topology.parted((senders[0][0], receivers[0][0]))
+        home = places[senders[0][0]][:depth]
+        near = takewhile(lambda group: places[group[0]][:depth] == home, senders[:several])
+        return cluster.flow([pair for both in zip(near, receivers, strict=False) for pair in zip(*both, strict=True)])
+
+    def unlike_links(self, shape: Shape) -> dict[int, int]:
+        """The first ranks of those whose ways to the next part in one server, in one rack and so on, and how many each is of."""
+        key = shape.tensor, shape.copies, shape.pipeline
+        if key not in self._unlike:
+            groups, topology = self.groups(shape.tensor), self.problem.cluster.topology
+            firsts = [groups[rank * shape.copies][0] for rank in range(shape.pipeline)]
+            kinds = [topology.together(both) for both in pairwise(firsts)]
+            self._unlike[key] = {kinds.index(kind): count for kind, count in Counter(kinds).items()}
+        return self._unlike[key]
+
+    def parts(self, shape: Shape, rank: int) -> int:
+        """Servers, or racks and so on, that a pipeline is in: such as the way from a rank to the next leaves."""
+        groups, topology = self.groups(shape.tensor), self.problem.cluster.topology
+        firsts = [groups[one * shape.copies][0] for one in range(shape.pipeline)]
+        depth = topology.parted((firsts[rank], firsts[rank + 1]))
+        return len({topology.places[first][:depth] for first in firsts})

@@ -1,0 +1,157 @@
+"""Tails: what the first rank of a shape does after its last backward, of many shapes at once.
+
+Its gradients are reduced while its last backward runs, in the buckets of `PlanCosts.buckets`, or scattered unit by unit; an
+update of its stages follows, and what replicas divide is gathered again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware_profiles import Rates
+from planners.large.rank_groups import RankGroups
+from planners.large.shapes import Integers, Shape, unlike
+from planners.large.stage_costs import FIRST, MIDDLE, ONLY, Line, StageCosts
+from simulator import BUCKET_BYTES, MOST_BUCKETS
+
+Floats = NDArray[np.float64]
+
+
+class Tails:
+    """Of the shapes of one problem, rows as of `grid`."""
+
+    def __init__(self, devices: RankGroups, costs: StageCosts) -> None:
+        self.devices, self.costs, self.problem = devices, costs, devices.problem
+
+    def seconds(self, shapes: Integers, zero: Integers, most: int) -> Floats:
+        """Where the first rank has 0 to `most` blocks, and replicas divide that, float64 [shapes, most + 1]; numbers of blocks
+        that its stages cannot have mean nothing.
+        """
+        tail = _Tail(self, shapes, zero, most)
+        found = tail.updates()
+        for stage, rows in ((0, zero < 2), (2, zero >= 2)):
+            at = np.flatnonzero(rows & (shapes[:, 2] * shapes[:, 5] > 1))
+            if len(at):
+                own = _Tail(self, shapes[at], zero[at], most)
+                found[at] += own.reduced() if stage == 0 else own.scattered()
+        return found
+
+    def moved(self, shapes: Integers, elements: Floats, experts: Floats, size: float, *, apart: bool = True) -> Floats:
+        """Seconds in which those that hold the same weights scatter, or gather, so many bytes of each, float64 [shapes, ...].
+
+        experts: of these elements; apart: else they all-reduce
+        """
+        rows, number = unlike(shapes, (0, 2, 5, 6))
+        peers = [self.devices.peers(Shape(*row), apart) for row in shapes[rows].tolist()]
+        dense, of_experts = (_Rates([one[kind] for one in peers], number, elements.ndim) for kind in (0, 1))
+        divided = shapes[:, 6].reshape(-1, *[1] * (elements.ndim - 1)) > 1
+        among = np.where(divided, experts, 0.0)
+        found = dense.seconds((elements - among) * size)
+        return found + np.where(among > 0.0, of_experts.seconds(among * size), 0.0) if divided.any() else found
+
+
+class _Rates:
+    """Latencies and seconds a byte of the ways in which some reduce, float64 [ways, shapes, 1, ...]; of one alone no time."""
+
+    def __init__(self, rates: list[Rates], number: Integers, dimensions: int) -> None:
+        ways = max(1, *map(len, rates))
+        table = np.array([[*(one or ((0.0, 0.0),)), *[(np.inf, 0.0)] * (ways - max(1, len(one)))] for one in rates])
+        self.latency, self.rate = (
+            table[number, :, column].T.reshape(ways, -1, *[1] * (dimensions - 1)) for column in (0, 1)
+        )
+
+    def seconds(self, sizes: Floats) -> Floats:
+        """Of so many bytes of each shape."""
+        found = self.latency[0] + sizes * self.rate[0]
+        for latency, rate in zip(self.latency[1:], self.rate[1:], strict=True):
+            found = np.minimum(found, latency + sizes * rate)
+        return np.asarray(found)
+
+
+class _Tail:
+    """Some shapes, and what their replicas divide.
+
+    first, others: blocks of the first rank's first stage, and of each of its others, int64 [shapes, most + 1]
+    elements, experts: weight elements of these stages, and those of them that belong to experts
+    """
+
+    def __init__(self, tails: Tails, shapes: Integers, zero: Integers, most: int) -> None:
+        self.tails, self.shapes, self.zero = tails, shapes, zero[:, None]
+        self.problem, self.costs, self.most = tails.problem, tails.costs, most
+        self.copies, self.further = (shapes[:, 2] * shapes[:, 5])[:, None], shapes[:, 4:5] - 1
+        self.place = np.where(shapes[:, 1] == 1, ONLY, FIRST)
+        number = np.arange(most + 1)
+        self.others = -(-number // shapes[:, 4:5])
+        self.first = number - self.others * self.further
+        self.rows, self.number = unlike(shapes, (0, 5, 6))
+        self.kinds = [Shape(*row).parallel for row in shapes[self.rows].tolist()]
+        pairs = [self.costs.elements(one) for one in self.kinds]
+        self.elements, self.experts = (self._stages([pair[kind] for pair in pairs]) for kind in (0, 1))
+
+    def _stages(self, lines: list[Line]) -> tuple[Floats, Floats]:
+        """A figure of the first stage and of each other one, by its line for each kind of shape, float64 [shapes, most + 1]."""
+        own, block = np.array([one.own for one in lines])[self.number], np.array([one.block for one in lines])
+        block = block[self.number][:, None]
+        first = own[np.arange(len(own)), self.place][:, None] + block * self.first
+        return first, own[:, MIDDLE, None] + block * self.others
+
+    def updates(self) -> Floats:
+        """Seconds in which the optimizer updates what each stage holds of its weights."""
+        lines = np.array([self.costs.update_line(one) for one in self.kinds])[self.number]
+        least, own, element = lines.T[:, :, None]
+        shared, expert = (self.zero > 0) & (self.copies > 1), self.shapes[:, 6:] - 1
+
+        def of(stage: int) -> Floats:
+            held = self.elements[stage]
+            held = np.where(shared, (held + expert * self.experts[stage]) / self.copies, held)
+            return np.where(held > 0.0, np.maximum(own + held * element, least), 0.0)
+
+        return np.asarray(of(0) + self.further * of(1))
+
+    def reduced(self) -> Floats:
+        """Seconds in which buckets of the first stage are reduced that its last backward does not hide, and all stages gathered
+        again.
+        """
+        width, (first, _), (experts, _) = self.problem.accumulated_bytes, self.elements, self.experts
+        whole = self.problem.gradient_reduction == "whole"
+        buckets = np.ones_like(first) if whole else np.clip(first * width // BUCKET_BYTES, 1, MOST_BUCKETS)
+        found, hidden = np.empty_like(first), self._last_backward() * (1.0 - 1.0 / buckets)
+        for apart in (False, True):
+            at = np.flatnonzero((self.zero[:, 0] > 0) == apart)
+            if len(at):
+                parts = first[at] / buckets[at], experts[at] / buckets[at]
+                found[at] = buckets[at] * self.tails.moved(self.shapes[at], *parts, width, apart=apart)
+        return np.asarray(np.maximum(found / buckets, found - hidden) + self._gathered(self.zero == 1))
+
+    def scattered(self) -> Floats:
+        """Seconds in which the last unit is scattered, and the first one gathered, beside nothing."""
+        units = np.stack([self.costs.units(one, self.most) for one in self.kinds])
+        held = np.clip(self.first, 0, self.most)
+        first, experts = np.moveaxis(units[self.number[:, None], self.place[:, None], held, 1:3], 2, 0)
+        found = self.tails.moved(self.shapes, first, experts, self.problem.accumulated_bytes)
+        again = self.tails.moved(self.shapes, first, experts, self.problem.element_bytes)
+        return np.asarray(found + again * (self.zero == 3) + self._gathered(self.zero == 2))
+
+    def _gathered(self, where: NDArray[np.bool_]) -> Floats:
+        """Seconds in which the updated weights of all stages come to all that hold them."""
+        if not where.any():
+            return np.zeros(1)
+        size = self.problem.element_bytes
+        first, other = (
+            self.tails.moved(self.shapes, held, experts, size)
+            for held, experts in zip(self.elements, self.experts, strict=True)
+        )
+        return np.asarray((first + self.further * other) * where)
+
+    def _last_backward(self) -> Floats:
+        """Seconds of the first stage's last backward without what it runs again."""
+        rows, number = unlike(self.shapes, (0, 1, 2, 3, 5, 6))
+        own, block = [], []
+        for shape in (Shape(*row) for row in self.shapes[rows].tolist()):
+            rates = self.tails.devices.rates(shape)
+            line = self.costs.seconds(shape.parallel, rates, shape.samples, "backward")
+            gather = self.costs.gather_seconds(shape.parallel, rates, shape.samples) if shape.pipeline > 1 else 0.0
+            own.append(line.own[FIRST if shape.pipeline > 1 else ONLY] + gather)
+            block.append(line.block)
+        return np.asarray(np.array(own)[number, None] + np.array(block)[number, None] * self.first)
