@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import planners
 import simulator
-from experiments.compare.problem_options import SEARCH, add_question, read_problem, read_request
+from experiments.compare.problem_options import (
+    PROBLEM,
+    PROFILED_MINIBATCH,
+    SEARCH,
+    add_question,
+    read_problem,
+    read_request,
+)
 from experiments.report.report_options import REPORT, explained, read_price
 from experiments.terminal.argument_types import (
     CountUpTo,
@@ -217,19 +224,10 @@ def _check_partition(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--workers is for --planner pipedream, got {arguments.planner!r}")
     if arguments.cluster is not None:
         raise UsageError("--cluster does not go with --workers, which describes the machine itself")
+    others = {**PROBLEM, **SEARCH, **PARETO, **RUNNER_UPS, **REPORT, "--out FILE": ""}
     refuse(
         arguments,
-        (
-            "problem",
-            "devices",
-            "batch",
-            "sequence",
-            "recompute",
-            "no_contention",
-            *names_of(SEARCH),
-            *names_of(REPORT),
-            "out",
-        ),
+        [name for name in names_of(others) if name not in names_of(PROFILED_MINIBATCH)],
         "does not go with --workers: the profile is partitioned as it was measured",
     )
     check_choice("--variant", arguments.variant or VARIANTS[0], VARIANTS)

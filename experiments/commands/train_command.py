@@ -110,6 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
     data = training.DATA_SETS[arguments.data]()
     minibatches = arguments.epochs * training.minibatches_per_epoch(data, arguments.batch)
     simulator.check_size(stages, per_minibatch * minibatches)
+    training.check_work(stages, per_minibatch * minibatches, arguments.seeds)
     network = training.NETWORKS[arguments.network](stages, data.features, data.classes)
     clock, seconds_of = _clock(arguments, network, data)
     with progress(f"training {arguments.method}, {arguments.seeds} seeds, {minibatches} mini-batches each"):

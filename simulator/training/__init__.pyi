@@ -35,6 +35,7 @@ from .run import (
     Training as Training,
     TrainingRun as TrainingRun,
     TrainingSettings as TrainingSettings,
+    check_work as check_work,
     minibatches_per_epoch as minibatches_per_epoch,
 )
 from .seed_runs import train as train

@@ -51,6 +51,19 @@ def minibatches_per_epoch(data: DataSet, batch: int) -> int:
     return len(data.train_x) // batch
 
 
+MOST_TRAINED = 2**24
+"""Forwards and backwards of a stage that are trained at most, those of all seeds together: hours."""
+
+
+def check_work(stages: int, microbatches: int, seeds: int) -> None:
+    """ValueError for more training than MOST_TRAINED, before any of it is made."""
+    if 2 * stages * microbatches * seeds > MOST_TRAINED:
+        raise ValueError(
+            f"at most {MOST_TRAINED:,} forwards and backwards are trained: those of {stages:,} stages, {microbatches:,} "
+            f"micro-batches and {seeds:,} seeds are more"
+        )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Training:
     """A network, trained on `data` through every mini-batch of `order`.

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from experiments.cli import main
+from experiments.commands.plan_command import add_arguments
+from experiments.terminal.exits import Parser
 from simulator import ranges
 
 LAYER = (
@@ -98,6 +100,25 @@ def test_usage_errors_are_one_line(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_what_is_asked_beside_a_partition_alone_is_used_or_refused(
+    profile: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every option of the command: of the partition, of output, or refused by its name with `--workers`."""
+    used = "profile, workload, profiled_minibatch, planner, json, workers, bandwidths, variant, straight, memory, help"
+    parser = Parser(prog="plan")
+    add_arguments(parser)
+    asked = ["plan", "--profile", profile, "--workers", "4", "--bandwidths", "1e9"]
+    refused = [one for one in parser._actions if one.dest not in used.split(", ")]
+    assert len(refused) > 35
+    for one in refused:
+        option = one.option_strings[0]
+        value = ["a=b"] if option == "--option" else ["2"] * (one.nargs != 0)
+        assert main([*asked, option, *value]) == 2, option
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert option in said.err
 
 
 def test_options_of_planners_that_search_orders(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,14 +17,17 @@ from hardware_profiles import load_cluster
 from simulator import COPY_RULES, METHOD_SCHEDULES, OpKind, OpSeconds, build_schedule
 from simulator.training import (
     DATA_SETS,
+    NETWORKS,
     OPTIMIZERS,
     DataSet,
     MomentumSGD,
     TrainingSettings,
+    check_work,
     convolutional,
     perceptron,
     training_order,
 )
+from simulator.training.run import MOST_TRAINED
 from tests.simulator.training.test_replicas import SETTINGS, losses_by_versions, train_once
 
 KEYS = {"seed", "train_loss", "test_accuracy", "diverged", "weight_copies", "simulated_seconds"}
@@ -308,3 +311,33 @@ def test_stale_weights_cost_train_loss(epochs: int, capsys: pytest.CaptureFixtur
     assert (
         max(losses["synchronous", 4], losses["xpipe", 4]) < losses["naive", 4] < losses["xpipe", 1] < losses["naive", 1]
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--epochs", "1000000000000"),
+        ("--epochs", "100000"),
+        ("--seeds", "10000", "--epochs", "30"),
+        ("--stages", "700000"),
+        ("--stages", "100000", "--forward", "1", "--backward", "1"),
+        ("--microbatches-per-minibatch", "8", "--epochs", "1000", "--seeds", "100"),
+    ],
+    ids=" ".join,
+)
+def test_work_is_counted_before_it_is_made(
+    words: tuple[str, ...], clusters: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ops of all seeds together: exit code 2 and one line, before a network is built."""
+    monkeypatch.setitem(NETWORKS, "mlp", lambda *given: pytest.fail("was built"))
+    code, out, err = trained(capsys, "--method", "xpipe", *words)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "at most" in err
+
+
+def test_work_is_counted_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order that is trained, times the seeds; the last that is allowed is allowed."""
+    check_work(1, MOST_TRAINED // 4, 2)
+    with pytest.raises(ValueError, match="16,777,216 forwards and backwards are trained: those of 1 stages"):
+        check_work(1, MOST_TRAINED // 4, 3)
