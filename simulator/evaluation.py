@@ -138,6 +138,15 @@ class Evaluations:
         replay = found.prepared.events, found.times, found.lags
         return np.array([peaks(*replay, sizes, found.static) for sizes in held])
 
+    def forward_seconds(self, plan: Plan) -> float | None:
+        """When the last forward of a mini-batch ends; None as of a call."""
+        found = self._replay(plan)
+        if found is None:
+            return None
+        rows = np.flatnonzero(found.prepared.structure.kind == OpKind.FORWARD)
+        place = found.prepared.events.position
+        return float(found.times[len(place) + place[rows]].max(initial=0.0))
+
     def durations(self, plan: Plan) -> Durations | None:
         """The durations that a plan's ops take; None as of a call, and for an asynchronous plan."""
         found = self._replay(plan)

@@ -145,7 +145,7 @@ def _bound_of(tables: UnequalTables) -> Callable[[Cuts], float]:
         links = [link(number, cut) for number, cut in enumerate(cuts)]
         busy = np.array([*(row for row, _ in links), np.zeros((2, problem.batch + 1))])
         rows = np.vstack([stages[:, 0], busy[:, 0]])
-        rows_back = np.vstack([stages[::-1, 1] + again * stages[::-1, 0], busy[-2::-1, 1], busy[-1:, 1]])
+        rows_back = np.vstack([stages[::-1, 1] + again * stages[::-1, 2], busy[-2::-1, 1], busy[-1:, 1]])
         allowed = (tuple(every),) * len(ranges)
         passes = Chain(problem.batch, rows, allowed, False), Chain(problem.batch, rows_back, allowed, True)
         fixed = sum(latency for _, latency in links) + update(ranges[0][1])

@@ -130,7 +130,7 @@ def steady_seconds(problem: UnequalProblem, size: int) -> float:
     def busy(table: np.ndarray) -> np.ndarray:
         return np.asarray(whole * table[:, size] + (table[:, rest] if rest else 0.0))
 
-    again = problem.forward if problem.recomputation == "always" else 0.0 * problem.forward
+    again = np.asarray(problem.again) if problem.recomputation == "always" else 0.0 * problem.forward
     stages = busy(problem.forward + problem.backward + again)
     links = [float(busy(table).max(initial=0.0)) for table in (problem.forward_link, problem.backward_link)]
     return max(float(stages.max()), *links)

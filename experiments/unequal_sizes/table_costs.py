@@ -36,7 +36,8 @@ class TableCosts:
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
         """A row of the tables."""
         forward, backward = self.problem.forward[stage], self.problem.backward[stage]
-        row = forward if kind == OpKind.FORWARD else backward + self.again[stage] * forward
+        again = np.asarray(self.problem.again)[stage]
+        row = forward if kind == OpKind.FORWARD else backward + self.again[stage] * again
         return np.asarray(row[samples])
 
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:

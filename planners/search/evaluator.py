@@ -217,6 +217,10 @@ class Evaluator:
         """As `Evaluations.pass_peak_bytes`, with the problem's own options, of a plan that has a score: no further evaluation."""
         return self._evaluations["compiled"].pass_peak_bytes(plan)
 
+    def forward_seconds(self, plan: Plan) -> float | None:
+        """As `Evaluations.forward_seconds`, of a plan that has a score: no further evaluation."""
+        return self._evaluations["compiled"].forward_seconds(plan)
+
     @property
     def replayed(self) -> dict[Plan, Score]:
         """Plans (of no planner's name) with scores of engines that know contention, which agree to the last bit."""

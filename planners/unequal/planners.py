@@ -30,14 +30,18 @@ from planners.unequal.greedy import best_equal, evaluated_sizes, greedy_dp, loca
 from planners.unequal.nested import search_partition
 from planners.unequal.problem import InfeasibleSizes, UnequalProblem, powers_of_two
 from planners.unequal.profiles import lower_bound
+from planners.unequal.replayed_sizes import Pair, replayed_sizes
 from planners.unequal.tables import (
+    WITHOUT_LINKS,
     UnequalTables,
     candidate_sizes,
+    crowded_links,
     limited_problem,
+    loosest_problem,
     memory_limits,
     tables_of,
     unequal_plan,
-    unlimited_links,
+    unequal_problem,
 )
 from planners.unequal.tight_sizes import NothingFits, tight_sizes
 from simulator import InfeasiblePlanError, Plan, Problem
@@ -90,9 +94,15 @@ SEARCHES: dict[str, Search] = {
 FROM_EQUAL = ("best-equal", "dgap")
 """Searches that take the partition of the fastest equal size as it is."""
 
+ON_REPLAYS = ("exact-unequal", "unequal-nested")
+"""Searches that go on with replays where the recurrence proves nothing."""
 
 ONE_SIZE = ("best-equal",)
 """Searches whose plans have one size for all stages and passes."""
+
+
+BY_REPLAYS = "; all of them that bounds leave open were replayed by the compiled event loop or recurrence"
+"""How sizes are proven of which replays know more than the recurrence of unequal sizes."""
 
 
 def unequal_sizes(request: Request, name: str) -> UnequalSizes:
@@ -179,7 +189,7 @@ class UnequalSizes:
             return replace(
                 start,
                 sizes=replace(best, evaluations=plan.evaluations),
-                bound_seconds=_bound(problem, start.unequal, plan),
+                bound_seconds=_bound(tables, start.unequal, plan),
                 stopped=plan.interrupted,
             )
 
@@ -206,7 +216,7 @@ class UnequalNested:
 
         def solve(limits: list[float]) -> Sized:
             start = start_partition(tables, every, limits, meter, rng)
-            complete = problem.contention
+            complete = problem.contention and problem.communication not in WITHOUT_LINKS
 
             def build(cuts: Cuts) -> UnequalProblem:
                 """The problem of a partition; where caps are stricter than memory, not all sizes that fit are in it."""
@@ -225,7 +235,7 @@ class UnequalNested:
             except BudgetSpent:
                 return replace(start, stopped=True)
             whole = found.whole and complete
-            bound = _bound(problem, found.unequal, found.sizes) if whole else 0.0
+            bound = _bound(tables, found.unequal, found.sizes) if whole else 0.0
             found = replace(found, bound_seconds=bound, whole=whole)
             if every == sizes or found.stopped:
                 return found
@@ -245,13 +255,13 @@ def _model_seconds(sized: Sized) -> float:
     return sized.seconds
 
 
-def _bound(problem: Problem, unequal: UnequalProblem, plan: FoundSizes) -> float:
+def _bound(tables: UnequalTables, unequal: UnequalProblem, plan: FoundSizes) -> float:
     """Seconds below which no sizes of a partition come in any replay."""
-    if not problem.contention:
-        idle = unlimited_links(unequal)
-        return lower_bound(idle) + idle.fixed_seconds
+    loosest = loosest_problem(tables, unequal)
+    if loosest is not unequal:
+        return lower_bound(loosest) + loosest.fixed_seconds
     bound = plan.lower_bound_seconds
-    if unequal.coupled and min(unequal.backward_caps or (problem.batch,)) < max(unequal.candidates):
+    if unequal.coupled and min(unequal.backward_caps or (unequal.samples,)) < max(unequal.candidates):
         # the caps are stricter than memory where sizes are equal: they may have cut off something better
         bound = min(bound, lower_bound(replace(unequal, backward_caps=None)))
     return bound + unequal.fixed_seconds
@@ -361,10 +371,12 @@ def _within_memory(
         # with less memory than there is nothing is proven; the first bound still holds for what it was for
         known = first.whole or first.cuts == found.cuts
         found = replace(found, bound_seconds=first.bound_seconds if known else 0.0, whole=first.whole)
-    plan = _plan(name, tables, found)
-    score = evaluate.on_reference(plan)
-    bound = found.bound_seconds
-    proven = score.fits and bool(0.0 < score.iteration_seconds <= bound * (1.0 + ROUNDING))
+    score = evaluate.on_reference(_plan(name, tables, found))
+    every_one = False
+    if name in ON_REPLAYS and evaluate.engine != "recurrence" and not (found.stopped or _attains(score, found)):
+        found, every_one = _on_replays(name, tables, evaluate, meter, found, every)
+        score = evaluate.on_reference(_plan(name, tables, found))
+    plan, bound, proven = _plan(name, tables, found), found.bound_seconds, _attains(score, found)
     evaluate.details.update(
         stage_forward_samples=list(found.sizes.forward_sizes),
         stage_backward_samples=list(found.sizes.backward_sizes),
@@ -378,10 +390,45 @@ def _within_memory(
     for line in _size_notes(evaluate.details):
         evaluate.note(line)
     if proven:
-        evaluate.declare_optimal(_space(tables, found, sizes))
+        evaluate.declare_optimal(
+            _space(tables, found, every, BY_REPLAYS) if every_one else _space(tables, found, sizes)
+        )
     if found.stopped and not proven:
         raise BudgetSpent if meter.spent else KeyboardInterrupt
     return fitting(name, plan, evaluate.on_reference)
+
+
+def _attains(score: Score, found: Sized) -> bool:
+    """Whether a replay takes no longer than what is known to be the least."""
+    return score.fits and bool(0.0 < score.iteration_seconds <= found.bound_seconds * (1.0 + ROUNDING))
+
+
+def _on_replays(
+    name: str, tables: UnequalTables, evaluate: Evaluator, meter: _Meter, found: Sized, sizes: Sequence[int]
+) -> tuple[Sized, bool]:
+    """The fastest sizes of a partition that replays find, and whether they are known to be the fastest of all of it.
+
+    The search begins from what was found, from the best equal and greedy sizes, and from those of links as slow as where all that
+    share a channel use it at once.
+    """
+    unequal = unequal_problem(tables, found.cuts, sizes)
+    starts: list[Pair] = [(found.sizes.forward_sizes, found.sizes.backward_sizes)]
+    made = evaluate.evaluations
+    try:
+        for one in (unequal, crowded_links(tables, unequal)):
+            quick = meter.run(_greedy_or_equal, one, np.random.default_rng(0))
+            starts.append((quick.forward_sizes, quick.backward_sizes))
+    except BudgetSpent:
+        return replace(found, stopped=True), False
+    replayed = replayed_sizes(name, tables, found.cuts, loosest_problem(tables, unequal), starts, evaluate)
+    if replayed is None:
+        return found, False
+    evaluations = found.sizes.evaluations + evaluate.evaluations - made
+    seconds = evaluated_sizes(unequal, *replayed.sizes, evaluations, time.perf_counter())
+    if replayed.every:
+        least = replayed.score.iteration_seconds
+        return replace(found, unequal=unequal, sizes=seconds, bound_seconds=least, whole=False), True
+    return replace(found, unequal=unequal, sizes=seconds, stopped=replayed.stopped), False
 
 
 def _size_notes(found: Mapping[str, Any]) -> tuple[str, str]:
@@ -417,14 +464,14 @@ def _tight(name: str, tables: UnequalTables, evaluate: Evaluator, sizes: Sequenc
     return Sized(tight.cuts, tight.unequal, found)
 
 
-def _space(tables: UnequalTables, found: Sized, sizes: Sequence[int]) -> str:
+def _space(tables: UnequalTables, found: Sized, sizes: Sequence[int], how: str = "") -> str:
     """The plans among which a proven one is the fastest, and how, in words."""
     chosen = f"all from 1 to {sizes[-1]}" if len(sizes) == sizes[-1] else ", ".join(map(str, sizes))
     where = f"all partitions into {len(tables.devices)} stages" if found.whole else "this partition"
     return (
         f"unequal micro-batch sizes of {where} on these devices: gpipe, a size for each stage and pass out of {chosen} samples "
         f"(the last micro-batch takes what is left), replayed with "
-        f"{'contention' if tables.problem.contention else 'unlimited links'}"
+        f"{'contention' if tables.problem.contention else 'unlimited links'}{how}"
     )
 
 

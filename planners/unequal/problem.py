@@ -34,6 +34,8 @@ class UnequalProblem:
     - `samples` B, the mini-batch.
     - `forward[k, b]`, `backward[k, b]` seconds of a block of b samples on stage k, shape (K, B+1), column 0 is 0;
       `backward` without the repeated forward pass, which `recomputation` adds.
+    - `again[k, b]` seconds of that repeated forward pass, in the same shape; None: those of `forward`. In a replay it is without
+      what the framework takes beside a pass.
     - `forward_link[k, b]`, `backward_link[k, b]` seconds of b samples between stages k and k+1, shape (K-1, B+1); a link sends
       the blocks of the stage that sends.
     - `candidates` the sizes to choose from, each in 1..B; a size vector has an entry a stage.
@@ -56,6 +58,7 @@ class UnequalProblem:
     recomputation: str = "none"
     fixed_seconds: float = 0.0
     quantum: float = 0.0
+    again: Floats | None = None
     forward_chain: Chain = field(init=False, repr=False)
     backward_chain: Chain = field(init=False, repr=False)
 
@@ -65,6 +68,8 @@ class UnequalProblem:
         shapes = {"forward": stages, "backward": stages, "forward_link": stages - 1, "backward_link": stages - 1}
         tables = {name: _table(name, getattr(self, name), rows, self.samples) for name, rows in shapes.items()}
         quantum = self.quantum or _quantum(self.samples, list(tables.values()))
+        again = tables["forward"] if self.again is None else _table("again", self.again, stages, self.samples)
+        tables["again"] = np.minimum(again, tables["forward"])
         for name, table in tables.items():
             table = np.rint(table / quantum) * quantum
             table.flags.writeable = False
@@ -99,7 +104,7 @@ class UnequalProblem:
         return Chain(self.samples, _read_only(rows), (self.candidates,) * self.stages, reverse=False)
 
     def _backward_chain(self) -> Chain:
-        again = self.backward + self.forward
+        again = self.backward + np.asarray(self.again)
         first = again if self.recomputation == "always" else self.backward
         rows = [first[::-1], self.backward_link[::-1], np.zeros((1, self.samples + 1))]
         if self.coupled:

@@ -17,7 +17,11 @@ from simulator import LayerCosts, Plan, Problem, always_there, gradient_in_work,
 CANDIDATES = ("all", "powers-of-two")
 """Which sizes a search may choose: every one from 1 to the batch, or powers of two and the batch."""
 
-PASSES: tuple[Phase, ...] = ("forward", "backward")
+PASSES: tuple[tuple[Phase, bool], ...] = (("forward", False), ("backward", False), ("forward", True))
+"""Rows of the seconds of a stage: phases, and whether they run within a backward."""
+
+WITHOUT_LINKS = ("streaming", "free")
+"""Communications that queue nowhere and take no time of their own: an op lasts as long as its sending, or transfers are free."""
 
 MOST_FOR_ALL = 64
 """Largest batch in samples for which every size is a candidate unless the user says otherwise."""
@@ -49,8 +53,8 @@ class UnequalTables:
 
     problem: whose costs these are; devices: of each stage of a pipeline, in order
     crossing_bytes: float64 [layers + 1], a sample, across the cut before each layer
-    stages: seconds of 0..batch samples by (kind of accelerator, first layer, end layer), float64 [2, batch + 1], forward and
-        backward; filled as they are asked for
+    stages: seconds of 0..batch samples by (kind of accelerator, first layer, end layer), float64 [3, batch + 1], rows as of
+        PASSES; filled as they are asked for
     """
 
     problem: Problem
@@ -65,15 +69,16 @@ class UnequalTables:
         return len(self.crossing_bytes) - 1
 
     def stage_seconds(self, stage: int, first: int, end: int) -> Floats:
-        """Seconds of layers `first` to `end` - 1 as one stage, as the replay has them: [2, batch + 1], forward and backward."""
+        """Seconds of layers `first` to `end` - 1 as one stage, as the replay has them: [3, batch + 1], as of `stages`."""
         device = self.devices[stage]
         key = self.costs.kind_of_device(device), first, end
         if key not in self.stages:
             held = np.arange(first, end, dtype=np.int64)
-            seconds = np.zeros((2, self.problem.batch + 1))
-            for row, phase in zip(seconds, PASSES, strict=True):
+            seconds = np.zeros((3, self.problem.batch + 1))
+            for row, (phase, again) in zip(seconds, PASSES, strict=True):
                 row[1:] = [
-                    self.costs.stage_seconds(device, held, size, phase) for size in range(1, self.problem.batch + 1)
+                    self.costs.stage_seconds(device, held, size, phase, again=again)
+                    for size in range(1, self.problem.batch + 1)
                 ]
             self.stages[key] = seconds
         return self.stages[key]
@@ -151,6 +156,7 @@ def unequal_problem(
         samples=problem.batch,
         forward=seconds[:, 0],
         backward=seconds[:, 1],
+        again=seconds[:, 2],
         forward_link=busy[:, 0],
         backward_link=busy[:, 1],
         candidates=tuple(candidates),
@@ -188,6 +194,33 @@ def unlimited_links(unequal: UnequalProblem) -> UnequalProblem:
         backward_link=np.zeros_like(ways[1]),
         fixed_seconds=unequal.fixed_seconds + float(sum(table[:, 1].sum() for table in ways)),
     )
+
+
+def crowded_links(tables: UnequalTables, unequal: UnequalProblem) -> UnequalProblem:
+    """The problem with links as slow as where all that share a channel with them use it at once: what to begin a search with."""
+    routes = [set(tables.problem.cluster.route(*ends)) for ends in pairwise(tables.devices)]
+    sharing = [[max((sum(channel in one for one in routes) for channel in route), default=1)] for route in routes]
+    slower = np.array(sharing, dtype=np.float64).reshape(len(routes), 1)
+    return replace(
+        unequal, forward_link=unequal.forward_link * slower, backward_link=unequal.backward_link * slower, quantum=0.0
+    )
+
+
+def loosest_problem(tables: UnequalTables, unequal: UnequalProblem) -> UnequalProblem:
+    """A relaxation of the problem's replay: itself where links contend, without queues where they do not, and without links where
+    transfers take no time.
+    """
+    if tables.problem.communication in WITHOUT_LINKS:
+        ways = unequal.forward_link, unequal.backward_link
+        ends = [(near, far) for one in pairwise(tables.devices) for near, far in (one, one[::-1])]
+        latencies = sum(tables.problem.cluster.point_to_point(*one)[0] for one in ends)
+        return replace(
+            unequal,
+            forward_link=np.zeros_like(ways[0]),
+            backward_link=np.zeros_like(ways[1]),
+            fixed_seconds=unequal.fixed_seconds - latencies,
+        )
+    return unequal if tables.problem.contention else unlimited_links(unequal)
 
 
 def unequal_plan(

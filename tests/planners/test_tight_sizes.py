@@ -302,8 +302,9 @@ def test_sizes_are_sought_again_with_as_much_less_as_is_missing(seed: int, monke
     missing = [1.01 * (peak - capacity) if peak == max(fuller) else 0.0 for peak in fuller]
     assert seen[0] == (capacity, capacity)
     assert seen[1] == pytest.approx(tuple(capacity - one for one in missing), rel=1e-12)
-    # the bound holds for as much memory as there is, and not only for less
-    assert again.details["sizes_lower_bound_seconds"] == unlimited.details["sizes_lower_bound_seconds"]
+    # the bound holds for as much memory as there is, and not only for less; replays of what fits may raise it
+    assert again.details["sizes_lower_bound_seconds"] >= unlimited.details["sizes_lower_bound_seconds"]
+    assert again.details["sizes_lower_bound_seconds"] <= again.outcome.iteration_seconds * (1 + 1e-9)
     assert again.details["makespan_seconds"] > unlimited.details["makespan_seconds"]  # type: ignore[operator]
 
 

@@ -262,15 +262,17 @@ def test_the_command_prints_the_keys(name: str, capsys: pytest.CaptureFixture[st
 def test_a_bound_within_caps_is_none_for_what_they_cut_off(vgg: dict[bool, Problem]) -> None:
     """A cap of one stage is enough for that: the bound is then that of the problem without caps, which needs no search."""
     problem = vgg[False]
-    free = unequal_problem(tables_of(problem, (0, 1, 2)), [10, 20], (1, 2, 32))
+    tables = tables_of(problem, (0, 1, 2))
+    free = unequal_problem(tables, [10, 20], (1, 2, 32))
     plan = FoundSizes((1,) * 3, (1,) * 3, 100.0, 100.0, 1, 0.0)
-    bounds = {caps: _bound(problem, replace(free, backward_caps=caps), plan) for caps in (None, (32,) * 3, (32, 32, 1))}
+    bounds = {caps: _bound(tables, replace(free, backward_caps=caps), plan) for caps in (None, (32,) * 3, (32, 32, 1))}
     known = 100.0 + free.fixed_seconds
     assert bounds == {None: known, (32,) * 3: known, (32, 32, 1): lower_bound(free) + free.fixed_seconds}
     assert lower_bound(free) < 100.0
     fixed = replace(free, recomputation="always", backward_caps=(32, 32, 1))
-    assert _bound(problem, fixed, plan) == known  # these caps are those of memory
-    assert _bound(replace(problem, contention=False), free, plan) <= lower_bound(free) + free.fixed_seconds
+    assert _bound(tables, fixed, plan) == known  # these caps are those of memory
+    alone = replace(tables, problem=replace(problem, contention=False))
+    assert _bound(alone, free, plan) <= lower_bound(free) + free.fixed_seconds
 
 
 def test_every_search_is_a_planner() -> None:
