@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planners.scheduler.instance import Integers, ScheduleInstance
+from planners.scheduler.bound import CLOSE
+from planners.scheduler.instance import Floats, Integers, ScheduleInstance
 from planners.scheduler.order_replay import Trace
 from simulator import kernel
 
@@ -22,19 +23,22 @@ from simulator import kernel
 class Alternation(NamedTuple):
     """What the heuristic leaves open.
 
-    eager: a forward is run before the first input gradient even if that must then wait for it
+    waits: float64 [P]; seconds that a stage waits for its first input gradient at most where there is a forward to run instead,
+        for which that must then wait
     lagging: a stage two micro-batches or more ahead of the next one leaves out a forward that would not be waited for
     filled: a gap takes a weight gradient that is longer also where the stage has idled less than another
     """
 
-    eager: bool
+    waits: Floats
     lagging: bool
     filled: bool
 
 
-def alternations() -> Iterator[Alternation]:
-    """All eight."""
-    yield from (Alternation(*chosen) for chosen in itertools.product((True, False), (False, True), (True, False)))
+def alternations(spare: Floats) -> Iterator[Alternation]:
+    """All of them: stages wait never, always, or as long as they have seconds to spare, float64 [P]."""
+    never, always = np.zeros(len(spare)), np.full(len(spare), np.inf)
+    waits = (never, always, spare) if spare.any() else (never, always)
+    yield from (Alternation(*chosen) for chosen in itertools.product(waits, (False, True), (True, False)))
 
 
 @kernel(error_model="numpy")
@@ -52,7 +56,7 @@ def alternate(instance: ScheduleInstance, way: Alternation, trace: Trace) -> flo
     for p in range(positions - 1, -1, -1):
         device, clock, takes = device_of[p], finish[device_of[p]], seconds[0, p]
         while p < positions - 1 and more[p] + 1 < count and (more[p] + 2) * keep[p] <= limit[device]:
-            if clock >= arrives or (not way.eager and clock + takes > arrives):
+            if clock >= arrives or (clock + takes > arrives and arrives - clock <= way.waits[p] * (1.0 + CLOSE)):
                 break
             clock += takes
             more[p] += 1

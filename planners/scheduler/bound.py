@@ -10,6 +10,9 @@ work: first head + seconds of all ops + least time after the last of them
 warm-up and drain: before its first input gradient a device runs forwards only, as many as its memory holds, and waits for the
     rest of the shortest round; from its last forward on it runs what its memory still holds, and waits for the rest of round and
     tail. The two do not overlap where not all forwards fit at once: then both are added to the work, else the longer of them
+first input gradient: where each device has one stage, it comes to a stage once it is over at the next one, and runs as soon as
+    it comes, or after one forward more: a stage whose idle time up to then would make its work too long runs that forward, and
+    all earlier stages get theirs later. The least end for which no stage lacks time or memory is found from the last stage up
 rounds: a forward waits for the input gradient k micro-batches before it where memory holds k; and where it holds no weight
     gradient's share beside them, for that one's weight gradient, or for the next input gradient. The micro-batches of no whole
     round come last, or first: in the one case their ops at any later stage of the chain all follow the last of the waits, in
@@ -32,6 +35,9 @@ from simulator import kernel
 
 Objective = Literal["makespan", "longest-stage", "steady"]
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
+
+CLOSE = 1e-12
+"""Part by which rounding may part two times that are one."""
 
 
 class Ways(NamedTuple):
@@ -67,17 +73,27 @@ def lower_bound(instance: ScheduleInstance, objective: Objective = "makespan") -
     ways = ways_of(instance)
     if objective == "steady":
         return _steady_bound(instance, ways) / int(instance.first.sum())
-    head, tail = ways.head, ways.tail
     alone = objective == "longest-stage"
-    if alone:  # heads count from the first forward of the device, tails end with its own ops
-        start = np.full(len(instance.limit), np.inf)
-        np.minimum.at(start, instance.device, head)
-        head = head - start[instance.device] if instance.first.sum() == 1 else np.zeros(len(head))
-        tail = instance.seconds[WEIGHT].copy()
-    bound = float(_bound(instance, Ways(head, ways.round, tail), ways.head, alone))
+    bound = float(_bound(instance, _alone(instance, ways) if alone else ways, ways.head, alone))
     ops = int(instance.offsets[-1])
     whole = bool((instance.seconds % 1 == 0).all() and (instance.lag % 1 == 0).all() and bound * ops < 2**53)
     return bound if whole else bound * (1.0 - ops * 2.0**-52)  # a replay adds in another order
+
+
+def _alone(instance: ScheduleInstance, ways: Ways) -> Ways:
+    """Ways of devices one by one: heads count from the first forward of the device, tails end with its own ops."""
+    start = np.full(len(instance.limit), np.inf)
+    np.minimum.at(start, instance.device, ways.head)
+    head = ways.head - start[instance.device] if instance.first.sum() == 1 else np.zeros(len(start))[instance.device]
+    return Ways(head, ways.round, instance.seconds[WEIGHT].copy())
+
+
+def spare_seconds(instance: ScheduleInstance, longest_stage: bool, end: float) -> Floats:
+    """Seconds that the device of each position may idle, float64 [P], where each has one and all is over by `end`."""
+    ways = ways_of(instance)
+    chosen = _alone(instance, ways) if longest_stage else ways
+    busy = [seconds_beside(instance, chosen, p) for p in range(len(ways.head))]
+    return np.asarray(np.maximum(0.0, end - chosen.head - busy))
 
 
 def _steady_bound(instance: ScheduleInstance, ways: Ways) -> float:
@@ -109,7 +125,8 @@ def _bound(instance: ScheduleInstance, ways: Ways, from_first: Floats, alone: bo
         if instance.passes[p] > 0:
             one = ways.head[p] + ways.round[p] + ways.tail[p]
             bound = max(bound, one, _rounds(instance, ways, p, from_first, alone))
-    return max(bound, _turns(instance, ways, from_first)[0])
+    bound = max(bound, _turns(instance, ways, from_first)[0])
+    return _first_input_gradient(instance, ways, bound) if len(instance.device) == len(instance.limit) else bound
 
 
 @kernel(error_model="numpy")
@@ -220,6 +237,53 @@ def _work(instance: ScheduleInstance, ways: Ways, device: int) -> float:
     return opens + load + max(after, idle)
 
 
+@kernel()
+def seconds_beside(instance: ScheduleInstance, ways: Ways, p: int) -> float:
+    """Seconds of all ops of a position, and the least after the last of them."""
+    after = 0.0 if instance.split[p] else ways.tail[p]
+    return float(instance.passes[p] * instance.seconds[:, p].sum() + after)
+
+
+@kernel(error_model="numpy")
+def _first_input_gradient(instance: ScheduleInstance, ways: Ways, known: float) -> float:
+    """The least end at which every stage of a straight pipeline can begin its first input gradient; `known`: of all orders.
+
+    Every end that is too early fails, or is early enough for other counts of forwards, at an idle time that says the next end.
+    """
+    waits = np.empty((2, len(instance.device)))
+    while True:
+        later = ahead_of_first(instance, ways, known, waits)
+        if later <= known:
+            return known
+        known = later
+
+
+@kernel(error_model="numpy")
+def ahead_of_first(instance: ScheduleInstance, ways: Ways, end: float, waits: Floats) -> float:
+    """Seconds from each stage's first forward to its first input gradient where everything is over by `end`; the next end if not.
+
+    waits: float64 [2, P]; those seconds, the least that there can be, and how many forwards are run in them
+    Returns `end`, or if no order ends so early the least end at which a stage does with a forward less.
+    """
+    _, count, seconds, _, lag, _, last, keep, _, _, limits, _, _, _ = instance
+    later, ahead = np.inf, 0.0
+    for p in range(len(count) - 1, -1, -1):
+        ahead += seconds[0, p] + (0.0 if last[p] else 2 * lag[p + 1] + seconds[1, p + 1])
+        fit = count[p] if keep[p] * count[p] <= limits[instance.device[p]] else limits[instance.device[p]] // keep[p]
+        forwards = fit
+        if ahead * (1.0 + CLOSE) < fit * seconds[0, p]:
+            forwards = int(ahead * (1.0 + CLOSE) / seconds[0, p])
+        needed = ways.head[p] + seconds_beside(instance, ways, p) + ahead - forwards * seconds[0, p]
+        if needed > end * (1.0 + CLOSE):
+            later = min(later, needed)
+            if forwards == fit:
+                return float(later)
+            forwards += 1
+            ahead = forwards * seconds[0, p]
+        waits[0, p], waits[1, p] = ahead, forwards
+    return end
+
+
 @kernel(error_model="numpy")
 def _area(instance: ScheduleInstance, ways: Ways, device: int, known: float) -> float:
     """Area of a device; known: seconds that every order takes at least.
@@ -268,18 +332,26 @@ def _missing(room: float, pace: float, begin: float, end: float) -> float:
 
 @kernel(error_model="numpy")
 def _rounds(instance: ScheduleInstance, ways: Ways, p: int, from_first: Floats, alone: bool) -> float:
-    """Rounds of a position; 0 where its memory holds all that pass it. `from_first`, `alone`: as of `_bound`."""
-    device_of, count, seconds, _, _, _, last, keep, freed, _, limits, _, _, _ = instance
-    head, around, tail = ways
-    limit = limits[device_of[p]]
-    if keep[p] * count[p] <= limit:
-        return 0.0
-    fit = limit // keep[p]
+    """Rounds of a position, as many as are whole or none. `from_first`, `alone`: as of `_bound`."""
+    _, count, seconds, _, _, _, _, keep, freed, _, limits, _, _, _ = instance
+    limit = limits[instance.device[p]]
+    fit = count[p] if keep[p] * count[p] <= limit else limit // keep[p]
     more = min(seconds[2, p], seconds[1, p]) if limit - fit * keep[p] < keep[p] - freed[p] else 0.0
     full = (count[p] - 1) // fit
-    several = count[p] - full * fit
-    # the several micro-batches of no whole round, on each device from here on: from the forward of the first to the end of
-    # everything, and to the input gradient here of the last
+    round_of_fit = full * (ways.round[p] + more)
+    whole = round_of_fit + _passage(instance, ways, p, count[p] - full * fit, from_first, alone)
+    return float(ways.head[p] + max(whole, _passage(instance, ways, p, count[p], from_first, alone)))
+
+
+@kernel(error_model="numpy")
+def _passage(
+    instance: ScheduleInstance, ways: Ways, p: int, several: int | np.int64, from_first: Floats, alone: bool
+) -> float:
+    """Least seconds from the forward of the first of several micro-batches in a row at a position to the end of everything."""
+    device_of, _, seconds, _, _, _, last, _, _, _, limits, _, _, _ = instance
+    _, around, tail = ways
+    # on each device from here on: from the forward of the first to the end of everything, and to the input gradient here of
+    # the last
     finish = (several - 1) * seconds[0, p] + around[p] + tail[p]
     begin = around[p] + (several - 1) * seconds[1, p]
     down, load, weights = np.zeros(len(limits)), np.zeros(len(limits)), np.zeros(len(limits))
@@ -287,17 +359,17 @@ def _rounds(instance: ScheduleInstance, ways: Ways, p: int, from_first: Floats, 
     r = p
     while True:
         device = device_of[r]
+        here = from_first[r] - from_first[p]
+        if load[device] == 0.0:
+            down[device] = here
+        load[device] += several * (seconds[0, r] + seconds[1, r])
+        weights[device] += several * seconds[2, r]
+        back[device] = min(back[device], around[p] - around[r] - here)
+        close[device] = min(close[device], tail[r])
+        begin = max(begin, down[device] + load[device] + back[device])
         if device == device_of[p] or not alone:
-            here = from_first[r] - from_first[p]
-            if load[device] == 0.0:
-                down[device] = here
-            load[device] += several * (seconds[0, r] + seconds[1, r])
-            weights[device] += several * seconds[2, r]
-            back[device] = min(back[device], around[p] - around[r] - here)
-            close[device] = min(close[device], tail[r])
             finish = max(finish, down[device] + load[device] + max(close[device], weights[device]))
-            begin = max(begin, down[device] + load[device] + back[device])
         if last[r]:
             break
         r += 1
-    return float(head[p] + full * (around[p] + more) + max(finish, begin + tail[p]))
+    return float(max(finish, begin + tail[p]))

@@ -15,7 +15,7 @@ from hardware_profiles import MOST_SEED, brief, check_real, check_whole
 from planners.scheduler.alternation import Alternation, alternate, alternations
 from planners.scheduler.annealing import Walk, anneal, cost_of
 from planners.scheduler.blocks import BuildingBlock, blocks_of, paused_blocks, replay_block, warm_ups
-from planners.scheduler.bound import OBJECTIVES, Objective, lower_bound, ways_of
+from planners.scheduler.bound import OBJECTIVES, Objective, lower_bound, spare_seconds, ways_of
 from planners.scheduler.instance import Codes, Integers, ScheduleInstance, codes_of, instance_of, peaks_of, schedule_of
 from planners.scheduler.list_scheduling import TIGHT, ListSetting, list_schedule, settings_of
 from planners.scheduler.order_replay import Form, Trace, replay, trace_of
@@ -472,7 +472,7 @@ def _constructions(search: _Search, problem: ScheduleProblem) -> None:
     settings = settings_of(search.instance, problem.stages)
     makers: Iterable[Maker] = itertools.chain(
         itertools.islice(settings, len(TIGHT)),
-        alternations() if one_each and len(problem.chains) == 1 else (),
+        alternations(spare_seconds(search.instance, search.longest_stage, search.bound)) if one_each else (),
         warm_ups(search.instance, problem.stages) if one_each else (),
         blocks_of(search.instance),
         settings,

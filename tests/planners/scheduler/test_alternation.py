@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from planners.scheduler.alternation import alternate, alternations
+from planners.scheduler.bound import lower_bound, spare_seconds
 from planners.scheduler.instance import instance_of, schedule_of
 from planners.scheduler.order_replay import replay, trace_of
 from planners.scheduler.schedule_problem import ScheduleProblem
@@ -21,7 +22,7 @@ def test_orders_take_what_they_say(problem: ScheduleProblem) -> None:
     instance = instance_of(problem)
     trace = trace_of(instance)
     made = []
-    for way in alternations():
+    for way in alternations(spare_seconds(instance, False, lower_bound(instance))):
         makespan = alternate(instance, way, trace)
         if makespan < np.inf:
             order = trace.order.copy()
@@ -46,6 +47,6 @@ def test_forwards_before_the_first_input_gradient(limit: float, second: str) -> 
     )
     instance = instance_of(problem)
     trace = trace_of(instance)
-    alternate(instance, next(alternations()), trace)
+    alternate(instance, next(alternations(np.zeros(2))), trace)
     text = to_text(schedule_of(instance, trace.order, problem, "alternation"))
     assert text.splitlines()[0].startswith(second)
