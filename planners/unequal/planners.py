@@ -144,14 +144,14 @@ def inapplicable_to_equal(problem: Problem, request: Request) -> str | None:
 
 
 class _Meter:
-    """Counts the evaluations of searches as their planner's, and ends them before they exceed its budget."""
+    """Counts the evaluations of searches as their planner's, and ends them before they exceed its budget, less a reserve."""
 
-    def __init__(self, evaluate: Evaluator) -> None:
-        self.evaluate, self.spent = evaluate, False
+    def __init__(self, evaluate: Evaluator, reserve: int = REPLAYS) -> None:
+        self.evaluate, self.reserve, self.spent = evaluate, reserve, False
 
     def __call__(self, evaluations: int, seconds: float) -> None:
         """A `Report`."""
-        if evaluations > self.evaluate.remaining - REPLAYS:
+        if evaluations > self.evaluate.remaining - self.reserve:
             self.spent = True
             raise BudgetSpent
         self.evaluate.report(evaluations, seconds)
@@ -374,7 +374,7 @@ def _within_memory(
     score = evaluate.on_reference(_plan(name, tables, found))
     every_one = False
     if name in ON_REPLAYS and evaluate.engine != "recurrence" and not (found.stopped or _attains(score, found)):
-        found, every_one = _on_replays(name, tables, evaluate, meter, found, every)
+        found, every_one = _on_replays(name, tables, evaluate, found, every)
         score = evaluate.on_reference(_plan(name, tables, found))
     plan, bound, proven = _plan(name, tables, found), found.bound_seconds, _attains(score, found)
     evaluate.details.update(
@@ -394,7 +394,7 @@ def _within_memory(
             _space(tables, found, every, BY_REPLAYS) if every_one else _space(tables, found, sizes)
         )
     if found.stopped and not proven:
-        raise BudgetSpent if meter.spent else KeyboardInterrupt
+        raise KeyboardInterrupt if not meter.spent and evaluate.remaining else BudgetSpent
     return fitting(name, plan, evaluate.on_reference)
 
 
@@ -404,7 +404,7 @@ def _attains(score: Score, found: Sized) -> bool:
 
 
 def _on_replays(
-    name: str, tables: UnequalTables, evaluate: Evaluator, meter: _Meter, found: Sized, sizes: Sequence[int]
+    name: str, tables: UnequalTables, evaluate: Evaluator, found: Sized, sizes: Sequence[int]
 ) -> tuple[Sized, bool]:
     """The fastest sizes of a partition that replays find, and whether they are known to be the fastest of all of it.
 
@@ -413,12 +413,12 @@ def _on_replays(
     """
     unequal = unequal_problem(tables, found.cuts, sizes)
     starts: list[Pair] = [(found.sizes.forward_sizes, found.sizes.backward_sizes)]
-    made = evaluate.evaluations
-    try:
-        for one in (unequal, crowded_links(tables, unequal)):
+    made, meter = evaluate.evaluations, _Meter(evaluate, reserve=0)
+    for one in (unequal, crowded_links(tables, unequal)):
+        with suppress(BudgetSpent):
             quick = meter.run(_greedy_or_equal, one, np.random.default_rng(0))
             starts.append((quick.forward_sizes, quick.backward_sizes))
-    except BudgetSpent:
+    if meter.spent:
         return replace(found, stopped=True), False
     replayed = replayed_sizes(name, tables, found.cuts, loosest_problem(tables, unequal), starts, evaluate)
     if replayed is None:
