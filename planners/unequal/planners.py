@@ -9,8 +9,10 @@ prove is a lower bound on the reference engine, and their plan is proven the fas
 
 from __future__ import annotations
 
+import copy
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,6 +38,7 @@ from planners.unequal.tables import (
     UnequalTables,
     candidate_sizes,
     crowded_links,
+    least_seconds,
     limited_problem,
     loosest_problem,
     memory_limits,
@@ -172,10 +175,11 @@ class UnequalSizes:
     search: Search
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
-        """The plan that the search finds within the memory of the devices; InfeasiblePlanError if none fits."""
-        tables = _tables(problem, self.request, evaluate)
-        sizes = candidate_sizes(problem.batch, self.request.options.get("candidates"))
-        meter = _Meter(evaluate)
+        """The fastest plan that the search finds within the memory of the devices; InfeasiblePlanError if none fits."""
+        return _fastest(self.name, problem, self.request, evaluate, rng, self._search)
+
+    def _search(self, choice: _Choice) -> _Answer:
+        tables, sizes, meter, rng = choice.tables, choice.sizes, choice.meter, choice.rng
 
         def solve(limits: list[float]) -> Sized:
             start = start_partition(tables, sizes, limits, meter, rng, equal=self.name in FROM_EQUAL)
@@ -193,7 +197,7 @@ class UnequalSizes:
                 stopped=plan.interrupted,
             )
 
-        return _within_memory(self.name, tables, evaluate, meter, solve, sizes, sizes)
+        return _within_memory(self.name, choice, solve, sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +213,12 @@ class UnequalNested:
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best plan found within the memory of the devices; InfeasiblePlanError if none fits."""
-        tables = _tables(problem, self.request, evaluate)
-        sizes = candidate_sizes(problem.batch, self.request.options.get("candidates") or "powers-of-two")
-        every = candidate_sizes(problem.batch, self.request.options.get("candidates"))
-        meter = _Meter(evaluate)
+        return _fastest(self.name, problem, self.request, evaluate, rng, self._search)
+
+    def _search(self, choice: _Choice) -> _Answer:
+        tables, every, meter, rng = choice.tables, choice.sizes, choice.meter, choice.rng
+        problem, asked = tables.problem, self.request.options.get("candidates")
+        sizes = candidate_sizes(problem.batch, asked or "powers-of-two")
 
         def solve(limits: list[float]) -> Sized:
             start = start_partition(tables, every, limits, meter, rng)
@@ -248,7 +254,7 @@ class UnequalNested:
                     return replace(min(ends, key=_model_seconds), stopped=True)
             return min(ends, key=_model_seconds)
 
-        return _within_memory(self.name, tables, evaluate, meter, solve, sizes, every)
+        return _within_memory(self.name, choice, solve, sizes)
 
 
 def _model_seconds(sized: Sized) -> float:
@@ -328,25 +334,102 @@ def _spare(tables: UnequalTables, limits: Sequence[float]) -> list[float]:
     return [held - limit for held, limit in zip(memory_limits(tables), limits, strict=True)]
 
 
-def _tables(problem: Problem, request: Request, evaluate: Evaluator) -> UnequalTables:
-    devices = devices_in_order(problem)[: number_of_stages(problem, request)]
-    return tables_of(problem, devices, evaluate.layer_costs)
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What a search is asked for: stages and sizes to choose from, with what it searches by.
+
+    known: seconds of the fastest plan so far
+    """
+
+    tables: UnequalTables
+    sizes: tuple[int, ...]
+    evaluate: Evaluator
+    meter: _Meter
+    rng: np.random.Generator
+    known: float
 
 
-def _within_memory(
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a search found: a plan with its score on the reference, and the words of the space in which it is proven."""
+
+    tables: UnequalTables
+    found: Sized
+    plan: Plan
+    score: Score
+    space: str
+
+    @property
+    def key(self) -> tuple[float, float]:
+        """Smaller is better."""
+        return self.score.key
+
+    @property
+    def proven(self) -> bool:
+        """Whether no sizes in the space are faster."""
+        return _attains(self.score, self.found)
+
+
+def _fastest(
     name: str,
-    tables: UnequalTables,
+    problem: Problem,
+    request: Request,
     evaluate: Evaluator,
-    meter: _Meter,
-    solve: Callable[[list[float]], Sized],
-    sizes: Sequence[int],
-    every: Sequence[int],
+    rng: np.random.Generator,
+    search: Callable[[_Choice], _Answer],
 ) -> Plan:
+    """The fastest of what a search finds for each number of stages, and for all sizes and powers of two of them, where these are
+    not asked for: asked for one of them it would find the same, and nothing faster than all.
+
+    Where no plan can be faster than what is known, a number of stages is left out.
+    """
+    answers, failed, stopped = list[_Answer](), None, False
+    for tables, sizes in _choices(problem, request, evaluate):
+        known = min((one.score.iteration_seconds for one in answers), default=math.inf)
+        if answers and least_seconds(tables, sizes) >= known * (1.0 - ROUNDING):
+            continue
+        meter = _Meter(evaluate, reserve=0 if answers or failed else REPLAYS)
+        try:
+            answer = search(_Choice(tables, sizes, evaluate, meter, copy.deepcopy(rng), known))
+        except InfeasiblePlanError as error:
+            failed = failed or error
+            continue
+        except (BudgetSpent, KeyboardInterrupt):
+            if not answers:
+                raise
+            stopped = True
+            break
+        answers.append(answer)
+        if answer.found.stopped and not answer.proven:
+            stopped = True
+            break
+    if failed is not None and not answers:
+        raise failed
+    best = min(answers, key=lambda one: one.key)
+    _tell(best, evaluate)
+    if stopped:
+        raise KeyboardInterrupt if not meter.spent and evaluate.remaining else BudgetSpent
+    return fitting(name, best.plan, evaluate.on_reference)
+
+
+def _choices(
+    problem: Problem, request: Request, evaluate: Evaluator
+) -> Iterator[tuple[UnequalTables, tuple[int, ...]]]:
+    """Stages and sizes to search, of those that are not asked for, the most first."""
+    devices, asked = devices_in_order(problem), request.options.get("candidates")
+    sizes = [candidate_sizes(problem.batch, word) for word in (asked, "powers-of-two")]
+    most = number_of_stages(problem, request)
+    for stages in [most] if request.stages else range(most, 0, -1):
+        tables = tables_of(problem, devices[:stages], evaluate.layer_costs)
+        yield from ((tables, one) for one in dict.fromkeys(sizes))
+
+
+def _within_memory(name: str, choice: _Choice, solve: Callable[[list[float]], Sized], sizes: Sequence[int]) -> _Answer:
     """Solve, replay on the reference, and solve again with less memory where the replay needs more than there is.
 
-    sizes: among which a proof holds. Where no such search finds a plan that fits, `tight_sizes` looks for one with `every` size.
+    sizes: among which a proof holds. Where no such search finds a plan that fits, `tight_sizes` looks for one with all sizes.
     """
-    problem, attempts = tables.problem, list[Sized]()
+    tables, evaluate, every, attempts = choice.tables, choice.evaluate, choice.sizes, list[Sized]()
 
     def search(misses: Sequence[Score]) -> Plan | None:
         if attempts and attempts[-1].stopped:
@@ -372,30 +455,33 @@ def _within_memory(
         known = first.whole or first.cuts == found.cuts
         found = replace(found, bound_seconds=first.bound_seconds if known else 0.0, whole=first.whole)
     score = evaluate.on_reference(_plan(name, tables, found))
-    every_one = False
-    if name in ON_REPLAYS and evaluate.engine != "recurrence" and not (found.stopped or _attains(score, found)):
+    space = _space(tables, found, sizes)
+    hopeless = found.stopped or _attains(score, found) or found.bound_seconds >= choice.known * (1.0 - ROUNDING)
+    if name in ON_REPLAYS and evaluate.engine != "recurrence" and not hopeless:
         found, every_one = _on_replays(name, tables, evaluate, found, every)
         score = evaluate.on_reference(_plan(name, tables, found))
-    plan, bound, proven = _plan(name, tables, found), found.bound_seconds, _attains(score, found)
+        space = _space(tables, found, every, BY_REPLAYS) if every_one else space
+    return _Answer(tables, found, _plan(name, tables, found), score, space)
+
+
+def _tell(answer: _Answer, evaluate: Evaluator) -> None:
+    """Write down what is known of an answer."""
+    found, seconds = answer.found, answer.score.iteration_seconds
+    bound = found.bound_seconds
     evaluate.details.update(
         stage_forward_samples=list(found.sizes.forward_sizes),
         stage_backward_samples=list(found.sizes.backward_sizes),
         makespan_seconds=found.seconds,
         sizes_lower_bound_seconds=bound,
-        sizes_gap=max(0.0, score.iteration_seconds / bound - 1.0) if bound else None,
-        proven_optimal=proven,
+        sizes_gap=max(0.0, seconds / bound - 1.0) if bound else None,
+        proven_optimal=answer.proven,
         evaluations=found.sizes.evaluations,
-        recomputation="always" if problem.recompute == "whole" else "where-differs",
+        recomputation="always" if answer.tables.problem.recompute == "whole" else "where-differs",
     )
     for line in _size_notes(evaluate.details):
         evaluate.note(line)
-    if proven:
-        evaluate.declare_optimal(
-            _space(tables, found, every, BY_REPLAYS) if every_one else _space(tables, found, sizes)
-        )
-    if found.stopped and not proven:
-        raise KeyboardInterrupt if not meter.spent and evaluate.remaining else BudgetSpent
-    return fitting(name, plan, evaluate.on_reference)
+    if answer.proven:
+        evaluate.declare_optimal(answer.space)
 
 
 def _attains(score: Score, found: Sized) -> bool:

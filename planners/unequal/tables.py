@@ -23,6 +23,9 @@ PASSES: tuple[tuple[Phase, bool], ...] = (("forward", False), ("backward", False
 WITHOUT_LINKS = ("streaming", "free")
 """Communications that queue nowhere and take no time of their own: an op lasts as long as its sending, or transfers are free."""
 
+MOST_LAYERS = 256
+"""Layers of a network for which every range of them is bounded."""
+
 MOST_FOR_ALL = 64
 """Largest batch in samples for which every size is a candidate unless the user says otherwise."""
 
@@ -194,6 +197,48 @@ def unlimited_links(unequal: UnequalProblem) -> UnequalProblem:
         backward_link=np.zeros_like(ways[1]),
         fixed_seconds=unequal.fixed_seconds + float(sum(table[:, 1].sum() for table in ways)),
     )
+
+
+def least_seconds(tables: UnequalTables, sizes: Sequence[int]) -> float:
+    """Seconds below which no partition into so many stages comes with any of the sizes: the busiest stage of the most even one.
+
+    0 for boards whose layers stream, and for long networks, of which ranges of layers are too many.
+    """
+    layers, costs, problem = tables.layers, tables.costs, tables.problem
+    if layers > MOST_LAYERS or any(costs.streams(device) for device in tables.devices):
+        return 0.0
+    least, loads = np.full(layers + 1, np.inf), dict[int, Floats]()
+    least[0] = 0.0
+    for device in tables.devices:
+        kind = costs.kind_of_device(device)
+        if kind not in loads:
+            forward, backward = (_least_load(costs, device, sizes, rows) for rows in _ran(problem))
+            loads[kind] = forward + backward
+        least = np.maximum(least[:, None], loads[kind]).min(axis=0)
+    return float(least[-1])
+
+
+def _ran(problem: Problem) -> Sequence[tuple[tuple[Phase, bool], ...]]:
+    """Rows of PASSES that each pass of a stage runs at least."""
+    forward, backward, again = PASSES
+    return (forward,), (backward, again) if problem.recompute == "whole" else (backward,)
+
+
+def _least_load(costs: LayerCosts, device: int, sizes: Sequence[int], rows: Sequence[tuple[Phase, bool]]) -> Floats:
+    """Seconds of one pass of a stage from a layer to another at its best size, float64 [layers + 1, layers + 1]; inf of none."""
+    batch, layers = costs.problem.batch, len(costs.problem.workload)
+
+    def of_block(samples: int) -> Floats:
+        seconds = sum(costs.seconds(device, samples, phase) for phase, _ in rows)
+        beside = sum(costs.pass_seconds(device, phase) for phase, again in rows if not again)
+        before = np.concatenate([[0.0], np.cumsum(seconds)])
+        return np.asarray(before[None, :] - before[:, None] + beside)
+
+    least = np.full((layers + 1, layers + 1), np.inf)
+    for size in sizes:
+        whole, rest = divmod(batch, size)
+        least = np.minimum(least, whole * of_block(size) + (of_block(rest) if rest else 0.0))
+    return np.where(np.arange(layers + 1)[:, None] < np.arange(layers + 1)[None, :], least, np.inf)
 
 
 def crowded_links(tables: UnequalTables, unequal: UnequalProblem) -> UnequalProblem:
