@@ -186,14 +186,15 @@ def test_an_interrupt_ends_with_the_best_so_far(vgg: dict[bool, Problem]) -> Non
 def test_a_genetic_search_repeats_under_its_seed_and_reports(vgg: dict[bool, Problem]) -> None:
     """The same seed gives the same plan; progress names evaluations that rise and seconds that never do."""
     steps: list[tuple[int, float]] = []
+    request = Request(stages=4, options={"candidates": "powers-of-two"})
     first = make_plan(
         "tidgap",
         vgg[True],
-        Request(stages=4),
+        request,
         seed=3,
         progress=lambda step: steps.append((step.evaluations, step.iteration_seconds)),
     )
-    assert first.plan == make_plan("tidgap", vgg[True], Request(stages=4), seed=3).plan
+    assert first.plan == make_plan("tidgap", vgg[True], request, seed=3).plan
     searched = steps[: len(steps) - 1]  # the last step is the replay of the plan
     assert len(searched) > 2
     assert all(a[0] < b[0] and a[1] >= b[1] for a, b in pairwise(searched))
