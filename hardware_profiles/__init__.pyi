@@ -20,6 +20,13 @@ from .cluster import (
     Level as Level,
 )
 from .collectives import Rates as Rates, halved as halved, reduce_seconds as reduce_seconds
+from .fields import (
+    FieldError as FieldError,
+    check_fields as check_fields,
+    check_kind as check_kind,
+    check_known as check_known,
+    path_text as path_text,
+)
 from .fpga import FieldProgrammableGateArray as FieldProgrammableGateArray
 from .gpu import GraphicsProcessor as GraphicsProcessor
 from .links import Channel as Channel, Link as Link
@@ -74,5 +81,6 @@ from .words import (
     one_line as one_line,
     printable as printable,
     shown as shown,
+    unchosen as unchosen,
     unknown as unknown,
 )

@@ -24,6 +24,7 @@ import msgspec
 
 from hardware_profiles.accelerator import Accelerator
 from hardware_profiles.cluster import MOST_DEVICES, Cluster, ClusterSource
+from hardware_profiles.fields import path_text
 from hardware_profiles.files import (
     AcceleratorFile,
     CompactFile,
@@ -67,7 +68,7 @@ class UnknownProfileError(ProfileError):
 
 def load_accelerator(name_or_path: str | os.PathLike[str]) -> Accelerator:
     """The accelerator of that name, or in that TOML file. Raises ProfileError."""
-    text = os.fspath(name_or_path)
+    text = path_text("accelerator", name_or_path)
     found = _find("accelerator", text)
     if isinstance(found, Cluster):
         raise ProfileError(f"{text}: the entry point offers a cluster, where an accelerator is wanted")
@@ -79,7 +80,7 @@ def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
 
     `name:count` (or `file.toml:count`) takes `count` servers in place of the number in the file, as `dgx-a100:4`.
     """
-    text, count = _split_count(os.fspath(name_or_path))
+    text, count = _split_count(path_text("cluster", name_or_path))
     found = _find("cluster", text)
     if isinstance(found, Accelerator):
         raise ProfileError(f"{text}: the entry point offers an accelerator, where a cluster is wanted")

@@ -53,9 +53,8 @@ def check_whole(what: str, value: Any, least: int, most: int = MOST_COUNT) -> No
     """ValueError for what is no whole number (a truth value is none) or beyond the ends."""
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     if not (whole and least <= value <= most):
-        raise ValueError(
-            f"{what} must be a whole number {_end(least, most, too_large=whole and value > most)}, got {shown(value)}"
-        )
+        end = "" if least < 0 and not whole else f" {_end(least, most, too_large=whole and value > most)}"
+        raise ValueError(f"{what} must be a whole number{end}, got {shown(value)}")
 
 
 def check_real(what: str, value: Any, least: float = 0.0, most: float = MOST_AMOUNT) -> None:
@@ -65,6 +64,8 @@ def check_real(what: str, value: Any, least: float = 0.0, most: float = MOST_AMO
         return
     if real and most < value <= sys.float_info.max:
         rule = f"at most {most:g}"
+    elif least < 0:
+        rule = "a finite number"
     else:
         rule = f"finite and at least {least:g}" if least else "finite and not negative"
     raise ValueError(f"{what} must be {rule}, got {shown(value)}")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+MOST_MEANT = 100
+"""Characters of a name that are compared with those that are known."""
 
 
 def one_line(text: str) -> str:
@@ -36,10 +39,21 @@ def shown(value: object, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
 
 
+def unchosen(what: str, given: object, choices: Iterable[str]) -> str:
+    """The line about a value that is none of the choices: the closest of them, if one is close, and all."""
+    known = list(choices)
+    return f"{what} {shown(given)} is unknown{_closest(given, known)}; choices: {', '.join(known)}"
+
+
 def unknown(complaint: str, given: str, choices: Iterable[str]) -> str:
     """The complaint with the closest choice, if one is close, and all of them."""
     known = list(choices)
-    close = [name for name in known if given and name.startswith(given.lower())]
-    close = close or difflib.get_close_matches(given.lower(), known, n=1, cutoff=0.5)
-    hint = f" (did you mean {close[0]}?)" if close else ""
-    return f"{complaint}{hint}; choose from {', '.join(known)}"
+    return f"{complaint}{_closest(given, known)}; choose from {', '.join(known)}"
+
+
+def _closest(given: object, known: Sequence[str]) -> str:
+    """The hint at what was meant; nothing where no choice is close, and for what is far longer than all."""
+    word = given[:MOST_MEANT].lower() if isinstance(given, str) else ""
+    close = [name for name in known if word and name.lower().startswith(word)]
+    close = close or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f" (did you mean {close[0]}?)" if close else ""

@@ -23,6 +23,7 @@ from hardware_profiles import (
     read_options,
     shown,
     summary_of,
+    unchosen,
     unknown,
 )
 from planners.search.candidates import straight_shape
@@ -377,7 +378,7 @@ def planner_entry(name: str) -> PlannerEntry:
     """The planner of that name; ValueError with the choices if there is none."""
     entries = planner_entries()
     if name not in entries:
-        raise ValueError(f"planner {name!r} is unknown; choices: {', '.join(sorted(entries))}")
+        raise ValueError(unchosen("planner", name, sorted(entries)))
     return entries[name]
 
 

@@ -158,6 +158,7 @@ from .simulation import (
     simulate as simulate,
 )
 from .engines.timeline import Bubble as Bubble, Timeline as Timeline, Transfers as Transfers
+from .results.replayed import Replayed as Replayed
 from .results.text_tables import (
     Explained as Explained,
     TextTable as TextTable,

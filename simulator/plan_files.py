@@ -30,9 +30,12 @@ from hardware_profiles import (
     ClusterSource,
     FileError,
     Precision,
+    check_fields,
+    check_kind,
     explained,
     json_value,
     load_cluster,
+    path_text,
     read_bytes,
     referred,
 )
@@ -145,6 +148,9 @@ class PlanFile:
     problem: Problem
     plan: Plan | None = None
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def to_json(self) -> str:
         """The document; the same problem and plan, and the same text, when it is read again.
 
@@ -169,6 +175,7 @@ class PlanFile:
         source: what messages call the document
         Raises PlanFileError, and warns of options that have no effect.
         """
+        check_kind("text of a plan", text, str, bytes)
         document = _decoded(text, source)
         given = msgspec.structs.asdict(document.problem)
         sources: tuple[tuple[str, Any, Callable[[Any], Any]], ...] = (
@@ -193,6 +200,7 @@ class PlanFile:
     @staticmethod
     def read(path: str | PathLike[str]) -> PlanFile:
         """Read what `write` wrote, or a person. Raises PlanFileError and warns as `from_json`."""
+        path = path_text("plan file", path)
         try:
             content = read_bytes(Path(path))
         except OSError as error:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from types import NoneType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from hardware_profiles import MOST_AMOUNT, MOST_COUNT, MOST_SEED, brief, check_real, check_whole
+from hardware_profiles import MOST_AMOUNT, MOST_COUNT, MOST_SEED, brief, check_kind, check_real, check_whole, unchosen
 from simulator.costs.given import OpMemory, OpSeconds, given_costs
 from simulator.costs.stashes import StageStash
 from simulator.engines.timeline import Timeline
@@ -16,7 +17,8 @@ from simulator.lowering.coverage import covered
 from simulator.lowering.fill import fill
 from simulator.lowering.lower import structure_of
 from simulator.results.memory import DeviceMemory, stashes_over_time
-from simulator.results.text_tables import Explained, TextTable
+from simulator.results.replayed import Replayed
+from simulator.results.text_tables import TextTable
 from simulator.results.versions import COPY_RULES, version_table
 from simulator.schedules import ScheduleFamily, build_schedule, schedule_families
 from simulator.schedules.communications import Communication
@@ -26,13 +28,12 @@ from simulator.schedules.weight_versions import VERSION_METHODS, microbatches_pe
 from simulator.simulation import ENGINES, Engine, replay_on
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ScheduleReplay(Explained):
+class ScheduleReplay(Replayed):
     """A schedule and what happened when it was replayed on `engine`.
 
     memory: of every device, by id, in the unit of the numbers of `holding`; () without them
@@ -44,7 +45,7 @@ class ScheduleReplay(Explained):
     memory: tuple[DeviceMemory, ...] = ()
 
     def __repr__(self) -> str:
-        return brief(self, f"{self.title}: makespan {self.timeline.makespan_seconds:.6g} s")
+        return brief(self, f"{self.title}: makespan {self.makespan_seconds:.6g} s")
 
     @property
     def title(self) -> str:
@@ -99,7 +100,7 @@ class ScheduleReplay(Explained):
             "stages": self.schedule.stages,
             "devices": len(self.timeline.devices()),
             "microbatches": self.schedule.microbatches,
-            "makespan_seconds": self.timeline.makespan_seconds,
+            "makespan_seconds": self.makespan_seconds,
             "bubble": asdict(self.timeline.bubble()),
             "peak_in_flight": self.timeline.peak_in_flight().tolist(),
             "ops": self.timeline.ops,
@@ -138,12 +139,7 @@ class ScheduleReplay(Explained):
                 )
         return tuple(found)
 
-    @property
-    def frame(self) -> pd.DataFrame:
-        """The timeline as a pandas DataFrame, one row a task."""
-        return self.timeline.frame
-
-    def plot(self, ax: Axes | None = None) -> Figure:
+    def plot_gantt(self, ax: Axes | None = None) -> Figure:
         """Draw the timeline.
 
         ax: where to draw; by default a figure of its own
@@ -254,9 +250,10 @@ def replay_schedule(
     and `lower` refuse.
     """
     if engine not in ENGINES:
-        raise ValueError(f"engine {engine!r} is unknown; choices: {', '.join(ENGINES)}")
+        raise ValueError(unchosen("engine", engine, ENGINES))
     check_whole("seed", seed, 0, MOST_SEED)
     check_real("noise", noise, -MOST_AMOUNT)
+    check_kind("sizes", sizes, Sequence, np.ndarray, NoneType)
     for size in () if sizes is None else sizes:
         check_whole("samples of a micro-batch", size, -MOST_COUNT)
     mode, slices = _communication(schedule, communication), len(seconds.slice_seconds)

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from hardware_profiles import brief
+from hardware_profiles import brief, unchosen
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.lower_bound import BoundTerm, lower_bound
 from simulator.costs.plan_costs import PlanCosts
@@ -26,8 +26,9 @@ from simulator.lowering.structure import Structure
 from simulator.lowering.unit_lanes import GATHERING, SCATTERING
 from simulator.plans.plan import InfeasiblePlanError, Plan, Problem, check_plan, family_of, flushes, ranges
 from simulator.results.memory import DeviceMemory, memory_over_time, peak_tables
+from simulator.results.replayed import Replayed
 from simulator.results.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
-from simulator.results.text_tables import Explained, TextTable
+from simulator.results.text_tables import TextTable
 from simulator.results.time_split import TimeSplit, time_split
 from simulator.schedules import build_schedule
 from simulator.schedules.ops import COMPUTE_KINDS, HOST_KINDS, LETTERS, OpKind, among
@@ -38,7 +39,6 @@ from simulator.schedules.unequal import unequal_schedule
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -59,7 +59,7 @@ _lowered: WeakKeyDictionary[LayerCosts, OrderedDict[Hashable, tuple[CoveredSched
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome(Explained):
+class Outcome(Replayed):
     """A plan replayed on its problem.
 
     iteration_seconds: for `problem.batch` samples: the makespan of a flushed mini-batch, or the steady-state time of an
@@ -218,15 +218,6 @@ class Outcome(Explained):
         watched = steady.end - steady.begin
         return found.scaled(self.iteration_seconds / watched) if watched else found
 
-    @property
-    def frame(self) -> pd.DataFrame:
-        """The timeline as a pandas DataFrame, one row a task."""
-        return self.timeline.frame
-
-    def plot(self, ax: Axes | None = None) -> Figure:
-        """The timeline: `plot_gantt`."""
-        return self.plot_gantt(ax)
-
     def plot_gantt(self, ax: Axes | None = None) -> Figure:
         """Draw the timeline; of a stream without a flush a cut from the middle that can be read.
 
@@ -265,7 +256,7 @@ def simulate(
     `fits` False. Raises UndercutBoundError for a replay below its bound, of which a right program has none.
     """
     if engine not in ENGINES:
-        raise ValueError(f"engine {engine!r} is unknown; choices: {', '.join(ENGINES)}")
+        raise ValueError(unchosen("engine", engine, ENGINES))
     stream = 0
     while True:
         costs, schedule, program = build_program(problem, plan, layer_costs, stream)

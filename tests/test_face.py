@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import ast
+import math
+import random
+import re
 import subprocess
 import sys
 import tomllib
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import pipeplan as pp
 from experiments.cli import main
+from planners import Request
 from simulator import Layer, LayerCosts, OpSeconds, PlanCosts, Problem, Stage, TextTable, build_program, given_costs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -175,3 +181,153 @@ def test_objects_show_themselves() -> None:
         table.markdown() == "**a &lt;b&gt;**\n\n| name | long-name |\n| --- | --- |\n| x\\|y\\n | -1.5 s |\n| zz | 20 |"
     )
     assert str(table) == "a <b>\nname   long-name\nx|y\\n     -1.5 s\nzz            20"
+
+
+# ---- what is wrong is said ---------------------------------------------------------------------------------------------
+
+WRONG: tuple[Any, ...] = (
+    *(3, -1, 2.5, 10**400, -(10**400), math.nan, math.inf, 1j, True, "x", "", b"x", "9" * 400, ()),
+    *((1, "a"), [1, 2], [[]], {}, {"a": 1}, {1}, object(), np.ones(2), np.int64(-5), lambda: 0, int, None),
+)
+"""What a field hardly ever takes, in every type."""
+
+
+def public_values() -> dict[str, Any]:
+    """One of every value that users make by hand, by name."""
+    problem = small_problem()
+    stages = (Stage((0, 1), (0,)), Stage((2, 3), (1,)))
+    plan = pp.Plan("hand", "gpipe", stages, (4, 4))
+    return {
+        "problem": problem,
+        "stage": stages[0],
+        "plan": plan,
+        "request": Request(),
+        "plan file": pp.PlanFile(problem, plan),
+        "schedule": pp.simulate("gpipe", stages=2, microbatches=2, forward=1, backward=2).schedule,
+    }
+
+
+@pytest.mark.parametrize("name", list(public_values()))
+def test_a_wrong_field_is_one_error_that_names_it(name: str) -> None:
+    """Of every field and every wrong value: taken as it is, or a ValueError of one short line that names the field."""
+    value, refused = public_values()[name], 0
+    for field in fields(value):
+        for wrong in WRONG:
+            try:
+                replace(value, **{field.name: wrong})
+            except ValueError as error:
+                refused += 1
+                said = str(error)
+                assert field.name in said.replace("micro-batch", "microbatch") or "option" in said
+                assert "\n" not in said
+                assert len(said) < 500
+    assert refused > 10 * len(fields(value))
+
+
+def test_a_plan_of_wrong_numbers_is_one_error_when_it_is_replayed() -> None:
+    """What a plan may hold by its types, and its problem has not: refused in one line, whatever it is."""
+    rng, problem = random.Random(0), small_problem()
+    plan = public_values()["plan"]
+    numbers, refused = (-(10**12), -1, 0, 1, 2, 3, 4, 8, 10**12), 0
+    for _ in range(300):
+        count = rng.randrange(4)
+        some = tuple(rng.choice(numbers) for _ in range(count))
+        name, value = rng.choice(
+            (
+                ("microbatches", some),
+                ("stages", tuple(Stage(some, (rng.choice(numbers),)) for _ in range(rng.randrange(3)))),
+                ("stages", tuple(replace(stage, devices=some) for stage in plan.stages)),
+                ("stages", tuple(replace(stage, degrees=some) for stage in plan.stages)),
+                ("forward_sizes", (some,) * rng.randrange(4)),
+                ("backward_sizes", (some,) * rng.randrange(4)),
+                ("recompute", ("whole",) * count),
+                ("options", (("chunks", rng.choice(numbers)),)),
+                ("order", ("0F0", "x" * 400, f"{10**400}F0")[:count]),
+                ("context", rng.choice(numbers)),
+                ("expert", rng.choice(numbers)),
+                ("schedule", rng.choice(("", "x" * 400, "1f1b", "zb-v", "dualpipe", "1f1b-rr"))),
+            )
+        )
+        said = ""
+        try:
+            pp.simulate(problem, replace(plan, **{name: value}), engine="compiled")
+        except ValueError as error:
+            said = str(error)
+        refused += bool(said)
+        assert "\n" not in said
+        assert len(said) < 500  # the command line cuts what is longer than a line
+    assert refused > 150
+
+
+SCHEDULE = {"stages": 2, "microbatches": 2, "forward": 1, "backward": 1}
+
+CALLS: dict[str, tuple[Callable[[], Any], str]] = {
+    "workload": (lambda: pp.Problem(3, "pipedream-a", 8), "workload must be a Workload or a text, got 3"),  # type: ignore[arg-type]
+    "cluster": (lambda: pp.Problem("chain:4", None, 8), "cluster must be a Cluster or a text, got None"),  # type: ignore[arg-type]
+    "batch": (lambda: pp.Problem("chain:4", "pipedream-a", "8"), "batch of a Problem must be a whole number"),  # type: ignore[arg-type]
+    "sequence": (lambda: pp.Problem("gpt2", "pipedream-a", sequence="x"), "sequence must be a whole number"),  # type: ignore[arg-type]
+    "field": (lambda: pp.Problem("chain:4", "pipedream-a", precison="fp16"), "did you mean precision?"),
+    "plan what": (lambda: pp.plan("vgg16"), "problem must be a Problem, got 'vgg16'"),  # type: ignore[arg-type]
+    "wanted": (lambda: pp.plan(small_problem(), stage=4), "a request has no 'stage' (did you mean stages?)"),
+    "planner": (lambda: pp.plan(small_problem(), 3), "a planner is a name, or a function"),  # type: ignore[arg-type]
+    "budget": (lambda: pp.plan(small_problem(), budget="x"), "budget must be a whole number, got 'x'"),  # type: ignore[arg-type]
+    "compare what": (lambda: pp.compare(3), "problem must be a Problem, got 3"),  # type: ignore[arg-type]
+    "plans": (lambda: pp.compare(small_problem(), plans=3), "plans must be a Mapping or None, got 3"),  # type: ignore[arg-type]
+    "a plan": (lambda: pp.compare(small_problem(), plans={"a": 3}), "plan 'a' must be a Plan, got 3"),  # type: ignore[dict-item]
+    "report what": (lambda: pp.report(3), "answer must be a Result or a Outcome, got 3"),  # type: ignore[arg-type]
+    "simulate what": (
+        lambda: pp.simulate(3, **SCHEDULE),
+        "what is simulated must be a text or a Schedule or a Problem",
+    ),  # type: ignore[call-overload]
+    "simulate plan": (lambda: pp.simulate(small_problem(), 3), "plan must be a Plan, got 3"),  # type: ignore[call-overload]
+    "no seconds": (lambda: pp.simulate("gpipe", stages=2, microbatches=2), "needs forward and backward"),
+    "no stages": (lambda: pp.simulate("gpipe", forward=1, backward=1), "needs stages, and microbatches or minibatches"),
+    "no search": (lambda: pp.simulate("search", stages=2, forward=1, backward=1), "needs stages and microbatches"),
+    "seconds": (
+        lambda: pp.simulate("gpipe", **{**SCHEDULE, "forward": "x"}),
+        "forward must be a number, or one for each",
+    ),
+    "sizes": (lambda: pp.simulate("gpipe", **SCHEDULE, sizes=3), "sizes must be a Sequence"),
+    "searched": (
+        lambda: pp.simulate("search", **SCHEDULE, second=1),
+        "a search has no 'second' (did you mean seconds?)",
+    ),
+    "a plan of numbers": (lambda: pp.simulate("gpipe", 3, **SCHEDULE), "simulate(problem, plan)"),  # type: ignore[call-overload]
+    "topic": (lambda: pp.names([]), "topic [] is unknown; choices: workloads"),  # type: ignore[arg-type]
+    "load cluster": (lambda: pp.load_cluster(3), "cluster must be a text or a PathLike, got 3"),  # type: ignore[arg-type]
+    "load workload": (lambda: pp.load_workload(None), "workload must be a text or a PathLike, got None"),  # type: ignore[arg-type]
+    "read profile": (lambda: pp.read_profile(3), "profile must be a text or a PathLike, got 3"),  # type: ignore[arg-type]
+    "read plan": (lambda: pp.PlanFile.read(3), "plan file must be a text or a PathLike, got 3"),  # type: ignore[arg-type]
+    "plan text": (lambda: pp.PlanFile.from_json(3), "text of a plan must be a text or a bytes, got 3"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_wrong_call_is_one_error_that_names_what_is_wrong(name: str) -> None:
+    """A ValueError of one line for every argument of the face, with the rule or the choices."""
+    call, said = CALLS[name]
+    with pytest.raises(ValueError, match=re.escape(said)) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_every_answer_has_the_same_names() -> None:
+    """Of a replay, a search for an order, a plan's replay and a search for a plan: timeline, figures, tables."""
+    result = pp.plan(small_problem(), "uniform", microbatches=2)
+    numbers = {**SCHEDULE, "stash": 1}
+    answers = [
+        pp.simulate("gpipe", **numbers),
+        pp.simulate("search", **numbers, seconds=0.0),
+        result.outcome,
+        result,
+    ]
+    for answer in answers:
+        assert answer.makespan_seconds == answer.timeline.makespan_seconds > 0.0
+        assert len(answer.frame) > 0
+        assert answer.fits
+        assert answer.memory
+        assert answer.schedule.stages
+        assert answer.summary()
+        assert answer.record()
+        for figure in (answer.plot(), answer.plot_gantt(), answer.plot_memory()):
+            assert figure.axes

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from types import NoneType
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -33,8 +35,8 @@ SEARCH = "search"
 
 def names(topic: str) -> tuple[str, ...]:
     """The names that are known of a topic, plug-ins included; ValueError for another topic than those of TOPICS."""
-    if topic not in TOPICS:
-        raise ValueError(f"topic {topic!r} is unknown; choices: {', '.join(TOPICS)}")
+    if not isinstance(topic, str) or topic not in TOPICS:
+        raise ValueError(hardware_profiles.unchosen("topic", topic, TOPICS))
     return tuple(TOPICS[topic]())
 
 
@@ -56,14 +58,17 @@ def make_problem(
     training: the other fields of `simulator.Problem` (precision, optimizer, recompute, communication, contention, …)
     Warns of options without an effect. Raises ValueError for unknown names, more devices than there are, options out of range.
     """
+    hardware_profiles.check_known("a problem has no", training, (one.name for one in fields(simulator.Problem)))
     if isinstance(workload, str):
         workload = simulator.workload_from_spec(workload, sequence, attention)
     else:
+        hardware_profiles.check_kind("workload", workload, simulator.Workload, str)
         for option, value in (("sequence", sequence), ("attention", attention)):
             if value is not None:
                 raise ValueError(f"{option} {value} is for a workload given by name; {workload.name!r} has its own")
     if isinstance(cluster, str):
         cluster = hardware_profiles.load_cluster(cluster)
+    hardware_profiles.check_kind("cluster", cluster, hardware_profiles.Cluster, str)
     if devices is not None:
         hardware_profiles.check_whole("devices", devices, 1)
         if devices > len(cluster.devices):
@@ -111,12 +116,22 @@ def simulate(
     if isinstance(what, simulator.Problem):
         if plan is None or numbers:
             raise ValueError("a problem is simulated with a plan of it, and without numbers of its own")
+        hardware_profiles.check_kind("plan", plan, simulator.Plan)
         rng = np.random.default_rng(seed)
         return simulator.simulate(what, plan, engine=engine, noise=noise, rng=rng)
+    hardware_profiles.check_kind("what is simulated", what, str, simulator.Schedule, simulator.Problem)
+    if plan is not None:
+        raise ValueError("a plan is simulated with its problem: simulate(problem, plan)")
+    if numbers.get("forward") is None or numbers.get("backward") is None:
+        raise ValueError("a schedule needs forward and backward, seconds of its ops")
+    if isinstance(what, str) and numbers.get("stages") is None:
+        raise ValueError(f"schedule {what!r} needs stages, and microbatches or minibatches")
     seconds, memory = (
         {name: numbers.pop(name) for name in kind.__slots__ if name in numbers}
         for kind in (simulator.OpSeconds, simulator.OpMemory)
     )
+    if what == SEARCH and numbers.get("microbatches") is None:
+        raise ValueError(f"schedule {what!r} needs stages and microbatches")
     if what == SEARCH:
         if noise:
             raise ValueError("a schedule that is searched for takes no noise: replay what is found")
@@ -153,8 +168,15 @@ def plan(
     wanted: what the plan must have, the fields of `planners.Request` (schedule, microbatches, stages, chunks, slices, options)
     Raises as `planners.make_plan` does.
     """
-    request = planners.Request(**wanted)
+    request = _request(problem, wanted)
     return planners.make_plan(planner, problem, request, seed=seed, budget=budget, progress=progress)
+
+
+def _request(problem: Problem, wanted: Mapping[str, Any]) -> planners.Request:
+    """What is wanted of a plan; ValueError for what is no problem, and for what no request has."""
+    hardware_profiles.check_kind("problem", problem, simulator.Problem)
+    hardware_profiles.check_known("a request has no", wanted, (one.name for one in fields(planners.Request)))
+    return planners.Request(**wanted)
 
 
 def compare(
@@ -172,4 +194,8 @@ def compare(
     Raises ValueError for an unknown planner.
     """
     asked = (names,) if isinstance(names, str) or callable(names) else tuple(names)
-    return compare_planners(problem, planners.Request(**wanted), names=asked, plans=plans, seed=seed)
+    hardware_profiles.check_kind("plans", plans, Mapping, NoneType)
+    request = _request(problem, wanted)
+    for name, one in (plans or {}).items():
+        hardware_profiles.check_kind(f"plan {name!r}", one, simulator.Plan)
+    return compare_planners(problem, request, names=asked, plans=plans, seed=seed)

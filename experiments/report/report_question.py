@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hardware_profiles import check_kind
+
 if TYPE_CHECKING:
     from experiments.report.efficiency import Price
     from experiments.report.plan_report import PlanReport
@@ -19,5 +21,9 @@ def report(answer: Result | Outcome, price: Price | None = None) -> PlanReport:
         negative one, and unless it names every accelerator
     """
     from experiments.report.plan_report import plan_report
+    from planners import Result
+    from simulator import Outcome
+
+    check_kind("answer", answer, Result, Outcome)
 
     return plan_report(answer, price)

@@ -19,7 +19,7 @@ from experiments.terminal.exits import FAILURE, OK, Parser, guarded
 from experiments.terminal.output import UsageError, print_json
 from experiments.terminal.run_folder import RunFolder
 from experiments.terminal.stops import INTERRUPTED
-from hardware_profiles import PluginError, answering_for
+from hardware_profiles import PluginError, answering_for, unchosen
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,7 +92,7 @@ def run_study(name: str, words: Sequence[str] | None = None, prog: str | None = 
     """
     known = studies()
     if name not in known:
-        raise ValueError(f"study {name!r} is unknown; choices: {', '.join(sorted(known))}")
+        raise ValueError(unchosen("study", name, sorted(known)))
     study = known[name]
     parser = Parser(prog=prog or f"python -m {study.module}", description=study.question, epilog=study.epilog)
     _add_options(parser, study)

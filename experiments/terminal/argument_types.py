@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from experiments.terminal.output import UsageError
-from hardware_profiles import MOST_COUNT, MOST_SEED, real_number, shown, whole_number
+from hardware_profiles import MOST_COUNT, MOST_SEED, real_number, shown, unchosen, whole_number
 
 Item = TypeVar("Item")
 
@@ -150,7 +150,7 @@ def price(text: str) -> float | dict[str, float]:
 def check_choice(option: str, value: object, known: Collection[str]) -> None:
     """UsageError for a value that is not known."""
     if value not in known:
-        raise UsageError(f"{option} {value!r} is unknown; choices: {', '.join(known)}")
+        raise UsageError(unchosen(option, value, known))
 
 
 def names_of(options: Iterable[str]) -> list[str]:

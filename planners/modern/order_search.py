@@ -9,7 +9,7 @@ from math import comb
 
 import numpy as np
 
-from hardware_profiles import real_number
+from hardware_profiles import real_number, unchosen
 from planners.modern.layouts import Layout, LayoutCosts
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import straight_costs
@@ -120,7 +120,7 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
         return "layers of a stage stream on a board: a backward has no two halves"
     wanted, seconds = request.options.get("placement"), request.options.get("seconds")
     if wanted is not None and wanted not in ONE_WAY:
-        return f"placement {wanted!r} is unknown; choices: {', '.join(ONE_WAY)}"
+        return unchosen("placement", wanted, ONE_WAY)
     if seconds is not None and not _is_positive(seconds):
         return f"seconds must be a number above 0, got {seconds!r}"
     chunks, devices = request.chunks, len(problem.cluster.devices)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hardware_profiles import brief
+from hardware_profiles import brief, check_known, unchosen
 from planners.scheduler.schedule_problem import ScheduleProblem
 from planners.scheduler.search import FoundSchedule, SearchInterrupted, search_schedule
 from simulator import (
@@ -16,9 +17,9 @@ from simulator import (
     LEAST_CHUNKS,
     USUAL_CHUNKS,
     Engine,
-    Explained,
     OpMemory,
     OpSeconds,
+    Replayed,
     Schedule,
     ScheduleReplay,
     TextTable,
@@ -28,11 +29,10 @@ from simulator import (
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from simulator import Timeline
+    from simulator import DeviceMemory, Timeline
 
 
 OBJECTIVES_IN_WORDS = {
@@ -44,7 +44,7 @@ OBJECTIVES_IN_WORDS = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SearchedSchedule(Explained):
+class SearchedSchedule(Replayed):
     """A schedule that was searched for, replayed, and how good it is known to be; the best so far, if it was interrupted."""
 
     replayed: ScheduleReplay
@@ -65,14 +65,14 @@ class SearchedSchedule(Explained):
         return self.replayed.timeline
 
     @property
+    def memory(self) -> tuple[DeviceMemory, ...]:
+        """What each device holds, over time; () where nothing is said of memory."""
+        return self.replayed.memory
+
+    @property
     def fits(self) -> bool:
         """Whether no device ever holds more than its limit: what was searched for."""
         return self.replayed.fits
-
-    @property
-    def frame(self) -> pd.DataFrame:
-        """The timeline as a pandas DataFrame, one row a task."""
-        return self.replayed.frame
 
     @property
     def known(self) -> str:
@@ -118,9 +118,9 @@ class SearchedSchedule(Explained):
         """What is proven."""
         return (*self.replayed.remarks(), self.known)
 
-    def plot(self, ax: Axes | None = None) -> Figure:
+    def plot_gantt(self, ax: Axes | None = None) -> Figure:
         """Draw the timeline; ax: where to, by default a figure of its own."""
-        return self.replayed.plot(ax)
+        return self.replayed.plot_gantt(ax)
 
     def plot_memory(self) -> Figure:
         """Draw what devices hold over time against their limit."""
@@ -147,10 +147,13 @@ def search_on_numbers(
     micro-batch keeps.
     """
     if engine not in ENGINES:
-        raise ValueError(f"engine {engine!r} is unknown; choices: {', '.join(ENGINES)}")
+        raise ValueError(unchosen("engine", engine, ENGINES))
     for name in ("update", "predict", "overlapped", "slice_seconds"):
         if np.any(getattr(ops, name) or 0.0):
             raise ValueError(f"{name.replace('_', '-')} is not of a schedule that is searched for")
+    check_known(
+        "a search has no", search, (name for name in signature(search_schedule).parameters if name != "problem")
+    )
     check_counts(stages=stages, microbatches=microbatches, chunks=chunks)
     devices = _devices(placement, stages, chunks)
     chains = chains_of(placement, stages, devices)  # refuses what is too large, before anything of that size is made

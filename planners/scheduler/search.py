@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import MOST_SEED, brief, check_real, check_whole
+from hardware_profiles import MOST_SEED, brief, check_real, check_whole, unchosen
 from planners.scheduler.alternation import Alternation, alternate, alternations
 from planners.scheduler.annealing import Walk, anneal, cost_of
 from planners.scheduler.blocks import BuildingBlock, blocks_of, paused_blocks, replay_block, warm_ups
@@ -290,7 +290,7 @@ def search_schedule(
     Raises ValueError for seconds or a seed that are negative, SearchInterrupted with what has been found for a KeyboardInterrupt.
     """
     if objective not in OBJECTIVES:
-        raise ValueError(f"objective {objective!r} is unknown; choices: {', '.join(OBJECTIVES)}")
+        raise ValueError(unchosen("objective", objective, OBJECTIVES))
     check_real("seconds", seconds)
     check_whole("seed", seed, 0, MOST_SEED)
     if objective == "steady" and problem.microbatches < len(problem.chains):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, get_args
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import MOST_COUNT, OptionValue, check_whole, integer, option_text, read_options
+from hardware_profiles import MOST_COUNT, OptionValue, check_fields, check_whole, option_text, read_options, unchosen
 from simulator import (
-    ENGINES,
     Engine,
     Evaluations,
     InfeasiblePlanError,
@@ -57,27 +56,20 @@ class Request:
     runner_ups: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("microbatches", "stages", "chunks", "slices"):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, integer(name, value))
-        object.__setattr__(self, "options", {str(name): option_text(name, one) for name, one in self.options.items()})
+        if isinstance(self.options, Mapping):
+            texts = {str(name): option_text(name, one) for name, one in self.options.items()}
+            object.__setattr__(self, "options", texts)
+        check_fields(self)
         if self.schedule is not None and self.schedule not in (families := schedule_families()):
-            raise ValueError(f"schedule {self.schedule!r} is unknown; choices: {', '.join(sorted(families))}")
-        for count in ("microbatches", "stages", "chunks", "slices"):
-            if (asked := getattr(self, count)) is not None:
-                check_whole(count, asked, -MOST_COUNT)
+            raise ValueError(unchosen("schedule", self.schedule, sorted(families)))
         if self.microbatches is not None and self.microbatches < 1:
             raise ValueError(f"micro-batches must be at least 1, got {self.microbatches}")
-        if self.engine not in ENGINES:
-            raise ValueError(f"engine {self.engine!r} is unknown; choices: {', '.join(ENGINES)}")
         if self.stages is not None and self.stages < 1:
             raise ValueError(f"stages must be at least 1, got {self.stages}")
         if self.chunks is not None and self.chunks < 1:
             raise ValueError(f"chunks must be at least 1 stage a device, got {self.chunks}")
         if self.slices is not None and self.slices < 1:
             raise ValueError(f"slices of a sequence must be at least 1, got {self.slices}")
-        if self.recompute not in (None, *get_args(Recompute)):
-            raise ValueError(f"recompute {self.recompute!r} is unknown; choices: {', '.join(get_args(Recompute))}")
 
     @property
     def family_options(self) -> tuple[tuple[str, OptionValue], ...]:

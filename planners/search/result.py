@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hardware_profiles import brief
-from simulator import Explained, TextTable
+from simulator import Replayed, TextTable
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from planners.search.evaluator import Progress, Score
-    from simulator import Engine, Outcome, Plan, Problem
+    from simulator import DeviceMemory, Engine, Outcome, Plan, Problem, Schedule, Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class RunnerUp:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Result(Explained):
+class Result(Replayed):
     """What a search found.
 
     outcome: the plan on the reference engine, with the problem's own options
@@ -97,6 +96,26 @@ class Result(Explained):
         return self.outcome.iteration_seconds
 
     @property
+    def schedule(self) -> Schedule:
+        """The ops of the plan."""
+        return self.outcome.schedule
+
+    @property
+    def timeline(self) -> Timeline:
+        """What happened when, on the reference engine."""
+        return self.outcome.timeline
+
+    @property
+    def memory(self) -> tuple[DeviceMemory, ...]:
+        """What each device holds, over time."""
+        return self.outcome.memory
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device holds its peak."""
+        return self.outcome.fits
+
+    @property
     def bound(self) -> float:
         """Seconds of an iteration that no plan of the problem can beat, flushed or not as this one is."""
         return self.outcome.lower_bound.seconds if self.outcome.lower_bound else math.nan
@@ -133,11 +152,6 @@ class Result(Explained):
             "interrupted": self.interrupted,
             "optimal_among": self.proof.space,
         }
-
-    @property
-    def frame(self) -> pd.DataFrame:
-        """The plan's timeline as a pandas DataFrame, one row a task."""
-        return self.outcome.frame
 
     def plot_gantt(self, ax: Axes | None = None) -> Figure:
         """Draw the plan's timeline."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from numbers import Real
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import MOST_AMOUNT, Channel, brief, check_real
+from hardware_profiles import MOST_AMOUNT, Channel, brief, check_real, shown
 from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import Schedule
 
@@ -351,6 +352,8 @@ def per_stage(
 
     one, several: words for what there are so many of; finite: false where infinity is a number, too
     """
+    if isinstance(value, str | bytes | bool | None) or not isinstance(value, Real | Iterable):
+        raise ValueError(f"{name} must be a number, or one for each of {stages} {several}, got {shown(value)}")
     values = (_number(value),) if isinstance(value, (int, float)) else tuple(map(_number, value))
     if len(values) == 1:
         values *= stages

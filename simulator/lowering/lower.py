@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hardware_profiles import unchosen
 from simulator.compiled.turns import turns
 from simulator.costs.given import Costs
 from simulator.lowering.coverage import CoveredSchedule, LaneOps, copy_to_replicas, covered
@@ -70,7 +71,7 @@ def structure_of(
     forms = [costs.collectives(stage).form for stage in range(schedule.stages)]
     ties = [one.stages for one in costs.tied_reductions]
     if communication not in COMMUNICATIONS:
-        raise ValueError(f"communication {communication!r} is unknown; choices: {', '.join(COMMUNICATIONS)}")
+        raise ValueError(unchosen("communication", communication, COMMUNICATIONS))
     if schedule.overlapped is not None and communication not in ("overlapped", "free"):
         raise ScheduleError(
             f"schedule {schedule.name!r} overlaps forwards and backwards, which communication {communication!r} does not; "

@@ -10,19 +10,19 @@ from typing import Literal, get_args
 
 from hardware_profiles import (
     MOST_AMOUNT,
-    MOST_COUNT,
     PRECISION_BYTES,
     Cluster,
     OptionValue,
     Precision,
     brief,
+    check_fields,
     check_real,
-    check_whole,
     shown,
+    unchosen,
 )
 from simulator.schedules import ScheduleFamily, schedule_families
-from simulator.schedules.asynchronous import REPLICA_UPDATES, ReplicaUpdates
-from simulator.schedules.communications import COMMUNICATIONS, Communication
+from simulator.schedules.asynchronous import ReplicaUpdates
+from simulator.schedules.communications import Communication
 from simulator.workloads.layers import Workload
 from simulator.workloads.sequence_slices import check_context
 
@@ -92,24 +92,12 @@ class Problem:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "recompute", recompute_word(self.recompute))
-        check_whole("batch", self.batch, -MOST_COUNT)
+        check_fields(self)
         check_real("overlap", self.overlap, -MOST_AMOUNT)
         if not 1 <= self.batch <= MOST_SAMPLES:
             raise ValueError(f"batch must be from 1 to {MOST_SAMPLES:,} samples, got {self.batch}")
         if not 0.0 < self.overlap <= 1.0:
             raise ValueError(f"overlap must be a share above 0 and at most 1, got {self.overlap}")
-        object.__setattr__(self, "batch", int(self.batch))
-        for name, value, choices in (
-            ("precision", self.precision, tuple(PRECISION_BYTES)),
-            ("optimizer", self.optimizer, tuple(OPTIMIZER_STATES)),
-            ("communication", self.communication, COMMUNICATIONS),
-            ("weight_versions", self.weight_versions, WEIGHT_VERSIONS),
-            ("replica_updates", self.replica_updates, REPLICA_UPDATES),
-            ("gradient_bytes", self.gradient_bytes, get_args(GradientBytes)),
-            ("gradient_reduction", self.gradient_reduction, get_args(GradientReduction)),
-        ):
-            if value not in choices:
-                raise ValueError(f"{name} {value!r} is unknown; choices: {', '.join(map(str, choices))}")
         common = self.cluster.precisions
         if self.precision not in common and not all(layer.measured for layer in self.workload.layers):
             lacking = next(
@@ -204,6 +192,7 @@ class Stage:
     degrees: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.degrees and self.degrees == (1,) * len(self.devices):
             object.__setattr__(self, "degrees", ())
 
@@ -269,7 +258,9 @@ class Plan:
     expert: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "recompute", tuple(map(recompute_word, self.recompute)))
+        if isinstance(self.recompute, tuple | list):
+            object.__setattr__(self, "recompute", tuple(map(recompute_word, self.recompute)))
+        check_fields(self)
 
     def __repr__(self) -> str:
         return brief(
@@ -358,7 +349,7 @@ def recompute_words(workload: Workload) -> tuple[Recompute, ...]:
 def check_recompute(workload: Workload, word: str) -> None:
     """Raise ValueError for what is no word of `Recompute`, and for layers or blocks to run again that there are not."""
     if word not in get_args(Recompute):
-        raise ValueError(f"recompute {word!r} is unknown; choices: {', '.join(get_args(Recompute))}")
+        raise ValueError(unchosen("recompute", word, get_args(Recompute)))
     if word not in (choices := recompute_words(workload)):
         missing = "attention layers" if word == "attention" else word
         raise ValueError(

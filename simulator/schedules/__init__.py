@@ -15,6 +15,7 @@ from hardware_profiles import (
     read_options,
     shown,
     summary_of,
+    unchosen,
 )
 from simulator.schedules.asynchronous import one_forward_one_backward_round_robin, pipedream
 from simulator.schedules.bapipe import (
@@ -87,7 +88,7 @@ class ScheduleFamily:
         if not isinstance(self.options, tuple) or not all(isinstance(one, str) for one in self.options):
             raise TypeError(f"options must be names of keyword options of build, got {shown(self.options)}")
         if self.placement not in PLACEMENTS:
-            raise ValueError(f"placement {self.placement!r} is unknown; choices: {', '.join(PLACEMENTS)}")
+            raise ValueError(unchosen("placement", self.placement, PLACEMENTS))
 
     @property
     def declared(self) -> dict[str, DeclaredOption]:
@@ -315,7 +316,7 @@ def build_schedule(name: str, stages: int, microbatches: int, **options: object)
     """
     families = schedule_families()
     if name not in families:
-        raise ValueError(f"schedule {name!r} is unknown; choices: {', '.join(sorted(families))}")
+        raise ValueError(unchosen("schedule", name, sorted(families)))
     check_counts(stages=stages, microbatches=microbatches, **{one: options[one] for one in COUNTED if one in options})
     if stages < 1:
         raise ValueError(f"stages must be at least 1, got {stages}")

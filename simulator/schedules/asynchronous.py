@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from hardware_profiles import unchosen
 from simulator.schedules.flushed import after_backwards, alternation
 from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import Columns, Schedule, from_columns
@@ -40,7 +41,7 @@ def one_forward_one_backward_round_robin(
     the last, and all then send at once to stages that take one at a time.
     """
     if replica_updates not in REPLICA_UPDATES:
-        raise ValueError(f"replica_updates {replica_updates!r} is unknown; choices: {', '.join(REPLICA_UPDATES)}")
+        raise ValueError(unchosen("replica_updates", replica_updates, REPLICA_UPDATES))
     counts = tuple(int(count) for count in replicas)
     if len(counts) != stages or min(counts) < 1:
         raise ValueError(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from hardware_profiles import unchosen
+
 Placement = Literal["straight", "interleaved", "v", "wave", "bidirectional"]
 PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
 
@@ -32,7 +34,7 @@ def chains_of(placement: str, stages: int, devices: int) -> Chains:
     Raises ValueError for an unknown name and for counts that the placement cannot have.
     """
     if placement not in PLACEMENTS:
-        raise ValueError(f"placement {placement!r} is unknown; choices: {', '.join(PLACEMENTS)}")
+        raise ValueError(unchosen("placement", placement, PLACEMENTS))
     if stages < 1 or devices < 1:
         raise ValueError(f"a placement has at least 1 stage and 1 device, got {stages} stages and {devices} devices")
     if stages > MOST_STAGES:

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import MOST_COUNT, brief, check_whole
+from hardware_profiles import MOST_COUNT, brief, check_fields, check_whole
 from simulator.schedules.ops import BACKWARD_KINDS, Op, OpKind, computes
 
 Lanes = Literal["shared", "split"]
@@ -106,6 +106,9 @@ class Schedule:
     credit: NDArray[np.int32] | None = None
     overlapped: NDArray[np.bool_] | None = None
     slices: int = 1
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def __repr__(self) -> str:
         return brief(self, f"{self.name}: {self.stages} stages, {self.microbatches} micro-batches, {len(self)} ops")

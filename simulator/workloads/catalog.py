@@ -6,10 +6,20 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 
-from hardware_profiles import PluginError, answering_for, plugged_in, remembering, shown, unknown, whole_number
+from hardware_profiles import (
+    PluginError,
+    answering_for,
+    check_whole,
+    path_text,
+    plugged_in,
+    remembering,
+    shown,
+    unknown,
+    whole_number,
+)
 from simulator.workloads.gnmt import gnmt8, gnmt16
 from simulator.workloads.huggingface import read_config
 from simulator.workloads.image_networks import alexnet, resnet50, resnet101, vgg16, vgg19
@@ -101,7 +111,9 @@ def workload_from_spec(
 
     Raises ValueError (one line); WorkloadFileError, a ValueError, for a file.
     """
-    spec = str(fspath(spec))
+    spec = path_text("workload", spec)
+    if sequence is not None:
+        check_whole("sequence", sequence, 1)
     if spec.startswith(CHAIN):
         layers = spec.removeprefix(CHAIN)
         try:
@@ -130,7 +142,7 @@ def read_any_profile(path: str | PathLike[str], profiled_minibatch: int | None =
 
     profiled_minibatch: of PipeDream's form; ValueError with the other, which says its own
     """
-    path = str(fspath(path))
+    path = path_text("profile", path)
     if not path.endswith(".json"):
         workload = read_profile(path, profiled_minibatch=profiled_minibatch)
     elif profiled_minibatch is not None:
