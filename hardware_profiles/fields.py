@@ -48,13 +48,18 @@ def check_fields(value: object) -> None:
 def _complaint(name: str, kind: type, words: str, given: object) -> str:
     if words.startswith(CHOICES):
         return unchosen(name, given, words.removeprefix(CHOICES).split(", "))
-    return f"{name} of a {kind.__name__} must be {words}, got {shown(given)}"
+    return f"{name} of {_a(kind)} must be {words}, got {shown(given)}"
+
+
+def _a(kind: type) -> str:
+    name = "array" if kind.__name__ == "ndarray" else kind.__name__
+    return f"an {name}" if name[0] in "AEIOUaeiou" else f"a {name}"
 
 
 def check_kind(what: str, value: object, *kinds: type) -> None:
     """FieldError for what is of none of these kinds."""
     if not isinstance(value, kinds):
-        words = " or ".join(_KINDS[kind][1] if kind in _KINDS else f"a {kind.__name__}" for kind in kinds)
+        words = " or ".join(_KINDS[kind][1] if kind in _KINDS else _a(kind) for kind in kinds)
         raise FieldError(f"{what} must be {words}, got {shown(value)}")
 
 
@@ -99,7 +104,7 @@ def _reader(hint: Any) -> tuple[Reader, str]:
         parts = [_reader(one) for one in inner]
         return _together([read for read, _ in parts]), f"a tuple of {' and '.join(words for _, words in parts)}"
     kind = origin or hint
-    return _KINDS.get(kind) or (_instance(kind), f"a {kind.__name__}" if isinstance(kind, type) else "anything")
+    return _KINDS.get(kind) or (_instance(kind), _a(kind) if isinstance(kind, type) else "anything")
 
 
 def _whole(value: Any) -> int:

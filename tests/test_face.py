@@ -274,7 +274,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "compare what": (lambda: pp.compare(3), "problem must be a Problem, got 3"),  # type: ignore[arg-type]
     "plans": (lambda: pp.compare(small_problem(), plans=3), "plans must be a Mapping or None, got 3"),  # type: ignore[arg-type]
     "a plan": (lambda: pp.compare(small_problem(), plans={"a": 3}), "plan 'a' must be a Plan, got 3"),  # type: ignore[dict-item]
-    "report what": (lambda: pp.report(3), "answer must be a Result or a Outcome, got 3"),  # type: ignore[arg-type]
+    "report what": (lambda: pp.report(3), "answer must be a Result or an Outcome, got 3"),  # type: ignore[arg-type]
     "simulate what": (
         lambda: pp.simulate(3, **SCHEDULE),
         "what is simulated must be a text or a Schedule or a Problem",
