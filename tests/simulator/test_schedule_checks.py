@@ -325,7 +325,6 @@ def elsewhere(schedule: Schedule, whole: Schedule, wrong: str, said: str) -> boo
     ("column", "value", "said"),
     [
         ("kind", np.zeros(7, dtype=np.int8), "do not belong together"),
-        ("stage", [0.0] * 8, "stage of a Schedule must be an array"),
         ("offsets", np.array([0, 4, 4, 9]), "do not belong together"),
         ("device", np.zeros(3, dtype=np.int32), "do not belong together"),
         ("credit", np.array([1, 0], dtype=np.int32), "do not belong together"),
