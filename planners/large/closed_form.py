@@ -2,7 +2,10 @@
 
 With M micro-batches, v stages a device, and T[r] the seconds of rank r for one micro-batch (its v stages forward and backward):
 
-    iteration = M * max T + (sum of T - max T) / v + transfers + what the first rank does after its last backward
+    iteration = M * R + (sum of T - R) / v + transfers + what the first rank does after its last backward
+
+where R is the longest T with one stage a device. With several, stages that are unlike wait for each other: R is the longest first
+stage, and the longest second one, and so on.
 
 The first rank ends last, with what `Tails` tells; `Ways` tells of transfers. On its way up the last gradient waits, behind every
 stage, for the bucket that is being reduced over the same card.
@@ -12,7 +15,7 @@ Bytes of rank r: what its stages hold all the time, what each keeps of its micro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import get_args
@@ -21,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import reduce_seconds
-from planners.large.division import divided
+from planners.large.division import BlockDivision, divided
 from planners.large.like_blocks import LikeBlocks
 from planners.large.rank_groups import RankGroups
 from planners.large.shapes import Integers, Shape
@@ -38,6 +41,12 @@ from simulator import (
 Floats = NDArray[np.float64]
 
 PASSES: tuple[Pass, Pass] = ("forward", "backward")
+
+WAITED = 0.3
+"""Share of what stages that are unlike would wait for each other if nothing were in flight between them: as replays have it."""
+
+FURTHER = 3
+"""Blocks of the largest stages: so many numbers from the least are tried."""
 
 ROUNDING = 1e-9
 """Share of a stage's backward within which it is at an end."""
@@ -182,7 +191,8 @@ class _Tables:
         self.form, self.shape, self.most, self.problem = form, shape, most, form.problem
         self.count = shape.microbatches(form.problem.batch)
         self._tails: dict[Zero, Floats] = {}
-        self._of_zero: dict[Zero, tuple[Floats, Floats]] = {}
+        self._ends: dict[Zero, Floats] = {}
+        self._of_zero: dict[Zero, tuple[Floats, Floats]] = {}  # of stages, and bytes of ranks
         self.ranks = np.array([ONLY] if shape.pipeline == 1 else [FIRST, *[MIDDLE] * (shape.pipeline - 2), LAST])
         number = np.arange(most + 1)
         rising, falling = (chunk_blocks(number, shape.chunks, last=last) for last in (False, True))
@@ -205,19 +215,100 @@ class _Tables:
     def best(self, zero: Zero, words: tuple[Recompute, ...], spare: float, limit: float) -> DividedShape | None:
         """The best division below `limit` where replicas divide that, and stages run one of these again; None where none fits."""
         shape, form = self.shape, self.form
-        rounds, fill, tail = self.count - 1 / shape.chunks, 1 / shape.chunks, self.tail_seconds(zero)
-        limit -= self._ways.seconds
         if zero not in self._of_zero:
-            self._of_zero[zero] = self._seconds(zero)[self.ranks], self._bytes(zero)
-        seconds, held = self._of_zero[zero]
+            self._of_zero[zero] = self._seconds(zero), self._bytes(zero)
+        stages, held = self._of_zero[zero]
         may = self.held[self.ranks][:, :, None] & np.array([one in words for one in form.words])
+        seconds = np.maximum(stages.sum(axis=2), self._sent_seconds(zero)[:, :, None])[self.ranks]
         cost = np.where(may & (held <= form.memory_bytes - spare), seconds, np.inf)
         chosen = cost.argmin(axis=2)
-        found = divided(cost.min(axis=2), form.blocks.count, (rounds, fill), tail, limit, self._ways.crossing)
+        search = self._together if shape.chunks == 1 else self._stage_by_stage
+        ranks, number = self.ranks[:, None], np.arange(self.most + 1)
+        figures = cost.min(axis=2), stages[ranks, number, :, chosen]
+        found = self._ended(
+            zero, figures[0], lambda cost, most: search(zero, cost, figures[1], most), limit - self._ways.seconds
+        )
         if found is None:
             return None
         again = tuple(form.words[chosen[rank, n]] for rank, n in enumerate(found.blocks))
         return DividedShape(found.seconds + self._ways.seconds, shape, zero, found.blocks, again, words)
+
+    def _ended(
+        self, zero: Zero, cost: Floats, search: Callable[[Floats, float], BlockDivision | None], limit: float
+    ) -> BlockDivision | None:
+        """The best division where a rank whose tail is longer than the first one's ends after it.
+
+        cost: infinite where a rank cannot hold so many blocks, float64 [ranks, most + 1]; search: the best as if the first rank
+        ended last, of what is finite and below a limit
+        """
+        ends, best = self._rank_ends(zero), None
+        among = [(-np.inf, np.inf)]  # the first rank ends no sooner, and others sooner
+        while among:
+            least, most = among.pop()
+            may = ends < most
+            may[0] = ends[0] >= least
+            found = search(np.where(may, cost, np.inf), limit)
+            if found is None:
+                continue
+            first, last = ends[0, found.blocks[0]], float(ends[np.arange(len(ends)), found.blocks].max())
+            if found.seconds + last - first < limit:
+                best = BlockDivision(found.seconds + last - first, found.blocks)
+                limit = best.seconds
+            if last > first:
+                among += [(max(least, last), most), (least, last)]
+        return best
+
+    def _rank_ends(self, zero: Zero) -> Floats:
+        """Seconds from the last backward of the first rank to the end of each, float64 [ranks, most + 1]: every rank's own last
+        backward is over as much sooner as those of the ranks before it take.
+        """
+        if zero not in self._ends:
+            tails = [self.tail_seconds(zero)]
+            for place in ((), (LAST,), (MIDDLE, LAST))[min(self.shape.pipeline, 3) - 1]:
+                tails.append(self.form.tails.seconds(self.shape.row, np.array([zero]), self.most, place)[0])
+            stages = self.shape.pipeline * self.shape.chunks
+            sooner = self._line("backward").block * self.form.blocks.count / stages
+            rank = np.arange(self.shape.pipeline)
+            of_rank = (
+                np.minimum(rank, 1) if self.shape.pipeline < 3 else np.where(rank == rank[-1], 2, np.minimum(rank, 1))
+            )
+            found = np.array(tails)[of_rank] - rank[:, None] * sooner
+            self._ends[zero] = found
+        return self._ends[zero]
+
+    def _together(self, zero: Zero, seconds: Floats, stages: Floats, limit: float) -> BlockDivision | None:
+        """The best division where a rank takes that for a micro-batch, float64 [ranks, most + 1]."""
+        weights, tail = (self.count - 1.0, 1.0), self.tail_seconds(zero)
+        return divided(seconds, self.form.blocks.count, weights, tail, limit, self._ways.crossing)
+
+    def _stage_by_stage(self, zero: Zero, seconds: Floats, stages: Floats, limit: float) -> BlockDivision | None:
+        """The best division where the stages of a rank do, too, float64 [ranks, most + 1, chunks]: each round waits for the
+        slowest of the first stages, then for that of the second ones, and so on.
+
+        Divisions are those whose first stages, but for the first rank's, have at most some blocks, and whose others have at most
+        some: none of these is waited for less than stages with as many.
+        """
+        shape, total, number = self.shape, self.form.blocks.count, np.arange(self.most + 1)
+        rounds, fill, tail = self.count - 1 / shape.chunks, 1 / shape.chunks, self.tail_seconds(zero)
+        alike, first = -(-number // shape.chunks), self.blocks[self.ranks][:, :, 0]
+        middle = self._of_zero[zero][0][MIDDLE, :: shape.chunks, -1].min(axis=1)  # of a stage of 0, 1, ... blocks
+        least, best = -(-total // (shape.pipeline * shape.chunks)), None
+        for most in range(least, min(least + FURTHER, len(middle))):
+            for begin in range(max(1, most - FURTHER), most + 1):
+                within = (alike <= most) & (first <= np.where(self.ranks == FIRST, most, begin)[:, None])
+                floors = np.array([middle[begin], *[middle[most]] * (shape.chunks - 1)])
+                waited = seconds + WAITED * (np.maximum(stages, floors) - stages).sum(axis=2)
+                waited[~within] = np.inf
+                found = divided(waited, total, (rounds, fill), tail, limit, self._ways.crossing, seconds)
+                if found is None:
+                    continue
+                held = stages[np.arange(shape.pipeline), found.blocks]
+                own = seconds[np.arange(shape.pipeline), found.blocks]
+                slowest = own.max() + WAITED * (held.max(axis=0).sum() - own.max())
+                value = float(rounds * max(slowest, self._ways.crossing) + fill * own.sum() + tail[found.blocks[0]])
+                if value < limit:
+                    best, limit = BlockDivision(value, found.blocks), value
+        return best
 
     @property
     def seconds_beyond(self) -> float:
@@ -241,7 +332,7 @@ class _Tables:
         return np.asarray(own + line.block * self.blocks)
 
     def _seconds(self, zero: Zero) -> Floats:
-        """Seconds of a micro-batch on a rank, float64 [places, most + 1, words].
+        """Seconds of a micro-batch in each stage, float64 [places, most + 1, chunks, words].
 
         Where replicas divide gradients, those of a unit are scattered while the next one computes. Where they divide weights,
         too, the next unit is gathered behind that: under the first unit of a forward, which follows a backward, and not under the
@@ -257,12 +348,21 @@ class _Tables:
                 scattered = first * np.maximum(backward, weights) + (1.0 - first) * np.maximum(backward, both)
                 forward = first * np.maximum(forward, both) + (1.0 - first) * np.maximum(forward, weights)
             backward = scattered
-        return np.asarray((forward + backward).sum(axis=2))
+        return np.asarray(forward + backward)
 
     @cached_property
     def _again(self) -> Floats:
         """Seconds for which each stage runs forwards again, float64 [places, most + 1, chunks, words]."""
         return np.stack([self._of_stages(self._line(word)) for word in self.form.words], axis=3)
+
+    def _sent_seconds(self, zero: Zero) -> Floats:
+        """Seconds of a micro-batch for which the card of a rank moves what replicas divide, and sends to other ranks, float64
+        [places, most + 1]; none where these take other ways.
+        """
+        if zero < 2 or not self.form.devices.transfers_queue(self.shape):
+            return np.zeros(self.blocks.shape[:2])
+        weights, gradients = self._moved_seconds
+        return np.asarray((gradients + 2 * weights * (zero == 3)).sum(axis=2) + self._ways.crossing)
 
     @cached_property
     def _moved_seconds(self) -> tuple[Floats, Floats]:

@@ -35,18 +35,18 @@ def divided(
     tail: Floats,
     limit: float = np.inf,
     shortest: float = 0.0,
+    filling: Floats | None = None,
 ) -> BlockDivision | None:
     """The best division of `total` blocks; None if there is none below `limit`.
 
-    shortest: seconds of a round at least, whatever ranks take
-
-    seconds: float64 [ranks, most blocks + 1], infinite where a rank cannot hold so many, else not falling along a row
+    seconds: float64 [ranks, most blocks + 1], infinite where a rank cannot hold so many
+    shortest: seconds of a round at least, whatever ranks take; filling: in place of seconds in the sum
     weights: rounds and fill; tail: float64 [most blocks + 1]
     """
     rounds, fill = weights
     ranks, finite = np.arange(len(seconds)), np.isfinite(seconds)
     least = finite.argmax(axis=1)
-    begin = seconds[ranks, least]
+    begin = seconds.min(axis=1)
     if not np.isfinite(begin).all() or least.sum() > total:
         return None
     ordered = np.sort(seconds[finite])
@@ -55,7 +55,7 @@ def divided(
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if _reached(seconds, thresholds[middle]).sum() >= total else (middle + 1, high)
-    rest = seconds * fill
+    rest = np.where(finite, seconds if filling is None else filling, np.inf) * fill
     rest[0] += tail
     least_rest = _least_rest(rest, least, total)
     best: BlockDivision | None = None
@@ -63,7 +63,7 @@ def divided(
     for threshold in thresholds[low:].tolist():
         if rounds * max(threshold, shortest) + least_rest >= (limit if best is None else best.seconds):
             break
-        found = _least_sum(rest, least, _reached(seconds, threshold), total)
+        found = _least_sum(np.where(seconds <= threshold, rest, np.inf), least, _reached(seconds, threshold), total)
         if found is None:
             continue
         value = float(rounds * max(seconds[ranks, found].max(), shortest) + rest[ranks, found].sum())

@@ -26,6 +26,7 @@ class RankGroups:
         self._peers: dict[tuple[int, int, int, bool], tuple[Rates, Rates]] = {}
         self._queueing: dict[tuple[int, int], bool] = {}
         self._links: dict[tuple[int, int, int, int, int], Flow] = {}
+        self._ends: dict[tuple[int, int, int], Rates] = {}
         self._unlike: dict[tuple[int, int, int], dict[int, int]] = {}
 
     def groups(self, degree: int) -> tuple[tuple[int, ...], ...]:
@@ -66,6 +67,16 @@ class RankGroups:
         if key not in self._peers:
             self._peers[key] = self._places(shape, shape.data).peer_rates(apart=apart)
         return self._peers[key]
+
+    def ends(self, shape: Shape) -> Rates:
+        """All-reduces over all devices of the first rank and the last that hold the same weights."""
+        key = shape.tensor, shape.copies, shape.pipeline
+        if key not in self._ends:
+            groups = self.groups(shape.tensor)
+            held = groups[: shape.copies] + groups[(shape.pipeline - 1) * shape.copies : shape.pipeline * shape.copies]
+            rings = list(zip(*held, strict=True))
+            self._ends[key] = self.problem.cluster.collectives.allreduce_rates(*rings)
+        return self._ends[key]
 
     def transfers_queue(self, shape: Shape) -> bool:
         """Whether what the first rank sends queues with the reductions of its gradients."""

@@ -241,7 +241,8 @@ class _ShapeSearch:
                 yield one
                 if one.choice == self.form.words and len(one.choice) > 1:
                     for word in one.choice:
-                        heappush(waiting, (one.seconds, next(counts), _Choice(one.shape, one.zero, (word,))))
+                        if set(one.words) != {word}:  # else it is the same
+                            heappush(waiting, (one.seconds, next(counts), _Choice(one.shape, one.zero, (word,))))
 
     @staticmethod
     def _least(

@@ -25,6 +25,7 @@ from simulator import (
     Recompute,
     cut_buckets,
     gradient_in_work,
+    launch_waits,
     stage_stash,
     unit_begins,
 )
@@ -54,7 +55,7 @@ class StageCosts:
 
     def __init__(self, problem: Problem, blocks: LikeBlocks, words: Sequence[Recompute], device: int = 0) -> None:
         """words: what stages may run again; device: any of those whose costs they are"""
-        self.device = device
+        self.device, self.whole = device, blocks
         self.count = min(PROBED, blocks.count)
         self.blocks = replace(
             blocks, count=self.count, layers=blocks.layers - (blocks.count - self.count) * blocks.size
@@ -89,10 +90,48 @@ class StageCosts:
         key = what, samples, parallel, rates
         if key not in self._seconds:
             phase: Phase = "backward" if what == "backward" else "forward"
-            of_layers = self.costs.at(parallel, rates).seconds(self.device, samples, phase)
-            beside = self.costs.pass_seconds(self.device, phase) if what in ("forward", "backward") else 0.0
-            self._seconds[key] = self.line([float(of_layers[one].sum()) + beside for one in self._run(what)])
+            member = self.costs.at(parallel, rates)
+            of_layers, beside = member.seconds(self.device, samples, phase), 0.0
+            if what in ("forward", "backward"):
+                beside = self.costs.pass_seconds(self.device, phase)
+            waited = self._waits(member, samples, phase)
+            if waited is None:
+                line = self.line([float(of_layers[one].sum()) + beside for one in self._run(what)])
+            else:
+                line = self._waiting_line(of_layers, *waited, what, beside)
+            self._seconds[key] = line
         return self._seconds[key]
+
+    def _waits(self, member: LayerCosts, samples: int, phase: Phase) -> tuple[Floats, Floats] | None:
+        """What each layer of the network waits for the host, and what the layers that are looked at do; None where none waits.
+
+        A host that is ahead after a large layer is behind some blocks later: a few do not show it.
+        """
+        launches = member.launch_seconds(self.device, phase)
+        if not launches.any():
+            return None
+        kernels = member.kernel_seconds(self.device, samples, phase)
+        every = launch_waits(kernels[self._layers], launches[self._layers], phase)
+        return (every, launch_waits(kernels, launches, phase)) if every.any() else None
+
+    @cached_property
+    def _layers(self) -> NDArray[np.int64]:
+        """Of each layer of the network, the one that is looked at in its place."""
+        block = np.arange(self.whole.count)
+        held = np.where(block < self.whole.count - 1, np.minimum(block, max(self.count - 2, 0)), self.count - 1)
+        begin, end = self.blocks.before, self.blocks.before + self.count * self.blocks.size
+        inner = (begin + held[:, None] * self.blocks.size + np.arange(self.blocks.size)).ravel()
+        return np.concatenate([np.arange(begin), inner, np.arange(end, self.blocks.layers)])
+
+    def _waiting_line(self, seconds: Floats, every: Floats, few: Floats, what: Pass, beside: float) -> Line:
+        """The line of stages whose blocks wait as long as they do on the mean. seconds: of layers, with what these few wait."""
+        runs = np.zeros(len(seconds), dtype=np.bool_)
+        runs[self._run(what)[-1]] = True
+        found = ((seconds - few)[self._layers] + every) * runs[self._layers]
+        begin, end = self.whole.before, self.whole.before + self.whole.count * self.whole.size
+        front, behind = float(found[:begin].sum()), float(found[end:].sum())
+        own = np.array([front, 0.0, behind, front + behind]) + beside
+        return Line(own, float(found[begin:end].sum()) / self.whole.count)
 
     def _run(self, what: Pass) -> tuple[NDArray[np.int64], ...]:
         """Layers of the probes that a pass has, or that a word runs again."""
@@ -140,6 +179,12 @@ class StageCosts:
             element = (whole - half) / (most / 2)
             self._updates[parallel] = least, whole - most * element, element
         return self._updates[parallel]
+
+    def tied_elements(self, parallel: Parallelism) -> float:
+        """Weight elements that layers in front of the like blocks share with layers behind them: reduced apart, in the end."""
+        end = self.blocks.before + self.count * self.blocks.size
+        tied = self.costs.at(parallel).tied_weights
+        return sum(one.parameters for one in tied if one.layers[0] < self.blocks.before and one.layers[-1] >= end)
 
     def units(self, parallel: Parallelism, most: int) -> Floats:
         """How many units stages of 0 to `most` blocks have, weight elements of the first, those of them that belong to experts,

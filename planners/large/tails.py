@@ -1,19 +1,21 @@
-"""Tails: what the first rank of a shape does after its last backward, of many shapes at once.
+"""Tails: what a rank of a shape does after its last backward, of many shapes at once.
 
-Its gradients are reduced while its last backward runs, in the buckets of `PlanCosts.buckets`, or scattered unit by unit; an
+Gradients are reduced while the last backward runs, in the buckets of `PlanCosts.buckets`, or scattered unit by unit; an
 update of its stages follows, and what replicas divide is gathered again.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Rates
+from hardware_profiles import Rates, reduce_seconds
 from planners.large.rank_groups import RankGroups
 from planners.large.shapes import Integers, Shape, unlike
-from planners.large.stage_costs import FIRST, MIDDLE, ONLY, Line, StageCosts
-from simulator import BUCKET_BYTES, MOST_BUCKETS
+from planners.large.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, StageCosts
+from simulator import BUCKET_BYTES, MOST_BUCKETS, Parallelism
 
 Floats = NDArray[np.float64]
 
@@ -24,18 +26,33 @@ class Tails:
     def __init__(self, devices: RankGroups, costs: StageCosts) -> None:
         self.devices, self.costs, self.problem = devices, costs, devices.problem
 
-    def seconds(self, shapes: Integers, zero: Integers, most: int) -> Floats:
-        """Where the first rank has 0 to `most` blocks, and replicas divide that, float64 [shapes, most + 1]; numbers of blocks
-        that its stages cannot have mean nothing.
+    def seconds(self, shapes: Integers, zero: Integers, most: int, place: int = FIRST) -> Floats:
+        """Where the rank at that place has 0 to `most` blocks, and replicas divide that, float64 [shapes, most + 1]; numbers of
+        blocks that its stages cannot have mean nothing.
         """
-        tail = _Tail(self, shapes, zero, most)
-        found = tail.updates()
-        for stage, rows in ((0, zero < 2), (2, zero >= 2)):
-            at = np.flatnonzero(rows & (shapes[:, 2] * shapes[:, 5] > 1))
+        updates, gathers = _Tail(self, shapes, zero, most, place).updates(), np.zeros((len(shapes), most + 1))
+        reduced = np.zeros((len(shapes), most + 1))
+        for buckets in (True, False):
+            at = np.flatnonzero(((zero < 2) == buckets) & (shapes[:, 2] * shapes[:, 5] > 1))
             if len(at):
-                own = _Tail(self, shapes[at], zero[at], most)
-                found[at] += own.reduced() if stage == 0 else own.scattered()
-        return found
+                own = _Tail(self, shapes[at], zero[at], most, place)
+                reduced[at], gathers[at] = own.reduced() if buckets else own.scattered(), own.gathered()
+        tied = self._tied_seconds(shapes)[:, None] * (place == FIRST)
+        # The same cards carry both, one after the other.
+        return (reduced + tied if self.problem.contention else np.maximum(reduced, tied)) + updates + gathers
+
+    def _tied_seconds(self, shapes: Integers) -> Floats:
+        """Seconds in which the ends of a pipeline all-reduce the gradients of weights that they share, float64 [shapes]."""
+        if not self.costs.tied_elements(Parallelism()):
+            return np.zeros(len(shapes))
+        rows, number = unlike(shapes, (0, 1, 2, 5))
+        return np.array([self._tied(Shape(*row)) for row in shapes[rows].tolist()])[number]
+
+    def _tied(self, shape: Shape) -> float:
+        if shape.pipeline == 1:
+            return 0.0
+        size = self.costs.tied_elements(Parallelism(shape.tensor)) * self.problem.accumulated_bytes
+        return reduce_seconds(self.devices.ends(shape), size)
 
     def moved(self, shapes: Integers, elements: Floats, experts: Floats, size: float, *, apart: bool = True) -> Floats:
         """Seconds in which those that hold the same weights scatter, or gather, so many bytes of each, float64 [shapes, ...].
@@ -70,31 +87,35 @@ class _Rates:
 
 
 class _Tail:
-    """Some shapes, and what their replicas divide.
+    """Some shapes, what their replicas divide, and the place of a rank in them.
 
-    first, others: blocks of the first rank's first stage, and of each of its others, int64 [shapes, most + 1]
-    elements, experts: weight elements of these stages, and those of them that belong to experts
+    first, others: blocks of its first stage, and of its others together, int64 [shapes, most + 1]
+    elements, experts: weight elements of the first stage, and of each of the others, and those of them that belong to experts
     """
 
-    def __init__(self, tails: Tails, shapes: Integers, zero: Integers, most: int) -> None:
+    def __init__(self, tails: Tails, shapes: Integers, zero: Integers, most: int, place: int) -> None:
         self.tails, self.shapes, self.zero = tails, shapes, zero[:, None]
         self.problem, self.costs, self.most = tails.problem, tails.costs, most
         self.copies, self.further = (shapes[:, 2] * shapes[:, 5])[:, None], shapes[:, 4:5] - 1
-        self.place = np.where(shapes[:, 1] == 1, ONLY, FIRST)
         number = np.arange(most + 1)
-        self.others = -(-number // shapes[:, 4:5])
-        self.first = number - self.others * self.further
+        alike = -(-number // shapes[:, 4:5])
+        self.first = alike if place == LAST else number - alike * self.further
+        self.others = number - self.first
+        several = self.further[:, 0] > 0
+        self.place = np.where(shapes[:, 1] == 1, ONLY, np.where(several, MIDDLE, LAST) if place == LAST else place)
+        self.behind = np.where(several & (place == LAST), LAST, MIDDLE)
         self.rows, self.number = unlike(shapes, (0, 5, 6))
         self.kinds = [Shape(*row).parallel for row in shapes[self.rows].tolist()]
         pairs = [self.costs.elements(one) for one in self.kinds]
+        self.lines = [pair[0] for pair in pairs]
         self.elements, self.experts = (self._stages([pair[kind] for pair in pairs]) for kind in (0, 1))
 
     def _stages(self, lines: list[Line]) -> tuple[Floats, Floats]:
         """A figure of the first stage and of each other one, by its line for each kind of shape, float64 [shapes, most + 1]."""
         own, block = np.array([one.own for one in lines])[self.number], np.array([one.block for one in lines])
-        block = block[self.number][:, None]
-        first = own[np.arange(len(own)), self.place][:, None] + block * self.first
-        return first, own[:, MIDDLE, None] + block * self.others
+        block, row = block[self.number][:, None], np.arange(len(own))
+        first, behind = (own[row, places][:, None] for places in (self.place, self.behind))
+        return first + block * self.first, (behind + block * self.others) / np.maximum(self.further, 1)
 
     def updates(self) -> Floats:
         """Seconds in which the optimizer updates what each stage holds of its weights."""
@@ -110,10 +131,9 @@ class _Tail:
         return np.asarray(of(0) + self.further * of(1))
 
     def reduced(self) -> Floats:
-        """Seconds in which buckets of the first stage are reduced that its last backward does not hide, and all stages gathered
-        again.
-        """
-        width, (first, _), (experts, _) = self.problem.accumulated_bytes, self.elements, self.experts
+        """Seconds in which buckets of the first stage are reduced that its last backward does not hide."""
+        width, (experts, _) = self.problem.accumulated_bytes, self.experts
+        first = np.maximum(self.elements[0] - self._tied_elements, 0.0)
         whole = self.problem.gradient_reduction == "whole"
         buckets = np.ones_like(first) if whole else np.clip(first * width // BUCKET_BYTES, 1, MOST_BUCKETS)
         found, hidden = np.empty_like(first), self._last_backward() * (1.0 - 1.0 / buckets)
@@ -122,19 +142,44 @@ class _Tail:
             if len(at):
                 parts = first[at] / buckets[at], experts[at] / buckets[at]
                 found[at] = buckets[at] * self.tails.moved(self.shapes[at], *parts, width, apart=apart)
-        return np.asarray(np.maximum(found / buckets, found - hidden) + self._gathered(self.zero == 1))
+        # The last bucket has the layers in front of the blocks, which may be larger than others.
+        front = np.array([one.own for one in self.lines])[self.number, self.place][:, None] - self._tied_elements
+        last = found * np.clip(np.maximum(1.0 / buckets, front / np.maximum(first, 1.0)), 0.0, 1.0)
+        return np.asarray(np.maximum(last, found - hidden) + self._left())
+
+    def _left(self) -> Floats:
+        """Seconds for which gradients of later stages are still being reduced when those of the first are ready: each has been
+        since the last backwards of its micro-batches in a row, in front of as many of the stage before.
+        """
+        if not self.further.any():
+            return np.zeros(1)
+        width, (_, other), (_, experts) = self.problem.accumulated_bytes, self.elements, self.experts
+        found = np.empty_like(other)
+        for apart in (False, True):
+            at = np.flatnonzero((self.zero[:, 0] > 0) == apart)
+            if len(at):
+                found[at] = self.tails.moved(self.shapes[at], other[at], experts[at], width, apart=apart)
+        return np.asarray(self.further * np.maximum(found - self.shapes[:, 1:2] * self._last_backward(), 0.0))
 
     def scattered(self) -> Floats:
         """Seconds in which the last unit is scattered, and the first one gathered, beside nothing."""
         units = np.stack([self.costs.units(one, self.most) for one in self.kinds])
         held = np.clip(self.first, 0, self.most)
         first, experts = np.moveaxis(units[self.number[:, None], self.place[:, None], held, 1:3], 2, 0)
-        found = self.tails.moved(self.shapes, first, experts, self.problem.accumulated_bytes)
+        scattered = np.maximum(first - self._tied_elements, 0.0)
+        found = self.tails.moved(self.shapes, scattered, experts, self.problem.accumulated_bytes)
         again = self.tails.moved(self.shapes, first, experts, self.problem.element_bytes)
-        return np.asarray(found + again * (self.zero == 3) + self._gathered(self.zero == 2))
+        return np.asarray(found + again * (self.zero == 3))
 
-    def _gathered(self, where: NDArray[np.bool_]) -> Floats:
+    @cached_property
+    def _tied_elements(self) -> Floats:
+        """Weight elements that the first stage shares with the last one, where this is another, float64 [shapes, 1]."""
+        tied = np.array([self.costs.tied_elements(one) for one in self.kinds])[self.number]
+        return (tied * (self.shapes[:, 1] > 1))[:, None]
+
+    def gathered(self) -> Floats:
         """Seconds in which the updated weights of all stages come to all that hold them."""
+        where = (self.zero == 1) | (self.zero == 2)
         if not where.any():
             return np.zeros(1)
         size = self.problem.element_bytes
@@ -147,11 +192,13 @@ class _Tail:
     def _last_backward(self) -> Floats:
         """Seconds of the first stage's last backward without what it runs again."""
         rows, number = unlike(self.shapes, (0, 1, 2, 3, 5, 6))
-        own, block = [], []
+        own, block, gathers = [], [], []
         for shape in (Shape(*row) for row in self.shapes[rows].tolist()):
             rates = self.tails.devices.rates(shape)
             line = self.costs.seconds(shape.parallel, rates, shape.samples, "backward")
             gather = self.costs.gather_seconds(shape.parallel, rates, shape.samples) if shape.pipeline > 1 else 0.0
-            own.append(line.own[FIRST if shape.pipeline > 1 else ONLY] + gather)
+            own.append(line.own)
+            gathers.append(gather)
             block.append(line.block)
-        return np.asarray(np.array(own)[number, None] + np.array(block)[number, None] * self.first)
+        beside = np.array(own)[number, self.place] + np.array(gathers)[number]
+        return np.asarray(beside[:, None] + np.array(block)[number, None] * self.first)

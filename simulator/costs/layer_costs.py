@@ -169,19 +169,19 @@ class LayerCosts:
         key = (self._kind_of_device[device], samples, phase)
         if key not in self._seconds:
             kernels = self.kernel_seconds(device, samples, phase)
-            launches = self._launch_seconds(device, phase)
+            launches = self.launch_seconds(device, phase)
             seconds = kernels + launch_waits(kernels, launches, phase) if launches.any() else kernels
             if any(self.member.rates):
                 seconds = seconds + self._collective_seconds(samples, phase)
             self._seconds[key] = seconds
         return self._seconds[key]
 
-    def _launch_seconds(self, device: int, phase: Phase) -> NDArray[np.float64]:
+    def launch_seconds(self, device: int, phase: Phase) -> NDArray[np.float64]:
         """Seconds that the host needs to launch each layer's pass, float64 [layers]; a backward takes half as much again as a
         forward, and is divided over the gradients that a layer has. 0 where a profile tells what a pass takes.
         """
         if self._alike is not None:
-            return self._alike._launch_seconds(device, phase)
+            return self._alike.launch_seconds(device, phase)
         key = self._kind_of_device[device], phase
         if key not in self._launches:
             self._launches[key] = self._counted_launch_seconds(device, phase)

@@ -85,8 +85,10 @@ def test_a_shortened_network_is_the_network_of_fewer_blocks() -> None:
 
 @pytest.mark.parametrize("degree", [1, 2])
 def test_lines_are_the_sums_of_layers(degree: int) -> None:
-    """Of stages of any number of blocks, at either end, between them, and of the whole network."""
+    """Of stages of any number of blocks, at either end, between them, and of the whole network, where no layer waits."""
     problem = replace(small(6, 2, 4), recompute="none")
+    devices = tuple(replace(one, launch_overhead=0.0) for one in problem.cluster.devices)  # type: ignore[type-var]
+    problem = replace(problem, cluster=replace(problem.cluster, devices=devices))
     blocks = like_blocks(problem.workload)
     assert blocks is not None
     costs, member = (
@@ -211,7 +213,7 @@ def test_ways_between_ranks_are_unlike(shape: Shape) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "most"), [(Shape(1, 4, 4, 1, 2), 0.08), (Shape(1, 4, 4, 1, 4), 0.12), (Shape(1, 4, 4, 1, 1), 0.1)]
+    ("shape", "most"), [(Shape(1, 4, 4, 1, 2), 0.1), (Shape(1, 4, 4, 1, 4), 0.12), (Shape(1, 4, 4, 1, 1), 0.1)]
 )
 def test_cards_that_send_for_longer_than_stages_compute_set_the_pace(shape: Shape, most: float) -> None:
     """Four servers of four devices behind a slow card each: near a replay, of which stages alone take 70 % at most."""
@@ -251,7 +253,7 @@ def test_closed_form_is_near_a_replay(shape: Shape, zero: int) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "slower", "word", "most"),
-    [(Shape(1, 2, 2, 2, 6), 20.0, "none", 0.012), (Shape(1, 1, 4, 1, 1), 15.0, "blocks", 0.07)],
+    [(Shape(1, 2, 2, 2, 6), 20.0, "none", 0.025), (Shape(1, 1, 4, 1, 1), 15.0, "blocks", 0.07)],
 )
 def test_closed_form_knows_what_hides_scatters_and_gathers(
     shape: Shape, slower: float, word: Recompute, most: float
@@ -448,6 +450,98 @@ def random_problem(rng: np.random.Generator) -> Problem:
     slower = float(rng.choice([1.0, 10.0, 60.0]))
     links = tuple(replace(link, bandwidth=link.bandwidth / slower) for link in problem.cluster.links)
     return replace(problem, cluster=replace(problem.cluster, links=links))
+
+
+def ratios(rng: np.random.Generator, problem: Problem, most: int) -> Iterator[float]:
+    """Seconds of the closed form as parts of those of a replay, of random shapes that a replay takes little time for."""
+    search = _ShapeSearch(LargeModels(), problem, Evaluator(problem))
+    for row in rng.permutation(search.shapes).tolist():
+        shape, zero = Shape(*row), search.form.zeros[rng.integers(4)]
+        if shape.work(problem.batch) > 6000 or (shape.copies == 1 and zero):
+            continue
+        found = search.form.division(shape, zero, search.form.words)
+        if found is not None:
+            yield found.seconds / search.evaluate(search.plan(found)).iteration_seconds
+            most -= 1
+        if not most:
+            return
+
+
+def several_blocks(rng: np.random.Generator) -> Problem:
+    """Blocks enough that a stage has several, behind fast or slow links."""
+    make = model if rng.random() < 0.6 else with_experts
+    problem = small(
+        int(rng.integers(6, 17)),
+        int(rng.choice([4, 8])),
+        int(rng.choice([8, 16, 32])),
+        gib=float(rng.choice([80.0, 0.8])),
+        make=make,
+    )
+    slower = float(rng.choice([1.0, 10.0]))
+    links = tuple(replace(link, bandwidth=link.bandwidth / slower) for link in problem.cluster.links)
+    return replace(problem, cluster=replace(problem.cluster, links=links))
+
+
+def networks(rng: np.random.Generator) -> Problem:
+    """Networks whose ends are large, or share weights, or whose layers wait for the host, behind cards of two rates."""
+    name = str(rng.choice(["gpt2", "bert-large", "opt-1.3b", "llama2-7b", "llama3-8b", "mixtral-8x7b"]))
+    cluster = load_cluster(str(rng.choice(["dgx-a100:2", "dgx-h100:1", "clariden:4"])))
+    slower = float(rng.choice([1.0, 8.0]))
+    links = tuple(replace(link, bandwidth=link.bandwidth / slower) for link in cluster.links)
+    cluster = replace(cluster, links=links)
+    batch = int(rng.choice([8, 32, 64]))
+    return Problem(load_workload(name), cluster, batch, precision="bf16", optimizer="adam", sequence_parallel=True)
+
+
+@pytest.mark.parametrize(("make", "seeds"), [(several_blocks, 10), pytest.param(networks, 24, marks=pytest.mark.slow)])
+def test_closed_form_stays_near_replays(make: Callable[[np.random.Generator], Problem], seeds: int) -> None:
+    """Of random shapes of random problems nine in ten are within 8 %, none further off than 25 %, half of them within 2 %."""
+    found = []
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        found += list(ratios(rng, make(rng), 10))
+    off = np.sort(np.abs(np.array(found) - 1.0))
+    assert len(off) > 4 * seeds
+    assert off[len(off) * 9 // 10] < 0.08
+    assert off[len(off) // 2] < 0.02
+    assert off[-1] < 0.25
+
+
+def test_a_rank_that_reduces_long_after_the_first_has_ended_holds_fewer_blocks() -> None:
+    """Two ranks of four replicas behind slow cards: were the first to end last, it would hold one block, and the other its
+    gradients of seven. The ends are within 5 % of a replay.
+    """
+    problem = small(8, 4, 16)
+    device = problem.cluster.devices[0]
+    problem = replace(problem, cluster=replace(tree((2, 9e10), (4, 0.2e9)), devices=(device,) * 8))
+    search = _ShapeSearch(LargeModels(Request(options={"zero": "1"})), problem, Evaluator(problem))
+    found = search.form.best(Shape(1, 2, 4, 1, 1))
+    assert found is not None
+    assert min(found.blocks) >= 3
+    assert found.seconds == pytest.approx(search.evaluate(search.plan(found)).iteration_seconds, rel=0.05)
+
+
+def test_tied_weights_are_reduced_between_the_ends_of_a_pipeline() -> None:
+    """GPT-2's embedding, a third of its weights, over slow cards: what follows the last backward is longer by it."""
+    cluster = load_cluster("dgx-a100:2")
+    links = tuple(replace(link, bandwidth=link.bandwidth / 100) for link in cluster.links)
+    problem = Problem(load_workload("gpt2"), replace(cluster, links=links), 32, precision="bf16", optimizer="adam")
+    search = _ShapeSearch(LargeModels(Request(options={"zero": "0"})), problem, Evaluator(problem))
+    shape = Shape(1, 2, 8, 1, 1)
+    found = search.form.best(shape)
+    assert found is not None
+    replayed = search.evaluate(search.plan(found)).iteration_seconds
+    assert found.seconds == pytest.approx(replayed, rel=0.1)
+    assert search.form.tails._tied(shape) > 0.1 * replayed
+
+
+def test_layers_that_wait_for_the_host_are_those_of_all_blocks() -> None:
+    """GPT-2 XL, one sample a micro-batch: a host that is ahead in the first blocks is behind in most of 48."""
+    problem = Problem(load_workload("gpt2-xl"), load_cluster("dgx-h100:1"), 16, precision="bf16", optimizer="adam")
+    search = _ShapeSearch(LargeModels(Request(options={"zero": "0"})), problem, Evaluator(problem))
+    found = search.form.best(Shape(1, 3, 1, 1, 1))
+    assert found is not None
+    assert found.seconds == pytest.approx(search.evaluate(search.plan(found)).iteration_seconds, rel=0.02)
 
 
 def seconds_of(problem: Problem, request: Request) -> float:
