@@ -129,7 +129,7 @@ def time_split(costs: PlanCosts, program: Program, timeline: Timeline, window: t
 
 def _busy(start: Floats, stop: Floats) -> Floats:
     """Seconds of a unit that go to each of its tasks, by rising start, float64 [tasks]; those at work at once share them."""
-    if len(start) < 2 or (stop[:-1] <= start[1:]).all():
+    if (stop[:-1] <= start[1:]).all():
         return stop - start
     moments = np.unique(np.concatenate([start, stop]))
     first, last = np.searchsorted(moments, start), np.searchsorted(moments, stop)

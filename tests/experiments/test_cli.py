@@ -97,6 +97,8 @@ def test_noise_repeats_under_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
         (2, ("nonsense",), "choose from"),
         (2, ("simulate", "--schedule", "1f1b", "--forward", "1", "--backward", "1"), "--stages"),
         (2, (*SIMULATE[:8], "one", "--backward", "2"), "'one' is not a number"),
+        (2, (*SIMULATE[:8], "1,one", "--backward", "2"), "argument --forward: 'one' is not a number"),
+        (2, (*SIMULATE[:8], "nan", "--backward", "2"), "finite"),
         (2, (*SIMULATE[:8], "-1", "--backward", "2"), "at least 0"),
         (2, (*SIMULATE[:8], "1,2", "--backward", "2"), "8 stages"),
         (2, (*SIMULATE, "--transfer", "-1"), "at least 0"),

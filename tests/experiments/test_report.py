@@ -79,9 +79,11 @@ def test_model_flop_are_three_times_the_forward() -> None:
 
 @pytest.mark.parametrize(("recompute", "again"), [("none", 0), ("attention", 400), ("blocks", 2400), ("whole", 2400)])
 def test_hardware_flop_count_what_runs_again(recompute: Any, again: float) -> None:
-    """The forward FLOP of attention layers, of blocks, of all."""
-    found = efficiency(on_gpus(BLOCK, recompute=recompute))
+    """The forward FLOP of attention layers, of blocks, of all; where there are none, nothing is said of them."""
+    outcome = on_gpus(BLOCK, recompute=recompute)
+    found = efficiency(outcome)
     assert found.hardware_flop - found.model_flop == again * BATCH
+    assert any("HFU" in line for line in pp.report(outcome).remarks()) == bool(again)
 
 
 def test_tokens_hours_and_cost() -> None:

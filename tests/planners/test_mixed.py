@@ -84,6 +84,16 @@ def test_the_closed_form_is_near_replays(problem: Problem, gib: float, zero: Zer
         assert score.fits
 
 
+def test_reductions_hide_behind_the_backward_but_for_the_last_bucket(problem: Problem) -> None:
+    """Of two replicas of all layers: whole they would take a fifth more."""
+    pipelines = space(replace(problem, batch=4))
+    alone = pipelines.variants.index(Variant(0, 1))
+    counts = tuple(2 * (number == alone) for number in range(len(pipelines.variants)))
+    pair = MixedPipeline(2, 2, (4,), (counts,))
+    outcome = simulate(pipelines.problem, pipelines.plan("mixed", pair))
+    assert pipelines.seconds(pair) == pytest.approx(outcome.iteration_seconds, rel=0.01)
+
+
 @pytest.mark.parametrize("zero", [0, 2])
 def test_memory_without_buffers_is_no_more_than_replays_need(problem: Problem, zero: Zero) -> None:
     """Of a pipeline on both kinds no stage is refused where its devices have what its replay needs: none that fits is missed."""

@@ -20,6 +20,7 @@ from simulator import (
     PlanFile,
     Problem,
     Stage,
+    StagePlaces,
     Workload,
     check_plan,
     load_workload,
@@ -177,6 +178,15 @@ def test_replicas_of_the_same_experts_reduce_their_gradients() -> None:
     costs = PlanCosts(Problem(EXPERTS, CLUSTER, 4), plan(EXPERTS, 4, expert=2, microbatches=(4,)))
     (bucket,) = costs.buckets(0)
     assert bucket.seconds == 1.5 * 100 * 4 / 4.0 + 4000 * 4 / 4.0
+
+
+@pytest.mark.parametrize(("devices", "context", "expert"), [(4, 1, 2), (4, 1, 4), (8, 2, 2), (8, 2, 4)])
+def test_every_device_has_a_place_in_one_ring_of_its_experts(devices: int, context: int, expert: int) -> None:
+    """As many rings as parts of the experts, for each part of the context; devices of a ring hold the same weights of experts."""
+    problem = Problem(EXPERTS, replace(star_cluster(devices), tensor_groups="cluster"), devices)
+    places = StagePlaces(stage(EXPERTS, devices, context), problem, context, expert)
+    assert sorted(device for ring in places.expert_rings for device in ring) == list(range(devices))
+    assert {len(ring) for ring in places.expert_rings} == {devices // expert}
 
 
 @pytest.mark.parametrize(("zero", "category", "elements"), [(1, 3, 8100 / 4), (2, 2, 8100 / 4), (3, 0, 8100 / 4)])
