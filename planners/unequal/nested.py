@@ -123,13 +123,12 @@ def _descend(search: _Seen, cuts: Cuts, layers: int) -> None:
 
 
 def _moved(cuts: Cuts, layers: int) -> list[Cuts]:
-    """The partitions that differ in one cut, those first whose cut moves least."""
+    """The partition, and those that differ from it in one cut, those first whose cut moves least."""
     ends = (0, *cuts, layers)
     places = [
         (abs(place - cut), index, place)
         for index, cut in enumerate(cuts)
         for place in range(ends[index] + 1, ends[index + 2])
-        if place != cut
     ]
     return [(*cuts[:index], place, *cuts[index + 1 :]) for _, index, place in sorted(places)]
 

@@ -87,6 +87,18 @@ def test_what_it_does_not_know_takes_no_time() -> None:
     assert quick(replace(plan, schedule="mine", order=("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1"))) == 0.0
 
 
+def test_a_card_that_many_transfers_pass_sets_the_pace() -> None:
+    """Stages on two servers in turn: each way three transfers of 4 MB a sample leave a server, where links are shared."""
+    problem = Problem(chain([1e6] * 4, output_elements=[1e6] * 4), load_cluster("pipedream-a:2"), 16)
+    plan = Plan("test", "1f1b", stages_from_cuts([1, 2, 3], 4, [(0,), (4,), (1,), (5,)]), (1,) * 16)
+    shared, calm = (
+        QuickReplays(one, Evaluator(one).layer_costs)(plan) for one in (problem, replace(problem, contention=False))
+    )
+    busy = 3 * 4e6 * 16 / problem.cluster.point_to_point(0, 4)[1]
+    assert calm < busy <= shared * (1.0 + 1e-9)
+    assert shared <= Evaluator(problem)(plan).iteration_seconds
+
+
 def test_a_network_of_many_layers() -> None:
     """BERT-large on eight devices: within half a percent where only neighbours share links."""
     problem = Problem(load_workload("bert-large"), load_cluster("dgx-a100:1"), 64, precision="fp16", optimizer="adam")

@@ -107,7 +107,11 @@ def test_scores_know_contention(small_problems: dict[str, Problem]) -> None:
     crowded, calm = Evaluator(problem), Evaluator(replace(problem, contention=False))
     assert crowded(plan).iteration_seconds > 1.1 * calm(plan).iteration_seconds
     assert crowded.on_reference(plan) == crowded(plan)
-    assert Evaluator(problem, engine="recurrence")(plan) == calm(plan) == calm.on_reference(plan)
+    blind = Evaluator(problem, engine="recurrence")
+    assert blind(plan) == calm(plan) == calm.on_reference(plan)
+    assert not blind.replayed
+    assert blind.on_reference(plan) == crowded(plan)
+    assert list(blind.replayed.values()) == [crowded(plan)]
     assert (crowded.evaluations, calm.evaluations) == (2, 2)
     assert len(crowded.history) == len(calm.history) == 1
 
