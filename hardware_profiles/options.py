@@ -201,7 +201,9 @@ def _meant(hint: Any, default: object) -> tuple[type, Bounds, tuple[Value, ...],
     if hint is None and type(default) in (bool, int, float, str):
         return type(default), Bounds(), (), False
     if hint is None and isinstance(default, tuple | list) and default:
-        return type(default[0]) if type(default[0]) in (bool, int, float, str) else object, Bounds(), (), True
+        kinds = {type(one) for one in default}
+        kind = kinds.pop() if len(kinds) == 1 else object
+        return kind if kind in (bool, int, float, str) else object, Bounds(), (), True
     return object, Bounds(), (), False
 
 

@@ -242,3 +242,10 @@ def test_prices_by_hand() -> None:
     """Each kind alone, and every ratio of degrees of two kinds."""
     variants = Variant(0, 1), Variant(0, 2), Variant(1, 1)
     assert price_ratios(variants, 2).tolist() == [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [1.0, 2.0]]
+
+
+def test_worths_by_hand() -> None:
+    """Two devices more save 6 s: each is worth 3 s, in a pipeline of n stages 3/n; of the kind that both need alike nothing."""
+    price, worth = label_search._worths(np.array([10.0, 4.0]), np.array([[1.0, 2.0], [3.0, 2.0]]))
+    assert not price.any()
+    assert sorted(set(worth.tolist())) == sorted({0.0, *(3.0 / stages for stages in label_search.STAGES)})

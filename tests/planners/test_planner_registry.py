@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from planners import (
     planner_entry,
     registry,
 )
-from planners.registry import PLANNERS, PlannerEntry, as_entry
+from planners.registry import PLANNERS, PlannerEntry, as_entry, named_planner
 from simulator import Plan, Problem, Workload
 from simulator.workloads.synthetic import uniform_chain
 
@@ -148,6 +149,18 @@ def test_what_may_be_a_planner(problem: Problem) -> None:
         assert (one.by_default, one.takes, one.options) == (True, (), {})
     with pytest.raises(TypeError, match="not int"):
         as_entry(3)
+
+
+def test_planners_that_are_objects_have_names() -> None:
+    """Of the function or class, wherever it is wrapped; of an object that has none its class's."""
+    entry = PLANNERS["uniform"]
+    assert named_planner("uniform") == ("uniform", entry)
+    assert named_planner(whole)[0] == named_planner(partial(whole))[0] == "whole"
+    assert named_planner(Whole)[0] == "Whole"
+    assert named_planner(Whole(Request()))[0] == "Whole"
+    assert named_planner(PlannerEntry(whole, "", lambda problem, request: None))[0] == "whole"
+    with pytest.raises(ValueError, match=r"^a planner is a name, or a function"):
+        named_planner(3)  # type: ignore[arg-type]
 
 
 def test_errors_of_a_planner_are_one_line_that_names_it(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from planners.partitioning.straight_search import StraightShape
     ("batch", "counts"), [(24, (2, 6, 24)), (24, (1, 24)), (24, (6,)), (100, (4, 10, 20, 50)), (7, (1, 2, 7))]
 )
 def test_numbers_beside_are_the_least_of_each_largest_micro_batch(batch: int, counts: tuple[int, ...]) -> None:
-    """Of every number between its neighbours among those of the same shape those come for which fewer micro-batches had larger ones."""
+    """Between its neighbours of the same shape those numbers come of which one less would make the largest micro-batch larger."""
     shape = StraightShape("1f1b", (0, 1), 1)
     known = [replace(shape, microbatches=one) for one in counts]
     others = [StraightShape("gpipe", (0, 1), one) for one in range(1, batch + 1)]

@@ -254,6 +254,24 @@ def test_parts_of_a_sample_take_less_than_all_of_it_in_a_row(how: str) -> None:
     assert least(problem) <= _replayed(problem, plan) < 96.0
 
 
+def test_the_first_token_has_the_least_way() -> None:
+    """Of 24 tokens it takes half a second of each of three layers each way, and 1 of 24² scores of 12 s."""
+    layers = chain([12.0] * 4, parameters=[1] * 4).layers
+    attention = replace(layers[1], kind="attention", parameters=0, causal_tokens=24)
+    workload = Workload("tokens", (layers[0], attention, *layers[2:]), tuple(pairwise(range(4))))
+    latency = lower_bound(Problem(workload, star_cluster(4), 1)).terms[1]
+    assert latency.seconds == pytest.approx(2 * (3 * 12 / 24 + 12 / 24**2))
+
+
+def test_a_bound_is_kept_with_costs_for_its_problem_alone() -> None:
+    """Asked again it is the same object; of another problem the bound is that problem's, whatever costs are given with it."""
+    problem = Problem(uniform_chain(3), _switched((_gpu(), _gpu(2.0))), 4)
+    larger, costs = replace(problem, batch=8), LayerCosts(problem)
+    assert lower_bound(problem, costs) is lower_bound(problem, costs)
+    assert lower_bound(larger, costs) == lower_bound(larger)
+    assert lower_bound(problem, costs) == lower_bound(problem) != lower_bound(larger)
+
+
 def test_planners_of_unlike_degrees_stand_beside_one_bound() -> None:
     """One sample of a language model on four GPUs: `large` divides layers over tensor-parallel groups, `uniform` has stages."""
     problem = Problem(

@@ -1,0 +1,85 @@
+"""Options of functions: every way to declare one, what it then takes, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from hardware_profiles.options import Bounds, declared_options, read_options
+
+
+def function(
+    given: object,
+    needed,  # type: ignore[no-untyped-def]
+    width: Annotated[int, Bounds(ge=1, le=4)] = 2,
+    share: Annotated[float | None, Bounds(gt=0.0, lt=1.0)] = None,
+    how: Literal["slow", "fast"] = "slow",
+    degree: Annotated[Literal[1, 2, 4], Bounds(le=2)] = 1,
+    steps: Annotated[tuple[int, ...], Bounds(ge=1)] = (1,),
+    words: list[Literal["a", "b"]] | None = None,
+    ratio=0.5,
+    levels=(1, 2),
+    mixed=(1, 0.5),
+    rest=(None,),
+) -> None:
+    """Takes much.
+
+    needed: whatever it is. Of any kind
+    width: of a slice; of more than one
+    """
+
+
+DECLARED = declared_options(function, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "taken", "refused"),
+    [
+        ("needed", "a number or a text", {"x": "x", "2": 2, "0.5": 0.5}, [None, {}]),
+        ("width", "a whole number of at least 1 and at most 4", {"1": 1, "+4": 4}, ["0", "5", "1.5", "x", True]),
+        ("share", "a number, more than 0 and less than 1", {"0.5": 0.5, ".25": 0.25}, ["0", "1", "nan", "half"]),
+        ("how", "one of slow, fast", {"fast": "fast", " slow ": "slow"}, ["well", 1]),
+        ("degree", "one of 1, 2, 4, at most 2", {"2": 2}, ["3", "4"]),
+        ("steps", "a list of which each is a whole number of at least 1", {"1,3": (1, 3), "2": (2,)}, ["0", "1,", "x"]),
+        ("words", "a list of which each is one of a, b", {"a,b": ("a", "b")}, ["a,c", "1"]),
+        ("ratio", "a number", {"2": 2.0, "1e-3": 1e-3}, ["x", "1e9999", True]),
+        ("levels", "a list of which each is a whole number", {"3,1": (3, 1)}, ["x", "1.5"]),
+        ("mixed", "a list of which each is a number or a text", {"1,0.5": (1, 0.5)}, [[None]]),
+        ("rest", "a list of which each is a number or a text", {"x,1": ("x", 1)}, [[None]]),
+    ],
+)
+def test_what_a_parameter_says_of_its_option(
+    name: str, rule: str, taken: dict[str, Any], refused: list[object]
+) -> None:
+    """Type, range, choices and whether it is a list, by an annotation or else by the default value."""
+    option = DECLARED[name]
+    assert option.rule == rule
+    for text, value in taken.items():
+        found = option.read(text)
+        assert (found, type(found)) == (value, type(value))
+        assert option.read(value) == value
+    for wrong in refused:
+        with pytest.raises(ValueError, match=f"^option {name} must be {rule}, got "):
+            option.read(wrong)
+
+
+def test_options_are_what_stands_behind_the_given_parameters() -> None:
+    """Help is a line's first part, only what has no default is needed, and missing or unknown names are told."""
+    assert list(DECLARED)[:3] == ["needed", "width", "share"]
+    assert "given" not in DECLARED
+    assert [name for name, one in DECLARED.items() if one.needed] == ["needed"]
+    assert {name: one.help for name, one in DECLARED.items() if one.help} == {
+        "needed": "whatever it is. Of any kind",
+        "width": "of a slice",
+    }
+    assert DECLARED["width"].words == "of a slice (a whole number of at least 1 and at most 4; default 2)"
+    assert read_options(DECLARED, {"needed": "1", "width": 3}, "it") == {"needed": 1, "width": 3}
+    with pytest.raises(
+        ValueError, match=r"^it needs option needed: whatever it is\. Of any kind \(a number or a text\)$"
+    ):
+        read_options(DECLARED, {"width": 3}, "it")
+    with pytest.raises(ValueError, match=r"^it has no option 'widht'"):
+        read_options(DECLARED, {"needed": 1, "widht": 3}, "it")
+    with pytest.raises(ValueError, match=r"^it takes no options$"):
+        read_options({}, {"width": 3}, "it")
