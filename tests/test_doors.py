@@ -136,6 +136,8 @@ def test_numbers_are_written_in_digits() -> None:
     ("text", "said"),
     [
         ('{"a": 1,\n "b": {"x": 1, "y": 2,\n "x": 3}}', "f:3: key 'x' stands twice in a table"),
+        ('{"x": 1,\n "x": 2,\n "x": 3}', "f:2: key 'x' stands twice in a table"),
+        ('{\n"a": 1, "\\u0061": 3}', "f:2: key 'a' stands twice in a table"),
         ("[1,\nNaN]", "f:2: not JSON: NaN is no number"),
         ("[1,\n-Infinity]", "f:2: not JSON: -Infinity is no number"),
         ("[\n" + "9" * 5000 + "]", "f:2: not usable JSON: a whole number has too many digits"),

@@ -57,7 +57,7 @@ def _covering(ops: LaneOps, held: tuple[Rows, Rows], kinds: tuple[OpKind, ...]) 
     chosen = wanted[ops.kind[held[0]]] & (ops.samples[held[0]] > 0)
     rows, lanes = (one[chosen] for one in held)
     first = ops.first[rows]
-    if len(first) > 1 and not (first[1:] >= first[:-1]).all():
+    if not (first[1:] >= first[:-1]).all():
         order = np.argsort(first, kind="stable")
         rows, lanes, first = rows[order], lanes[order], first[order]
     return _Covering(rows, lanes, first, first + ops.samples[rows])

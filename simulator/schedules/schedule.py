@@ -241,6 +241,6 @@ def from_ranks(name: str, ranks: Sequence[Columns], *, flush: bool = True) -> Sc
     """A schedule from the columns of each rank, whose stages and micro-batches are counted from the ops."""
     if not any(len(stage) for stage, _, _ in ranks):
         raise ScheduleError("a schedule needs at least one op, got none")
-    computing = [int(microbatch[computes(kind)].max(initial=0)) for _, kind, microbatch in ranks if len(kind)]
+    computing = [int(microbatch[computes(kind)].max(initial=0)) for _, kind, microbatch in ranks]
     stages = 1 + max(int(stage.max()) for stage, _, _ in ranks if len(stage))
     return from_columns(name, stages, 1 + max(computing), ranks, flush=flush)

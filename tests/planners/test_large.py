@@ -186,6 +186,18 @@ def test_ranks_in_racks_of_their_own_share_the_uplinks() -> None:
         assert tuple(form.devices.link(Shape(1, 8 // data, data, 1, 1)).bandwidth for data in (4, 2)) == bandwidths
 
 
+def test_groups_beside_each_other_in_a_server_share_its_bus() -> None:
+    """Two pairs on one PCIe bus gather at half of a pair's rate; alone, or where a server holds one pair, at all of it."""
+    problem = replace(small(4, 8, 16), cluster=load_cluster("pipedream-a:2"), precision="fp16")
+    blocks = like_blocks(problem.workload)
+    assert blocks is not None
+    form = ClosedForm(problem, blocks, ("none",), (0,))
+    for data, beside in ((1, 1), (2, 2), (4, 2)):
+        (_, alone), *_ = form.rates(Shape(2, 1, data, 1, 1), alone=True).tensor
+        (_, shared), *_ = form.rates(Shape(2, 1, data, 1, 1)).tensor
+        assert shared == pytest.approx(beside * alone)
+
+
 @pytest.mark.parametrize("zero", [1, 3])
 def test_what_follows_the_last_backward_does_not_depend_on_what_ranks_might_hold(zero: Zero) -> None:
     """Of three stages of two blocks: each is updated after the last backward, in as long as a call on its elements takes."""

@@ -159,7 +159,9 @@ def test_of_equals_the_first_plan_is_the_best(small_problems: dict[str, Problem]
 @pytest.mark.parametrize("name", ["microbatches", "stages", "chunks"])
 def test_counts_of_a_request_begin_at_one(name: str) -> None:
     """One is a count, none is not."""
-    assert getattr(Request(**{name: 1}), name) == 1  # type: ignore[arg-type]
+    counts = [getattr(Request(**{name: one}), name) for one in (1, np.int64(1))]  # type: ignore[arg-type]
+    assert counts == [1, 1]
+    assert {type(one) for one in counts} == {int}
     with pytest.raises(ValueError, match=r"at least 1.*got 0"):
         Request(**{name: 0})  # type: ignore[arg-type]
 

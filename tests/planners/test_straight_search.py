@@ -1,13 +1,40 @@
-"""The search of straight pipelines: the numbers of micro-batches beside the best one."""
+"""The search of straight pipelines: quick replays of cuts, and the numbers of micro-batches beside the best one."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
+import numpy as np
 import pytest
 
+from hardware_profiles import load_cluster
+from planners import Evaluator
 from planners.partitioning import straight_search
 from planners.partitioning.straight_search import StraightShape
+from planners.search.quick_replay import QuickReplays
+from simulator import Problem
+from tests.chains import chain
+
+
+@pytest.mark.parametrize("contention", [False, True])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+def test_quick_replays_of_cuts_are_those_of_their_plans(schedule: str, contention: bool) -> None:
+    """Of layers with weights and outputs of every size; two servers, so that links are unlike."""
+    network = chain([1e9, 4e10, 2e10, 1e10], parameters=[10**6, 0, 10**7, 10**4], output_elements=[2e6, 1e2, 1e5, 1.0])
+    problem = Problem(network, load_cluster("pipedream-a:2"), 24, contention=contention)
+    shape = StraightShape(schedule, (2, 3, 4), 5)
+    evaluate = Evaluator(problem)
+    search = straight_search._Cuts(evaluate, shape, None)
+    every = list(combinations(range(1, 4), 2))
+    seconds = search.quick(np.array(every))
+    plans = QuickReplays(problem, evaluate.layer_costs)
+    for cuts, found in zip(every, seconds.tolist(), strict=True):
+        plan = search.plan("test", cuts)
+        replayed = evaluate(plan).iteration_seconds
+        assert found == pytest.approx(plans(plan))
+        assert found <= replayed * (1.0 + 1e-9)
+        assert contention or found == pytest.approx(replayed)
 
 
 @pytest.mark.parametrize(
