@@ -32,9 +32,9 @@ def test_quick_replays_of_cuts_are_those_of_their_plans(schedule: str, contentio
     for cuts, found in zip(every, seconds.tolist(), strict=True):
         plan = search.plan("test", cuts)
         replayed = evaluate(plan).iteration_seconds
-        assert found == pytest.approx(plans(plan))
+        assert found == pytest.approx(plans(plan), rel=5e-3)  # of updates it knows the least
         assert found <= replayed * (1.0 + 1e-9)
-        assert contention or found == pytest.approx(replayed)
+        assert contention or found == pytest.approx(replayed, rel=5e-3)
 
 
 @pytest.mark.parametrize(
