@@ -193,8 +193,8 @@ def test_groups_beside_each_other_in_a_server_share_its_bus() -> None:
     assert blocks is not None
     form = ClosedForm(problem, blocks, ("none",), (0,))
     for data, beside in ((1, 1), (2, 2), (4, 2)):
-        (_, alone), *_ = form.rates(Shape(2, 1, data, 1, 1), alone=True).tensor
-        (_, shared), *_ = form.rates(Shape(2, 1, data, 1, 1)).tensor
+        (_, alone), *_ = form.devices.rates(Shape(2, 1, data, 1, 1), alone=True).tensor
+        (_, shared), *_ = form.devices.rates(Shape(2, 1, data, 1, 1)).tensor
         assert shared == pytest.approx(beside * alone)
 
 
