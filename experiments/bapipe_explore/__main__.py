@@ -21,7 +21,7 @@ from typing import Any
 from experiments.bapipe_explore.exploration import measure, never_slower
 from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.output import to_json
-from experiments.terminal.report_tables import ReportTable, figure, words
+from experiments.terminal.report_tables import STALE_WORDS, ReportTable, figure, marked, words
 
 
 def run(options: argparse.Namespace) -> Findings:
@@ -57,7 +57,7 @@ TABLES = (
         {
             "workload": "{workload}",
             "cluster": "{cluster}",
-            "method": "{method}",
+            "method": lambda row: marked(row, "method"),
             "schedule": lambda row: row.get("schedule", "no plan"),
             "plan": lambda row: row.get("notation", ""),
             "M": figure("microbatches", "d"),
@@ -95,7 +95,11 @@ TABLES = (
             "at speedup": figure("leanest_speedup", ".4g"),
         },
     ),
-    ReportTable("Largest GNMT-L that fits", "depth", {"method": "{method}", "V100": "{devices}", "L": "{layers}"}),
+    ReportTable(
+        "Largest GNMT-L that fits",
+        "depth",
+        {"method": lambda row: marked(row, "method"), "V100": "{devices}", "L": "{layers}"},
+    ),
 )
 
 
@@ -103,6 +107,7 @@ def print_document(document: Mapping[str, Any]) -> None:
     """Tables, how often BaPipe is slower, and where its rule of thumb and the simulation disagree."""
     for table in TABLES:
         table.print(document)
+    print(STALE_WORDS)
     for claim in never_slower(document["plans"]):
         print(claim)
     for row in document["disagreements"]:

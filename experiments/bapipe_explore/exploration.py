@@ -37,6 +37,12 @@ Row = dict[str, Any]
 ANY = Request()
 """Whatever a planner finds."""
 
+
+def uniform_gpipe(problem: Problem) -> Request:
+    """GPipe on all devices, which planner `uniform` is asked for: else it chooses schedule and stages, too."""
+    return Request(schedule="gpipe", stages=min(len(problem.cluster.devices), len(problem.workload)))
+
+
 WORKLOADS = ("vgg16", "resnet50", "gnmt8")
 METHODS = ("data-parallel", "uniform", "pipedream", "pipedream-flush", "bapipe", "bapipe pipeline")
 """`bapipe pipeline`: the best of BaPipe's own plans with several stages, none replicated."""
@@ -177,7 +183,8 @@ def plan_rows(study: str, problems: Iterator[tuple[str, Problem]]) -> Iterator[t
     for label, problem in problems:
         _say(f"{study}: {problem.workload.name} on {label}")
         head = {"study": study, "workload": problem.workload.name, "cluster": label, "batch": problem.batch}
-        outcomes = _outcomes(problem, METHODS[:4])
+        outcomes = _outcomes(problem, METHODS[:1]) | _outcomes(problem, METHODS[1:2], uniform_gpipe(problem))
+        outcomes |= _outcomes(problem, METHODS[2:4])
         found = _explored(problem)
         if found is not None:
             outcomes["bapipe"] = simulate(problem, found.best.plan)
@@ -229,6 +236,7 @@ def _plan_row(problem: Problem, method: str, outcome: Outcome | None, reference:
     peak = outcome.fullest.peak_bytes
     return row | {
         "schedule": outcome.plan.schedule,
+        "stale": not outcome.schedule.flush,
         "notation": outcome.plan.notation,
         "microbatches": len(outcome.plan.microbatches),
         "seconds": outcome.iteration_seconds,
@@ -348,7 +356,13 @@ def depth_rows(quick: bool = False) -> Iterator[Row]:
         cluster = load_cluster("pipedream-b").take(devices)
         for method, (planner, request) in DEPTH_METHODS.items():
             _say(f"depth: {method} on {devices} V100")
-            yield {"method": method, "devices": devices, "layers": step * _deepest(cluster, step, planner, request)}
+            asked = replace(request, stages=devices) if planner == "uniform" else request  # as of `uniform_gpipe`
+            yield {
+                "method": method,
+                "stale": planner == "pipedream",
+                "devices": devices,
+                "layers": step * _deepest(cluster, step, planner, asked),
+            }
 
 
 def _deepest(cluster: Cluster, step: int, planner: str, request: Request) -> int:

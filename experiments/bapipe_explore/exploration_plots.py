@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 
 from experiments.bapipe_explore.exploration import DEPTH_METHODS, MEMORY_CLAIM, SPEEDUP_CLAIM
 from experiments.terminal.panel_plots import grid, legend_below, noted, panels
-from experiments.terminal.report_tables import Row
+from experiments.terminal.report_tables import STALE, STALE_WORDS, Row, marked
 from hardware_profiles import legible
 from simulator.results.figures import ALARM, FAINT, INK
 
@@ -32,7 +32,7 @@ COLOURS = {
 NAMES = {
     "data-parallel": "data parallelism",
     "uniform": "uniform GPipe",
-    "pipedream": "PipeDream, asynchronous",
+    "pipedream": f"PipeDream{STALE}, asynchronous",
     "pipedream-flush": "PipeDream, flushed",
     "bapipe": "BaPipe's answer",
     "bapipe pipeline": "BaPipe, straight pipeline",
@@ -139,6 +139,8 @@ def plans(rows: Sequence[Row], key: str, label: str, scale: float = 1.0) -> Figu
         grid(axes)
     handles: list[Any] = [Rectangle((0, 0), 1, 1, color=COLOURS[method]) for method in methods]
     labels = [NAMES[method] for method in methods]
+    if "pipedream" in methods:
+        figure.suptitle(STALE_WORDS, fontsize=9)
     if None in known.values():
         handles.append(Line2D([], [], color=INK, marker="x", markersize=5, linestyle="none"))
         labels.append("no plan")
@@ -211,10 +213,15 @@ def depth(rows: Sequence[Row]) -> Figure:
     for method, offset in zip(methods, _offsets(len(methods), width), strict=True):
         mine = [row for row in rows if row["method"] == method]
         places = [devices.index(row["devices"]) + offset for row in mine]
-        bars = axes.bar(places, [row["layers"] for row in mine], width, color=colours[method], label=method)
+        bars = axes.bar(
+            places, [row["layers"] for row in mine], width, color=colours[method], label=marked(mine[0], "method")
+        )
         axes.bar_label(bars, fontsize=8, padding=2)
     axes.set_xticks(range(len(devices)), [f"{n} V100" for n in devices])
-    axes.set(ylabel="largest L of GNMT-L that fits, layers", title="GNMT-L on V100s of 16 GiB, 64 sequences a device")
+    axes.set(
+        ylabel="largest L of GNMT-L that fits, layers",
+        title=f"GNMT-L on V100s of 16 GiB, 64 sequences a device; {STALE_WORDS}",
+    )
     grid(axes)
     axes.margins(y=0.1)
     legend_below(figure, len(methods))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 import planners
-from experiments.terminal.report_tables import ReportTable, Row, figure
+from experiments.terminal.report_tables import STALE, ReportTable, Row, figure
 from hardware_profiles import brief
 from simulator import Explained, InfeasiblePlanError, Plan, Problem, TextTable
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 REFERENCE = "data-parallel"
 """Speedups are over this planner's plan."""
-
-STALE = "*"
-"""Behind the schedule of a plan that trains on stale weights; a line under the table says so."""
 
 Status = Literal["fits", "does-not-fit", "no-plan-fits", "not-applicable", "failed", "interrupted"]
 """How a planner ended: with a plan that fits, with one that does not in the reference replay, without one because none fits,

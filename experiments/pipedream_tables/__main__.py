@@ -36,11 +36,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.compare.comparison import STALE
 from experiments.pipedream_tables.published_rows import ROWS, reproduce
 from experiments.studies.study_harness import Findings, Made, profiles_of, run_study
 from experiments.terminal.output import to_json
-from experiments.terminal.report_tables import ReportTable, Row, either, figure
+from experiments.terminal.report_tables import STALE, STALE_WORDS, ReportTable, Row, either, figure
 
 GROUPS = ("rows that a constant was fitted to", "the same left out of the fit", "rows that none was fitted to")
 """Of the counts within the tolerance."""
@@ -116,7 +115,7 @@ GPIPE = ReportTable(
 def print_document(document: Mapping[str, Any]) -> None:
     """Both tables, how many rows come within the tolerance, and what could not be run."""
     SPEEDUPS.print(document)
-    print(f"{STALE} updates with stale weights")
+    print(STALE_WORDS)
     counted = "; ".join(
         f"{words} {within} of {of}" for words, (within, of) in zip(GROUPS, document["within"].values(), strict=True)
     )

@@ -8,8 +8,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from experiments.compare.comparison import STALE
 from experiments.terminal.panel_plots import grid, legend_below, noted, panels
+from experiments.terminal.report_tables import STALE, STALE_WORDS
 from simulator.results.figures import INK
 
 PUBLISHED, SIMULATED = "#9aa5b1", "#0072b2"
@@ -52,7 +52,7 @@ def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
     axes.set_xticks(range(len(rows)), names, fontsize=9)
     title = "PipeDream's published plans: published and simulated speedups"
     axes.set(ylabel="speedup over data parallelism", title=title)
-    marks = [f"{STALE} updates with stale weights"] * any(row["stale"] for row in rows)
+    marks = [STALE_WORDS] * any(row["stale"] for row in rows)
     marks += ["† published figure recalled, not checked"] * any(row["published_recalled"] for row in rows)
     axes.set_xlabel("   ".join(marks), fontsize=9)
     axes.axhline(1.0, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))

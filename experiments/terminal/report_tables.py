@@ -10,6 +10,12 @@ from typing import Any
 from experiments.terminal.output import print_table
 from simulator import TextTable
 
+STALE = "*"
+"""Behind what trains on stale weights, in every table and figure: what runs without a flush, whatever weights it predicts."""
+
+STALE_WORDS = f"{STALE} updates with stale weights"
+"""The line beside a table or figure that has the mark."""
+
 Row = Mapping[str, Any]
 Cell = str | Callable[[Row], str]
 """A format of the row's values (`{seconds:.4g} s`), or what writes the row's cell."""
@@ -40,6 +46,11 @@ class ReportTable:
         """Print it to stdout."""
         table = self.text(document)
         print_table(table.title, table.columns, table.rows)
+
+
+def marked(row: Row, name: str = "label") -> str:
+    """The row's name, with the mark of stale weights where it says that it is `stale`."""
+    return f"{row[name]}{STALE * bool(row.get('stale'))}"
 
 
 def figure(key: str, form: str, scale: float = 1, *, unit: str = "", missing: str = "") -> Callable[[Row], str]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.output import UsageError, progress, to_json
-from experiments.terminal.report_tables import Cell, ReportTable, figure
+from experiments.terminal.report_tables import STALE_WORDS, Cell, ReportTable, figure, marked
 from experiments.time_to_accuracy.dated_training import (
     CASES,
     EVALUATE_EVERY,
@@ -85,7 +85,7 @@ TABLE = ReportTable(
     "{last}; median epochs and seconds to {target_accuracy:.0%} test accuracy",
     "rows",
     {
-        "method": "{label}",
+        "method": marked,
         "seeds there": "{seeds_at_target} of {seeds}",
         "epochs": figure("epochs_to_target", ".2f", missing="-"),
         "seconds": figure("seconds_to_target", ".1f", missing="-"),
@@ -105,7 +105,7 @@ TABLE = ReportTable(
 def _seconds_on(name: str) -> Cell:
     """Seconds to the target on a cluster, of a row that holds the rows of all clusters."""
     write = figure("seconds_to_target", ".1f", missing="-")
-    return lambda row: write(row[name]) + ("" if row[name]["fits"] else "*")
+    return lambda row: write(row[name]) + ("" if row[name]["fits"] else " (does not fit)")
 
 
 def print_document(document: dict[str, Any]) -> None:
@@ -116,14 +116,15 @@ def print_document(document: dict[str, Any]) -> None:
     rows = document["clusters"][chosen]
     TABLE.print({**document, "rows": rows, "chosen": chosen, "last": document["seeds"][-1]})
     by_cluster = [
-        {"label": one[0]["label"], **dict(zip(names, one, strict=True))}
+        {"label": one[0]["label"], "stale": one[0]["stale"], **dict(zip(names, one, strict=True))}
         for one in zip(*document["clusters"].values(), strict=True)
     ]
     ReportTable(
-        "Median seconds to the target by cluster (* the plan does not fit in its memory)",
+        "Median seconds to the target by cluster (of a plan that does not fit in its memory, too)",
         "rows",
-        {"method": "{label}", **{name: _seconds_on(name) for name in names}},
+        {"method": marked, **{name: _seconds_on(name) for name in names}},
     ).print({"rows": by_cluster})
+    print(STALE_WORDS)
     print("Learned by a small perceptron, timed as a large network; one learning rate for all; see the module's text.")
 
 

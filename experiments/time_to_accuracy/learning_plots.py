@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from experiments.terminal.panel_plots import logarithmic_axes, panels, titled
+from experiments.terminal.report_tables import STALE_WORDS, marked
 from experiments.training.clocks import MethodCase
 from experiments.training.method_plots import GRID, color_of, plain
 from experiments.training.seed_grid import CaseResult
@@ -55,6 +56,10 @@ LINES = (
 """Colour and dashes of the curves of a panel, by their order."""
 
 
+def _marked(case: MethodCase) -> str:
+    return marked({"label": case.label, "stale": case.stale})
+
+
 def time_figure(curves: Sequence[tuple[CaseResult, NDArray[np.float64]]], target: float, clock: str) -> Figure:
     """Train loss and test accuracy over simulated seconds, one line a method, a column a group of methods.
 
@@ -76,7 +81,7 @@ def time_figure(curves: Sequence[tuple[CaseResult, NDArray[np.float64]]], target
             for axes, measure, scale in ((upper, "loss", 1.0), (lower, "accuracy", 100.0)):
                 x, y = curve(result, measure, seconds)
                 axes.plot(x * factor, y * scale, **look)
-            handles.append(Line2D([], [], label=legible(result.case.label, 40), **look))
+            handles.append(Line2D([], [], label=legible(_marked(result.case), 40), **look))
         titled(upper, name)
         logarithmic_axes(upper, "y")
         lower.axhline(100 * target, color=FAINT, linewidth=1, linestyle=(0, (4, 3)))
@@ -89,7 +94,7 @@ def time_figure(curves: Sequence[tuple[CaseResult, NDArray[np.float64]]], target
         lower.legend(handles=handles, **below, frameon=False, fontsize=8, handlelength=3.0)
     grid[0][0].set_ylabel("train loss, running mean\nover an epoch of 44 mini-batches", fontsize=9)
     grid[1][0].set_ylabel(f"test accuracy, %\n(dashed: the target of {100 * target:g} %)", fontsize=9)
-    figure.supxlabel(f"simulated time, {unit}: {legible(clock, 90)}", fontsize=9)
+    figure.supxlabel(f"simulated time, {unit}: {legible(clock, 90)}; {STALE_WORDS}", fontsize=9)
     return figure
 
 
@@ -100,6 +105,7 @@ def target_figure(clusters: Mapping[str, Sequence[Mapping[str, Any]]], target: f
     """
     names = list(clusters)
     labels = [row["label"] for row in clusters[names[0]]][::-1]
+    shown = {row["label"]: marked(row) for row in clusters[names[0]]}
     wide = max(6.5, 4.7 * len(names) + 1.0)
     figure, found = panels(wide, 1.4 + 0.33 * len(labels), 1, len(names), sharey=True)
     for axes, name in zip(found.ravel(), names, strict=True):
@@ -113,11 +119,12 @@ def target_figure(clusters: Mapping[str, Sequence[Mapping[str, Any]]], target: f
                 continue
             axes.barh(y, seconds, height=0.68, color=color if row["fits"] else "white", edgecolor=color, linewidth=1.3)
             axes.text(seconds, y, f" {seconds:,.0f}{note}", va="center", fontsize=8, color=INK)
-        axes.set_yticks(range(len(labels)), [legible(label, 40) for label in labels])
+        axes.set_yticks(range(len(labels)), [legible(shown[label], 40) for label in labels])
         titled(axes, legible(name, 40), xlim=(0, most * 1.6), ylim=(-0.6, len(labels) - 0.4))
         plain(axes)
     words = (
-        f"median simulated seconds to {100 * target:g} % test accuracy (hollow: does not fit in the device's memory)"
+        f"median simulated seconds to {100 * target:g} % test accuracy (hollow: does not fit in the device's memory); "
+        f"{STALE_WORDS}"
     )
     figure.supxlabel("\n".join(textwrap.wrap(words, int(11 * wide))), fontsize=10)
     return figure

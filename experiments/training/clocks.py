@@ -114,6 +114,11 @@ class MethodCase:
     replicas: tuple[int, ...] = ()
     replica_updates: str = "overlapped"
 
+    @property
+    def stale(self) -> bool:
+        """Whether it runs without a flush, so that it updates with gradients of other weights than it has."""
+        return self.method != "synchronous"
+
     def order(self, clock: Clock, stages: int, minibatches: int) -> MethodOrder:
         """The order of ops of so many mini-batches. Synchronous: one flushed iteration, repeated. Asynchronous: the whole run as
         one timeline, behind the warm-up.

@@ -132,6 +132,7 @@ def _row(label: str, problem: Problem, plan: Plan) -> dict[str, Any]:
     return {
         "label": label,
         "schedule": plan.schedule,
+        "stale": not outcome.schedule.flush,
         "microbatches_per_minibatch": len(plan.microbatches),
         "batch": problem.batch,
         "samples_per_second": outcome.samples_per_second,

@@ -70,6 +70,7 @@ class CaseResult:
         return {
             "label": self.case.label,
             "method": self.case.method,
+            "stale": self.case.stale,
             "microbatches_per_minibatch": self.case.per_minibatch,
             "stages": self.setting.stages,
             "optimizer": self.setting.optimizer,

@@ -21,7 +21,16 @@ from experiments.truth.measured_tables import (
     Row,
     TransformerCell,
 )
-from hardware_profiles import Cluster, FileError, Phase, Precision, Work, load_accelerator, load_cluster
+from hardware_profiles import (
+    Cluster,
+    FileError,
+    Phase,
+    Precision,
+    UnknownProfileError,
+    Work,
+    load_accelerator,
+    load_cluster,
+)
 from simulator import (
     LANGUAGE_MODELS,
     Communication,
@@ -102,6 +111,10 @@ STAGES: Mapping[str, Phase] = {
 """Passes of grouped products."""
 
 
+FOLDER = "the folder PIPEPLAN_PROFILES"
+"""Where machines of one's own are looked up."""
+
+
 class NotPredicted(ValueError):
     """A row that the model has no form for; the message says what is missing."""
 
@@ -126,8 +139,11 @@ def predicted(table: MeasuredTable, machine: str | None) -> tuple[pd.DataFrame, 
     for line, row in tracked(table.name, list(table.rows.items()), lambda item: ""):
         try:
             found = predict(row, machine)
-        except NotPredicted as reason:
-            left_out[str(reason)] = left_out.get(str(reason), 0) + 1
+        except (NotPredicted, UnknownProfileError) as error:
+            reason = str(error)
+            if isinstance(error, UnknownProfileError):  # without its list of those that are known
+                reason = f"{reason.partition(' is not known')[0]} is not known here: a TOML file of it in {FOLDER} would be found"
+            left_out[reason] = left_out.get(reason, 0) + 1
             continue
         except FileError as error:  # of a machine or an accelerator that the row names
             raise InputError(f"{table.path}: line {line}: {error.untold}") from None

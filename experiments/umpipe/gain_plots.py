@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from experiments.compare.comparison import STALE
 from experiments.terminal.panel_plots import (
     BLUE,
     GREEN,
@@ -22,7 +21,7 @@ from experiments.terminal.panel_plots import (
     titled,
     unframed,
 )
-from experiments.terminal.report_tables import Row
+from experiments.terminal.report_tables import STALE_WORDS, Row
 from experiments.umpipe.gain_tables import HEADINGS, SHOWN
 from experiments.umpipe.gains import ALIKE, PUBLISHED, GainCase
 from experiments.umpipe.readings import JOINT
@@ -144,7 +143,7 @@ def gains_figure(rows: Sequence[Row]) -> Figure:
     legend_below(figure, len(handles), handles, [str(handle.get_label()) for handle in handles])
     words = (
         "What unequal micro-batches gain (optimal sizes), by reading: baseline · partition · sizes; a dot is a setting, a "
-        f"triangle some beyond the axis, dashes the published gain; {STALE} updates with stale weights"
+        f"triangle some beyond the axis, dashes the published gain; {STALE_WORDS}"
     )
     figure.suptitle(words, fontsize=10, x=0.01, ha="left")
     return figure

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from experiments.compare.comparison import STALE
-from experiments.terminal.report_tables import Cell, ReportTable, Row, figure, words
+from experiments.terminal.report_tables import STALE, STALE_WORDS, Cell, ReportTable, Row, figure, words
 
 SHOWN = ("gpipe tuned", "gpipe M=4K", "pipedream flush tuned", "pipedream tuned")
 """Baselines that the table of readings has room for."""
@@ -148,7 +147,7 @@ def print_document(found: Mapping[str, Any]) -> None:
     """Print the document of the study."""
     for table in (READINGS, PUBLISHED, AGREEING, ALIKE, SIMULATION):
         table.print(found)
-    print(f"{STALE} updates with stale weights, without a flush")
+    print(STALE_WORDS)
     for one in found["searches"]:
         SEARCHES.print(one)
     unequal = [point for point in found["pareto"] if point["sizes"] == "unequal"]

@@ -149,6 +149,7 @@ def prediction_errors(results: Sequence[CaseResult]) -> list[dict[str, Any]]:
         rows.append(
             {
                 "label": result.case.label,
+                "stale": result.case.stale,
                 "ratio": 1.0 + test.mean,
                 "low": 1.0 + test.low,
                 "high": 1.0 + test.high,

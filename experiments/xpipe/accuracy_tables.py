@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.terminal.report_tables import Cell, ReportTable, Row, either, figure
+from experiments.terminal.report_tables import STALE_WORDS, Cell, ReportTable, Row, either, figure, marked
 from experiments.training.method_comparison import BLOCK
 from experiments.training.method_throughput import BATCH, CLUSTER, DEVICES, WORKLOAD
 from experiments.xpipe.accuracy import ORDER, SPECTRAIN_TABLE
@@ -56,7 +56,7 @@ THROUGHPUT = (
         f"{WORKLOAD} on {DEVICES} devices of {CLUSTER}, mini-batch of {BATCH} unless said",
         "cluster",
         {
-            "method": "{label}",
+            "method": marked,
             "samples/s": "{samples_per_second:.2f}",
             "s a mini-batch": "{seconds_per_minibatch:.4f}",
             "peak GiB": lambda row: (
@@ -72,7 +72,7 @@ ACCURACY = ReportTable(
     "accuracy",
     {
         "setting": "{optimizer} {learning_rate:g}",
-        "method": "{label}",
+        "method": marked,
         "train loss": TRAINED["train loss"],
         "test accuracy, %": TRAINED["test accuracy, %"],
         "diverged": "{diverged}",
@@ -83,6 +83,11 @@ ACCURACY = ReportTable(
 )
 
 
+def _named(method: str) -> str:
+    """A method of ORDER or SPECTRAIN_TABLE, marked where it updates with stale weights."""
+    return marked({"label": method, "stale": method != "synchronous"})
+
+
 def _loss(method: str) -> Cell:
     return lambda order: f"{order['mean_train_loss'][method]:.4f} ± {order['train_loss_deviation'][method]:.4f}"
 
@@ -91,14 +96,14 @@ ORDER_TABLES = (
     ReportTable(
         "Train loss by block of seeds, {what} (mean ± standard deviation)",
         "orders",
-        {"seeds": "{block}", **{method: _loss(method) for method in ORDER}, "rises": either("rises", no="NO")},
+        {"seeds": "{block}", **{_named(method): _loss(method) for method in ORDER}, "rises": either("rises", no="NO")},
     ),
     ReportTable(
         "Steps of the order, {what}, over all seeds (paired; p corrected by Holm)",
         "steps",
         {
-            "from": "{from}",
-            "to": "{to}",
+            "from": lambda step: _named(step["from"]),
+            "to": lambda step: _named(step["to"]),
             "difference [95 %]": "{difference:+.4f} [{low:+.4f}, {high:+.4f}]",
             "p (Holm)": "{p_holm:.2g}",
             "seeds that rise": "{rising_seeds:.0%}",
@@ -115,7 +120,7 @@ OTHERS = (
         "Distance of the predicted weights from the synchronous ones, times that of the current weights (above 1: led away)",
         "prediction_error",
         {
-            "method": "{label}",
+            "method": marked,
             "ratio": "{ratio:.3f}",
             "95 %": "[{low:.3f}, {high:.3f}]",
             "least and most of a seed": "{least:.3f} to {most:.3f}",
@@ -126,7 +131,7 @@ OTHERS = (
         "XPipe T = 4 with other readings of the paper",
         "readings",
         {
-            "variant": "{label}",
+            "variant": marked,
             "train loss": TRAINED["train loss"],
             "of 5 seeds": lambda record: f"{np.mean(record['train_losses'][:5]):.4f}",
             "test accuracy, %": TRAINED["test accuracy, %"],
@@ -138,8 +143,8 @@ OTHERS = (
         "spectrain_directions",
         {
             "setting": "{setting}",
-            "better": "{better}",
-            "worse": "{worse}",
+            "better": lambda row: _named(row["better"]),
+            "worse": lambda row: _named(row["worse"]),
             **{name: figure(f"published, {name}", "+.2f", 100) for name in SPECTRAIN_TABLE},
             "here": figure("here", "+.2f", 100),
             "p": "{p:.3g}",
@@ -169,6 +174,7 @@ def print_document(document: dict[str, Any]) -> None:
             table.print(order)
     for table in OTHERS:
         table.print(document)
+    print(STALE_WORDS)
     print(
         "The five-seed order rests on halves rounding up; the scale of the inputs was chosen after results had been seen."
     )

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from experiments.terminal.panel_plots import beside, logarithmic_axes, panels, titled
-from experiments.terminal.report_tables import Row
+from experiments.terminal.report_tables import STALE_WORDS, Row, marked
 from experiments.training.method_plots import GRID, color_of, plain
 from hardware_profiles import legible
 from simulator.results.figures import ALARM, FAINT, INK
@@ -22,7 +22,7 @@ def throughput_figure(balanced: Sequence[Row], cluster: Sequence[Row], problem: 
     problem: what runs on the cluster, for the title
     """
     figure, ((left, middle, right),) = panels(14.0, 6.2, 1, 3, width_ratios=[1.0, 1.15, 1.0])
-    figure.suptitle(legible(problem, 110), x=0.01, ha="left", fontsize=11, color=INK)
+    figure.suptitle(f"{legible(problem, 110)}; {STALE_WORDS}", x=0.01, ha="left", fontsize=11, color=INK)
     for n, color in zip(sorted({row["stages"] for row in balanced}), ("#9cc4e4", "#4f94c4", "#1b4f7a"), strict=False):
         own = [row for row in balanced if row["stages"] == n]
         t = [row["microbatches_per_minibatch"] for row in own]
@@ -52,7 +52,7 @@ def throughput_figure(balanced: Sequence[Row], cluster: Sequence[Row], problem: 
         for y, value, row in zip(position, values, rows, strict=True):
             note = f"{value:.1f}" + ("" if row["fits"] else " does not fit")
             beside(axes, y, note, 4, color=INK if row["fits"] else ALARM, size=8)
-        axes.set_yticks(position, [legible(row["label"], 40) for row in rows] if axes is middle else [])
+        axes.set_yticks(position, [legible(marked(row), 40) for row in rows] if axes is middle else [])
         axes.set(xlabel=title, xlim=(0, max(*values, least) * 1.04), ylim=(-0.6, len(rows) - 0.4))
         plain(axes)
         axes.tick_params(axis="y", length=0)
@@ -73,10 +73,10 @@ def accuracy_figure(records: Sequence[Row], setting: str) -> Figure:
             axes.plot(values, offsets, "o", color=color, markersize=3.5, alpha=0.55, markeredgewidth=0)
             axes.plot([np.mean(values)] * 2, [y - 0.36, y + 0.36], color=color, linewidth=2.5, solid_capstyle="butt")
     logarithmic_axes(left, "x")
-    left.set_yticks(range(len(rows)), [legible(row["label"], 40) for row in rows])
+    left.set_yticks(range(len(rows)), [legible(marked(row), 40) for row in rows])
     seeds = len(rows[0]["train_losses"])
     titled(left, f"{setting}; dots: {seeds} seeds, bars: their means", xlabel="final train loss (cross-entropy, nats)")
-    right.set_xlabel("final test accuracy, %")
+    right.set_xlabel(f"final test accuracy, %; {STALE_WORDS}")
     for axes in (left, right):
         plain(axes)
         axes.set_ylim(-0.6, len(rows) - 0.4)
@@ -91,7 +91,7 @@ def difference_figure(records: Sequence[Row], low: float = -8.0, high: float = 2
     """
     settings = list(dict.fromkeys((row["optimizer"], row["learning_rate"]) for row in records))
     tested = [row for row in records if "test_accuracy_difference" in row]
-    named = [row["label"] for row in tested]
+    named, shown = [row["label"] for row in tested], {row["label"]: marked(row) for row in tested}
     labels = [label for label in dict.fromkeys(named) if named.count(label) == len(settings)][::-1]
     columns = min(3, len(settings))
     lines = -(-len(settings) // columns)
@@ -113,10 +113,13 @@ def difference_figure(records: Sequence[Row], low: float = -8.0, high: float = 2
                 continue
             axes.plot([max(begin, low), min(end, high)], [y, y], color=color, linewidth=1.6)
             axes.plot(mean, y, "o", color=color, markersize=5)
-        axes.set_yticks(range(len(labels)), labels)
+        axes.set_yticks(range(len(labels)), [shown[label] for label in labels])
         optimizer, rate = setting
         titled(axes, f"{optimizer}, learning rate {rate:g}", xlim=(low, high), ylim=(-0.6, len(labels) - 0.4))
         plain(axes)
-    words = "test accuracy minus synchronous, percentage points (95 % interval over seeds; shaded: within a point)"
+    words = (
+        "test accuracy minus synchronous, percentage points (95 % interval over seeds; shaded: within a point); "
+        + STALE_WORDS
+    )
     figure.supxlabel("\n".join(textwrap.wrap(words, int(11 * wide))), fontsize=10)
     return figure

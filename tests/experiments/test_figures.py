@@ -14,7 +14,6 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from experiments.compare.comparison import STALE
 from experiments.compare.comparison_plots import comparison_figure
 from experiments.cost_model import model_error_plots as cost_model_plots
 from experiments.modern_schedules import memory_point_plots
@@ -22,6 +21,7 @@ from experiments.pipedream_growth import partitioner_growth_plots as pipedream_g
 from experiments.pipedream_tables import speedup_plots as pipedream_tables_plots
 from experiments.replay_speed.engine_growth_plots import growth_figure
 from experiments.studies.study_harness import mark_interrupted
+from experiments.terminal.report_tables import STALE
 from experiments.truth import truth_plots
 from experiments.umpipe import gain_plots as umpipe_plots
 from experiments.umpipe.search_comparison import Instance

@@ -13,6 +13,8 @@ import pytest
 from experiments.cli import main
 from experiments.studies.catalogue import STUDIES
 from experiments.studies.study_harness import run_study
+from experiments.terminal.report_tables import marked
+from experiments.time_to_accuracy.dated_training import CASES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -115,3 +117,18 @@ def test_the_table_of_studies(capsys: pytest.CaptureFixture[str]) -> None:
         (row,) = [row for row in rows if row[:1] == [name]]
         quick = [] if study.quick_minutes is None else [f"{study.quick_minutes:g}"]
         assert row[1:] == [f"{study.minutes:g}", *quick, *study.question.split(), *", ".join(study.figures).split()]
+
+
+def test_one_mark_stands_for_stale_weights() -> None:
+    """The mark is behind what says that it is stale, and nothing else in the studies' code writes it."""
+    assert marked({"label": "XPipe T=4", "stale": True}) == "XPipe T=4*"
+    assert marked({"label": "synchronous", "stale": False}) == marked({"label": "synchronous"}) == "synchronous"
+    assert {one.label for one in CASES if not one.stale} == {
+        one.label for one in CASES if one.flushed and one.method == "synchronous"
+    }
+    written = [
+        path.name
+        for path in (ROOT / "experiments").rglob("*.py")
+        if any(mark in path.read_text(encoding="utf-8") for mark in ('"*"\n', "(* ", "* updates"))
+    ]
+    assert written == ["report_tables.py"]

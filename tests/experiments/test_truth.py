@@ -147,7 +147,6 @@ def test_bad_cells_are_one_line(tmp_path: Path, line: str, said: str) -> None:
     [
         ("64,4,2,32,3,1,1,1,2,0.5,,dgx-a100", "line 2: stage 0 of plan 'measured' has groups of 3"),
         ("65,4,2,32,1,1,1,1,2,0.5,,dgx-a100", "hidden must be a multiple of heads, 4"),
-        ("64,4,2,32,1,1,1,1,2,0.5,,nowhere", "line 2: cluster 'nowhere' is not known"),
     ],
 )
 def test_a_row_that_no_plan_can_be_is_one_line(
@@ -159,6 +158,20 @@ def test_a_row_that_no_plan_can_be_is_one_line(
     assert said in printed.err
     assert "mine.csv: line 2" in printed.err
     assert not printed.out
+
+
+def test_rows_of_a_machine_that_is_not_known_are_passed_over_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line says which machine, how many rows, and how it would be found; the other rows, and tables, are predicted."""
+    known, lost = "64,4,2,32,1,1,1,1,2,0.5,,dgx-a100", "64,4,2,32,1,1,1,1,2,0.5,,nowhere"
+    table(tmp_path, "mine.csv", RUN, lost, known, lost)
+    table(tmp_path, "products.csv", "m,n,k,forward_us,backward_us,accelerator", "4096,4096,4096,500,1000,lost-chip")
+    assert main(["study", "truth", "--tables", str(tmp_path)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    asked = "is not known here: a TOML file of it in the folder PIPEPLAN_PROFILES would be found"
+    assert f"mine: 2 rows are not predicted: cluster 'nowhere' {asked}" in printed
+    assert f"products: 1 rows are not predicted: accelerator 'lost-chip' {asked}" in printed
 
 
 def measured(**said: object) -> MeasuredRun:
