@@ -23,6 +23,7 @@ from planners.search.candidates import (
     straight_plan,
 )
 from planners.search.evaluator import Evaluator, Request, best_plan, fitting
+from planners.search.timed_orders import with_timed
 from simulator import LayerCosts, Plan, Problem, Stage, equal_microbatches
 
 FEW = 36
@@ -90,13 +91,9 @@ class UniformLayers:
     def _best_count(self, problem: Problem, evaluate: Evaluator, schedule: str, devices: tuple[int, ...]) -> Plan:
         """The number of micro-batches with which these stages, one of each device of `devices`, are fastest."""
         cuts = uniform_cuts(len(problem.workload), len(devices))
-        return closest_to_fit(
-            (
-                straight_plan(self.name, problem, schedule, cuts, devices, count, self.request.family_options)
-                for count in microbatch_counts(problem, self.request, len(set(devices)))
-            ),
-            evaluate,
-        )
+        plan = partial(straight_plan, self.name, problem, schedule, cuts, devices, options=self.request.family_options)
+        counts = microbatch_counts(problem, self.request, len(set(devices)))
+        return closest_to_fit((_fastest([plan(microbatches=count)], evaluate) for count in counts), evaluate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +164,8 @@ def _quickest(
 
 
 def _fastest(plans: Iterable[Plan], evaluate: Evaluator) -> Plan:
-    """The fastest plan that fits, else the one closest to it; the first of equals."""
-    return min(plans, key=lambda plan: evaluate(plan).key)
+    """The fastest plan that fits, also made for its stages' seconds, else the one closest to it; the first of equals."""
+    return min(with_timed(evaluate.problem, plans, evaluate.layer_costs), key=lambda plan: evaluate(plan).key)
 
 
 def _device_lists(

@@ -12,6 +12,7 @@ import numpy as np
 from planners.partitioning.stage_memory import ROUNDING
 from planners.search.candidates import CHUNKS, device_choices, least_microbatches, microbatch_counts, straight_plan
 from planners.search.evaluator import Evaluator, Request, fitting
+from planners.search.timed_orders import OPTION, with_timed
 from simulator import LayerCosts, Plan, Problem, schedule_families
 
 SCHEDULES = ("gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "looped-bfs")
@@ -43,9 +44,9 @@ class BruteForce:
         reason = self.inapplicable(problem)
         if reason is not None:
             raise ValueError(f"planner {self.name!r} does not apply: {reason}")
+        plans = enumerate(with_timed(problem, self.plans(problem), evaluate.layer_costs))
         ranked = sorted(
-            ((evaluate(plan).iteration_seconds, number, plan) for number, plan in enumerate(self.plans(problem))),
-            key=lambda one: one[:2],
+            ((evaluate(plan).iteration_seconds, number, plan) for number, plan in plans), key=lambda one: one[:2]
         )
         best: tuple[tuple[float, float], Plan] | None = None
         for seconds, _, plan in ranked:
@@ -74,8 +75,10 @@ class BruteForce:
         }
         most = max(len(devices) for _, devices, _ in shapes)
         mixed = len({device.name for device in problem.cluster.devices}) > 1
+        timed = any(OPTION in schedule_families()[schedule].options for schedule, _, _ in shapes)
         return (
-            f"straight pipelines on contiguous layers with {', '.join(schedules)}, on the first "
+            f"straight pipelines on contiguous layers with {', '.join(schedules)}"
+            f"{', as it is and made for the mean seconds of its stages' if timed else ''}, on the first "
             f"{'device' if most == 1 else f'1 to {most} devices'} of the cluster in its order"
             f"{', or of its fastest kinds, or of one kind' if mixed else ''}, in "
             f"{', '.join(map(str, sorted(counts)))} micro-batches as equal as whole samples permit, replayed with "
@@ -95,7 +98,9 @@ class BruteForce:
         """Number of plans that would be replayed."""
         layers = len(problem.workload)
         return sum(
-            comb(layers - 1, len(devices) * chunks - 1) * len(self._counts(problem, schedule, len(devices) * chunks))
+            comb(layers - 1, len(devices) * chunks - 1)
+            * len(self._counts(problem, schedule, len(devices) * chunks))
+            * (2 if OPTION in schedule_families()[schedule].options else 1)
             for schedule, devices, chunks in self._shapes(problem)
         )
 
