@@ -8,6 +8,7 @@ from .accelerator import (
     Precision as Precision,
     StreamingAccelerator as StreamingAccelerator,
     Work as Work,
+    answered_seconds as answered_seconds,
     passes as passes,
     streaming as streaming,
 )

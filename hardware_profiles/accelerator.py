@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeGuard, get_args, runtime_checkable
 
 from hardware_profiles.numbers import MOST_AMOUNT, check_real
+from hardware_profiles.plugins import PluginError, answering_for
 from hardware_profiles.words import shown
 
 Phase = Literal["forward", "backward", "input_gradient", "weight_gradient"]
@@ -118,6 +119,21 @@ PHASES: tuple[str, ...] = get_args(Phase)
 def passes(phase: Phase) -> tuple[Phase, ...]:
     """What a phase consists of: a backward of its two gradients."""
     return ("input_gradient", "weight_gradient") if phase == "backward" else (phase,)
+
+
+def answered_seconds(accelerator: Accelerator, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
+    """What the accelerator says that the work takes; PluginError, which names it, for one of another package that fails, or
+    answers what are no seconds."""
+    if type(accelerator).__module__.startswith("hardware_profiles."):
+        return accelerator.seconds(work, samples, phase, precision)
+    what = f"accelerator {accelerator.name!r}"
+    with answering_for(what):
+        seconds = accelerator.seconds(work, samples, phase, precision)
+    try:
+        check_real(f"{what}, a plug-in: seconds", seconds)
+    except ValueError as error:
+        raise PluginError(str(error)) from None
+    return seconds
 
 
 def check_request(name: str, work: Work, samples: float, phase: str, precision: str, precisions: Iterable[str]) -> None:

@@ -190,9 +190,11 @@ def _files_in(folder: Traversable) -> dict[str, Traversable]:
 
 def _offers(kind: FileKind) -> Iterator[Mapping[str, Accelerator | Cluster | Traversable]]:
     """What each place knows by name, in the order in which they are searched: folders, then entry points."""
-    for folder in (*_user_folders(kind), importlib.resources.files("hardware_profiles") / FOLDERS[kind]):
+    for folder in _user_folders(kind):
         yield _files_in(folder)
-    for own, offered in plugged_in(f"pipeplan.{FOLDERS[kind]}", _offered).items():
+    shipped = _files_in(importlib.resources.files("hardware_profiles") / FOLDERS[kind])
+    yield shipped
+    for own, offered in plugged_in(f"pipeplan.{FOLDERS[kind]}", _offered, frozenset(shipped)).items():
         yield _files_in(offered) if isinstance(offered, Traversable) else {own: offered}
 
 

@@ -43,18 +43,24 @@ def complaint_of(error: BaseException) -> str:
 
 
 @cache
-def plugged_in(group: str, read: Callable[[object], Offered]) -> dict[str, Offered]:
+def plugged_in(group: str, read: Callable[[object], Offered], own: frozenset[str] = frozenset()) -> dict[str, Offered]:
     """What installed packages offer in a group, by the names of the entry points; loaded once.
 
     read: the object of an entry point as the group's kind; an exception says that it is none
-    One that cannot be loaded or read is named on stderr and passed over: what does not use it goes on.
+    own: names that are this package's
+    One that cannot be loaded or read, or whose name is taken, is named on stderr and passed over: what does not use it goes on.
     """
-    found = {}
+    found: dict[str, Offered] = {}
     for point in importlib.metadata.entry_points(group=group):
+        what = f"plug-in {point.name} = {point.value} of {group}"
+        if point.name in own or point.name in found:
+            whose = "pipeplan's own" if point.name in own else "another plug-in's"
+            passed_over(what, f"the name {point.name!r} is {whose}")
+            continue
         try:
             found[point.name] = read(point.load())
         except (Exception, SystemExit) as error:
-            passed_over(f"plug-in {point.name} = {point.value} of {group}", complaint_of(error))
+            passed_over(what, complaint_of(error))
     return found
 
 

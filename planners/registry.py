@@ -331,7 +331,7 @@ PLANNERS: dict[str, PlannerEntry] = {
 
 def planner_entries() -> dict[str, PlannerEntry]:
     """The planners of this package and those of installed plug-ins (entry-point group `pipeplan.planners`)."""
-    return {**plugged_in(ENTRY_POINT_GROUP, as_entry), **PLANNERS}
+    return {**plugged_in(ENTRY_POINT_GROUP, as_entry, frozenset(PLANNERS)), **PLANNERS}
 
 
 def as_entry(made: object) -> PlannerEntry:

@@ -248,7 +248,7 @@ STUDIES: dict[str, Study] = {
 
 def studies() -> dict[str, Study]:
     """The studies of this package and those of installed plug-ins (entry-point group `pipeplan.studies`)."""
-    return {**plugged_in(ENTRY_POINT_GROUP, as_study), **STUDIES}
+    return {**plugged_in(ENTRY_POINT_GROUP, as_study, frozenset(STUDIES)), **STUDIES}
 
 
 def as_study(made: object) -> Study:

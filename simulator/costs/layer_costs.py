@@ -16,6 +16,7 @@ from hardware_profiles import (
     Phase,
     Rates,
     Work,
+    answered_seconds,
     passes,
     reduce_seconds,
     streaming,
@@ -216,7 +217,7 @@ class LayerCosts:
 
             @cache  # blocks of a network repeat
             def modelled(work: Work) -> float:
-                return accelerator.seconds(work, samples, phase, self.problem.precision)
+                return answered_seconds(accelerator, work, samples, phase, self.problem.precision)
 
             self._kernels[key] = np.array(
                 [
@@ -374,7 +375,8 @@ class LayerCosts:
         if problem.workload.bytes_per_element is not None:
             precision, scale = "fp32", problem.element_bytes / PRECISION_BYTES["fp32"]
         work = Work("elementwise", 0.0, read * scale, written * scale, 0.0)
-        return self._accelerators[self._kind_of_device[device]].seconds(work, 1, "forward", precision)
+        accelerator = self._accelerators[self._kind_of_device[device]]
+        return answered_seconds(accelerator, work, 1, "forward", precision)
 
     @cached_property
     def parameters(self) -> NDArray[np.float64]:

@@ -251,7 +251,7 @@ class _Families(Mapping[str, ScheduleFamily]):
 
 def schedule_families() -> Mapping[str, ScheduleFamily]:
     """The families of this package and those of installed plug-ins (entry-point group `pipeplan.schedules`)."""
-    return _Families(plugged_in(ENTRY_POINT_GROUP, as_family))
+    return _Families(plugged_in(ENTRY_POINT_GROUP, as_family, frozenset(SCHEDULES)))
 
 
 def as_family(made: object) -> ScheduleFamily:

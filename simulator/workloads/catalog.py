@@ -161,7 +161,7 @@ def workload_of(source: WorkloadSource) -> Workload:
 
 
 def _plugins() -> dict[str, Callable[..., Workload]]:
-    return plugged_in(ENTRY_POINTS, _function)
+    return plugged_in(ENTRY_POINTS, _function, frozenset(WORKLOADS))
 
 
 def _function(value: object) -> Callable[..., Workload]:

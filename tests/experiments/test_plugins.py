@@ -15,7 +15,7 @@ import pipeplan as pp
 from experiments import make_problem
 from experiments.cli import main
 from experiments.studies.catalogue import STUDIES, Study
-from hardware_profiles import PluginError
+from hardware_profiles import PluginError, plugged_in
 from planners import Evaluator, planner_entries
 from simulator import Plan, Problem, Stage, schedule_families
 
@@ -586,3 +586,120 @@ def test_a_plugged_in_schedule_at_fault_is_no_figure(
     answer, other = pp.compare(here, ["two-devices", "greedy"]).plans
     assert (answer.status, answer.result, other.status) == ("failed", None, "fits")
     assert re.search(said, answer.reason)
+
+
+# ---- names and accelerators ---------------------------------------------------------------------------------------------
+
+TAKEN = {
+    "schedules": "gpipe",
+    "planners": "uniform",
+    "workloads": "vgg16",
+    "studies": "umpipe",
+    "accelerators": "p40",
+    "clusters": "pipedream-a",
+}
+"""A name of this package, by what has names."""
+
+ACCELERATORS = """
+import math
+
+class Base:
+    name = "x"
+    memory_bytes = 2.0**34
+    streams = False
+    sublinear = True
+
+    def seconds(self, work, samples, phase, precision):
+        return self.answer()
+
+def of(function):
+    return type("Made", (Base,), {"answer": lambda self: function()})
+
+def leave(): raise SystemExit(7)
+def fail(): raise KeyError("at call")
+def endless(): return endless()
+
+nan, negative, infinite = of(lambda: math.nan), of(lambda: -1.0), of(lambda: math.inf)
+text, nothing, switch = of(lambda: "1 ms"), of(lambda: None), of(lambda: True)
+leaves, fails, recursive = of(leave), of(fail), of(endless)
+good = of(lambda: 1e-3)
+"""
+
+ANSWERS = {
+    "nan": "seconds must be finite and not negative, got nan",
+    "negative": "seconds must be finite and not negative, got -1.0",
+    "infinite": "seconds must be finite and not negative, got inf",
+    "text": "got '1 ms'",
+    "nothing": "got None",
+    "switch": "got True",
+    "leaves": "SystemExit: 7",
+    "fails": "KeyError: 'at call'",
+    "recursive": "RecursionError",
+}
+
+
+def installed(folder: Path, name: str, module: str, entries: str) -> None:
+    """A package of one module and these entry points."""
+    (folder / f"{name}.py").write_text(module, encoding="utf-8")
+    information = folder / f"{name}-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", encoding="utf-8")
+    (information / "entry_points.txt").write_text(entries, encoding="utf-8")
+
+
+@pytest.mark.parametrize("group", TAKEN)
+def test_a_plug_in_with_a_name_of_ours_is_refused_by_name(
+    group: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    no_plugins: None,
+) -> None:
+    """One line that names both; what has the name here stays, and so do the package's other offers."""
+    made = ["one_at_a_time", "two_devices", "five_layers", "coin", "Constant", "Constant"][list(TAKEN).index(group)]
+    module, name = f"pipeplan_taken_{group}", TAKEN[group]
+    before = pp.names(group) if group != "studies" else ()
+    capsys.readouterr()
+    plugged_in.cache_clear()
+    entries = f"[pipeplan.{group}]\n{name} = {module}:{made}\nof-its-own = {module}:{made}\n"
+    installed(tmp_path, module, MODULE, entries)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, out, err = run(capsys, *(("study",) if group == "studies" else ("list", group)))
+    assert code == 0
+    assert name in out
+    if group != "clusters":  # where an accelerator is none
+        assert "of-its-own" in out
+    told = [line for line in err.splitlines() if name in line]
+    assert len(told) == 1
+    assert f"plug-in {name} = {module}:{made} of pipeplan.{group}" in told[0]
+    assert f"{name!r} is pipeplan's own" in told[0]
+    if before:
+        assert set(before) <= set(pp.names(group))
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_broken_accelerator_is_one_line_that_names_it(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_plugins: None
+) -> None:
+    """Whatever its seconds are: exit code 1, the accelerator, and what it answered."""
+    module = f"pipeplan_slow_{name}"
+    installed(tmp_path, module, ACCELERATORS, f"[pipeplan.accelerators]\nmine = {module}:{name}\n")
+    (tmp_path / "c.toml").write_text(CLUSTER.replace('"constant"', '"mine"'), encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    question = ("--workload", "chain:4", "--cluster", str(tmp_path / "c.toml"), "--batch", "8")
+    code, out, err = run(capsys, "plan", "--planner", "greedy", *question)
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert "accelerator 'x'" in err
+    assert ANSWERS[name] in err
+
+
+def test_a_right_accelerator_of_a_package_is_used(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_plugins: None
+) -> None:
+    """The class of the broken ones, with seconds that are some."""
+    installed(tmp_path, "pipeplan_good", ACCELERATORS, "[pipeplan.accelerators]\nmine = pipeplan_good:good\n")
+    (tmp_path / "c.toml").write_text(CLUSTER.replace('"constant"', '"mine"'), encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    problem = make_problem("chain:4", str(tmp_path / "c.toml"), 8)
+    assert pp.plan(problem, "greedy").iteration_seconds > 0.0
