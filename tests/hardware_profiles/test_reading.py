@@ -6,10 +6,47 @@ import errno
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from hardware_profiles import MOST_BYTES, printable, read_bytes, shown
+from hardware_profiles.reading import explained
+
+
+class Inner(msgspec.Struct):
+    """A table in a file."""
+
+    number: float = 1.0
+
+
+class File(msgspec.Struct, forbid_unknown_fields=True):
+    """A file with tables of both kinds and a list."""
+
+    prices: dict[str, float] = {}
+    counts: dict[int, float] = {}
+    inner: Inner | None = None
+    rows: list[float] = []
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"prices": {"x": "y"}}, "$.prices[...]: expected `float`, got `str`"),
+        ({"counts": {"x": 1.0}}, "$.counts: expected `int`, got `str`"),
+        ({"inner": {"number": "y"}}, "$.inner.number = 'y': expected `float`, got `str`"),
+        ({"rows": [1.0, "y"]}, "$.rows[1] = 'y': expected `float`, got `str`"),
+        ({"price": {}}, "$.price = {}: unknown key (did you mean prices?)"),
+    ],
+)
+def test_complaints_say_where_and_what(document: dict[str, Any], said: str) -> None:
+    """With the value, but where msgspec does not tell which key of a table it is; what is for others has no content."""
+    with pytest.raises(msgspec.ValidationError) as caught:
+        msgspec.convert(document, File)
+    told, untold = explained(str(caught.value), document, File)
+    assert told.startswith(said)
+    assert "'y'" not in untold
 
 
 def test_a_file_has_a_size_at_most(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
 from planners.unequal import InfeasibleSizes, UnequalProblem, powers_of_two
+from planners.unequal.compiled import population
 from tests.unequal import problem_from_callables
 
 
@@ -32,6 +33,17 @@ def test_bad_choices_are_refused(options: dict[str, Any], message: str) -> None:
     """An error states the rule and the choices."""
     with pytest.raises(ValueError, match=message):
         two_stages(**options)
+
+
+@pytest.mark.parametrize("sizes", [[[1, 0]], [[1, 2], [9, 1]]])
+def test_sizes_lie_between_one_and_all_samples(sizes: list[list[int]]) -> None:
+    """Too few and too many alike, wherever they stand; the ends are well, and so is no individual."""
+    with pytest.raises(ValueError, match=r"^sizes must be in 1\.\.8"):
+        population(two_stages(), sizes)
+    assert population(two_stages(), [[1, 8]]).tolist() == [[1, 8]]
+    assert population(two_stages(), np.zeros((0, 2))).shape == (0, 2)
+    with pytest.raises(ValueError, match=r"^sizes must have shape \(individuals, 2\)"):
+        population(two_stages(), [[1, 2, 3]])
 
 
 def test_bad_tables_are_refused() -> None:
