@@ -66,6 +66,8 @@ def test_a_run_that_is_killed_leaves_nothing_that_the_next_does_not_know(tmp_pat
         '{"format": "other", "written": {}}',
         f'{{"format": "{FORMAT}", "written": {{"one": {{"../a": ""}}}}}}',
         f'{{"format": "{FORMAT}", "written": {{"one": {{"/etc/passwd": ""}}}}}}',
+        f'{{"format": "{FORMAT}", "written": {{"one": {{"a": "", "../a": ""}}}}}}',
+        f'{{"format": "{FORMAT}", "written": {{"one": {{"b": ""}}, "two": {{"a": 3}}}}}}',
         f'{{"format": "{FORMAT}", "written": {{"one": ["a"]}}}}',
         f'{{"format": "{FORMAT}", "written": {{"one": {{"{MANIFEST}": ""}}}}}}',
         "[" * 100_000,
