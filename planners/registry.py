@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -26,7 +26,11 @@ from hardware_profiles import (
     unchosen,
     unknown,
 )
-from planners.search.candidates import straight_shape
+from planners.search.candidates import (
+    one_a_device,
+    searched_counts,
+    straight_shape,
+)
 from planners.search.evaluator import (
     BudgetSpent,
     Evaluator,
@@ -51,8 +55,14 @@ from simulator import (
 ENTRY_POINT_GROUP = "pipeplan.planners"
 
 
+ALWAYS = ("schedule", "microbatches")
+"""Fields of a request that every planner takes, or refuses by what it says."""
+
 SHAPES = {"stages": "a number of stages", "chunks": "stages a device", "slices": "slices of sequences"}
 """Fields of a request that only some planners take, and how a message calls them."""
+
+Values = Callable[[Problem, Request], Iterable[Any]]
+"""(problem, what is asked for beside) -> values of a decision, as a request gives them."""
 
 RECOMPUTE = "recompute"
 """What planners take that choose what stages run again; those of others run again what the problem says."""
@@ -67,6 +77,8 @@ class PlannerEntry:
     applicable: (problem, request) -> why the planner cannot plan that, or None if it can
     takes: which of SHAPES it takes, and RECOMPUTE
     options: its own options by name, with what each says
+    searches: decisions that it searches where a request leaves them open, with the values that it tries: the request for one of
+        these restricts its search, and never answers better. Every other request that it takes sets what it does not search.
     by_default: whether it is compared with others where no planners are named, or of which problems
     """
 
@@ -75,6 +87,7 @@ class PlannerEntry:
     applicable: Callable[[Problem, Request], str | None]
     takes: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+    searches: Mapping[str, Values] = field(default_factory=dict)
     by_default: bool | Callable[[Problem], bool] = True
 
     def is_default(self, problem: Problem) -> bool:
@@ -84,6 +97,21 @@ class PlannerEntry:
         except Exception as error:  # of another package
             passed_over(f"planner {self.summary!r}", complaint_of(error))
             return False
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """What may be asked for that it does not search: asked for, that may be faster than what it takes where nothing is."""
+        return tuple(name for name in (*ALWAYS, *self.takes, *self.options) if name not in self.searches)
+
+    def restrictions(self, problem: Problem, request: Request | None = None) -> Iterator[Request]:
+        """Requests that ask for one thing more, of those that it searches; each once, those that it refuses, too."""
+        given = request or Request()
+        for name, values in self.searches.items():
+            own = name in self.options
+            if (name in given.options) if own else (getattr(given, name) is not None):
+                continue
+            for value in dict.fromkeys(values(problem, given)):
+                yield replace(given, options={**given.options, name: value}) if own else replace(given, **{name: value})
 
     def reason(self, problem: Problem, request: Request) -> str | None:
         """Why the planner cannot plan that: an option or a placement that it does not have, or what `applicable` says."""
@@ -148,6 +176,16 @@ class _Later:
         return getattr(import_module(f"planners.{self.module}"), self.name)(*given, **named)
 
 
+def _later_searches(module: str, *names: str) -> dict[str, Values]:
+    """Of each name the values that `searched(problem, request)` of that module says."""
+    searched = _Later(module, "searched")
+
+    def of(name: str) -> Values:
+        return lambda problem, request: searched(problem, request)[name]
+
+    return {name: of(name) for name in names}
+
+
 _not_for_bapipe = _Later("bapipe.explorer", "inapplicable")
 _no_tree = _Later("pipedream.planner", "inapplicable")
 _not_for_unequal = _Later("unequal.planners", "inapplicable")
@@ -207,9 +245,29 @@ LARGE_OPTIONS = {
 MIXED_OPTIONS = {name: LARGE_OPTIONS[name] for name in ("tensor", "zero")}
 
 LOAD_OPTIONS = {
-    "load": "of a device: max (the largest of computing, receiving and sending; default where these overlap) or sum of them",
+    "load": "of a device: max (the largest of computing, receiving and sending) or sum of them (default: whichever is faster)",
     "host": "kind of device in whose memory tensors are, so that it pays for no transfer",
 }
+
+
+def _these(*values: Any) -> Values:
+    return lambda problem, request: values
+
+
+def _counts(problem: Problem, request: Request) -> Iterable[int]:
+    return searched_counts(problem)
+
+
+def _one_a_device(problem: Problem, request: Request) -> Iterable[int]:
+    return one_a_device(problem)
+
+
+def _candidates(problem: Problem, request: Request) -> Iterable[str]:
+    return ("all", "powers-of-two") if problem.batch <= 64 else ("powers-of-two",)
+
+
+STRAIGHT = {"schedule": _these("gpipe", "1f1b"), "stages": _one_a_device, "microbatches": _counts}
+"""What searches of straight pipelines choose."""
 
 UNEQUAL_OPTIONS = {"candidates": "sizes that unequal micro-batches may have: all or powers-of-two"}
 
@@ -219,15 +277,19 @@ _UNEQUAL = {
     "dgap": "unequal sizes by UMPIPE's DGAP: the same, from random and equal sizes",
     "greedy-dp": "unequal sizes by UMPIPE's global-greedy dynamic programme",
     "local-greedy": "unequal sizes, every stage alone",
-    "best-equal": "GPipe's balanced partition with its best equal size",
 }
 
 
 def _unequal(name: str, summary: str) -> PlannerEntry:
     sizes = _Later("unequal.planners", "unequal_sizes")
-    inapplicable = _not_for_equal if name == "best-equal" else _not_for_unequal
     return PlannerEntry(
-        lambda request: sizes(request, name), summary, inapplicable, ("stages",), UNEQUAL_OPTIONS, by_default=False
+        lambda request: sizes(request, name),
+        summary,
+        _not_for_unequal,
+        ("stages",),
+        UNEQUAL_OPTIONS,
+        {"candidates": _candidates},
+        by_default=False,
     )
 
 
@@ -236,18 +298,21 @@ PLANNERS: dict[str, PlannerEntry] = {
         _Later("straight.baselines", "DataParallel"),
         "the whole network on every device, the batch divided over them",
         _for_data_parallel,
+        searches={name: STRAIGHT[name] for name in ALWAYS},
     ),
     "uniform": PlannerEntry(
         _Later("straight.baselines", "UniformLayers"),
         "equal numbers of layers a device (GPipe)",
         straight_shape,
         takes=("stages", "chunks", "slices"),
+        searches=STRAIGHT,
     ),
     "greedy": PlannerEntry(
         _Later("straight.baselines", "GreedyBalance"),
         "a stage a device, balanced by the seconds of stages and transfers; GPipe or 1F1B",
         straight_shape,
         takes=("stages", "chunks", "slices"),
+        searches=STRAIGHT,
     ),
     "pipeline-data": PlannerEntry(
         _Later("straight.grid", "PipelineDataGrid"),
@@ -255,6 +320,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         _Later("straight.grid", "inapplicable"),
         takes=("stages", "chunks"),
         options=GRID_OPTIONS,
+        searches=_later_searches("straight.grid", *ALWAYS, "stages", "chunks"),
     ),
     "pipedream": PlannerEntry(
         _Later("pipedream.planner", "PipeDream"),
@@ -265,24 +331,28 @@ PLANNERS: dict[str, PlannerEntry] = {
         _Later("pipedream.planner", "PipeDreamFlush"),
         "PipeDream's partition, run synchronously (1F1B with flush)",
         _for_pipedream_flush,
+        searches={"microbatches": _counts},
     ),
     "bapipe": PlannerEntry(
         _Later("bapipe.explorer", "BaPipe"),
         "BaPipe's explorer: schedule x balanced partition x micro-batches, judged by simulation",
         _for_bapipe,
         takes=("stages",),
+        searches={**STRAIGHT, "schedule": _Later("bapipe.explorer", "schedules")},
     ),
     "brute-force": PlannerEntry(
         _brute_force,
         "every straight pipeline of a small problem: a proven optimum",
         _for_brute_force,
         takes=("stages", "chunks"),
+        searches=_later_searches("straight.brute_force", *ALWAYS, "stages", "chunks"),
     ),
     "largest-load": PlannerEntry(
         _Later("straight.graph_pipeline", "GraphPipeline"),
         "a stage a device, cut anywhere in a branching network: the most loaded device has least to do",
         _Later("straight.graph_pipeline", "inapplicable"),
         options=LOAD_OPTIONS,
+        searches={"microbatches": _counts, "load": _these("max", "sum")},
         by_default=False,
     ),
     "large": PlannerEntry(
@@ -291,6 +361,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         _Later("large.shape_search", "inapplicable"),
         takes=("stages", "chunks", RECOMPUTE),
         options=LARGE_OPTIONS,
+        searches=_later_searches("large.shape_search", *ALWAYS, "stages", "chunks", RECOMPUTE, *LARGE_OPTIONS),
         by_default=_Later("large.shape_search", "has_like_blocks"),
     ),
     "mixed": PlannerEntry(
@@ -299,6 +370,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         _Later("mixed.pipeline_search", "inapplicable"),
         takes=(RECOMPUTE,),
         options=MIXED_OPTIONS,
+        searches=_later_searches("mixed.pipeline_search", "microbatches", RECOMPUTE, *MIXED_OPTIONS),
         by_default=_Later("mixed.pipeline_search", "has_kinds"),
     ),
     "modern": PlannerEntry(
@@ -318,12 +390,22 @@ PLANNERS: dict[str, PlannerEntry] = {
         by_default=False,
     ),
     **{name: _unequal(name, summary) for name, summary in _UNEQUAL.items()},
+    "best-equal": PlannerEntry(
+        _Later("unequal.tuned_equal", "TunedEqual"),
+        "a tuned GPipe: stages, balanced partition and equal micro-batches searched",
+        _not_for_equal,
+        ("stages",),
+        UNEQUAL_OPTIONS,
+        {"candidates": _candidates, "stages": _one_a_device},
+        by_default=False,
+    ),
     "unequal-nested": PlannerEntry(
         _Later("unequal.planners", "UnequalNested"),
         "partition and unequal micro-batch sizes searched together",
         _not_for_unequal,
         ("stages",),
         UNEQUAL_OPTIONS,
+        {"candidates": _candidates},
         by_default=False,
     ),
 }

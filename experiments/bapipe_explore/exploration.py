@@ -269,8 +269,14 @@ def never_slower(plans: Sequence[Row]) -> list[str]:
     return lines
 
 
+NO_PLAN = (
+    "estimate, no plan: stages of a plan have whole layers, so that no planner returns this and no plan file says it"
+)
+"""What is to be said beside the seconds of stages that share layers."""
+
+
 def _split_row(problem: Problem, plan: Plan, whole: Outcome) -> Row:
-    """The same schedule on stages that share boundary layers: seconds and bytes against whole layers."""
+    """The same schedule on stages that share boundary layers: seconds and bytes against whole layers; it is no answer."""
     samples = max(plan.microbatches)
     devices = [stage.devices[0] for stage in plan.stages]
     cuts = streamed_fractions(problem, devices, samples)
@@ -279,6 +285,7 @@ def _split_row(problem: Problem, plan: Plan, whole: Outcome) -> Row:
     parts = simulate(replace(problem, workload=workload), replace(plan, stages=stages))
     return {
         "schedule": plan.schedule,
+        "split_is": NO_PLAN,
         "split_layers": sum(cut.fraction < 1.0 for cut in cuts),
         "whole_seconds": whole.iteration_seconds,
         "split_seconds": parts.iteration_seconds,

@@ -93,7 +93,7 @@ def _schedule(name: str) -> Row:
 
 def _planner(name: str) -> Row:
     entry = planners.planner_entry(name)
-    return entry.summary, ", ".join(entry.options)
+    return entry.summary, ", ".join(entry.options), ", ".join(entry.searches)
 
 
 TOPICS: dict[str, tuple[Row, Callable[[str], Row]]] = {
@@ -104,7 +104,7 @@ TOPICS: dict[str, tuple[Row, Callable[[str], Row]]] = {
     ),
     "clusters": (("name", "servers", "devices", "accelerators"), _cluster),
     "schedules": (("name", "flushes", "options", "summary"), _schedule),
-    "planners": (("name", "summary", "options"), _planner),
+    "planners": (("name", "summary", "options", "searches where\nnot asked for"), _planner),
 }
 """Columns of a topic, and what a name has in those behind the first."""
 

@@ -81,23 +81,27 @@ PROBLEM: dict[str, Option] = {
 
 SEARCH: dict[str, Option] = {
     "--schedule NAME": "schedule of every plan (default: each planner's own)",
-    "--microbatches M": ("micro-batches of an iteration (default: searched)", count),
+    "--microbatches M": ("micro-batches of an iteration (default: searched; pipedream as many as devices)", count),
     "--stages K": ("stages of the pipeline (default: searched)", count),
-    "--chunks V": ("stages a device (default: the schedule's, or searched)", count),
+    "--chunks V": (
+        "stages a device (default: the schedule's; searched by those that pipeplan list planners says)",
+        count,
+    ),
     "--slices K": ("slices of the sequences of a micro-batch (--schedule seq1f1b; uniform, greedy)", count),
     "--candidates SIZES": "sizes that unequal micro-batches may have: all (default up to 64 samples) or powers-of-two",
     "--placement NAME": "how stages go round the devices (modern, scheduler): straight, interleaved, v, wave (default: searched)",
     "--seconds T": "seconds of search for an order of ops (modern, scheduler; default 0.5); the same work on every machine",
-    "--tensor DEGREES": "devices of a tensor-parallel group, or several to choose from: 1,2,4,8 (default: pipeline-data 1, "
-    "large all that divide the heads)",
+    "--tensor DEGREES": "devices of a tensor-parallel group, or several to choose from: 1,2,4,8 (default: pipeline-data 1, not "
+    "searched; large all that divide the heads)",
     "--context DEGREES": "parts of the tokens of every sample, each on devices of its own, or several to choose from (large; "
     "default all that divide them)",
     "--expert DEGREES": "parts of the routed experts, each on devices of its own, or several to choose from (large; default all "
     "that divide them)",
-    "--zero Z": "what replicas divide: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (default: pipeline-data 0; "
+    "--zero Z": "what replicas divide: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (default: pipeline-data 0, "
+    "not searched; "
     "large several to choose from: 0,1,2,3)",
-    "--load RULE": "of a device: max (the largest of computing, receiving and sending; default where these overlap) or sum of "
-    "them (largest-load)",
+    "--load RULE": "of a device: max (the largest of computing, receiving and sending) or sum of them (largest-load; default "
+    "whichever is faster)",
     "--host KIND": "kind of device in whose memory tensors are, so that it pays for no transfer (largest-load)",
     **OWN_OPTION,
     "--seed SEED": ("seed of random searches (default 0)", natural, 0),

@@ -4,7 +4,8 @@ The search, as the reference notes reconstruct it:
 1. for every number of micro-batches, the inter-layer partition with the fastest slowest stage (`minimax_cuts`, `filled_cuts`);
 2. where a cut's transfer takes longer than a stage's forward, the same over coarse layers (`coarse_points`); and where layers do
    not stream, the fastest pipeline of any number of stages, its cuts and micro-batches searched together, which all planners
-   share (`fastest_straight`); where they stream, moves of one cut while replays become faster;
+   share (`fastest_straight`); where they stream, the same by an estimate of whole stages (`StreamedSearch`), then moves of one
+   cut while replays become faster;
 3. for every schedule that the hardware can run: 1F1B-AS and FBP-AS on boards that stream, 1F1B-SNO where transfers block, 1F1B-SO
    and 1F1B (SNO's order and memory, but overlapped) where they do not, the best number of micro-batches; where none fits, the
    fullest stage hands layers to a neighbour at the least cost;
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 
 from planners.partitioning.minimax_cuts import balanced_cuts, coarse_points, ideal_stage_seconds
 from planners.partitioning.straight_search import StraightShape, fastest_straight
+from planners.partitioning.streamed_search import StreamedSearch
 from planners.partitioning.tight_memory import tight_plan
 from planners.pipedream.partitioner import partition
 from planners.pipedream.planner import PipeDreamFlush, cluster_views, place_stages, problem_table, without_levels
@@ -44,9 +46,6 @@ PARTITIONS = ("inter-layer", "coarse-grained", "stages and transfers")
 """How a pipeline of whole layers, one device a stage, is cut."""
 
 STREAMED = ("1f1b-as", "fbp-as")
-MOVED = 4
-"""Partitions of boards that stream, of each schedule, whose cuts are moved."""
-
 CONFIRMED = 4
 """Plans of the ranking that are replayed on the reference engine."""
 
@@ -213,7 +212,7 @@ class _Explorer:
 
     def pipelines(self, partitions: Sequence[tuple[Stage, ...]]) -> Iterator[Candidate]:
         """The best micro-batches of every schedule x partition, PipeDream's `partitions` among them."""
-        yield from self._moved() if streams(self.problem) else self._straight()
+        yield from self._streamed() if streams(self.problem) else self._straight()
         for origin, order in self._orders():
             counts = microbatch_counts(self.problem, self.request, len(order))
             for rule in PARTITIONS[:2]:
@@ -233,31 +232,24 @@ class _Explorer:
     def _straight(self) -> Iterator[Candidate]:
         """Of each schedule the fastest pipeline whose stages and transfers are weighed with its micro-batches and stages."""
         for schedule in schedules(self.problem, self.request):
-            shapes = (
-                StraightShape(schedule, devices, count)
-                for _, order in self._orders()
-                for devices in (order[:stages] for stages in range(len(order), 0, -1))
-                if self.request.stages in (None, len(devices))
-                for count in microbatch_counts(self.problem, self.request, len(devices))
-            )
-            plan = fastest_straight(self.name, self.evaluate, shapes)
+            plan = fastest_straight(self.name, self.evaluate, self._shapes(schedule))
             if plan is not None:
                 yield self._candidate(PARTITIONS[2], plan)
 
-    def _moved(self) -> Iterator[Candidate]:
-        """Of each schedule the best of MOVED partitions after moves of one cut: for boards that stream, whose stages
-        are no sum of layers.
-        """
-        for schedule in schedules(self.problem, self.request):
-            begun = {
-                straight_plan(self.name, self.problem, schedule, cuts, order, count)
-                for _, order in self._orders()
-                for count in microbatch_counts(self.problem, self.request, len(order))
-                if (cuts := self.cuts(order, count, "inter-layer")) is not None
-            }
-            first = sorted(begun, key=lambda one: (self.evaluate(one).key, one.notation, len(one.microbatches)))[:MOVED]
-            moved = min(map(self._after_moves, first), key=lambda one: self.evaluate(one).key)
-            yield self._candidate(PARTITIONS[0], moved)
+    def _streamed(self) -> Iterator[Candidate]:
+        """The same of boards that stream, whose stages are no sum of layers; after moves of one cut by replays."""
+        shapes = [shape for schedule in schedules(self.problem, self.request) for shape in self._shapes(schedule)]
+        for plan in StreamedSearch(self.evaluate).fastest(self.name, shapes):
+            yield self._candidate(PARTITIONS[2], self._after_moves(plan))
+
+    def _shapes(self, schedule: str) -> Iterator[StraightShape]:
+        """Boards or devices in each order, as many as are asked for, and micro-batches."""
+        orders = dict.fromkeys(order for _, order in self._orders())
+        every = dict.fromkeys(order[:stages] for order in orders for stages in range(len(order), 0, -1))
+        for devices in every:
+            if self.request.stages in (None, len(devices)):
+                for count in microbatch_counts(self.problem, self.request, len(devices)):
+                    yield StraightShape(schedule, devices, count)
 
     def _after_moves(self, plan: Plan) -> Plan:
         """A pipeline after the best moves of one cut anywhere between its neighbours, while replays become faster."""

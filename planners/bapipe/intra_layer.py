@@ -3,8 +3,9 @@
 A layer is cut by output channels. Both parts read the layer's whole input, and each makes its share of the output: a cut inside a
 layer sends the whole input of the layer and the first part's output downwards, and as many bytes of gradients upwards (the second
 part's share of the input's gradient is a partial sum over its channels, as wide as the input). Weights are divided, and the input
-is kept for the backward by both stages. This changes the network, so that it is an analysis beside the planner: `split_workload`
-makes the network whose parts are layers, and every planner, schedule and engine runs that as it is.
+is kept for the backward by both stages. This changes the network, so that it is an estimate beside the planner and no plan:
+stages of a plan have whole layers, and no planner returns fractions. `split_workload` makes the network whose parts are layers,
+and every planner, schedule and engine runs that as it is.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ options.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from planners.large.shape_bounds import ShapeBounds
 from planners.large.shape_order import ShapeOrder
 from planners.large.shapes import Shape, Wanted, grid
 from planners.large.stage_costs import ONLY
-from planners.search.candidates import asked_degrees, asked_words, asked_zeros, device_groups
+from planners.search.candidates import asked_degrees, asked_words, asked_zeros, device_groups, searched_counts
 from planners.search.evaluator import Evaluator, Request, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
 from planners.search.result import RunnerUp
@@ -119,6 +119,21 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
             f"{len(cluster.devices)} devices has the stages, stages a device and micro-batches that are asked for"
         )
     return None
+
+
+def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
+    """What a search tries where a request leaves it open."""
+    devices, batch = len(problem.cluster.devices), problem.batch
+    chunks = range(1, 9) if request.chunks is None else (request.chunks,)
+    return {
+        "schedule": SCHEDULES,
+        "microbatches": [count for count in searched_counts(problem) if batch % count == 0],
+        "stages": sorted({ranks * held for ranks in range(1, devices + 1) for held in chunks}),
+        "chunks": range(1, 9),
+        "recompute": asked_words(problem, request),
+        **{name: map(str, asked_degrees(problem, Request(), option=name)) for name in ("tensor", "context", "expert")},
+        "zero": map(str, get_args(Zero)),
+    }
 
 
 def _wanted(problem: Problem, request: Request) -> Wanted:

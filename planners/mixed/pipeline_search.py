@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any, get_args
 
 import numpy as np
 
 from planners.large.like_blocks import like_blocks
 from planners.mixed.cluster_space import MOST_SAMPLES, Choices, ClusterSpace
 from planners.mixed.label_search import EXACT, Found, search
-from planners.search.candidates import asked_degrees, asked_words, asked_zeros
+from planners.search.candidates import asked_degrees, asked_words, asked_zeros, searched_counts
 from planners.search.evaluator import Evaluator, Request, Score, fitting
-from simulator import InfeasiblePlanError, Plan, Problem, group_degrees
+from simulator import InfeasiblePlanError, Plan, Problem, Zero, group_degrees
 
 MOST_WORK = 2.5e6
 """Stages that a search looks at, of each number of what replicas divide."""
@@ -72,6 +73,16 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     if not space.sizes:
         return f"no micro-batches of a batch of {problem.batch} are {request.microbatches} for whole replicas"
     return None
+
+
+def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
+    """What a search tries where a request leaves it open."""
+    return {
+        "microbatches": searched_counts(problem),
+        "recompute": asked_words(problem, request),
+        "tensor": map(str, group_degrees(problem)),
+        "zero": map(str, get_args(Zero)),
+    }
 
 
 def _choices(problem: Problem, request: Request) -> list[Choices]:

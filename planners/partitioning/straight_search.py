@@ -9,7 +9,7 @@ slower, are faster than the best replay so far: where all cuts are few, none tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, pairwise
 from math import comb, inf
@@ -27,6 +27,7 @@ from planners.search.quick_replay import (
     KINDS,
     PHASES,
     ROWS,
+    WHOLE_BACKWARDS,
     StraightSeconds,
     columns_of,
     order_of,
@@ -65,11 +66,9 @@ ROUND = 2**20
 MOST_REPLAYED_OPS = 2**18
 """Forwards and backwards of the replays of a round of moves at most."""
 
-BESIDE = 32
-"""Numbers of micro-batches beside the best one that are tried in the end."""
-
-WHOLE_BACKWARDS = ("gpipe", "1f1b", "eager-1f1b", "1f1b-so", "1f1b-sno")
-"""Schedules that end on each device with a backward that the devices before it wait for."""
+NEAR, FINALISTS = 1.02, 8
+"""Shapes whose cuts are moved by replays in the end: so many, of those whose best replay takes less than NEAR times the best of
+all before them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,53 +93,30 @@ def fastest_straight(
 
     cuts_of: the only cuts of so many stages; default: they are searched
     """
-    best: tuple[float, Plan | None, StraightShape | None] = inf, None, None
-
-    work = 0
-
-    def search(among: Iterable[StraightShape]) -> None:
-        nonlocal best, work
-        searches = [_Cuts(evaluate, shape, cuts_of) for shape in dict.fromkeys(among)]
-        for least, _, one in sorted((one.least_seconds(), number, one) for number, one in enumerate(searches)):
-            if least >= best[0] or (work > WORK and best[0] < inf):
+    searches = [_Cuts(evaluate, shape, cuts_of) for shape in dict.fromkeys(shapes) if _is_known(shape)]
+    best, work, found = inf, 0, dict[int, tuple[float, Plan]]()
+    for least, number, one in sorted((one.least_seconds(), number, one) for number, one in enumerate(searches)):
+        if least >= best or (work > WORK and best < inf):
+            break
+        work += one.work
+        for seconds, cuts in one.ranked(best):
+            if seconds >= found.get(number, (best * NEAR,))[0]:
                 break
-            work += one.work
-            for seconds, cuts in one.ranked(best[0]):
-                if seconds >= best[0]:
-                    break
-                plan = one.plan(planner, cuts)
-                score = evaluate(plan)
-                if score.fits and score.iteration_seconds < best[0]:
-                    best = score.iteration_seconds, plan, one.shape
-
-    known = [shape for shape in shapes if _is_known(shape)]
-    search(known)
-    if best[2] is not None:
-        search(_beside(evaluate.problem.batch, best[2], known))
-    if best[1] is None or best[2] is None or cuts_of is not None:
-        return best[1]
-    return _Cuts(evaluate, best[2], None).replayed_moves(best[1])
+            plan = one.plan(planner, cuts)
+            score = evaluate(plan)
+            if score.fits and score.iteration_seconds < found.get(number, (inf,))[0]:
+                found[number] = score.iteration_seconds, plan
+        best = min(best, found.get(number, (inf,))[0])
+    ends = sorted((seconds, number) for number, (seconds, _) in found.items())[: FINALISTS if cuts_of is None else 0]
+    moved = {number: searches[number].replayed_moves(found[number][1]) for _, number in ends}
+    plans = [moved.get(number, plan) for number, (_, plan) in sorted(found.items())]
+    return min(plans, key=lambda plan: evaluate(plan).iteration_seconds, default=None)
 
 
 def _is_known(shape: StraightShape) -> bool:
     """Whether a quick replay knows the schedule: one flush, one op at a time, no options but the stages a device."""
     family = schedule_families()[shape.schedule]
     return family.flush and not family.lanes and set(family.options) <= {"chunks", "microbatch_group_size"}
-
-
-def _beside(batch: int, shape: StraightShape, known: Sequence[StraightShape]) -> Iterator[StraightShape]:
-    """The shape with the numbers of micro-batches between those before and behind its own that are known of it.
-
-    Of numbers with which the largest micro-batch has as many samples the least, which has no fewer than it must.
-    """
-    counts = sorted({one.microbatches for one in known if replace(one, microbatches=shape.microbatches) == shape})
-    place = counts.index(shape.microbatches)
-    fewest, most = counts[max(0, place - 1)], counts[min(len(counts) - 1, place + 1)]
-    sizes = range(-(-batch // most), -(-batch // fewest) + 1)
-    step = max(1, len(sizes) // BESIDE)
-    for size in sizes[::step]:
-        if fewest < (count := -(-batch // size)) < most:
-            yield replace(shape, microbatches=count)
 
 
 class _Cuts:

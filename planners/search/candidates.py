@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import isqrt
 from typing import get_args
 
 from hardware_profiles import MOST_COUNT, OptionValue, whole_number
 from planners.search.evaluator import Evaluator, Request
+from planners.search.quick_replay import QuickReplays
 from simulator import (
     VERSION_METHODS,
     InfeasiblePlanError,
@@ -30,14 +32,14 @@ from simulator import (
 CHUNKS = 2
 """Stages a device of a plan for a looped or interleaved schedule, where the network has layers enough."""
 
-FEW_SAMPLES = 16
-"""Samples of a batch up to which every number of micro-batches is worth a replay."""
+FEW_SAMPLES = 64
+"""Samples of a batch up to which every number of micro-batches is worth a look."""
+
+ROUNDING = 1e-10
+"""Part of their seconds by which plans must differ for one to be faster."""
 
 MOST_OPS = 2**22
 """Forwards and backwards of a plan at most that a search tries: it replays many, and its last ones on SimPy."""
-
-RISES = 3
-"""Slower plans in a row after which still more micro-batches are not tried."""
 
 
 def devices_in_order(problem: Problem) -> tuple[int, ...]:
@@ -202,8 +204,7 @@ def least_microbatches(schedule: str | None, stages: int) -> int:
 
 
 def microbatch_counts(problem: Problem, request: Request, devices: int) -> tuple[int, ...]:
-    """Numbers of micro-batches worth a replay, rising: the requested one, else powers of two, and these times the devices; all of
-    a batch of few samples.
+    """Numbers of micro-batches worth a look, rising: the requested one, else `searched_counts` and powers of two times devices.
 
     A schedule made for at least as many micro-batches as stages (2BW) gets no fewer than `devices`.
     Raises ValueError if more micro-batches are requested than the batch has samples, InfeasiblePlanError if fewer than such a
@@ -223,31 +224,44 @@ def microbatch_counts(problem: Problem, request: Request, devices: int) -> tuple
             )
         check_size(devices, request.microbatches * (request.slices or 1), most=MOST_OPS)
         return (request.microbatches,)
-    powers = [2**power for power in range(batch.bit_length())]
-    counts = {*powers, *(power * devices for power in powers if power * devices <= batch), batch}
-    counts |= set(range(1, batch + 1)) if batch <= FEW_SAMPLES else set()
+    powers = {2**power for power in range(batch.bit_length())}
+    counts = {*searched_counts(problem), *(power * devices for power in powers if power * devices <= batch)}
     most = MOST_OPS // (2 * devices * (request.slices or 1))
     return tuple(sorted(count for count in counts if least <= count <= max(most, least)))
 
 
-def closest_to_fit(plans: Iterable[Plan], evaluate: Evaluator) -> Plan:
-    """The fastest plan that fits, else the one that misses least memory; the first of equals.
-
-    plans: at least one, by rising number of micro-batches. Iteration seconds fall while bubbles shrink and rise once the fixed
-    cost of a call outweighs that: after RISES plans that fit, each slower than the one before, the rest is not replayed. Without
-    a plan that fits, more micro-batches may still save memory: all are.
+def searched_counts(problem: Problem) -> tuple[int, ...]:
+    """Numbers of micro-batches that every search looks at, rising, but for those of MOST_OPS: all of a batch of FEW_SAMPLES; of a
+    larger one powers of two, and of each size of the largest micro-batch the fewest.
     """
+    batch = problem.batch
+    if batch <= FEW_SAMPLES:
+        return tuple(range(1, batch + 1))
+    root = isqrt(batch) + 1
+    fewest = {-(-batch // size) for size in range(1, root + 1)} | {
+        count for count in range(1, root + 1) if -(-batch // -(-batch // count)) == count
+    }
+    return tuple(sorted(fewest | {2**power for power in range(batch.bit_length())}))
+
+
+def one_a_device(problem: Problem) -> range:
+    """Numbers of stages of pipelines with one stage a device."""
+    return range(1, min(len(problem.cluster.devices), len(problem.workload)) + 1)
+
+
+def closest_to_fit(plans: Iterable[Plan], evaluate: Evaluator) -> Plan:
+    """The fastest plan that fits, else the one that misses least memory; the first of those that only ROUNDING tells apart.
+
+    plans: at least one. One whose quick replay, which is never slower, is no faster than the best that fits is not replayed.
+    """
+    quick = QuickReplays(evaluate.problem, evaluate.layer_costs)
     best: tuple[tuple[float, float], Plan] | None = None
-    last, rises = float("inf"), 0
     for plan in plans:
-        score = evaluate(plan)
-        if best is None or score.key < best[0]:
-            best = score.key, plan
-        if score.fits:
-            rises = rises + 1 if score.iteration_seconds > last else 0
-            last = score.iteration_seconds
-        if rises >= RISES:
-            break
+        if best is not None and best[0][0] == 0.0 and not quick.may_take_less(plan, best[0][1]):
+            continue
+        key = evaluate(plan).key
+        if best is None or key < (best[0][0], best[0][1] * (1.0 - ROUNDING)):
+            best = key, plan
     if best is None:
         raise ValueError("a choice needs at least one plan, got none")
     return best[1]

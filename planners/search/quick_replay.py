@@ -27,6 +27,7 @@ from simulator import (
     Problem,
     Recompute,
     Schedule,
+    ScheduleFamily,
     StageCollectives,
     build_schedule,
     kernel,
@@ -45,9 +46,11 @@ PHASES: dict[OpKind, Phase] = {
     OpKind.INPUT_GRADIENT: "input_gradient",
     OpKind.WEIGHT_GRADIENT: "weight_gradient",
 }
+WHOLE_BACKWARDS = ("gpipe", "1f1b", "eager-1f1b", "1f1b-so", "1f1b-sno")
+"""Schedules of forwards and full backwards that end on each device with a backward that the devices before it wait for."""
+
 ROWS = np.full(1 + max(map(int, KINDS)), -1)
 ROWS[list(map(int, KINDS))] = range(len(KINDS))
-
 """Row of each kind of op among KINDS, -1 for others."""
 
 KEPT = 64
@@ -107,18 +110,31 @@ class QuickReplays:
         self.problem, self.layers = problem, layers
         self._before: dict[tuple[int, int, Phase, Recompute], Floats] = {}
 
+    def may_take_less(self, plan: Plan, seconds: float) -> bool:
+        """Whether a replay of the plan may take less than so many seconds: by its busiest device, then by its quick replay."""
+        return self.busiest_device(plan) < seconds and self(plan) < seconds
+
+    def busiest_device(self, plan: Plan) -> float:
+        """Seconds for which forwards and full backwards keep the busiest device busy; 0 as of a call, and where weight gradients
+        are ops of their own.
+        """
+        if _family_of(plan) is None or plan.schedule not in WHOLE_BACKWARDS:
+            return 0.0
+        costs, (sizes, times) = (
+            PlanCosts(self.problem, plan, self.layers),
+            np.unique(plan.microbatches, return_counts=True),
+        )
+        busy = dict[int, float]()
+        for stage, held in enumerate(plan.stages):
+            samples = -(-sizes // len(held.replicas))
+            passes = sum(self._op_seconds(costs, kind, stage, samples) for kind in (OpKind.FORWARD, OpKind.BACKWARD))
+            busy[held.devices[0]] = busy.get(held.devices[0], 0.0) + float(np.dot(times, passes))
+        return max(busy.values()) * (1.0 - SLACK)
+
     def __call__(self, plan: Plan) -> float:
         """Seconds of an iteration, no more than a replay takes; 0 for a plan whose ops or devices this does not know."""
-        family = schedule_families().get(plan.schedule)
-        known = family is not None and family.flush and not family.lanes and family.placement != "bidirectional"
-        if (
-            not known
-            or family is None
-            or plan.order
-            or plan.forward_sizes
-            or plan.slices > 1
-            or plan.replication != "split"
-        ):
+        family = _family_of(plan)
+        if family is None:
             return 0.0
         chunks = {"chunks": plan.chunks} if "chunks" in family.options else {}
         order = order_of(plan.schedule, len(plan.stages), len(plan.microbatches), (*chunks.items(), *plan.options))
@@ -202,6 +218,19 @@ class QuickReplays:
             flow.bandwidth,
             max((uses[one] / channels[one].bandwidth for one in flow.route), default=0.0),
         )
+
+
+def _family_of(plan: Plan) -> ScheduleFamily | None:
+    """The family of a plan whose quick replay is known: flushed, one op at a time on a device, its results sent behind it, in one
+    direction.
+    """
+    family = schedule_families().get(plan.schedule)
+    if family is None or not family.flush or family.lanes or family.placement == "bidirectional":
+        return None
+    if "streaming" in family.communications:
+        return None  # a transfer begins with its op
+    other = plan.order or plan.forward_sizes or plan.slices > 1 or plan.replication != "split"
+    return None if other else family
 
 
 def _end(costs: PlanCosts, stage: int, held: StageCollectives, began: float, ended: float, free: float) -> float:

@@ -22,7 +22,7 @@ from planners.search.candidates import (
     stages_per_device,
     straight_plan,
 )
-from planners.search.evaluator import Evaluator, Request, best_plan, fitting
+from planners.search.evaluator import Evaluator, Request, fitting
 from planners.search.timed_orders import with_timed
 from simulator import LayerCosts, Plan, Problem, Stage, equal_microbatches
 
@@ -34,32 +34,23 @@ FEW = 36
 class DataParallel:
     """Every device holds the whole network and takes an equal part of the batch.
 
-    Without a requested schedule or count: the whole batch at once, or, where that does not fit, gradient accumulation: the fewest
-    micro-batches (a power of two) that do, each forward followed by its backward.
+    Micro-batches are searched: the whole batch at once, or gradient accumulation, each forward followed by its backward, where
+    that is what fits, or is faster.
     """
 
     request: Request = field(default_factory=Request)
     name: str = "data-parallel"
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
-        """The first count that fits, on the devices where that is fastest; InfeasiblePlanError if none does."""
+        """The fastest number of micro-batches, on the devices where that is fastest; InfeasiblePlanError if none fits."""
         choices = device_choices(problem, evaluate.layer_costs)
-        return best_plan(self.name, [self._first_that_fits(problem, evaluate, held) for held in choices], evaluate)
+        plans = [self._plan(problem, held, count) for held in choices for count in self._counts(problem, len(held))]
+        return fitting(self.name, closest_to_fit(plans, evaluate), evaluate)
 
-    def _first_that_fits(self, problem: Problem, evaluate: Evaluator, devices: Sequence[int]) -> Plan:
-        """The plan with the fewest micro-batches that fits, else the last one."""
-        most = max(1, problem.batch // len(devices))
-        counts = (
-            tuple(sorted({*(2**power for power in range(most.bit_length())), most}))
-            if self.request.microbatches is None
-            else microbatch_counts(problem, self.request, 1)
-        )
-        plan = self._plan(problem, devices, counts[0])
-        for count in counts:
-            plan = self._plan(problem, devices, count)
-            if evaluate(plan).fits:
-                break
-        return plan
+    def _counts(self, problem: Problem, replicas: int) -> Iterable[int]:
+        """Numbers of micro-batches, of each number of samples of a replica the fewest: more only take longer."""
+        counts = microbatch_counts(problem, self.request, 1)
+        return sorted({-(-problem.batch // (count * replicas)): count for count in reversed(counts)}.values())
 
     def _plan(self, problem: Problem, devices: Sequence[int], count: int) -> Plan:
         stage = Stage(tuple(range(len(problem.workload))), tuple(devices))

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import comb
+from typing import Any
 
 import numpy as np
 
 from planners.partitioning.stage_memory import ROUNDING
-from planners.search.candidates import CHUNKS, device_choices, least_microbatches, microbatch_counts, straight_plan
+from planners.search.candidates import (
+    CHUNKS,
+    device_choices,
+    least_microbatches,
+    microbatch_counts,
+    one_a_device,
+    straight_plan,
+)
 from planners.search.evaluator import Evaluator, Request, fitting
 from planners.search.timed_orders import OPTION, with_timed
 from simulator import LayerCosts, Plan, Problem, schedule_families
@@ -18,8 +26,31 @@ from simulator import LayerCosts, Plan, Problem, schedule_families
 SCHEDULES = ("gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "looped-bfs")
 """Synchronous families that are tried when none is requested."""
 
+FEW_SAMPLES = 16
+"""Samples of a batch up to which every number of micro-batches is tried."""
+
 CONFIGURATION_LIMIT = 5_000
 """More plans than this are too many to replay one by one (a few milliseconds each)."""
+
+
+def few_counts(problem: Problem) -> tuple[int, ...]:
+    """All numbers of micro-batches of a batch of FEW_SAMPLES; of a larger one powers of two, also times devices, and it all."""
+    batch = problem.batch
+    if batch <= FEW_SAMPLES:
+        return tuple(range(1, batch + 1))
+    powers, devices = [2**power for power in range(batch.bit_length())], range(1, len(problem.cluster.devices) + 1)
+    return tuple(sorted({*(power * count for power in powers for count in devices if power * count <= batch), batch}))
+
+
+def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
+    """What a search tries where a request leaves it open."""
+    chunks = (1, CHUNKS) if request.chunks is None else (request.chunks,)
+    return {
+        "schedule": SCHEDULES,
+        "microbatches": few_counts(problem),
+        "stages": sorted({ranks * held for ranks in one_a_device(problem) for held in chunks}),
+        "chunks": (1, CHUNKS),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +58,7 @@ class BruteForce:
     """The fastest straight pipeline that fits, proven on the reference engine with the problem's own options.
 
     Stages are contiguous ranges of the layers, on the first devices in the cluster's order, one device a stage or, for schedules
-    that go round the devices, CHUNKS stages a device. Micro-batches: the same counts that the other planners try.
+    that go round the devices, CHUNKS stages a device. Micro-batches: `few_counts`, or as many as are asked for.
 
     All plans are replayed with the search's engine first. On each device the order of the ops is fixed, so that waiting for a
     contended link only delays: also an engine without contention never gives more seconds than the reference. The plans go
@@ -114,13 +145,11 @@ class BruteForce:
                     yield straight_plan(self.name, problem, schedule, cuts, held, count)
 
     def _counts(self, problem: Problem, schedule: str, stages: int) -> tuple[int, ...]:
-        """Numbers of micro-batches that the other planners try on any number of devices, and that the schedule can run."""
-        free = Request(microbatches=self.request.microbatches)
-        counts = {
-            count
-            for devices in range(1, len(problem.cluster.devices) + 1)
-            for count in microbatch_counts(problem, free, devices)
-        }
+        """Numbers of micro-batches that the schedule can run, of those asked for or of `few_counts`."""
+        asked = self.request.microbatches
+        counts = (
+            few_counts(problem) if asked is None else microbatch_counts(problem, Request(microbatches=asked), stages)
+        )
         return tuple(sorted(count for count in counts if count >= least_microbatches(schedule, stages)))
 
     def _shapes(self, problem: Problem) -> Iterator[tuple[str, tuple[int, ...], int]]:

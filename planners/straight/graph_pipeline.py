@@ -49,10 +49,10 @@ SET_LIMIT = 4_000
 
 @dataclass(frozen=True, slots=True)
 class GraphPipeline:
-    """The placement with the least largest load, for the number of micro-batches that is fastest in its replay.
+    """The placement with the least largest load, for the rule of load and number of micro-batches that are fastest in a replay.
 
-    Options: `load`, whether transfers add to a device's load or overlap with it; `host`, the kind of device in whose memory
-    the tensors are, which pays for no transfer.
+    Options: `load`, whether transfers add to a device's load or overlap with it, default whichever is faster; `host`, the kind of
+    device in whose memory the tensors are, which pays for no transfer.
     """
 
     request: Request = field(default_factory=Request)
@@ -60,16 +60,18 @@ class GraphPipeline:
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The fastest plan that fits; InfeasiblePlanError if none does, ValueError for options that are not known."""
-        rule = self.request.options.get("load", "max" if problem.communication == "overlapped" else "sum")
-        if rule not in LOAD_RULES:
+        rule = self.request.options.get("load")
+        if rule not in (None, *LOAD_RULES):
             raise ValueError(f"load must be one of {', '.join(LOAD_RULES)}, got {rule!r}")
         host = self.request.options.get("host")
         names = sorted({device.name for device in problem.cluster.devices})
         if host is not None and host not in names:
             raise ValueError(f"host must be a kind of device of the cluster, got {host!r}; choices: {', '.join(names)}")
-        rules = _LoadRules(rule, host, *_links(problem)[0])
+        link = _links(problem)[0]
+        several = [_LoadRules(one, host, *link) for one in (LOAD_RULES if rule is None else (rule,))]
         counts = microbatch_counts(problem, self.request, len(problem.cluster.devices))
-        plans = [plan for count in counts if (plan := self._plan(problem, evaluate, count, rules)) is not None]
+        found = (self._plan(problem, evaluate, count, rules) for count in counts for rules in several)
+        plans = [plan for plan in found if plan is not None]
         if not plans:
             most = max(device.memory_bytes for device in problem.cluster.devices)
             raise InfeasiblePlanError(

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from heapq import heappop, heappush, merge
 from itertools import chain, pairwise, repeat
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,14 @@ from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.in_flight import most_held
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
 from planners.partitioning.tight_memory import fitting_cuts
-from planners.search.candidates import asked_degrees, device_choices, device_groups, straight_shape
+from planners.search.candidates import (
+    FEW_SAMPLES,
+    asked_degrees,
+    device_choices,
+    device_groups,
+    one_a_device,
+    straight_shape,
+)
 from planners.search.evaluator import Evaluator, Request, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
 from planners.search.quick_replay import QuickReplays
@@ -184,6 +191,26 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     return straight_shape(problem, request)
 
 
+def grid_counts(problem: Problem) -> tuple[int, ...]:
+    """Numbers of micro-batches, rising: all of a batch of FEW_SAMPLES, else those with 1, 2, 3, 4, 6, 8, 12, ... samples."""
+    batch = problem.batch
+    if batch <= FEW_SAMPLES:
+        return tuple(range(1, batch + 1))
+    sizes = {base << power for base in (1, 3) for power in range(batch.bit_length())}
+    return tuple(sorted({1, *(-(-batch // size) for size in sizes if size <= batch)}))
+
+
+def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
+    """What a search tries where a request leaves it open."""
+    chunks = (1, *CHUNKS) if request.chunks is None else (request.chunks,)
+    return {
+        "schedule": SCHEDULES,
+        "microbatches": grid_counts(problem),
+        "stages": sorted({ranks * held for ranks in one_a_device(problem) for held in chunks}),
+        "chunks": (1, *CHUNKS),
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class _Ranks:
     """What the ranks of some pipelines have: memory together, and each a device like its slowest."""
@@ -273,11 +300,9 @@ class _Grid:
                     for ranks in range(1, min(len(devices), layers // chunks) + 1):
                         if self.request.stages not in (None, ranks * chunks):
                             continue
-                        for groups in self._placements(devices, ranks):
-                            if self.division.replicas not in (None, len(groups[0])):
-                                continue
-                            for count in self._counts(len(groups[0])):
-                                yield Point(schedule, groups, chunks, count)
+                        for groups, counts in self._placements(devices, ranks):
+                            if self.division.replicas in (None, len(groups[0])):
+                                yield from (Point(schedule, groups, chunks, count) for count in counts)
 
     def _families(self) -> tuple[str, ...]:
         if self.request.schedule is not None:
@@ -292,29 +317,34 @@ class _Grid:
             return (wanted,)
         return CHUNKS if self.request.schedule is None else (1, *CHUNKS)
 
-    def _placements(self, devices: Sequence[int], ranks: int) -> list[Groups]:
-        """Replicas beside each other (all-reduces stay inside servers), or ranks beside each other (pipelines do)."""
-        most = min(len(devices) // ranks, self.problem.batch // (self.request.microbatches or 1))
-        found = []
-        for replicas in {max(1, most), 1 << max(0, most.bit_length() - 1)}:
-            used = tuple(devices[: ranks * replicas])
-            found.append(tuple(used[rank * replicas : (rank + 1) * replicas] for rank in range(ranks)))
-            found.append(tuple(used[rank::ranks] for rank in range(ranks)))
-        return list(dict.fromkeys(found))
+    def _placements(self, devices: Sequence[int], ranks: int) -> Iterator[tuple[Groups, list[int]]]:
+        """Replicas beside each other (all-reduces stay inside servers), or ranks beside each other (pipelines do), with their
+        numbers of micro-batches.
 
-    def _counts(self, replicas: int) -> list[int]:
-        """Numbers of micro-batches: the requested one, else those with 1, 2, 3, 4, 6, 8, 12, ... samples a replica, or all."""
-        if self.request.microbatches is not None:
-            return [self.request.microbatches]
-        share = self.problem.batch // replicas
-        sizes = {base << power for base in (1, 3) for power in range(share.bit_length())}
-        return sorted({1, *(-(-self.problem.batch // (replicas * size)) for size in sizes if size <= share)})
+        Replicas: as many as devices permit and as have samples of every micro-batch, and the largest power of two of these.
+        """
+        counts_of = dict[int, set[int]]()
+        for count in self._counts:
+            most = max(1, min(len(devices) // ranks, self.problem.batch // count))
+            for replicas in (most, 1 << (most.bit_length() - 1)):
+                counts_of.setdefault(replicas, set()).add(count)
+        for replicas, counts in sorted(counts_of.items(), reverse=True):
+            used = tuple(devices[: ranks * replicas])
+            beside = tuple(used[rank * replicas : (rank + 1) * replicas] for rank in range(ranks))
+            for groups in dict.fromkeys((beside, tuple(used[rank::ranks] for rank in range(ranks)))):
+                yield groups, sorted(counts)
+
+    @cached_property
+    def _counts(self) -> tuple[int, ...]:
+        """Numbers of micro-batches: the requested one, else those of `grid_counts`."""
+        asked = self.request.microbatches
+        return grid_counts(self.problem) if asked is None else (asked,)
 
     def beside(self, point: Point, best: float) -> list[Plan]:
         """Plans of a point with sizes of micro-batches between those of `_counts`, where quick replays are faster than `best`."""
-        if self.request.microbatches is not None:
+        counts, share = self._counts, point.replicas
+        if len(counts) == 1 or self.problem.batch <= FEW_SAMPLES:
             return []
-        counts, share = self._counts(point.replicas), point.replicas
         place = counts.index(point.microbatches)
         ends = counts[max(0, place - 1)], counts[min(len(counts) - 1, place + 1)]
         largest = -(-self.problem.batch // (ends[0] * share)), -(-self.problem.batch // (ends[1] * share))
@@ -365,19 +395,26 @@ class _Grid:
         return bool(need <= (1.0 + UNLIKE_LAYERS) * self._memory_bytes(point.groups[0]))
 
     def _at_best(self, point: Point) -> float:
-        """Seconds if the network could be divided at will, and were cut where it sends least."""
+        """Seconds if the network could be divided at will, and were cut where it sends least.
+
+        Of micro-batches that are unlike, the smallest fill and drain the pipeline, and each takes its share of the largest one's
+        seconds, at least.
+        """
         key = slowest, samples = self._ranks(point.groups).slowest, self._samples(point)
         if key not in self._rates:
             rate = {device: 1.0 / max(self._whole_seconds(device, samples), 1e-300) for device in set(slowest)}
             # One by one, so that points that take equally long stay equal to the bit.
             self._rates[key] = sum(rate[device] for device in slowest)
         hops = self._hops(point.groups, point.chunks)
-        ranks, size = len(point.groups), self._least_crossing * samples
-        computing = (point.microbatches + (ranks - 1) / point.chunks) / self._rates[key]
+        smallest = self.problem.batch // (point.microbatches * point.replicas)
+        ranks, size = len(point.groups), self._least_crossing * smallest
+        rounds = point.microbatches if smallest == samples else self.problem.batch / (point.replicas * samples)
+        computing = (rounds + (ranks - 1) * (smallest / samples) / point.chunks) / self._rates[key]
         # A device that has several stages runs others while a micro-batch is on its way from lap to lap.
         waits = (hops.latency + size * hops.there_and_back) * ((ranks - 1) / max(1, point.stages - 1))
         exposed = self._least_reduction(point.groups) - self._backward_at_most(slowest, samples)
-        return max(computing + waits, point.microbatches * size * hops.busiest) + max(0.0, exposed)
+        busiest = self._least_crossing * self.problem.batch / point.replicas * hops.busiest
+        return max(computing + waits, busiest) + max(0.0, exposed)
 
     def _least_reduction(self, groups: Groups) -> float:
         """Seconds in which the replicas of any rank reduce an equal share of the gradients: one has no less."""

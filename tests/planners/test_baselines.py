@@ -220,23 +220,13 @@ def test_greedy_weighs_schedules_by_seconds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "counts"), [(2, [1]), (3, [1]), (13, [1, 2, 4]), (20, [1, 2, 4, 6]), (24, [1, 2, 4, 8])]
+    ("batch", "counts"), [(2, [1]), (3, [1]), (13, [1, 2, 3, 5]), (20, [1, 2, 3, 4, 7]), (24, [1, 2, 3, 4, 8])]
 )
 def test_data_parallel_accumulates_up_to_a_sample_a_device(
     batch: int, counts: list[int], small_problems: dict[str, Problem]
 ) -> None:
-    """On three devices of which none ever fits: powers of two, and the most micro-batches of a sample each."""
-    problem, asked = replace(small_problems["two-devices"], batch=batch), list[int]()
-
-    class Full(Evaluator):
-        def __call__(self, plan: Plan) -> Score:
-            asked.append(len(plan.microbatches))
-            return Score(1.0, 2.0, 1.0, 0)
-
-    last = DataParallel()._first_that_fits(problem, Full(problem), (0, 1, 2))
-    assert asked == counts
-    assert len(last.microbatches) == counts[-1]
-    assert last.schedule == ("gpipe" if counts == [1] else "1f1b")
+    """On three devices: of each number of samples that a device may have of a micro-batch, the fewest micro-batches."""
+    assert list(DataParallel()._counts(replace(small_problems["two-devices"], batch=batch), 3)) == counts
 
 
 @pytest.mark.parametrize("devices", [(0, 1, 2), (0, 1, 0, 1)])

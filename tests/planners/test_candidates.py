@@ -1,8 +1,7 @@
-"""Candidates: devices of stages, choices of devices, and when more micro-batches are not tried any more."""
+"""Candidates: devices of stages, choices of devices, numbers of micro-batches, and the choice among plans."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +14,7 @@ from planners.search.candidates import (
     device_choices,
     least_microbatches,
     microbatch_counts,
+    searched_counts,
     stage_devices,
     stages_per_device,
     straight_plan,
@@ -83,38 +83,40 @@ def test_choices_of_devices_are_the_fastest_kinds_and_each_kind() -> None:
     assert device_choices(alike, LayerCosts(alike)) == ((0, 1, 2, 3),)
 
 
-def _looked_at(seconds: list[float], fits: list[bool] | None = None) -> tuple[int, float]:
-    """How many plans `closest_to_fit` looks at where they take these seconds, and the seconds of its choice."""
-    problem, seen = _problem(batch=len(seconds)), list[int]()
-    plans = [Plan("test", "gpipe", (), (1,) * (number + 1)) for number in range(len(seconds))]
+def _chosen(seconds: list[float], fits: list[bool] | None = None) -> float:
+    """The seconds of the choice of `closest_to_fit` among plans that take so many."""
+    problem = _problem(batch=len(seconds))
+    plans = [Plan("test", "none", (), (1,) * (number + 1)) for number in range(len(seconds))]
 
     class Fixed(Evaluator):
         def __call__(self, plan: Plan) -> Score:
             number = len(plan.microbatches) - 1
             return Score(seconds[number], 1.0 if fits is None or fits[number] else 3.0 - number / 100, 2.0, 0)
 
-    def taken() -> Iterator[Plan]:
-        for number, plan in enumerate(plans):
-            seen.append(number)
-            yield plan
-
-    chosen = closest_to_fit(taken(), Fixed(problem))
-    return len(seen), seconds[len(chosen.microbatches) - 1]
+    return seconds[len(closest_to_fit(plans, Fixed(problem)).microbatches) - 1]
 
 
-def test_three_rises_in_a_row_end_the_trial() -> None:
-    """A rise is against the plan before, equal seconds are none, and a fall starts the count again."""
-    assert _looked_at([5, 4, 5, 6, 7, 1]) == (5, 4)
-    assert _looked_at([5, 6, 7, 6.5, 7, 8, 1]) == (7, 1)
-    assert _looked_at([5, 5, 5, 5, 5, 1]) == (6, 1)
-    assert _looked_at([5, 6, 7, 8, 1], [False] * 5) == (5, 1)  # more micro-batches may still save memory
-    assert _looked_at([5, 6, 7, 8, 1], [True, False, True, True, False]) == (5, 5)
+def test_rises_do_not_end_a_choice() -> None:
+    """Seconds rise and fall with the micro-batches: the fastest that fits is chosen, wherever it stands."""
+    assert _chosen([5, 4, 5, 6, 7, 1]) == 1
+    assert _chosen([5, 6, 7, 8, 1], [False] * 5) == 1
+    assert _chosen([5, 6, 7, 8, 1], [True, False, True, True, False]) == 5
+
+
+def test_what_cannot_be_faster_is_not_replayed() -> None:
+    """A plan whose quick replay, or whose fullest device, takes longer than the best replay so far has no replay."""
+    problem = _problem(batch=16)
+    plans = [straight_plan("test", problem, "1f1b", (3,), (0, 1), count) for count in range(1, 17)]
+    evaluate = Evaluator(problem)
+    best = closest_to_fit(plans, evaluate)
+    assert evaluate.evaluations < len(plans)
+    assert evaluate(best).key == min(evaluate(plan).key for plan in plans)
 
 
 def test_of_equally_fast_plans_the_first_is_chosen() -> None:
     """With fewer micro-batches, whether they fit or not."""
     problem = _problem()
-    plans = [Plan("test", "gpipe", (), (1,) * count) for count in (1, 2, 3)]
+    plans = [Plan("test", "none", (), (1,) * count) for count in (1, 2, 3)]
     for full in (False, True):
 
         class Equal(Evaluator):
@@ -125,11 +127,16 @@ def test_of_equally_fast_plans_the_first_is_chosen() -> None:
 
 
 def test_numbers_of_microbatches() -> None:
-    """Powers of two, and these times the devices, up to the batch, all of few samples; no fewer than weight versions need."""
+    """All of few samples; of more powers of two, these times the devices, and the fewest for each size; no fewer than weight
+    versions need.
+    """
     problem = _problem(batch=13)
     assert microbatch_counts(problem, Request(), 3) == tuple(range(1, 14))
     assert microbatch_counts(problem, Request(schedule="2bw"), 3) == tuple(range(3, 14))
-    assert microbatch_counts(_problem(batch=17), Request(), 3) == (1, 2, 3, 4, 6, 8, 12, 16, 17)
+    large = _problem(batch=70)
+    fewest = {-(-70 // size) for size in range(1, 71)}
+    assert searched_counts(large) == tuple(sorted(fewest | {1, 2, 4, 8, 16, 32, 64}))
+    assert microbatch_counts(large, Request(), 3) == tuple(sorted({*searched_counts(large), 3, 6, 12, 24, 48}))
     assert microbatch_counts(problem, Request(microbatches=5), 3) == (5,)
     assert (least_microbatches("2bw", 4), least_microbatches("gpipe", 4), least_microbatches(None, 4)) == (4, 1, 1)
     with pytest.raises(InfeasiblePlanError, match="needs at least 3 micro-batches, one a stage, got 2"):

@@ -158,12 +158,13 @@ def test_many_equal_stages_are_counted() -> None:
     assert Plan("test", "1f1b", (*stages[:8], Stage((8,), (16,))), (1,)).notation == "2-2-2-2-2-2-2-2-1"
 
 
-def test_a_replica_takes_from_one_sample_to_its_whole_share() -> None:
-    """Two replicas of a batch of 12: parts of 1, 2, 3, 4 and 6 samples, which are 6, 3, 2, 2 and 1 micro-batches; of 10 all 5."""
+def test_numbers_of_microbatches_of_the_grid() -> None:
+    """All of few samples; of a large batch those with 1, 2, 3, 4, 6, 8, ... samples of a micro-batch; the one asked for."""
     problem = replace(_heavy(), batch=12)
-    assert _Grid(problem, Evaluator(problem), Request(), "grid")._counts(2) == [1, 2, 3, 6]
-    assert _Grid(replace(problem, batch=10), Evaluator(problem), Request(), "grid")._counts(2) == [1, 2, 3, 5]
-    assert _Grid(problem, Evaluator(problem), Request(microbatches=5), "grid")._counts(2) == [5]
+    assert _Grid(problem, Evaluator(problem), Request(), "grid")._counts == tuple(range(1, 13))
+    large = replace(problem, batch=72)
+    assert _Grid(large, Evaluator(large), Request(), "grid")._counts == (1, 2, 3, 5, 6, 9, 12, 18, 24, 36, 72)
+    assert _Grid(problem, Evaluator(problem), Request(microbatches=5), "grid")._counts == (5,)
 
 
 def test_transfers_that_share_a_channel_take_turns() -> None:
@@ -270,10 +271,10 @@ def test_points_have_the_schedules_and_the_stages_a_device_that_are_asked_for(
 @pytest.mark.parametrize(
     ("batch", "microbatches", "ranks", "replicas"),
     [
-        (8, None, 1, {7, 4}),
-        (8, None, 2, {3, 2}),
+        (8, None, 1, {7, 4, 2, 1}),
+        (8, None, 2, {3, 2, 1}),
         (8, None, 7, {1}),
-        (5, None, 1, {5, 4}),
+        (5, None, 1, {5, 4, 2, 1}),
         (1, None, 2, {1}),
         (8, 4, 1, {2}),
         (8, 8, 2, {1}),
@@ -286,7 +287,7 @@ def test_replicas_are_as_many_as_devices_and_samples_permit(
     """On seven devices: the most with a sample of each micro-batch for every replica, and the power of two below."""
     problem = Problem(uniform_chain(8), _switched((_gpu(),) * 7), batch)
     search = _Grid(problem, Evaluator(problem), Request(microbatches=microbatches), "grid")
-    found = search._placements(range(7), ranks)
+    found = [groups for groups, _ in search._placements(range(7), ranks)]
     assert {len(groups[0]) for groups in found} == replicas
     for count in replicas:
         beside = tuple(tuple(range(rank * count, rank * count + count)) for rank in range(ranks))

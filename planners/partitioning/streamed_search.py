@@ -1,0 +1,155 @@
+"""Streamed search: the fastest pipeline with one board a stage, where layers of a stage stream.
+
+A board divides itself over the layers of its stage, so that a stage is no sum of layers: each range of layers has seconds of its
+own. All partitions of a shape (a schedule, a board of each stage, a number of micro-batches) are ranked by an estimate, or, where
+they are too many, those of the partition search and what moves of one cut make of it. The best by the estimate are replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
+from math import comb, inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planners.partitioning.fastest_cuts import fastest_cuts
+from planners.partitioning.partition_costs import PartitionCosts, straight_costs
+from planners.partitioning.straight_search import StraightShape
+from planners.search.candidates import straight_plan
+from planners.search.evaluator import Evaluator
+from simulator import Plan
+
+Cuts = NDArray[np.int64]
+"""Layers before each boundary, int64 [partitions, stages - 1]."""
+
+MOST_PARTITIONS = 20_000
+"""Partitions of a number of stages that are all ranked."""
+
+MOST_SIZES = 16
+"""Sizes of micro-batches whose ranges of layers get seconds, those of the most promising shapes first."""
+
+REPLAYED = 8
+"""Partitions of a shape that are replayed at most."""
+
+NEAR = 1.25
+"""Shapes are replayed whose estimate is below this many times the best replay: forwards and backwards side by side are faster."""
+
+ROUNDS = 12
+"""Rounds of moves of one cut at most."""
+
+
+class StreamedSearch:
+    """Estimates and replays of one problem."""
+
+    def __init__(self, evaluate: Evaluator) -> None:
+        self.evaluate, self.problem, self.costs = evaluate, evaluate.problem, evaluate.layer_costs
+        self.layers = len(self.problem.workload)
+        elements = np.concatenate([[0.0], np.cumsum(self.costs.parameters)])
+        whole = [self.costs.update_seconds(device, elements[-1]) for device in range(len(self.problem.cluster.devices))]
+        self._updates = np.outer(whole, elements / max(elements[-1], 1.0))
+        self._tables: dict[tuple[tuple[int, ...], int], PartitionCosts] = {}
+
+    def fastest(self, planner: str, shapes: Iterable[StraightShape]) -> list[Plan]:
+        """Of each schedule the fastest plan that is found, whether it fits or not."""
+        ranked = [(least, number, shape, cuts) for number, (least, shape, cuts) in enumerate(self._estimated(shapes))]
+        best: dict[str, tuple[tuple[float, float], Plan]] = {}
+        for least, _, shape, cuts in sorted(ranked, key=lambda one: one[:2]):
+            known = best.get(shape.schedule)
+            if known is not None and known[0] < (0.0, least / NEAR):
+                continue
+            for one in cuts.tolist():
+                plan = straight_plan(planner, self.problem, shape.schedule, one, shape.devices, shape.microbatches)
+                key = self.evaluate(plan).key
+                if known is None or key < known[0]:
+                    best[shape.schedule] = known = key, plan
+        return [plan for _, plan in best.values()]
+
+    def _estimated(self, shapes: Iterable[StraightShape]) -> Iterator[tuple[float, StraightShape, Cuts]]:
+        """Estimates of shapes with the cuts that are best by them."""
+        found: dict[tuple[tuple[int, ...], int], tuple[float, Cuts]] = {}
+        every = list(shapes)
+        sizes = sorted(sorted({-(-self.problem.batch // one.microbatches) for one in every}), key=self._whole_seconds)
+        for shape in every:
+            if -(-self.problem.batch // shape.microbatches) not in sizes[:MOST_SIZES]:
+                continue
+            key = shape.devices, shape.microbatches
+            if key not in found:
+                found[key] = self._best_cuts(*key)
+            least, cuts = found[key]
+            if len(cuts):
+                yield least, shape, cuts
+
+    def _whole_seconds(self, samples: int) -> float:
+        """Seconds of the batch in micro-batches of so many samples, if every board ran the same share of the network, and of the
+        first one's way through all of them.
+        """
+        boards, batch = len(self.problem.cluster.devices), self.problem.batch
+        held = np.arange(self.layers)
+        passes = (self.costs.stage_seconds(0, held, samples, phase) for phase in ("forward", "backward"))
+        return sum(passes) / boards * (-(-batch // samples) + boards - 1)
+
+    def _best_cuts(self, devices: tuple[int, ...], count: int) -> tuple[float, Cuts]:
+        """The least estimate, and cuts by rising estimates; none where memory permits none."""
+        stages = len(devices)
+        if comb(self.layers - 1, stages - 1) <= MOST_PARTITIONS:
+            chosen = list(combinations(range(1, self.layers), stages - 1))
+            every = np.array(chosen, dtype=np.int64).reshape(len(chosen), stages - 1)
+        else:
+            every = self._moved(devices, count)
+        seconds = self.estimates(devices, count, every) if len(every) else np.zeros(0)
+        first = np.argsort(seconds, kind="stable")[:REPLAYED]
+        return (float(seconds[first[0]]) if len(first) else inf), every[first[seconds[first] < inf]]
+
+    def _moved(self, devices: tuple[int, ...], count: int) -> Cuts:
+        """The partition search's cuts after moves of one cut anywhere between its neighbours, and the last moves."""
+        samples = -(-self.problem.batch // count)
+        together = straight_costs(self.costs, devices, samples, alternating=True, in_flight=[samples] * len(devices))
+        found = fastest_cuts(together, count)
+        cuts = np.array([one for _, one in found[:1]], dtype=np.int64).reshape(-1, len(devices) - 1)
+        for _ in range(ROUNDS if len(cuts) else 0):
+            tried = np.array([[*cuts[0]], *_one_moved(cuts[0].tolist(), self.layers)], dtype=np.int64)
+            order = np.argsort(self.estimates(devices, count, tried), kind="stable")
+            cuts = tried[order]
+            if order[0] == 0:
+                break
+        return cuts
+
+    def estimates(self, devices: tuple[int, ...], count: int, cuts: Cuts) -> NDArray[np.float64]:
+        """Seconds of partitions, float64 [partitions]; inf for those that cannot fit.
+
+        One micro-batch's way through all stages and back, rounds of the slowest stage behind it, and updates: a stage's begins
+        when the backwards before it are still to come.
+        """
+        stages, samples = len(devices), -(-self.problem.batch // count)
+        costs = self._costs(devices, samples)
+        ends = np.hstack([np.zeros((len(cuts), 1), np.int64), cuts, np.full((len(cuts), 1), self.layers)]).T
+        kinds, places = np.array(costs.kind)[:, None], np.arange(stages)[:, None]
+        forward, back = (costs.stage_seconds[one, kinds, ends[:-1], ends[1:]] for one in (0, 1))
+        waits = costs.latency_seconds[places[:-1], ends[1:-1]].sum(axis=0)
+        links = costs.link_seconds[:, places[:-1], ends[1:-1]].max(axis=(0, 1), initial=0.0)
+        held = np.array(devices)[:, None]
+        with np.errstate(invalid="ignore"):  # of what must not be
+            rounds = (self.problem.batch / samples - 1.0) * np.maximum((forward + back).max(axis=0), links)
+            updates = self._updates[held, ends[1:]] - self._updates[held, ends[:-1]]
+            through = forward.sum(axis=0) + back.sum(axis=0) + waits + rounds
+            seconds = (through - (np.cumsum(back, axis=0) - back) + updates).max(axis=0)
+        assert costs.furthest is not None  # it was asked for
+        too_far = (ends[1:] > costs.furthest[places, ends[:-1]]).any(axis=0)
+        return np.where(too_far | np.isnan(seconds), inf, seconds)
+
+    def _costs(self, devices: tuple[int, ...], samples: int) -> PartitionCosts:
+        if (devices, samples) not in self._tables:
+            held = [samples] * len(devices)
+            self._tables[devices, samples] = straight_costs(self.costs, devices, samples, in_flight=held)
+        return self._tables[devices, samples]
+
+
+def _one_moved(cuts: Sequence[int], layers: int) -> Iterator[list[int]]:
+    """Cuts of which one is anywhere else between its neighbours."""
+    bounds = [0, *cuts, layers]
+    for place in range(1, len(bounds) - 1):
+        for to in range(bounds[place - 1] + 1, bounds[place + 1]):
+            if to != bounds[place]:
+                yield [*bounds[1:place], to, *bounds[place + 1 : -1]]
