@@ -270,6 +270,8 @@ STRAIGHT = {"schedule": _these("gpipe", "1f1b"), "stages": _one_a_device, "micro
 """What searches of straight pipelines choose."""
 
 UNEQUAL_OPTIONS = {"candidates": "sizes that unequal micro-batches may have: all or powers-of-two"}
+UNEQUAL_SEARCHES: dict[str, Values] = {"candidates": _candidates, "stages": _one_a_device}
+
 
 _UNEQUAL = {
     "exact-unequal": "UMPIPE's unequal micro-batch sizes: a proven optimum for the balanced partition",
@@ -288,7 +290,7 @@ def _unequal(name: str, summary: str) -> PlannerEntry:
         _not_for_unequal,
         ("stages",),
         UNEQUAL_OPTIONS,
-        {"candidates": _candidates},
+        UNEQUAL_SEARCHES,
         by_default=False,
     )
 
@@ -396,7 +398,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         _not_for_equal,
         ("stages",),
         UNEQUAL_OPTIONS,
-        {"candidates": _candidates, "stages": _one_a_device},
+        UNEQUAL_SEARCHES,
         by_default=False,
     ),
     "unequal-nested": PlannerEntry(
@@ -405,7 +407,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         _not_for_unequal,
         ("stages",),
         UNEQUAL_OPTIONS,
-        {"candidates": _candidates},
+        UNEQUAL_SEARCHES,
         by_default=False,
     ),
 }

@@ -49,8 +49,7 @@ def _check(name: str, seed: int, among: tuple[tuple[str, ...], tuple[str, ...]],
 @pytest.mark.parametrize("name", PLANNERS)
 def test_no_part_of_a_search_answers_better(name: str) -> None:
     """What an entry says that its planner searches, on small random problems."""
-    for seed in range(2):
-        _check(name, seed, SMALL, 8)
+    _check(name, 0, SMALL, 6)
 
 
 @pytest.mark.slow
