@@ -1,0 +1,58 @@
+"""Options of the command line: as many values as their words say."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from experiments.terminal.argument_types import Option, add_options
+
+OPTIONS: dict[str, Option] = {
+    "--flag": "a flag",
+    "--text T": "a text",
+    "--count N": ("a number", int, 3),
+    "--pair A B": ("two numbers", int),
+    "--several N …": ("any number of numbers", int),
+    "--maybe [WORD=so]": "a word or not",
+    "--again N": ("repeated", int, []),
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        ("", "flag", False),
+        ("--flag", "flag", True),
+        ("--text x", "text", "x"),
+        ("", "count", 3),
+        ("--count 4", "count", 4),
+        ("--pair 1 2", "pair", [1, 2]),
+        ("--several 1 2 3", "several", [1, 2, 3]),
+        ("", "maybe", None),
+        ("--maybe", "maybe", "so"),
+        ("--maybe no", "maybe", "no"),
+        ("", "again", []),
+        ("--again 1 --again 2", "again", [1, 2]),
+    ],
+)
+def test_options_take_as_many_values_as_they_name(words: str, name: str, value: object) -> None:
+    """A flag none, one of several names as many, one that may stand alone one or none."""
+    parser = argparse.ArgumentParser()
+    add_options(parser, OPTIONS)
+    assert getattr(parser.parse_args(words.split()), name) == value
+
+
+@pytest.mark.parametrize(
+    "words", ["--flag 1", "--count", "--pair 1", "--pair 1 2 3", "--several", "--count x", "--again"]
+)
+def test_other_numbers_of_values_are_refused(words: str) -> None:
+    """And what is needed must be there."""
+    parser = argparse.ArgumentParser()
+    add_options(parser, OPTIONS)
+    with pytest.raises(SystemExit):
+        parser.parse_args(words.split())
+    add_options(parser, {"--needed N": ("a number", int, ...)})
+    with pytest.raises(SystemExit):
+        parser.parse_args([])
+    assert parser.parse_args(["--needed", "1"]).needed == 1
