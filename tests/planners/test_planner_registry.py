@@ -151,6 +151,18 @@ def test_what_may_be_a_planner(problem: Problem) -> None:
         as_entry(3)
 
 
+def test_options_of_the_schedule_are_not_the_planners() -> None:
+    """Of those that a request has, a planner is called with its own, as what it takes."""
+
+    def deep(problem: Problem, evaluate: Evaluator, rng: np.random.Generator, depth: int = 1) -> Plan:
+        raise NotImplementedError
+
+    request = Request(schedule="interleaved-1f1b", options={"depth": "3", "microbatch_group_size": "2"})
+    made: Any = as_entry(deep).build(request)
+    assert (made.func, made.keywords) == (deep, {"depth": 3})
+    assert as_entry(deep).build(Request()) is deep
+
+
 def test_planners_that_are_objects_have_names() -> None:
     """Of the function or class, wherever it is wrapped; of an object that has none its class's."""
     entry = PLANNERS["uniform"]

@@ -50,3 +50,25 @@ def test_forwards_before_the_first_input_gradient(limit: float, second: str) -> 
     alternate(instance, next(alternations(np.zeros(2))), trace)
     text = to_text(schedule_of(instance, trace.order, problem, "alternation"))
     assert text.splitlines()[0].startswith(second)
+
+
+@pytest.mark.parametrize("filled", [True, False])
+def test_a_gap_takes_a_longer_weight_gradient_where_it_is_told_to(filled: bool) -> None:
+    """Three stages of ops of 1 s, weight gradients of 2 s: the second waits 1 s between input gradients, and the first longer."""
+    problem = ScheduleProblem(
+        chains=chains_of("straight", 3, 3),
+        microbatches=3,
+        forward=1,
+        input_gradient=1,
+        weight_gradient=2,
+        transfer=1,
+        freed_at_input_gradient=0.5,
+        freed_at_weight_gradient=0.5,
+        limit=3,
+    )
+    instance = instance_of(problem)
+    trace = trace_of(instance)
+    way = next(one for one in alternations(np.zeros(3)) if one.filled == filled)
+    assert alternate(instance, way, trace) == 18.0
+    lines = to_text(schedule_of(instance, trace.order, problem, "alternation")).splitlines()
+    assert lines[1] == ("1F0 1F1 1F2 1I0 1W0 1I1 1I2 1W1 1W2" if filled else "1F0 1F1 1F2 1I0 1I1 1I2 1W0 1W1 1W2")
