@@ -62,6 +62,7 @@ from .options import (
 from .plugins import (
     PluginError as PluginError,
     answering_for as answering_for,
+    aside as aside,
     complaint_of as complaint_of,
     passed_over as passed_over,
     plugged_in as plugged_in,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeGuard, get_args, runtime_checkable
 
 from hardware_profiles.numbers import MOST_AMOUNT, check_real
-from hardware_profiles.plugins import PluginError, answering_for
+from hardware_profiles.plugins import PluginError, answering_for, aside
 from hardware_profiles.words import shown
 
 Phase = Literal["forward", "backward", "input_gradient", "weight_gradient"]
@@ -127,7 +127,7 @@ def answered_seconds(accelerator: Accelerator, work: Work, samples: float, phase
     if type(accelerator).__module__.startswith("hardware_profiles."):
         return accelerator.seconds(work, samples, phase, precision)
     what = f"accelerator {accelerator.name!r}"
-    with answering_for(what):
+    with answering_for(what), aside():
         seconds = accelerator.seconds(work, samples, phase, precision)
     try:
         check_real(f"{what}, a plug-in: seconds", seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from typing import TypeVar
 
@@ -16,6 +16,13 @@ Offered = TypeVar("Offered")
 
 class PluginError(ValueError):
     """A plug-in that does not do what its group asks for; the message names it and what it does, in one line."""
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """What a plug-in prints inside goes to stderr: stdout is the command's answer alone."""
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 @contextmanager
@@ -58,7 +65,8 @@ def plugged_in(group: str, read: Callable[[object], Offered], own: frozenset[str
             passed_over(what, f"the name {point.name!r} is {whose}")
             continue
         try:
-            found[point.name] = read(point.load())
+            with aside():
+                found[point.name] = read(point.load())
         except (Exception, SystemExit) as error:
             passed_over(what, complaint_of(error))
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -15,6 +16,7 @@ from hardware_profiles import (
     MOST_SEED,
     DeclaredOption,
     PluginError,
+    aside,
     check_whole,
     complaint_of,
     declared_options,
@@ -499,7 +501,8 @@ def make_plan(
         reason = entry.reason(problem, asked)
         if reason is not None:
             raise InapplicablePlannerError(name, reason)
-        return run_planner(entry.build(asked), problem, evaluate, np.random.default_rng(seed))
+        with nullcontext() if entry in PLANNERS.values() else aside():
+            return run_planner(entry.build(asked), problem, evaluate, np.random.default_rng(seed))
     except (InapplicablePlannerError, PlannerFailedError, PluginError, UndercutBoundError):
         raise
     except InfeasiblePlanError as error:

@@ -205,7 +205,7 @@ def _of_numbers(arguments: argparse.Namespace) -> simulator.ScheduleReplay | pla
 def _of_plan(arguments: argparse.Namespace) -> simulator.Outcome:
     from experiments.compare.questions import simulate
 
-    of_a_schedule = ["stages", "microbatches", "minibatches", *_OPTIONS, "option", "sizes", "communication"]
+    of_a_schedule = ["stages", "microbatches", "minibatches", *_OPTIONS, *_SEARCHED, "option", "sizes", "communication"]
     of_a_schedule += [*simulator.OpSeconds.__slots__, *simulator.OpMemory.__slots__]
     refuse(arguments, of_a_schedule, f"is of a schedule; --plan {arguments.plan} says its own")
     problem, plan = simulator.PlanFile.read_plan(arguments.plan)

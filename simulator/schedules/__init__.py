@@ -10,6 +10,7 @@ from hardware_profiles import (
     DeclaredOption,
     PluginError,
     answering_for,
+    aside,
     declared_options,
     plugged_in,
     read_options,
@@ -289,7 +290,8 @@ def _by_example(family: ScheduleFamily) -> ScheduleFamily:
 def _read_off(family: ScheduleFamily, stages: int, microbatches: int) -> ScheduleFamily | None:
     """Whether an example flushes, and its placement; None where there is no such example."""
     try:
-        schedule = family.build(stages, microbatches)
+        with aside():
+            schedule = family.build(stages, microbatches)
         holders, devices = schedule.holders(), len(set(schedule.device_of_rank().tolist()))
         there = {one: chains_of(one, stages, devices) for one in PLACEMENTS if _can_have(one, stages, devices)}
         lies = [[tuple(sorted({chain[s] for chain in chains})) for s in range(stages)] for chains in there.values()]
@@ -357,7 +359,7 @@ def _plugged_in_schedule(
 ) -> Schedule:
     """What a plug-in makes, if it is a complete schedule of what was asked for."""
     given = read_options(family.declared, options, f"schedule {name!r}")
-    with answering_for(f"schedule {name!r}"):
+    with answering_for(f"schedule {name!r}"), aside():
         schedule = family.build(stages, microbatches, **given)
     if not isinstance(schedule, Schedule):
         raise PluginError(f"schedule {name!r}, a plug-in, must make a Schedule, not {type(schedule).__name__}")

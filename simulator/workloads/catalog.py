@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
 
 from hardware_profiles import (
     PluginError,
     answering_for,
+    aside,
     check_whole,
     path_text,
     plugged_in,
@@ -92,8 +92,11 @@ def load_workload(name: str, sequence: int | None = None, attention: Attention |
     _refuse(
         name, {choice: value for choice, value in chosen.items() if choice not in inspect.signature(make).parameters}
     )
-    with answering_for(f"workload {name!r}") if name not in WORKLOADS else nullcontext():
+    if name in WORKLOADS:
         workload = make(**chosen)
+    else:
+        with answering_for(f"workload {name!r}"), aside():
+            workload = make(**chosen)
     if not isinstance(workload, Workload):
         raise PluginError(f"workload {name!r} must be a function that returns a Workload, got {workload!r}")
     return remembering(workload, WorkloadSource(name, sequence=sequence, attention=attention))

@@ -703,3 +703,58 @@ def test_a_right_accelerator_of_a_package_is_used(
     monkeypatch.syspath_prepend(str(tmp_path))
     problem = make_problem("chain:4", str(tmp_path / "c.toml"), 8)
     assert pp.plan(problem, "greedy").iteration_seconds > 0.0
+
+
+TALKING = """
+from planners import PlannerEntry
+from simulator import Plan, Stage, build_schedule, workload_from_spec
+
+print("imported")
+
+class Loud:
+    name = "loud"
+    memory_bytes = 2.0**34
+    streams = False
+    sublinear = True
+
+    def seconds(self, work, samples, phase, precision):
+        print("seconds")
+        return 1e-3
+
+def schedule(stages, microbatches):
+    print("schedule")
+    return build_schedule("gpipe", stages, microbatches)
+
+def planner(problem, evaluate, rng):
+    print("planner")
+    return Plan("p", "aloud", (Stage(tuple(range(len(problem.workload))), (0,)),), (problem.batch,))
+
+def workload():
+    print("workload")
+    return workload_from_spec("chain:3")
+"""
+
+TALKING_POINTS = """
+[pipeplan.accelerators]
+loud = {0}:Loud
+[pipeplan.schedules]
+aloud = {0}:schedule
+[pipeplan.planners]
+talks = {0}:planner
+[pipeplan.workloads]
+said = {0}:workload
+"""
+
+
+def test_what_plug_ins_print_is_no_answer(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_plugins: None
+) -> None:
+    """It goes to stderr, from wherever it is printed; stdout is one JSON document."""
+    installed(tmp_path, "pipeplan_loud", TALKING, TALKING_POINTS.format("pipeplan_loud"))
+    (tmp_path / "c.toml").write_text(CLUSTER.replace('"constant"', '"loud"'), encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    question = ("--workload", "said", "--cluster", str(tmp_path / "c.toml"), "--batch", "8", "--json")
+    code, out, err = run(capsys, "plan", "--planner", "talks", *question)
+    assert code == 0
+    assert json.loads(out)["schedule"] == "aloud"
+    assert {"imported", "seconds", "schedule", "planner", "workload"} <= set(err.split())

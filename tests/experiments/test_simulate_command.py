@@ -214,6 +214,9 @@ def plan_and_problem(path: str) -> tuple[Problem, Plan]:
     [
         ("--forward 1", "--forward is of a schedule; --plan"),
         ("--microbatches 4", "--microbatches is of a schedule; --plan"),
+        ("--placement v", "--placement is of a schedule; --plan"),
+        ("--seconds 1", "--seconds is of a schedule; --plan"),
+        ("--objective steady", "--objective is of a schedule; --plan"),
         ("--engine no-such", "--engine 'no-such' is unknown"),
     ],
 )
