@@ -192,7 +192,7 @@ class _ShapeSearch:
         self.bounds = ShapeBounds(self.form)
         self.order = ShapeOrder(self.shapes, self.bounds)
         self.opened = set[Shape]()
-        self.limit, self.left_out = np.inf, 0
+        self.limit, self.left_out, self.least_left = np.inf, 0, np.inf
         self._bounds = np.full((len(self.shapes), len(self.form.zeros)), np.nan)
         self._all_bounds = np.full_like(self._bounds, np.nan)
         self._best: dict[_Choice, tuple[float, DividedShape | None]] = {}
@@ -212,6 +212,7 @@ class _ShapeSearch:
             wanted = candidate.seconds * scale < best if fits else number < MOST_TRIED
             if work > left and not wanted:
                 self.left_out += 1
+                self.least_left = min(self.least_left, candidate.seconds)
                 continue
             made = self.evaluate.evaluations
             plan = self.within_memory(candidate)
@@ -247,9 +248,9 @@ class _ShapeSearch:
                 for choice, bound in zip(map(self._choice, places), self._raised(places), strict=True):
                     heappush(waiting, (bound, next(counts), choice))
             else:
-                bound, _, one = heappop(waiting)
+                _, _, one = heappop(waiting)
                 if isinstance(one, _Choice):
-                    found = self._division(one, bound)
+                    found = self._division(one)
                     if found is not None:
                         heappush(waiting, (found.seconds, next(counts), found))
                     continue
@@ -294,14 +295,12 @@ class _ShapeSearch:
             self._bounds[unknown] = self.bounds.least_seconds_in_memory(self.shapes[unknown])
         return np.asarray(self._bounds[numbers])
 
-    def _division(self, choice: _Choice, bound: float) -> DividedShape | None:
+    def _division(self, choice: _Choice) -> DividedShape | None:
         """The best one, if it is below `limit`."""
         limit, known = self._best.get(choice, (-np.inf, None))
         if known is None and limit < self.limit:
             self.opened.add(choice.shape)
-            known = self.form.division(
-                *choice, limit=self.limit, bound=bound if choice.words == self.form.words else 0.0
-            )
+            known = self.form.division(*choice, limit=self.limit)
             self._best[choice] = self.limit, known
         return known
 
@@ -385,7 +384,10 @@ class _ShapeSearch:
         )
         near = f"all that are by it within {CLOSED_FORM_ERROR:.0%} of the answer"
         if self.left_out:
-            near = "the best by it, while others as near were left out for the work of their replays"
+            answer = replayed[min(replayed, key=lambda plan: self.evaluate(plan).key)]
+            beyond = self.least_left / answer.seconds - 1.0
+            than = f"at least {beyond:.1%} slower than the answer" if beyond >= 0.0 else f"at most {-beyond:.1%} faster"
+            near = f"the best by it, while others that are by it {than} were left out for the work of their replays"
         self.evaluate.declare_optimal(
             f"{plans}: of {len(self.shapes):,} shapes ({grid}), each {every}, and divided by a closed form of seconds and memory "
             f"into whole blocks and recomputation by stage, {near}"

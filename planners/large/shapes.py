@@ -14,7 +14,7 @@ from simulator import Parallelism, divisors
 Integers = NDArray[np.int64]
 
 
-PREPARED, BY_STAGE, BY_GROUP = 750, 150, 3
+PREPARED, BY_STAGE, BY_GROUP = 375, 150, 3
 """Ops whose replay takes as long as the preparation of a plan, of a stage, and of a stage of a group."""
 
 
