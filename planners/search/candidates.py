@@ -32,7 +32,7 @@ from simulator import (
 CHUNKS = 2
 """Stages a device of a plan for a looped or interleaved schedule, where the network has layers enough."""
 
-FEW_SAMPLES = 64
+FEW_SAMPLES = 32
 """Samples of a batch up to which every number of micro-batches is worth a look."""
 
 ROUNDING = 1e-10
