@@ -83,6 +83,15 @@ def test_one_device_with_the_whole_batch_attains_the_bound() -> None:
     assert least(problem) <= seconds
 
 
+def test_experts_are_on_no_more_devices_than_there_are() -> None:
+    """One device reads the weights of all four experts: with two samples at once it attains the bound."""
+    (layer,) = uniform_chain(1).layers
+    experts = replace(layer, kind="linear", experts=4, parameters=10**9)
+    problem = Problem(replace(uniform_chain(1), layers=(experts,)), _switched((_gpu(),)), 2)
+    plan = Plan("hand", "gpipe", stages_from_cuts((), 1, [(0,)]), (2,))
+    assert least(problem) == pytest.approx(simulate(problem, plan).iteration_seconds, rel=1e-8)
+
+
 def test_the_bound_knows_that_ops_may_overlap() -> None:
     """Where a forward and a backward together take half their seconds, so may all of them."""
     problem = Problem(chain([1e9] * 4, parameters=[0] * 4), _switched((_gpu(), _gpu())), 8)
