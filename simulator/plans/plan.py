@@ -523,11 +523,9 @@ def _check_experts(problem: Problem, plan: Plan) -> None:
 
 
 def _check_zero(plan: Plan) -> None:
-    """Raise InfeasiblePlanError for a `zero` that is none, of a plan that keeps versions of weights, and of replicas that take
+    """Raise InfeasiblePlanError for a `zero` of a plan that keeps versions of weights, and of replicas that take
     turns, where they divide what every pass needs.
     """
-    if plan.zero not in get_args(Zero):
-        raise InfeasiblePlanError(f"zero of plan {plan.planner!r} must be one of 0, 1, 2, 3, got {plan.zero}")
     if not flushes(plan):
         raise InfeasiblePlanError(
             f"plan {plan.planner!r} divides states by zero {plan.zero}, and schedule {plan.schedule!r} updates without a flush; "
