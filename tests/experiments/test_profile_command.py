@@ -140,7 +140,7 @@ def test_every_command_reads_the_profile(tmp_path: Path, capsys: pytest.CaptureF
             ["mlp", "--sizes", "0,1"],
             "--sizes: '0,1' is not a comma list of whole numbers: '0' must be a whole number of at least 1",
         ),
-        (["mlp", "--device", "tpu"], "--device 'tpu' is unknown; choices: cpu, cuda"),
+        (["mlp", "--device", "tpu"], "--device 'tpu' is unknown (did you mean cpu?); choices: cpu, cuda"),
     ],
 )
 def test_usage_errors_are_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,7 +247,7 @@ def test_what_is_asked_of_the_profiler_and_said_of_its_profile(
         (["--sizes", ""], "--sizes: '' must be a whole number of at least 1"),
         (["--warm-up", "-1"], "--warm-up: '-1' must be a whole number of at least 0"),
         (["--seed", "-1"], "--seed: '-1' must be a whole number of at least 0"),
-        (["--device", "tpu"], "--device 'tpu' is unknown; choices: cpu, cuda"),
+        (["--device", "tpu"], "--device 'tpu' is unknown (did you mean cpu?); choices: cpu, cuda"),
     ],
 )
 def test_wrong_numbers_are_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

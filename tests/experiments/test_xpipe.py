@@ -679,10 +679,10 @@ def test_mistakes_are_one_line(
 
 
 def test_2bw_is_planned_with_a_microbatch_a_stage_or_refused() -> None:
-    """Of 32 samples on 4 devices 4, 8, 16, 32 micro-batches are tried, not 1 and 2; fewer than 4 cannot be asked for."""
+    """Of 32 samples on 4 devices 4 to 32 micro-batches are tried, not 1 to 3; fewer than 4 cannot be asked for."""
     problem = chain_problem(4)
-    assert microbatch_counts(problem, Request(schedule="2bw"), 4) == (4, 8, 16, 32)
-    assert microbatch_counts(problem, Request(schedule="xpipe"), 4) == (1, 2, 4, 8, 16, 32)
+    assert microbatch_counts(problem, Request(schedule="2bw"), 4) == tuple(range(4, 33))
+    assert microbatch_counts(problem, Request(schedule="xpipe"), 4) == tuple(range(1, 33))
     with pytest.raises(InfeasiblePlanError, match="needs at least 4 micro-batches, one a stage, got 2"):
         microbatch_counts(problem, Request(schedule="2bw", microbatches=2), 4)
 

@@ -212,16 +212,17 @@ def too_tight() -> Problem:
 def test_a_search_that_left_plans_out_says_what_makes_it_look_further(monkeypatch: pytest.MonkeyPatch) -> None:
     """With ops for two plans two are replayed; a budget of more evaluations goes on, as far as the proof where it can."""
     tight = too_tight()
+    whole = Request(stages=len(tight.cluster.devices))
     monkeypatch.setattr(tight_sizes, "OPS", 2 * tight_sizes.LEAST_OPS)
     with pytest.raises(InfeasiblePlanError, match="none of 2 plans tried fits, others may") as raised:
-        make_plan("tidgap", tight)
+        make_plan("tidgap", tight, whole)
     message = str(raised.value)
     made = int(re.search(r"a budget above ([\d,]+) tries more", message)[1].replace(",", ""))  # type: ignore[index]
     assert len(message) < 300
     with pytest.raises(InfeasiblePlanError, match=f"the budget of {made + 1} evaluations ended"):
-        make_plan("tidgap", tight, budget=made + 1)
+        make_plan("tidgap", tight, whole, budget=made + 1)
     with pytest.raises(InfeasiblePlanError, match="no sizes fit"):
-        make_plan("tidgap", tight, budget=made + 1000)
+        make_plan("tidgap", tight, whole, budget=made + 1000)
 
 
 def test_partitions_without_a_plan_count_in_the_budget_that_a_refusal_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +287,7 @@ def test_of_all_plans_the_fastest_that_fits_is_taken(equal: bool) -> None:
 def test_sizes_are_sought_again_with_as_much_less_as_is_missing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay that needs a byte in a thousand more than there is: the fullest device gets so much less, and 1 % of it."""
     free = generated(seed, 2, 4)
-    unlimited = make_plan("exact-unequal", free)
+    unlimited = make_plan("exact-unequal", free, Request(stages=2))
     replayed = unlimited.outcome
     capacity = 0.999 * replayed.fullest.peak_bytes
     seen: list[tuple[float, ...]] = []
@@ -297,7 +298,7 @@ def test_sizes_are_sought_again_with_as_much_less_as_is_missing(seed: int, monke
         return search(tables, candidates, limits, *more, **options)
 
     monkeypatch.setattr(unequal_planners, "start_partition", recorded)
-    again = make_plan("exact-unequal", with_memory(free, capacity))
+    again = make_plan("exact-unequal", with_memory(free, capacity), Request(stages=2))
     fuller = [device.peak_bytes for device in replayed.memory]
     missing = [1.01 * (peak - capacity) if peak == max(fuller) else 0.0 for peak in fuller]
     assert seen[0] == (capacity, capacity)
@@ -442,7 +443,7 @@ def test_plans_are_judged_with_the_contention_of_the_problem() -> None:
     """A search on unlimited links leaves out what does not fit in a replay with contention."""
     problem = generated(6, 2, 3, slow=4.0)
     least = least_bytes(problem, equal=False)
-    request = Request(engine="recurrence")
+    request = Request(stages=2, engine="recurrence")
     assert make_plan("tidgap", with_memory(problem, least), request).outcome.fits
     with pytest.raises(InfeasiblePlanError, match="no sizes fit"):
         make_plan("tidgap", with_memory(problem, least - 1.0), request)

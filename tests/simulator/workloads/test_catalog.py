@@ -147,7 +147,7 @@ def test_every_name_is_in_one_family(monkeypatch: pytest.MonkeyPatch, no_plugins
         ("chain:-1", None, "got 'chain:-1'"),
         ("chain:0", None, "got 'chain:0'"),
         ("chain:99999999999999999999", None, "with 1 to 100000 layers"),
-        ("gpt2", 0, "Gpt sequence must be from 1 to 10000000, got 0"),
+        ("gpt2", 0, "sequence must be a whole number of at least 1, got 0"),
         ("none.json", None, r"none\.json: cannot be read: No such file"),
         ("./none", None, "none: cannot be read: No such file"),
         ("none.txt", None, r"none\.txt: cannot be read: No such file"),
