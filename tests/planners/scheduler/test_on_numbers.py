@@ -69,7 +69,11 @@ def test_transfers_have_a_time_for_each_boundary() -> None:
             {"placement": "straight", "chunks": 2},
             "'straight' has as many stages as devices, got 4 stages on 2 devices",
         ),
-        (4, {"objective": "speed"}, "objective 'speed' is unknown (did you mean steady?); choices: makespan, longest-stage, steady"),
+        (
+            4,
+            {"objective": "speed"},
+            "objective 'speed' is unknown (did you mean steady?); choices: makespan, longest-stage, steady",
+        ),
         (4, {"memory": OpMemory(2, memory=1)}, "the least limit that would do is 2"),
         (
             4,
