@@ -391,6 +391,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         _Later("modern.order_search", "inapplicable"),
         ("stages", "chunks", RECOMPUTE),
         ORDER_OPTIONS,
+        _later_searches("modern.order_search", "microbatches"),
         by_default=False,
     ),
     **{name: _unequal(name, summary) for name, summary in _UNEQUAL.items()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from math import comb
+from math import comb, inf
 
 import numpy as np
 
@@ -22,7 +22,14 @@ from planners.scheduler.search import (
     SearchInterrupted,
     search_schedule,
 )
-from planners.search.candidates import MOST_OPS, asked_words, devices_in_order, straight_shape
+from planners.search.candidates import (
+    FEW_SAMPLES,
+    MOST_OPS,
+    asked_words,
+    devices_in_order,
+    searched_counts,
+    straight_shape,
+)
 from planners.search.evaluator import BudgetSpent, Evaluator, Request, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
 from simulator import (
@@ -73,8 +80,8 @@ class OrderSearch:
     """The fastest order of ops, for stages balanced by seconds or, where `climbs`, for stages that are searched with it.
 
     Layouts (placement, micro-batches, recomputation) are ranked by a few list schedules each; the cuts of the best are improved
-    by moves that shift one cut or a run of them, or let a stage recompute or keep; the best few get a full search within the
-    memory of their devices, and the problem's own options choose among these. Evaluations are the layouts that are ranked, and
+    by moves that shift one cut or a run of them, or let a stage recompute or keep; the best few that their lower bound does not
+    rule out get a full search within the memory of their devices, and the problem's own options choose among these. Evaluations are the layouts that are ranked, and
     the plans that are replayed.
     """
 
@@ -90,14 +97,19 @@ class OrderSearch:
         except (KeyboardInterrupt, BudgetSpent):
             search.plan_best()
             raise
-        plans = [*filter(None, (search.plan(layout, self.seconds) for layout in ranked[:FINALISTS]))]
-        if not plans:
+        best: Plan | None = None
+        for layout in search.finalists(ranked):
+            if best is not None and not search.may_beat(layout, evaluate(best)):
+                continue
+            plan = search.plan(layout, self.seconds)
+            if plan is not None:
+                best = min(best or plan, plan, key=lambda one: evaluate(one).key)
+        if best is None:
             raise InfeasiblePlanError(
                 f"planner {self.name!r} finds no stages that fit: the best miss {search.value(ranked[0])[0] / 2**30:.4g} GiB on "
                 f"a device for one of {ranked[0].microbatches} micro-batches; use more devices or micro-batches, recomputation "
                 "or a smaller batch"
             )
-        best = min(plans, key=lambda plan: evaluate(plan).key)
         search.tell(best)
         return fitting(self.name, best, evaluate)
 
@@ -146,6 +158,32 @@ def _work_of(passes: int) -> int:
     return LISTS * 3 * passes
 
 
+def tried_counts(problem: Problem, stages: int, *, every: bool) -> list[int]:
+    """Numbers of micro-batches that are tried, rising: those that give each 1, 2, 3, 4, 6, 8, ... samples.
+
+    every: of a batch of few samples all that other planners search
+    """
+    batch = problem.batch
+    sizes = {base << power for base in (1, 3) for power in range(batch.bit_length())}
+    counts = {-(-batch // size) for size in sizes if size <= batch}
+    if every and batch <= FEW_SAMPLES:
+        counts.update(searched_counts(problem))
+    most = max(1, WORK // LARGEST // _work_of(stages))
+    return sorted(count for count in counts if count <= most)
+
+
+def searched(problem: Problem, request: Request) -> dict[str, list[int]]:
+    """The numbers of micro-batches that `scheduler` tries, where none is requested."""
+    placement = request.options.get("placement", "straight")
+    stages = _stages(problem, request, request.chunks or USUAL_CHUNKS[placement])
+    return {"microbatches": tried_counts(problem, stages, every=True)}
+
+
+def _stages(problem: Problem, request: Request, chunks: int) -> int:
+    """The stages asked for, else so many a device as there are devices and layers for."""
+    return request.stages or min(len(problem.cluster.devices), len(problem.workload) // chunks) * chunks
+
+
 class _Layouts:
     """Layouts of one problem and what is known of them."""
 
@@ -153,7 +191,8 @@ class _Layouts:
         self.planner, self.problem, self.evaluate, self.rng = planner, problem, evaluate, rng
         self.costs = LayoutCosts(evaluate.layer_costs)
         self.words = asked_words(problem, planner.request)
-        self.orders, self.work = 0, WORK
+        self.orders = 0
+        self.work = WORK if planner.climbs else inf  # what does not climb compares all that it begins with
         self._values: dict[Layout, tuple[float, float]] = {}
         self._bounds: dict[Layout, tuple[float, float]] = {}
         self._found: dict[Plan, tuple[Layout, FoundSchedule]] = {}
@@ -170,6 +209,21 @@ class _Layouts:
             ranked = sorted([*(self.climbed(one, moves) for one in ranked[:count]), *ranked[count:]], key=self.value)
         return list(dict.fromkeys(ranked))
 
+    def finalists(self, ranked: Sequence[Layout]) -> list[Layout]:
+        """Layouts whose order is searched in full, best first: FINALISTS in all, or where nothing climbs of each number of
+        micro-batches, so that what is found for a requested number is found where none is requested.
+        """
+        if self.planner.climbs:
+            return [*ranked[:FINALISTS]]
+        counts = [layout.microbatches for layout in ranked]
+        return [layout for at, layout in enumerate(ranked) if counts[:at].count(layout.microbatches) < FINALISTS]
+
+    def may_beat(self, layout: Layout, best: Score) -> bool:
+        """Whether a plan of a layout may be faster than one that fits: its lower bound is below that one's seconds."""
+        if not best.fits or self.costs.missing_bytes(layout):
+            return True
+        return self.costs.least_seconds(layout) < best.iteration_seconds
+
     def plan_best(self) -> None:
         """Replay a plan of the best layout so far, so that a search that ends here has an answer."""
         best = min(self._values, key=self.value, default=None)
@@ -178,11 +232,10 @@ class _Layouts:
 
     def begin(self) -> Iterator[Layout]:
         """Every placement, number of micro-batches and recomputation, with balanced cuts."""
-        order, layers = devices_in_order(self.problem), len(self.problem.workload)
-        request = self.planner.request
+        order, request = devices_in_order(self.problem), self.planner.request
         for placement in self._placements():
             chunks = request.chunks or USUAL_CHUNKS[placement]
-            stages = request.stages or min(len(order), layers // chunks) * chunks
+            stages = _stages(self.problem, request, chunks)
             if stages % chunks or not 1 <= stages // chunks <= len(order):
                 continue
             for count in self._counts(stages):
@@ -206,17 +259,12 @@ class _Layouts:
         return tuple(fit if self.planner.climbs else fit[:1])
 
     def _counts(self, stages: int) -> list[int]:
-        """Numbers of micro-batches: the requested one, else those that give each 1, 2, 3, 4, 6, 8, ... samples.
-
-        ValueError for more than a search replays.
-        """
-        batch, asked = self.problem.batch, self.planner.request.microbatches
-        if asked is not None:
-            check_size(stages, asked, most=MOST_OPS)
-            return [asked]
-        sizes = {base << power for base in (1, 3) for power in range(batch.bit_length())}
-        most = max(1, WORK // LARGEST // _work_of(stages))
-        return sorted({count for size in sizes if size <= batch and (count := -(-batch // size)) <= most})
+        """Numbers of micro-batches: the requested one, else as of `tried_counts`; ValueError for more than a search replays."""
+        asked = self.planner.request.microbatches
+        if asked is None:
+            return tried_counts(self.problem, stages, every=not self.planner.climbs)
+        check_size(stages, asked, most=MOST_OPS)
+        return [asked]
 
     def _balanced(self, layout: Layout) -> list[tuple[int, ...]]:
         """All cuts where these are FEW; else those that balance seconds of both passes together, and what devices hold."""
