@@ -81,8 +81,8 @@ class OrderSearch:
 
     Layouts (placement, micro-batches, recomputation) are ranked by a few list schedules each; the cuts of the best are improved
     by moves that shift one cut or a run of them, or let a stage recompute or keep; the best few that their lower bound does not
-    rule out get a full search within the memory of their devices, and the problem's own options choose among these. Evaluations are the layouts that are ranked, and
-    the plans that are replayed.
+    rule out get a full search within the memory of their devices, and the problem's own options choose among these. Evaluations
+    are the layouts that are ranked, and the plans that are replayed.
     """
 
     request: Request = field(default_factory=Request)
