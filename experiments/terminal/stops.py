@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 
@@ -59,12 +60,27 @@ def stopping(name: str, *, own: bool) -> Iterator[None]:
     stop = _Stop(name, own=own)
     for number in taken:
         signal.signal(number, stop)
+    if own:
+        atexit.register(_ignore, taken)
     try:
         yield
     finally:
         stop.came = True
         for number in taken if not own else ():
             signal.signal(number, known[number])
+
+
+def _ignore(numbers: Iterable[int]) -> None:
+    """Signals change nothing any more: the interpreter takes handlers away before it ends, and would die of the next one."""
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def stopped_from_the_start() -> None:
+    """Make SIGTERM an interrupt, too, and both one line, in a process that loads a command: before `stopping` can."""
+    sys.excepthook = loading_failed
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def loading_failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -13,6 +13,8 @@ from experiments.terminal.exits import guarded
 from experiments.terminal.stops import SIGNALS
 from simulator.compiled.kernels import interrupts
 
+ROOT = Path(__file__).parents[2]
+
 SAVING = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
@@ -38,7 +40,7 @@ def command(seconds: float) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
     )
     assert made.stdout is not None
     assert made.stdout.readline() == "searching\n"
@@ -108,3 +110,37 @@ def test_a_signal_waits_for_compiled_code(monkeypatch: pytest.MonkeyPatch) -> No
     finally:
         signal.signal(signal.SIGTERM, before)
     assert steps == ["in the kernel"]
+
+
+ENDED = """
+import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
+from experiments.terminal.exits import guarded
+
+class Late:
+    def __del__(self, kill=os.kill, process=os.getpid(), signals=(signal.SIGINT, signal.SIGTERM)):
+        for number in signals:
+            kill(process, number)
+
+late = Late()  # collected when the interpreter has taken its handlers away
+raise SystemExit(guarded("pipeplan plan", lambda: 3, own=True))
+"""
+
+
+def test_a_signal_behind_the_end_of_a_command_changes_nothing() -> None:
+    """What comes while the interpreter ends: the command's own code, nothing said."""
+    done = subprocess.run([sys.executable, "-c", ENDED], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda one: one.name)
+def test_a_signal_while_a_command_is_loaded_is_one_line(number: signal.Signals, tmp_path: Path) -> None:
+    """Before any module of the command's own has run: one line, 130."""
+    (tmp_path / "lazy_loader.py").write_text(f"import signal\nsignal.raise_signal({int(number)})\n")
+    program = tmp_path / "pipeplan"
+    program.write_text(
+        f"import signal, sys\nsignal.signal({int(signal.SIGINT)}, signal.default_int_handler)\n"
+        f"sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]\nfrom experiments.cli import main\nsys.exit(main())\n"
+    )
+    done = subprocess.run([sys.executable, str(program), "list"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "pipeplan: interrupted\n")
