@@ -53,7 +53,9 @@ def _run(words: list[str]) -> int:
         subparser = commands.add_parser(name, help=text, description=description)
         if name == named:
             import_module(f"experiments.commands.{name}_command").add_arguments(subparser)
-    parsed = parser.parse_args(words)
+    _check_command(parser, words)
+    parsed, unread = parser.parse_known_args(words)
+    (commands.choices[named] if named else parser).refuse_unread(unread)
     if parsed.version:
         from importlib.metadata import version
 
@@ -64,6 +66,17 @@ def _run(words: list[str]) -> int:
         return USAGE
     code: int | None = import_module(f"experiments.commands.{parsed.command}_command").run(parsed)
     return code or OK
+
+
+def _check_command(parser: Parser, words: list[str]) -> None:
+    """End with a line about a first word that is no command; an option of the program goes alone."""
+    first = words[0] if words else "--help"
+    if not first.startswith("-") and first not in COMMANDS:
+        from hardware_profiles import unchosen
+
+        parser.error(unchosen("command", first, COMMANDS))
+    if first.startswith("-") and first not in ("-h", "--help", "--version"):
+        parser.error(f"a command stands before its options, got {first} first; choices: {', '.join(COMMANDS)}")
 
 
 if __name__ == "__main__":

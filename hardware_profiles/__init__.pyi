@@ -80,6 +80,7 @@ from .reading import (
 from .words import (
     brief as brief,
     legible as legible,
+    nearest as nearest,
     one_line as one_line,
     printable as printable,
     shown as shown,

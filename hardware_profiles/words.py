@@ -42,16 +42,16 @@ def shown(value: object, most: int = 60) -> str:
 def unchosen(what: str, given: object, choices: Iterable[str]) -> str:
     """The line about a value that is none of the choices: the closest of them, if one is close, and all."""
     known = list(choices)
-    return f"{what} {shown(given)} is unknown{_closest(given, known)}; choices: {', '.join(known)}"
+    return f"{what} {shown(given)} is unknown{nearest(given, known)}; choices: {', '.join(known)}"
 
 
 def unknown(complaint: str, given: str, choices: Iterable[str]) -> str:
     """The complaint with the closest choice, if one is close, and all of them."""
     known = list(choices)
-    return f"{complaint}{_closest(given, known)}; choose from {', '.join(known)}"
+    return f"{complaint}{nearest(given, known)}; choose from {', '.join(known)}"
 
 
-def _closest(given: object, known: Sequence[str]) -> str:
+def nearest(given: object, known: Sequence[str]) -> str:
     """The hint at what was meant; nothing where no choice is close, and for what is far longer than all."""
     word = given[:MOST_MEANT].lower() if isinstance(given, str) else ""
     close = [name for name in known if word and name.lower().startswith(word)]

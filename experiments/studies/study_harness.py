@@ -96,7 +96,8 @@ def run_study(name: str, words: Sequence[str] | None = None, prog: str | None = 
     study = known[name]
     parser = Parser(prog=prog or f"python -m {study.module}", description=study.question, epilog=study.epilog)
     _add_options(parser, study)
-    arguments = parser.parse_args(words)
+    arguments, unread = parser.parse_known_args(words)
+    parser.refuse_unread(unread)
 
     def run() -> int:
         folder = RunFolder(arguments.out, f"study {name}") if study.figures and arguments.out else None

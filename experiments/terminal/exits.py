@@ -7,7 +7,7 @@ import errno
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import StringIO, TextIOWrapper
 from typing import Any, NoReturn
 
@@ -20,7 +20,24 @@ OK, FAILURE, USAGE, INFEASIBLE, BAD_FILE = 0, 1, 2, 3, 4
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line."""
+    """An argument parser whose errors are one line; options are written out, as the start of one may be another command's."""
+
+    def __init__(self, **named: Any) -> None:
+        """As argparse's, but for abbreviations."""
+        super().__init__(**{"allow_abbrev": False, **named})
+
+    def refuse_unread(self, words: Sequence[str]) -> None:
+        """End with what is wrong with the first of the words that no argument took, if there is one."""
+        from hardware_profiles import nearest, shown
+
+        for word in words[:1]:
+            option, _, value = word.partition("=")
+            if option in self._option_string_actions:
+                self.error(f"option {option} takes no value, got {shown(value)}")
+            if not option.startswith("-"):
+                self.error(f"{shown(word)} belongs to no option")
+            known = [name for name in self._option_string_actions if name.startswith("--")]
+            self.error(f"option {shown(option)} is unknown{nearest(option, known)}")
 
     def error(self, message: str) -> NoReturn:
         """Exit with code 2."""
