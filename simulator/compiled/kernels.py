@@ -51,25 +51,26 @@ class _Interrupts:
     """The handler of SIGINT: Python's own, but of one that comes while the main thread runs a kernel, which is raised at its end.
 
     Python looks for interrupts when a kernel has ended and its results are made into Python's: numba expects none there, and the
-    call fails, or the process. It stands in place of Python's own handler; where a program has another one, that one stays.
+    call fails, or the process; LLVM, which calls Python while a kernel is compiled, loses them, or ends the process. It stands
+    in place of Python's own handler; where a program has another one, that one stays.
     """
 
     def __init__(self) -> None:
         self.thread = threading.main_thread().ident
         self.kernels = 0  # that it is in
-        self.compiling = self.came = False
+        self.came = False
         ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if ours and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """As `signal.signal` asks for."""
-        self.came = self.kernels > 0 or self.compiling
+        self.came = self.kernels > 0
         if not self.kernels:
             signal.default_int_handler(number, frame)
 
     def raised(self) -> None:
-        """Raise what came, and what a compiler made of it, where no kernel runs any more."""
+        """Raise what came, where no kernel runs any more."""
         if self.came and not self.kernels:
             self.came = False
             raise KeyboardInterrupt
@@ -79,7 +80,7 @@ interrupts = _Interrupts()
 
 
 def _held(compiled: Any) -> None:
-    """Hold interrupts while the kernel runs; not while it is compiled, which takes seconds."""
+    """Hold interrupts while the kernel runs, or is compiled for it."""
     compiled.__class__ = _holding(compiled.__class__)
 
 
@@ -97,17 +98,6 @@ def _holding(dispatcher: type) -> Any:
             finally:
                 interrupts.kernels -= 1
                 interrupts.raised()
-
-        def _compile_for_args(self, *given: Any, **named: Any) -> Any:
-            held, interrupts.kernels, interrupts.compiling = interrupts.kernels, 0, True
-            try:
-                return super()._compile_for_args(*given, **named)
-            finally:
-                interrupts.compiling = False
-                try:
-                    interrupts.raised()  # the compiler may have lost it, or stumbled over it
-                finally:
-                    interrupts.kernels = held
 
     return Holding
 
