@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import random
 import re
 import resource
@@ -19,12 +20,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from experiments.cli import main
+from experiments.terminal.exits import Parser
 
 NUMBERS = (
     *(
@@ -593,6 +596,74 @@ def trial(reader: Reader, count: int, folder: Path, seed: int = 0) -> dict[str, 
             faults.append({"fault": found, "file": repr(text[:2000])})
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"faults": faults, "seconds": longest, "slowest": repr(slowest[:2000]), "peak_bytes": peak}
+
+
+# ---- options --------------------------------------------------------------------------------------------------------
+
+AMOUNTS = (*("0", "-1", "1" + "0" * 40, "9" * 400, "nan", "inf", "1e308", "1_000", "\u0663", ""),)
+"""What an option that takes a number may be given: ends of ranges, and what is no number in the digits 0 to 9."""
+
+_SMALL = ("--workload", "chain:4", "--cluster", "pipedream-b", "--devices", "2")
+COMMAND_LINES: dict[str, tuple[str, ...]] = {
+    "plan": (*_SMALL, "--planner", "uniform"),
+    "compare": (*_SMALL, "--planner", "uniform", "--no-figures"),
+    "export": (*_SMALL, "--planner", "uniform", "--format", "text"),
+    "simulate": (
+        *("--schedule", "zb-h1", "--stages", "2", "--microbatches", "4"),
+        *("--forward", "1", "--backward", "1", "--weight", "1", "--stash", "1"),
+    ),
+    "train": ("--method", "pipedream", "--stages", "2", "--epochs", "1", "--seeds", "1", "--data", "wine"),
+    "profile": ("mlp",),
+    "check": ("graph.txt",),
+}
+"""Words of small work by command: each is right without the option that is tried."""
+
+FILES = ("--out", "--figure", "--gantt", "--plan", "--problem", "--profile", "--schedule-csv")
+MOST_SECONDS, MOST_BYTES = 20, 4 * 2**30
+
+
+def options(command: str) -> list[str]:
+    """The options of a command that take a value which is no file."""
+    parser = Parser()
+    import_module(f"experiments.commands.{command}_command").add_arguments(parser)
+    taking = [one for one in parser._actions if one.option_strings and one.nargs != 0]
+    return [one.option_strings[-1] for one in taking if one.option_strings[-1] not in FILES]
+
+
+def option_fault(command: str, option: str, amount: str, folder: Path) -> str | None:
+    """What is wrong with the answer to `--option=amount`, or None; in a child that has so much time and memory."""
+    said = folder / "fault"
+    said.write_text("the child ended without an answer")
+    child = os.fork()
+    if not child:
+        os.chdir(folder)
+        resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS))
+        resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+        said.write_text(_option_fault([command, *COMMAND_LINES[command], f"{option}={amount}"]) or "")
+        os._exit(0)
+    os.waitpid(child, 0)
+    return said.read_text() or None
+
+
+def _option_fault(words: list[str]) -> str | None:
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(words)
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except BaseException as error:
+        return f"ends in {type(error).__name__}: {str(error)[:200]}"
+    complaint = "".join(one for one in err.getvalue().splitlines(keepends=True) if ": warning: " not in one)
+    if code == 0:
+        return None
+    right = (
+        code in (2, 3, 4)
+        and complaint.count("\n") == 1
+        and complaint.rstrip("\n").isprintable()
+        and len(complaint) <= 300
+    )
+    return None if right else f"exit code {code} with {len(complaint)} characters on stderr: {complaint[:200]!r}"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from experiments.cli import main
-from tests.fuzzing import READERS, Reader, fault, inputs, trial
+from tests.fuzzing import AMOUNTS, COMMAND_LINES, READERS, Reader, fault, inputs, option_fault, options, trial
 
 MANY = 100_000
 """Files of the long check, over all readers."""
@@ -46,3 +46,19 @@ def test_many_mutants_end_in_one_line(reader: Reader) -> None:
     assert found["faults"] == []
     print(found["seconds"], found["slowest"])
     assert found["peak_bytes"] < 1e9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMAND_LINES)
+def test_no_value_of_an_option_is_too_much(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every option of every command with amounts that are none, or far too large: done, or one line, in bounded time."""
+    (tmp_path / "graph.txt").write_bytes(next(one for one in READERS if one.suffix == ".txt").right[0])
+    monkeypatch.chdir(tmp_path)
+    main([command, *COMMAND_LINES[command]])  # loads what the children then need not
+    found = {
+        (option, amount[:45]): said
+        for option in options(command)
+        for amount in AMOUNTS
+        if (said := option_fault(command, option, amount, tmp_path))
+    }
+    assert found == {}
