@@ -178,9 +178,9 @@ class _Later:
         return getattr(import_module(f"planners.{self.module}"), self.name)(*given, **named)
 
 
-def _later_searches(module: str, *names: str) -> dict[str, Values]:
-    """Of each name the values that `searched(problem, request)` of that module says."""
-    searched = _Later(module, "searched")
+def _later_searches(module: str, *names: str, function: str = "searched") -> dict[str, Values]:
+    """Of each name the values that a function (problem, request) of that module says."""
+    searched = _Later(module, function)
 
     def of(name: str) -> Values:
         return lambda problem, request: searched(problem, request)[name]
@@ -383,6 +383,15 @@ PLANNERS: dict[str, PlannerEntry] = {
         _Later("modern.order_search", "inapplicable"),
         ("stages", "chunks", RECOMPUTE),
         ORDER_OPTIONS,
+        _later_searches(
+            "modern.order_search",
+            "microbatches",
+            "stages",
+            "chunks",
+            RECOMPUTE,
+            "placement",
+            function="searched_together",
+        ),
         by_default=_Later("modern.order_search", "halves_are_known"),
     ),
     "scheduler": PlannerEntry(

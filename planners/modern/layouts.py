@@ -77,9 +77,17 @@ class LayoutCosts:
 
         Of micro-batches that are unlike all are taken as the smallest. ValueError where `missing_bytes` is above 0.
         """
-        smallest = replace(self.problem, batch=self.problem.batch // layout.microbatches * layout.microbatches)
-        costs = self if smallest.batch == self.problem.batch else LayoutCosts(LayerCosts(smallest))
-        return lower_bound(instance_of(costs.schedule_problem(layout)))
+        larger = self.problem.batch % layout.microbatches
+        if larger == 0:
+            return lower_bound(instance_of(self.schedule_problem(layout)))
+        smallest = LayoutCosts(LayerCosts(replace(self.problem, batch=self.problem.batch - larger)))
+        load = larger * self._load(layout) + (layout.microbatches - larger) * smallest._load(layout)
+        return max(float(load.max()), lower_bound(instance_of(smallest.schedule_problem(layout))))
+
+    def _load(self, layout: Layout) -> Floats:
+        """Seconds that each device of a layout computes for one micro-batch, the largest, float64 [devices]."""
+        passes = sum((self._of_stages(layout, one) + self._beside(layout, one) for one in _PHASES), self._again(layout))
+        return np.bincount(layout.places, weights=passes).astype(np.float64)
 
     def missing_bytes(self, layout: Layout, spare: Sequence[float] = ()) -> float:
         """Bytes by which the fullest device fails to hold one micro-batch of each of its stages; 0 where all do.

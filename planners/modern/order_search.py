@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from math import comb, inf
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from planners.search.candidates import (
     MOST_OPS,
     asked_words,
     devices_in_order,
+    one_a_device,
     searched_counts,
     straight_shape,
 )
@@ -39,6 +41,7 @@ from simulator import (
     Placement,
     Plan,
     Problem,
+    Recompute,
     chains_of,
     check_size,
 )
@@ -67,6 +70,12 @@ FEW = 36
 FINALISTS = 3
 """Layouts whose order is searched in full."""
 
+A_PART = 0.2
+"""Part of a finalist's seconds that the order of a layout gets which is the first for a request of one searched decision."""
+
+BEGUN = 16
+"""The layouts that are begun for such a request beside those explored are compared in this part of WORK."""
+
 STEPS = (1, 2, 4, 8)
 """Layers by which a move shifts cuts."""
 
@@ -91,19 +100,18 @@ class OrderSearch:
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best plan that fits; InfeasiblePlanError if no layout does."""
-        search = _Layouts(self, problem, evaluate, rng)
+        explored = self.explored_request(problem)
+        search = _Layouts(replace(self, request=explored), problem, evaluate, rng)
         try:
             ranked = search.ranked()
         except (KeyboardInterrupt, BudgetSpent):
             search.plan_best()
             raise
-        best: Plan | None = None
-        for layout in search.finalists(ranked):
-            if best is not None and not search.may_beat(layout, evaluate(best)):
-                continue
-            plan = search.plan(layout, self.seconds)
-            if plan is not None:
-                best = min(best or plan, plan, key=lambda one: evaluate(one).key)
+        finalists = [one for one in search.finalists(ranked) if search.meets(one, self.request)]
+        best = search.best_of(finalists, self.seconds, None)
+        parts = [*self.parts(problem)] if explored == self.request else [self.request]
+        beside = [one for one in search.first_of_parts(parts, best) if one not in finalists]
+        best = search.best_of(beside, self.seconds * A_PART, best)
         if best is None:
             raise InfeasiblePlanError(
                 f"planner {self.name!r} finds no stages that fit: the best miss {search.value(ranked[0])[0] / 2**30:.4g} GiB on "
@@ -112,6 +120,23 @@ class OrderSearch:
             )
         search.tell(best)
         return fitting(self.name, best, evaluate)
+
+    def explored_request(self, problem: Problem) -> Request:
+        """What layouts are explored for: with one decision asked for, those of a search in which it is open.
+
+        What is found for the one decision is so among what is found without it.
+        """
+        asked = [name for name in DECISIONS if _asked(self.request, name) is not None]
+        if not self.climbs or len(asked) != 1:
+            return self.request
+        open_ = _asking(self.request, asked[0], None)
+        tried = searched_together(problem, open_)[asked[0]]
+        return open_ if _asked(self.request, asked[0]) in tried else self.request
+
+    def parts(self, problem: Problem) -> Iterator[Request]:
+        """The requests for one decision more, of which each one's first layout is a finalist, too."""
+        for name, values in searched_together(problem, self.request).items() if self.climbs else ():
+            yield from (_asking(self.request, name, value) for value in values)
 
     @property
     def seconds(self) -> float:
@@ -179,6 +204,38 @@ def searched(problem: Problem, request: Request) -> dict[str, list[int]]:
     return {"microbatches": tried_counts(problem, stages, every=True)}
 
 
+DECISIONS = ("microbatches", "stages", "chunks", "recompute", "placement")
+"""What `modern` searches and a request may fix, each a field of a request but for the last, an option."""
+
+
+def searched_together(problem: Problem, request: Request) -> dict[str, tuple[Any, ...]]:
+    """By name of DECISIONS the values that `modern` tries; none where a request has fixed one of them."""
+    if any(_asked(request, name) is not None for name in DECISIONS):
+        return dict.fromkeys(DECISIONS, ())
+    stages = one_a_device(problem)
+    layers, chunks = len(problem.workload), {USUAL_CHUNKS[name] for name in TRIED}
+    return {
+        "microbatches": tuple(tried_counts(problem, len(stages), every=True)),
+        "stages": tuple(stages),
+        "chunks": tuple(sorted(count for count in chunks if count <= layers)),
+        "recompute": asked_words(problem, request),
+        "placement": tuple(name for name in TRIED if USUAL_CHUNKS[name] <= layers),
+    }
+
+
+def _asked(request: Request, name: str) -> Any:
+    """What a request says of one of DECISIONS, or None."""
+    return request.options.get(name) if name == "placement" else getattr(request, name)
+
+
+def _asking(request: Request, name: str, value: Any) -> Request:
+    """A request with one of DECISIONS as given; None leaves it open."""
+    if name != "placement":
+        return replace(request, **{name: value})
+    rest = {key: text for key, text in request.options.items() if key != name}
+    return replace(request, options=rest if value is None else {**rest, name: value})
+
+
 def _stages(problem: Problem, request: Request, chunks: int) -> int:
     """The stages asked for, else so many a device as there are devices and layers for."""
     return request.stages or min(len(problem.cluster.devices), len(problem.workload) // chunks) * chunks
@@ -218,6 +275,82 @@ class _Layouts:
         counts = [layout.microbatches for layout in ranked]
         return [layout for at, layout in enumerate(ranked) if counts[:at].count(layout.microbatches) < FINALISTS]
 
+    def best_of(self, layouts: Iterable[Layout], seconds: float, best: Plan | None) -> Plan | None:
+        """The fastest of a plan and those of layouts that may beat the best so far; None where there is none.
+
+        seconds: of the search for each order
+        """
+        for layout in layouts:
+            if best is None or self.may_beat(layout, self.evaluate(best)):
+                plan = self.plan(layout, seconds)
+                if plan is not None:
+                    best = min(best or plan, plan, key=lambda one: self.evaluate(one).key)
+        return best
+
+    def first_of_parts(self, parts: Sequence[Request], best: Plan | None) -> list[Layout]:
+        """The layouts that rank first for each of these requests, best first, but for those that cannot beat a plan."""
+        score = self.evaluate(best) if best is not None and parts else None
+        explored, self.work = [*self._values], inf
+        first = [self._first(one, explored, score) for one in parts]
+        return sorted(dict.fromkeys(filter(None, first)), key=self.value)
+
+    def _first(self, asked: Request, explored: Sequence[Layout], best: Score | None) -> Layout | None:
+        """The layout that ranks first for a request, of those explored and those to begin with that may beat the best.
+
+        How many of these are compared depends on the request alone.
+        """
+        found = [layout for layout in explored if self.meets(layout, asked)]
+        known, work, words = frozenset(found), WORK // BEGUN, asked_words(self.problem, asked)
+        for shape in sorted(self._shapes(asked), key=self._estimate):
+            if work <= 0 and not all(self.costs.missing_bytes(layout) for layout in found):
+                break
+            stages = len(shape.cuts) + 1
+            partitions = comb(len(self.problem.workload) - 1, stages - 1)
+            layouts = len(words) * (partitions if partitions <= FEW else 2)
+            work -= layouts * (AN_ORDER + _work_of(shape.microbatches * stages))
+            if best is not None and best.fits and self._least_share(shape) >= best.iteration_seconds:
+                continue
+            found += [
+                layout
+                for layout in self._filled(shape, words)
+                if layout not in known and (best is None or self.may_beat(layout, best))
+            ]
+        return min(found, key=self.value, default=None)
+
+    def meets(self, layout: Layout, asked: Request) -> bool:
+        """Whether a layout is as a request says."""
+        stages = len(layout.recompute)
+        return (
+            asked.microbatches in (None, layout.microbatches)
+            and asked.stages in (None, stages)
+            and asked.chunks in (None, stages // len(layout.devices))
+            and (asked.recompute is None or {*layout.recompute} == {asked.recompute})
+            and asked.options.get("placement") in (None, layout.placement)
+        )
+
+    def _estimate(self, shape: Layout) -> float:
+        """Seconds of a shape whose stages are alike, filled and drained once."""
+        return self._least_share(shape) * (1.0 + (len(shape.devices) - 1) / shape.microbatches)
+
+    def _least_share(self, layout: Layout) -> float:
+        """Seconds that the most loaded device of a layout has to do at least, wherever its cuts are."""
+        batch, count = self.problem.batch, layout.microbatches
+        kinds = {self.costs.costs.kind_of_device(device): device for device in layout.devices}.values()
+        sizes = {batch // count: count - batch % count, self.costs.samples(count): batch % count}
+        if batch % count == 0:
+            sizes = {batch // count: count}
+        seconds = sum(
+            times * min(self._network_seconds(device, samples) for device in kinds) for samples, times in sizes.items()
+        )
+        return seconds / len(layout.devices) * (1.0 - 1e-9)
+
+    def _network_seconds(self, device: int, samples: int) -> float:
+        """Seconds of all passes of the whole network over so many samples, layer by layer."""
+        return sum(
+            float(self.costs.costs.seconds(device, samples, phase).sum())
+            for phase in ("forward", "input_gradient", "weight_gradient")
+        )
+
     def may_beat(self, layout: Layout, best: Score) -> bool:
         """Whether a plan of a layout may be faster than one that fits: its lower bound is below that one's seconds."""
         if not best.fits or self.costs.missing_bytes(layout):
@@ -232,21 +365,30 @@ class _Layouts:
 
     def begin(self) -> Iterator[Layout]:
         """Every placement, number of micro-batches and recomputation, with balanced cuts."""
-        order, request = devices_in_order(self.problem), self.planner.request
-        for placement in self._placements():
+        words = self.words if self.planner.climbs else self.words[:1]
+        for shape in self._shapes(self.planner.request):
+            yield from self._filled(shape, words)
+
+    def _filled(self, shape: Layout, words: Sequence[Recompute]) -> Iterator[Layout]:
+        """Layouts of a shape, with balanced cuts, all of whose stages run the same again."""
+        for cuts in self._balanced(shape):
+            for word in words:
+                yield replace(shape, cuts=cuts, recompute=(word,) * (len(cuts) + 1))
+
+    def _shapes(self, request: Request) -> Iterator[Layout]:
+        """Every placement and number of micro-batches of a request, without cuts: they are all 0."""
+        order = devices_in_order(self.problem)
+        for placement in self._placements(request):
             chunks = request.chunks or USUAL_CHUNKS[placement]
             stages = _stages(self.problem, request, chunks)
             if stages % chunks or not 1 <= stages // chunks <= len(order):
                 continue
-            for count in self._counts(stages):
-                layout = Layout(placement, order[: stages // chunks], (0,) * (stages - 1), count, ())
-                for cuts in self._balanced(layout):
-                    for word in self.words if self.planner.climbs else self.words[:1]:
-                        yield replace(layout, cuts=cuts, recompute=(word,) * stages)
+            for count in self._counts(request, stages):
+                yield Layout(placement, order[: stages // chunks], (0,) * (stages - 1), count, ())
 
-    def _placements(self) -> tuple[Placement, ...]:
+    def _placements(self, request: Request) -> tuple[Placement, ...]:
         """The requested placement, else those with the stages, and stages a device, asked for; `scheduler` takes the first."""
-        request, most = self.planner.request, len(self.problem.cluster.devices)
+        most = len(self.problem.cluster.devices)
         asked, chunks = request.options.get("placement"), request.chunks
         if asked is not None:
             return tuple(name for name in PLACEMENTS if name == asked)
@@ -258,9 +400,9 @@ class _Layouts:
         ]
         return tuple(fit if self.planner.climbs else fit[:1])
 
-    def _counts(self, stages: int) -> list[int]:
+    def _counts(self, request: Request, stages: int) -> list[int]:
         """Numbers of micro-batches: the requested one, else as of `tried_counts`; ValueError for more than a search replays."""
-        asked = self.planner.request.microbatches
+        asked = request.microbatches
         if asked is None:
             return tried_counts(self.problem, stages, every=not self.planner.climbs)
         check_size(stages, asked, most=MOST_OPS)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from hardware_profiles import load_cluster
-from planners import Evaluator, Progress, Request, applicable_planners, make_plan, search_schedule
+from planners import Evaluator, Progress, Request, applicable_planners, make_plan, planner_entry, search_schedule
 from planners.modern.layouts import Layout, LayoutCosts
-from planners.modern.order_search import AN_ORDER, FINALISTS, LARGEST, LISTS, OrderSearch
+from planners.modern.order_search import AN_ORDER, FEW, FINALISTS, LARGEST, LISTS, OrderSearch
 from simulator import InfeasiblePlanError, LayerCosts, Problem, check_schedule, simulate
 from simulator.results.memory import CATEGORIES
 from simulator.workloads.synthetic import uniform_chain
@@ -153,7 +153,8 @@ def test_what_is_compared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     result = make_plan("modern", problem, few)
     assert result.outcome.fits
     assert len(result.plan.microbatches) <= 2**20 // LARGEST // (3 * LISTS)
-    assert result.evaluations <= 2**20 // AN_ORDER + 1 + FINALISTS
+    parts = len([*planner_entry("modern").restrictions(problem)])
+    assert result.evaluations <= 2**20 // AN_ORDER + 1 + FINALISTS + parts * (2 * FEW + 1)
 
 
 @pytest.mark.parametrize("after", [1, 9])
