@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from hardware_profiles.accelerator import PRECISION_BYTES, ZERO_COST_KINDS, Phase, Precision, Work, passes
@@ -107,14 +108,15 @@ def divide(board: FieldProgrammableGateArray, works: Sequence[Work], precision: 
         size = TRAINING_COPIES * works[position].parameters * width
         stays[position] = size <= room
         room -= size if stays[position] else 0.0
-    dsps = divide_dsps(work, math.floor(board.dsps * board.share))
+    dsps = divide_dsps(tuple(work), math.floor(board.dsps * board.share))
     return Division(board, works, precision, dsps, tuple(stays), room)
 
 
-def divide_dsps(work: Sequence[float], dsps: int) -> tuple[int, ...]:
+@lru_cache(maxsize=2**16)
+def divide_dsps(work: tuple[float, ...], dsps: int) -> tuple[int, ...]:
     """Whole DSPs of each layer so that the slowest, max of work / DSPs, is as fast as can be; layers without work get none.
 
-    work: of each layer, at least 0. Raises ValueError if layers with work outnumber the DSPs.
+    work: of each layer, at least 0. Kept, as a stage is divided alike for every phase and number of samples. Raises ValueError if layers with work outnumber the DSPs.
     """
     busy = [one for one in work if one > 0.0]
     if not busy:

@@ -44,7 +44,7 @@ def test_layers_without_multiply_adds_need_no_dsps() -> None:
 @given(work=st.lists(st.integers(1, 50), min_size=1, max_size=4), dsps=st.integers(4, 12))
 def test_whole_dsps_are_divided_in_the_best_way(work: list[int], dsps: int) -> None:
     """No other whole division has a faster slowest layer (all are tried)."""
-    shares = divide_dsps(work, dsps)
+    shares = divide_dsps(tuple(work), dsps)
     assert sum(shares) <= dsps
     best = min(
         max(w / n for w, n in zip(work, tried, strict=True))
@@ -57,7 +57,7 @@ def test_whole_dsps_are_divided_in_the_best_way(work: list[int], dsps: int) -> N
 def test_more_layers_than_dsps_are_refused() -> None:
     """Each layer with work needs a DSP."""
     with pytest.raises(ValueError, match="3 layers with multiply-adds need as many DSPs, got 2"):
-        divide_dsps([1.0] * 3, 2)
+        divide_dsps((1.0,) * 3, 2)
 
 
 def test_weights_stay_on_the_chip_where_they_fit_with_their_gradients() -> None:

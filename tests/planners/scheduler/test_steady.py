@@ -43,7 +43,7 @@ def makespan_of(problem: ScheduleProblem, seed: int) -> list[float]:
 
 
 @given(schedule_problems(most_devices=3, most_microbatches=3))
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_streams_grow_by_the_period(problem: ScheduleProblem) -> None:
     """Each 60 rounds more take 60 periods more, and break no limit, whatever rounds annealing comes to."""
     assume(problem.microbatches >= len(problem.chains))
