@@ -218,7 +218,7 @@ class UnequalNested:
     def _search(self, choice: _Choice) -> _Answer:
         tables, every, meter, rng = choice.tables, choice.sizes, choice.meter, choice.rng
         problem, asked = tables.problem, self.request.options.get("candidates")
-        sizes = candidate_sizes(problem.batch, asked or "powers-of-two")
+        sizes = every if asked else candidate_sizes(problem.batch, "powers-of-two")
 
         def solve(limits: list[float]) -> Sized:
             start = start_partition(tables, every, limits, meter, rng)

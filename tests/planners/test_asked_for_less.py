@@ -40,7 +40,8 @@ def _seconds(name: str, problem: Problem, request: Request) -> float:
 def _check(name: str, seed: int, among: tuple[tuple[str, ...], tuple[str, ...]], most: int) -> None:
     choose = random.Random(seed)
     problem = _problem(choose, *among)
-    asked = [*planner_entry(name).restrictions(problem)]
+    entry = planner_entry(name)
+    asked = [] if entry.reason(problem, Request()) else [*entry.restrictions(problem)]  # a part may be for it where all is not
     every = _seconds(name, problem, Request()) if asked else 0.0
     for request in choose.sample(asked, min(most, len(asked))):
         assert every <= _seconds(name, problem, request) * (1.0 + 1e-9), (name, seed, problem, request)
@@ -49,7 +50,7 @@ def _check(name: str, seed: int, among: tuple[tuple[str, ...], tuple[str, ...]],
 @pytest.mark.parametrize("name", PLANNERS)
 def test_no_part_of_a_search_answers_better(name: str) -> None:
     """What an entry says that its planner searches, on small random problems."""
-    _check(name, 0, SMALL, 6)
+    _check(name, 0, SMALL, 3)
 
 
 @pytest.mark.slow
