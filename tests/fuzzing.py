@@ -655,7 +655,7 @@ def _option_fault(words: list[str]) -> str | None:
     except BaseException as error:
         return f"ends in {type(error).__name__}: {str(error)[:200]}"
     complaint = "".join(one for one in err.getvalue().splitlines(keepends=True) if ": warning: " not in one)
-    if code == 0:
+    if code == 0 or (code == 3 and out.getvalue() and not complaint):  # a replay that does not fit is an answer, too
         return None
     right = (
         code in (2, 3, 4)
