@@ -170,7 +170,7 @@ def test_an_ascii_terminal_gets_question_marks(
     assert err.read() == "pipeplan check: ?.toml: there is no such file\n"
 
 
-@pytest.mark.parametrize("words", [("plan",), ("compare", "--help"), ("--version",), ("nonsense",)])
+@pytest.mark.parametrize("words", [("plan",), ("compare", "--help"), ("--version",)])
 def test_an_interrupt_while_modules_load_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
@@ -180,7 +180,7 @@ def test_an_interrupt_while_modules_load_is_one_line(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "import_module", interrupted)
-    monkeypatch.setattr(cli.Parser, "parse_args", interrupted)
+    monkeypatch.setattr(cli.Parser, "parse_known_args", interrupted)
     assert cli.main(words) == 130
     name = " ".join(["pipeplan", *words[:1]]) if words[0] in cli.COMMANDS else "pipeplan"
     assert capsys.readouterr().err == f"{name}: interrupted\n"
