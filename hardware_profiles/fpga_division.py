@@ -116,7 +116,8 @@ def divide(board: FieldProgrammableGateArray, works: Sequence[Work], precision: 
 def divide_dsps(work: tuple[float, ...], dsps: int) -> tuple[int, ...]:
     """Whole DSPs of each layer so that the slowest, max of work / DSPs, is as fast as can be; layers without work get none.
 
-    work: of each layer, at least 0. Kept, as a stage is divided alike for every phase and number of samples. Raises ValueError if layers with work outnumber the DSPs.
+    work: of each layer, at least 0. Answers are kept, as a stage is divided alike for every phase and number of samples.
+    Raises ValueError if layers with work outnumber the DSPs.
     """
     busy = [one for one in work if one > 0.0]
     if not busy:

@@ -41,7 +41,9 @@ def _check(name: str, seed: int, among: tuple[tuple[str, ...], tuple[str, ...]],
     choose = random.Random(seed)
     problem = _problem(choose, *among)
     entry = planner_entry(name)
-    asked = [] if entry.reason(problem, Request()) else [*entry.restrictions(problem)]  # a part may be for it where all is not
+    asked = (
+        [] if entry.reason(problem, Request()) else [*entry.restrictions(problem)]
+    )  # a part may be for it where all is not
     every = _seconds(name, problem, Request()) if asked else 0.0
     for request in choose.sample(asked, min(most, len(asked))):
         assert every <= _seconds(name, problem, request) * (1.0 + 1e-9), (name, seed, problem, request)
