@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from planners.partitioning.minimax_cuts import balanced_cuts, coarse_points, ideal_stage_seconds
 from planners.partitioning.straight_search import StraightShape, fastest_straight
-from planners.partitioning.streamed_search import StreamedSearch
+from planners.partitioning.streamed_search import StreamedSearch, one_moved
 from planners.partitioning.tight_memory import tight_plan
 from planners.pipedream.partitioner import partition
 from planners.pipedream.planner import PipeDreamFlush, cluster_views, place_stages, problem_table, without_levels
@@ -255,18 +255,10 @@ class _Explorer:
         """A pipeline after the best moves of one cut anywhere between its neighbours, while replays become faster."""
         devices, count = [stage.devices[0] for stage in plan.stages], len(plan.microbatches)
         while True:
-            bounds = [0, *(stage.layers[0] for stage in plan.stages[1:]), len(self.problem.workload)]
+            cuts = [stage.layers[0] for stage in plan.stages[1:]]
             tried = [
-                straight_plan(
-                    self.name,
-                    self.problem,
-                    plan.schedule,
-                    [*bounds[1:place], to, *bounds[place + 1 : -1]],
-                    devices,
-                    count,
-                )
-                for place in range(1, len(bounds) - 1)
-                for to in range(bounds[place - 1] + 1, bounds[place + 1])
+                straight_plan(self.name, self.problem, plan.schedule, moved, devices, count)
+                for moved in one_moved(cuts, len(self.problem.workload))
             ]
             better = min(tried, key=lambda one: self.evaluate(one).key, default=plan)
             if self.evaluate(better).key >= self.evaluate(plan).key:

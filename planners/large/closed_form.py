@@ -2,13 +2,14 @@
 
 With M micro-batches, v stages a device, and T[r] the seconds of rank r for one micro-batch (its v stages forward and backward):
 
-    iteration = M * R + (sum of T - R) / v + transfers + what the first rank does after its last backward
+    iteration = M * R + (sum of T - R) / v + transfers + what ends last, after the first rank's last backward
 
 where R is the longest T with one stage a device. With several, stages that are unlike wait for each other: R is the longest first
 stage, and the longest second one, and so on.
 
-The first rank ends last, with what `Tails` tells; `Ways` tells of transfers. On its way up the last gradient waits, behind every
-stage, for the bucket that is being reduced over the same card.
+Mostly the first rank ends last, with what `Tails` tells, or one before it in the backward that has longer to reduce; `RankWaits`
+tells of transfers. On its way up the last gradient waits, behind every stage, for the bucket that is being reduced over the same
+card.
 
 Bytes of rank r: what its stages hold all the time, what each keeps of its micro-batches in flight, the most that is made again.
 """
@@ -27,10 +28,10 @@ from hardware_profiles import reduce_seconds
 from planners.large.division import BlockDivision, divided
 from planners.large.like_blocks import LikeBlocks
 from planners.large.rank_groups import RankGroups
+from planners.large.rank_waits import RankWaits
 from planners.large.shapes import Integers, Shape
 from planners.large.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, Pass, StageCosts
 from planners.large.tails import Tails
-from planners.large.ways import Ways
 from simulator import (
     GroupRates,
     Problem,
@@ -77,7 +78,7 @@ class ClosedForm:
         self.costs = StageCosts(problem, blocks, words)
         self.devices = RankGroups(problem)
         self.tails = Tails(self.devices, self.costs)
-        self._ways: dict[Shape, Ways] = {}
+        self._ways: dict[Shape, RankWaits] = {}
         self._tables: dict[tuple[Shape, int], _Tables] = {}
 
     @property
@@ -113,10 +114,10 @@ class ClosedForm:
         gather, scatter = (self.tails.moved(shapes, unit[0], unit[1], size) / most for size in sizes)
         return gather, scatter
 
-    def ways(self, shape: Shape) -> Ways:
+    def ways(self, shape: Shape) -> RankWaits:
         """What its ranks wait for what others send them."""
         if shape not in self._ways:
-            self._ways[shape] = Ways(shape, self.devices, self.costs)
+            self._ways[shape] = RankWaits(shape, self.devices, self.costs)
         return self._ways[shape]
 
     # ---- one shape ----
@@ -397,7 +398,7 @@ class _Tables:
         return self._elements + (self.shape.expert - 1) * self._experts
 
     @cached_property
-    def _ways(self) -> Ways:
+    def _ways(self) -> RankWaits:
         return self.form.ways(self.shape)
 
     def tail_seconds(self, zero: Zero) -> Floats:

@@ -27,6 +27,7 @@ from planners.search.candidates import (
     FEW_SAMPLES,
     MOST_OPS,
     asked_words,
+    counts_by_size,
     devices_in_order,
     one_a_device,
     searched_counts,
@@ -188,10 +189,8 @@ def tried_counts(problem: Problem, stages: int, *, every: bool) -> list[int]:
 
     every: of a batch of few samples all that other planners search
     """
-    batch = problem.batch
-    sizes = {base << power for base in (1, 3) for power in range(batch.bit_length())}
-    counts = {-(-batch // size) for size in sizes if size <= batch}
-    if every and batch <= FEW_SAMPLES:
+    counts = counts_by_size(problem)
+    if every and problem.batch <= FEW_SAMPLES:
         counts.update(searched_counts(problem))
     most = max(1, WORK // LARGEST // _work_of(stages))
     return sorted(count for count in counts if count <= most)

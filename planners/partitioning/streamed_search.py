@@ -109,7 +109,7 @@ class StreamedSearch:
         found = fastest_cuts(together, count)
         cuts = np.array([one for _, one in found[:1]], dtype=np.int64).reshape(-1, len(devices) - 1)
         for _ in range(ROUNDS if len(cuts) else 0):
-            tried = np.array([[*cuts[0]], *_one_moved(cuts[0].tolist(), self.layers)], dtype=np.int64)
+            tried = np.array([[*cuts[0]], *one_moved(cuts[0].tolist(), self.layers)], dtype=np.int64)
             order = np.argsort(self.estimates(devices, count, tried), kind="stable")
             cuts = tried[order]
             if order[0] == 0:
@@ -146,7 +146,7 @@ class StreamedSearch:
         return self._tables[devices, samples]
 
 
-def _one_moved(cuts: Sequence[int], layers: int) -> Iterator[list[int]]:
+def one_moved(cuts: Sequence[int], layers: int) -> Iterator[list[int]]:
     """Cuts of which one is anywhere else between its neighbours."""
     bounds = [0, *cuts, layers]
     for place in range(1, len(bounds) - 1):

@@ -244,6 +244,12 @@ def searched_counts(problem: Problem) -> tuple[int, ...]:
     return tuple(sorted(fewest | {2**power for power in range(batch.bit_length())}))
 
 
+def counts_by_size(problem: Problem) -> set[int]:
+    """Numbers of micro-batches that give each 1, 2, 3, 4, 6, 8, 12, ... samples."""
+    sizes = {base << power for base in (1, 3) for power in range(problem.batch.bit_length())}
+    return {-(-problem.batch // size) for size in sizes if size <= problem.batch}
+
+
 def one_a_device(problem: Problem) -> range:
     """Numbers of stages of pipelines with one stage a device."""
     return range(1, min(len(problem.cluster.devices), len(problem.workload)) + 1)

@@ -30,6 +30,7 @@ from planners.partitioning.tight_memory import fitting_cuts
 from planners.search.candidates import (
     FEW_SAMPLES,
     asked_degrees,
+    counts_by_size,
     device_choices,
     device_groups,
     one_a_device,
@@ -193,11 +194,9 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
 
 def grid_counts(problem: Problem) -> tuple[int, ...]:
     """Numbers of micro-batches, rising: all of a batch of FEW_SAMPLES, else those with 1, 2, 3, 4, 6, 8, 12, ... samples."""
-    batch = problem.batch
-    if batch <= FEW_SAMPLES:
-        return tuple(range(1, batch + 1))
-    sizes = {base << power for base in (1, 3) for power in range(batch.bit_length())}
-    return tuple(sorted({1, *(-(-batch // size) for size in sizes if size <= batch)}))
+    if problem.batch <= FEW_SAMPLES:
+        return tuple(range(1, problem.batch + 1))
+    return tuple(sorted({1, *counts_by_size(problem)}))
 
 
 def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:

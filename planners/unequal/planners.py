@@ -178,7 +178,7 @@ class UnequalSizes:
         """The fastest plan that the search finds within the memory of the devices; InfeasiblePlanError if none fits."""
         return _fastest(self.name, problem, self.request, evaluate, rng, self._search)
 
-    def _search(self, choice: _Choice) -> _Answer:
+    def _search(self, choice: _StagesAndSizes) -> _Answer:
         tables, sizes, meter, rng = choice.tables, choice.sizes, choice.meter, choice.rng
 
         def solve(limits: list[float]) -> Sized:
@@ -215,7 +215,7 @@ class UnequalNested:
         """The best plan found within the memory of the devices; InfeasiblePlanError if none fits."""
         return _fastest(self.name, problem, self.request, evaluate, rng, self._search)
 
-    def _search(self, choice: _Choice) -> _Answer:
+    def _search(self, choice: _StagesAndSizes) -> _Answer:
         tables, every, meter, rng = choice.tables, choice.sizes, choice.meter, choice.rng
         problem, asked = tables.problem, self.request.options.get("candidates")
         sizes = every if asked else candidate_sizes(problem.batch, "powers-of-two")
@@ -335,7 +335,7 @@ def _spare(tables: UnequalTables, limits: Sequence[float]) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _StagesAndSizes:
     """What a search is asked for: stages and sizes to choose from, with what it searches by.
 
     known: seconds of the fastest plan so far
@@ -376,7 +376,7 @@ def _fastest(
     request: Request,
     evaluate: Evaluator,
     rng: np.random.Generator,
-    search: Callable[[_Choice], _Answer],
+    search: Callable[[_StagesAndSizes], _Answer],
 ) -> Plan:
     """The fastest of what a search finds for each number of stages, and for all sizes and powers of two of them, where these are
     not asked for: asked for one of them it would find the same, and nothing faster than all.
@@ -390,7 +390,7 @@ def _fastest(
             continue
         meter = _Meter(evaluate, reserve=0 if answers or failed else REPLAYS)
         try:
-            answer = search(_Choice(tables, sizes, evaluate, meter, copy.deepcopy(rng), known))
+            answer = search(_StagesAndSizes(tables, sizes, evaluate, meter, copy.deepcopy(rng), known))
         except InfeasiblePlanError as error:
             failed = failed or error
             continue
@@ -424,7 +424,9 @@ def _choices(
         yield from ((tables, one) for one in dict.fromkeys(sizes))
 
 
-def _within_memory(name: str, choice: _Choice, solve: Callable[[list[float]], Sized], sizes: Sequence[int]) -> _Answer:
+def _within_memory(
+    name: str, choice: _StagesAndSizes, solve: Callable[[list[float]], Sized], sizes: Sequence[int]
+) -> _Answer:
     """Solve, replay on the reference, and solve again with less memory where the replay needs more than there is.
 
     sizes: among which a proof holds. Where no such search finds a plan that fits, `tight_sizes` looks for one with all sizes.

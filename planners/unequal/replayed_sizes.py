@@ -148,7 +148,7 @@ class SizeBounds:
 
 
 @dataclass(slots=True)
-class _Replays:
+class _SizeReplays:
     """Replays of the sizes of one partition, and the fastest that fit; ends with _WorkDone after so much work.
 
     Lifetime: made for one search, which asks it for seconds until it is done.
@@ -202,7 +202,7 @@ def replayed_sizes(
     The changes of the fastest starts come first, a stage or a pass at a time, each the first that is faster; then whatever the
     bounds leave open, where that is little enough. A change whose bound is no faster than what is known is not replayed.
     """
-    replays = _Replays(name, SizeBounds(tables, unequal, cuts), evaluate)
+    replays = _SizeReplays(name, SizeBounds(tables, unequal, cuts), evaluate)
     every = stopped = False
     try:
         for pair in dict.fromkeys((*starts, *_even(unequal))):
@@ -226,7 +226,7 @@ def _even(unequal: UnequalProblem) -> Iterator[Pair]:
             yield (size,) * unequal.stages, (size,) * unequal.stages
 
 
-def _descend(replays: _Replays, pair: Pair) -> None:
+def _descend(replays: _SizeReplays, pair: Pair) -> None:
     """Replay changes by rising bound, from the first that is faster again, until none is."""
     moved = True
     while moved and not math.isinf(replays(pair)):
@@ -261,14 +261,18 @@ def _changed(unequal: UnequalProblem, pair: Pair) -> Iterator[Pair]:
     for vector, put in ((forward, lambda one: (one, backward)), (backward, lambda one: (forward, one))):
         for stage, size in enumerate(vector):
             for other in {*_near(unequal.candidates, size), *vector[max(0, stage - 1) : stage + 2]} - {size}:
-                yield put((*vector[:stage], other, *vector[stage + 1 :]))
+                yield put(_with(vector, stage, other))
         for step in (-1, 1):
             yield put(tuple(_step(unequal.candidates, size, step) for size in vector))
     for stage in range(unequal.stages):
         for size in {*_near(unequal.candidates, forward[stage]), *_near(unequal.candidates, backward[stage])}:
-            yield tuple((*one[:stage], size, *one[stage + 1 :]) for one in pair)  # type: ignore[misc]
+            yield _with(forward, stage, size), _with(backward, stage, size)
     yield forward, forward
     yield backward, backward
+
+
+def _with(vector: Vector, stage: int, size: int) -> Vector:
+    return (*vector[:stage], size, *vector[stage + 1 :])
 
 
 def _near(sizes: Sequence[int], size: int) -> set[int]:
@@ -281,7 +285,7 @@ def _step(sizes: Sequence[int], size: int, step: int) -> int:
     return sizes[min(max(sizes.index(size) + step, 0), len(sizes) - 1)]
 
 
-def _enumerate(replays: _Replays) -> bool:
+def _enumerate(replays: _SizeReplays) -> bool:
     """Replay all sizes that may be faster, by rising bound; False where these are too many to be bounded."""
     bounds, unequal = replays.bounds, replays.bounds.unequal
     kinds = 2**unequal.stages if unequal.coupled else 1

@@ -17,7 +17,7 @@ MOST_AS_IT_STANDS = 2**20
 State = MutableSequence[int] | NDArray[np.integer]
 
 
-class Waits(NamedTuple):
+class LaneTasks(NamedTuple):
     """Tasks of lanes, one lane after the other, and what each task waits for."""
 
     lane_offsets: Column
@@ -41,7 +41,7 @@ class TurnState(NamedTuple):
     queue: State
 
 
-def take_turns(waits: Waits, state: TurnState) -> int:
+def take_turns(waits: LaneTasks, state: TurnState) -> int:
     """Write the tasks into the state's order as they run, and how far each lane comes; the number of tasks that run.
 
     Lanes take turns, one task a turn, so that neighbours in the order seldom wait for each other; a lane that waits is woken by
@@ -98,14 +98,14 @@ def turns(
     done, sleeper = np.zeros(tasks, dtype=np.uint8), np.full(tasks, -1, dtype=np.int32)
     next_sleeper, queue = np.full(lanes, -1, dtype=np.int32), np.empty(lanes, dtype=np.int32)
     waits, state = (
-        Waits(lane_offsets, dependency_offsets, dependency),
+        LaneTasks(lane_offsets, dependency_offsets, dependency),
         TurnState(order, position, done, sleeper, next_sleeper, queue),
     )
     if "numba" in sys.modules or tasks > MOST_AS_IT_STANDS:
         count = _compiled()(waits, state)
         return order[:count], position
     plain = TurnState(*(np.asarray(column).tolist() for column in state))
-    count = take_turns(Waits(*(np.asarray(column).tolist() for column in waits)), plain)
+    count = take_turns(LaneTasks(*(np.asarray(column).tolist() for column in waits)), plain)
     return np.array(plain.order[:count], dtype=np.int32), np.array(plain.position, dtype=np.int64)
 
 

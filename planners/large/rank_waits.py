@@ -1,4 +1,4 @@
-"""Ways: seconds for which the ranks of a shape wait for what others send them.
+"""Rank waits: seconds for which the ranks of a shape wait for what others send them.
 
 The filling takes the ways from the first rank to the last and back. With one stage a device every round waits for one further
 transfer; with several each further lap begins when the one before has come back from the last rank.
@@ -11,7 +11,7 @@ from planners.large.shapes import Shape
 from planners.large.stage_costs import StageCosts
 
 
-class Ways:
+class RankWaits:
     """Of one shape.
 
     seconds: of an iteration that wait for transfers between ranks
