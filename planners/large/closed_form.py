@@ -424,7 +424,7 @@ class _Tables:
             return 0.0
         stages = shape.pipeline * shape.chunks
         count = -(-form.blocks.count // stages)
-        backward = float(self.passes[1][MIDDLE, min(count * shape.chunks, self.most), -1])
+        backward = float(self.passes[1][MIDDLE, count * shape.chunks, -1])
         ready = free = 0.0
         for share, *sizes in form.costs.bucket_shares(shape.parallel, self._rates, shape.samples, count):
             ready += share * backward

@@ -12,7 +12,7 @@ import pytest
 
 from hardware_profiles import GraphicsProcessor, load_cluster
 from planners import Evaluator, InapplicablePlannerError, Request, make_plan, planner_entry, runner_ups
-from planners.large import shape_search
+from planners.large import closed_form, shape_search
 from planners.large.closed_form import ClosedForm, DividedShape, _Tables, chunk_blocks
 from planners.large.division import divided
 from planners.large.like_blocks import LikeBlocks, like_blocks, shortened
@@ -173,6 +173,35 @@ def test_gradients_queue_behind_buckets() -> None:
             simulate(one, search.plan(found), engine="compiled").iteration_seconds, rel=0.05
         )
     assert seconds[0] > 1.05 * seconds[1]
+
+
+@pytest.mark.parametrize(
+    ("buckets", "waits"),
+    [
+        ([(1.0, 9.0, 0.0)], 0.0),  # ready with the last gradient, and behind it
+        ([(0.5, 0.25, 0.0), (0.5, 9.0, 0.0)], 0.0),  # over before the backward is
+        ([(0.5, 0.75, 0.0), (0.5, 9.0, 0.0)], 0.25),
+        ([(0.5, 0.5, 0.25), (0.5, 9.0, 0.0)], 0.25),  # of experts behind the others
+        ([(0.25, 0.5, 0.0), (0.25, 0.5, 0.0), (0.5, 9.0, 0.0)], 0.25),  # the second waits for the first
+        (
+            [(0.25, 0.125, 0.0), (0.25, 0.75, 0.0), (0.5, 9.0, 0.0)],
+            0.25,
+        ),  # the second is ready later than the first is over
+        ([(0.25, 2.0, 0.0), (0.25, 9.0, 0.0), (0.5, 9.0, 0.0)], 1.25),  # the gradient is next on the card
+    ],
+)
+def test_a_gradient_waits_for_the_bucket_that_has_the_card(
+    monkeypatch: pytest.MonkeyPatch, buckets: list[tuple[float, float, float]], waits: float
+) -> None:
+    """Shares of a backward behind which buckets are ready, and how many backwards their reductions take; on three ways up."""
+    problem = replace(small(8, 1, 8), cluster=load_cluster("dgx-a100:8"))
+    blocks = like_blocks(problem.workload)
+    assert blocks is not None
+    tables = _Tables(ClosedForm(problem, blocks, ("none",), (0,)), Shape(8, 4, 2, 1, 1), 4)
+    backward = float(tables.passes[1][MIDDLE, 2, 0])
+    monkeypatch.setattr(StageCosts, "bucket_shares", lambda *words: buckets)
+    monkeypatch.setattr(closed_form, "reduce_seconds", lambda rates, size: size * backward)
+    assert tables._queued_seconds(False) == pytest.approx(3 * waits * backward)
 
 
 def test_ranks_in_racks_of_their_own_share_the_uplinks() -> None:

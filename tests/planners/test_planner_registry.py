@@ -217,6 +217,35 @@ def test_details_of_a_planner_are_its_own(problem: Problem, monkeypatch: pytest.
     assert found.remarks() == (*whole_result(problem).remarks()[:1], found.remarks()[1], "half of it")
 
 
+@pytest.mark.parametrize(
+    ("value", "right"),
+    [
+        *[(one, True) for one in (None, True, 2, 0.5, "a", np.float64(0.5), np.arange(3), [], (1, "a"), {1}, range(2))],
+        *[([[1], {"a": [None, (2.5, frozenset({3}))]}], True), ({"a": {"b": []}}, True)],
+        *[(one, False) for one in (object(), b"a", 1j, np.array([1j]), np.array([None]), {1: 2}, iter([1]))],
+        *[([1, object()], False), ([object(), 1], False), ([[1], [1j]], False), ({"a": [1, {"b": 1j}]}, False)],
+    ],
+    ids=repr,
+)
+def test_details_are_what_json_has_a_form_for(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch, value: object, right: bool
+) -> None:
+    """At every depth of lists and tables: what has none is an error of the planner that names the detail."""
+
+    def telling(problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        evaluate.details["mine"] = value
+        return whole(problem, evaluate, rng)
+
+    monkeypatch.setitem(registry.PLANNERS, "telling", as_entry(telling))
+    if right:
+        assert make_plan("telling", problem).details["mine"] is value
+    else:
+        with pytest.raises(
+            PlannerFailedError, match=r"details\['mine'\] must be a number, a text, or a list or a table"
+        ):
+            make_plan("telling", problem)
+
+
 def whole_result(problem: Problem) -> Result:
     return make_plan("data-parallel", problem)
 

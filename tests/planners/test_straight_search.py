@@ -34,3 +34,20 @@ def test_quick_replays_of_cuts_are_those_of_their_plans(schedule: str, contentio
         assert found == pytest.approx(plans(plan), rel=5e-3)  # of updates it knows the least
         assert found <= replayed * (1.0 + 1e-9)
         assert contention or found == pytest.approx(replayed, rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    "schedule", ["gpipe", "1f1b", "eager-1f1b", "1f1b-so", "1f1b-sno", "zb-h1", "interleaved-1f1b"]
+)
+def test_the_least_seconds_of_a_shape_hold_and_are_near(schedule: str) -> None:
+    """Of layers alike, links free: with whole backwards devices take their turns, T = w / (1 - (1 - 1/m)^n), else m w / n."""
+    devices = (0, 1, 2, 3) * (2 if schedule == "interleaved-1f1b" else 1)
+    problem = Problem(chain([4e10] * 8), load_cluster("pipedream-a"), 16)
+    evaluate = Evaluator(problem)
+    search = straight_search._Cuts(evaluate, StraightShape(schedule, devices, 8), None)
+    least = search.least_seconds()
+    for cuts in combinations(range(1, 8), len(devices) - 1):
+        assert least <= evaluate(search.plan("test", cuts)).iteration_seconds
+    network = float(evaluate.layer_costs.round_trip_seconds(0, 2).sum())
+    turns = 1 - (1 - 1 / 8) ** 4 if schedule not in ("zb-h1", "interleaved-1f1b") else 4 / 8
+    assert least == pytest.approx(network / turns)

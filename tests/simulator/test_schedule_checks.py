@@ -266,6 +266,24 @@ def test_unequal_sizes_are_checked_by_samples(
     assert (said == "") == runs(schedule, forward, backward), said
 
 
+@pytest.mark.parametrize(
+    ("forward", "backward", "text", "said"),
+    [
+        ([1, 1, 1], [3], "0F0 0F1 0B0", "device 0: op 0F2 is missing"),
+        ([1, 1, 1], [3], "0F0 0F1 0F2 0A0", "device 0: op 0B0 is missing (or 0I0 with 0W0)"),
+        ([3], [1, 1, 1], "0F0 0B0 0B1", "device 0: op 0B2 is missing (or 0I2 with 0W2)"),
+        ([3], [1, 1, 1], "0F0 0B0 0I1 0W1 0I2", "device 0: op 0W2 is missing"),
+    ],
+)
+def test_a_missing_op_of_the_pass_with_more_micro_batches_is_named(
+    forward: list[int], backward: list[int], text: str, said: str
+) -> None:
+    """Beyond those of the other pass, either way."""
+    with pytest.raises(ScheduleError) as caught:
+        lower(from_text(text), given_costs(1, OpSeconds(1.0, 2.0)), forward_sizes=[forward], backward_sizes=[backward])
+    assert str(caught.value) == said
+
+
 def plan_of(schedule: Schedule, batch: int, layers: int, **own: Any) -> Plan:
     """A plan whose stages lie, and run again, as those of a schedule do."""
     stages = range(schedule.stages)
