@@ -33,6 +33,7 @@ from .gpu import GraphicsProcessor as GraphicsProcessor
 from .links import Channel as Channel, Link as Link
 from .load import (
     ProfileError as ProfileError,
+    ProfileWordsError as ProfileWordsError,
     UnknownProfileError as UnknownProfileError,
     accelerator_names as accelerator_names,
     check_file as check_file,

@@ -59,7 +59,11 @@ class ProfileError(FileError):
     """A profile that cannot be found or read: one line with file, path of the key, value, rule and choices."""
 
 
-class UnknownProfileError(ProfileError):
+class ProfileWordsError(ProfileError):
+    """What stands in place of a profile, a name or `name:count`, leads to none: wrong as it is written, whatever files hold."""
+
+
+class UnknownProfileError(ProfileWordsError):
     """A name that no shipped file, user folder or installed package knows; the message lists the choices."""
 
 
@@ -71,7 +75,7 @@ def load_accelerator(name_or_path: str | os.PathLike[str]) -> Accelerator:
     text = path_text("accelerator", name_or_path)
     found = _find("accelerator", text)
     if isinstance(found, Cluster):
-        raise ProfileError(f"{text}: the entry point offers a cluster, where an accelerator is wanted")
+        raise ProfileWordsError(f"{text}: the entry point offers a cluster, where an accelerator is wanted")
     return found if isinstance(found, Accelerator) else _read_accelerator(found)
 
 
@@ -83,9 +87,9 @@ def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
     text, count = _split_count(path_text("cluster", name_or_path))
     found = _find("cluster", text)
     if isinstance(found, Accelerator):
-        raise ProfileError(f"{text}: the entry point offers an accelerator, where a cluster is wanted")
+        raise ProfileWordsError(f"{text}: the entry point offers an accelerator, where a cluster is wanted")
     if isinstance(found, Cluster) and count is not None:
-        raise ProfileError(f"{text}:{count}: cluster {text!r} is an object of an entry point and does not scale")
+        raise ProfileWordsError(f"{text}:{count}: cluster {text!r} is an object of an entry point and does not scale")
     cluster = found if isinstance(found, Cluster) else _read_cluster(found, count)
     name = str(Path(text).resolve()) if _is_path(text) else text
     return remembering(cluster, ClusterSource(name if count is None else f"{name}:{count}"))
@@ -143,7 +147,7 @@ def _split_count(text: str) -> tuple[str, int | None]:
         return text, None
     digits = re.fullmatch(r"0*([1-9][0-9]{0,8})", tail)
     if digits is None or int(digits[1]) > MOST_DEVICES:
-        raise ProfileError(
+        raise ProfileWordsError(
             f"{shown(text)}: after the colon stands the number of servers, a whole number from 1 to {MOST_DEVICES}: "
             f"{shown(tail)}"
         )
@@ -363,11 +367,19 @@ def _read_cluster(source: Traversable, count: int | None) -> Cluster:
 
     if "devices" in table:
         if count is not None:
-            raise ProfileError(f"{source}: $.devices: an explicit graph does not scale; name:count needs [[servers]]")
+            raise ProfileWordsError(
+                f"{source}: $.devices: an explicit graph does not scale; name:count needs [[servers]]"
+            )
         graph: GraphFile = _convert(source, table, GraphFile)
         return _build(source, graph, lambda: build_graph(graph, find))
     compact: CompactFile = _convert(source, table, CompactFile)
-    return _build(source, compact, lambda: build_compact(compact, find, count))
+    try:
+        return _build(source, compact, lambda: build_compact(compact, find, count))
+    except ProfileError as error:
+        if count is None:
+            raise
+        _build(source, compact, lambda: build_compact(compact, find))  # a fault of the file's own comes first
+        raise ProfileWordsError(str(error), error.untold) from None
 
 
 def _find_for_cluster(source: Traversable, name: str, where: str) -> Accelerator:

@@ -131,7 +131,7 @@ def short(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def _exit_code(error: ValueError) -> int:
-    from hardware_profiles import FileError, PluginError, UnknownProfileError
+    from hardware_profiles import FileError, PluginError, ProfileWordsError
     from planners import PlannerFailedError
     from simulator import InfeasiblePlanError
 
@@ -139,4 +139,4 @@ def _exit_code(error: ValueError) -> int:
         return INFEASIBLE
     if isinstance(error, PlannerFailedError | PluginError):
         return FAILURE
-    return BAD_FILE if isinstance(error, FileError) and not isinstance(error, UnknownProfileError) else USAGE
+    return BAD_FILE if isinstance(error, FileError) and not isinstance(error, ProfileWordsError) else USAGE

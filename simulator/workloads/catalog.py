@@ -87,7 +87,8 @@ def load_workload(name: str, sequence: int | None = None, attention: Attention |
     """
     make = WORKLOADS.get(name) or _plugins().get(name)
     if make is None:
-        raise ValueError(unknown(f"workload {name!r} is not known", name, workload_names()))
+        complaint = unknown(f"workload {name!r} is not known", name, workload_names())
+        raise ValueError(f"{complaint}; or give the path of a config.json or graph.txt")
     chosen = _chosen(sequence, attention)
     _refuse(
         name, {choice: value for choice, value in chosen.items() if choice not in inspect.signature(make).parameters}
@@ -129,6 +130,8 @@ def workload_from_spec(
         return remembering(uniform_chain(count), WorkloadSource(spec))
     if spec.startswith(DESCRIBED):
         _refuse(spec, _chosen(sequence, attention))
+        if spec == DESCRIBED:
+            raise ValueError(f"a described profile is written {DESCRIBED}graph.txt, got {spec!r}")
         path = Path(spec.removeprefix(DESCRIBED)).resolve()
         return remembering(read_profile(path).described(), WorkloadSource(f"{DESCRIBED}{path}"))
     if spec.endswith(".txt"):

@@ -17,7 +17,7 @@ from msgspec import field
 from hardware_profiles import explained, shown
 from simulator.workloads.language_models import Bert, Gpt, Llama, Opt
 from simulator.workloads.layers import Attention, Workload
-from simulator.workloads.network_files import LARGEST_SIZE, WorkloadFileError, read_json
+from simulator.workloads.network_files import LARGEST_SIZE, WORKLOAD_FILES, WorkloadFileError, read_json
 from simulator.workloads.transformer import MOST_BLOCKS, Experts, Heads, LatentAttention, Transformer
 
 BERT_HEADS: dict[str, Heads] = {"BertModel": "pooler", "BertForMaskedLM": "masked", "BertForPreTraining": "pretraining"}
@@ -279,11 +279,17 @@ def read_config(path: str | Path, sequence: int | None = None, attention: Attent
     known (with the nearest), or whose sizes are missing, not whole numbers, or do not fit together.
     """
     path = Path(path)
-    document = read_json(path)
-    if not isinstance(document, dict):
-        complaint = f"{path}: must be a JSON object, got a {type(document).__name__}"
-        raise WorkloadFileError(complaint, complaint)
-    model_type = document.get("model_type", "(absent)")
+    try:
+        document = read_json(path)
+        if not isinstance(document, dict):
+            complaint = f"{path}: must be a JSON object, got a {type(document).__name__}"
+            raise WorkloadFileError(complaint, complaint)
+        if "model_type" not in document:
+            complaint = f"{path}: $.model_type: is missing"
+            raise WorkloadFileError(complaint, complaint)
+    except WorkloadFileError as error:
+        raise WorkloadFileError(f"{error}; {WORKLOAD_FILES}", f"{error.untold}; {WORKLOAD_FILES}") from error
+    model_type = document["model_type"]
     if not isinstance(model_type, str) or model_type not in CONFIGURATIONS:
         raise WorkloadFileError(
             f"{path}: $.model_type = {shown(model_type)}: is not known, nearest is {_nearest(str(model_type)[:60], document)}; "

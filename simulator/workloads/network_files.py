@@ -10,6 +10,12 @@ from hardware_profiles import FileError, json_value, read_bytes
 LARGEST_SIZE = 10_000_000
 """Of a layer (features, channels, tokens) in a file. No published size comes near; a slip of the pen would fill the memory."""
 
+WORKLOAD_FILES = (
+    "a workload's file is the config.json of a Hugging Face model or PipeDream's graph.txt; "
+    "the JSON of pipeplan profile goes with --profile"
+)
+"""What may be read, for who gave another file."""
+
 
 class WorkloadFileError(FileError):
     """A workload's file is missing, malformed or out of range; the message is one line: file, place in it, value and rule."""

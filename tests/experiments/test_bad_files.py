@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from experiments.cli import main
+from simulator.workloads.network_files import WORKLOAD_FILES
 
 GPU = 'kind = "gpu"\nname = "g"\nmemory_gib = 16\nmemory_bandwidth_gb_per_s = 900\n[compute]\ntflops_fp32 = 15\n'
 BOARD = Path(__file__).parents[2].joinpath("hardware_profiles", "accelerators", "vcu118.toml").read_text("utf-8")
@@ -116,6 +118,14 @@ def test_a_bad_file_is_one_line_and_exit_code_4(name: str, tmp_path: Path, capsy
         ["--workload", "chain:" + "9" * 5000],
         ["--workload", "chain:0"],
         ["--cluster", "a" * 300],
+        ["--workload", "described:"],
+        *[
+            ["--cluster", f"{name}:{count}"]
+            for name in ("name", "dgx-a100", "")
+            for count in ("x", "", "0", "-1", "9" * 400)
+        ],
+        ["--cluster", "dgx-a100:32768"],  # eight devices each
+        ["--cluster", "fpga-vcu118-4:2"],  # with no network to join them
     ],
 )
 def test_a_name_that_is_too_much_is_a_usage_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,6 +135,71 @@ def test_a_name_that_is_too_much_is_a_usage_error(words: list[str], capsys: pyte
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     assert len(captured.err) <= 300
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "code", "said"),
+    [
+        (CLUSTER, ":20000", 2, "at most 32768 devices"),
+        (CLUSTER, ":x", 2, "whole number from 1 to 32768"),
+        (CLUSTER.replace("devices = 2\n", "devices = 20000\n"), "", 4, "at most 32768 devices"),
+        (CLUSTER.replace("devices = 2\n", "devices = 20000\n"), ":3", 4, "at most 32768 devices"),
+        (CLUSTER.split("[network]")[0], "", 4, "need a [network]"),
+        (CLUSTER.split("[network]")[0], ":3", 4, "need a [network]"),
+        (CLUSTER.split("[network]")[0].replace("count = 2", "count = 1"), ":3", 2, "need a [network]"),
+        (CLUSTER.replace("v100-sxm2", "name:x"), ":3", 4, "accelerator 'name:x' is not known"),
+        ('name = "c"\n[[devices]]\nname = "a"\naccelerator = "p40"\n', ":2", 2, "does not scale"),
+    ],
+)
+def test_a_count_is_typed_and_a_cluster_is_a_file(
+    text: str, count: str, code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is wrong with a number of servers on the command line is 2; what is wrong without it, or said by a file, is 4."""
+    path = tmp_path / "c.toml"
+    path.write_text(text, encoding="utf-8")
+    assert main(["plan", "--workload", "chain:2", "--cluster", f"{path}{count}", "--planner", "uniform"]) == code
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert said in captured.err
+    problem = {"workload": "chain:2", "cluster": f"{path}{count}", "batch": 2}
+    file = tmp_path / "problem.json"
+    file.write_text(json.dumps({"format": "pipeplan-plan-2", "problem": problem}), encoding="utf-8")
+    assert main(["plan", "--problem", str(file), "--planner", "uniform"]) == 4
+    assert "$.problem.cluster" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.toml", 'name = "c"\n'),
+        ("x.yaml", "n_layer: 2\n"),
+        ("x.json", "[2]"),
+        ("x.json", "{}"),
+        ("x.json", '{"format": "pipeplan-profile-1"}'),
+        ("x.onnx", "\x00"),
+        ("x", ""),
+        ("none.toml", None),
+        (".", None),
+    ],
+)
+def test_who_gives_another_file_for_a_workload_is_told_what_may_be_read(
+    name: str, text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever it is: the file, what is wrong with it, and which forms there are."""
+    path = tmp_path / name
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    assert main(["plan", "--workload", str(path), "--planner", "uniform"]) == 4
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert str(path) in said
+    assert said.endswith("; " + WORKLOAD_FILES + "\n")
+
+
+def test_a_name_of_a_file_that_is_no_workload_is_told_what_may_be_given(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a folder it might be a name: all names, and that a path may stand in their place."""
+    assert main(["plan", "--workload", "x.toml"]) == 2
+    assert "or give the path of a config.json or graph.txt" in capsys.readouterr().err
 
 
 def test_doubts_are_lines_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
