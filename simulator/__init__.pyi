@@ -49,12 +49,11 @@ from .workloads.layers import (
 )
 from .lowering.lower import lower as lower
 from .schedules.communications import COMMUNICATIONS as COMMUNICATIONS, Communication as Communication
-from .results.memory import (
+from .memory.always_held import always_there as always_there
+from .memory.device_memory import CATEGORIES as CATEGORIES, DeviceMemory as DeviceMemory
+from .memory.over_time import memory_over_time as memory_over_time
+from .results.memory_tables import (
     ACTIVATIONS as ACTIVATIONS,
-    CATEGORIES as CATEGORIES,
-    DeviceMemory as DeviceMemory,
-    always_there as always_there,
-    memory_over_time as memory_over_time,
     activations_by_part as activations_by_part,
     peak_rows as peak_rows,
 )
@@ -168,7 +167,7 @@ from .results.text_tables import (
 )
 from .results.time_split import TIME_PARTS as TIME_PARTS, TimeSplit as TimeSplit, time_split as time_split
 from .results.traces import chrome_trace as chrome_trace
-from .results.versions import COPY_RULES as COPY_RULES, VersionTable as VersionTable, version_table as version_table
+from .memory.versions import COPY_RULES as COPY_RULES, VersionTable as VersionTable, version_table as version_table
 from .workloads.network_files import LARGEST_SIZE as LARGEST_SIZE, WorkloadFileError as WorkloadFileError
 from .workloads.gnmt import gnmt as gnmt
 from .workloads.huggingface import read_config as read_config

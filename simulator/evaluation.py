@@ -28,9 +28,10 @@ from simulator.lowering.coverage import Duration
 from simulator.lowering.fill import Collectives, collectives_of, durations, fill, values_of
 from simulator.lowering.program import MOST_SECONDS
 from simulator.lowering.structure import Structure
+from simulator.memory.always_held import always_there, copies_held, copy_bytes
+from simulator.memory.changes import KEPT_LONGER, MADE, SENT
+from simulator.memory.peaks import MemoryEvents, fullest, memory_events, peaks
 from simulator.plans.plan import Plan, Problem, Recompute, check_plan, family_of
-from simulator.results.memory import always_there, copies_held, copy_bytes
-from simulator.results.peak_memory import MemoryEvents, fullest, memory_events, peaks
 from simulator.results.steady_state import SteadyState, steady_state
 from simulator.schedules.ops import BACKWARD_KINDS, OpKind
 from simulator.simulation import MOST_STREAM, plan_structure, stream_length, stream_sizes, turns
@@ -133,8 +134,8 @@ class Evaluations:
         held = np.tile(
             found.sizes, (2, 1)
         )  # what a pass does not hold has no size; the stash is whole where the passes meet
-        held[0, stages : 3 * stages] = 0.0
-        held[0, 4 * stages :][~down] = held[1, 4 * stages :][down] = 0.0
+        held[0, MADE * stages : KEPT_LONGER * stages] = 0.0
+        held[0, SENT * stages :][~down] = held[1, SENT * stages :][down] = 0.0
         replay = found.prepared.events, found.times, found.lags
         return np.array([peaks(*replay, sizes, found.static) for sizes in held])
 
@@ -266,18 +267,16 @@ class Evaluations:
         return prepared
 
     def _stashed(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> tuple[Floats, ...]:
-        """Bytes a sample that each stage keeps from forward to backward, makes again in a backward and in an input gradient, and
-        needs for its weight gradient.
-        """
+        """The columns of the stashes of each stage, each float64 [stages]."""
         if not prepared.divided and not prepared.recomputing:
-            return self._bytes[numbers, 1], prepared.nothing, prepared.nothing, self._bytes[numbers, 2]
+            nothing = prepared.nothing
+            return self._bytes[numbers, 1], nothing, nothing, self._bytes[numbers, 2], nothing
         again = zip(numbers.tolist(), prepared.recomputes, prepared.at_once, strict=True)
         if prepared.divided:
             found = [costs.stash(stage, at_once=once) for stage, (_, _, once) in enumerate(again)]
         else:
             found = [self._stash(*one) for one in again]
-        kept, made, for_input, *longer = np.array(found).T
-        return kept, made, for_input, longer[0] + longer[1]
+        return tuple(np.array(found).T)
 
     def _stash(self, number: int, recompute: Recompute, at_once: bool) -> StageStash:
         """The stash of a stage of the tables."""
@@ -579,7 +578,7 @@ class _Replay(NamedTuple):
     asked, values, transfer_seconds, collectives: as `simulator.lowering.values_of` takes and gives them
     lags, moved: seconds and bytes of each transfer class
     seconds: of a mini-batch; steady: of a stream, how they were read
-    times, sizes, static: as `simulator.results.peak_memory` takes them; lasting: every op takes time
+    times, sizes, static: as `simulator.memory.peaks` takes them; lasting: every op takes time
     """
 
     prepared: _Prepared

@@ -16,10 +16,11 @@ from simulator.engines.timeline import Timeline
 from simulator.lowering.coverage import covered
 from simulator.lowering.fill import fill
 from simulator.lowering.lower import structure_of
-from simulator.results.memory import DeviceMemory, stashes_over_time
+from simulator.memory.device_memory import DeviceMemory
+from simulator.memory.over_time import stashes_over_time
+from simulator.memory.versions import COPY_RULES, version_table
 from simulator.results.replayed import Replayed
 from simulator.results.text_tables import TextTable
-from simulator.results.versions import COPY_RULES, version_table
 from simulator.schedules import ScheduleFamily, build_schedule, schedule_families
 from simulator.schedules.communications import Communication
 from simulator.schedules.ops import OpKind

@@ -24,8 +24,10 @@ from simulator.lowering.lower import structure_of
 from simulator.lowering.program import Program
 from simulator.lowering.structure import Structure
 from simulator.lowering.unit_lanes import GATHERING, SCATTERING
+from simulator.memory.device_memory import DeviceMemory
+from simulator.memory.over_time import memory_over_time
 from simulator.plans.plan import InfeasiblePlanError, Plan, Problem, check_plan, family_of, flushes, ranges
-from simulator.results.memory import DeviceMemory, memory_over_time, peak_tables
+from simulator.results.memory_tables import peak_tables
 from simulator.results.replayed import Replayed
 from simulator.results.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
 from simulator.results.text_tables import TextTable

@@ -17,7 +17,18 @@ FLOORS = ("hardware_profiles", "simulator", "planners", "experiments")
 """From the ground up."""
 
 ROOMS = {
-    "simulator": ("compiled", "workloads", "schedules", "plans", "costs", "lowering", "engines", "results", "training"),
+    "simulator": (
+        "compiled",
+        "workloads",
+        "schedules",
+        "plans",
+        "costs",
+        "lowering",
+        "engines",
+        "memory",
+        "results",
+        "training",
+    ),
     "experiments": (
         "terminal",
         "compare",

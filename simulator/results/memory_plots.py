@@ -15,9 +15,10 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from hardware_profiles import legible
+from simulator.memory.device_memory import CATEGORIES, DeviceMemory
 from simulator.plans.plan import ranges
 from simulator.results.figures import ALARM, DPI, INK, Picture, byte_unit, figures, time_unit
-from simulator.results.memory import CATEGORIES, DeviceMemory, activations_by_part, peak_rows
+from simulator.results.memory_tables import activations_by_part, peak_rows
 
 CATEGORY_COLORS: dict[str, str] = dict(
     zip(CATEGORIES, ("#1f4e79", "#9cc9ee", "#4f7a3a", "#f2df9b", "#e08a3c", "#93386b", "#7d8792"), strict=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from simulator.engines.timeline import Timeline
 from simulator.lowering.program import LaneKind
-from simulator.results.memory import CATEGORIES, DeviceMemory
+from simulator.memory.device_memory import CATEGORIES, DeviceMemory
 from simulator.schedules.ops import LETTERS, OpKind
 
 Event = dict[str, Any]

@@ -65,7 +65,7 @@ class ScheduleFamily:
     communications: the modes of `simulator.lowering.lower` that the family is defined for; () for every one. Costs given as
         numbers take the first by default, a plan the problem's own mode if it is among them and else the last
     lanes: several lanes a device, which they may share
-    copies: the rule of weight copies, of `simulator.results.versions.COPY_RULES`; `problem` for the problem's `weight_versions`,
+    copies: the rule of weight copies, of `simulator.memory.versions.COPY_RULES`; `problem` for the problem's `weight_versions`,
         none for as many as forwards in flight have used
     placement: how its stages go round the devices
     by_example: of a bare function: whether it flushes, and its placement, are read off a small schedule that it makes

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.engines.timeline import Timeline
-from simulator.results.versions import Integers, event_order, replicas_in_turn
+from simulator.memory.versions import Integers, event_order, replicas_in_turn
 from simulator.schedules.ops import COLLECTIVE_KINDS, COMPUTE_KINDS, LETTERS, OpKind, among
 
 

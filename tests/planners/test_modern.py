@@ -13,7 +13,7 @@ from planners import Evaluator, Progress, Request, applicable_planners, make_pla
 from planners.modern.layouts import Layout, LayoutCosts
 from planners.modern.order_search import AN_ORDER, FEW, FINALISTS, LARGEST, LISTS, OrderSearch
 from simulator import InfeasiblePlanError, LayerCosts, Problem, check_schedule, simulate
-from simulator.results.memory import CATEGORIES
+from simulator.memory.device_memory import CATEGORIES
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain, random_chain
 from tests.planners.conftest import line

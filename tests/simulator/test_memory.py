@@ -1,4 +1,4 @@
-"""Tests of `simulator.results.memory`: bytes over time on small plans, worked out by hand."""
+"""Tests of `simulator.memory`: bytes over time on small plans, worked out by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from simulator import (
 )
 from simulator.engines.recurrence import replay
 from simulator.engines.timeline import Timeline
-from simulator.results.memory import parts_of, whole_part
+from simulator.memory.changes import parts_of, whole_part
 from simulator.workloads.transformer import Transformer
 from tests.chains import chain, measured_chain
 from tests.simulator.strategies import chain_cluster

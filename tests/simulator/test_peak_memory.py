@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 
 from simulator import Plan, Problem, build_program
-from simulator.results.memory import memory_over_time
-from simulator.results.peak_memory import fullest, memory_events, peaks
+from simulator.memory.over_time import memory_over_time
+from simulator.memory.peaks import fullest, memory_events, peaks
 from simulator.schedules.ops import OpKind
 from simulator.simulation import replay_compiled
 from tests.simulator.strategies import plans
@@ -25,8 +25,8 @@ def test_peaks_are_those_of_memory_over_time(case: tuple[Problem, list[Plan]]) -
     events = memory_events(program, np.array([costs.recomputes(stage) for stage in range(stages)]))
     times = np.concatenate([timeline.start, timeline.end, [0.0], timeline.transfers.end])
     apart = np.isin(np.arange(stages), program.stage[program.kind == OpKind.RECOMPUTE]).tolist()
-    kept, *made, longer, more = np.array([costs.stash(stage, at_once=apart[stage]) for stage in range(stages)]).T
-    sizes = np.concatenate([kept, *made, longer + more, np.ceil(program.transfer_bytes)])
+    stashes = np.array([costs.stash(stage, at_once=apart[stage]) for stage in range(stages)]).T
+    sizes = np.concatenate([*stashes, np.ceil(program.transfer_bytes)])
     static = np.array([device.bytes[0, :4].sum() for device in memory])
     found = peaks(events, times, np.zeros(0), sizes, static)
     assert found.tolist() == [device.peak_bytes for device in memory]

@@ -22,6 +22,7 @@ from simulator.engines import recurrence
 from simulator.engines import reference as engine
 from simulator.engines.timeline import Timeline
 from simulator.lowering.lower import lower
+from simulator.memory.device_memory import CATEGORIES, DeviceMemory
 from simulator.results import gantt_plots
 from simulator.results.figures import byte_unit, figures, save, time_unit
 from simulator.results.gantt_plots import (
@@ -34,7 +35,6 @@ from simulator.results.gantt_plots import (
     shade,
     visible_widths,
 )
-from simulator.results.memory import CATEGORIES, DeviceMemory, peak_rows, peak_tables
 from simulator.results.memory_plots import (
     CATEGORY_COLORS,
     capacity_in_view,
@@ -45,6 +45,7 @@ from simulator.results.memory_plots import (
     peak_bars,
     shown_devices,
 )
+from simulator.results.memory_tables import peak_rows, peak_tables
 from simulator.schedule_replay import replay_schedule
 from simulator.schedules import build_schedule, schedule_families
 from simulator.schedules.ops import OpKind

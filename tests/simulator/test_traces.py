@@ -15,7 +15,7 @@ from simulator.costs.given import OpSeconds, given_costs
 from simulator.engines import recurrence
 from simulator.engines.timeline import LaneKind, Timeline, Transfers
 from simulator.lowering.lower import lower
-from simulator.results.memory import CATEGORIES, DeviceMemory
+from simulator.memory.device_memory import CATEGORIES, DeviceMemory
 from simulator.results.traces import chrome_trace, free_tracks
 from simulator.schedules import build_schedule
 

@@ -13,7 +13,7 @@ from simulator.costs.given import OpSeconds, given_costs
 from simulator.engines import recurrence
 from simulator.engines import reference as engine
 from simulator.lowering.lower import lower
-from simulator.results.versions import COPY_RULES, version_table
+from simulator.memory.versions import COPY_RULES, version_table
 from simulator.schedules import build_schedule
 from simulator.schedules.ops import OpKind
 from simulator.schedules.text import from_text

@@ -26,7 +26,7 @@ from simulator import (
     workload_from_spec,
 )
 from simulator.costs.plan_costs import PlanCosts
-from simulator.results.memory import CATEGORIES
+from simulator.memory.device_memory import CATEGORIES
 from simulator.workloads.language_models import Gpt, Llama
 from simulator.workloads.sequence_slices import context_part, slice_of
 from tests.chains import kept_bytes, random_chain

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.results.versions import COPY_RULES, version_table
+from simulator.memory.versions import COPY_RULES, version_table
 from simulator.schedules.ops import OpKind
 from simulator.training import (
     Adam,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from simulator import OpKind, PredictionRule, Timeline, simulate
-from simulator.results.versions import version_table
+from simulator.memory.versions import version_table
 from simulator.training import (
     DataSet,
     MomentumSGD,

@@ -1,4 +1,4 @@
-"""Peak memory: the peaks of `simulator.results.memory`, to the last byte, in a compiled pass over the times of a replay.
+"""Peak memory: the peaks of `simulator.memory.over_time`, to the last byte, in a compiled pass over the times of a replay.
 
 What changes a device's memory at which start, end or arrival is the structure of a program; a plan fills in the bytes. The
 changes stand in streams that are in the order of time already (of a lane, of what a lane sends another), which the pass merges.
@@ -8,8 +8,7 @@ For synchronous plans: those keep one copy of their weights and gradients.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +16,19 @@ from numpy.typing import NDArray
 from simulator.compiled.kernels import kernel
 from simulator.engines.timeline import Moves, moves_of
 from simulator.lowering.program import Program
-from simulator.results.memory import Uses, op_ends, parts_of, uses_of
-from simulator.schedules.ops import HOST_KINDS, OpKind, among, computes
+from simulator.memory.changes import (
+    ARRIVAL,
+    DEPARTURE,
+    END,
+    LAST,
+    SENT,
+    START,
+    MemoryChanges,
+    memory_changes,
+)
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
-
-_START, _END, _ARRIVAL, _DEPARTURE = range(4)
-"""What a moment is: a task begins, a task ends, a transfer of it has arrived, a transfer leaves."""
-
-_LAST = np.iinfo(np.int64).max
 
 
 class MemoryEvents(NamedTuple):
@@ -40,8 +42,7 @@ class MemoryEvents(NamedTuple):
         writes the arrivals
     change: int64 [moments]; number of the sum of changes that happens
     rows: int64 [sums + 1]; rows of the next columns, each a change
-    size: int64; number of the bytes: kept by each stage, made again by each stage, needed by each stage's weight gradient, of
-        each transfer class
+    size: int64; number of the bytes: each of `simulator.memory.changes` of each stage, then of each transfer class
     factor: float64; times the bytes: samples, or 1; less than 0 where memory is freed
     begin, end, whole: float64; which part of that is freed, from `begin` to `end` of `whole`
     limit_offsets: int64 [devices + 1]; rows of the next columns; what a device may hold at once, of several lanes: nothing known
@@ -70,30 +71,6 @@ class MemoryEvents(NamedTuple):
     limit_sure: NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Changes:
-    """Columns of changes of one sort, as in `MemoryEvents`, or one number for all.
-
-    on: a lane of the device; stream: number of the stream
-    """
-
-    on: Integers
-    stream: Integers
-    sort: int
-    task: NDArray[np.integer]
-    time: NDArray[np.integer]
-    size: NDArray[np.integer]
-    factor: Floats
-    begin: Integers | float = 0.0
-    end: Integers | float = 1.0
-    whole: Integers | float = 1.0
-
-
-def _columns(found: list[_Changes], *names: str) -> list[NDArray[Any]]:
-    """Columns of several sorts of changes, one after the other."""
-    return [np.concatenate([np.broadcast_to(getattr(one, name), len(one.on)) for one in found]) for name in names]
-
-
 def memory_events(
     program: Program, recomputes: NDArray[np.bool_], position: NDArray[np.integer] | None = None
 ) -> MemoryEvents:
@@ -102,105 +79,53 @@ def memory_events(
     recomputes: bool [stages]
     position: of each task in the order of the recurrence, which writes no arrivals; default: times stand as the tasks do
     """
-    tasks, stages = len(program), len(recomputes)
-    first = np.arange(tasks) if program.together is None else program.together.astype(np.int64)
-    lane = program.lane_of_task().astype(np.int64)
-    rows = np.flatnonzero(_holding(program))
-    kind, stage = program.kind[rows], program.stage[rows].astype(np.int64)
-    samples = program.samples[rows].astype(np.float64)
-    width = int(program.microbatch.max(initial=0)) + 1
-    group = (stage * (int(program.replica.max(initial=0)) + 1) + program.replica[rows]) * width + program.microbatch[
-        rows
-    ]
-    begins, ends = op_ends(group, kind)
-    done = (kind == OpKind.BACKWARD) | (kind == OpKind.WEIGHT_GRADIENT)
-    part, parts = parts_of(group, done)
-
-    def of_ops(chosen: Integers, sort: int, sign: float, first_size: int) -> _Changes:
-        task = first[rows[chosen]]
-        cut = (part[chosen], part[chosen] + 1, parts[chosen]) if sort == _END else ()
-        time = task + (tasks if sort == _END else 0)
-        return _Changes(
-            lane[task], lane[task], sort, task, time, first_size + stage[chosen], sign * samples[chosen], *cut
-        )
-
-    begun = np.flatnonzero(among(kind, (OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.RECOMPUTE)))
-    begun = begun[np.unique(group[begun], return_index=True)[1]]
-    halved, again = kind == OpKind.INPUT_GRADIENT, recomputes[stage]
-    half = halved & ~np.isin(stage, stage[kind == OpKind.RECOMPUTE])  # makes its own again, part by part
-    halved &= ends
-    freed = np.flatnonzero((kind == OpKind.BACKWARD) | halved)
-    held = [
-        of_ops(np.flatnonzero((kind == OpKind.FORWARD) & begins), _START, 1.0, 0),
-        of_ops(freed, _END, -1.0, 0),
-        of_ops(begun[again[begun] & ~half[begun]], _START, 1.0, stages),
-        of_ops(freed[again[freed] & ~half[freed]], _END, -1.0, stages),
-        of_ops(begun[again[begun] & half[begun]], _START, 1.0, 2 * stages),
-        of_ops(freed[again[freed] & half[freed]], _END, -1.0, 2 * stages),
-        of_ops(np.flatnonzero(halved), _END, 1.0, 3 * stages),
-        of_ops(np.flatnonzero(kind == OpKind.WEIGHT_GRADIENT), _END, -1.0, 3 * stages),
-        of_ops(np.flatnonzero(kind == OpKind.OFFLOAD), _END, -1.0, 0),
-        of_ops(np.flatnonzero(kind == OpKind.RELOAD), _START, 1.0, 0),
-    ]
-    moves = moves_of(program)
-    uses = uses_of(program, lane, moves.producer, moves.consumer)
-    limits = _limits(program, moves, uses, held, 4 * stages)
-    place = np.arange(tasks) if position is None else position.astype(np.int64)
-    moves, uses = replace(moves, producer=first[moves.producer].astype(np.int32)), replace(uses, task=first[uses.task])
-    found = _streams(program, place, [*held, *_buffers(program, moves, uses, lane, 4 * stages)], limits)
+    stages, lane, moves = len(recomputes), program.lane_of_task().astype(np.int64), moves_of(program)
+    place = np.arange(len(program)) if position is None else position.astype(np.int64)
+    changes = memory_changes(program, recomputes, moves)
+    size, sent = changes.size * stages + program.stage[changes.holder], changes.size == SENT
+    size[sent] = SENT * stages + moves.transfer[changes.transfer[sent]]
+    stream, moving = lane[changes.holder], changes.moment > END
+    link = (
+        program.lanes + (lane[moves.producer] * program.lanes + lane[moves.consumer]) * 2
+    )  # behind those of the lanes
+    stream[moving] = link[changes.transfer[moving]] + (changes.moment[moving] == DEPARTURE)
+    times = _times(program, changes, moves, place)
+    limits = _limits(program, changes, moves, lane, size)
+    found = _streams(changes, program.lane_device[lane[changes.holder]], stream, times, size, limits)
+    found = found._replace(position=place)
     if position is None or program.sends is not None:
         return found
-    return found._replace(sender=place[moves.producer], transfer=moves.transfer.astype(np.int64))
+    first = moves.producer if program.together is None else program.together[moves.producer]
+    return found._replace(sender=place[first], transfer=moves.transfer.astype(np.int64))
 
 
-def _holding(program: Program) -> NDArray[np.bool_]:
-    """bool [tasks]: ops that take activations, or free them."""
-    return computes(program.kind) | among(program.kind, HOST_KINDS)
+def _times(program: Program, changes: MemoryChanges, moves: Moves, position: Integers) -> Integers:
+    """Where the time of each change stands in the times of a replay, see `MemoryEvents.time`."""
+    tasks, arrives, leaves = len(program), changes.moment == ARRIVAL, changes.moment == DEPARTURE
+    time = position[changes.task] + np.where(changes.moment == START, 0, tasks)
+    if program.sends is None:
+        time[arrives] = 2 * tasks + 1 + changes.transfer[arrives]
+    else:
+        time[leaves] = position[moves.row[changes.transfer[leaves]]]
+        time[arrives] = tasks + position[moves.row[changes.transfer[arrives]]]
+    return time
 
 
-def _buffers(program: Program, moves: Moves, uses: Uses, lane: Integers, first_size: int) -> list[_Changes]:
-    """What is being sent, or has come and waits to be used."""
-    tasks, one = len(program), np.ones(len(moves.row))
-    source, target = lane[moves.producer], lane[moves.consumer]
-    link = program.lanes + (source * program.lanes + target) * 2  # streams behind those of the lanes
-    made, size = tasks + moves.producer.astype(np.int64), first_size + moves.transfer
-    used, taken, part = uses.task, size[uses.transfer], (uses.begin, uses.end, uses.whole)
-    leaves, arrives = made, 2 * tasks + 1 + np.arange(len(one))
-    if program.sends is not None:
-        leaves, arrives = moves.row, tasks + moves.row
-    return [
-        _Changes(source, source, _END, moves.producer, made, size, one),
-        _Changes(source, link, _ARRIVAL, moves.producer, arrives, size, -one),
-        _Changes(target, link + 1, _DEPARTURE, moves.producer, leaves, size, one),
-        _Changes(lane[used], lane[used], _START, used, used, taken, -np.ones(len(used)), *part),
-    ]
+_Limits = tuple[Integers, Integers, Floats, NDArray[np.bool_]]
+"""Columns: device, size, the most times that it can be held at once, whether it is."""
 
 
 def _streams(
-    program: Program,
-    position: Integers,
-    found: list[_Changes],
-    limits: tuple[Integers, Integers, Floats, NDArray[np.bool_]],
+    changes: MemoryChanges, device: NDArray[np.int32], stream: Integers, time: Integers, size: Integers, limits: _Limits
 ) -> MemoryEvents:
     """Bring changes into streams, and the streams of a device together."""
-    names = ("on", "stream", "sort", "task", "time", "size", "factor", "begin", "end", "whole")
-    on, stream, sort, task, time, size, factor, begin, end, whole = _columns(found, *names)
-    sort = sort.astype(np.int8)
-    tasks = len(program)
-    time = np.where(time < 2 * tasks, position[time % tasks] + time // tasks * tasks, time)
-    device = program.lane_device[on]
-    key = np.zeros(len(on), dtype=np.int64)
-    for column in (device, stream, task, sort, size):
+    key = np.zeros(len(changes), dtype=np.int64)
+    for column in (device, stream, changes.task, changes.moment, size):
         key = _joined(key, column.astype(np.int64))
     order = np.argsort(key, kind="stable")
-    device, stream, sort, task, time = (
-        device[order],
-        stream[order],
-        sort[order],
-        task[order].astype(np.int64),
-        time[order],
-    )
-    size, factor, begin, end, whole = (one[order] for one in (size.astype(np.int64), factor, begin, end, whole))
+    device, stream, time, size = device[order], stream[order], time[order], size[order]
+    sort, task, factor = changes.moment[order], changes.task[order], changes.factor[order]
+    begin, end, whole = (one[order].astype(np.float64) for one in (changes.begin, changes.end, changes.whole))
     moment = np.flatnonzero(_differs(device, stream, time, sort))
     begins = np.flatnonzero(_differs(device[moment], stream[moment]))
     used = np.flatnonzero(_differs(device[moment][begins]))
@@ -211,7 +136,7 @@ def _streams(
     return MemoryEvents(
         device_streams=np.append(used, len(begins)),
         stream_moments=np.append(begins, len(moment)),
-        position=position,
+        position=np.zeros(0, dtype=np.int64),
         time=time[moment],
         sort=sort[moment],
         task=task[moment],
@@ -266,27 +191,27 @@ def _differs(*columns: NDArray[np.integer]) -> NDArray[np.bool_]:
 
 # ---- what the order of the ops permits -------------------------------------------------------------------------------
 
-_Limits = tuple[Integers, Integers, Floats, NDArray[np.bool_]]
-"""Columns: device, size, the most times that it can be held at once, whether it is."""
 
-
-def _limits(
-    program: Program, moves: Moves, uses: Uses, held: list[_Changes], first_size: int
-) -> tuple[Integers, Integers, Floats, NDArray[np.bool_]]:
+def _limits(program: Program, changes: MemoryChanges, moves: Moves, lane: Integers, size: Integers) -> _Limits:
     """The most of each size that each device of one lane can hold at once, where every task takes time; columns by device."""
-    lane = program.lane_of_task().astype(np.int64)
-    found = _of_ops(program, held), *_of_moves(program, moves, uses, lane, first_size)
+    sent = changes.size == SENT
+    found = (
+        _of_ops(program, changes, np.flatnonzero(~sent), lane, size),
+        *_of_moves(program, changes, moves, lane, size),
+    )
     device, size, factor, sure = (np.concatenate(column) for column in zip(*found, strict=True))
-    devices, lanes = np.unique(program.lane_device[np.unique(lane[_holding(program)])], return_counts=True)
+    lanes_of = np.unique(lane[changes.holder[~sent]])
+    devices, lanes = np.unique(program.lane_device[lanes_of], return_counts=True)
     order = np.lexsort((sure, factor, size, device))
     order = order[np.isin(device[order], devices[lanes == 1])]
     return device[order], size[order], factor[order], sure[order]
 
 
-def _of_ops(program: Program, changes: list[_Changes]) -> _Limits:
-    """What ops hold follows the order of their lane alone."""
-    on, size, task, factor, end, whole = _columns(changes, "on", "size", "task", "factor", "end", "whole")
-    factor = np.where(end < whole, 0.0, factor)  # no other op begins before the last part ends
+def _of_ops(program: Program, changes: MemoryChanges, rows: Integers, lane: Integers, size: Integers) -> _Limits:
+    """What ops hold follows the order of their lane alone; rows: the changes of ops."""
+    on, size, task = lane[changes.holder[rows]], size[rows], changes.task[rows]
+    # no other op begins before the last part ends
+    factor = np.where(changes.end[rows] < changes.whole[rows], 0.0, changes.factor[rows])
     order = np.lexsort((factor < 0, task, size, on))
     first = np.flatnonzero(_differs(on[order], size[order]))
     held, chosen = np.cumsum(factor[order]), order[first]  # whole numbers: their sums are exact
@@ -295,7 +220,9 @@ def _of_ops(program: Program, changes: list[_Changes]) -> _Limits:
     return device[on[chosen]], size[chosen], most, np.ones(len(first), dtype=np.bool_)
 
 
-def _of_moves(program: Program, moves: Moves, uses: Uses, lane: Integers, first_size: int) -> tuple[_Limits, _Limits]:
+def _of_moves(
+    program: Program, changes: MemoryChanges, moves: Moves, lane: Integers, size: Integers
+) -> tuple[_Limits, _Limits]:
     """A tensor from lane a is on lane b at the earliest when the tasks of b that its producer needs have begun, and until its
     last consumer begins; it has left lane a when a task of a begins that needs its consumer, or what follows it on b.
 
@@ -316,14 +243,15 @@ def _of_moves(program: Program, moves: Moves, uses: Uses, lane: Integers, first_
     np.maximum.at(reached, rows[known] + place[consumers[among]], needed)
     reached = np.maximum.accumulate(reached)
     gone = np.zeros(len(moves.row), dtype=np.int64)
-    np.maximum.at(gone, uses.transfer, place[uses.task])
-    made, used = place[moves.producer], place[moves.consumer]
+    used = np.flatnonzero((changes.size == SENT) & (changes.moment == START))
+    np.maximum.at(gone, changes.transfer[used], place[changes.holder[used]])
+    made, taken = place[moves.producer], place[moves.consumer]
     comes = reached[rows[pair] + made] - pair * apart + 1
-    leaves = np.maximum(made + 1, np.searchsorted(reached, pair * apart + used) - rows[pair])
+    leaves = np.maximum(made + 1, np.searchsorted(reached, pair * apart + taken) - rows[pair])
     order = np.lexsort((moves.transfer, pair))
     first = np.flatnonzero(_differs(pair[order], moves.transfer[order]))
     chosen, unsure = order[first], np.zeros(len(first), dtype=np.bool_)
-    size = first_size + moves.transfer[chosen].astype(np.int64)
+    size = size[changes.moment == ARRIVAL][chosen]
     there = _most_at_once(comes[order], gone[order] + 1, first)
     left = _most_at_once(made[order], leaves[order], first)
     device = program.lane_device.astype(np.int64)
@@ -438,7 +366,7 @@ def _peak(events: MemoryEvents, times: Floats, lags: Floats, amounts: Floats, st
     )  # moments from base on, in order, where transfers of a stream overtake each other
     for stream in range(left):
         head[stream], stop[stream] = stream_moments[first + 1 + stream], stream_moments[first + 2 + stream]
-        if events.sort[head[stream]] == _ARRIVAL:
+        if events.sort[head[stream]] == ARRIVAL:
             if len(events.sender):
                 _arrive(events, times, lags, head[stream], stop[stream])
             turn = _in_order(events, times, head[stream], stop[stream], base, stream_moments[end], turn)
@@ -493,13 +421,13 @@ def _arrive(events: MemoryEvents, times: Floats, lags: Floats, begin: int, end: 
 
 @kernel()
 def _place(events: MemoryEvents, times: Floats, moment: int, now: float) -> int:
-    """Place of a moment among those of its time, as `simulator.results.memory` orders them."""
+    """Place of a moment among those of its time, as `simulator.memory.over_time` orders them."""
     sort, task, position = events.sort[moment], events.task[moment], events.position
-    if sort == _START:
-        return _LAST if times[len(position) + position[task]] > now else 1 + 3 * task
-    if sort == _END:
+    if sort == START:
+        return LAST if times[len(position) + position[task]] > now else 1 + 3 * task
+    if sort == END:
         return 0 if now > times[position[task]] else 2 + 3 * task
-    if sort == _ARRIVAL:
+    if sort == ARRIVAL:
         return 0 if now > times[len(position) + position[task]] else 3 + 3 * task
     return 0
 

@@ -1,0 +1,78 @@
+"""Always held: bytes of weights, gradients and optimizer states that a device holds from the start to the end of a replay."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.costs.plan_costs import PlanCosts
+from simulator.engines.timeline import Timeline
+from simulator.memory.device_memory import CATEGORIES
+from simulator.memory.versions import COPY_RULES, version_table
+from simulator.plans.plan import Plan, Problem, family_of
+from simulator.schedules.ops import OpKind
+
+
+def always_there(problem: Problem, elements: float, copies: int = 1, gradients: int = 1) -> NDArray[np.float64]:
+    """Whole bytes that weights and what goes with them take on a device all the time, float64 [len(CATEGORIES)].
+
+    elements: weight elements; copies: of the weights; gradients: of how many rounds
+    """
+    weights, gradient = np.ceil(elements * problem.element_bytes), np.ceil(elements * problem.accumulated_bytes)
+    row = np.zeros(len(CATEGORIES))
+    row[:4] = weights, weights * (copies - 1), gradient * gradients, np.ceil(elements * problem.optimizer_bytes)
+    return row
+
+
+def copy_bytes(costs: PlanCosts, place: tuple[int, int], copies: int = 1, gradients: int = 1) -> NDArray[np.float64]:
+    """`always_there` of the weights of a (stage, replica) on each of its devices, as ZeRO divides them among the replicas.
+
+    Where it divides gradients, those of the unit in use and of the one that is scattered are buffers; where it divides weights,
+    those of the unit in use and of the one that is gathered are, too.
+    """
+    plan = costs.plan
+    row = always_there(costs.problem, costs.held_elements(*place), copies, gradients)
+    replicas = costs.group(*place).replicas
+    whole = always_there(costs.problem, costs.divided_elements(*place), copies, gradients) if replicas > 1 else row
+    for category, least in (("weights", 3), ("gradients", 2), ("optimizer", 1)):
+        if plan.zero >= least:
+            number = CATEGORIES.index(category)
+            row[number] = np.ceil(whole[number] / replicas)
+    row[CATEGORIES.index("buffers")] = np.ceil(costs.unit_buffers(*place))
+    return row
+
+
+def copies_held(timeline: Timeline, plan: Plan, weight_versions: str) -> dict[tuple[int, int], tuple[int, int]]:
+    """Copies of the weights and of the gradients that each (stage, replica) holds; one of both where the plan flushes.
+
+    Of the weights by the rule of the plan's schedule. Where that is one lane, as in all but families of several lanes a device,
+    the order of its ops decides, at whatever times.
+    """
+    slots = [(number, replica) for number, stage in enumerate(plan.stages) for replica in range(len(stage.leads))]
+    family = family_of(plan)
+    if family is None or family.flush:
+        return dict.fromkeys(slots, (1, 1))
+    name = weight_versions if family.copies == "problem" else family.copies or "stashing"
+    rule = COPY_RULES["pipedream" if name == "stashing" else name]
+    table = version_table(timeline, 1 if name == "vertical-sync" else len(plan.microbatches))
+    if name == "stashing":
+        copies = rule.by_replica(table)
+    else:  # the replicas of a stage keep room for as many as the fullest of them
+        copies = {slot: int(peak) for slot, peak in zip(slots, rule(table)[[stage for stage, _ in slots]], strict=True)}
+    return {slot: (copies[slot], _gradient_copies(timeline, *slot, plan)) for slot in slots}
+
+
+def _gradient_copies(timeline: Timeline, stage: int, replica: int, plan: Plan) -> int:
+    """Gradients that a replica holds at once: 1, or one for each mini-batch whose round it has not yet applied."""
+    if plan.replication != "round-robin":
+        return 1
+    rows = np.flatnonzero((timeline.stage == stage) & (timeline.replica == replica))
+    pending: set[int] = set()
+    most = 1
+    for kind, minibatch in zip(timeline.kind[rows].tolist(), timeline.microbatch[rows].tolist(), strict=True):
+        if kind == OpKind.UPDATE:
+            pending.discard(minibatch)
+        elif kind == OpKind.BACKWARD:
+            pending.add(minibatch)
+            most = max(most, len(pending))
+    return most

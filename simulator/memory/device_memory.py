@@ -1,0 +1,55 @@
+"""Device memory: bytes on one device over a replay, by category."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware_profiles import brief
+
+CATEGORIES = ("weights", "weight versions", "gradients", "optimizer", "activations", "workspace", "buffers")
+"""What memory holds. Weight versions: copies beside the current weights; workspace: activations that a recomputing backward makes
+again, and gradients of weights before they are added up; buffers: boundary tensors that are being sent or wait to be used."""
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceMemory:
+    """Bytes on one device over one replay.
+
+    device: id; capacity_bytes: what plans may fill; reserve_bytes: what of the device they may not
+    times: float64 [steps], seconds, rising; the bytes hold from each time to the next
+    bytes: float64 [steps, len(CATEGORIES)]
+    activations_by_part: activations of the (first) peak by what they belong to, in the order of `ACTIVATION_PARTS`
+    """
+
+    device: int
+    capacity_bytes: float
+    times: NDArray[np.float64]
+    bytes: NDArray[np.float64]
+    reserve_bytes: float = 0.0
+    activations_by_part: Mapping[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return brief(
+            self, f"device {self.device}: peak {self.peak_bytes / 2**30:.4g} of {self.capacity_bytes / 2**30:.4g} GiB"
+        )
+
+    @cached_property
+    def peak_bytes(self) -> float:
+        """Most bytes at once."""
+        return float(self.bytes.sum(axis=1).max())
+
+    @property
+    def peak_parts(self) -> dict[str, float]:
+        """What the (first) peak consists of, bytes by category."""
+        at = int(self.bytes.sum(axis=1).argmax())
+        return dict(zip(CATEGORIES, self.bytes[at].tolist(), strict=True))
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is within the capacity."""
+        return self.peak_bytes <= self.capacity_bytes

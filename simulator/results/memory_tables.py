@@ -1,0 +1,60 @@
+"""Memory tables: what the peak of each device consists of, as rows and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from simulator.costs.stashes import ACTIVATION_PARTS
+from simulator.memory.device_memory import CATEGORIES, DeviceMemory
+from simulator.plans.plan import ranges
+from simulator.results.text_tables import TextTable
+
+
+def peak_rows(memories: Sequence[DeviceMemory]) -> list[dict[str, Any]]:
+    """One row a device, by id: device, peak_bytes, capacity_bytes, share (of the capacity), reserve_bytes, what the peak
+    consists of by category, and its activations by what they belong to (activations_by_part)."""
+    return [
+        {
+            "device": memory.device,
+            "peak_bytes": memory.peak_bytes,
+            "capacity_bytes": memory.capacity_bytes,
+            "share": memory.peak_bytes / memory.capacity_bytes,
+            "reserve_bytes": memory.reserve_bytes,
+            **memory.peak_parts,
+            "activations_by_part": dict(memory.activations_by_part),
+        }
+        for memory in sorted(memories, key=lambda memory: memory.device)
+    ]
+
+
+def peak_tables(memories: Sequence[DeviceMemory]) -> tuple[TextTable, ...]:
+    """What the peak of each device consists of, in GiB, and its activations by part; devices that hold the same in one row."""
+    found = peak_rows(memories)
+    used = [name for name in CATEGORIES if any(row[name] for row in found)]
+    totals = {"together": "peak_bytes", "capacity": "capacity_bytes", "reserve beside": "reserve_bytes"}
+    whole = {name: [row[key] for row in found] for name, key in ({name: name for name in used} | totals).items()}
+    tables = [_alike("Memory at the peak, GiB", found, whole)]
+    if parts := activations_by_part(found):
+        tables.append(_alike(ACTIVATIONS, found, parts))
+    return tuple(tables)
+
+
+ACTIVATIONS = "Activations at the peak by part, GiB"
+
+
+def activations_by_part(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Bytes of each part that any of some rows with `activations_by_part` has, a number a row; in the order of the parts."""
+    found = [row["activations_by_part"] for row in rows]
+    return {
+        part: [one.get(part, 0.0) for one in found] for part in ACTIVATION_PARTS if any(part in one for one in found)
+    }
+
+
+def _alike(title: str, found: Sequence[Mapping[str, Any]], columns: Mapping[str, Sequence[float]]) -> TextTable:
+    """A table of GiB of the devices of `peak_rows`, bytes by heading; devices whose cells are the same in one row."""
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for row, *amounts in zip(found, *columns.values(), strict=True):
+        alike.setdefault(tuple(f"{one / 2**30:,.2f}" for one in amounts), []).append(row["device"])
+    rows = tuple((ranges(devices), *cells) for cells, devices in alike.items())
+    return TextTable(title, ("devices", *columns), rows)
