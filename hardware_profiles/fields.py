@@ -8,9 +8,10 @@ from dataclasses import fields
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hardware_profiles.numbers import MOST_COUNT
+from hardware_profiles.options import Bounds
 from hardware_profiles.words import shown, unchosen, unknown
 
 
@@ -82,13 +83,19 @@ def path_text(what: str, value: object) -> str:
 
 @cache
 def _readers(kind: Any) -> dict[str, tuple[Reader, str]]:
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     return {one.name: _reader(hints[one.name]) for one in fields(kind)}
 
 
 def _reader(hint: Any) -> tuple[Reader, str]:
     """How a value of an annotation is read, and its words, as in "must be a whole number"."""
     origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        bounds = next(extra for extra in inner[1:] if isinstance(extra, Bounds))
+        read, words = _reader(inner[0])
+        return _within(
+            read, bounds
+        ), f"{words.partition(' of at most')[0]}{' of' if bounds.ge is not None else ','} {bounds}"
     if origin in (Union, UnionType):
         parts = [_reader(one) for one in inner]
         plain = {bool, int, float, str} if {bool, int, float, str} <= set(inner) else set()
@@ -114,6 +121,16 @@ def _whole(value: Any) -> int:
     if not -MOST_COUNT <= number <= MOST_COUNT:
         raise _UnfitError
     return number
+
+
+def _within(read: Reader, bounds: Bounds) -> Reader:
+    def read_bounded(value: Any) -> Any:
+        found = read(value)
+        if found not in bounds:
+            raise _UnfitError
+        return found
+
+    return read_bounded
 
 
 def _wholes(value: Any) -> Any:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-import numpy as np
-
 from hardware_profiles.words import one_line, shown, unknown
 
 Value = bool | int | float | str
@@ -35,9 +33,11 @@ class Bounds:
 
     def __str__(self) -> str:
         """As a rule says it."""
-        signs = {"ge": "at least {:g}", "gt": "more than {:g}", "le": "at most {:g}", "lt": "less than {:g}"}
-        said = [words.format(limit) for name, words in signs.items() if (limit := getattr(self, name)) is not None]
-        return " and ".join(said)
+        signs = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+        ends = [(words, limit) for name, words in signs.items() if (limit := getattr(self, name)) is not None]
+        return " and ".join(
+            f"{words} {limit:,}" if isinstance(limit, int) else f"{words} {limit:g}" for words, limit in ends
+        )
 
     def __contains__(self, value: float) -> bool:
         """Whether a number is in the range."""
@@ -126,13 +126,15 @@ def option_text(name: str, value: object) -> str:
 
     ValueError for what has no such text.
     """
-    if isinstance(value, bool | np.bool_):
+    if hasattr(value, "tolist"):  # of numpy
+        value = value.tolist()
+    if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return str(value)
-    if isinstance(value, Iterable) and not isinstance(value, Mapping | bytes) and getattr(value, "ndim", 1) != 0:
+    if isinstance(value, Iterable) and not isinstance(value, Mapping | bytes):
         return ",".join(option_text(name, one) for one in value)
-    if isinstance(value, int | float | np.number) or getattr(value, "ndim", 1) == 0:
+    if isinstance(value, int | float):
         return str(value)
     raise ValueError(f"option {name} must be a text, a number or a list of them, got {shown(value)}")
 
@@ -174,10 +176,16 @@ def _hints(function: Callable[..., object]) -> Mapping[str, Any]:
 def _declared(parameter: inspect.Parameter, hints: Mapping[str, Any], text: str) -> DeclaredOption:
     needed = parameter.default is inspect.Parameter.empty
     default = None if needed else parameter.default
-    said = re.search(rf"^\s*`*{re.escape(parameter.name)}`*\s*:\s*(\S.*)$", text, re.MULTILINE)
     kind, bounds, choices, several = _meant(hints.get(parameter.name), default)
-    words = one_line(said[1]).split("; ")[0].rstrip(".") if said else ""
+    words = _help(parameter.name, text)
     return DeclaredOption(parameter.name, kind, bounds, choices, several, needed, default, words)
+
+
+def _help(name: str, text: str) -> str:
+    """What a docstring says behind `name:`, up to the next name (behind a semicolon or on a line), or an empty line."""
+    end = r"(?=;\s+`*\w+`*\s*:|\n\s*\n|\n\s*`*\w+`*\s*:|\Z)"
+    said = re.search(rf"(?:^\s*|;\s+)`*{re.escape(name)}`*\s*:\s*(\S.*?){end}", text, re.MULTILINE | re.DOTALL)
+    return one_line(said[1]).rstrip(".") if said else ""
 
 
 def _meant(hint: Any, default: object) -> tuple[type, Bounds, tuple[Value, ...], bool]:

@@ -80,6 +80,8 @@ from .registry import (
     run_planner as run_planner,
 )
 from .nearby import replayed_beside as replayed_beside, search_nearby as search_nearby
+from .search.options import ASKED as ASKED, PLANNER_OPTIONS as PLANNER_OPTIONS
+from .search.request import Request as Request
 from .search.result import Proof as Proof, Result as Result, RunnerUp as RunnerUp
 from .search.runner_ups import runner_ups as runner_ups
 from .search.evaluator import (
@@ -89,7 +91,6 @@ from .search.evaluator import (
     Planner as Planner,
     PlannerFailedError as PlannerFailedError,
     Progress as Progress,
-    Request as Request,
     Score as Score,
 )
 from .scheduler.schedule_problem import ScheduleProblem as ScheduleProblem

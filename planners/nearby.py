@@ -10,7 +10,8 @@ from math import inf
 from typing import TypeVar, get_args
 
 from planners.registry import make_plan, planner_entry
-from planners.search.evaluator import Evaluator, InapplicablePlannerError, Request, Score
+from planners.search.evaluator import Evaluator, InapplicablePlannerError, Score
+from planners.search.request import Request
 from planners.search.result import Proof, Result
 from simulator import (
     InfeasiblePlanError,
@@ -74,11 +75,11 @@ def nearby(problem: Problem, plan: Plan, request: Request) -> Iterator[tuple[str
         for name in SCHEDULES:
             if name != plan.schedule:
                 yield name, replace(request, schedule=name)
-    if request.stages is None and "stages" in entry.takes:
+    if request.stages is None and "stages" in entry.options:
         for count in (stages // 2, 2 * stages):
             if 1 <= count <= len(problem.workload):
                 yield f"{count} stages", replace(request, stages=count)
-    if request.chunks is None and "chunks" in entry.takes:
+    if request.chunks is None and "chunks" in entry.options:
         for count in (chunks // 2, 2 * chunks):
             if count >= 1:
                 yield f"{count} stages a device", replace(request, chunks=count)
@@ -86,7 +87,7 @@ def nearby(problem: Problem, plan: Plan, request: Request) -> Iterator[tuple[str
     for option, chosen, choices in (("tensor", tensor, group_degrees(problem)), ("zero", plan.zero, range(4))):
         if option in entry.options and option not in request.options:
             for value in _neighbours(chosen, tuple(choices)):
-                yield f"{option} {value}", replace(request, options={**request.options, option: str(value)})
+                yield f"{option} {value}", replace(request, options={**request.options, option: value})
 
 
 _Number = TypeVar("_Number", bound=int)

@@ -40,8 +40,9 @@ from planners.search.evaluator import (
     Planner,
     PlannerFailedError,
     Progress,
-    Request,
 )
+from planners.search.options import ALWAYS, ASKED, PLANNER_OPTIONS, RECOMPUTE, takes
+from planners.search.request import Request
 from planners.search.result import Proof, Result
 from simulator import (
     InfeasiblePlanError,
@@ -57,17 +58,11 @@ from simulator import (
 ENTRY_POINT_GROUP = "pipeplan.planners"
 
 
-ALWAYS = ("schedule", "microbatches")
-"""Fields of a request that every planner takes, or refuses by what it says."""
-
-SHAPES = {"stages": "a number of stages", "chunks": "stages a device", "slices": "slices of sequences"}
-"""Fields of a request that only some planners take, and how a message calls them."""
+FIELDS = (*ASKED, RECOMPUTE)
+"""What may be asked of a plan that is a field of a request; the rest are its options."""
 
 Values = Callable[[Problem, Request], Iterable[Any]]
 """(problem, what is asked for beside) -> values of a decision, as a request gives them."""
-
-RECOMPUTE = "recompute"
-"""What planners take that choose what stages run again; those of others run again what the problem says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +72,7 @@ class PlannerEntry:
     build: Request -> planner
     summary: one line for `pipeplan list`
     applicable: (problem, request) -> why the planner cannot plan that, or None if it can
-    takes: which of SHAPES it takes, and RECOMPUTE
-    options: its own options by name, with what each says
+    options: what may be asked of it beside ALWAYS, by name: fields of a request, and options of its own
     searches: decisions that it searches where a request leaves them open, with the values that it tries: the request for one of
         these restricts its search, and never answers better. Every other request that it takes sets what it does not search.
     by_default: whether it is compared with others where no planners are named, or of which problems
@@ -87,8 +81,7 @@ class PlannerEntry:
     build: Callable[[Request], Planner]
     summary: str
     applicable: Callable[[Problem, Request], str | None]
-    takes: tuple[str, ...] = ()
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, DeclaredOption] = field(default_factory=dict)
     searches: Mapping[str, Values] = field(default_factory=dict)
     by_default: bool | Callable[[Problem], bool] = True
 
@@ -103,37 +96,46 @@ class PlannerEntry:
     @property
     def sets(self) -> tuple[str, ...]:
         """What may be asked for that it does not search: asked for, that may be faster than what it takes where nothing is."""
-        return tuple(name for name in (*ALWAYS, *self.takes, *self.options) if name not in self.searches)
+        return tuple(name for name in (*ALWAYS, *self.options) if name not in self.searches)
 
     def restrictions(self, problem: Problem, request: Request | None = None) -> Iterator[Request]:
         """Requests that ask for one thing more, of those that it searches; each once, those that it refuses, too."""
         given = request or Request()
         for name, values in self.searches.items():
-            own = name in self.options
+            own = name not in FIELDS
             if (name in given.options) if own else (getattr(given, name) is not None):
                 continue
             for value in dict.fromkeys(values(problem, given)):
                 yield replace(given, options={**given.options, name: value}) if own else replace(given, **{name: value})
 
+    def read(self, request: Request) -> Request:
+        """The request with the values of its own options as the declarations say; ValueError for a value that is none."""
+        own = {name: self.options[name].read(value) for name, value in request.options.items() if name in self.options}
+        return replace(request, options={**request.options, **own})
+
+    def planner(self, request: Request) -> Planner:
+        """The planner that a request asks for; ValueError as of `read`."""
+        return self.build(self.read(request))
+
     def reason(self, problem: Problem, request: Request) -> str | None:
         """Why the planner cannot plan that: an option or a placement that it does not have, or what `applicable` says."""
-        asked = {name: words for name, words in SHAPES.items() if getattr(request, name) is not None}
-        asked |= {name: f"option {name!r}" for name in request.options}
         families = schedule_families()
         of_schedule = (
-            () if request.schedule is None or "slices" not in self.takes else families[request.schedule].options
+            () if request.schedule is None or "slices" not in self.options else families[request.schedule].options
         )
-        for name, words in asked.items():
-            if name not in (*self.takes, *self.options, *of_schedule):
-                others = [other for other, one in planner_entries().items() if name in (*one.takes, *one.options)]
-                if not others:
-                    known = sorted({*self.options, *of_schedule})
-                    return (
-                        unknown(f"{words} is unknown", name, known) if known else f"{words} is unknown; it takes none"
-                    )
-                return (
-                    f"{words} cannot be requested of this planner; planners that take it: {', '.join(others) or 'none'}"
-                )
+        asked = [name for name in FIELDS if name not in (*ALWAYS, RECOMPUTE) and getattr(request, name) is not None]
+        for name in (*asked, *request.options):
+            if name not in (*self.options, *of_schedule):
+                others = [other for other, one in planner_entries().items() if name in one.options]
+                if others:
+                    return f"it has no option {name!r}; planners that have it: {', '.join(others)}"
+                known = sorted({*self.options, *of_schedule})
+                lacks = f"option {name!r} is unknown"
+                return unknown(lacks, name, known) if known else f"{lacks}; it has none"
+        try:
+            request = self.read(request)
+        except ValueError as error:
+            return str(error)
         if (unlike := self._unlike_recomputation(problem, request)) is not None:
             return unlike
         if request.schedule is not None and schedule_families()[request.schedule].placement == "bidirectional":
@@ -153,8 +155,8 @@ class PlannerEntry:
         """Why its stages cannot run again what is asked for, or None."""
         if request.recompute is None:
             return None
-        if RECOMPUTE not in self.takes and request.recompute != problem.recompute:
-            others = [other for other, one in planner_entries().items() if RECOMPUTE in one.takes]
+        if RECOMPUTE not in self.options and request.recompute != problem.recompute:
+            others = [other for other, one in planner_entries().items() if RECOMPUTE in one.options]
             return (
                 f"its stages run again what the problem says ({problem.recompute}), not {request.recompute!r}; planners that "
                 f"choose it: {', '.join(others)}"
@@ -227,31 +229,6 @@ def _for_brute_force(problem: Problem, request: Request) -> str | None:
     return straight_shape(problem, request) or _brute_force(request).inapplicable(problem)
 
 
-ORDER_OPTIONS = {
-    "placement": "how stages go round the devices: straight, interleaved, v, wave",
-    "seconds": "work of the search for an order in seconds",
-}
-
-GRID_OPTIONS = {
-    "tensor": "devices of a tensor-parallel group, or several numbers to choose from: 1,2,4,8",
-    "zero": "what replicas divide: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too",
-}
-
-LARGE_OPTIONS = {
-    "tensor": "devices of a tensor-parallel group, or several numbers to choose from (default: all that divide the heads)",
-    "context": "parts of the tokens of every sample, or several to choose from (default: all that divide them)",
-    "expert": "parts of the experts, or several numbers to choose from (default: all that divide them)",
-    "zero": "what replicas divide, or several numbers to choose from: 0,1,2,3 (default)",
-}
-
-MIXED_OPTIONS = {name: LARGE_OPTIONS[name] for name in ("tensor", "zero")}
-
-LOAD_OPTIONS = {
-    "load": "of a device: max (the largest of computing, receiving and sending) or sum of them (default: whichever is faster)",
-    "host": "kind of device in whose memory tensors are, so that it pays for no transfer",
-}
-
-
 def _these(*values: Any) -> Values:
     return lambda problem, request: values
 
@@ -268,10 +245,12 @@ def _candidates(problem: Problem, request: Request) -> Iterable[str]:
     return ("all", "powers-of-two") if problem.batch <= 64 else ("powers-of-two",)
 
 
+DIVISIONS = ("tensor", "context", "expert", "zero")
+"""Options that say how devices divide a large model."""
+
 STRAIGHT = {"schedule": _these("gpipe", "1f1b"), "stages": _one_a_device, "microbatches": _counts}
 """What searches of straight pipelines choose."""
 
-UNEQUAL_OPTIONS = {"candidates": "sizes that unequal micro-batches may have: all or powers-of-two"}
 UNEQUAL_SEARCHES: dict[str, Values] = {"candidates": _candidates, "stages": _one_a_device}
 
 
@@ -290,8 +269,7 @@ def _unequal(name: str, summary: str) -> PlannerEntry:
         lambda request: sizes(request, name),
         summary,
         _not_for_unequal,
-        ("stages",),
-        UNEQUAL_OPTIONS,
+        takes("stages", "candidates"),
         UNEQUAL_SEARCHES,
         by_default=False,
     )
@@ -308,22 +286,21 @@ PLANNERS: dict[str, PlannerEntry] = {
         _Later("straight.baselines", "UniformLayers"),
         "equal numbers of layers a device (GPipe)",
         straight_shape,
-        takes=("stages", "chunks", "slices"),
+        takes("stages", "chunks", "slices"),
         searches=STRAIGHT,
     ),
     "greedy": PlannerEntry(
         _Later("straight.baselines", "GreedyBalance"),
         "a stage a device, balanced by the seconds of stages and transfers; GPipe or 1F1B",
         straight_shape,
-        takes=("stages", "chunks", "slices"),
+        takes("stages", "chunks", "slices"),
         searches=STRAIGHT,
     ),
     "pipeline-data": PlannerEntry(
         _Later("straight.grid", "PipelineDataGrid"),
         "pipeline × data grid: stages x replicas x micro-batches x stages a device (Megatron-LM)",
         _Later("straight.grid", "inapplicable"),
-        takes=("stages", "chunks"),
-        options=GRID_OPTIONS,
+        {**takes("stages", "chunks", "tensor", "zero"), "zero": replace(PLANNER_OPTIONS["zero"], several=False)},
         searches=_later_searches("straight.grid", *ALWAYS, "stages", "chunks"),
     ),
     "pipedream": PlannerEntry(
@@ -341,21 +318,21 @@ PLANNERS: dict[str, PlannerEntry] = {
         _Later("bapipe.explorer", "BaPipe"),
         "BaPipe's explorer: schedule x balanced partition x micro-batches, judged by simulation",
         _for_bapipe,
-        takes=("stages",),
+        takes("stages"),
         searches={**STRAIGHT, "schedule": _Later("bapipe.explorer", "schedules")},
     ),
     "brute-force": PlannerEntry(
         _brute_force,
         "every straight pipeline of a small problem: a proven optimum",
         _for_brute_force,
-        takes=("stages", "chunks"),
+        takes("stages", "chunks"),
         searches=_later_searches("straight.brute_force", *ALWAYS, "stages", "chunks"),
     ),
     "largest-load": PlannerEntry(
         _Later("straight.graph_pipeline", "GraphPipeline"),
         "a stage a device, cut anywhere in a branching network: the most loaded device has least to do",
         _Later("straight.graph_pipeline", "inapplicable"),
-        options=LOAD_OPTIONS,
+        takes("load", "host"),
         searches={"microbatches": _counts, "load": _these("max", "sum")},
         by_default=False,
     ),
@@ -363,26 +340,23 @@ PLANNERS: dict[str, PlannerEntry] = {
         _Later("large.shape_search", "LargeModels"),
         "tensor × pipeline × data × context × expert × micro-batch × ZeRO × stages a device × recomputation, uneven blocks",
         _Later("large.shape_search", "inapplicable"),
-        takes=("stages", "chunks", RECOMPUTE),
-        options=LARGE_OPTIONS,
-        searches=_later_searches("large.shape_search", *ALWAYS, "stages", "chunks", RECOMPUTE, *LARGE_OPTIONS),
+        takes("stages", "chunks", RECOMPUTE, *DIVISIONS),
+        searches=_later_searches("large.shape_search", *ALWAYS, "stages", "chunks", RECOMPUTE, *DIVISIONS),
         by_default=_Later("large.shape_search", "has_like_blocks"),
     ),
     "mixed": PlannerEntry(
         _Later("mixed.pipeline_search", "MixedPipelines"),
         "several kinds of device: stages whose replicas are any share of each kind, in groups of a degree a kind",
         _Later("mixed.pipeline_search", "inapplicable"),
-        takes=(RECOMPUTE,),
-        options=MIXED_OPTIONS,
-        searches=_later_searches("mixed.pipeline_search", "microbatches", RECOMPUTE, *MIXED_OPTIONS),
+        takes(RECOMPUTE, "tensor", "zero"),
+        searches=_later_searches("mixed.pipeline_search", "microbatches", RECOMPUTE, "tensor", "zero"),
         by_default=_Later("mixed.pipeline_search", "has_kinds"),
     ),
     "modern": PlannerEntry(
         _order_search,
         "stages, placement, order of the ops, micro-batches and recomputation searched together",
         _Later("modern.order_search", "inapplicable"),
-        ("stages", "chunks", RECOMPUTE),
-        ORDER_OPTIONS,
+        takes("stages", "chunks", RECOMPUTE, "placement", "seconds"),
         _later_searches(
             "modern.order_search",
             "microbatches",
@@ -398,8 +372,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         lambda request: _order_search(request, "scheduler", climbs=False),
         "the order of the ops searched for stages balanced by seconds",
         _Later("modern.order_search", "inapplicable"),
-        ("stages", "chunks", RECOMPUTE),
-        ORDER_OPTIONS,
+        takes("stages", "chunks", RECOMPUTE, "placement", "seconds"),
         _later_searches("modern.order_search", "microbatches"),
         by_default=False,
     ),
@@ -408,8 +381,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         _Later("unequal.tuned_equal", "TunedEqual"),
         "a tuned GPipe: stages, balanced partition and equal micro-batches searched",
         _not_for_equal,
-        ("stages",),
-        UNEQUAL_OPTIONS,
+        takes("stages", "candidates"),
         UNEQUAL_SEARCHES,
         by_default=False,
     ),
@@ -417,8 +389,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         _Later("unequal.planners", "UnequalNested"),
         "partition and unequal micro-batch sizes searched together",
         _not_for_unequal,
-        ("stages",),
-        UNEQUAL_OPTIONS,
+        takes("stages", "candidates"),
         UNEQUAL_SEARCHES,
         by_default=False,
     ),
@@ -442,9 +413,8 @@ def as_entry(made: object) -> PlannerEntry:
             f"must be a function (problem, evaluate, rng) -> Plan, or a PlannerEntry, not {type(made).__name__}"
         )
     declared = declared_options(made, 1 if isinstance(made, type) else 3)
-    options = {name: one.words for name, one in declared.items()}
     return PlannerEntry(
-        partial(_made, made, declared), summary_of(made), lambda problem, request: None, options=options
+        partial(_made, made, declared), summary_of(made), lambda problem, request: None, options=declared
     )
 
 
@@ -512,7 +482,7 @@ def make_plan(
         if reason is not None:
             raise InapplicablePlannerError(name, reason)
         with nullcontext() if entry in PLANNERS.values() else aside():
-            return run_planner(entry.build(asked), problem, evaluate, np.random.default_rng(seed))
+            return run_planner(entry.planner(asked), problem, evaluate, np.random.default_rng(seed))
     except (InapplicablePlannerError, PlannerFailedError, PluginError, UndercutBoundError):
         raise
     except InfeasiblePlanError as error:

@@ -48,7 +48,16 @@ from .workloads.layers import (
     WorkloadSource as WorkloadSource,
 )
 from .lowering.lower import lower as lower
-from .schedules.communications import COMMUNICATIONS as COMMUNICATIONS, Communication as Communication
+from .options.training_options import (
+    COMMUNICATIONS as COMMUNICATIONS,
+    REPLICA_UPDATES as REPLICA_UPDATES,
+    Communication as Communication,
+    GradientBytes as GradientBytes,
+    GradientReduction as GradientReduction,
+    OptimizerName as OptimizerName,
+    Recompute as Recompute,
+    TrainingOptions as TrainingOptions,
+)
 from .memory.always_held import always_there as always_there
 from .memory.device_memory import CATEGORIES as CATEGORIES, DeviceMemory as DeviceMemory
 from .memory.over_time import memory_over_time as memory_over_time
@@ -61,14 +70,10 @@ from .results.memory_plots import memory_figure as memory_figure
 from .schedules.ops import COMPUTE_KINDS as COMPUTE_KINDS, LETTERS as LETTERS, Op as Op, OpKind as OpKind
 from .plans.plan import (
     MOST_SAMPLES as MOST_SAMPLES,
-    GradientBytes as GradientBytes,
-    GradientReduction as GradientReduction,
     InfeasiblePlanError as InfeasiblePlanError,
     OPTIMIZER_STATES as OPTIMIZER_STATES,
-    OptimizerName as OptimizerName,
     Plan as Plan,
     Problem as Problem,
-    Recompute as Recompute,
     recompute_words as recompute_words,
     Replication as Replication,
     Stage as Stage,
@@ -129,7 +134,6 @@ from .schedules import (
     build_schedule as build_schedule,
     schedule_families as schedule_families,
 )
-from .schedules.asynchronous import REPLICA_UPDATES as REPLICA_UPDATES
 from .schedules.placements import (
     LEAST_CHUNKS as LEAST_CHUNKS,
     PLACEMENTS as PLACEMENTS,

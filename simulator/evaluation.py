@@ -31,7 +31,8 @@ from simulator.lowering.structure import Structure
 from simulator.memory.always_held import always_there, copies_held, copy_bytes
 from simulator.memory.changes import KEPT_LONGER, MADE, SENT
 from simulator.memory.peaks import MemoryEvents, fullest, memory_events, peaks
-from simulator.plans.plan import Plan, Problem, Recompute, check_plan, family_of
+from simulator.options.training_options import Recompute
+from simulator.plans.plan import Plan, Problem, check_plan, family_of
 from simulator.results.steady_state import SteadyState, steady_state
 from simulator.schedules.ops import BACKWARD_KINDS, OpKind
 from simulator.simulation import MOST_STREAM, plan_structure, stream_length, stream_sizes, turns

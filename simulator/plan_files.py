@@ -19,17 +19,16 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_origin, get_type_hints
 
 import msgspec
 
 from hardware_profiles import (
     ClusterSource,
     FileError,
-    Precision,
     check_fields,
     check_kind,
     explained,
@@ -40,23 +39,9 @@ from hardware_profiles import (
     referred,
 )
 from simulator.costs.plan_costs import PlanCosts
-from simulator.plans.plan import (
-    DEFAULT_PRECISION,
-    MOST_SAMPLES,
-    GradientBytes,
-    GradientReduction,
-    OptimizerName,
-    Plan,
-    Problem,
-    Recompute,
-    Replication,
-    Stage,
-    WeightVersions,
-    Zero,
-)
+from simulator.options.training_options import Recompute, TrainingOptions
+from simulator.plans.plan import Plan, Problem, Replication, Stage, Zero
 from simulator.results.written_files import write_atomically
-from simulator.schedules.asynchronous import ReplicaUpdates
-from simulator.schedules.communications import Communication
 from simulator.schedules.schedule import ScheduleError
 from simulator.simulation import plan_structure
 from simulator.workloads.catalog import workload_of
@@ -87,23 +72,33 @@ class Table(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     """A JSON object that refuses keys it does not know."""
 
 
-class ProblemTable(Table, frozen=True, kw_only=True):
-    """`problem`: the fields of `Problem`."""
+def _wire(hint: Any) -> Any:
+    """The annotation of a field as msgspec reads it in a file: with its range."""
+    if get_origin(hint) is not Annotated:
+        return hint
+    ends = {end: limit for end, limit in asdict(hint.__metadata__[0]).items() if limit is not None}
+    return Annotated[hint.__origin__, msgspec.Meta(**ends)]
 
-    workload: str | WorkloadSource
-    cluster: str | ClusterSource
-    batch: Annotated[int, msgspec.Meta(ge=1, le=MOST_SAMPLES)]
-    precision: Precision = DEFAULT_PRECISION
-    optimizer: OptimizerName = "momentum"
-    recompute: Recompute | bool = "none"
-    communication: Communication = "overlapped"
-    contention: bool = True
-    weight_versions: WeightVersions = "stashing"
-    replica_updates: ReplicaUpdates = "overlapped"
-    overlap: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
-    sequence_parallel: bool = False
-    gradient_bytes: GradientBytes = 0
-    gradient_reduction: GradientReduction = "buckets"
+
+_HINTS = {name: _wire(hint) for name, hint in get_type_hints(Problem, include_extras=True).items()}
+
+ProblemTable = msgspec.defstruct(
+    "ProblemTable",
+    [
+        ("workload", str | WorkloadSource),
+        ("cluster", str | ClusterSource),
+        ("batch", _HINTS["batch"]),
+        *[
+            (one.name, Recompute | bool if one.name == "recompute" else _HINTS[one.name], one.default)
+            for one in fields(TrainingOptions)
+        ],
+    ],
+    bases=(Table,),
+    module=__name__,
+    frozen=True,
+    kw_only=True,
+)
+"""`problem`: the fields of `Problem`."""
 
 
 class StageTable(Table, frozen=True, kw_only=True, omit_defaults=True):
@@ -137,7 +132,7 @@ class Document(Table, frozen=True, kw_only=True):
     """A plan file; without `plan`, of a problem alone."""
 
     format: Literal["pipeplan-plan-2"]
-    problem: ProblemTable
+    problem: ProblemTable  # type: ignore[valid-type]
     plan: PlanTable | msgspec.UnsetType = msgspec.UNSET
 
 

@@ -18,6 +18,7 @@ FLOORS = ("hardware_profiles", "simulator", "planners", "experiments")
 
 ROOMS = {
     "simulator": (
+        "options",
         "compiled",
         "workloads",
         "schedules",

@@ -7,11 +7,22 @@ from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from experiments.terminal.argument_types import OWN_OPTION, Option, add_options, count, natural, number, own_options
+from experiments.terminal.argument_types import (
+    OWN_OPTION,
+    Option,
+    add_options,
+    count,
+    declared,
+    destination,
+    natural,
+    own_options,
+)
 from experiments.terminal.output import UsageError
-from hardware_profiles import shown
+from hardware_profiles import DeclaredOption, declared_options, shown
+from planners import ASKED, PLANNER_OPTIONS
+from simulator import TrainingOptions
 
 if TYPE_CHECKING:
     from planners import Request
@@ -22,19 +33,8 @@ DEFAULT_CLUSTER = "pipedream-b"
 
 NO_PLANS: Mapping[str, Problem] = MappingProxyType({})
 
-CHOICES = (
-    "precision",
-    "optimizer",
-    "communication",
-    "weight_versions",
-    "replica_updates",
-    "recompute",
-    "overlap",
-    "gradient_bytes",
-    "gradient_reduction",
-)
-"""Options that are fields of a problem by the same name, with the problem's own defaults."""
-
+TRAINING = declared_options(TrainingOptions, 0)
+"""Options that are fields of a problem, with the problem's own defaults."""
 
 PROFILED_MINIBATCH: dict[str, Option] = {
     "--profiled-minibatch N": (
@@ -58,58 +58,16 @@ PROBLEM: dict[str, Option] = {
     "--sequence N": ("tokens of a sample, for workloads that have them", count),
     "--attention FORM": "fused (FlashAttention), unfused (scores in memory) or eager (a kernel a step); default: as trained",
     **PROFILED_MINIBATCH,
-    "--precision NAME": "fp32 (default), tf32, fp16, bf16, fp8, int8",
-    "--optimizer NAME": "sgd, momentum (default) or adam",
-    "--recompute [WHAT=whole]": "what stages run forward again before backward: none, attention, blocks (each from its own "
-    "input, one at a time) or whole (the option alone; all at once: a stage then keeps its input only); default none, or what "
-    "large, mixed, modern and scheduler choose",
-    "--communication MODE": "overlapped (default), send-blocking or both-blocking",
-    "--weight-versions RULE": "of PipeDream's asynchronous schedules: stashing (default) or vertical-sync",
-    "--replica-updates RULE": (
-        "when replicas that take mini-batches in turn update: overlapped (default; after the next backward, while the gradients "
-        "of the round are all-reduced) or barrier (at once, all of a round together)"
-    ),
-    "--overlap SHARE": (
-        "seconds of a forward and a backward that overlap, of those one after the other (default 1)",
-        number,
-    ),
-    "--sequence-parallel": "tensor-parallel groups divide what lies between their products, too (by tokens)",
-    "--gradient-bytes N": ("of an accumulated gradient: 2 or 4 (default: those of a weight)", count),
-    "--gradient-reduction WHEN": "of replicas: buckets (default; while the last backward goes on) or whole (after it)",
-    "--no-contention": "transfers do not queue on shared links",
+    "--recompute [WHAT=whole]": f"{TRAINING['recompute'].help}; the option alone is whole",
+    **dict(declared(one) for name, one in TRAINING.items() if name != "recompute"),
 }
 
 SEARCH: dict[str, Option] = {
-    "--schedule NAME": "schedule of every plan (default: each planner's own)",
-    "--microbatches M": ("micro-batches of an iteration (default: searched; pipedream as many as devices)", count),
-    "--stages K": ("stages of the pipeline (default: searched)", count),
-    "--chunks V": (
-        "stages a device (default: the schedule's; searched by those that pipeplan list planners says)",
-        count,
-    ),
-    "--slices K": ("slices of the sequences of a micro-batch (--schedule seq1f1b; uniform, greedy)", count),
-    "--candidates SIZES": "sizes that unequal micro-batches may have: all (default up to 64 samples) or powers-of-two",
-    "--placement NAME": "how stages go round the devices (modern, scheduler): straight, interleaved, v, wave (default: searched)",
-    "--seconds T": "seconds of search for an order of ops (modern, scheduler; default 0.5); the same work on every machine",
-    "--tensor DEGREES": "devices of a tensor-parallel group, or several to choose from: 1,2,4,8 (default: pipeline-data 1, not "
-    "searched; large all that divide the heads)",
-    "--context DEGREES": "parts of the tokens of every sample, each on devices of its own, or several to choose from (large; "
-    "default all that divide them)",
-    "--expert DEGREES": "parts of the routed experts, each on devices of its own, or several to choose from (large; default all "
-    "that divide them)",
-    "--zero Z": "what replicas divide: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (default: pipeline-data 0, "
-    "not searched; "
-    "large several to choose from: 0,1,2,3)",
-    "--load RULE": "of a device: max (the largest of computing, receiving and sending) or sum of them (largest-load; default "
-    "whichever is faster)",
-    "--host KIND": "kind of device in whose memory tensors are, so that it pays for no transfer (largest-load)",
+    **dict(map(declared, (*ASKED.values(), *PLANNER_OPTIONS.values()))),
     **OWN_OPTION,
     "--seed SEED": ("seed of random searches (default 0)", natural, 0),
 }
 """What the planners may choose, and the seed."""
-
-PLANNER_OPTIONS = ("candidates", "context", "expert", "host", "load", "placement", "seconds", "tensor", "zero")
-"""Those that some planners alone take, as the registry lists them."""
 
 
 def add_question(parser: argparse.ArgumentParser) -> None:
@@ -166,10 +124,18 @@ def _described(arguments: argparse.Namespace) -> Problem:
         devices=arguments.devices,
         sequence=arguments.sequence,
         attention=arguments.attention,
-        contention=not arguments.no_contention,
-        sequence_parallel=arguments.sequence_parallel,
-        **{name: value for name in CHOICES if (value := getattr(arguments, name)) is not None},
+        **_said(arguments, TRAINING),
     )
+
+
+def _said(arguments: argparse.Namespace, options: Mapping[str, DeclaredOption]) -> dict[str, Any]:
+    """The values of declared options that are given, by name."""
+    found = {}
+    for name, one in options.items():
+        value = getattr(arguments, destination(one))
+        if value is not None and value is not False:
+            found[name] = not one.default if one.kind is bool else value
+    return found
 
 
 def _given(text: str | None, default: str) -> str:
@@ -182,14 +148,9 @@ def read_request(arguments: argparse.Namespace) -> Request:
     from planners import Request
 
     return Request(
-        schedule=arguments.schedule,
-        microbatches=arguments.microbatches,
-        stages=arguments.stages,
-        chunks=arguments.chunks,
-        slices=arguments.slices,
+        **_said(arguments, ASKED),
         recompute=arguments.recompute,
-        options={name: value for name in PLANNER_OPTIONS if (value := getattr(arguments, name)) is not None}
-        | own_options(arguments),
+        options=_said(arguments, PLANNER_OPTIONS) | own_options(arguments),
         runner_ups=getattr(arguments, "report", False),
     )
 
@@ -206,9 +167,11 @@ def options_of(problem: Problem) -> dict[str, object]:
         "cluster": cluster and cluster.name,
         "devices": len(problem.cluster.devices),
         "batch": problem.batch,
-        "no_contention": not problem.contention,
-        "sequence_parallel": problem.sequence_parallel,
-        **{name: getattr(problem, name) for name in CHOICES},
+        **{
+            destination(one): value != one.default if one.kind is bool else value
+            for name, one in TRAINING.items()
+            for value in [getattr(problem, name)]
+        },
     }
 
 

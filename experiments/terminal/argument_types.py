@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from experiments.terminal.output import UsageError
-from hardware_profiles import MOST_COUNT, MOST_SEED, real_number, shown, unchosen, whole_number
+from hardware_profiles import MOST_COUNT, MOST_SEED, DeclaredOption, nearest, real_number, shown, unchosen, whole_number
 
 Item = TypeVar("Item")
 
@@ -151,6 +151,44 @@ def check_choice(option: str, value: object, known: Collection[str]) -> None:
     """UsageError for a value that is not known."""
     if value not in known:
         raise UsageError(unchosen(option, value, known))
+
+
+def declared(one: DeclaredOption) -> tuple[str, Option]:
+    """A declared option as `add_options` takes it; a switch that is on by default is `--no-name`."""
+    if one.kind is bool:
+        return flag_of(one), one.help if one.default is not True else f"switch off: {one.help}"
+    metavar = "NAME" if one.kind is str else "N" if one.kind is int else "X"
+    choices = f" ({', '.join(map(str, one.choices))})" if one.choices else ""
+    default = "" if one.default is None else f"; default {one.default}"
+    return f"{flag_of(one)} {metavar}{',…' * one.several}", (f"{one.help}{choices}{default}", DeclaredText(one))
+
+
+def destination(one: DeclaredOption) -> str:
+    """The name that a declared option has once it is read."""
+    return flag_of(one)[2:].replace("-", "_")
+
+
+def flag_of(one: DeclaredOption) -> str:
+    """The words of a declared option on the command line, without its value."""
+    return f"--{'no-' * (one.kind is bool and one.default is True)}{one.name.replace('_', '-')}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredText:
+    """The type of a declared option."""
+
+    option: DeclaredOption
+
+    def __call__(self, text: str) -> object:
+        """The value that a word is."""
+        try:
+            return self.option.read(text)
+        except ValueError:
+            choices = tuple(map(str, self.option.choices))
+            rule = f"{shown(text)} is unknown{nearest(text, choices)}; choices: {', '.join(choices)}"
+            raise argparse.ArgumentTypeError(
+                rule if choices else f"must be {self.option.rule}, got {shown(text)}"
+            ) from None
 
 
 def names_of(options: Iterable[str]) -> list[str]:

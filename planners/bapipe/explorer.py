@@ -34,7 +34,8 @@ from planners.pipedream.partitioner import partition
 from planners.pipedream.planner import PipeDreamFlush, cluster_views, place_stages, problem_table, without_levels
 from planners.pipedream.planner import inapplicable as no_pipedream
 from planners.search.candidates import closest_to_fit, device_choices, microbatch_counts, stage_devices, straight_plan
-from planners.search.evaluator import Evaluator, Planner, Request, Score, fitting
+from planners.search.evaluator import Evaluator, Planner, Score, fitting
+from planners.search.request import Request
 from planners.straight.baselines import DataParallel, UniformLayers
 from simulator import InfeasiblePlanError, Plan, Problem, Stage, equal_microbatches, schedule_families
 

@@ -25,8 +25,9 @@ from planners.large.shape_order import ShapeOrder
 from planners.large.shapes import Shape, Wanted, grid
 from planners.large.stage_costs import ONLY
 from planners.search.candidates import asked_degrees, asked_words, asked_zeros, device_groups, searched_counts
-from planners.search.evaluator import Evaluator, Request, Score, fitting
+from planners.search.evaluator import Evaluator, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
+from planners.search.request import Request
 from planners.search.result import RunnerUp
 from planners.search.runner_ups import DECISIONS
 from simulator import (
@@ -131,8 +132,8 @@ def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
         "stages": sorted({ranks * held for ranks in range(1, devices + 1) for held in chunks}),
         "chunks": range(1, 9),
         "recompute": asked_words(problem, request),
-        **{name: map(str, asked_degrees(problem, Request(), option=name)) for name in ("tensor", "context", "expert")},
-        "zero": map(str, get_args(Zero)),
+        **{name: asked_degrees(problem, Request(), option=name) for name in ("tensor", "context", "expert")},
+        "zero": get_args(Zero),
     }
 
 

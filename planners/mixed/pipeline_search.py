@@ -12,7 +12,8 @@ from planners.large.like_blocks import like_blocks
 from planners.mixed.cluster_space import MOST_SAMPLES, Choices, ClusterSpace
 from planners.mixed.label_search import EXACT, Found, search
 from planners.search.candidates import asked_degrees, asked_words, asked_zeros, searched_counts
-from planners.search.evaluator import Evaluator, Request, Score, fitting
+from planners.search.evaluator import Evaluator, Score, fitting
+from planners.search.request import Request
 from simulator import InfeasiblePlanError, Plan, Problem, Zero, group_degrees
 
 MOST_WORK = 2.5e6
@@ -80,8 +81,8 @@ def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
     return {
         "microbatches": searched_counts(problem),
         "recompute": asked_words(problem, request),
-        "tensor": map(str, group_degrees(problem)),
-        "zero": map(str, get_args(Zero)),
+        "tensor": group_degrees(problem),
+        "zero": get_args(Zero),
     }
 
 

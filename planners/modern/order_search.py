@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from hardware_profiles import real_number, unchosen
 from planners.modern.layouts import Layout, LayoutCosts
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import straight_costs
@@ -33,8 +32,9 @@ from planners.search.candidates import (
     searched_counts,
     straight_shape,
 )
-from planners.search.evaluator import BudgetSpent, Evaluator, Request, Score, fitting
+from planners.search.evaluator import BudgetSpent, Evaluator, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
+from planners.search.request import Request
 from simulator import (
     PLACEMENTS,
     USUAL_CHUNKS,
@@ -49,9 +49,6 @@ from simulator import (
 
 TRIED: tuple[Placement, ...] = ("straight", "interleaved", "v")
 """Placements that are tried where none is requested."""
-
-ONE_WAY = tuple(name for name in PLACEMENTS if name != "bidirectional")
-"""Placements that may be requested: every stage is on one device."""
 
 CLIMBS = ((8, 150), (2, 600))
 """How many of the best layouts are improved, one group after the other, and by how many moves each, at most."""
@@ -142,7 +139,7 @@ class OrderSearch:
     @property
     def seconds(self) -> float:
         """Seconds of search that the order of a finalist gets."""
-        return float(self.request.options.get("seconds", FULL))
+        return float(self.request.asked("seconds") or FULL)
 
 
 def halves_are_known(problem: Problem) -> bool:
@@ -156,11 +153,7 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
         return f"it makes an order of its own, not {request.schedule!r}"
     if any(device.streams for device in problem.cluster.devices):
         return "layers of a stage stream on a board: a backward has no two halves"
-    wanted, seconds = request.options.get("placement"), request.options.get("seconds")
-    if wanted is not None and wanted not in ONE_WAY:
-        return unchosen("placement", wanted, ONE_WAY)
-    if seconds is not None and not _is_positive(seconds):
-        return f"seconds must be a number above 0, got {seconds!r}"
+    wanted = request.asked("placement")
     chunks, devices = request.chunks, len(problem.cluster.devices)
     if chunks is None and (wanted or (request.stages or 0) > devices):
         chunks = USUAL_CHUNKS[wanted or "v"]
@@ -170,13 +163,6 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
         except ValueError as error:
             return str(error)
     return straight_shape(problem, replace(request, chunks=chunks))
-
-
-def _is_positive(given: object) -> bool:
-    try:
-        return real_number(str(given)) > 0.0
-    except ValueError:
-        return False
 
 
 def _work_of(passes: int) -> int:
@@ -198,7 +184,7 @@ def tried_counts(problem: Problem, stages: int, *, every: bool) -> list[int]:
 
 def searched(problem: Problem, request: Request) -> dict[str, list[int]]:
     """The numbers of micro-batches that `scheduler` tries, where none is requested."""
-    placement = request.options.get("placement", "straight")
+    placement = request.asked("placement") or "straight"
     stages = _stages(problem, request, request.chunks or USUAL_CHUNKS[placement])
     return {"microbatches": tried_counts(problem, stages, every=True)}
 
@@ -224,7 +210,7 @@ def searched_together(problem: Problem, request: Request) -> dict[str, tuple[Any
 
 def _asked(request: Request, name: str) -> Any:
     """What a request says of one of DECISIONS, or None."""
-    return request.options.get(name) if name == "placement" else getattr(request, name)
+    return request.asked(name) if name == "placement" else getattr(request, name)
 
 
 def _asking(request: Request, name: str, value: Any) -> Request:
@@ -324,7 +310,7 @@ class _Layouts:
             and asked.stages in (None, stages)
             and asked.chunks in (None, stages // len(layout.devices))
             and (asked.recompute is None or {*layout.recompute} == {asked.recompute})
-            and asked.options.get("placement") in (None, layout.placement)
+            and asked.asked("placement") in (None, layout.placement)
         )
 
     def _estimate(self, shape: Layout) -> float:
@@ -388,7 +374,7 @@ class _Layouts:
     def _placements(self, request: Request) -> tuple[Placement, ...]:
         """The requested placement, else those with the stages, and stages a device, asked for; `scheduler` takes the first."""
         most = len(self.problem.cluster.devices)
-        asked, chunks = request.options.get("placement"), request.chunks
+        asked, chunks = request.asked("placement"), request.chunks
         if asked is not None:
             return tuple(name for name in PLACEMENTS if name == asked)
         fit = [

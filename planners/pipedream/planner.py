@@ -26,8 +26,9 @@ from planners.pipedream.partitioner import (
 )
 from planners.pipedream.state_table import StateTable, state_table
 from planners.search.candidates import closest_to_fit, device_choices, devices_in_order, microbatch_counts
-from planners.search.evaluator import Evaluator, Request, Score, best_plan, fitting
+from planners.search.evaluator import Evaluator, Score, best_plan, fitting
 from planners.search.memory_retry import shrunk, within_memory
+from planners.search.request import Request
 from simulator import (
     InfeasiblePlanError,
     LayerCosts,

@@ -7,9 +7,10 @@ from dataclasses import replace
 from math import isqrt
 from typing import get_args
 
-from hardware_profiles import MOST_COUNT, OptionValue, whole_number
-from planners.search.evaluator import Evaluator, Request
+from hardware_profiles import OptionValue
+from planners.search.evaluator import Evaluator
 from planners.search.quick_replay import QuickReplays
+from planners.search.request import Request
 from simulator import (
     VERSION_METHODS,
     InfeasiblePlanError,
@@ -78,13 +79,10 @@ def asked_degrees(
         "context": context_degrees(problem.workload),
         "expert": expert_degrees(problem.workload),
     }[option]
-    asked = request.options.get(option)
+    asked = request.asked(option)
     if asked is None:
         return permitted if default is None else tuple(default)
-    try:
-        degrees = tuple(sorted({whole_number(one, 1, MOST_COUNT) for one in asked.split(",")}))
-    except ValueError:
-        raise ValueError(f"{option} must be numbers of devices, such as 1,2,4, got {asked!r}") from None
+    degrees = tuple(sorted(set(asked)))
     if wrong := sorted(set(degrees).difference(permitted)):
         groups, rule = GROUPS[option]
         raise ValueError(
@@ -94,13 +92,10 @@ def asked_degrees(
     return degrees
 
 
-def asked_zeros(request: Request) -> tuple[Zero, ...]:
-    """What replicas may divide, all of it by default; ValueError for what is no list of such numbers."""
-    words = {str(one): one for one in get_args(Zero)}
-    asked = set(request.options.get("zero", ",".join(words)).split(","))
-    if wrong := sorted(asked.difference(words)):
-        raise ValueError(f"zero must be of {', '.join(words)}, or several of them, got {wrong[0]!r}")
-    return tuple(words[one] for one in sorted(asked))
+def asked_zeros(request: Request, default: tuple[Zero, ...] = get_args(Zero)) -> tuple[Zero, ...]:
+    """ZeRO stages to choose from, all by default; ValueError for what is no list of them."""
+    asked: tuple[Zero, ...] | None = request.asked("zero")
+    return default if asked is None else tuple(sorted(set(asked)))
 
 
 def asked_words(problem: Problem, request: Request) -> tuple[Recompute, ...]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import MOST_COUNT, OptionValue, check_fields, check_whole, option_text, read_options, unchosen
+from hardware_profiles import MOST_COUNT, check_whole
 from simulator import (
     Engine,
     Evaluations,
@@ -18,8 +18,6 @@ from simulator import (
     LayerCosts,
     Plan,
     Problem,
-    Recompute,
-    schedule_families,
     simulate,
 )
 
@@ -27,57 +25,6 @@ if TYPE_CHECKING:
     from planners.search.result import RunnerUp
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What the user fixes; None leaves the choice to the planner.
-
-    schedule: name of a family of `simulator.SCHEDULES`
-    microbatches: number of micro-batches of one iteration
-    engine: what scores the plans of the search; `compiled` gives what the reference gives, `recurrence` knows no contention
-    stages: number of stages; chunks: stages a device
-    slices: of the sequences of a micro-batch, of a schedule that has them
-    recompute: what all stages run again, where a planner would choose it
-    options: by name those of one planner, as its entry of the registry lists them, and of the schedule's family; numbers and
-        lists become the texts of the command line
-    runner_ups: whether a planner that can look for plans that decide otherwise takes the time, beside those that it replays
-    Raises ValueError for unknown names and counts below 1.
-    """
-
-    schedule: str | None = None
-    microbatches: int | None = None
-    engine: Engine = "compiled"
-    stages: int | None = None
-    chunks: int | None = None
-    slices: int | None = None
-    recompute: Recompute | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
-    runner_ups: bool = False
-
-    def __post_init__(self) -> None:
-        if isinstance(self.options, Mapping):
-            texts = {str(name): option_text(name, one) for name, one in self.options.items()}
-            object.__setattr__(self, "options", texts)
-        check_fields(self)
-        if self.schedule is not None and self.schedule not in (families := schedule_families()):
-            raise ValueError(unchosen("schedule", self.schedule, sorted(families)))
-        if self.microbatches is not None and self.microbatches < 1:
-            raise ValueError(f"micro-batches must be at least 1, got {self.microbatches}")
-        if self.stages is not None and self.stages < 1:
-            raise ValueError(f"stages must be at least 1, got {self.stages}")
-        if self.chunks is not None and self.chunks < 1:
-            raise ValueError(f"chunks must be at least 1 stage a device, got {self.chunks}")
-        if self.slices is not None and self.slices < 1:
-            raise ValueError(f"slices of a sequence must be at least 1, got {self.slices}")
-
-    @property
-    def family_options(self) -> tuple[tuple[str, OptionValue], ...]:
-        """Options of the schedule's family that a plan says, as its `options`; ValueError for a value that is none of theirs."""
-        declared = {} if self.schedule is None else schedule_families()[self.schedule].declared
-        own = {name: value for name, value in self.options.items() if name in declared}
-        found = read_options(declared, own, f"schedule {self.schedule!r}") if own else {}
-        return tuple({**found, **({} if self.slices is None else {"slices": self.slices})}.items())
 
 
 @dataclass(frozen=True, slots=True)

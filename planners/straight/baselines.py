@@ -22,7 +22,8 @@ from planners.search.candidates import (
     stages_per_device,
     straight_plan,
 )
-from planners.search.evaluator import Evaluator, Request, fitting
+from planners.search.evaluator import Evaluator, fitting
+from planners.search.request import Request
 from planners.search.timed_orders import with_timed
 from simulator import LayerCosts, Plan, Problem, Stage, equal_microbatches
 

@@ -19,7 +19,8 @@ from planners.search.candidates import (
     one_a_device,
     straight_plan,
 )
-from planners.search.evaluator import Evaluator, Request, fitting
+from planners.search.evaluator import Evaluator, fitting
+from planners.search.request import Request
 from planners.search.timed_orders import OPTION, with_timed
 from simulator import LayerCosts, Plan, Problem, schedule_families
 

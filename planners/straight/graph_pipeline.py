@@ -30,8 +30,9 @@ from planners.search.candidates import (
     microbatch_counts,
     single_or_pipeline,
 )
-from planners.search.evaluator import Evaluator, Request, Score, fitting
+from planners.search.evaluator import Evaluator, Score, fitting
 from planners.search.memory_retry import shrunk, within_memory
+from planners.search.request import Request
 from simulator import (
     InfeasiblePlanError,
     LayerCosts,
@@ -60,10 +61,8 @@ class GraphPipeline:
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The fastest plan that fits; InfeasiblePlanError if none does, ValueError for options that are not known."""
-        rule = self.request.options.get("load")
-        if rule not in (None, *LOAD_RULES):
-            raise ValueError(f"load must be one of {', '.join(LOAD_RULES)}, got {rule!r}")
-        host = self.request.options.get("host")
+        rule = self.request.asked("load")
+        host = self.request.asked("host")
         names = sorted({device.name for device in problem.cluster.devices})
         if host is not None and host not in names:
             raise ValueError(f"host must be a kind of device of the cluster, got {host!r}; choices: {', '.join(names)}")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from heapq import heappop, heappush, merge
 from itertools import chain, pairwise, repeat
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,15 +30,17 @@ from planners.partitioning.tight_memory import fitting_cuts
 from planners.search.candidates import (
     FEW_SAMPLES,
     asked_degrees,
+    asked_zeros,
     counts_by_size,
     device_choices,
     device_groups,
     one_a_device,
     straight_shape,
 )
-from planners.search.evaluator import Evaluator, Request, Score, fitting
+from planners.search.evaluator import Evaluator, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
 from planners.search.quick_replay import QuickReplays
+from planners.search.request import Request
 from simulator import (
     GroupRates,
     InfeasiblePlanError,
@@ -167,7 +169,7 @@ WHOLE = GroupDivision()
 
 def _divisions(problem: Problem, evaluate: Evaluator, request: Request, degree: int) -> list[GroupDivision]:
     """Of groups of one degree: one, or where replicas divide states one of each number of replicas, which tells the memory."""
-    zero = get_args(Zero)[int(request.options.get("zero", "0"))]
+    zero: Zero = asked_zeros(request, (0,))[0]
     one = GroupDivision(degree, zero)
     if not zero:
         return [one]
@@ -181,8 +183,6 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
         asked_degrees(problem, request, (1,))
     except ValueError as error:
         return str(error)
-    if (zero := request.options.get("zero", "0")) not in tuple(map(str, get_args(Zero))):
-        return f"zero must be one of {', '.join(map(str, get_args(Zero)))}, got {zero!r}"
     if request.schedule is not None and not schedule_families()[request.schedule].flush:
         return f"the grid's plans are synchronous; schedule {request.schedule!r} never flushes"
     if request.schedule is not None and schedule_families()[request.schedule].lanes:

@@ -23,8 +23,9 @@ from planners.partitioning.equal_partition import equal_partition
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import straight_costs
 from planners.search.candidates import devices_in_order
-from planners.search.evaluator import BudgetSpent, Evaluator, Request, Score, fitting
+from planners.search.evaluator import BudgetSpent, Evaluator, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
+from planners.search.request import Request
 from planners.unequal.exact import exact_sizes
 from planners.unequal.found_sizes import Cuts, FoundSizes, Report, Sized
 from planners.unequal.genetic import Genetic
@@ -217,7 +218,7 @@ class UnequalNested:
 
     def _search(self, choice: _StagesAndSizes) -> _Answer:
         tables, every, meter, rng = choice.tables, choice.sizes, choice.meter, choice.rng
-        problem, asked = tables.problem, self.request.options.get("candidates")
+        problem, asked = tables.problem, self.request.asked("candidates")
         sizes = every if asked else candidate_sizes(problem.batch, "powers-of-two")
 
         def solve(limits: list[float]) -> Sized:
@@ -416,7 +417,7 @@ def _choices(
     problem: Problem, request: Request, evaluate: Evaluator
 ) -> Iterator[tuple[UnequalTables, tuple[int, ...]]]:
     """Stages and sizes to search, of those that are not asked for, the most first."""
-    devices, asked = devices_in_order(problem), request.options.get("candidates")
+    devices, asked = devices_in_order(problem), request.asked("candidates")
     sizes = [candidate_sizes(problem.batch, word) for word in (asked, "powers-of-two")]
     most = number_of_stages(problem, request)
     for stages in [most] if request.stages else range(most, 0, -1):

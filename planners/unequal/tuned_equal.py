@@ -9,7 +9,8 @@ import numpy as np
 
 from planners.partitioning.straight_search import StraightShape, fastest_straight
 from planners.search.candidates import devices_in_order, microbatch_counts, one_a_device
-from planners.search.evaluator import Evaluator, Request
+from planners.search.evaluator import Evaluator
+from planners.search.request import Request
 from planners.unequal.planners import unequal_sizes
 from simulator import InfeasiblePlanError, Plan, Problem
 
@@ -54,7 +55,7 @@ class TunedEqual:
 
     def _straight(self, problem: Problem, evaluate: Evaluator) -> Plan | None:
         """The fastest with equal micro-batches, of all sizes; None where only some sizes may be chosen, and where none fits."""
-        if self.request.options.get("candidates") == "powers-of-two":
+        if self.request.asked("candidates") == "powers-of-two":
             return None
         order, stages = devices_in_order(problem), self.request.stages
         shapes = (

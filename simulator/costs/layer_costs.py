@@ -21,7 +21,8 @@ from hardware_profiles import (
     reduce_seconds,
     streaming,
 )
-from simulator.plans.plan import OPTIMIZER_STATES, Problem, Recompute
+from simulator.options.training_options import Recompute
+from simulator.plans.plan import OPTIMIZER_STATES, Problem
 from simulator.workloads.layers import Layer, TiedWeight
 from simulator.workloads.sequence_slices import context_part, keys_and_values, slice_of
 from simulator.workloads.shares import Parallelism, Share, share_of

@@ -15,7 +15,8 @@ from simulator.costs.given import ALONE as LONE
 from simulator.costs.given import Bucket, StageCollectives, TiedReduction, Transfer, Unit, UpdateGather
 from simulator.costs.layer_costs import ALONE, NO_RATES, GroupRates, LayerCosts
 from simulator.costs.stashes import KeptByPart, StageStash, gradient_in_work, kept_by_part, stage_stash
-from simulator.plans.plan import Plan, Problem, Recompute, Stage, cuts_of, tensor_groups
+from simulator.options.training_options import Recompute
+from simulator.plans.plan import Plan, Problem, Stage, cuts_of, tensor_groups
 from simulator.schedules.ops import HOST_KINDS, OpKind
 from simulator.workloads.layers import TiedWeight
 from simulator.workloads.shares import Parallelism

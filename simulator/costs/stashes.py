@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hardware_profiles import LAYER_KINDS
 from simulator.costs.layer_costs import LayerCosts
-from simulator.plans.plan import Recompute
+from simulator.options.training_options import Recompute
 
 
 class StageStash(NamedTuple):

@@ -14,8 +14,8 @@ from simulator.lowering.fill import fill
 from simulator.lowering.program import Program, describe_deadlock
 from simulator.lowering.structure import Structure, assemble
 from simulator.lowering.waits import add_credit, begin_together, data_waits
+from simulator.options.training_options import COMMUNICATIONS, Communication
 from simulator.schedules.checks import check_order
-from simulator.schedules.communications import COMMUNICATIONS, Communication
 from simulator.schedules.schedule import DeadlockError, Schedule, ScheduleError
 
 

@@ -4,50 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import accumulate
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from hardware_profiles import (
-    MOST_AMOUNT,
     PRECISION_BYTES,
+    Bounds,
     Cluster,
     OptionValue,
-    Precision,
     brief,
     check_fields,
-    check_real,
     shown,
     unchosen,
 )
+from simulator.options.training_options import DEFAULT_PRECISION, OptimizerName, Recompute, TrainingOptions
 from simulator.schedules import ScheduleFamily, schedule_families
-from simulator.schedules.asynchronous import ReplicaUpdates
-from simulator.schedules.communications import Communication
 from simulator.workloads.layers import Workload
 from simulator.workloads.sequence_slices import check_context
 
 Replication = Literal["split", "round-robin"]
 
-OptimizerName = Literal["sgd", "momentum", "adam"]
 OPTIMIZER_STATES: dict[OptimizerName, int] = {"sgd": 0, "momentum": 1, "adam": 2}
 """State tensors a parameter (fp32 each): none, momentum, two moments."""
-
-
-DEFAULT_PRECISION: Precision = "fp32"
-
-Recompute = Literal["none", "attention", "blocks", "whole"]
-"""What a stage runs forward again before its backward: nothing; its attention layers, which keep their input alone (selective
-recomputation, Korthikanti et al. 2022); each block from its own input (full recomputation there and in Megatron), one at a time;
-or all of it at once: it keeps its input alone (Huang et al. 2019, "GPipe")."""
-
-WeightVersions = Literal["stashing", "vertical-sync"]
-WEIGHT_VERSIONS: tuple[str, ...] = get_args(WeightVersions)
-"""What PipeDream's asynchronous schedules keep of old weights: a stage's backward uses the weights of its own forward, or
-every stage uses those that the input stage had for the minibatch."""
-
-
-GradientBytes = Literal[0, 2, 4]
-GradientReduction = Literal["buckets", "whole"]
 
 Zero = Literal[0, 1, 2, 3]
 
@@ -56,48 +35,22 @@ MOST_SAMPLES = 2**24
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """What is to be trained, on what, and how.
+class Problem(TrainingOptions):
+    """What is to be trained, on what, and how (`TrainingOptions`, by name).
 
     workload, cluster: the network and the machine
     batch: samples of one iteration of the whole cluster (one update of a synchronous plan)
-    precision: of weights, activations and gradients; ignored for a measured workload, whose times and bytes are as profiled
-    optimizer: one of OPTIMIZER_STATES; sets optimizer memory and the bytes an update moves
-    recompute: what all stages run again; True and False stand for `whole` and `none`
-    communication: see `simulator.lowering.lower`
-    overlap: seconds of a forward and a backward that overlap, as a share of those that they take one after the other
-    sequence_parallel: tensor-parallel groups divide what lies between their products by tokens (`simulator.workloads.shares`)
-    gradient_bytes: of an accumulated and reduced gradient, 2 or 4; 0 for those of an element
-    gradient_reduction: replicas reduce in `buckets` while the last backward goes on (PyTorch's DDP), or a `whole` stage after it
-        (Megatron-LM where nothing else is said)
-    contention: transfers queue on the links that they share (not on the engine `recurrence`)
-    weight_versions: one of WEIGHT_VERSIONS; sets the weight copies of PipeDream's asynchronous schedules
-    replica_updates: one of REPLICA_UPDATES; when replicas that take mini-batches in turn apply their common update
+    recompute: of all stages; True and False stand for `whole` and `none`
+    contention: not known to the engine `recurrence`
     """
 
     workload: Workload
     cluster: Cluster
-    batch: int
-    precision: Precision = DEFAULT_PRECISION
-    optimizer: OptimizerName = "momentum"
-    recompute: Recompute = "none"
-    communication: Communication = "overlapped"
-    contention: bool = True
-    weight_versions: WeightVersions = "stashing"
-    replica_updates: ReplicaUpdates = "overlapped"
-    overlap: float = 1.0
-    sequence_parallel: bool = False
-    gradient_bytes: GradientBytes = 0
-    gradient_reduction: GradientReduction = "buckets"
+    batch: Annotated[int, Bounds(ge=1, le=MOST_SAMPLES)]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "recompute", recompute_word(self.recompute))
         check_fields(self)
-        check_real("overlap", self.overlap, -MOST_AMOUNT)
-        if not 1 <= self.batch <= MOST_SAMPLES:
-            raise ValueError(f"batch must be from 1 to {MOST_SAMPLES:,} samples, got {self.batch}")
-        if not 0.0 < self.overlap <= 1.0:
-            raise ValueError(f"overlap must be a share above 0 and at most 1, got {self.overlap}")
         common = self.cluster.precisions
         if self.precision not in common and not all(layer.measured for layer in self.workload.layers):
             lacking = next(
@@ -110,15 +63,11 @@ class Problem:
         check_recompute(self.workload, self.recompute)
 
     def __repr__(self) -> str:
-        options = [
-            self.precision,
-            self.optimizer,
-            *{"none": [], "whole": ["recompute"]}.get(self.recompute, [f"recompute {self.recompute}"]),
-            *["sequence parallel"] * self.sequence_parallel,
-            *[f"gradients of {self.gradient_bytes} bytes"] * bool(self.gradient_bytes),
-            *["gradients reduced whole"] * (self.gradient_reduction == "whole"),
-            *["no contention"] * (not self.contention),
-        ]
+        options: list[str] = [self.precision, self.optimizer]
+        for one in fields(TrainingOptions)[len(options) :]:
+            value, name = getattr(self, one.name), one.name.replace("_", " ")
+            if value != one.default:
+                options.append(name if value is True else f"no {name}" if value is False else f"{name} {value}")
         return brief(self, f"{self.title}, {', '.join(options)}")
 
     @property

@@ -44,7 +44,7 @@ from simulator.schedules.weight_versions import BUILDERS, VERSION_METHODS
 from simulator.schedules.zero_bubble import zb_h1, zb_h2
 
 if TYPE_CHECKING:
-    from simulator.schedules.communications import Communication
+    from simulator.options.training_options import Communication
 
 ENTRY_POINT_GROUP = "pipeplan.schedules"
 

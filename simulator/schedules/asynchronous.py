@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
 
 import numpy as np
 
 from hardware_profiles import unchosen
+from simulator.options.training_options import REPLICA_UPDATES
 from simulator.schedules.flushed import after_backwards, alternation
 from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import Columns, Schedule, from_columns
-
-ReplicaUpdates = Literal["overlapped", "barrier"]
-REPLICA_UPDATES: tuple[str, ...] = get_args(ReplicaUpdates)
-"""When replicas that take mini-batches in turn apply the update of their round, the mini-batches that they all-reduce together.
-
-`overlapped`: a replica runs its next forward and backward while the round is all-reduced, and updates after that backward;
-`barrier`: a replica updates right after its own backward, and so waits there for every replica of its round.
-"""
 
 
 def pipedream(stages: int, microbatches: int) -> Schedule:

@@ -430,8 +430,8 @@ def test_options_of_plug_ins_are_given_by_name(faulty: None, capsys: pytest.Capt
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert "option 'dept' is unknown (did you mean depth?); choose from depth" in err
     code, out, err = run(capsys, "plan", *PROBLEM, "--planner", "a-plan", "--option", "depth=0")
-    assert (code, out, err.count("\n")) == (1, "", 1)
-    assert "planner 'a-plan': the planner: option depth must be a whole number of at least 1, got '0'" in err
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "planner 'a-plan' does not apply: option depth must be a whole number of at least 1, got '0'" in err
     code, out, err = run(capsys, "list", "planners", "--json")
     assert {row["name"]: row["options"] for row in json.loads(out)["planners"]}["a-plan"] == "depth, word"
 

@@ -65,15 +65,18 @@ def test_what_a_parameter_says_of_its_option(
 
 
 def test_options_are_what_stands_behind_the_given_parameters() -> None:
-    """Help is a line's first part, only what has no default is needed, and missing or unknown names are told."""
+    """Help is what stands behind the name, only what has no default is needed, and missing or unknown names are told."""
     assert list(DECLARED)[:3] == ["needed", "width", "share"]
     assert "given" not in DECLARED
     assert [name for name, one in DECLARED.items() if one.needed] == ["needed"]
     assert {name: one.help for name, one in DECLARED.items() if one.help} == {
         "needed": "whatever it is. Of any kind",
-        "width": "of a slice",
+        "width": "of a slice; of more than one",
     }
-    assert DECLARED["width"].words == "of a slice (a whole number of at least 1 and at most 4; default 2)"
+    assert (
+        DECLARED["width"].words
+        == "of a slice; of more than one (a whole number of at least 1 and at most 4; default 2)"
+    )
     assert read_options(DECLARED, {"needed": "1", "width": 3}, "it") == {"needed": 1, "width": 3}
     with pytest.raises(
         ValueError, match=r"^it needs option needed: whatever it is\. Of any kind \(a number or a text\)$"

@@ -150,7 +150,7 @@ def test_slices_that_are_asked_for_are_planned() -> None:
         assert (result.plan.options, result.outcome.schedule.microbatches) == ((("slices", 4),), 8)
         assert result.bound <= result.outcome.iteration_seconds
     said = {
-        "pipeline-data": (problem, asked, "slices of sequences cannot be requested of this planner"),
+        "pipeline-data": (problem, asked, "it has no option 'slices'"),
         "greedy": (
             problem,
             replace(asked, schedule="1f1b"),

@@ -58,9 +58,9 @@ def test_stages_and_chunks_are_kept_by_every_planner_that_takes_them() -> None:
         assert plan.chunks == (chunks or 1), name
     assert len(make_plan("bapipe", problem, Request(stages=2)).plan.stages) == 2
     for name, request, said in (
-        ("data-parallel", Request(stages=2), "a number of stages cannot be requested"),
-        ("pipedream", Request(chunks=2), "stages a device cannot be requested"),
-        ("uniform", Request(options={"candidates": "all"}), "option 'candidates' cannot"),
+        ("data-parallel", Request(stages=2), "it has no option 'stages'"),
+        ("pipedream", Request(chunks=2), "it has no option 'chunks'"),
+        ("uniform", Request(options={"candidates": "all"}), "it has no option 'candidates'"),
         ("uniform", Request(stages=9), "9 stages are more than the 8 layers"),
         ("uniform", Request(stages=5), "5 stages, 1 a device, are more than 4 devices hold"),
         ("greedy", Request(stages=5, chunks=2), "5 stages cannot be 2 a device"),
@@ -70,7 +70,7 @@ def test_stages_and_chunks_are_kept_by_every_planner_that_takes_them() -> None:
         reason = planner_entry(name).reason(problem, request)
         assert reason is not None
         assert said in reason
-    with pytest.raises(ValueError, match="chunks must be at least 1 stage a device, got 0"):
+    with pytest.raises(ValueError, match="chunks of a Request must be a whole number of at least 1 or None, got 0"):
         Request(chunks=0)
 
 
@@ -361,7 +361,7 @@ def test_replicas_divide_states_where_that_is_asked_for() -> None:
     ("options", "said"),
     [
         ({"tensor": "3"}, "inside one server unless tensor_groups says otherwise; choices: 1, 2, 4, 8"),
-        ({"tensor": "two"}, "tensor must be numbers of devices, such as 1,2,4, got 'two'"),
+        ({"tensor": "two"}, "each is a whole number of at least 1, got 'two'"),
         ({"zero": "4"}, "zero must be one of 0, 1, 2, 3, got '4'"),
     ],
 )

@@ -164,9 +164,9 @@ def test_an_interrupt_keeps_the_best_so_far(problem: Problem, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"zero": "4"}, "zero must be of 0, 1, 2, 3"),
+        ({"zero": "4"}, "each is one of 0, 1, 2, 3"),
         ({"tensor": "3"}, "cannot have 3 devices"),
-        ({"tensor": "x"}, "numbers"),
+        ({"tensor": "x"}, "a whole number of at least 1"),
     ],
 )
 def test_options_that_are_none(problem: Problem, options: dict[str, str], says: str) -> None:

@@ -15,7 +15,7 @@ from planners.partitioning import partition_costs
 from planners.partitioning.partition_costs import straight_costs
 from planners.partitioning.stage_memory import furthest_ends
 from simulator import Layer, LayerCosts, Problem, Workload
-from simulator.plans.plan import Recompute
+from simulator.options.training_options import Recompute
 from tests.simulator.strategies import UnitDevice, chain_cluster
 
 

@@ -37,7 +37,7 @@ from simulator import (
     to_text,
 )
 from simulator.costs.given import StageCollectives, TiedReduction
-from simulator.plans.plan import WEIGHT_VERSIONS, Recompute
+from simulator.options.training_options import WEIGHT_VERSIONS, Recompute
 from simulator.schedules.ops import HOST_KINDS
 from simulator.schedules.schedule import columns_of, from_ranks
 from tests.chains import random_chain

@@ -22,7 +22,8 @@ from simulator import (
     simulate,
     to_text,
 )
-from simulator.plans.plan import Recompute, Replication, Zero
+from simulator.options.training_options import Recompute
+from simulator.plans.plan import Replication, Zero
 from tests.simulator.strategies import star_cluster
 from tests.simulator.test_context_and_experts import ATTENTION, EXPERTS
 

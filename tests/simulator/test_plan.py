@@ -130,7 +130,7 @@ def test_an_unknown_schedule_is_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch": 0}, "batch must be from 1 to 16,777,216 samples, got 0"),
+        ({"batch": 0}, "batch of a Problem must be a whole number of at least 1 and at most 16,777,216, got 0"),
         ({"precision": "fp64"}, r"precision 'fp64' is unknown \(did you mean fp16\?\); choices: fp32"),
         ({"optimizer": "luck"}, "optimizer 'luck' is unknown; choices: sgd, momentum, adam"),
         ({"communication": "telepathy"}, "communication 'telepathy' is unknown; choices: overlapped"),

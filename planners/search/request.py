@@ -1,0 +1,48 @@
+"""Request: what a user asks of a plan and of the search for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hardware_profiles import OptionValue, check_fields, option_text, read_options, unchosen
+from planners.search.options import PLANNER_OPTIONS, SearchOptions
+from simulator import Engine, Recompute, schedule_families
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request(SearchOptions):
+    """What the user fixes (`SearchOptions`, by name); None leaves the choice to the planner.
+
+    engine: what scores the plans of the search; `compiled` gives what the reference gives, `recurrence` knows no contention
+    recompute: what all stages run again, where a planner would choose it
+    options: by name those of one planner, as its entry of the registry declares them, and of the schedule's family; values, or
+        texts as of the command line
+    runner_ups: whether a planner that can look for plans that decide otherwise takes the time, beside those that it replays
+    Raises ValueError for unknown names and counts below 1.
+    """
+
+    engine: Engine = "compiled"
+    recompute: Recompute | None = None
+    options: Mapping[str, OptionValue] = field(default_factory=dict)
+    runner_ups: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name, value in self.options.items():
+            option_text(name, value)  # ValueError for what is no value of an option
+        if self.schedule is not None and self.schedule not in (families := schedule_families()):
+            raise ValueError(unchosen("schedule", self.schedule, sorted(families)))
+
+    def asked(self, name: str) -> Any:
+        """The value of one of PLANNER_OPTIONS as it is declared, None where it is not asked for; ValueError for what is none."""
+        return PLANNER_OPTIONS[name].read(self.options[name]) if name in self.options else None
+
+    @property
+    def family_options(self) -> tuple[tuple[str, OptionValue], ...]:
+        """Options of the schedule's family that a plan says, as its `options`; ValueError for a value that is none of theirs."""
+        declared = {} if self.schedule is None else schedule_families()[self.schedule].declared
+        own = {name: value for name, value in self.options.items() if name in declared}
+        found = read_options(declared, own, f"schedule {self.schedule!r}") if own else {}
+        return tuple({**found, **({} if self.slices is None else {"slices": self.slices})}.items())
