@@ -98,7 +98,10 @@ class Accelerator(Protocol):
 
 
 class StreamingAccelerator(Accelerator, Protocol):
-    """One whose layers work at the same time, so that a stage is no sum of its layers."""
+    """One whose layers work at the same time, so that a stage is no sum of its layers.
+
+    One may also have `divided`, as of `FieldProgrammableGateArray`, which searches ask for many stages at once.
+    """
 
     def stage_seconds(self, works: Sequence[Work], samples: float, phase: Phase, precision: Precision) -> float:
         """Seconds of one pass of a stage of layers over `samples` samples."""

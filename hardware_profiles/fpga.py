@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hardware_profiles.accelerator import (
     PRECISION_BYTES,
     Phase,
@@ -22,7 +25,7 @@ from hardware_profiles.accelerator import (
     checked_rates,
     passes,
 )
-from hardware_profiles.fpga_division import divide
+from hardware_profiles.fpga_division import Divisions, divide
 from hardware_profiles.gpu import demand
 from hardware_profiles.words import brief
 
@@ -98,7 +101,14 @@ class FieldProgrammableGateArray:
         """
         for work in works:
             check_request(self.name, work, samples, phase, precision, self.macs_per_cycle)
-        return divide(self, works, precision).seconds(samples, phase)
+        return float(divide(self, works, precision).seconds(samples, phase)[0])
+
+    def divided(self, works: Sequence[Work], held: NDArray[np.bool_], precision: Precision) -> Divisions:
+        """How the board is divided over the layers of each of several stages, for code that asks for many.
+
+        held: bool [stages, layers], which of `works` each stage has
+        """
+        return divide(self, works, precision, held)
 
     def multiply_seconds(self, work: Work, phase: Phase, precision: Precision) -> float:
         """Seconds of one layer's multiply-adds for a sample on all DSPs of this share."""

@@ -24,11 +24,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from hardware_profiles.accelerator import PRECISION_BYTES, ZERO_COST_KINDS, Phase, Precision, Work, passes
 from hardware_profiles.gpu import demand
 
 if TYPE_CHECKING:
     from hardware_profiles.fpga import FieldProgrammableGateArray
+
+Floats = NDArray[np.float64]
+Switches = NDArray[np.bool_]
 
 TRAINING_COPIES = 2
 """Weights and the sums of their gradients, as in BaPipe's table (2w)."""
@@ -38,78 +44,98 @@ CLOSE_ENOUGH = 1e-12
 """Relative width of the interval at which the search for the least time stops."""
 
 
-@dataclass(frozen=True, slots=True)
-class Division:
-    """How a board is divided over the layers `works` of a stage.
+@dataclass(frozen=True, slots=True, eq=False)
+class Divisions:
+    """How a board is divided over the layers of each of several stages of a network that it might hold; a row a stage.
 
-    dsps: whole DSPs of each layer; 0 for layers without multiply-adds, which logic does
-    weights_on_chip: whether weights and gradient sums of each layer stay on the chip
-    free_bytes: of the chip, for features
+    works: the layers of the network; held: bool [stages, layers], which of them each stage has
+    dsps: int64 [stages, layers], whole DSPs of each layer; 0 for layers without multiply-adds, which logic does
+    on_chip: bool [stages, layers], whether weights and gradient sums of each layer stay on the chip
+    free_bytes: float64 [stages], of the chip, for features
     """
 
     board: FieldProgrammableGateArray
     works: Sequence[Work]
     precision: Precision
-    dsps: tuple[int, ...]
-    weights_on_chip: tuple[bool, ...]
-    free_bytes: float
+    held: Switches
+    dsps: NDArray[np.int64]
+    on_chip: Switches
+    free_bytes: Floats
 
-    def seconds(self, samples: float, phase: Phase) -> float:
-        """Seconds of one pass over `samples` samples: streaming, or layer after layer, whichever is faster."""
-        return sum(
-            min(samples * self.sample_seconds(samples, part), self.layerwise_seconds(samples, part))
-            for part in passes(phase)
-        )
+    def seconds(self, samples: float, phase: Phase) -> Floats:
+        """Seconds of one pass of each stage over `samples` samples: streaming, or layer after layer, whichever is faster."""
+        found = np.zeros(len(self.held))
+        for part in passes(phase):
+            streaming = samples * self.sample_seconds(samples, part)
+            found = found + np.minimum(streaming, self.layerwise_seconds(samples, part))
+        return found
 
-    def sample_seconds(self, samples: float, phase: Phase) -> float:
-        """Seconds between two samples of a streaming stage: the slowest layer on its DSPs, or DDR.
+    def sample_seconds(self, samples: float, phase: Phase) -> Floats:
+        """Seconds between two samples of each stage while it streams: the slowest layer on its DSPs, or DDR.
 
         samples: of the op, whose features are kept together; phase: one of `passes`
         """
         board, width = self.board, PRECISION_BYTES[self.precision]
         one_dsp = board.macs_per_cycle[self.precision] * board.clock * board.efficiency  # multiply-adds a second
-        slowest = 0.0
-        for work, dsps in zip(self.works, self.dsps, strict=True):
-            flop = demand(work, 1.0, phase, width).flop
-            if flop > 0.0:
-                slowest = max(slowest, flop / 2.0 / (dsps * one_dsp))
-        kept = sum(one.input_elements for one in self.works if one.kind not in ZERO_COST_KINDS) * width
-        if phase == "input_gradient" or kept * samples <= self.free_bytes:
-            kept = 0.0  # what is kept crosses DDR as the forward writes it and as the weight gradient reads it
-        weights = sum(
-            weight_traffic(work, phase) * width
-            for work, stays in zip(self.works, self.weights_on_chip, strict=True)
-            if not stays
-        )
-        return max(slowest, (weights + kept) / (board.ddr_bandwidth * board.share))
+        flop = np.array([demand(work, 1.0, phase, width).flop for work in self.works])
+        paces = np.divide(flop / 2.0, self.dsps * one_dsp, out=np.zeros(self.held.shape), where=self._has(flop > 0.0))
+        inputs = [0.0 if one.kind in ZERO_COST_KINDS else one.input_elements for one in self.works]
+        kept = self._sums(inputs) * width
+        # what is kept crosses DDR as the forward writes it and as the weight gradient reads it
+        stays = (kept * samples <= self.free_bytes) | (phase == "input_gradient")
+        weights = self._sums(np.where(self.on_chip, 0.0, self._weight_bytes(phase)))
+        moved = weights + np.where(stays, 0.0, kept)
+        slowest: Floats = np.maximum(paces.max(axis=1, initial=0.0), moved / (board.ddr_bandwidth * board.share))
+        return slowest
 
-    def layerwise_seconds(self, samples: float, phase: Phase) -> float:
+    def layerwise_seconds(self, samples: float, phase: Phase) -> Floats:
         """Seconds of one of `passes`, layer after layer on the whole board; weights in DDR move once an op."""
         board, width = self.board, PRECISION_BYTES[self.precision]
-        total = 0.0
-        for work, stays in zip(self.works, self.weights_on_chip, strict=True):
-            needs = demand(work, samples, phase, width)
-            if needs.flop == 0.0 and needs.traffic == 0.0:
-                continue
-            weights = 0.0 if stays else weight_traffic(work, phase) * width
-            features = (work.input_elements + work.output_elements) * samples * width
-            moved = weights + (0.0 if features <= self.free_bytes else features)
-            total += max(needs.flop / board.flop_rate(self.precision), moved / (board.ddr_bandwidth * board.share))
-        return total
+        needs = [demand(work, samples, phase, width) for work in self.works]
+        weights = np.where(self.on_chip, 0.0, self._weight_bytes(phase))
+        features = np.array([(one.input_elements + one.output_elements) * samples * width for one in self.works])
+        moved = weights + np.where(features <= self.free_bytes[:, None], 0.0, features)
+        computing = np.array([one.flop for one in needs]) / board.flop_rate(self.precision)
+        seconds = np.maximum(computing, moved / (board.ddr_bandwidth * board.share))
+        works = np.array([one.flop != 0.0 or one.traffic != 0.0 for one in needs], dtype=np.bool_)
+        return self._sums(np.where(works, seconds, 0.0))
+
+    def _has(self, some: Switches) -> Switches:
+        """Which of some layers each stage has, bool [stages, layers]."""
+        return self.held & some
+
+    def _weight_bytes(self, phase: Phase) -> Floats:
+        """Bytes of weights in DDR that each layer moves, float64 [layers]."""
+        width = PRECISION_BYTES[self.precision]
+        return np.array([weight_traffic(work, phase) * width for work in self.works], dtype=np.float64)
+
+    def _sums(self, of_layers: ArrayLike) -> Floats:
+        """Sums over the layers of each stage, first layer first."""
+        held = np.where(self.held, of_layers, 0.0)
+        return held.cumsum(axis=1)[:, -1] if held.shape[1] else np.zeros(len(held))
 
 
-def divide(board: FieldProgrammableGateArray, works: Sequence[Work], precision: Precision) -> Division:
-    """The division of `board` over the layers `works` of one stage; ValueError if layers outnumber its DSPs."""
-    work = [0.0 if one.kind in ZERO_COST_KINDS else one.flop / 2.0 for one in works]
-    room = board.on_chip_bytes * board.share
+def divide(
+    board: FieldProgrammableGateArray, works: Sequence[Work], precision: Precision, held: Switches | None = None
+) -> Divisions:
+    """The division of `board` over the layers of each stage; ValueError if layers outnumber its DSPs.
+
+    held: bool [stages, layers of `works`]; default: one stage of all
+    """
+    held = np.ones((1, len(works)), dtype=np.bool_) if held is None else held
+    work = np.array([0.0 if one.kind in ZERO_COST_KINDS else one.flop / 2.0 for one in works])
+    room = np.full(len(held), board.on_chip_bytes * board.share)
     width = PRECISION_BYTES[precision]
-    stays = [True] * len(works)
+    on_chip = np.zeros(held.shape, dtype=np.bool_)
     for position in sorted(range(len(works)), key=lambda p: (-works[p].parameters, p)):
         size = TRAINING_COPIES * works[position].parameters * width
-        stays[position] = size <= room
-        room -= size if stays[position] else 0.0
-    dsps = divide_dsps(tuple(work), math.floor(board.dsps * board.share))
-    return Division(board, works, precision, dsps, tuple(stays), room)
+        on_chip[:, position] = held[:, position] & (size <= room)
+        room -= np.where(on_chip[:, position], size, 0.0)
+    whole = math.floor(board.dsps * board.share)
+    dsps = np.zeros(held.shape, dtype=np.int64)
+    for stage, layers in enumerate(held):
+        dsps[stage, layers] = divide_dsps(tuple(work[layers].tolist()), whole)
+    return Divisions(board, works, precision, held, dsps, on_chip, room)
 
 
 @lru_cache(maxsize=2**16)
@@ -128,6 +154,8 @@ def divide_dsps(work: tuple[float, ...], dsps: int) -> tuple[int, ...]:
     low, high = total / dsps, max(busy)  # seconds at one multiply-add a second and DSP
     while high - low > CLOSE_ENOUGH * high:
         middle = (low + high) / 2.0
+        if not low < middle < high:
+            break  # of numbers too small for CLOSE_ENOUGH
         if sum(math.ceil(one / middle) for one in busy) <= dsps:
             high = middle
         else:

@@ -24,6 +24,7 @@ from .costs.layer_costs import (
     ALONE as ALONE,
     GroupRates as GroupRates,
     LayerCosts as LayerCosts,
+    SecondsOfStages as SecondsOfStages,
     launch_waits as launch_waits,
     measured_layer_seconds as measured_layer_seconds,
 )

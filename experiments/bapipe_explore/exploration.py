@@ -50,8 +50,8 @@ METHODS = ("data-parallel", "uniform", "pipedream", "pipedream-flush", "bapipe",
 SPEEDUP_CLAIM, MEMORY_CLAIM = 3.2, 4.0
 """Of the paper's abstract: `up to` these, over data parallelism and other pipelines."""
 
-FPGA_BATCH = 32
-"""Samples a board of an iteration: chosen."""
+FPGA_BATCH, QUICK_FPGA_BATCH = 32, 4
+"""Samples per board of an iteration: chosen; of `--quick` few, so that few numbers of micro-batches are searched."""
 
 CHAIN_BANDWIDTH, CHAIN_LATENCY = 100e9 / 8 * 0.95, 1e-6
 """Links between boards of different kinds, bytes/s and seconds: as of the bundled chains."""
@@ -174,7 +174,12 @@ def fpga_problems(quick: bool) -> Iterator[tuple[str, Problem]]:
         chains = chains[-1:]
     for name in WORKLOADS[:1] if quick else WORKLOADS:
         for label, cluster in chains:
-            yield label, Problem(load_workload(name), cluster, FPGA_BATCH * len(cluster.devices))
+            yield label, Problem(load_workload(name), cluster, _fpga_batch(cluster, quick))
+
+
+def _fpga_batch(cluster: Cluster, quick: bool) -> int:
+    """Samples of an iteration on FPGA boards."""
+    return (QUICK_FPGA_BATCH if quick else FPGA_BATCH) * len(cluster.devices)
 
 
 def plan_rows(study: str, problems: Iterator[tuple[str, Problem]]) -> Iterator[tuple[str, Row]]:
@@ -345,7 +350,7 @@ def board_rows(quick: bool = False) -> Iterator[Row]:
                 _say(f"boards: {name}, {precision}, {bandwidth / 1e9:g} GB/s")
                 cluster = load_cluster("fpga-vcu118-4").take(2 if quick else 4)
                 cluster = replace(cluster, links=tuple(replace(link, bandwidth=bandwidth) for link in cluster.links))
-                problem = Problem(load_workload(name), cluster, FPGA_BATCH * len(cluster.devices), precision=precision)
+                problem = Problem(load_workload(name), cluster, _fpga_batch(cluster, quick), precision=precision)
                 yield {"workload": name, "bandwidth": bandwidth, "precision": precision} | _claim(problem)
 
 

@@ -33,7 +33,15 @@ from planners.partitioning.tight_memory import tight_plan
 from planners.pipedream.partitioner import partition
 from planners.pipedream.planner import PipeDreamFlush, cluster_views, place_stages, problem_table, without_levels
 from planners.pipedream.planner import inapplicable as no_pipedream
-from planners.search.candidates import closest_to_fit, device_choices, microbatch_counts, stage_devices, straight_plan
+from planners.search.candidates import (
+    closest_to_fit,
+    device_choices,
+    device_rows,
+    microbatch_counts,
+    stage_devices,
+    straight_plan,
+    unlike_rows,
+)
 from planners.search.evaluator import Evaluator, Planner, Score, fitting
 from planners.search.request import Request
 from planners.straight.baselines import DataParallel, UniformLayers
@@ -246,8 +254,8 @@ class _Explorer:
     def _shapes(self, schedule: str) -> Iterator[StraightShape]:
         """Boards or devices in each order, as many as are asked for, and micro-batches."""
         orders = dict.fromkeys(order for _, order in self._orders())
-        every = dict.fromkeys(order[:stages] for order in orders for stages in range(len(order), 0, -1))
-        for devices in every:
+        first = (order[:stages] for order in orders for stages in range(len(order), 0, -1))
+        for devices in unlike_rows(self.problem, self.evaluate.layer_costs, (*first, *device_rows(self.problem))):
             if self.request.stages in (None, len(devices)):
                 for count in microbatch_counts(self.problem, self.request, len(devices)):
                     yield StraightShape(schedule, devices, count)

@@ -6,21 +6,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Cluster, Phase
 from planners.partitioning.stage_memory import furthest_ends
-from simulator import LayerCosts
+from simulator import LayerCosts, SecondsOfStages
 
 MOST_PLACES = 64
-"""Places at most where a network is cut whose ranges are divided on boards one by one (about a millisecond each)."""
+"""Places at most where a network is cut whose ranges are divided on boards one by one."""
 
 
 KEPT = 8
 """Tables of stages that are kept, of as many sizes of micro-batches; one of 1,000 layers takes 8 MB."""
+
+KEPT_RANGES = 1024
+"""Columns of seconds of ranges of layers on a board that are kept, at most 16 kB each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,11 +134,9 @@ def straight_costs(
     distinct = sorted(set(kinds))
     alike = tuple(map(costs.first_of_kind, distinct))
     furthest = None if in_flight is None else furthest_ends(costs, devices, samples, in_flight, spare)
-    streaming = any(map(costs.streams, alike))
-    reach = tuple(furthest.max(axis=0).tolist()) if streaming and furthest is not None else None
     busy, latency = _boundaries(costs, devices, samples, alternating)
     return PartitionCosts(
-        stage_seconds=_stage_seconds(costs, alike, samples, alternating, reach),
+        stage_seconds=_stage_seconds(costs, alike, samples, alternating),
         kind=tuple(map(distinct.index, kinds)),
         link_seconds=busy,
         latency_seconds=latency,
@@ -144,54 +145,59 @@ def straight_costs(
 
 
 @lru_cache(maxsize=KEPT)
-def _stage_seconds(
-    costs: LayerCosts, devices: tuple[int, ...], samples: int, alternating: bool, reach: tuple[int, ...] | None
-) -> NDArray[np.float64]:
-    """`stage_seconds` of `PartitionCosts` for a device of each kind; kept for the next partitions with equal micro-batches.
-
-    reach: the last layer before which any stage that begins at a layer fits; None for no limit
-    """
+def _stage_seconds(costs: LayerCosts, devices: tuple[int, ...], samples: int, alternating: bool) -> NDArray[np.float64]:
+    """`stage_seconds` of `PartitionCosts` for a device of each kind; kept for the next partitions with equal micro-batches."""
     layers = len(costs.problem.workload)
-    every, repeated = np.ones(layers, dtype=np.bool_), costs.runs_again(costs.problem.recompute)
     some = np.triu(np.ones((layers + 1, layers + 1)), 1)
 
-    def tables(phase: Phase, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
-        return np.array([_ranges(costs, device, samples, phase, reach, chosen) for device in devices])
+    def tables(phase: Phase, again: bool = False) -> NDArray[np.float64]:
+        return np.array([_ranges(costs, device, samples, phase, again) for device in devices])
 
     def passes(phase: Phase) -> NDArray[np.float64]:
         beside = np.array([costs.pass_seconds(device, phase) for device in devices])
-        return tables(phase, every) + beside[:, None, None] * some
+        return tables(phase) + beside[:, None, None] * some
 
-    forward, backward, again = passes("forward"), passes("backward"), tables("forward", repeated)
+    forward, backward, again = passes("forward"), passes("backward"), tables("forward", again=True)
     backward = backward + again
     return (forward + backward)[None] if alternating else np.array([forward, backward])
 
 
-def _ranges(
-    costs: LayerCosts,
-    device: int,
-    samples: int,
-    phase: Phase,
-    reach: Sequence[int] | None,
-    chosen: NDArray[np.bool_],
-) -> NDArray[np.float64]:
+def _ranges(costs: LayerCosts, device: int, samples: int, phase: Phase, again: bool) -> NDArray[np.float64]:
     """Seconds of one pass of layers i to j - 1 as one stage, float64 [layers + 1, layers + 1].
 
-    chosen: bool [layers]; the layers that run
-    On a board whose layers stream each range is divided by itself: none that fits nowhere (its entry is inf), and, of deep
-    networks, only those between MOST_PLACES places that divide the FLOP evenly.
+    again: only of those that a backward runs again
+    On a board whose layers stream each range is divided by itself: of deep networks only those between MOST_PLACES places that
+    divide the FLOP evenly, others are inf.
     """
     layers = len(costs.problem.workload)
     if not costs.streams(device):
+        chosen = costs.runs_again(costs.problem.recompute) if again else np.ones(layers, dtype=np.bool_)
         before = np.concatenate([[0.0], np.cumsum(costs.seconds(device, samples, phase) * chosen)])
         return np.asarray(np.maximum(before[None, :] - before[:, None], 0.0), dtype=np.float64)
     table = np.full((layers + 1, layers + 1), np.inf)
     np.fill_diagonal(table, 0.0)
-    for begin, end in combinations(_places(costs), 2):
-        if reach is None or end <= reach[begin]:
-            held = begin + np.flatnonzero(chosen[begin:end])
-            table[begin, end] = costs.stage_seconds(device, held, samples, phase) if len(held) else 0.0
+    places = np.array(_places(costs))
+    begin, end = np.triu_indices(len(places), 1)
+    kind = costs.first_of_kind(costs.kind_of_device(device))
+    table[places[begin], places[end]] = _streamed_ranges(costs, kind, samples, phase, again)
     return table
+
+
+@lru_cache(maxsize=KEPT_RANGES)
+def _streamed_ranges(costs: LayerCosts, device: int, samples: int, phase: Phase, again: bool) -> NDArray[np.float64]:
+    """Seconds of a board for the layers between each two of `_places`, by the first of these."""
+    return _streamed_stages(costs, device, again)(samples, phase)
+
+
+@lru_cache(maxsize=KEPT)
+def _streamed_stages(costs: LayerCosts, device: int, again: bool) -> SecondsOfStages:
+    """The same of any number of samples and phase."""
+    layers, places = np.arange(len(costs.problem.workload)), np.array(_places(costs))
+    begin, end = (places[one][:, None] for one in np.triu_indices(len(places), 1))
+    held = (begin <= layers) & (layers < end)
+    if again:
+        held &= costs.runs_again(costs.problem.recompute)
+    return costs.seconds_of_stages(device, held)
 
 
 def _places(costs: LayerCosts) -> list[int]:

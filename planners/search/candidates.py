@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import combinations, pairwise
 from math import isqrt
 from typing import get_args
 
@@ -38,6 +39,9 @@ FEW_SAMPLES = 32
 
 ROUNDING = 1e-10
 """Part of their seconds by which plans must differ for one to be faster."""
+
+FEW_DEVICES, SEVERAL_DEVICES = 5, 8
+"""Devices up to which a pipeline may go through any of them, and through any run of neighbours."""
 
 MOST_OPS = 2**22
 """Forwards and backwards of a plan at most that a search tries: it replays many, and its last ones on SimPy."""
@@ -120,6 +124,40 @@ def device_choices(problem: Problem, costs: LayerCosts) -> tuple[tuple[int, ...]
     wanted = [set(fastest[: count + 1]) for count in range(len(fastest))] + [{kind} for kind in fastest]
     chosen = [tuple(device for device in order if costs.kind_of_device(device) in kinds) for kinds in wanted]
     return tuple(dict.fromkeys((order, *chosen)))
+
+
+def device_rows(problem: Problem) -> Iterator[tuple[int, ...]]:
+    """Devices that a straight pipeline may go through, in the cluster's order and against it, most devices first.
+
+    Of up to FEW_DEVICES any of them, of up to SEVERAL_DEVICES those that are neighbours, of more none.
+    """
+    order = devices_in_order(problem)
+    most = len(problem.workload)
+    for count in range(min(len(order), most) if len(order) <= SEVERAL_DEVICES else 0, 0, -1):
+        neighbours = (order[first : first + count] for first in range(len(order) - count + 1))
+        for row in combinations(order, count) if len(order) <= FEW_DEVICES else neighbours:
+            yield row
+            yield row[::-1]
+
+
+def unlike_rows(problem: Problem, costs: LayerCosts, rows: Iterable[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+    """Rows of devices without those that no pipeline tells from one before: equal accelerators, and equal ways between them."""
+    cluster, seen = problem.cluster, set[Hashable]()
+    for row in rows:
+        numbers: dict[int, int] = {}  # of channels, as the row meets them
+        ways = tuple(
+            (
+                cluster.point_to_point(*ends),
+                tuple(numbers.setdefault(one, len(numbers)) for one in cluster.route(*ends)),
+            )
+            for pair in pairwise(row)
+            for ends in (pair, pair[::-1])
+        )
+        channels = tuple((cluster.channels[one].bandwidth, cluster.channels[one].latency) for one in numbers)
+        likeness = tuple(map(costs.kind_of_device, row)), ways, channels
+        if likeness not in seen:
+            seen.add(likeness)
+            yield row
 
 
 def stages_per_device(problem: Problem, request: Request, schedule: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from typing import NamedTuple
@@ -29,6 +29,10 @@ from simulator.workloads.shares import Parallelism, Share, share_of
 
 BACKWARD_LAUNCHES = 1.5
 """Launches of a backward for one of a forward: it has twice the products, and as many element-wise kernels."""
+
+
+SecondsOfStages = Callable[[int, Phase], NDArray[np.float64]]
+"""(samples, phase) -> seconds of one pass of each of several stages, float64 [stages]."""
 
 
 class GroupRates(NamedTuple):
@@ -261,6 +265,23 @@ class LayerCosts:
                 seconds += float(self._collective_seconds(samples, phase)[layers].sum())
             self._streamed[key] = seconds
         return self._streamed[key]
+
+    def seconds_of_stages(self, device: int, held: NDArray[np.bool_]) -> SecondsOfStages:
+        """What gives `stage_seconds` of each of several stages: a board that can divides itself over the layers of each but once.
+
+        held: bool [stages, layers], which layers each has; a stage of none takes no time
+        """
+        accelerator = self._accelerators[self._kind_of_device[device]]
+        divided = getattr(accelerator, "divided", None)
+        if divided is not None and self.streams(device) and not any(self.member.rates):
+            own: SecondsOfStages = divided(self.works, held, self.problem.precision).seconds
+            return own
+        rows = [np.flatnonzero(row) for row in held]
+
+        def one_by_one(samples: int, phase: Phase) -> NDArray[np.float64]:
+            return np.array([self.stage_seconds(device, row, samples, phase) if len(row) else 0.0 for row in rows])
+
+        return one_by_one
 
     def round_trip_seconds(self, device: int, samples: int) -> NDArray[np.float64]:
         """Forward plus backward (plus forward again where the problem recomputes) of every layer, float64 [layers]."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,14 +31,14 @@ def product(macs: float, parameters: float = 0.0, features: float = 0.0) -> Work
 def test_shares_are_proportional_to_work() -> None:
     """Layers of 10, 30 and 60 multiply-adds get 10, 30 and 60 of 100 DSPs and finish together."""
     division = divide(board(), [product(10), product(30), product(60)], "int8")
-    assert division.dsps == (10, 30, 60)
+    assert division.dsps.tolist() == [[10, 30, 60]]
     assert board().stage_seconds([product(10), product(30), product(60)], 1, "forward", "int8") == 1.0
 
 
 def test_layers_without_multiply_adds_need_no_dsps() -> None:
     """A pooling layer and an input leave the DSPs to the product."""
     works = [Work("input", 0.0, 0.0, 5.0, 0.0), product(50), Work("pooling", 0.0, 5.0, 1.0, 0.0)]
-    assert divide(board(), works, "int8").dsps == (0, 100, 0)
+    assert divide(board(), works, "int8").dsps.tolist() == [[0, 100, 0]]
 
 
 @settings(max_examples=60, deadline=None)
@@ -60,10 +61,16 @@ def test_more_layers_than_dsps_are_refused() -> None:
         divide_dsps((1.0,) * 3, 2)
 
 
+@pytest.mark.parametrize("work", [5e-324, 2e-323, 1e-310, 1e300])
+def test_work_of_any_size_is_divided(work: float) -> None:
+    """Also where no number lies between the two ends of the search."""
+    assert sum(divide_dsps((work, work, work), 4)) <= 4
+
+
 def test_weights_stay_on_the_chip_where_they_fit_with_their_gradients() -> None:
     """1,000 bytes hold 2 x 300 of the largest layer and 2 x 150 of the next; the third, of 100, is left to DDR."""
     division = divide(board(), [product(1, 150), product(1, 100), product(1, 300)], "int8")
-    assert division.weights_on_chip == (True, False, True)
+    assert division.on_chip.tolist() == [[True, False, True]]
     assert division.free_bytes == 100.0
 
 
@@ -71,7 +78,7 @@ def test_weights_in_ddr_bound_a_streaming_sample() -> None:
     """600 weights x 2 do not fit in 1,000 bytes: 60 s a sample forward and 120 s for the weight gradient, at 10 bytes/s."""
     works = [product(100, 600)]
     division = divide(board(), works, "int8")
-    assert division.weights_on_chip == (False,)
+    assert division.on_chip.tolist() == [[False]]
     assert division.sample_seconds(1, "forward") == 60.0
     assert division.sample_seconds(1, "weight_gradient") == 120.0
 
@@ -119,12 +126,43 @@ def test_no_layer_is_faster_than_its_dsps_or_ddr(
     flop = sum(demand(work, samples, phase, 4).flop for work in works)
     assert seconds >= flop / made.flop_rate("fp32") * (1 - 1e-12)
     division = divide(made, works, "fp32")
-    assert sum(division.dsps) <= made.dsps
-    on_chip = sum(8 * work.parameters for work, stays in zip(works, division.weights_on_chip, strict=True) if stays)
+    assert division.dsps.sum() <= made.dsps
+    on_chip = sum(8 * work.parameters for work, stays in zip(works, division.on_chip[0], strict=True) if stays)
     assert on_chip <= made.on_chip_bytes
-    for work, stays in zip(works, division.weights_on_chip, strict=True):
+    for work, stays in zip(works, division.on_chip[0], strict=True):
         if not stays:
             assert seconds >= weight_traffic(work, phase) * 4 / made.ddr_bandwidth * (1 - 1e-12)
+
+
+KINDS = ("linear", "convolution", "embedding", "normalization", "pooling", "attention", "reshape")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    layers=st.lists(
+        st.tuples(st.sampled_from(KINDS), st.floats(0, 1e9), st.floats(0, 3e7), st.floats(1e2, 1e6)),
+        min_size=1,
+        max_size=7,
+    ),
+    samples=st.integers(1, 64),
+    phase=st.sampled_from(("backward", *PASSES)),
+    data=st.data(),
+)
+def test_stages_that_are_asked_for_together_take_what_each_takes(
+    layers: list[tuple[str, float, float, float]], samples: int, phase: Phase, data: st.DataObject
+) -> None:
+    """Any layers of a network as a stage, to the last bit; of none no time."""
+    works = [Work(kind, flop, features, features, parameters) for kind, flop, parameters, features in layers]
+    stage = st.lists(st.booleans(), min_size=len(works), max_size=len(works))
+    held = np.array(data.draw(st.lists(stage, min_size=1, max_size=4)), dtype=np.bool_)
+    made = load_accelerator("vcu118")
+    assert isinstance(made, FieldProgrammableGateArray)
+    alone = [
+        made.stage_seconds([one for one, has in zip(works, row, strict=True) if has], samples, phase, "fp32")
+        for row in held
+    ]
+    assert made.divided(works, held, "fp32").seconds(samples, phase).tolist() == alone
+    assert not made.divided(works, np.zeros_like(held), "fp32").seconds(samples, phase).any()
 
 
 def test_backward_is_the_sum_of_its_gradients() -> None:
@@ -149,7 +187,7 @@ def test_what_is_moved_layer_by_layer() -> None:
     """Weights in DDR once an op, features where an op's do not fit, each layer the larger of its DSPs and its DDR."""
     weighty, wide = product(100, 600), product(100, features=300)
     division = divide(board(), [weighty, wide], "int8")
-    assert division.weights_on_chip == (False, True)
+    assert division.on_chip.tolist() == [[False, True]]
     assert division.layerwise_seconds(1, "forward") == 60.0 + 1.0
     # 2 x 300 elements of two samples do not fit in 1,000 bytes: 1,200 bytes at 10 bytes/s.
     assert division.layerwise_seconds(2, "forward") == 60.0 + 120.0

@@ -1,0 +1,134 @@
+"""BaPipe's explorer against an enumeration of its own space: straight pipelines of random networks on random clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, pairwise
+from math import inf
+
+import numpy as np
+import pytest
+
+from hardware_profiles import Cluster, Link, load_accelerator, load_cluster
+from planners import Evaluator, Request, make_plan
+from planners.bapipe.explorer import schedules
+from planners.search.candidates import device_rows, microbatch_counts, straight_plan, unlike_rows
+from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, simulate
+from tests.chains import chain, random_chain
+from tests.planners.conftest import line
+
+GPU_CLUSTERS = ("pipedream-a", "pipedream-a:2", "pipedream-b", "dapple-a", "dapple-b", "dapple-c")
+BOARDS = ("vcu118", "vcu129", "u280")
+
+
+def row_of_boards(names: list[str], rates: list[float]) -> Cluster:
+    """FPGA boards, each linked to the next at so many bytes a second."""
+    nodes = tuple(f"board{number}" for number in range(len(names)))
+    links = tuple(Link(*ends, rate, 1e-6) for ends, rate in zip(pairwise(nodes), rates, strict=True))
+    boards = tuple(map(load_accelerator, names))
+    return Cluster("-".join(names), boards, nodes, (), (tuple(range(len(names))),), links)
+
+
+def cluster_of(rng: np.random.Generator, kind: str, devices: int) -> Cluster:
+    """GPUs, equal boards or unlike boards; links of 10 MB/s to 50 GB/s between boards, often alike."""
+    if kind == "gpus":
+        whole = load_cluster(str(rng.choice(GPU_CLUSTERS)))
+        return whole.take(min(devices, len(whole.devices)))
+    names = (
+        [str(one) for one in rng.choice(BOARDS, size=devices)]
+        if kind == "unlike"
+        else [str(rng.choice(BOARDS))] * devices
+    )
+    rate, alike = float(10.0 ** rng.uniform(7, 10.7)), rng.random(devices - 1) < 0.7
+    rates = [rate if same else float(10.0 ** rng.uniform(7, 10.7)) for same in alike.tolist()]
+    return row_of_boards(names, rates)
+
+
+def problem_of(seed: int, most_layers: int, most_devices: int, most_samples: int) -> Problem:
+    """A chain of layers of 0.1 to 50 GFLOP and 1 k to 2 M elements; some with recomputation, blocking sends, or little memory."""
+    rng = np.random.default_rng([seed, 20])
+    kind = ("unlike", "gpus", "equal")[seed % 3]
+    layers, devices = int(rng.integers(4, most_layers + 1)), int(rng.integers(2, most_devices + 1))
+    cluster = cluster_of(rng, kind, devices)
+    network = chain(
+        (10.0 ** rng.uniform(8, 10.7, layers)).tolist(),
+        parameters=(10.0 ** rng.uniform(3, 7.3, layers)).astype(int).tolist(),
+        output_elements=(10.0 ** rng.uniform(3, 6.3, layers)).tolist(),
+    )
+    problem = Problem(network, cluster, int(rng.integers(1, most_samples + 1)))
+    choice = rng.random()
+    if choice < 0.2:
+        return replace(problem, recompute=True)
+    if choice < 0.3 and kind == "gpus":
+        return replace(problem, communication="send-blocking")
+    if choice < 0.5:
+        field, share = ("memory_bytes" if kind == "gpus" else "ddr_bytes"), rng.uniform(0.4, 1.0)
+        most = make_plan("bapipe", problem).outcome.fullest.peak_bytes * share
+        small = tuple(replace(one, **{field: min(getattr(one, field), most)}) for one in cluster.devices)  # type: ignore[type-var]
+        return replace(problem, cluster=replace(cluster, devices=small))
+    return replace(problem, contention=choice < 0.9)
+
+
+def straight_plans(problem: Problem) -> Iterator[Plan]:
+    """Every schedule of BaPipe, any devices in the cluster's order or against it, every number of micro-batches, all cuts."""
+    order, layers = range(len(problem.cluster.devices)), len(problem.workload)
+    for count in range(1, min(len(order), layers) + 1):
+        for chosen in combinations(order, count):
+            for devices in dict.fromkeys((chosen, chosen[::-1])):
+                for schedule in schedules(problem, Request()):
+                    for microbatches in microbatch_counts(problem, Request(), count):
+                        for cuts in combinations(range(1, layers), count - 1):
+                            yield straight_plan("all", problem, schedule, cuts, devices, microbatches)
+
+
+def missed(problem: Problem) -> float:
+    """How many times the seconds of the best straight pipeline the explorer's answer takes; infinite where it finds none."""
+    evaluate = Evaluator(problem)
+    fitting = [plan for plan in straight_plans(problem) if evaluate(plan).fits]
+    if not fitting:
+        return 0.0
+    best = simulate(problem, min(fitting, key=lambda plan: evaluate(plan).iteration_seconds)).iteration_seconds
+    try:
+        return make_plan("bapipe", problem).outcome.iteration_seconds / best
+    except InfeasiblePlanError:
+        return inf
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_straight_pipeline_is_faster(seed: int) -> None:
+    """Up to three devices, six layers and five samples."""
+    assert missed(problem_of(seed, 6, 3, 5)) <= 1.0 + 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 400))
+def test_no_straight_pipeline_of_many_is_faster(seed: int) -> None:
+    """Up to four devices, eight layers and twelve samples."""
+    assert missed(problem_of(seed, 8, 4, 12)) <= 1.0 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("rates", "row"), [([1e7, 1e10], (1, 2)), ([1e10, 1e7], (0, 1)), ([1e10, 1e8], (0, 1)), ([1e7, 2e9], (1, 2))]
+)
+def test_pipelines_go_over_the_faster_link(rates: list[float], row: tuple[int, ...]) -> None:
+    """Three equal boards, two layers, as many weights as make data parallelism slow: the two boards with the faster link."""
+    network = chain([1e10, 1e10], parameters=[5 * 10**7] * 2, output_elements=[1e6, 1e6])
+    problem = Problem(network, row_of_boards(["vcu118"] * 3, rates), 2)
+    plan = make_plan("bapipe", problem).plan
+    assert tuple(stage.devices[0] for stage in plan.stages) == row
+
+
+def test_rows_of_devices_are_those_that_pipelines_tell_apart() -> None:
+    """Of three devices any in order or against it; equal boards on equal links as many rows as lengths and gaps; of nine none."""
+    network = random_chain(9, np.random.default_rng(0))
+    three = Problem(network, line(speeds=(1.0, 2.0, 4.0)), 4)
+    rows = list(device_rows(three))
+    assert set(rows) == {one for n in (1, 2, 3) for some in combinations(range(3), n) for one in (some, some[::-1])}
+    assert set(unlike_rows(three, LayerCosts(three), rows)) == set(rows)
+    alike = Problem(network, row_of_boards(["u280"] * 3, [1e9, 1e9]), 4)
+    assert list(unlike_rows(alike, LayerCosts(alike), device_rows(alike))) == [(0, 1, 2), (0, 1), (0, 2), (0,)]
+    eight, nine = (Problem(network, line(speeds=(1.0,) * count), 4) for count in (8, 9))
+    assert {len(row) for row in device_rows(eight)} == set(range(1, 9))
+    assert (0, 2) not in device_rows(eight)
+    assert not list(device_rows(nine))
