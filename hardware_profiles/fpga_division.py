@@ -78,7 +78,7 @@ class Divisions:
         board, width = self.board, PRECISION_BYTES[self.precision]
         one_dsp = board.macs_per_cycle[self.precision] * board.clock * board.efficiency  # multiply-adds a second
         flop = np.array([demand(work, 1.0, phase, width).flop for work in self.works])
-        paces = np.divide(flop / 2.0, self.dsps * one_dsp, out=np.zeros(self.held.shape), where=self._has(flop > 0.0))
+        paces = np.divide(flop / 2.0, self.dsps * one_dsp, out=np.zeros(self.held.shape), where=self.dsps > 0)
         inputs = [0.0 if one.kind in ZERO_COST_KINDS else one.input_elements for one in self.works]
         kept = self._sums(inputs) * width
         # what is kept crosses DDR as the forward writes it and as the weight gradient reads it
@@ -99,10 +99,6 @@ class Divisions:
         seconds = np.maximum(computing, moved / (board.ddr_bandwidth * board.share))
         works = np.array([one.flop != 0.0 or one.traffic != 0.0 for one in needs], dtype=np.bool_)
         return self._sums(np.where(works, seconds, 0.0))
-
-    def _has(self, some: Switches) -> Switches:
-        """Which of some layers each stage has, bool [stages, layers]."""
-        return self.held & some
 
     def _weight_bytes(self, phase: Phase) -> Floats:
         """Bytes of weights in DDR that each layer moves, float64 [layers]."""

@@ -59,7 +59,7 @@ def problem_of(seed: int, most_layers: int, most_devices: int, most_samples: int
     problem = Problem(network, cluster, int(rng.integers(1, most_samples + 1)))
     choice = rng.random()
     if choice < 0.2:
-        return replace(problem, recompute=True)
+        return replace(problem, recompute="whole")
     if choice < 0.3 and kind == "gpus":
         return replace(problem, communication="send-blocking")
     if choice < 0.5:

@@ -334,7 +334,7 @@ def test_wrong_shapes_are_named() -> None:
 
 
 def test_deep_networks_on_boards_are_cut_at_places_that_divide_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each range of layers is divided on a board by itself: of 144 layers only those between 16 places, and none too large."""
+    """Each range of layers is divided on a board by itself: of 144 layers only those between 16 places."""
     monkeypatch.setattr(costing, "MOST_PLACES", 16)
     problem = Problem(load_workload("gpt-14"), load_cluster("fpga-vcu118-4").take(2), 8)
     costs = LayerCosts(problem)
@@ -345,13 +345,6 @@ def test_deep_networks_on_boards_are_cut_at_places_that_divide_the_work(monkeypa
     assert 8 < len(places) <= 16
     heaviest = max(layer.flop for layer in problem.workload.layers)
     assert np.diff(work[places]).max() <= work[-1] / 15 + heaviest
-    tight = straight_costs(costs, (0, 1), 1, in_flight=(8, 8))
-    assert tight.furthest is not None
-    assert tight.furthest[:, 0].max() < len(problem.workload)
-    reached = np.isfinite(tight.stage_seconds[0, 0])
-    assert reached.sum() < np.isfinite(table).sum()
-    begins, ends = np.nonzero(reached)
-    assert (ends <= np.maximum(tight.furthest.max(axis=0)[begins], begins)).all()
 
 
 def test_bytes_to_spare_are_as_good_as_gone() -> None:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from hardware_profiles import load_cluster
+from hardware_profiles import Phase, load_cluster
 from planners.partitioning import partition_costs
 from planners.partitioning.partition_costs import straight_costs
 from planners.partitioning.stage_memory import furthest_ends
@@ -101,19 +101,19 @@ def test_deep_networks_are_cut_where_the_work_is_even(monkeypatch: pytest.Monkey
 
 
 def test_ranges_of_layers_on_a_board_are_divided_one_by_one() -> None:
-    """The board's own seconds of every range of layers; none that reaches further than any stage may."""
+    """The board's own seconds of every range of layers, and of those of each that run again."""
     layers = tuple(Layer(f"layer{n}", "linear", 1e9 * (n + 1), 10**5, 1e4, 1e4) for n in range(4))
+    layers = tuple(replace(layer, block=number // 3) for number, layer in enumerate(layers))  # the last one is a block
     problem = Problem(Workload("hand", layers, tuple(pairwise(range(4)))), load_cluster("fpga-mixed-4"), 8)
-    costs = LayerCosts(problem)
-    reach = np.array([3, 4, 3, 4, 4])
-    for device, phase in product((0, 3), ("forward", "backward")):
-        found = partition_costs._ranges(costs, device, 2, phase, reach, np.ones(4, dtype=np.bool_))  # type: ignore[arg-type]
+    costs = LayerCosts(replace(problem, recompute="blocks"))
+    phases: tuple[Phase, ...] = ("forward", "backward")
+    for device, phase, again in product((0, 3), phases, (False, True)):
+        found = partition_costs._ranges(costs, device, 2, phase, again)
         for begin, end in product(range(5), range(5)):
-            expected = np.inf
-            if begin == end:
-                expected = 0.0
-            elif begin < end <= reach[begin]:
-                expected = costs.stage_seconds(device, np.arange(begin, end), 2, phase)  # type: ignore[arg-type]
+            held = np.arange(max(begin, 3) if again else begin, end)
+            expected = np.inf if end < begin else 0.0
+            if len(held):
+                expected = costs.stage_seconds(device, held, 2, phase)
             assert found[begin, end] == expected
 
 
