@@ -56,6 +56,7 @@ ROOMS = {
     ),
     "planners": (
         "search",
+        "estimate",
         "partitioning",
         "variants",
         "pipedream",

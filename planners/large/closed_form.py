@@ -25,12 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import reduce_seconds
+from planners.estimate.like_blocks import LikeBlocks
+from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, Pass, StageCosts
 from planners.large.division import BlockDivision, divided
-from planners.large.like_blocks import LikeBlocks
 from planners.large.rank_groups import RankGroups
 from planners.large.rank_waits import RankWaits
 from planners.large.shapes import Integers, Shape
-from planners.large.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, Pass, StageCosts
 from planners.large.tails import Tails
 from simulator import (
     GroupRates,

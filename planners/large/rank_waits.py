@@ -6,9 +6,9 @@ transfer; with several each further lap begins when the one before has come back
 
 from __future__ import annotations
 
+from planners.estimate.stage_costs import StageCosts
 from planners.large.rank_groups import RankGroups
 from planners.large.shapes import Shape
-from planners.large.stage_costs import StageCosts
 
 
 class RankWaits:

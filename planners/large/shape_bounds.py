@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line
 from planners.large.closed_form import PASSES, ClosedForm
 from planners.large.shapes import Integers, Shape, unlike
-from planners.large.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int16]

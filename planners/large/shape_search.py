@@ -18,12 +18,12 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from planners.estimate.like_blocks import like_blocks
+from planners.estimate.stage_costs import ONLY
 from planners.large.closed_form import ClosedForm, DividedShape, chunk_blocks
-from planners.large.like_blocks import like_blocks
 from planners.large.shape_bounds import ShapeBounds
 from planners.large.shape_order import ShapeOrder
 from planners.large.shapes import Shape, Wanted, grid
-from planners.large.stage_costs import ONLY
 from planners.search.candidates import asked_degrees, asked_words, asked_zeros, device_groups, searched_counts
 from planners.search.evaluator import Evaluator, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Rates, reduce_seconds
+from planners.estimate.gradient_buckets import bucket_counts, exposed_seconds
+from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, StageCosts
 from planners.large.rank_groups import RankGroups
 from planners.large.shapes import Integers, Shape, unlike
-from planners.large.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, StageCosts
-from simulator import BUCKET_BYTES, MOST_BUCKETS, Parallelism
+from simulator import Parallelism
 
 Floats = NDArray[np.float64]
 
@@ -134,9 +135,7 @@ class _Tail:
         """Seconds in which buckets of the first stage are reduced that its last backward does not hide."""
         width, (experts, _) = self.problem.accumulated_bytes, self.experts
         first = np.maximum(self.elements[0] - self._tied_elements, 0.0)
-        whole = self.problem.gradient_reduction == "whole"
-        buckets = np.ones_like(first) if whole else np.clip(first * width // BUCKET_BYTES, 1, MOST_BUCKETS)
-        found, hidden = np.empty_like(first), self._last_backward() * (1.0 - 1.0 / buckets)
+        buckets, found = bucket_counts(first * width, self.problem), np.empty_like(first)
         for apart in (False, True):
             at = np.flatnonzero((self.zero[:, 0] > 0) == apart)
             if len(at):
@@ -145,7 +144,7 @@ class _Tail:
         # The last bucket has the layers in front of the blocks, which may be larger than others.
         front = np.array([one.own for one in self.lines])[self.number, self.place][:, None] - self._tied_elements
         last = found * np.clip(np.maximum(1.0 / buckets, front / np.maximum(first, 1.0)), 0.0, 1.0)
-        return np.asarray(np.maximum(last, found - hidden) + self._left())
+        return np.asarray(exposed_seconds(found, self._last_backward(), buckets, last) + self._left())
 
     def _left(self) -> Floats:
         """Seconds for which gradients of later stages are still being reduced when those of the first are ready: each has been

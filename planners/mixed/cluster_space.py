@@ -18,12 +18,11 @@ from itertools import pairwise
 import numpy as np
 
 from hardware_profiles import Rates
-from planners.large.like_blocks import LikeBlocks
-from planners.large.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, Pass, StageCosts
+from planners.estimate.gradient_buckets import bucket_counts, exposed_seconds
+from planners.estimate.like_blocks import LikeBlocks
+from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, Pass, StageCosts
 from planners.mixed.space import Floats, Integers, MixedPipeline, StageVariants, Variant
 from simulator import (
-    BUCKET_BYTES,
-    MOST_BUCKETS,
     LayerCosts,
     Parallelism,
     Plan,
@@ -250,10 +249,9 @@ class ClusterSpace:
     ) -> tuple[Floats, Floats | float]:
         """Where gradients are whole on each replica: reduced in buckets, or scattered, while the last backward runs."""
         size = self._least_divided(members, self._elements) * self.problem.accumulated_bytes
-        whole = self.problem.gradient_reduction == "whole"
-        buckets = np.ones_like(size) if whole else np.clip(size // BUCKET_BYTES, 1, MOST_BUCKETS)
+        buckets = bucket_counts(size, self.problem)
         reduced = buckets * self._reduce_seconds(members, replicas, size / buckets)
-        exposed = np.maximum(reduced / buckets, reduced - backward * (1.0 - 1.0 / buckets))
+        exposed = exposed_seconds(reduced, backward, buckets)
         if self.choices.zero:  # weights are gathered behind the update
             size = size * (self.problem.element_bytes / self.problem.accumulated_bytes)
             exposed = exposed + self._reduce_seconds(members, replicas, size)

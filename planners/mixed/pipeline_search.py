@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from planners.large.like_blocks import like_blocks
+from planners.estimate.like_blocks import like_blocks
 from planners.mixed.cluster_space import MOST_SAMPLES, Choices, ClusterSpace
 from planners.mixed.label_search import EXACT, Found, search
 from planners.search.candidates import asked_degrees, asked_words, asked_zeros, searched_counts

@@ -12,13 +12,13 @@ import pytest
 
 from hardware_profiles import GraphicsProcessor, load_cluster
 from planners import Evaluator, InapplicablePlannerError, Request, make_plan, planner_entry, runner_ups
+from planners.estimate.like_blocks import LikeBlocks, like_blocks, shortened
+from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, StageCosts
 from planners.large import closed_form, shape_search
 from planners.large.closed_form import ClosedForm, DividedShape, _Tables, chunk_blocks
 from planners.large.division import divided
-from planners.large.like_blocks import LikeBlocks, like_blocks, shortened
 from planners.large.shape_search import LargeModels, _ShapeSearch
 from planners.large.shapes import Shape
-from planners.large.stage_costs import FIRST, LAST, MIDDLE, ONLY, StageCosts
 from planners.partitioning.in_flight import most_held
 from simulator import (
     InfeasiblePlanError,

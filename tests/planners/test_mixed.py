@@ -10,7 +10,7 @@ import pytest
 
 from hardware_profiles import GraphicsProcessor, load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry
-from planners.large.like_blocks import like_blocks
+from planners.estimate.like_blocks import like_blocks
 from planners.mixed.cluster_space import Choices, ClusterSpace
 from planners.mixed.label_search import search
 from planners.mixed.pipeline_search import MixedPipelines

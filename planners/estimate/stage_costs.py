@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Phase, reduce_seconds
-from planners.large.like_blocks import LikeBlocks, shortened
+from planners.estimate.like_blocks import LikeBlocks, shortened
 from simulator import (
     BUCKET_BYTES,
     GroupRates,

@@ -1,0 +1,49 @@
+"""Gradient buckets in closed form, beside those that plans are cut into layer by layer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hardware_profiles import load_cluster
+from planners.estimate.gradient_buckets import bucket_counts, exposed_seconds
+from simulator import BUCKET_BYTES, MOST_BUCKETS, Problem, cut_buckets, load_workload
+
+
+def problem(reduction: str) -> Problem:
+    """Any, whose gradients are reduced so."""
+    return Problem(load_workload("alexnet"), load_cluster("pipedream-a"), 64, gradient_reduction=reduction)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.floats(1e4, 1e9), min_size=1, max_size=60))
+def test_no_fewer_buckets_than_layers_are_cut_into(layers: list[float]) -> None:
+    """But for what is left in front: layers are never cut, so that buckets are rather larger."""
+    sizes = np.array(layers)
+    shares, nothing = np.full(len(sizes), 1.0 / len(sizes)), np.zeros(len(sizes))
+    (count,) = bucket_counts(np.array([sizes.sum()]), problem("buckets"))
+    assert 1.0 <= count <= MOST_BUCKETS
+    assert len(cut_buckets(sizes, nothing, shares)) <= count + 1
+    assert bucket_counts(np.array([sizes.sum()]), problem("whole")).tolist() == [1.0]
+    assert len(cut_buckets(sizes, nothing, shares, whole=True)) == 1
+
+
+@pytest.mark.parametrize(("layers", "buckets"), [(1, 1), (2, 2), (31, 31), (40, 32)])
+def test_layers_of_a_bucket_each_are_its_buckets(layers: int, buckets: int) -> None:
+    """At most MOST_BUCKETS of them."""
+    assert bucket_counts(np.array([layers * BUCKET_BYTES]), problem("buckets")).tolist() == [buckets]
+
+
+def test_what_a_backward_does_not_hide_of_a_reduction() -> None:
+    """Four buckets of 2 s: under a backward of 8 s all but the last hide; of one of 4 s 3 s are under it; a single one is behind.
+
+    backward 4 s, buckets ready at 1, 2, 3, 4 s:  |1..3|3..5|5..7|7..9|: 5 s after its end
+    """
+    reduced, buckets = np.array([8.0, 8.0, 8.0]), np.array([4.0, 4.0, 1.0])
+    assert exposed_seconds(reduced, np.array([8.0, 4.0, 4.0]), buckets).tolist() == [2.0, 5.0, 8.0]
+    assert exposed_seconds(reduced, np.array([8.0, 8.0, 8.0]), buckets, np.array([3.0, 3.0, 8.0])).tolist() == [
+        3.0,
+        3.0,
+        8.0,
+    ]
