@@ -22,7 +22,7 @@ from simulator.memory.versions import COPY_RULES, version_table
 from simulator.options.training_options import Communication
 from simulator.results.replayed import Replayed
 from simulator.results.text_tables import TextTable
-from simulator.schedules import ScheduleFamily, build_schedule, schedule_families
+from simulator.schedules import SCHEDULES, ScheduleFamily, blamed_on, build_schedule, schedule_families
 from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import COUNTED, Schedule, check_counts, check_size
 from simulator.schedules.weight_versions import VERSION_METHODS, microbatches_per_minibatch, repeated_minibatches
@@ -193,6 +193,9 @@ def named_schedule(
 
         check_size(stages, count * repeats, most=MOST_TASKS)
     schedule = build_schedule(name, stages, count, **options)
+    if name not in SCHEDULES:
+        with blamed_on(name):  # as lowering it shows what never comes to its end
+            structure_of(covered(schedule), given_costs(stages, OpSeconds(1.0, 1.0), devices=schedule))
     return schedule if repeats == 1 else repeated_minibatches(schedule, repeats)
 
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from weakref import WeakKeyDictionary
@@ -32,9 +32,9 @@ from simulator.results.replayed import Replayed
 from simulator.results.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
 from simulator.results.text_tables import TextTable
 from simulator.results.time_split import TimeSplit, time_split
-from simulator.schedules import build_schedule
+from simulator.schedules import blamed_on, build_schedule
 from simulator.schedules.ops import COMPUTE_KINDS, HOST_KINDS, LETTERS, OpKind, among
-from simulator.schedules.schedule import Schedule, ScheduleError
+from simulator.schedules.schedule import Schedule
 from simulator.schedules.text import from_text
 from simulator.schedules.unequal import unequal_schedule
 
@@ -389,12 +389,8 @@ def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structu
 @contextmanager
 def _blamed_on_family(plan: Plan) -> Iterator[None]:
     """A ScheduleError inside names the family of a plan's schedule, unless the plan brings the order itself."""
-    try:
+    with nullcontext() if plan.order else blamed_on(plan.schedule):
         yield
-    except ScheduleError as error:
-        if plan.order:
-            raise
-        raise type(error)(f"schedule {plan.schedule!r}: {error}") from None
 
 
 def _schedule_of(plan: Plan, count: int, options: Mapping[str, object]) -> Schedule:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -27,7 +28,7 @@ from simulator.schedules.bapipe import (
 )
 from simulator.schedules.bidirectional import chimera
 from simulator.schedules.building_blocks import v_half, v_min
-from simulator.schedules.checks import check_schedule
+from simulator.schedules.checks import check_complete
 from simulator.schedules.dual_pipe import dualpipe, dualpipe_v
 from simulator.schedules.flushed import eager_one_forward_one_backward, gpipe, one_forward_one_backward
 from simulator.schedules.looped import (
@@ -357,7 +358,9 @@ def _typed(family: ScheduleFamily, option: str, value: object) -> object:
 def _plugged_in_schedule(
     name: str, family: ScheduleFamily, stages: int, microbatches: int, options: Mapping[str, object]
 ) -> Schedule:
-    """What a plug-in makes, if it is a complete schedule of what was asked for."""
+    """What a plug-in makes, if it is a complete schedule of what was asked for; whether it runs to its end is told where it is
+    lowered.
+    """
     given = read_options(family.declared, options, f"schedule {name!r}")
     with answering_for(f"schedule {name!r}"), aside():
         schedule = family.build(stages, microbatches, **given)
@@ -365,8 +368,17 @@ def _plugged_in_schedule(
         raise PluginError(f"schedule {name!r}, a plug-in, must make a Schedule, not {type(schedule).__name__}")
     if fault := _other_counts(schedule, stages, microbatches):
         raise PluginError(f"schedule {name!r}, a plug-in, {fault}")
-    try:
-        check_schedule(schedule)
-    except ValueError as error:
-        raise PluginError(f"schedule {name!r}, a plug-in, made an order that cannot run: {error}") from None
+    with blamed_on(name):
+        check_complete(schedule)
     return schedule
+
+
+@contextmanager
+def blamed_on(name: str) -> Iterator[None]:
+    """A ScheduleError inside names the schedule that it is about; of a plug-in's it is a PluginError."""
+    try:
+        yield
+    except ScheduleError as error:
+        if name in SCHEDULES:
+            raise type(error)(f"schedule {name!r}: {error}") from None
+        raise PluginError(f"schedule {name!r}, a plug-in, made an order that cannot run: {error}") from None
