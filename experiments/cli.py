@@ -43,7 +43,8 @@ def _run(words: list[str]) -> int:
     parser = Parser(
         prog="pipeplan",
         description="Simulate and plan pipeline-parallel DNN training on GPU and FPGA clusters.",
-        epilog="Exit codes: 0 ok, 1 failure, 2 usage, 3 no plan fits, 4 bad input file, 130 interrupted (SIGINT, SIGTERM).",
+        epilog="Exit codes: 0 ok, 1 failure, 2 usage, 3 no plan fits, 4 bad input file, 130 interrupted (SIGINT, SIGTERM), "
+        "141 the output's reader has gone.",
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)

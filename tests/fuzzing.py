@@ -15,6 +15,7 @@ import os
 import random
 import re
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -27,7 +28,10 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from experiments.cli import main
+from experiments.studies.catalogue import STUDIES
+from experiments.studies.study_harness import add_study_options
 from experiments.terminal.exits import Parser
+from experiments.terminal.stops import INTERRUPTED
 
 NUMBERS = (
     *(
@@ -615,19 +619,33 @@ COMMAND_LINES: dict[str, tuple[str, ...]] = {
     "train": ("--method", "pipedream", "--stages", "2", "--epochs", "1", "--seeds", "1", "--data", "wine"),
     "profile": ("mlp",),
     "check": ("graph.txt",),
+    "list": (),
+    **{f"study {name}": () for name in STUDIES},
+    "study schedule-search": ("--cases", "optima.json"),
+    "study truth": ("--tables", "."),
 }
-"""Words of small work by command: each is right without the option that is tried."""
+"""Words of small work by command: each is right without the option that is tried, or the study's input is not there."""
 
-FILES = ("--out", "--figure", "--gantt", "--plan", "--problem", "--profile", "--schedule-csv")
+FILES = (
+    *("--out", "--figure", "--gantt", "--plan", "--problem", "--profile", "--schedule-csv"),
+    *("--cases", "--inputs", "--runs", "--profiles", "--tables"),
+)
 MOST_SECONDS, MOST_BYTES = 20, 4 * 2**30
+STUDY_SECONDS = 4
+"""CPU seconds after which a study that has taken a value is interrupted."""
 
 
-def options(command: str) -> list[str]:
-    """The options of a command that take a value which is no file."""
+def options(command: str) -> dict[str, int]:
+    """The options of a command that take values which are no files, and how many."""
     parser = Parser()
-    import_module(f"experiments.commands.{command}_command").add_arguments(parser)
+    name, *study = command.split()
+    if study:
+        add_study_options(parser, STUDIES[study[0]])
+    else:
+        import_module(f"experiments.commands.{name}_command").add_arguments(parser)
     taking = [one for one in parser._actions if one.option_strings and one.nargs != 0]
-    return [one.option_strings[-1] for one in taking if one.option_strings[-1] not in FILES]
+    counts = {one.option_strings[-1]: one.nargs if isinstance(one.nargs, int) else 1 for one in taking}
+    return {option: count for option, count in counts.items() if option not in FILES}
 
 
 def option_fault(command: str, option: str, amount: str, folder: Path) -> str | None:
@@ -639,7 +657,12 @@ def option_fault(command: str, option: str, amount: str, folder: Path) -> str | 
         os.chdir(folder)
         resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS))
         resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-        said.write_text(_option_fault([command, *COMMAND_LINES[command], f"{option}={amount}"]) or "")
+        if command.startswith("study"):
+            signal.signal(signal.SIGPROF, lambda *_: signal.raise_signal(signal.SIGINT))
+            signal.setitimer(signal.ITIMER_PROF, STUDY_SECONDS)
+        more = options(command)[option] - 1
+        given = [option, amount, *["2"] * more] if more else [f"{option}={amount}"]
+        said.write_text(_option_fault([*command.split(), *COMMAND_LINES[command], *given]) or "")
         os._exit(0)
     os.waitpid(child, 0)
     return said.read_text() or None
@@ -655,6 +678,8 @@ def _option_fault(words: list[str]) -> str | None:
     except BaseException as error:
         return f"ends in {type(error).__name__}: {str(error)[:200]}"
     complaint = "".join(one for one in err.getvalue().splitlines(keepends=True) if ": warning: " not in one)
+    if code == INTERRUPTED and words[0] == "study" and complaint.endswith(": interrupted\n"):
+        return None
     if code == 0 or (code == 3 and out.getvalue() and not complaint):  # a replay that does not fit is an answer, too
         return None
     right = (

@@ -24,7 +24,7 @@ from experiments.schedule_search.joint import BASELINES, joint_questions, joint_
 from experiments.schedule_search.optima import check_optimum, read_optima, timed_search
 from experiments.schedule_search.problems import SearchQuestion, questions
 from experiments.studies.study_harness import Findings, run_study
-from experiments.terminal.output import tracked
+from experiments.terminal.output import UsageError, tracked
 from experiments.terminal.report_tables import ReportTable, Row, either, figure
 from planners import ScheduleProblem
 from simulator import chains_of
@@ -35,8 +35,7 @@ SECONDS = 1.0
 
 def run(arguments: argparse.Namespace) -> Findings:
     """Search every case of a file, or every problem of the study."""
-    _compile()
-    return _of_file(arguments) if arguments.cases else _of_study(arguments)
+    return _of_study(arguments) if arguments.cases is None else _of_file(arguments)
 
 
 def _compile() -> None:
@@ -51,6 +50,7 @@ def _compile() -> None:
 
 def _of_file(arguments: argparse.Namespace) -> Findings:
     cases = read_optima(arguments.cases)
+    _compile()
     seconds = SECONDS if arguments.seconds is None else arguments.seconds
     rows = [
         check_optimum(case, problem, seconds) for case, problem in tracked("searching", cases, lambda one: one[0].name)
@@ -76,6 +76,9 @@ def _of_file(arguments: argparse.Namespace) -> Findings:
 
 
 def _of_study(arguments: argparse.Namespace) -> Findings:
+    if arguments.seconds is not None:
+        raise UsageError("--seconds goes with --cases: the study's own problems say how long each is searched")
+    _compile()
     asked = [*questions(arguments.quick)]
     rows = [_row(question) for question in tracked("searching", asked, lambda one: f"{one.group}: {one.name}")]
     networks = [] if arguments.quick else [*joint_questions()]

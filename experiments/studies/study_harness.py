@@ -95,7 +95,7 @@ def run_study(name: str, words: Sequence[str] | None = None, prog: str | None = 
         raise ValueError(unchosen("study", name, sorted(known)))
     study = known[name]
     parser = Parser(prog=prog or f"python -m {study.module}", description=study.question, epilog=study.epilog)
-    _add_options(parser, study)
+    add_study_options(parser, study)
     arguments, unread = parser.parse_known_args(words)
     parser.refuse_unread(unread)
 
@@ -113,7 +113,7 @@ def run_study(name: str, words: Sequence[str] | None = None, prog: str | None = 
     return guarded(parser.prog, run, own=words is None)
 
 
-def _add_options(parser: Parser, study: Study) -> None:
+def add_study_options(parser: Parser, study: Study) -> None:
     """The options that studies share, and the study's own."""
     add_options(parser, {"--json": "print one JSON document"})
     if study.figures:

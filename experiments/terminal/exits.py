@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from io import StringIO, TextIOWrapper
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from experiments.terminal.stops import INTERRUPTED, stopping
@@ -18,6 +19,9 @@ MOST_CHARACTERS = 270
 
 OK, FAILURE, USAGE, INFEASIBLE, BAD_FILE = 0, 1, 2, 3, 4
 
+UNREAD = 141
+"""Exit code where whoever reads the output has gone (`| head -1`): as a shell tells of a program that SIGPIPE ends."""
+
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line; options are written out, as the start of one may be another command's."""
@@ -25,6 +29,16 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **named: Any) -> None:
         """As argparse's, but for abbreviations."""
         super().__init__(**{"allow_abbrev": False, **named})
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, but an option's value is never empty, as a variable of a shell that is not set makes it."""
+        words = sys.argv[1:] if args is None else list(args)
+        taking = {name for name, action in self._option_string_actions.items() if action.nargs != 0}
+        for before, word in pairwise(["", *words]):
+            option = before if word == "" else word.removesuffix("=")
+            if option in taking and option != word:
+                self.error(f"option {option} needs a value, got ''")
+        return super().parse_known_args(words, namespace)
 
     def refuse_unread(self, words: Sequence[str]) -> None:
         """End with what is wrong with the first of the words that no argument took, if there is one."""
@@ -66,14 +80,13 @@ def _guarded(name: str, action: Callable[[], int]) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = _warner(name)
-            code = action()
-        sys.stdout.flush()
+            code = _flushed(action)
     except KeyboardInterrupt:
         return _end(name, "interrupted", INTERRUPTED)
     except OSError as error:
         lost = _abandon_output()
         if isinstance(error, BrokenPipeError):
-            return FAILURE
+            return UNREAD
         full = error.errno == errno.ENOSPC  # files are named where they are written
         where = error.filename or ("standard output" if lost or full else None)
         return _end(name, f"{where}: {error.strerror}" if where else str(error), FAILURE)
@@ -87,6 +100,17 @@ def _guarded(name: str, action: Callable[[], int]) -> int:
         if not isinstance(error, UndercutBoundError):
             raise
         return _end(name, str(error), FAILURE)
+    return code
+
+
+def _flushed(action: Callable[[], int]) -> int:
+    """The action's exit code, once all that it has printed is written: a help's, too, which ends with SystemExit."""
+    try:
+        code = action()
+    except SystemExit:
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
     return code
 
 

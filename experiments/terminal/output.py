@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import math
@@ -11,6 +12,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hardware_profiles import FileError, printable
@@ -95,8 +98,12 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def say(line: str) -> None:
-    """Print a line to stdout; what would move the cursor is written as an escape."""
-    print(printable(line))
+    """Print a line to stdout; what would move the cursor is written as an escape. A terminal's lines end between words."""
+    text = printable(line)
+    if sys.stdout.isatty():
+        width = get_terminal_size().columns
+        text = "\n".join(wrap(text, width, break_long_words=False, break_on_hyphens=False)) or text
+    print(text)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -111,7 +118,13 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 
     cells = [[printable(cell) for cell in row] for row in rows]
     width = Console().width if sys.stdout.isatty() else 400
-    console = Console(width=width, highlight=False, markup=False, emoji=False)
+
+    class Leaving(Console):
+        def on_broken_pipe(self) -> None:
+            """Leave it to the command, which rich would end by itself."""
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    console = Leaving(width=width, highlight=False, markup=False, emoji=False)
     shown = len(columns)
     table = _table(columns, cells)
     while shown > 1 and Measurement.get(console, console.options.update(max_width=10_000), table).minimum > width:

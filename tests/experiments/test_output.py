@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from experiments import cli
-from experiments.terminal.output import print_table, to_csv, to_json
+from experiments.terminal.output import print_table, say, to_csv, to_json
 
 COLUMNS = ("planner", "schedule", "micro-\nbatches", "iteration,\nseconds", "what it is", "peak memory,\nGiB")
 ROWS = (
@@ -86,12 +87,19 @@ def test_a_table_that_is_no_terminals_is_whole(
 
 # ---- faults of the streams -------------------------------------------------------------------------------------------
 
+SMALL = ("simulate", "--schedule", "gpipe", "--stages", "2", "--microbatches", "2", "--forward", "1", "--backward", "1")
 CHECK = ("check", str(Path(__file__).parents[2] / "hardware_profiles" / "clusters" / "pipedream-b.toml"))
 
 
 def test_a_full_device_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """/dev/full takes nothing: exit code 1, and what was printed is named."""
-    for words in (CHECK, ("list", "schedules"), ("list", "planners", "--json")):
+    for words in (
+        CHECK,
+        ("list", "schedules"),
+        ("list", "planners", "--json"),
+        ("plan", "--help"),
+        ("study", "umpipe", "--help"),
+    ):
         with open("/dev/full", "w", encoding="utf-8") as full:
             monkeypatch.setattr(sys, "stdout", full)
             assert cli.main(words) == 1
@@ -132,13 +140,36 @@ def test_closed_stderr_leaves_stdout_alone(monkeypatch: pytest.MonkeyPatch, caps
 def test_a_reader_that_goes_ends_the_command_silently(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`pipeplan list | head -1`: a broken pipe says nothing."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    with open(writing, "w", encoding="utf-8") as pipe:
-        monkeypatch.setattr(sys, "stdout", pipe)
-        assert cli.main(CHECK) == 1
-    assert capsys.readouterr().err == ""
+    """`pipeplan list | head -1`: a broken pipe says nothing, and the code is that of `cat` in a shell."""
+    for words in (
+        CHECK,
+        ("list",),
+        ("list", "--json"),
+        ("study",),
+        ("--help",),
+        ("--version",),
+        ("simulate", "--help"),
+        SMALL,
+    ):
+        reading, writing = os.pipe()
+        os.close(reading)
+        with open(writing, "w", encoding="utf-8") as pipe:
+            monkeypatch.setattr(sys, "stdout", pipe)
+            assert cli.main(words) == 128 + signal.SIGPIPE
+        assert capsys.readouterr().err == ""
+
+
+def test_lines_on_a_terminal_end_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of remarks below tables, which a terminal would cut anywhere; a word that is longer than the terminal stays whole."""
+    text = f"proven the fastest of {'x' * 50} plans, which are all of [straight] pipelines"
+    for width in (20, 40, 80, 200):
+        terminal = Terminal()
+        monkeypatch.setattr(sys, "stdout", terminal)
+        monkeypatch.setenv("COLUMNS", str(width))
+        say(text)
+        lines = terminal.getvalue().splitlines()
+        assert " ".join(lines) == text
+        assert all(len(line) <= width or " " not in line for line in lines)
 
 
 def test_an_ascii_terminal_gets_question_marks(
