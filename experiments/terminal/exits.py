@@ -53,6 +53,10 @@ class Parser(argparse.ArgumentParser):
             known = [name for name in self._option_string_actions if name.startswith("--")]
             self.error(f"option {shown(option)} is unknown{nearest(option, known)}")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """As argparse's, which passes over what cannot be written."""
+        (file or sys.stderr).write(message)
+
     def error(self, message: str) -> NoReturn:
         """Exit with code 2."""
         self.exit(USAGE, f"{self.prog}: {short(message, MOST_CHARACTERS - 60)} (see {self.prog} --help)\n")
