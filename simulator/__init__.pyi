@@ -153,13 +153,15 @@ from .schedules.weight_versions import (
     microbatches_per_minibatch as microbatches_per_minibatch,
     repeated_minibatches as repeated_minibatches,
 )
-from .simulation import (
+from .plan_replay import (
     ENGINES as ENGINES,
     Engine as Engine,
-    Outcome as Outcome,
-    UndercutBoundError as UndercutBoundError,
     build_program as build_program,
     replay_compiled as replay_compiled,
+)
+from .simulation import (
+    Outcome as Outcome,
+    UndercutBoundError as UndercutBoundError,
     simulate as simulate,
 )
 from .engines.timeline import Bubble as Bubble, Timeline as Timeline, Transfers as Transfers

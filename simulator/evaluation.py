@@ -8,7 +8,6 @@ or the event loop where channels are contended or lanes share a device. What com
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -32,10 +31,11 @@ from simulator.memory.always_held import always_there, copies_held, copy_bytes
 from simulator.memory.changes import KEPT_LONGER, MADE, SENT
 from simulator.memory.peaks import MemoryEvents, fullest, memory_events, peaks
 from simulator.options.training_options import Recompute
-from simulator.plans.plan import Plan, Problem, check_plan, family_of
-from simulator.results.steady_state import SteadyState, steady_state
+from simulator.plan_replay import grown, plan_structure, queues, steady_of
+from simulator.plans.keys import LAYERS, NOTHING, ORDER, PARTS, Kept, key_of
+from simulator.plans.plan import Plan, Problem, Stage, check_plan, family_of
+from simulator.results.steady_state import SteadyState
 from simulator.schedules.ops import BACKWARD_KINDS, OpKind
-from simulator.simulation import MOST_STREAM, plan_structure, stream_length, stream_sizes, turns
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -80,8 +80,7 @@ class Evaluations:
         self.problem = problem
         self.layers = LayerCosts(problem) if layer_costs is None else layer_costs
         self.contention = contention and problem.contention
-        self._structures: OrderedDict[_Key, _Prepared] = OrderedDict()
-        self._kept = 0
+        self._structures: Kept[_Key, _Prepared] = Kept()
         self._checked: set[Hashable] = set()  # what structures that are kept say but for layers
         self._stages: dict[tuple[int, ...], int] = {}
         self._ranges = np.zeros((64, 2), dtype=np.int64)  # first layer and end of each stage
@@ -197,14 +196,14 @@ class Evaluations:
         if grouped or apart not in self._checked:  # whether groups divide layers evenly depends on the layers
             check_plan(self.problem, plan)
         family = family_of(plan)
-        stream = 0 if family is None or family.flush else stream_length(plan)
-        if stream and family is not None and family.lanes:
+        if family is not None and family.lanes and not family.flush:
             return None  # copies of weights then depend on when updates end
-        while True:
+
+        def replay(stream: int) -> tuple[_Replay | None, SteadyState | None]:
             found = self._replay_once(plan, numbers, apart, stream)
-            if found is None or found.steady is None or found.steady.reached or 2 * stream > MOST_STREAM:
-                return found
-            stream *= 2
+            return found, found and found.steady
+
+        return grown(plan, replay)
 
     def _replay_once(self, plan: Plan, numbers: Integers, apart: Hashable, stream: int) -> _Replay | None:
         if 2 * len(plan.stages) * (stream or len(plan.microbatches)) > MOST_TASKS // 4:
@@ -234,7 +233,7 @@ class Evaluations:
         seconds = prepared.replay(values, least, lags, moved)
         timeline, steady = prepared.timeline(), None
         if timeline is not None:
-            steady = steady_state(timeline, np.array(stream_sizes(plan, stream), dtype=np.int64), turns(plan))
+            steady = steady_of(plan, timeline, stream)
             seconds = steady.seconds_per_sample * self.problem.batch
         static = np.bincount(prepared.slot_device, weights=self._always_there(costs, numbers, prepared))
         if self.problem.accumulated_bytes > self.problem.element_bytes:
@@ -259,12 +258,12 @@ class Evaluations:
 
     def _structure(self, costs: PlanCosts, stream: int, key: _Key) -> _Prepared:
         """The structure of a plan, lowered where no plan had it before."""
-        prepared = self._structures.get(key)
+        prepared = self._structures.used(key)
         if prepared is None:
             prepared = self._prepare(costs, stream)
-            self._keep(key, prepared)
-        else:
-            self._structures.move_to_end(key)
+            self._checked.add(key[0][1])
+            for oldest in self._structures.keep(key, prepared, MOST_TASKS):
+                self._checked.discard(oldest[0][1])
         return prepared
 
     def _stashed(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> tuple[Floats, ...]:
@@ -367,7 +366,7 @@ class Evaluations:
 
     def _collectives_of(self, costs: PlanCosts, stage: int) -> StageCollectives:
         plan, held = costs.plan, costs.plan.stages[stage]
-        key = held, max(plan.microbatches), plan.replication, plan.zero, plan.context, plan.expert
+        key = held, max(plan.microbatches), _COLLECTIVES(plan)
         found = None if self.layers.tied_weights else self._collectives.get(key)
         if found is None:
             found = self._collectives[key] = costs.collectives(stage)
@@ -407,9 +406,8 @@ class Evaluations:
         flows = [costs.flow(source, target) for source, target, _ in structure.moves]
         program = fill(structure, costs)
         moves = moves_of(program)
-        queues = self.contention and (any(program.transfer_route) or any(program.lane_route))
         order, loop = None, None
-        if queues or (program.lane_sharing >= 0).any():
+        if queues(program, contention=self.contention):
             loop = event_loop.prepare(program, contention=self.contention)
         else:
             order = order_of(program)
@@ -456,15 +454,6 @@ class Evaluations:
         """The first device of a group with the least memory."""
         return min(group, key=lambda device: (self.problem.cluster.devices[device].memory_bytes, device))
 
-    def _keep(self, key: _Key, prepared: _Prepared) -> None:
-        self._structures[key] = prepared
-        self._checked.add(key[0][1])
-        self._kept += len(prepared)
-        while self._kept > MOST_TASKS and len(self._structures) > 1:
-            oldest, dropped = self._structures.popitem(last=False)
-            self._checked.discard(oldest[0][1])
-            self._kept -= len(dropped)
-
 
 _Key = tuple[tuple[int, Hashable], tuple[CollectiveForm, ...], tuple[tuple[int, ...], ...]]
 """Micro-batches of a stream, and `_all_but_layers` of its plan; forms of the stages' collectives; stages that share weights."""
@@ -472,22 +461,11 @@ _Key = tuple[tuple[int, Hashable], tuple[CollectiveForm, ...], tuple[tuple[int, 
 
 def _all_but_layers(plan: Plan) -> Hashable:
     """All that a plan says but the layers of its stages."""
-    return (
-        plan.schedule,
-        plan.microbatches,
-        plan.forward_sizes,
-        plan.backward_sizes,
-        plan.replication,
-        plan.order,
-        plan.recompute,
-        plan.options,
-        plan.zero,
-        plan.context,
-        plan.expert,
-        tuple([stage.devices for stage in plan.stages]),
-        tuple([stage.degrees for stage in plan.stages]),
-    )
+    return _PLAN(plan), *map(_STAGE, plan.stages)
 
+
+_PLAN, _STAGE = key_of(Plan, NOTHING, PARTS), key_of(Stage, LAYERS)
+_COLLECTIVES = key_of(Plan, NOTHING, PARTS, ORDER)
 
 _Column = tuple[OpKind, Group, int, str, bool, bool]
 """Kind of op, what its seconds depend on of the replica, samples; what the stage recomputes; whether lanes divide the device in

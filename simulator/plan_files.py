@@ -40,10 +40,10 @@ from hardware_profiles import (
 )
 from simulator.costs.plan_costs import PlanCosts
 from simulator.options.training_options import Recompute, TrainingOptions
+from simulator.plan_replay import plan_structure
 from simulator.plans.plan import Plan, Problem, Replication, Stage, Zero
 from simulator.results.written_files import write_atomically
 from simulator.schedules.schedule import ScheduleError
-from simulator.simulation import plan_structure
 from simulator.workloads.catalog import workload_of
 from simulator.workloads.layers import WorkloadSource
 

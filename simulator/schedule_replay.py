@@ -20,13 +20,13 @@ from simulator.memory.device_memory import DeviceMemory
 from simulator.memory.over_time import stashes_over_time
 from simulator.memory.versions import COPY_RULES, version_table
 from simulator.options.training_options import Communication
+from simulator.plan_replay import ENGINES, Engine, replay_on
 from simulator.results.replayed import Replayed
 from simulator.results.text_tables import TextTable
 from simulator.schedules import SCHEDULES, ScheduleFamily, blamed_on, build_schedule, schedule_families
 from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import COUNTED, Schedule, check_counts, check_size
 from simulator.schedules.weight_versions import VERSION_METHODS, microbatches_per_minibatch, repeated_minibatches
-from simulator.simulation import ENGINES, Engine, replay_on
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

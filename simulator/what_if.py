@@ -13,9 +13,9 @@ from hardware_profiles import Channel
 from simulator.costs.given import StageCollectives, TiedReduction, Transfer
 from simulator.costs.plan_costs import PlanCosts
 from simulator.lowering.fill import fill
-from simulator.results.steady_state import steady_state
+from simulator.plan_replay import plan_structure, replay_on, steady_of
 from simulator.schedules.ops import OpKind
-from simulator.simulation import Outcome, plan_structure, replay_on, stream_sizes, turns
+from simulator.simulation import Outcome
 
 GROUPS = tuple(f"{name}-parallel communication" for name in ("tensor", "context", "expert"))
 """Communication inside ops, in the order of `OpParts`."""
@@ -112,6 +112,5 @@ def seconds_without(outcome: Outcome, names: Iterable[str] = tuple(WHAT_IFS)) ->
         if schedule.flush:
             found[name] = timeline.makespan_seconds
         else:
-            samples = np.array(stream_sizes(plan, outcome.stream), dtype=np.int64)
-            found[name] = steady_state(timeline, samples, turns(plan)).seconds_per_sample * problem.batch
+            found[name] = steady_of(plan, timeline, outcome.stream).seconds_per_sample * problem.batch
     return found

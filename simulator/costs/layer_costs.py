@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from hardware_profiles import (
     streaming,
 )
 from simulator.options.training_options import Recompute
+from simulator.plans.keys import Kept
 from simulator.plans.plan import OPTIMIZER_STATES, Problem
 from simulator.workloads.layers import Layer, TiedWeight
 from simulator.workloads.sequence_slices import context_part, keys_and_values, slice_of
@@ -100,6 +101,9 @@ class LayerCosts:
         self._launches: dict[tuple[int, Phase], NDArray[np.float64]] = {}
         self._streamed: dict[tuple[int, bytes, int, Phase], float] = {}
         self._slices: dict[tuple[int, int], LayerCosts] = {}
+        self.structures: Kept[Hashable, Any] = (
+            Kept()
+        )  # of plans with these costs, as `simulator.plan_replay` lowers them
         self._measured = any(layer.measured for layer in problem.workload.layers)
         self._accelerators, self._kind_of_device = problem.cluster.kinds
 

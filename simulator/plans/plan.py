@@ -19,6 +19,7 @@ from hardware_profiles import (
     unchosen,
 )
 from simulator.options.training_options import DEFAULT_PRECISION, OptimizerName, Recompute, TrainingOptions
+from simulator.plans.keys import COSTS, LAYERS, NOTHING, ORDER, PARTS
 from simulator.schedules import ScheduleFamily, schedule_families
 from simulator.workloads.layers import Workload
 from simulator.workloads.sequence_slices import check_context
@@ -44,8 +45,8 @@ class Problem(TrainingOptions):
     contention: not known to the engine `recurrence`
     """
 
-    workload: Workload
-    cluster: Cluster
+    workload: Workload = field(metadata=LAYERS)
+    cluster: Cluster = field(metadata=LAYERS)
     batch: Annotated[int, Bounds(ge=1, le=MOST_SAMPLES)]
 
     def __post_init__(self) -> None:
@@ -136,9 +137,9 @@ class Stage:
         as `Plan.context` says; empty: one each
     """
 
-    layers: tuple[int, ...]
-    devices: tuple[int, ...]
-    degrees: tuple[int, ...] = ()
+    layers: tuple[int, ...] = field(metadata=LAYERS)
+    devices: tuple[int, ...] = field(metadata=COSTS)
+    degrees: tuple[int, ...] = field(default=(), metadata=COSTS)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -192,19 +193,19 @@ class Plan:
     expert: parts of the routed experts of a layer, on as many neighbours of the tensor-parallel groups of all replicas of a stage
     """
 
-    planner: str
-    schedule: str
-    stages: tuple[Stage, ...]
-    microbatches: tuple[int, ...]
+    planner: str = field(metadata=NOTHING)
+    schedule: str = field(metadata=ORDER)
+    stages: tuple[Stage, ...] = field(metadata=PARTS)
+    microbatches: tuple[int, ...] = field(metadata=ORDER)
     replication: Replication = "split"
-    forward_sizes: tuple[tuple[int, ...], ...] = field(default=())
-    backward_sizes: tuple[tuple[int, ...], ...] = field(default=())
-    order: tuple[str, ...] = field(default=())
-    recompute: tuple[Recompute, ...] = field(default=())
-    options: tuple[tuple[str, OptionValue], ...] = field(default=())
-    zero: Zero = 0
-    context: int = 1
-    expert: int = 1
+    forward_sizes: tuple[tuple[int, ...], ...] = field(default=(), metadata=ORDER)
+    backward_sizes: tuple[tuple[int, ...], ...] = field(default=(), metadata=ORDER)
+    order: tuple[str, ...] = field(default=(), metadata=ORDER)
+    recompute: tuple[Recompute, ...] = field(default=(), metadata=COSTS)
+    options: tuple[tuple[str, OptionValue], ...] = field(default=(), metadata=ORDER)
+    zero: Zero = field(default=0, metadata=COSTS)
+    context: int = field(default=1, metadata=COSTS)
+    expert: int = field(default=1, metadata=COSTS)
 
     def __post_init__(self) -> None:
         if isinstance(self.recompute, tuple | list):

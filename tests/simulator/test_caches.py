@@ -79,9 +79,14 @@ def composition(rng: Random, parts: int) -> tuple[int, ...]:
     return tuple(end - begin for begin, end in pairwise(cuts))
 
 
+def sizes_of_each_stage(rng: Random, plan: Plan) -> tuple[tuple[int, ...], ...]:
+    """Micro-batches of each stage."""
+    return tuple(composition(rng, int(rng.integers(1, 5))) for _ in plan.stages)
+
+
 def of_each_stage(rng: Random, plan: Plan) -> tuple[tuple[int, ...], ...]:
     """Micro-batches of each stage, or none."""
-    return tuple(composition(rng, int(rng.integers(1, 5))) for _ in plan.stages) if rng.random() < 0.5 else ()
+    return sizes_of_each_stage(rng, plan) if rng.random() < 0.5 else ()
 
 
 def recut(rng: Random, plan: Plan) -> tuple[Stage, ...]:
@@ -113,9 +118,13 @@ CHANGES: Mapping[str, Callable[[Random, Plan], dict[str, Any]]] = {
         "order": (),
     },
     "microbatches": lambda rng, plan: {"microbatches": composition(rng, int(rng.integers(1, 6))), "order": ()},
-    "replication": lambda rng, plan: {"replication": str(rng.choice(get_args(Replication)))},
+    "replication": lambda rng, plan: {
+        "replication": next(one for one in get_args(Replication) if one != plan.replication)
+    },
     "forward_sizes": lambda rng, plan: {"forward_sizes": of_each_stage(rng, plan), "schedule": "gpipe", "order": ()},
-    "backward_sizes": lambda rng, plan: {"backward_sizes": of_each_stage(rng, plan) if plan.forward_sizes else ()},
+    "backward_sizes": lambda rng, plan: {
+        "backward_sizes": sizes_of_each_stage(rng, plan) if plan.forward_sizes else ()
+    },
     "order": lambda rng, plan: {"order": own_order(rng, plan), "forward_sizes": (), "backward_sizes": ()},
     "recompute": lambda rng, plan: {
         "recompute": tuple(str(rng.choice(get_args(Recompute))) for _ in plan.stages) if rng.random() < 0.8 else ()
@@ -207,7 +216,7 @@ def test_one_object_answers_changed_plans_as_fresh_ones(seeds: Sequence[int]) ->
             asked = problem(tied=tied, bandwidth=bandwidth)
             kept, costs = Evaluations(asked), LayerCosts(asked)
             for plan in begun(rng)[tied::2]:
-                for name in ("", *rng.permutation(list(CHANGES)).tolist()):
+                for name in ("", "backward_sizes", *rng.permutation(list(CHANGES)).tolist()):
                     changed = replace(plan, **CHANGES[name](rng, plan)) if name else plan
                     for one in (changed, replace(changed, stages=recut(rng, changed))):
                         shown = replayed(asked, one, LayerCosts(asked))

@@ -20,13 +20,13 @@ from simulator import (
     Problem,
     Stage,
     equal_microbatches,
+    plan_replay,
     schedule_families,
     simulate,
-    simulation,
     stages_from_cuts,
 )
 from simulator import evaluation as module
-from simulator.simulation import plan_structure, stream_length
+from simulator.plan_replay import plan_structure, stream_length
 from tests.chains import random_chain
 from tests.simulator.strategies import ASYNCHRONOUS, chain_cluster, plans, star_cluster
 
@@ -97,7 +97,7 @@ def test_passes_that_may_overlap_have_no_peaks_of_their_own() -> None:
 
 def assert_streams_as_replayed(case: tuple[Problem, list[Plan]]) -> None:
     """As `assert_as_replayed`, of streams that stop growing at 200 micro-batches."""
-    with patch.object(module, "MOST_STREAM", 200), patch.object(simulation, "MOST_STREAM", 200):
+    with patch.object(plan_replay, "MOST_STREAM", 200):
         assert_as_replayed(case)
 
 

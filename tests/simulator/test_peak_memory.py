@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from simulator import Plan, Problem, build_program
 from simulator.memory.over_time import memory_over_time
 from simulator.memory.peaks import fullest, memory_events, peaks
+from simulator.plan_replay import replay_compiled
 from simulator.schedules.ops import OpKind
-from simulator.simulation import replay_compiled
 from tests.simulator.strategies import plans
 
 

@@ -11,7 +11,7 @@ import pytest
 from hardware_profiles import Cluster, reduce_seconds
 from simulator import Layer, OpKind, Plan, Problem, Stage, Workload, simulate
 from simulator.costs.plan_costs import StagePlaces
-from simulator.simulation import build_program
+from simulator.plan_replay import build_program
 from tests.hardware_profiles.clusters import tree
 from tests.simulator.strategies import UnitDevice
 

@@ -15,7 +15,7 @@ from planners import make_plan
 from simulator import LayerCosts, OpKind, Plan, Problem, Stage, equal_microbatches, simulate
 from simulator.costs.plan_costs import PlanCosts
 from simulator.lowering.structure import Structure
-from simulator.simulation import plan_structure
+from simulator.plan_replay import plan_structure
 from tests.chains import chain
 from tests.simulator.strategies import bits, chain_cluster, star_cluster
 

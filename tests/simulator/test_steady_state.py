@@ -14,9 +14,9 @@ from simulator import (
     Stage,
     Timeline,
     build_program,
+    plan_replay,
     simulate,
 )
-from simulator import simulation as simulation_module
 from simulator.engines import recurrence
 from simulator.results.steady_state import steady_state
 from tests.chains import chain
@@ -144,14 +144,14 @@ def test_replicas_whose_turns_meet_late(replicas: tuple[int, ...], seconds: tupl
 def test_a_stream_that_is_not_steady_yet_is_made_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two links of almost equal speed as bottlenecks: the stream doubles until its halves agree, and says so if it may not."""
     calls = []
-    real = simulation_module.steady_state
+    real = plan_replay.steady_state
 
     def unsteady(timeline: Timeline, samples: Any, turns: int) -> Any:
         calls.append(len(samples))
         found = real(timeline, samples, turns)
         return replace(found, drift=0.02) if len(samples) < least else found
 
-    monkeypatch.setattr(simulation_module, "steady_state", unsteady)
+    monkeypatch.setattr(plan_replay, "steady_state", unsteady)
     problem, plan = round_robin((1, 1), (1.0, 1.0))
     least = 200
     outcome = simulate(problem, plan)
@@ -160,7 +160,7 @@ def test_a_stream_that_is_not_steady_yet_is_made_longer(monkeypatch: pytest.Monk
     assert outcome.warning == ""
     least = 10**6
     outcome = simulate(problem, plan)
-    assert outcome.stream <= simulation_module.MOST_STREAM < 2 * outcome.stream
+    assert outcome.stream <= plan_replay.MOST_STREAM < 2 * outcome.stream
     assert outcome.warning == (
         f"the stream of {outcome.stream} micro-batches shows no steady state: the rates of its halves differ by 2 %; "
         "its seconds are their mean"

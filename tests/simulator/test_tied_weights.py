@@ -23,7 +23,8 @@ from simulator import (
     simulate,
 )
 from simulator.lowering.program import LaneKind
-from simulator.simulation import build_program, moved_bytes_per_sample
+from simulator.plan_replay import build_program
+from simulator.simulation import moved_bytes_per_sample
 from simulator.workloads.catalog import load_workload
 from simulator.workloads.language_models import Bert, Gpt
 from tests.simulator.strategies import bits, chain_cluster, star_cluster

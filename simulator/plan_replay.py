@@ -1,0 +1,294 @@
+"""Plan replay: what simulation, evaluation and what-if share, from a plan to the timeline of its mini-batch or stream."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar, get_args
+
+import numpy as np
+
+from simulator.costs.layer_costs import LayerCosts
+from simulator.costs.plan_costs import PlanCosts
+from simulator.engines.timeline import Timeline
+from simulator.lowering.coverage import CoveredSchedule, covered
+from simulator.lowering.fill import fill
+from simulator.lowering.lower import structure_of
+from simulator.lowering.program import Program
+from simulator.lowering.structure import Structure
+from simulator.plans.keys import COSTS, LAYERS, NOTHING, PARTS, key_of
+from simulator.plans.plan import InfeasiblePlanError, Plan, Problem, Stage, check_plan, family_of, flushes
+from simulator.results.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
+from simulator.schedules import blamed_on, build_schedule
+from simulator.schedules.ops import COMPUTE_KINDS, HOST_KINDS, LETTERS, OpKind
+from simulator.schedules.schedule import Schedule
+from simulator.schedules.text import from_text
+from simulator.schedules.unequal import unequal_schedule
+
+Engine = Literal["simpy", "compiled", "recurrence"]
+"""`simpy`: the reference. `compiled`: the same to the last bit, by the recurrence where no channel is contended and no lanes
+share a device, else by the event loop. `recurrence`: as compiled, but every link is unlimited, whatever the problem says."""
+
+ENGINES: tuple[str, ...] = get_args(Engine)
+
+Found = TypeVar("Found")
+
+MOST_STREAM = 4096
+"""Most micro-batches of a stream that does not become steady; one that a plan's turns need is as long as they need."""
+
+KEPT_TASKS = 200_000
+"""Tasks of all structures that are kept for one `LayerCosts`, the ones that were used last."""
+
+
+def replay_on(program: Program, engine: Engine, *, contention: bool = False) -> Timeline:
+    """Replay a program on an engine; on `recurrence` no channel is contended."""
+    if engine == "simpy":
+        from simulator.engines import reference as simpy_engine
+
+        return simpy_engine.replay(program, contention=contention)
+    return replay_compiled(program, contention=contention and engine == "compiled")
+
+
+def replay_compiled(program: Program, *, contention: bool = False) -> Timeline:
+    """Replay a program on the quickest engine that gives SimPy's timeline to the last bit."""
+    if queues(program, contention=contention):
+        from simulator.engines import event_loop
+
+        return event_loop.replay(program, contention=contention)
+    from simulator.engines import recurrence
+
+    return recurrence.replay(program)
+
+
+def queues(program: Program, *, contention: bool) -> bool:
+    """Whether tasks wait for each other beyond their order: on contended channels, or where lanes share a device."""
+    routed = contention and (any(program.transfer_route) or any(program.lane_route))
+    return bool(routed or (program.lane_sharing >= 0).any())
+
+
+def build_program(
+    problem: Problem, plan: Plan, layer_costs: LayerCosts | None = None, stream: int = 0
+) -> tuple[PlanCosts, Schedule, Program]:
+    """Schedule and program of a plan, and its costs.
+
+    stream: micro-batches of an asynchronous plan; by default `stream_length` of it
+    """
+    costs = PlanCosts(problem, plan, layer_costs)
+    schedule, structure = plan_structure(costs, stream)
+    return costs, schedule, fill(structure, costs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Lowered:
+    """A schedule and its structure."""
+
+    complete: CoveredSchedule
+    structure: Structure
+
+    def __len__(self) -> int:
+        return len(self.structure)
+
+
+_PLAN, _STAGE, _PROBLEM = key_of(Plan, NOTHING, PARTS, COSTS), key_of(Stage, LAYERS, COSTS), key_of(Problem, LAYERS)
+
+
+def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structure]:
+    """Schedule of a plan, and its structure; arguments and errors as of `build_program`.
+
+    Plans that differ in layers and devices alone share both, which are kept for the next plans with the same `LayerCosts`.
+    """
+    problem, plan = costs.problem, costs.plan
+    check_plan(problem, plan)
+    count = len(plan.microbatches) if flushes(plan) else stream or stream_length(plan)
+    options = _family_options(problem, plan)
+    sizes = np.repeat(stream_sizes(plan, count), plan.slices)  # of a slice as many samples as of whole sequences
+    forward, backward = plan.forward_sizes or tuple(sizes.tolist()), plan.backward_sizes or None
+    forms = tuple(costs.collectives(stage).form for stage in range(len(plan.stages)))
+    ties = tuple(one.stages for one in costs.tied_reductions)
+    parts = plan.replicas, plan.chunks, tuple(map(_STAGE, plan.stages))
+    key = count, _PLAN(plan), parts, _PROBLEM(problem), forms, ties
+    known = costs.layers.structures.used(key)
+    with _blamed_on_family(plan):
+        complete = known.complete if known else covered(_schedule_of(plan, count, options), forward, backward)
+    schedule = complete.schedule
+    _check_placement(plan, schedule)
+    if plan.slices > 1:
+        _check_slices(costs)
+    for stage in np.unique(schedule.stage[schedule.kind == OpKind.RECOMPUTE]).tolist():
+        if not costs.recomputes(stage):
+            raise InfeasiblePlanError(
+                f"the order of plan {plan.planner!r} runs forwards of stage {stage} again, whose recompute says none"
+            )
+    if known:
+        return schedule, known.structure
+    family, replicas = family_of(plan), plan.replicas if plan.replication == "split" else None
+    communication = problem.communication if family is None else family.communication(problem.communication)
+    lowering: dict[str, Any] = {"split_replicas": replicas, "communication": communication, "updates": True}
+    with _blamed_on_family(plan):
+        structure = structure_of(complete, costs, **lowering)
+    costs.layers.structures.keep(key, _Lowered(complete, structure), KEPT_TASKS)
+    return schedule, structure
+
+
+@contextmanager
+def _blamed_on_family(plan: Plan) -> Iterator[None]:
+    """A ScheduleError inside names the family of a plan's schedule, unless the plan brings the order itself."""
+    with nullcontext() if plan.order else blamed_on(plan.schedule):
+        yield
+
+
+def _schedule_of(plan: Plan, count: int, options: Mapping[str, object]) -> Schedule:
+    """The order of a plan's ops, of `count` micro-batches."""
+    if plan.order:
+        return _order_of(plan)
+    if plan.forward_sizes:
+        return unequal_schedule(plan.schedule, plan.forward_sizes, plan.backward_sizes or plan.forward_sizes)
+    return build_schedule(plan.schedule, len(plan.stages), count, **options)
+
+
+def _check_slices(costs: PlanCosts) -> None:
+    """Raise InfeasiblePlanError for a plan whose sequences cannot be cut into its slices."""
+    plan = costs.plan
+    try:
+        costs.of_slice(0)
+    except ValueError as error:
+        raise InfeasiblePlanError(f"plan {plan.planner!r} cannot slice sequences: {error}") from None
+    for stage, held in enumerate(plan.stages):
+        if costs.recomputation(stage) in ("blocks", "whole"):
+            raise InfeasiblePlanError(
+                f"plan {plan.planner!r} slices sequences: stage {stage} cannot run all of itself, or blocks, again, as later "
+                "slices read what earlier ones keep"
+            )
+        if any(map(costs.layers.streams, held.devices)):
+            raise InfeasiblePlanError(
+                f"plan {plan.planner!r} slices sequences: layers of stage {stage} stream on a board"
+            )
+
+
+def _family_options(problem: Problem, plan: Plan) -> dict[str, object]:
+    """Options of the family of a plan's schedule: those that follow from plan and problem, and the plan's own."""
+    family = family_of(plan)
+    taken = () if family is None else family.options
+    follow = {
+        "chunks": plan.chunks,
+        "replicas": plan.replicas,
+        "replica_updates": problem.replica_updates,
+        "microbatches_per_minibatch": len(plan.microbatches),
+    }
+    for name, value in plan.options:
+        if family is None or name in follow or name not in taken or plan.forward_sizes:
+            own = ", ".join(one for one in taken if one not in follow and not plan.forward_sizes)
+            raise InfeasiblePlanError(
+                f"plan {plan.planner!r} cannot give schedule {plan.schedule!r} option {name} = {value!r}; it can: {own or 'none'}"
+            )
+        try:
+            family.declared[name].read(value)
+        except ValueError as error:
+            raise InfeasiblePlanError(f"plan {plan.planner!r}: schedule {plan.schedule!r}: {error}") from None
+    return {**{name: value for name, value in follow.items() if name in taken}, **dict(plan.options)}
+
+
+def _order_of(plan: Plan) -> Schedule:
+    """The ops that a plan brings itself: of one mini-batch, which its update ends."""
+    text = "\n".join(plan.order)
+    rare = [kind for kind in (OpKind.RECOMPUTE, *HOST_KINDS) if re.search(f"[0-9]{LETTERS[kind]}[0-9]", text)]
+    kinds = (*COMPUTE_KINDS, OpKind.PREDICT, *rare)
+    schedule = from_text(text, plan.schedule, len(kinds) * len(plan.stages) * len(plan.microbatches))
+    updates = np.flatnonzero(schedule.kind == OpKind.UPDATE)
+    if len(updates):
+        device, position = schedule.place(int(updates[0]))
+        raise InfeasiblePlanError(
+            f"device {device}, position {position}: the order of plan {plan.planner!r} is of one mini-batch, which its update "
+            "ends: it has no updates of its own"
+        )
+    return replace(schedule, stages=len(plan.stages), microbatches=len(plan.microbatches) * plan.slices)
+
+
+def stream_sizes(plan: Plan, count: int) -> tuple[int, ...]:
+    """Samples of each of `count` micro-batches."""
+    return tuple(plan.microbatches[i % len(plan.microbatches)] for i in range(count))
+
+
+def _check_placement(plan: Plan, schedule: Schedule) -> None:
+    """Raise InfeasiblePlanError unless each list of ops has the devices of its own that the plan puts its stages on.
+
+    One device where it is one of the replicas of each of its stages that take whole micro-batches; else all replicas, which split
+    every micro-batch.
+    """
+    placed: dict[
+        int, tuple[int, tuple[int, ...]]
+    ] = {}  # of each device of the schedule: a stage, and where the plan puts it
+    owner: dict[int, int] = {}
+    in_turn = plan.replication == "round-robin"
+    for stage, holders in enumerate(schedule.holders()):
+        devices = plan.stages[stage].leads
+        if len(holders) != (len(devices) if in_turn else 1):
+            raise InfeasiblePlanError(
+                f"schedule {plan.schedule!r} has {_lists(len(holders))} of stage {stage}, which plan {plan.planner!r} puts on "
+                f"{len(devices)} devices, replication {plan.replication}"
+            )
+        for replica, device in enumerate(holders):
+            used = devices[replica : replica + 1] if in_turn else devices
+            first, known = placed.setdefault(device, (stage, used))
+            if used != known:
+                raise InfeasiblePlanError(
+                    f"schedule {plan.schedule!r} runs stages {[first, stage]} on one device, the plan puts stage {stage} on "
+                    f"device {used[0]} and stage {first} on device {known[0]}"
+                )
+            for one in used:
+                if owner.setdefault(one, device) != device:
+                    raise InfeasiblePlanError(
+                        f"device {one} of plan {plan.planner!r} holds stages that schedule {plan.schedule!r} runs on several "
+                        "devices"
+                    )
+
+
+def _lists(count: int) -> str:
+    return "one list of ops" if count == 1 else f"{count} lists of ops"
+
+
+def stream_length(plan: Plan) -> int:
+    """Micro-batches of the stream that is to show an asynchronous plan's steady state: fill, two periods to measure, drain.
+
+    The period is that of `turns`, as far as it is watched; the stream is a multiple of it.
+    """
+    period = min(turns(plan), MOST_PERIOD)
+    lanes = len(plan.groups)
+    return period * (2 * -(-max(2 * lanes, 4) // period) + 2 * -(-max(LEAST_WATCHED, lanes) // period))
+
+
+def updates_by_minibatch(plan: Plan) -> bool:
+    """Whether an asynchronous plan updates once an iteration, after all of its micro-batches, and not after each of them."""
+    family = family_of(plan)
+    return family is not None and "microbatches_per_minibatch" in family.options
+
+
+def turns(plan: Plan) -> int:
+    """Micro-batches after which the turns of replicas, of micro-batch sizes and of updates all begin anew."""
+    if updates_by_minibatch(plan):
+        return len(plan.microbatches)
+    sizes = len(plan.microbatches) if len(set(plan.microbatches)) > 1 else 1
+    rounds = math.lcm(*plan.replicas) if plan.replication == "round-robin" else 1
+    return math.lcm(sizes, rounds)
+
+
+def grown(plan: Plan, replay: Callable[[int], tuple[Found, SteadyState | None]]) -> Found:
+    """Replay a flushed mini-batch, or streams, each twice as long as the one before, until one shows its steady state.
+
+    plan: one that was checked
+    replay: of so many micro-batches of a stream, 0 for a mini-batch; no steady state ends it, and so do MOST_STREAM micro-batches
+    """
+    stream = 0 if flushes(plan) else stream_length(plan)
+    while True:
+        found, steady = replay(stream)
+        if steady is None or steady.reached or 2 * stream > MOST_STREAM:
+            return found
+        stream *= 2
+
+
+def steady_of(plan: Plan, timeline: Timeline, stream: int) -> SteadyState:
+    """The steady state of a stream of so many micro-batches."""
+    return steady_state(timeline, np.array(stream_sizes(plan, stream), dtype=np.int64), turns(plan))
