@@ -24,9 +24,10 @@ import numpy as np
 
 from experiments.studies.study_harness import Findings, run_study
 from experiments.studies.timing import TICK, least_seconds
+from experiments.terminal.argument_types import check_choice
 from experiments.terminal.output import UsageError, tracked
 from experiments.unequal_cases import EVALUATORS, Evaluate
-from experiments.unequal_sizes.random_tables import random_problem
+from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
 from planners.unequal import Floats, Integers, UnequalProblem, exact_sizes, powers_of_two
 from simulator import kernel
 
@@ -61,6 +62,7 @@ def run(options: argparse.Namespace) -> Findings:
     """Measure every shape."""
     if options.seconds <= 0:
         raise UsageError(f"--seconds must be positive, got {options.seconds:g}")
+    check_choice("--family", options.family, FAMILIES)
     core = core_rates(options.seconds)
     rows = [
         measure(shape, options.family, options.seed, options.seconds, core)

@@ -113,6 +113,7 @@ def test_noise_repeats_under_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
         (2, ("study", "schedule-search", "--cases="), "option --cases needs a value, got ''"),
         (2, ("study", "schedule-search", "--seconds", "3"), "--seconds goes with --cases"),
         (4, ("study", "schedule-search", "--cases", "/no/such/file"), "/no/such/file: No such file"),
+        (2, ("study", "unequal-speed", "--family", "x"), "--family"),
         (2, ("plan", ""), "plan: '' belongs to no option"),
         (2, ("train", "--method", "xpipe", "--cluster", "nope"), "cluster 'nope' is not known"),
         (2, ("simulate", "--schedule", "1f1b", "--forward", "1", "--backward", "1"), "--stages"),
