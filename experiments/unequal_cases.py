@@ -11,46 +11,17 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import tracked
-from experiments.unequal_sizes.evaluators import POPULATION_EVALUATORS
+from experiments.unequal_sizes.evaluators import ENGINES, EVALUATORS, makespans, programs_of
 from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
 from experiments.unequal_sizes.table_costs import program_of
-from planners.unequal import RECOMPUTATION, Compiled, Floats, Integers, UnequalProblem, exact_sizes, powers_of_two
-from simulator import Program
-from simulator.engines import event_loop, reference
-
-Evaluate = Callable[[Integers, Integers], Floats]
-
-ENGINES = {"event-loop": event_loop.replay, "simpy": reference.replay}
-"""Engines of the simulator that know contention, and so the links of the model."""
-
-
-def programs_of(problem: UnequalProblem, forward_sizes: Integers, backward_sizes: Integers) -> list[Program]:
-    """Each individual lowered as any schedule is, with a flush."""
-    return [program_of(problem, *pair) for pair in zip(forward_sizes.tolist(), backward_sizes.tolist(), strict=True)]
-
-
-def makespans(engine: str, programs: Iterable[Program]) -> Floats:
-    """Seconds of each program on an engine of the simulator."""
-    return np.array([ENGINES[engine](program, contention=True).makespan_seconds for program in programs])
-
-
-def on_engine(engine: str) -> Callable[[UnequalProblem], Evaluate]:
-    """An evaluator that lowers and replays one individual after the other."""
-    return lambda problem: lambda forward, backward: makespans(engine, programs_of(problem, forward, backward))
-
-
-EVALUATORS: dict[str, Callable[[UnequalProblem], Evaluate]] = {
-    **POPULATION_EVALUATORS,
-    **{name: on_engine(name) for name in ENGINES},
-}
-"""Name -> (problem) -> (forward sizes, backward sizes; each (individuals, K)) -> makespans in seconds."""
+from planners.unequal import RECOMPUTATION, Compiled, UnequalProblem, exact_sizes, powers_of_two
 
 INDIVIDUALS = 4
 SMALL_VECTORS = 4096

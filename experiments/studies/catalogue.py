@@ -94,7 +94,7 @@ STUDIES: dict[str, Study] = {
         quick="one set of uneven stages, three limits, short searches",
     ),
     "replay-speed": Study(
-        "experiments.replay_speed",
+        "experiments.benchmarks.replay_speed",
         "How fast are the engines, and how do they grow?",
         0.4,
         figures=("growth",),
@@ -105,7 +105,7 @@ STUDIES: dict[str, Study] = {
         },
     ),
     "evaluator-speed": Study(
-        "experiments.evaluator_speed",
+        "experiments.benchmarks.evaluator_speed",
         "How many plans a second does a search evaluate, and how far from the limit?",
         0.3,
         options={"--seconds SECONDS": ("CPU seconds for each figure", NumberUpTo(LONGEST), 1.0)},
@@ -172,7 +172,7 @@ STUDIES: dict[str, Study] = {
         options=PROFILES,
     ),
     "pipedream-growth": Study(
-        "experiments.pipedream_growth",
+        "experiments.benchmarks.pipedream_growth",
         "How does the partitioner grow with states, workers and levels?",
         0.3,
         0.1,
@@ -198,7 +198,7 @@ STUDIES: dict[str, Study] = {
         },
     ),
     "unequal-speed": Study(
-        "experiments.unequal_speed",
+        "experiments.benchmarks.unequal_speed",
         "How fast is each evaluator of unequal sizes, and how far from the limit?",
         0.4,
         options={

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from experiments.studies.timing import least_seconds
+from experiments.benchmarks.timing import least_seconds
 from experiments.umpipe.pymoo_search import available, pymoo_search
 from experiments.unequal_sizes.matrix_form import Matrix
 from experiments.unequal_sizes.plain_recurrence import Recurrence

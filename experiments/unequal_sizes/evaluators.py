@@ -5,7 +5,7 @@ The planners use the compiled one. The plain recurrence and the matrix form are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from experiments.unequal_sizes.matrix_form import Matrix
 from experiments.unequal_sizes.plain_recurrence import Recurrence
+from experiments.unequal_sizes.table_costs import program_of
 from planners.unequal import (
     Compiled,
     Floats,
@@ -24,7 +25,11 @@ from planners.unequal import (
     evaluate_rows,
     population,
 )
-from simulator import kernel
+from simulator import Program, kernel
+from simulator.engines import event_loop, reference
+
+Evaluate = Callable[[Integers, Integers], Floats]
+"""(forward sizes, backward sizes), each (individuals, K) -> makespans in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +77,28 @@ POPULATION_EVALUATORS: dict[str, Callable[[UnequalProblem], PopulationEvaluator]
     "compiled-parallel": CompiledParallel,
 }
 """Name -> (problem) -> evaluator of populations; tables are built once, by this call."""
+
+ENGINES = {"event-loop": event_loop.replay, "simpy": reference.replay}
+"""Engines of the simulator that know contention, and so the links of the model."""
+
+
+def programs_of(problem: UnequalProblem, forward_sizes: Integers, backward_sizes: Integers) -> list[Program]:
+    """Each individual lowered as any schedule is, with a flush."""
+    return [program_of(problem, *pair) for pair in zip(forward_sizes.tolist(), backward_sizes.tolist(), strict=True)]
+
+
+def makespans(engine: str, programs: Iterable[Program]) -> Floats:
+    """Seconds of each program on an engine of the simulator."""
+    return np.array([ENGINES[engine](program, contention=True).makespan_seconds for program in programs])
+
+
+def on_engine(engine: str) -> Callable[[UnequalProblem], Evaluate]:
+    """An evaluator that lowers and replays one individual after the other."""
+    return lambda problem: lambda forward, backward: makespans(engine, programs_of(problem, forward, backward))
+
+
+EVALUATORS: dict[str, Callable[[UnequalProblem], Evaluate]] = {
+    **POPULATION_EVALUATORS,
+    **{name: on_engine(name) for name in ENGINES},
+}
+"""All of them by name, those that lower and replay each individual too."""

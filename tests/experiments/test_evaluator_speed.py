@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from experiments import evaluator_speed
-from experiments.evaluator_speed import MEASURED, SMALL, comparisons, plans_of, problem_of
+from experiments.benchmarks import evaluator_speed
+from experiments.benchmarks.evaluator_speed import MEASURED, SMALL, comparisons, plans_of, problem_of
 from experiments.studies.study_harness import run_study
 from simulator import Evaluations, simulate
 

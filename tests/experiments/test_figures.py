@@ -14,12 +14,11 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
+from experiments.benchmarks.growth_plots import engine_figure, partitioner_figure
 from experiments.compare.comparison_plots import comparison_figure
 from experiments.cost_model import model_error_plots as cost_model_plots
 from experiments.modern_schedules import memory_point_plots
-from experiments.pipedream_growth import partitioner_growth_plots as pipedream_growth_plots
 from experiments.pipedream_tables import speedup_plots as pipedream_tables_plots
-from experiments.replay_speed.engine_growth_plots import growth_figure
 from experiments.studies.study_harness import mark_interrupted
 from experiments.terminal.report_tables import STALE
 from experiments.truth import truth_plots
@@ -87,7 +86,7 @@ def test_growth_of_the_engines_can_be_read(recorded: Recorded) -> None:
         | {"devices": 4096, "microbatches": 8192}
         for n in range(6)
     ]
-    figure = growth_figure(rows)
+    figure = engine_figure(rows)
     assert_readable(figure)
     recorded(figure=drawing(figure))
 
@@ -143,7 +142,7 @@ def test_pipedream_growth_can_be_read(recorded: Recorded) -> None:
             for shape in ("64", "8×8", "4×4×4", "2^6")
         ]
         rows = [{"variant": variant, **row} for row in rows]
-    figure = pipedream_growth_plots.draw(rows)
+    figure = partitioner_figure(rows)
     assert_readable(figure)
     recorded(figure=drawing(figure))
 
@@ -372,11 +371,11 @@ def test_every_figure_has_a_check() -> None:
         "memory_point_plots.draw",
         "pareto_plots.draw",
         "model_error_plots.draw",
-        "partitioner_growth_plots.draw",
+        "growth_plots.partitioner_figure",
         "speedup_plots.draw",
         "truth_plots.draw",
         "comparison_plots.comparison_figure",
-        "engine_growth_plots.growth_figure",
+        "growth_plots.engine_figure",
         "gain_plots.convergence_figure",
         "gain_plots.gains_figure",
         "gain_plots.gantt_figure",

@@ -9,10 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from experiments import pipedream_optimizer
-from experiments.pipedream_growth import partitioner_growth as pipedream_growth
-from experiments.pipedream_growth.partitioner_growth import growth_exponent, inception_like, measure, random_chain
+from experiments.benchmarks import partitioner_growth, timing
+from experiments.benchmarks.partitioner_growth import growth_exponent, inception_like, measure, random_chain
 from experiments.pipedream_optimizer import RecordedLevel, RecordedRun, RecordedStage, read_runs
-from experiments.studies import timing
 from experiments.studies.study_harness import run_study
 from planners import HierarchicalPartition, LevelStage, measured_table, network_levels, plan_seconds
 from simulator import Layer, Workload, antichain_states
@@ -259,17 +258,17 @@ def test_growth_is_measured_and_drawn(
     Spans of the clock are 1, 2, 3, … ms in turn, so that the first of three repeats is the least; memory is 2,048 KiB.
     """
     memory = SimpleNamespace(RUSAGE_SELF=0, getrusage=lambda who: SimpleNamespace(ru_maxrss=2048))
-    monkeypatch.setattr(pipedream_growth, "resource", memory)
+    monkeypatch.setattr(partitioner_growth, "resource", memory)
     monkeypatch.setattr(timing, "time", SimpleNamespace(process_time=ticking(1e-3)))
     rows = measure(quick=True)
     studies = {"states, flat", "states, two levels", "workers, flat", "levels", "graph"}
     assert {(row["study"], row["variant"]) for row in rows} == {(s, v) for s in studies for v in ("paper", "script")}
     asked = []
     monkeypatch.setattr(
-        pipedream_growth, "_row", lambda study, workload, *more: asked.append([study, workload.name, *more])
+        partitioner_growth, "_row", lambda study, workload, *more: asked.append([study, workload.name, *more])
     )
     measure()
-    monkeypatch.setattr("experiments.pipedream_growth.__main__.measure", lambda quick: rows)
+    monkeypatch.setattr("experiments.benchmarks.pipedream_growth.measure", lambda quick: rows)
     monkeypatch.setenv("COLUMNS", "120")
     assert run_study("pipedream-growth", ["--out", str(tmp_path)]) == 0
     printed = lines(capsys.readouterr().out)

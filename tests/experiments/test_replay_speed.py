@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import simulator
-from experiments.replay_speed import engine_rates as replay_speed
-from experiments.replay_speed.engine_rates import build, on_channels, plain_lists, plain_replay
-from experiments.studies import timing
+from experiments.benchmarks import engine_rates as replay_speed
+from experiments.benchmarks import timing
+from experiments.benchmarks.engine_rates import build, on_channels, plain_lists, plain_replay
 from experiments.studies.study_harness import run_study
 from simulator.engines import reference as engine
 from tests.records import Recorded, lines, ticking
@@ -42,7 +42,7 @@ def test_document_and_tables(
         return float(next(seconds))
 
     monkeypatch.setattr(replay_speed, "cpu_seconds", timed)
-    monkeypatch.setattr("experiments.replay_speed.__main__.SHAPES", ((2, 4), (3, 6)))
+    monkeypatch.setattr("experiments.benchmarks.replay_speed.SHAPES", ((2, 4), (3, 6)))
     found: dict[str, Any] = {}
     for words in (["--json"], []):
         seconds = count(1)

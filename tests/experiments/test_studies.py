@@ -28,7 +28,8 @@ def test_every_module_that_runs_is_a_study() -> None:
     }
     modules = {study.module for study in STUDIES.values()}
     assert modules == {module.removesuffix(".__main__") for module in runs - {"experiments.cli"}}
-    assert all(study.module == f"experiments.{name.replace('-', '_')}" for name, study in STUDIES.items())
+    rooms = "experiments.", "experiments.benchmarks."
+    assert all(study.module in {f"{room}{name.replace('-', '_')}" for room in rooms} for name, study in STUDIES.items())
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -42,7 +43,7 @@ def test_a_study_says_its_options_and_its_time(name: str, capsys: pytest.Capture
         texts.append(capsys.readouterr().out)
     assert texts[0].split("\n\n", 1)[1] == texts[1].split("\n\n", 1)[1]
     assert texts[0].startswith(f"usage: pipeplan study {name} ")
-    assert texts[1].startswith(f"usage: python -m experiments.{name.replace('-', '_')} ")
+    assert texts[1].startswith(f"usage: python -m {study.module} ")
     said = " ".join(texts[0].split())
     assert study.question in said
     assert f"about {study.minutes:g} minutes" in said
@@ -80,7 +81,7 @@ def test_the_list_and_the_help_load_no_study(tmp_path: Path) -> None:
 def test_an_interrupt_while_a_study_is_loaded_is_one_line(tmp_path: Path) -> None:
     """Run as a module, which loads what is slow before anything can be caught."""
     (tmp_path / "numpy.py").write_text("raise KeyboardInterrupt", encoding="utf-8")
-    words = [sys.executable, "-m", "experiments.evaluator_speed", "--seconds", "0.1"]
+    words = [sys.executable, "-m", "experiments.benchmarks.evaluator_speed", "--seconds", "0.1"]
     path = f"{tmp_path}{os.pathsep}{ROOT}"
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "experiments: interrupted\n")

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments.evaluator_speed import rate
-from experiments.studies import timing
-from experiments.studies.timing import least_seconds
+from experiments.benchmarks import timing
+from experiments.benchmarks.evaluator_speed import rate
+from experiments.benchmarks.timing import least_seconds
 
 
 @pytest.mark.parametrize(

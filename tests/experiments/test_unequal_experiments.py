@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments import unequal_cases, unequal_speed
-from experiments.studies import timing
+from experiments import unequal_cases
+from experiments.benchmarks import timing, unequal_speed
 from experiments.studies.study_harness import run_study
+from experiments.unequal_sizes.evaluators import Evaluate
 from experiments.unequal_sizes.random_tables import random_problem
 from planners.unequal import Compiled, exact_sizes
 from tests.records import Recorded, lines
@@ -30,7 +31,7 @@ def test_cases_agree(capsys: pytest.CaptureFixture[str], recorded: Recorded) -> 
 def test_a_disagreement_is_an_error(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """An evaluator that is off by one bit is counted on every instance, by name, with exit code 1."""
 
-    def off(problem: object) -> unequal_cases.Evaluate:
+    def off(problem: object) -> Evaluate:
         right = Compiled(problem)  # type: ignore[arg-type]
         return lambda forward, backward: np.nextafter(right(forward, backward), np.inf)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.studies.timing import least_seconds
+from experiments.benchmarks.timing import least_seconds
 from experiments.terminal.output import tracked
 from planners import StateTable, network_levels, notation, partition, state_table
 from simulator import Layer, Workload

@@ -1,6 +1,6 @@
 """How many evaluations a second does each evaluator of unequal micro-batches do, and how far is that from the limit?
 
-`python -m experiments.unequal_speed --json` times every entry of `EVALUATORS` on a random population per instance
+`python -m experiments.benchmarks.unequal_speed --json` times every entry of `EVALUATORS` on a random population per instance
 shape, in one run. An evaluation is the forward and the backward pass of one individual. Evaluations per CPU second
 charge every core that works; evaluations per second (wall) show the scaling of the parallel evaluator, on the same
 population and, to leave out the start of the threads, on many of them at once.
@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
+from experiments.benchmarks.timing import TICK, least_seconds
 from experiments.studies.study_harness import Findings, run_study
-from experiments.studies.timing import TICK, least_seconds
 from experiments.terminal.argument_types import check_choice
 from experiments.terminal.output import UsageError, tracked
-from experiments.unequal_cases import EVALUATORS, Evaluate
+from experiments.unequal_sizes.evaluators import EVALUATORS, Evaluate
 from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
 from planners.unequal import Floats, Integers, UnequalProblem, exact_sizes, powers_of_two
 from simulator import kernel

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.studies.timing import least_seconds
+from experiments.benchmarks.timing import least_seconds
 from experiments.terminal.output import UsageError, tracked
 from hardware_profiles import Channel
 from simulator import OpSeconds, Program, build_schedule, given_costs, lower
@@ -194,7 +194,7 @@ def growth(largest: tuple[int, int]) -> list[dict[str, Any]]:
     sizes = [size for size in GROWTH if size[0] < devices and size[1] < microbatches] + [(devices, microbatches)]
     rows = []
     for p, m in tracked("growing", sizes, lambda size: f"{size[0]} devices × {size[1]} micro-batches"):
-        command = [sys.executable, "-m", "experiments.replay_speed", "--one", str(p), str(m)]
+        command = [sys.executable, "-m", "experiments.benchmarks.replay_speed", "--one", str(p), str(m)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise UsageError(

@@ -1,7 +1,7 @@
 """Replay speed: ops per CPU second of the three engines and of a plain-Python replay, measured in one run.
 
-    python -m experiments.replay_speed [--json]
-    python -m experiments.replay_speed --growth [--largest P M] [--out DIR]
+    python -m experiments.benchmarks.replay_speed [--json]
+    python -m experiments.benchmarks.replay_speed --growth [--largest P M] [--out DIR]
 
 1F1B, forward 1 s, backward 2 s, with and without a transfer of 0.1 s, and with the transfers of each boundary and direction in
 turn on a channel of their own (contended). `--growth` replays ever larger pipelines, each in a
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.replay_speed.engine_rates import SHAPES, growth, measure, one_size
+from experiments.benchmarks.engine_rates import SHAPES, growth, measure, one_size
 from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.exits import OK
 from experiments.terminal.output import output_folder, print_table, to_json, tracked
@@ -40,10 +40,10 @@ def run(arguments: argparse.Namespace) -> Findings | int:
 
 def drawn(document: dict[str, Any]) -> Made:
     """The growth's rows and figure."""
-    from experiments.replay_speed.engine_growth_plots import growth_figure
+    from experiments.benchmarks.growth_plots import engine_figure
 
     yield "growth.json", to_json({"rows": document["rows"]})
-    yield "growth", growth_figure(document["rows"])
+    yield "growth", engine_figure(document["rows"])
 
 
 def print_rates(document: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """PipeDream growth: how the partitioner's CPU seconds grow with states, workers and levels.
 
-`python -m experiments.pipedream_growth [--json] [--out FOLDER]`. Networks are synthetic, seeded chains, and a graph of
+`python -m experiments.benchmarks.pipedream_growth [--json] [--out FOLDER]`. Networks are synthetic, seeded chains, and a graph of
 Inception-v3's shape; every search is run once to warm up the caches and then timed, the least of a few repeats.
 """
 
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.pipedream_growth.partitioner_growth import growth_exponents, measure
+from experiments.benchmarks.partitioner_growth import growth_exponents, measure
 from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.report_tables import ReportTable, figure
 
@@ -24,9 +24,9 @@ def run(options: argparse.Namespace) -> Findings:
 
 def drawn(document: dict[str, Any]) -> Made:
     """The figure."""
-    from experiments.pipedream_growth.partitioner_growth_plots import draw
+    from experiments.benchmarks.growth_plots import partitioner_figure
 
-    yield "pipedream_growth", draw(document["rows"])
+    yield "pipedream_growth", partitioner_figure(document["rows"])
 
 
 TABLE = ReportTable(

@@ -1,6 +1,6 @@
 """How many plans a second does a search evaluate, with seconds and peak memory, and how far is that from the limit?
 
-    python -m experiments.evaluator_speed [--json] [--seconds S]
+    python -m experiments.benchmarks.evaluator_speed [--json] [--seconds S]
 
 On one core, in CPU seconds, in one run: straight 1F1B pipelines on idle links, new cuts each time, of 8 stages and 64
 micro-batches and of 64 and 512; the first with contended links; new durations on one structure of 8 and 64, in batches; unequal
@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from experiments.benchmarks.timing import least_seconds
 from experiments.studies.study_harness import Findings, run_study
-from experiments.studies.timing import least_seconds
 from experiments.terminal.output import print_table, tracked
 from experiments.unequal_sizes.random_tables import random_problem
 from hardware_profiles import load_cluster

@@ -1,1 +1,0 @@
-"""PipeDream's partitioner: how it grows."""

@@ -1,1 +1,0 @@
-"""Replay speed: how fast the engines are, and how they grow."""
