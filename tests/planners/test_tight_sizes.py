@@ -70,11 +70,12 @@ def least_bytes(problem: Problem, *, equal: bool) -> float:
 
 def check(problem: Problem, names: Sequence[str] = NAMES) -> None:
     """At the least memory of their space all planners plan; a byte below it none does."""
+    asked = Request(stages=len(problem.cluster.devices))  # fewer may need less
     for name in names:
         least = least_bytes(problem, equal=name == "best-equal")
-        assert make_plan(name, with_memory(problem, least)).outcome.fits
+        assert make_plan(name, with_memory(problem, least), asked).outcome.fits
         with pytest.raises(InfeasiblePlanError, match="no sizes fit"):
-            make_plan(name, with_memory(problem, least - 1.0))
+            make_plan(name, with_memory(problem, least - 1.0), asked)
 
 
 SMALL = ((0, 2, 3), (1, 2, 3), (2, 3, 2))
@@ -175,11 +176,11 @@ def scaled(problem: Problem, part: float) -> Problem:
 def test_only_the_best_plan_of_a_large_space_fits(seed: int) -> None:
     """Up to a hundred and fifty thousand plans: in the memory of the best one all planners plan, with a little less none does."""
     problem = unlike(seed)
-    part = least_part(problem, range(1, problem.batch + 1))
+    part, asked = least_part(problem, range(1, problem.batch + 1)), Request(stages=len(problem.cluster.devices))
     for name in ("exact-unequal", "unequal-nested", "greedy-dp"):
-        assert make_plan(name, scaled(problem, part * (1 + 1e-12))).outcome.fits
+        assert make_plan(name, scaled(problem, part * (1 + 1e-12)), asked).outcome.fits
         with pytest.raises(InfeasiblePlanError, match="no sizes fit"):
-            make_plan(name, scaled(problem, part * (1 - 1e-7)))  # bytes are rounded block by block
+            make_plan(name, scaled(problem, part * (1 - 1e-7)), asked)  # bytes are rounded block by block
 
 
 def test_sizes_that_differ_are_found_where_plans_are_too_many_to_list(monkeypatch: pytest.MonkeyPatch) -> None:
