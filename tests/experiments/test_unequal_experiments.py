@@ -159,20 +159,27 @@ def test_rates_are_those_of_the_best_call(
     }
 
 
-def test_a_core_is_rated_by_the_best_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep of 512 numbers in 1/1024 s, or once in half of that: 1,000 show how many fill the time, these run three times."""
+@pytest.mark.parametrize(("seconds", "repeats", "calls"), [(1 / 32, 16, 3), (1.0, 64, 16), (2.0, 64, 32)])
+@pytest.mark.parametrize("tick", [1e-9, 1 / 256])
+def test_a_core_is_rated_by_the_best_of_short_calls(
+    seconds: float, repeats: int, calls: int, tick: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep of 512 numbers in a microsecond: repeats are doubled up to half of the time or of a tenth of a second, which
+    a clock of CPU seconds that goes on by ticks, as under a limit of them, does not change; calls then fill the time."""
     now, done = [0.0], []
 
-    def sweep(values: Any, result: Any, repeats: int) -> None:
-        done.append(repeats)
-        now[0] += repeats / (2048 if len(done) % 5 == 4 else 1024)
+    def sweep(values: Any, result: Any, repeated: int) -> None:
+        done.append(repeated)
+        now[0] += 1e-6 * repeated
 
-    monkeypatch.setattr(timing, "time", SimpleNamespace(process_time=lambda: now[0]))
+    clock = SimpleNamespace(process_time=lambda: now[0] // tick * tick, perf_counter=lambda: now[0])
+    monkeypatch.setattr(timing, "time", clock)
     monkeypatch.setattr(unequal_speed, "_chain", sweep)
     monkeypatch.setattr(unequal_speed, "_stream", sweep)
-    rates = unequal_speed.core_rates(2.0)
-    assert done == [1, 1000, 2048, 2048, 2048] * 2
-    assert rates == {f"{name}_max_plus_per_second": 512 * 2048.0 for name in ("chain", "stream")}
+    rates = unequal_speed.core_rates(seconds)
+    tried = [1, *(1000 * 2**power for power in range(repeats.bit_length()))]
+    assert done == [*tried, *[1000 * repeats] * calls] * 2
+    assert rates == {f"{name}_max_plus_per_second": pytest.approx(512e6, rel=0.03) for name in ("chain", "stream")}
 
 
 def test_the_sweeps_of_a_core() -> None:
