@@ -110,6 +110,19 @@ STUDIES: dict[str, Study] = {
         0.3,
         options={"--seconds SECONDS": ("CPU seconds for each figure", NumberUpTo(LONGEST), 1.0)},
     ),
+    "benchmark-commits": Study(
+        "experiments.benchmarks.benchmark_commits",
+        "Which of two commits is faster, by how much, and how sure is it?",
+        10,
+        2,
+        quick="one round, without the engines: shows the form",
+        options={
+            "old OLD": ("commit whose CPU seconds are divided", str),
+            "new NEW": ("commit by whose CPU seconds they are divided", str),
+            "--repository DIR": ("folder of the git checkout (default: the current one)", Path, Path()),
+            "--rounds N": ("rounds that alternate between the commits (default %(default)s)", CountUpTo(1000), 5),
+        },
+    ),
     "cost-model": Study(
         "experiments.cost_model",
         "How well does the GPU model predict measured V100 profiles?",
