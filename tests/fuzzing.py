@@ -621,6 +621,7 @@ COMMAND_LINES: dict[str, tuple[str, ...]] = {
     "check": ("graph.txt",),
     "list": (),
     **{f"study {name}": () for name in STUDIES},
+    "study benchmark-commits": ("old", "new"),
     "study schedule-search": ("--cases", "optima.json"),
     "study truth": ("--tables", "."),
 }
