@@ -116,11 +116,19 @@ def module_files() -> dict[str, Path]:
 MODULES = module_files()
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """The statements (and handlers and cases) directly inside one; imports stand in no expression."""
+    for blocks in ("body", "handlers", "cases", "orelse", "finalbody"):
+        found = getattr(node, blocks, None)
+        if isinstance(found, list):
+            yield from found
+
+
 def imports_of(module: str) -> Iterator[Import]:
     """The imports of a module, those under TYPE_CHECKING and inside functions marked as such; a face's stub loads later too."""
 
     def walk(node: ast.AST, typing_only: bool, deferred: bool) -> Iterator[Import]:
-        for child in ast.iter_child_nodes(node):
+        for child in statements(node):
             if isinstance(child, ast.Import):
                 for alias in child.names:
                     yield Import(module, alias.name, (), child.lineno, typing_only, deferred)

@@ -358,13 +358,14 @@ def _extended(
                 if filled == new_state.shape[0]:
                     new_state = np.concatenate((new_state, np.empty_like(new_state)))
                     new_place = np.concatenate((new_place, np.empty_like(new_place)))
-                new_state[filled] = fresh[one]
+                for column in range(1 + passes):
+                    new_state[filled, column] = fresh[one, column]
                 new_place[filled, 0], new_place[filled, 1] = end, parent[one]
                 filled += 1
     return new_state[:filled], new_place[:filled], True
 
 
-@kernel()
+@kernel(inner=True)
 def _least_seconds(states: NDArray[np.float64], row: int, step: NDArray[np.float64], ahead: Ahead, end: int) -> float:
     """Least makespan that can follow from a partial partition (sum, slowest of each pass) and a step that ends before `end`."""
     rest, floor, weight, _ = ahead

@@ -374,7 +374,7 @@ def _devices(problem: PlacementProblem) -> _DeviceClasses:
         memory=np.array([one.memory_bytes for one in problem.classes]),
         pays=np.array([one.pays_transfers for one in problem.classes]),
         left=problem.weights @ (np.array(counts)[:, None] - choices),
-        flights=np.minimum(choices.sum(axis=0), problem.most_in_flight),
+        flights=np.minimum(choices.sum(axis=0), problem.most_in_flight).astype(np.float64),
         added=problem.rule == "sum",
     )
 

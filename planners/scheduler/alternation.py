@@ -93,7 +93,7 @@ def alternate(instance: ScheduleInstance, way: Alternation, trace: Trace) -> flo
     return float(finish.max())
 
 
-@kernel()
+@kernel(inner=True)
 def _append(instance: ScheduleInstance, trace: Trace, code: int | np.int64) -> None:
     """Run one more op of a code as soon as it can be."""
     positions, count = len(instance.device), instance.passes[0]
@@ -119,7 +119,7 @@ def _append(instance: ScheduleInstance, trace: Trace, code: int | np.int64) -> N
     trace.work[code] = number + 1
 
 
-@kernel()
+@kernel(inner=True)
 def _fill(instance: ScheduleInstance, way: Alternation, trace: Trace, p: int, ready: float) -> None:
     """Run the weight gradients that a gap takes, which ends when what the device runs next is ready."""
     positions, device = len(instance.device), instance.device[p]
@@ -134,7 +134,7 @@ def _fill(instance: ScheduleInstance, way: Alternation, trace: Trace, p: int, re
             return
 
 
-@kernel()
+@kernel(inner=True)
 def _choose(instance: ScheduleInstance, way: Alternation, trace: Trace, more: Integers) -> None:
     """Which positions run a forward in this turn (1 in `more`), which none (0)."""
     positions, work, finish = len(instance.device), trace.work, trace.finish

@@ -8,7 +8,7 @@ machine: random numbers are xorshift64*, the exponential is a table of decimals.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,13 @@ def draw(state: NDArray[np.uint64], below: int | np.int64) -> np.int64:
 
 
 @kernel()
+def keep(values: NDArray[np.integer[Any]], kept: NDArray[np.integer[Any]]) -> None:
+    """Copy the values into `kept`, of the same length; `kept[:] = values` takes seconds more to compile."""
+    for i in range(len(values)):
+        kept[i] = values[i]
+
+
+@kernel()
 def cost_of(makespan: float, longest_stage: bool, trace: Trace) -> float:
     """What a replay is compared by."""
     if not longest_stage or makespan == np.inf:
@@ -64,7 +71,7 @@ def cost_of(makespan: float, longest_stage: bool, trace: Trace) -> float:
     return float((trace.finish - trace.start).max())
 
 
-@kernel()
+@kernel(inner=True)
 def _critical(instance: ScheduleInstance, trace: Trace, longest_stage: bool, critical: Integers) -> int:
     """Rows of the ops on the path that makes the replay as long as it is, last first, into `critical`; their number."""
     device = int(np.argmax(trace.finish - trace.start) if longest_stage else np.argmax(trace.finish))
@@ -108,7 +115,7 @@ def anneal(
     cost = cost_of(replay(instance, codes, offsets, form.fill, form.tolerance, trace, True), form.longest_stage, trace)
     _copy(instance, trace, trial, trace, True)
     found = cost
-    best[:] = trace.order
+    keep(trace.order, best)
     on_path = 0
     if cost < np.inf:
         for one in critical[: _critical(instance, trace, form.longest_stage, critical)]:
@@ -151,7 +158,7 @@ def anneal(
             work += STEP_WORK + _copy(instance, trial, trace, trial, True)
             if cost < found:
                 found = cost
-                best[:] = trace.order
+                keep(trace.order, best)
             on_path = 0
             for one in critical[: _critical(instance, trace, form.longest_stage, critical)]:
                 if trace.places[one] >= 0:
@@ -163,7 +170,7 @@ def anneal(
     return found, walk.steps, work
 
 
-@kernel(forceinline=True)
+@kernel(inner=True, forceinline=True)
 def _copy(instance: ScheduleInstance, source: Trace, target: Trace, ran: Trace, finished: bool) -> int:
     """Make equal what a replay changed in one of two traces that were equal, `ran`; the ops that it ran.
 
@@ -193,7 +200,7 @@ def _copy(instance: ScheduleInstance, source: Trace, target: Trace, ran: Trace, 
     return int(ops)
 
 
-@kernel()
+@kernel(inner=True)
 def _move(codes: Codes, origin: int | np.int64, target: int | np.int64, swap: bool) -> None:
     """Exchange two ops of a device, or shift one to the other's place."""
     moved = codes[origin]

@@ -138,7 +138,7 @@ def unroll(instance: ScheduleInstance, starts: Floats, period: float, codes: Cod
             kept += instance.keep[chosen] if chosen < positions else -instance.keep[chosen - positions]
 
 
-@kernel(error_model="numpy")
+@kernel(inner=True, error_model="numpy")
 def fit_block(instance: ScheduleInstance, period: float, pauses: Floats, weights: bool, starts: Floats) -> None:
     """The block that passes each chain as early as its devices are free of its other passes, into `starts`.
 

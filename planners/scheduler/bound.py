@@ -129,7 +129,7 @@ def _bound(instance: ScheduleInstance, ways: Ways, from_first: Floats, alone: bo
     return _first_input_gradient(instance, ways, bound) if len(instance.device) == len(instance.limit) else bound
 
 
-@kernel(error_model="numpy")
+@kernel(inner=True, error_model="numpy")
 def _turn(
     instance: ScheduleInstance,
     ways: Ways,
@@ -177,7 +177,7 @@ def _turns(instance: ScheduleInstance, ways: Ways, from_first: Floats) -> tuple[
     return whole, pace
 
 
-@kernel(error_model="numpy")
+@kernel(inner=True, error_model="numpy")
 def _work(instance: ScheduleInstance, ways: Ways, device: int) -> float:
     """Work with warm-up and drain of a device."""
     _, count, seconds, split, _, _, _, keep, freed, _, limits, _, held, held_at = instance
@@ -244,7 +244,7 @@ def seconds_beside(instance: ScheduleInstance, ways: Ways, p: int) -> float:
     return float(instance.passes[p] * instance.seconds[:, p].sum() + after)
 
 
-@kernel(error_model="numpy")
+@kernel(inner=True, error_model="numpy")
 def _first_input_gradient(instance: ScheduleInstance, ways: Ways, known: float) -> float:
     """The least end at which every stage of a straight pipeline can begin its first input gradient; `known`: of all orders.
 
@@ -258,7 +258,7 @@ def _first_input_gradient(instance: ScheduleInstance, ways: Ways, known: float) 
         known = later
 
 
-@kernel(error_model="numpy")
+@kernel(inner=True, error_model="numpy")
 def ahead_of_first(instance: ScheduleInstance, ways: Ways, end: float, waits: Floats) -> float:
     """Seconds from each stage's first forward to its first input gradient where everything is over by `end`; the next end if not.
 
@@ -284,7 +284,7 @@ def ahead_of_first(instance: ScheduleInstance, ways: Ways, end: float, waits: Fl
     return end
 
 
-@kernel(error_model="numpy")
+@kernel(inner=True, error_model="numpy")
 def _area(instance: ScheduleInstance, ways: Ways, device: int, known: float) -> float:
     """Area of a device; known: seconds that every order takes at least.
 
@@ -322,7 +322,7 @@ def _area(instance: ScheduleInstance, ways: Ways, device: int, known: float) -> 
     return opens + (area + lost) / limit
 
 
-@kernel(error_model="numpy")
+@kernel(inner=True, error_model="numpy")
 def _missing(room: float, pace: float, begin: float, end: float) -> float:
     """The integral of max(0, room - pace * t) over t from `begin` to `end`."""
     if pace > 0.0:
@@ -343,7 +343,7 @@ def _rounds(instance: ScheduleInstance, ways: Ways, p: int, from_first: Floats, 
     return float(ways.head[p] + max(whole, _passage(instance, ways, p, count[p], from_first, alone)))
 
 
-@kernel(error_model="numpy")
+@kernel(inner=True, error_model="numpy")
 def _passage(
     instance: ScheduleInstance, ways: Ways, p: int, several: int | np.int64, from_first: Floats, alone: bool
 ) -> float:

@@ -107,7 +107,8 @@ def list_schedule(instance: ScheduleInstance, setting: ListSetting, trace: Trace
     done[:] = 0
     row_of = work[3 * positions : 3 * positions + devices]
     memory = work[3 * positions + devices : 3 * positions + 2 * devices]
-    row_of[:] = rows_at[:devices]
+    for device in range(devices):
+        row_of[device] = rows_at[device]
     memory[:] = 0
     finish[:] = 0.0
     leaves = 1
@@ -227,7 +228,7 @@ def list_schedule(instance: ScheduleInstance, setting: ListSetting, trace: Trace
     return makespan
 
 
-@kernel()
+@kernel(inner=True)
 def _lift(wake: Floats, tree: Integers, leaves: int, device: int | np.int64) -> None:
     """Play the games of a device anew: of two that meet, the one that wakes first goes on."""
     node = (leaves + device) // 2
@@ -237,7 +238,7 @@ def _lift(wake: Floats, tree: Integers, leaves: int, device: int | np.int64) -> 
         node //= 2
 
 
-@kernel()
+@kernel(inner=True)
 def can_finish(instance: ScheduleInstance, done: Integers, begun: int | np.int64) -> bool:
     """Whether all that is in flight once a forward of position `begun` runs can be finished, chain after chain.
 
@@ -271,7 +272,7 @@ def can_finish(instance: ScheduleInstance, done: Integers, begun: int | np.int64
     return False
 
 
-@kernel()
+@kernel(inner=True)
 def _chain_can_finish(
     instance: ScheduleInstance,
     done: Integers,

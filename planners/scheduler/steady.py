@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.scheduler.annealing import EXPONENTIAL, REACH, draw
+from planners.scheduler.annealing import EXPONENTIAL, REACH, draw, keep
 from planners.scheduler.blocks import BuildingBlock
 from planners.scheduler.instance import Codes, Floats, Integers, ScheduleInstance
 from simulator import kernel
@@ -233,8 +233,8 @@ def anneal_rounds(
     kept_codes, kept_delays = codes.copy(), delays.copy()
     while step < steps and found > least * (1.0 + 1e-9):
         step += 1
-        kept_codes[:] = codes
-        kept_delays[:] = delays
+        keep(codes, kept_codes)
+        keep(delays, kept_delays)
         place = int(draw(random, len(codes)))
         device = 0
         while offsets[device + 1] <= place:
@@ -257,11 +257,11 @@ def anneal_rounds(
             cost = changed
             if cost < found:
                 found = cost
-                best[:] = codes
-                best_delays[:] = delays
+                keep(codes, best)
+                keep(delays, best_delays)
         else:
-            codes[:] = kept_codes
-            delays[:] = kept_delays
-    codes[:] = best
-    delays[:] = best_delays
+            keep(kept_codes, codes)
+            keep(kept_delays, delays)
+    keep(best, codes)
+    keep(best_delays, delays)
     return found, step

@@ -128,7 +128,7 @@ def _advance(
     return float(sent)
 
 
-@kernel()
+@kernel(inner=True)
 def _block_counts(samples: int) -> Integers:
     """Number of blocks of b samples in the mini-batch, for b = 0 (0) to B."""
     counts = np.zeros(samples + 1, dtype=np.int64)
@@ -137,7 +137,7 @@ def _block_counts(samples: int) -> Integers:
     return counts
 
 
-@kernel()
+@kernel(inner=True)
 def _chain_end(
     durations: Floats,
     reverse: bool,

@@ -61,7 +61,7 @@ def lower_bound(problem: UnequalProblem) -> float:
     return float(tails(problem.forward_chain)[0, 1]) + float(tails(problem.backward_chain)[0, 1])
 
 
-@kernel()
+@kernel(inner=True)
 def tail_of_process(row: Floats, block: int, after: Floats, before: Floats) -> None:
     """V before one process with blocks of `block` samples, from V after it."""
     samples = row.shape[0] - 1

@@ -254,7 +254,7 @@ def _least_sum(values: Floats, counts: Integers) -> float:
     return total
 
 
-@kernel(error_model="numpy")
+@kernel(inner=True, error_model="numpy")
 def _most_flights(
     stage: _Stage, replicas: int, most: int, limit: float, memory: float, hopeful: bool
 ) -> tuple[int, bool]:

@@ -9,36 +9,42 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-from numba import njit
+from numba import njit, types
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def kernel(**options: Any) -> Callable[[Function], Function]:
+def kernel(*, inner: bool = False, **options: Any) -> Callable[[Function], Function]:
     """`numba.njit(cache=True, **options)`, or without the cache where it has no place.
 
+    A kernel is called by Python and by other kernels: it gets no door for C, which would be a tenth of the seconds of compiling.
+    inner: only other kernels call it; without a door for Python a short one is compiled in half the time
     Numba keeps compiled code beside the module, or else in the user's cache folder, and refuses to decorate where it can write
     to neither (a container's user without a home): every process then compiles anew, which a line on stderr says once.
     What makes that cache quicker and more forgiving stands on names that numba keeps to itself: a version without them loads as
     it does by itself.
     """
 
+    options = {"no_cfunc_wrapper": True, "no_cpython_wrapper": inner, **options}
+    held = _closed if inner else _held
+
     def decorate(function: Function) -> Function:
         easings: tuple[Callable[[Any], None], ...] = (
             _stamped_by_its_folder,
             _with_readable_index,
             _quickly_loaded,
-            _held,
+            held,
         )
         try:
             compiled = njit(cache=True, **options)(function)
         except RuntimeError:  # raised for the lack of a place, and before the first call for nothing else
             _say_uncached()
-            compiled, easings = njit(**options)(function), (_held,)
+            compiled, easings = njit(**options)(function), (held,)
         for eased in easings:
             with suppress(AttributeError, ImportError, OSError, TypeError):
                 eased(compiled)
@@ -84,11 +90,34 @@ def _held(compiled: Any) -> None:
     compiled.__class__ = _holding(compiled.__class__)
 
 
+def _closed(compiled: Any) -> None:
+    """Refuse a call from Python, for which nothing is compiled."""
+    compiled.__class__ = _inner(_holding(compiled.__class__))
+
+
+@cache
+def _inner(holding: type) -> Any:
+    """The class of a kernel that only kernels call."""
+
+    class Inner(holding):  # type: ignore[misc]
+        def __call__(self, *given: Any) -> Any:
+            raise TypeError(f"only kernels call the kernel {self.py_func.__name__}")
+
+    return Inner
+
+
 @cache
 def _holding(dispatcher: type) -> Any:
-    """The class of numba's that calls a compiled function, with interrupts held; kernels call each other without it."""
+    """The class of numba's that calls a compiled function, with interrupts held; kernels call each other without it.
+
+    A kernel that another one calls with `0` or `True` is compiled for any such value, not for each once more.
+    """
 
     class Holding(dispatcher):  # type: ignore[misc]
+        def get_call_template(self, args: Any, kws: Any) -> Any:
+            plain = map(types.unliteral, (*args, *kws.values()))
+            return super().get_call_template(tuple(islice(plain, len(args))), dict(zip(kws, plain, strict=True)))
+
         def __call__(self, *given: Any) -> Any:
             if threading.get_ident() != interrupts.thread:
                 return super().__call__(*given)

@@ -385,7 +385,7 @@ def _advance(shares: _Shares, member_offsets: Integers, members: Integers, group
     shares.since[group] = now
 
 
-@kernel()
+@kernel(inner=True)
 def _announce(
     shares: _Shares, member_offsets: Integers, members: Integers, group: int, now: float, heap: _Heap
 ) -> None:
@@ -418,7 +418,7 @@ def _announce(
     _push(heap, now + shares.left[lane] * shares.slowdown[lane], _SHARE + 4 * group)
 
 
-@kernel()
+@kernel(inner=True)
 def _first_done(shares: _Shares, member_offsets: Integers, members: Integers, group: int) -> int:
     """The active lane that is done first, the lowest of equals."""
     chosen = -1
@@ -434,7 +434,7 @@ def _first_done(shares: _Shares, member_offsets: Integers, members: Integers, gr
 # ---- the heap of events ----------------------------------------------------------------------------------------------
 
 
-@kernel()
+@kernel(inner=True)
 def _push(heap: _Heap, time: float, event: int) -> None:
     times, numbers, events, counters = heap
     place, number = counters[0], counters[1]
@@ -448,7 +448,7 @@ def _push(heap: _Heap, time: float, event: int) -> None:
     times[place], numbers[place], events[place] = time, number, event
 
 
-@kernel()
+@kernel(inner=True)
 def _pop(heap: _Heap) -> None:
     """Drop the first event."""
     times, numbers, events, counters = heap

@@ -139,7 +139,8 @@ def makespans_of_values(
     result = np.empty(rows)
     for first in range(0, rows, 8):
         for beside in range(8):
-            taken[:, beside] = values[min(first + beside, rows - 1)]
+            for column in range(values.shape[1]):
+                taken[column, beside] = values[min(first + beside, rows - 1), column]
         _replay_eight(order, value, taken, lags, end)
         for beside in range(min(8, rows - first)):
             makespan = 0.0
@@ -149,7 +150,7 @@ def makespans_of_values(
     return result
 
 
-@kernel()
+@kernel(inner=True)
 def _replay_eight(
     order: Order,
     value: Numbers,

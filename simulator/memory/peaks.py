@@ -327,7 +327,7 @@ def _bounds(events: MemoryEvents, sizes: Floats, static: Floats) -> tuple[Floats
     return least, most
 
 
-@kernel()
+@kernel(inner=True)
 def _amounts(events: MemoryEvents, sizes: Floats) -> Floats:
     """Bytes of each sum of changes."""
     rows, size, factor, begin, end, whole = (
@@ -410,7 +410,7 @@ def _peak(events: MemoryEvents, times: Floats, lags: Floats, amounts: Floats, st
     return max(peak, level)
 
 
-@kernel()
+@kernel(inner=True)
 def _arrive(events: MemoryEvents, times: Floats, lags: Floats, begin: int, end: int) -> None:
     """Write the arrivals of a stream: the end of the task that has sent, and the seconds of the transfer."""
     time, sender, transfer, tasks = events.time, events.sender, events.transfer, len(events.position)
@@ -432,7 +432,7 @@ def _place(events: MemoryEvents, times: Floats, moment: int, now: float) -> int:
     return 0
 
 
-@kernel()
+@kernel(inner=True)
 def _in_order(
     events: MemoryEvents, times: Floats, begin: int, end: int, base: int, last: int, turn: Integers
 ) -> Integers:

@@ -101,7 +101,7 @@ def _plan(begins: Integers, period: int, order: Letters, places: Integers) -> No
         slot += 1
 
 
-@kernel()
+@kernel(inner=True)
 def _next_place(run: _Devices, device: int, slot: int, limit: int) -> int:
     """Where in the planned order the pass is that runs now, -1 for none: the first, with two exceptions.
 
@@ -135,13 +135,13 @@ def _next_place(run: _Devices, device: int, slot: int, limit: int) -> int:
     return -1
 
 
-@kernel()
+@kernel(inner=True)
 def _change(letter: int) -> int:
     """What a pass adds to the stages' micro-batches that its device holds."""
     return 1 if letter <= UP else (-1 if letter >= UP_WEIGHT else 0)
 
 
-@kernel()
+@kernel(inner=True)
 def _ready(run: _Devices, device: int, letter: int, slot: int, limit: int) -> bool:
     """Whether the next pass of a letter can run: it has what it waits for, and a forward has memory."""
     number = run.done[device, letter]

@@ -51,8 +51,8 @@ def _check(name: str, seed: int, among: tuple[tuple[str, ...], tuple[str, ...]],
 
 @pytest.mark.parametrize("name", PLANNERS)
 def test_no_part_of_a_search_answers_better(name: str) -> None:
-    """What an entry says that its planner searches, on small random problems."""
-    _check(name, 0, SMALL, 3)
+    """What an entry says that its planner searches, on small random problems; one part where a search takes long."""
+    _check(name, 0, SMALL, 1 if name in ("brute-force", "modern", "scheduler") else 3)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -22,10 +23,15 @@ from simulator import SCHEDULES, InfeasiblePlanError, Problem, check_plan, lower
 from simulator.simulation import simulate
 from simulator.workloads.language_models import Gpt
 from simulator.workloads.synthetic import uniform_chain
-from tests.planners.conftest import REQUESTS, line, searched, shape, slower
+from tests.planners.conftest import PROBLEMS, REQUESTS, line, searched, shape, slower
 from tests.records import Recorded
 
 Find = Callable[[str, Problem], Result]
+
+
+def among(*names: str) -> list[Any]:
+    """The small problems, those that are not among the names only for a run of slow tests."""
+    return [pytest.param(one, marks=() if one in names else pytest.mark.slow) for one in PROBLEMS]
 
 
 def _with_memory(problem: Problem, memory_bytes: float) -> Problem:
@@ -85,6 +91,7 @@ def test_all_planners_have_one_bound(problem: Problem) -> None:
     assert bounds <= {(flush, lower_bound(problem).of(flush=flush).seconds) for flush in (True, False)}
 
 
+@pytest.mark.parametrize("problem", among("two-servers", "mixed-devices", "measured"), indirect=True)
 @pytest.mark.parametrize("name", PLANNERS)
 def test_same_seed_gives_the_same_plan_whatever_the_unit_of_time(name: str, problem: Problem, plan_of: Find) -> None:
     """Two searches with equal arguments give equal plans after equally many evaluations, to the bit.
@@ -102,9 +109,7 @@ def test_same_seed_gives_the_same_plan_whatever_the_unit_of_time(name: str, prob
     assert first.proof == second.proof
 
 
-@pytest.mark.parametrize(
-    "problem", ["one-device", "two-devices", "two-servers", "mixed-devices", "measured"], indirect=True
-)
+@pytest.mark.parametrize("problem", among("one-device", "two-devices", "two-servers"), indirect=True)
 @pytest.mark.parametrize("name", PLANNERS)
 def test_impossible_memory_is_reported_with_numbers(name: str, problem: Problem) -> None:
     """Devices of 1 MiB hold no stage of a million weights: one line that names the planner and the gibibytes."""
@@ -179,11 +184,18 @@ def ended(name: str) -> Problem:
     return next(problem for problem in choices if applicable_planners(problem)[name] is None)
 
 
+@functools.cache
+def unhindered(name: str) -> tuple[Result, int]:
+    """The whole search that is cut short, and its improvements."""
+    heard: list[Progress] = []
+    return make_plan(name, ended(name), REQUESTS[name], progress=heard.append), len(heard)
+
+
 @pytest.mark.parametrize("name", PLANNERS)
 def test_budgets_bind_and_neither_erase_nor_invent_a_proof(name: str) -> None:
     """As many evaluations as the search needs change nothing; fewer are kept to, and what they cut short is not proven."""
     problem = ended(name)
-    free = make_plan(name, problem, REQUESTS[name])
+    free, _ = unhindered(name)
     whole = free.plan, free.proof.space, free.evaluations
     for budget in sorted({1, free.evaluations // 2, free.evaluations - 1, free.evaluations} - {0}):
         try:
@@ -204,8 +216,8 @@ def test_budgets_bind_and_neither_erase_nor_invent_a_proof(name: str) -> None:
 @pytest.mark.parametrize("name", PLANNERS)
 def test_an_interrupt_keeps_the_best_plan_and_proves_nothing(name: str) -> None:
     """Ctrl-C at the second improvement, or at the only one: the answer is a plan that fits, marked as interrupted."""
-    problem, heard = ended(name), []
-    most = min(2, len(_improvements(name, problem)))
+    problem, heard = ended(name), list[Progress]()
+    most = min(2, unhindered(name)[1])
 
     def stop(step: Progress) -> None:
         heard.append(step)
@@ -220,9 +232,3 @@ def test_an_interrupt_keeps_the_best_plan_and_proves_nothing(name: str) -> None:
     assert found.interrupted
     assert not found.proof.space
     assert found.outcome.fits
-
-
-def _improvements(name: str, problem: Problem) -> list[Progress]:
-    heard: list[Progress] = []
-    make_plan(name, problem, REQUESTS[name], progress=heard.append)
-    return heard

@@ -59,6 +59,38 @@ def test_kernels_compile_without_a_place_for_a_cache(tmp_path: Path) -> None:
     assert "NUMBA_CACHE_DIR" in done.stderr
 
 
+def test_only_kernels_call_an_inner_kernel() -> None:
+    """Python is refused, before and after a kernel has called it."""
+
+    @kernels.kernel(inner=True)
+    def doubled(value: float) -> float:
+        return 2 * value
+
+    @kernels.kernel()
+    def quadrupled(value: float) -> float:
+        return doubled(doubled(value))
+
+    for value in (21, 1.5):
+        with pytest.raises(TypeError, match="only kernels call the kernel doubled"):
+            doubled(value)
+        assert quadrupled(value) == 4 * value
+
+
+def test_constants_share_the_code_of_all_values() -> None:
+    """A kernel that others call with 0, 1, True and what they compute is compiled once for whole numbers, once for booleans."""
+
+    @kernels.kernel(inner=True)
+    def negated(value: Any) -> Any:
+        return not value
+
+    @kernels.kernel()
+    def counted(value: int, flag: bool) -> int:
+        return negated(0) + negated(1) + negated(value) + negated(True) + negated(False) + negated(flag)
+
+    assert counted(2, True) == 2
+    assert len(negated.signatures) == 2  # type: ignore[attr-defined]
+
+
 def test_a_changed_neighbour_makes_compiled_code_old(tmp_path: Path) -> None:
     """Kept code may hold functions of other modules of its folder: a change of any of them is a change of the source."""
     source, neighbour = tmp_path / "held.py", tmp_path / "neighbour.py"
