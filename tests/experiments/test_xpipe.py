@@ -498,7 +498,7 @@ def made_result(case: MethodCase, number: int, seeds: int = 20) -> CaseResult:
 
 
 @pytest.mark.slow
-def test_figures_of_full_runs_can_be_read(cluster_rows: list[dict[str, Any]], recorded: Recorded) -> None:
+def test_figures_of_full_runs_can_be_read(cluster_rows: list[dict[str, Any]]) -> None:
     """Twenty methods near and beyond the capacity, fifteen methods of twenty seeds, six settings, three clusters."""
     rows = [
         {**row, "fits": n % 3 > 0, "capacity_bytes": 1.05 * row["peak_memory_bytes"]}
@@ -518,7 +518,6 @@ def test_figures_of_full_runs_can_be_read(cluster_rows: list[dict[str, Any]], re
     figures += [difference_figure(differences), difference_figure(differences[:8])]
     for figure in figures:
         assert_readable(figure)
-    recorded(figures=[drawing(figure) for figure in figures])
 
 
 def test_time_figures_are_small_multiples_that_can_be_read(recorded: Recorded) -> None:
