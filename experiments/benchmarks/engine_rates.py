@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.benchmarks.timing import least_seconds
+from experiments.benchmarks.timing import cpu_seconds
 from experiments.terminal.output import UsageError, tracked
 from hardware_profiles import Channel
 from simulator import OpSeconds, Program, build_schedule, given_costs, lower
@@ -102,12 +101,6 @@ def build(devices: int, microbatches: int, transfer: float) -> Program:
     return lower(
         build_schedule("1f1b", devices, microbatches), given_costs(devices, OpSeconds(1.0, 2.0, transfer=transfer))
     )
-
-
-def cpu_seconds(body: Callable[[], object]) -> float:
-    """Least CPU seconds of three calls, or of as many as fit in 0.3 s."""
-    gc.collect()
-    return least_seconds(body, calls=3, seconds=0.3)[1]
 
 
 def plain_lists(program: Program) -> tuple[list[list[tuple[int, float, int, float]]], int]:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.benchmarks.timing import least_seconds
+from experiments.benchmarks.timing import rate
 from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import print_table, tracked
 from experiments.unequal_sizes.random_tables import random_problem
@@ -119,13 +119,6 @@ def unequal(seconds: float) -> float:
         return len(forward)
 
     return rate(some, seconds)
-
-
-def rate(some: Callable[[], int], seconds: float) -> float:
-    """Evaluations per CPU second of the best of as many calls as fit in so many seconds; each makes as many evaluations."""
-    some()  # compiles, fills tables
-    count, spent = least_seconds(some, seconds=seconds)
-    return count / spent
 
 
 def problem_of(stages: int, microbatches: int, *, contention: bool = False) -> Problem:

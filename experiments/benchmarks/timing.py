@@ -1,7 +1,8 @@
-"""Timing: seconds of the quickest of several calls, as other work on the machine only ever slows one down."""
+"""Timing: the one measure of CPU seconds that benchmarks share, and rates: the best of several calls, as other work only slows one down."""
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections.abc import Callable
@@ -28,3 +29,16 @@ def least_seconds(
         spent = max(clock() - began, TICK)
         made, least, total = made + 1, min(least, spent), total + spent
     return result, least
+
+
+def cpu_seconds(body: Callable[[], object]) -> float:
+    """Least CPU seconds of three calls, or of as many as fit in 0.3 s."""
+    gc.collect()
+    return least_seconds(body, calls=3, seconds=0.3)[1]
+
+
+def rate(some: Callable[[], int], seconds: float) -> float:
+    """Evaluations per CPU second of the best of as many calls as fit in so many seconds; each makes as many evaluations."""
+    some()  # compiles, fills tables
+    count, spent = least_seconds(some, seconds=seconds)
+    return count / spent

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from experiments.benchmarks import timing
-from experiments.benchmarks.evaluator_speed import rate
-from experiments.benchmarks.timing import least_seconds
+from experiments.benchmarks.timing import least_seconds, rate
 
 
 @pytest.mark.parametrize(
