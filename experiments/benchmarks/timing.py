@@ -1,4 +1,4 @@
-"""Timing: the one measure of CPU seconds that benchmarks share, and rates: the best of several calls, as other work only slows one down."""
+"""Timing: the one measure of CPU seconds of all benchmarks: the best of several calls, as other work only slows one down."""
 
 from __future__ import annotations
 
