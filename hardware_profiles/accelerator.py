@@ -45,13 +45,13 @@ class Work:
     """What one layer asks of an accelerator for ONE sample of the forward pass.
 
     kind: kind of layer, one of LAYER_KINDS
-    flop: forward FLOP a sample (a multiply-add counts 2)
+    flop: forward FLOP per sample (a multiply-add counts 2)
     input_elements, output_elements: tensor elements read and written a sample
-    parameters: weight elements, read once a call whatever the number of samples
-    sequential_steps: dependent kernel calls a pass (time steps of a recurrent layer), 1 otherwise
-    scratch_elements: elements that the pass moves to and from memory between its own kernels a sample, beside input and output
+    parameters: weight elements, read once per call whatever the number of samples
+    sequential_steps: dependent kernel calls per pass (time steps of a recurrent layer), 1 otherwise
+    scratch_elements: elements that the pass moves to and from memory between its own kernels per sample, beside input and output
         (the scores of attention without a fused kernel); none of it is hidden behind the products
-    loaded_elements: elements a sample that no layer makes (images), from the host; they need no gradient
+    loaded_elements: elements per sample that no layer makes (images), from the host; they need no gradient
     channels: of a convolution those that a group of it reads, and those that it makes; 0 where it is not known
     fused_pairs: of attention in one kernel the share of all pairs of a query and a key (`flop` counts all) that it computes: half
         under a causal mask; 0: in several kernels
@@ -89,7 +89,7 @@ class Accelerator(Protocol):
 
     @property
     def sublinear(self) -> bool:
-        """Whether seconds never fall as samples or work rise, seconds a sample never rise, and parts of a layer that have
+        """Whether seconds never fall as samples or work rise, seconds per sample never rise, and parts of a layer that have
         together all of its FLOP, elements and weights take together no less than it. Lower bounds rely on it.
         """
 

@@ -32,7 +32,7 @@ class CollectivePlan:
 
 
 Rates = tuple[tuple[float, float], ...]
-"""Ways to all-reduce: seconds of latency, and seconds a byte, of each; none among devices that are one."""
+"""Ways to all-reduce: seconds of latency, and seconds per byte, of each; none among devices that are one."""
 
 
 def reduce_seconds(rates: Rates, size_bytes: float) -> float:
@@ -100,8 +100,9 @@ class CollectiveRates:
         return plan is not None and not set(plan.channels).isdisjoint(route)
 
     def alltoall_rates(self, devices: Sequence[int], *beside: Sequence[int]) -> Rates:
-        """Seconds of latency, and seconds a byte that each device has for all of `devices`, itself among them, of an exchange in
-        which every device sends each other one an equal part; while each of `beside` exchanges as much. None for one device.
+        """Latency in seconds, and seconds per byte that each device holds for all of `devices`, itself among them, of an exchange
+        (all-to-all) in which every device sends each other one an equal part, while each of `beside` exchanges as much. None
+        for one device.
 
         All messages are on their way at once: the busiest channel decides. The latency is that of the slowest route, or half of
         what an all-reduce takes there, which has two such passes.

@@ -300,7 +300,7 @@ class Medium(FileTable, frozen=True, kw_only=True):
 class InsideTable(Medium, frozen=True, kw_only=True):
     """`[servers.inside]`: how the devices of one server are joined.
 
-    switch: each by its own link to a switch; shared-bus: all on one medium; full: a link a pair; ring; chain: a line
+    switch: each by its own link to a switch; shared-bus: all on one medium; full: a link per pair; ring; chain: a line
     carries_network: traffic of the network crosses the switch or the bus as well
     """
 
@@ -309,7 +309,7 @@ class InsideTable(Medium, frozen=True, kw_only=True):
 
 
 class NetworkTable(Medium, frozen=True, kw_only=True):
-    """`[network]`: one switch that joins the servers, each by one card, or by one a device."""
+    """`[network]`: one switch that joins the servers, each by one card, or by one per device."""
 
     attach: Literal["server", "device"] = "server"
 

@@ -40,7 +40,7 @@ class FieldProgrammableGateArray:
     transceiver_bandwidth: bytes/s of all transceivers together, one direction
     share: part of the DSPs, of the on-chip memory and of the DDR bandwidth that this device stands for, 1
         for a whole board
-    streams, sublinear: every layer of a stage has DSPs of its own; weights move once a call, the rest once a sample
+    streams, sublinear: every layer of a stage has DSPs of its own; weights move once per call, the rest once per sample
 
     A layer's weights stay on the chip if they fit there; if they do not, they stream from DDR each call. Its features
     stay if they fit in what the weights leave. Raises ValueError for figures that are not positive.

@@ -1,10 +1,10 @@
 """Division of an FPGA board over the layers of a stage: DSPs, on-chip memory, and what is left for DDR.
 
 Derivation. A stage streams: each layer l has DSPs of its own, all layers work at the same time on consecutive rows of one sample
-(batch 1), and the slowest sets the pace. With w_l multiply-adds a sample and n_l DSPs of r multiply-adds a second each, a sample
-takes max over l of w_l / (n_l r), where the n_l sum to D. Were one layer faster than another, DSPs moved from it to the slowest
-would help, so in the best division all finish together: n_l / D = w_l / sum of w, and a sample takes sum of w / (D r), as on the
-whole board one layer after the other. Gradients repeat the forward's multiply-adds layer by layer, so that one division is
+(batch 1), and the slowest sets the pace. With w_l multiply-adds per sample and n_l DSPs of r multiply-adds per second each, a
+sample takes max over l of w_l / (n_l r), where the n_l sum to D. Were one layer faster than another, DSPs moved from it to the
+slowest would help, so in the best division all finish together: n_l / D = w_l / sum of w, and a sample takes sum of w / (D r), as
+on the whole board one layer after the other. Gradients repeat the forward's multiply-adds layer by layer, so that one division is
 the best for every phase. DSPs are whole: `divide_dsps` finds the least T with sum of ceil(w_l / (T r)) <= D, which is exact.
 
 Memory. Weights and their gradient sums stay on the chip where they fit, the layers that would move most bytes over DDR for the
@@ -13,7 +13,7 @@ sample, as nothing of a sample waits for the next. Between the layers of a stage
 for its backward stays on the chip if one op's fits in what the weights leave, else it goes to DDR and back.
 
 Two ways to run an op, the faster counts: streaming as above, or one layer after the other with the whole board and all samples of
-the op, which reads weights once an op, and moves features that do not fit. The fill of a stage's layers (some rows) is left out.
+the op, which reads weights once per op, and moves features that do not fit. The fill of a stage's layers (some rows) is left out.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Divisions:
         samples: of the op, whose features are kept together; phase: one of `passes`
         """
         board, width = self.board, PRECISION_BYTES[self.precision]
-        one_dsp = board.macs_per_cycle[self.precision] * board.clock * board.efficiency  # multiply-adds a second
+        one_dsp = board.macs_per_cycle[self.precision] * board.clock * board.efficiency  # multiply-adds per second
         flop = np.array([demand(work, 1.0, phase, width).flop for work in self.works])
         paces = np.divide(flop / 2.0, self.dsps * one_dsp, out=np.zeros(self.held.shape), where=self.dsps > 0)
         inputs = [0.0 if one.kind in ZERO_COST_KINDS else one.input_elements for one in self.works]
@@ -89,7 +89,7 @@ class Divisions:
         return slowest
 
     def layerwise_seconds(self, samples: float, phase: Phase) -> Floats:
-        """Seconds of one of `passes`, layer after layer on the whole board; weights in DDR move once an op."""
+        """Seconds of one of `passes`, layer after layer on the whole board; weights in DDR move once per op."""
         board, width = self.board, PRECISION_BYTES[self.precision]
         needs = [demand(work, samples, phase, width) for work in self.works]
         weights = np.where(self.on_chip, 0.0, self._weight_bytes(phase))

@@ -39,7 +39,7 @@ VECTOR_PRECISION = "fp32"
 whose convolutions are direct (no Winograd or FFT)."""
 
 DEFAULT_CALL_OVERHEAD = 20e-6
-"""Seconds a layer costs whatever it computes: framework dispatch and kernel launch. Assumed (order of magnitude)."""
+"""Seconds that a layer costs whatever it computes: framework dispatch and kernel launch. Assumed (order of magnitude)."""
 
 DEFAULT_STEP_OVERHEAD = 5e-6
 """Seconds a dependent kernel call costs: launch alone. Assumed (order of magnitude of a CUDA launch)."""
@@ -178,7 +178,7 @@ def demand(work: Work, samples: float, phase: Phase, bytes_per_element: int) -> 
       a causal mask hides half
     - what a layer moves between its own kernels it moves once in the forward, twice in the whole backward
 
-    Parameters are read once a call, whatever the samples.
+    Parameters are read once per call, whatever the samples.
     """
     inputs = (work.input_elements + work.loaded_elements) * samples
     outputs = work.output_elements * samples
@@ -245,7 +245,7 @@ class GraphicsProcessor:
 
     peak_flops: FLOP/s by precision, as on the data sheet (dense, no sparsity)
     memory_bytes: what a plan may fill, the reserve not counted; memory_bandwidth: bytes/s
-    call_overhead, step_overhead: seconds a pass, and seconds a sequential step
+    call_overhead, step_overhead: seconds per pass, and seconds per sequential step
     forward_hook, gradient_hook: seconds that the hooks of a profiler around every layer add to its forward, and to each gradient
     load_seconds_per_byte: what a forward takes for each byte that no layer made, where it waits for the host to copy it
     launch_overhead: seconds that the host needs before it can send the next layer's forward (half as much again for a backward);

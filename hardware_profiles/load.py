@@ -125,7 +125,7 @@ def check_file(path: str | os.PathLike[str]) -> str:
         kinds = sorted({device.name for device in cluster.devices})
         return (
             f"{source}: cluster {cluster.name}: {len(cluster.devices)} devices ({', '.join(kinds)}) "
-            f"in {len(cluster.servers)} servers, {len(cluster.channels)} channels"
+            f"in {len(cluster.servers)} server{'s' * (len(cluster.servers) > 1)}, {len(cluster.channels)} channels"
         )
     device = _read_accelerator(source)
     reserve = device.reserve_bytes if isinstance(device, GraphicsProcessor) else 0.0
@@ -342,14 +342,14 @@ def _measured(name: str) -> GraphicsProcessor:
 
 
 def _nearest_generation(device: GraphicsProcessor) -> str:
-    """The measured GPU whose FLOP a byte of memory, by its matrix engines, are nearest in ratio; the oldest for a GPU without."""
+    """The measured GPU nearest in FLOP per byte of memory traffic, by its matrix engines; the oldest for a GPU without them."""
     if not _ridge(device):
         return MEASURED[0]
     return min(MEASURED, key=lambda name: abs(math.log(_ridge(_measured(name)) / _ridge(device))))
 
 
 def _ridge(device: GraphicsProcessor) -> float:
-    """FLOP a byte at which products of half precision take as long to compute as to move; 0 without matrix engines."""
+    """FLOP per byte at which products of half precision take as long to compute as to move; 0 without matrix engines."""
     return max(device.peak_flops.get(precision, 0.0) for precision in ("fp16", "bf16")) / device.memory_bandwidth
 
 

@@ -316,7 +316,7 @@ class Topology:
 
     @cached_property
     def _graph(self) -> networkx.DiGraph[str]:
-        """The topology: one edge a direction of a link, with the `seconds` of ROUTING_BYTES."""
+        """The topology: one edge per direction of a link, with the `seconds` of ROUTING_BYTES."""
         import networkx
 
         graph: networkx.DiGraph[str] = networkx.DiGraph()

@@ -82,7 +82,7 @@ def nearby(problem: Problem, plan: Plan, request: Request) -> Iterator[tuple[str
     if request.chunks is None and "chunks" in entry.options:
         for count in (chunks // 2, 2 * chunks):
             if count >= 1:
-                yield f"{count} stages a device", replace(request, chunks=count)
+                yield f"{count} stages per device", replace(request, chunks=count)
     tensor = max((degree // plan.context for stage in plan.stages for degree in stage.degrees), default=1)
     for option, chosen, choices in (("tensor", tensor, group_degrees(problem)), ("zero", plan.zero, range(4))):
         if option in entry.options and option not in request.options:

@@ -284,7 +284,7 @@ PLANNERS: dict[str, PlannerEntry] = {
     ),
     "uniform": PlannerEntry(
         _Later("straight.baselines", "UniformLayers"),
-        "equal numbers of layers a device (GPipe)",
+        "equal numbers of layers per device (GPipe)",
         straight_shape,
         takes("stages", "chunks", "slices"),
         searches=STRAIGHT,
@@ -298,7 +298,7 @@ PLANNERS: dict[str, PlannerEntry] = {
     ),
     "pipeline-data": PlannerEntry(
         _Later("straight.grid", "PipelineDataGrid"),
-        "pipeline × data grid: stages x replicas x micro-batches x stages a device (Megatron-LM)",
+        "pipeline × data grid: stages x replicas x micro-batches x stages per device (Megatron-LM)",
         _Later("straight.grid", "inapplicable"),
         {**takes("stages", "chunks", "tensor", "zero"), "zero": replace(PLANNER_OPTIONS["zero"], several=False)},
         searches=_later_searches("straight.grid", *ALWAYS, "stages", "chunks"),
@@ -338,7 +338,7 @@ PLANNERS: dict[str, PlannerEntry] = {
     ),
     "large": PlannerEntry(
         _Later("large.shape_search", "LargeModels"),
-        "tensor × pipeline × data × context × expert × micro-batch × ZeRO × stages a device × recomputation, uneven blocks",
+        "tensor × pipeline × data × context × expert × micro-batch × ZeRO × stages per device × recomputation, uneven blocks",
         _Later("large.shape_search", "inapplicable"),
         takes("stages", "chunks", RECOMPUTE, *DIVISIONS),
         searches=_later_searches("large.shape_search", *ALWAYS, "stages", "chunks", RECOMPUTE, *DIVISIONS),

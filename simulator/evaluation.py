@@ -1,4 +1,4 @@
-"""Evaluation: seconds and peak memory of many plans of one problem; what plans share is lowered once.
+"""Evaluation: fast replay of many plans of one problem, for seconds and peak memory; shared structure is lowered once.
 
 Plans that differ in nothing but the layers of their stages have one structure. It is lowered, ordered, and its changes of memory
 are listed, for the first of them; every plan then fills seconds and bytes into it, and compiled passes replay it: the recurrence,
@@ -48,7 +48,7 @@ MOST_TASKS = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Seconds of one mini-batch, and the (first) device whose peak is the largest part of its capacity."""
+    """Seconds of one mini-batch, and the (first) device whose peak memory is the largest part of its capacity."""
 
     seconds: float
     device: int
@@ -58,7 +58,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Durations:
-    """The different durations of the ops of a plan of whole sequences.
+    """The distinct durations of the ops of a plan with whole sequences.
 
     what: of each; samples: int64, of each; seconds: float64, of each
     """
@@ -69,14 +69,14 @@ class Durations:
 
 
 class Evaluations:
-    """Evaluates plans with contiguous stages; the tables of stages and structures fill as plans come.
+    """Evaluator of plans with contiguous stages; caches the costs of stages and the structures of plans.
 
     A table of stages has a row for every range of layers that was a stage, and a column for every kind of op, device and
     number of samples that its seconds were asked for.
     """
 
     def __init__(self, problem: Problem, layer_costs: LayerCosts | None = None, *, contention: bool = True) -> None:
-        """Prepare; contention: channels are contended where the problem says so, else never."""
+        """Start with empty caches; contention: replay contended channels if the problem asks for contention, else never."""
         self.problem = problem
         self.layers = LayerCosts(problem) if layer_costs is None else layer_costs
         self.contention = contention and problem.contention
@@ -92,8 +92,8 @@ class Evaluations:
         self._collectives: dict[Hashable, StageCollectives] = {}
 
     def __call__(self, plan: Plan) -> Evaluation | None:
-        """Evaluate a plan; None for one that this cannot: stages that are not contiguous, too many tasks, a stream of which a
-        device runs several lanes, slices of sequences, replicas of a stage that are groups of different sizes.
+        """Evaluate a plan; None if it is not covered: non-contiguous stages, too many tasks, an asynchronous schedule with
+        several lanes per device, slices of sequences, or replicas of a stage with groups of different sizes.
 
         Raises as `simulator.simulation.simulate`.
         """
@@ -111,7 +111,7 @@ class Evaluations:
         return Evaluation(found.seconds, found.prepared.devices[device], float(peak), float(capacity[device]))
 
     def peak_bytes(self, plan: Plan) -> dict[int, float] | None:
-        """The peak of every device of a plan, by device; None as of a call."""
+        """Peak memory of every device of a plan, by device; None if the plan is not covered (see the call)."""
         found = self._replay(plan)
         if found is None:
             return None
@@ -120,7 +120,7 @@ class Evaluations:
         return {device: peak for group, peak in pairs for device in group}
 
     def pass_peak_bytes(self, plan: Plan) -> Floats | None:
-        """The peaks of every device in each pass of a plan, float64 [2, devices], forward and backward, devices rising.
+        """Peak memory of every device in each pass of a plan, float64 [2, devices]: forward and backward, by rising device.
 
         For a flush that turns once (gpipe without replicas): no device begins a backward before all forwards have ended, so the
         greater of the two is its peak. None as of a call; raises ValueError for other plans.
@@ -140,7 +140,7 @@ class Evaluations:
         return np.array([peaks(*replay, sizes, found.static) for sizes in held])
 
     def forward_seconds(self, plan: Plan) -> float | None:
-        """When the last forward of a mini-batch ends; None as of a call."""
+        """Time at which the last forward of a mini-batch ends; None if the plan is not covered."""
         found = self._replay(plan)
         if found is None:
             return None
@@ -149,7 +149,7 @@ class Evaluations:
         return float(found.times[len(place) + place[rows]].max(initial=0.0))
 
     def durations(self, plan: Plan) -> Durations | None:
-        """The durations that a plan's ops take; None as of a call, and for an asynchronous plan."""
+        """The durations of a plan's ops; None for an asynchronous plan, or one that is not covered."""
         found = self._replay(plan)
         if found is None or found.steady is not None:
             return None
@@ -157,7 +157,7 @@ class Evaluations:
         return Durations(prepared.what, prepared.ask_samples, found.asked)
 
     def makespans(self, plan: Plan, seconds: Floats) -> Floats:
-        """Seconds of a mini-batch of a plan whose ops take other seconds, float64 [rows]; its transfers stay as they are.
+        """Seconds of a mini-batch of a plan with other durations for its ops, float64 [rows]; its transfers stay the same.
 
         seconds: float64 [rows, durations of the plan], as `durations` gives and orders them; those of updates and predictions too
         Raises ValueError for another shape, seconds that are negative or not finite, and a plan that a call does not cover.
@@ -188,7 +188,7 @@ class Evaluations:
     # ---- one plan ----
 
     def _replay(self, plan: Plan) -> _Replay | None:
-        """Replay a flushed mini-batch, or streams that grow as those of a simulation do until one shows its steady state."""
+        """Replay a flushed mini-batch, or streams that grow until one shows its steady state, as in a simulation."""
         numbers = self._numbers(plan)
         if numbers is None or plan.slices > 1:  # a stage has other seconds and bytes for each slice
             return None
@@ -257,7 +257,7 @@ class Evaluations:
         )
 
     def _structure(self, costs: PlanCosts, stream: int, key: _Key) -> _Prepared:
-        """The structure of a plan, lowered where no plan had it before."""
+        """The structure of a plan from the cache, lowered if no earlier plan had it."""
         prepared = self._structures.used(key)
         if prepared is None:
             prepared = self._prepare(costs, stream)
@@ -267,7 +267,7 @@ class Evaluations:
         return prepared
 
     def _stashed(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> tuple[Floats, ...]:
-        """The columns of the stashes of each stage, each float64 [stages]."""
+        """Columns of the stash of each stage, each float64 [stages]."""
         if not prepared.divided and not prepared.recomputing:
             nothing = prepared.nothing
             return self._bytes[numbers, 1], nothing, nothing, self._bytes[numbers, 2], nothing
@@ -279,7 +279,7 @@ class Evaluations:
         return tuple(np.array(found).T)
 
     def _stash(self, number: int, recompute: Recompute, at_once: bool) -> StageStash:
-        """The stash of a stage of the tables."""
+        """The stash of a cached stage."""
         key = number, recompute, at_once
         if key not in self._stashes:
             begin, end = self._ranges[number].tolist()
@@ -288,7 +288,7 @@ class Evaluations:
         return self._stashes[key]
 
     def _always_there(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> Floats:
-        """Bytes that are always there for each copy of a stage."""
+        """Permanent bytes of each copy of a stage."""
         if prepared.rows is None and not self._tied(prepared) and not prepared.divided:
             return np.asarray(self._bytes[numbers, 0][prepared.slot_stage])
         held = list(
@@ -298,18 +298,18 @@ class Evaluations:
         return np.array([known[one] for one in held])
 
     def _in_work(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> Floats:
-        """Bytes of weight gradients of each copy of a stage before they are added up."""
+        """Bytes of temporary weight gradients of each copy of a stage."""
         if not prepared.divided:
             return np.asarray(self._bytes[numbers, 3][prepared.slot_stage])
         found = np.array([costs.gradient_in_work(stage, 0) for stage in range(len(numbers))])
         return np.asarray(found[prepared.slot_stage])  # replicas of a stage hold the same
 
     def _tied(self, prepared: _Prepared) -> bool:
-        """Whether a stage's weights depend on what the other stages of its devices hold."""
+        """Whether tied weights make a stage's memory depend on the other stages of its devices."""
         return prepared.together and bool(self.layers.tied_weights)
 
     def _numbers(self, plan: Plan) -> Integers | None:
-        """Rows of the plan's stages in the tables, int64 [stages]; None if they are not contiguous, or not the whole network."""
+        """Cache rows of a plan's stages, int64 [stages]; None unless they are contiguous and hold the whole network."""
         known = self._stages
         try:
             numbers = np.array([known[stage.layers] for stage in plan.stages])
@@ -343,7 +343,7 @@ class Evaluations:
             self._bytes[row] = always, stash.kept, stash.kept_longer, gradient_in_work(self.layers, layers)
 
     def _asked(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> Floats:
-        """The durations that a structure asks for."""
+        """The durations that a structure needs."""
         asked: Floats = self._seconds[numbers[prepared.ask_stage], prepared.ask_column]
         if np.isnan(np.add.reduce(asked)):
             asked = self._ask(costs, numbers, prepared)
@@ -354,7 +354,7 @@ class Evaluations:
         return asked
 
     def _ask(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> Floats:
-        """As `_asked`, with those that no plan has had before."""
+        """As `_asked`, computing those that are not cached."""
         stages = numbers[prepared.ask_stage]
         for row in np.flatnonzero(np.isnan(self._seconds[stages, prepared.ask_column])).tolist():
             place = stages[row], prepared.ask_column[row]
@@ -460,7 +460,7 @@ _Key = tuple[tuple[int, Hashable], tuple[CollectiveForm, ...], tuple[tuple[int, 
 
 
 def _all_but_layers(plan: Plan) -> Hashable:
-    """All that a plan says but the layers of its stages."""
+    """Cache key of a plan: all of its fields except the layers of its stages."""
     return _PLAN(plan), *map(_STAGE, plan.stages)
 
 
@@ -474,11 +474,11 @@ fixed shares, and a device holds several stages."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prepared:
-    """A structure on its devices, ready for seconds and bytes.
+    """A structure on its devices with buffers, ready to be filled with seconds and bytes.
 
     what, ask_stage, ask_samples, ask_column: each duration that is asked for, and its column in the table of stages
     updates: rows of these that depend on the weights; computing: bool, rows that are forwards and gradients
-    move_*: of each transfer class: the boundary that it crosses, whether forward, samples, seconds of latency, bytes a second
+    move_*: of each transfer class: the boundary that it crosses, whether forward, samples, seconds of latency, bytes per second
     recomputes: what each stage runs again; recomputing: any of them does; at_once: it does so in ops of their own
     nothing: 0 for each stage
     arrival_rows: the dependency that each transfer serves; none where transfers occupy lanes
@@ -526,7 +526,7 @@ class _Prepared:
         return len(self.structure)
 
     def timeline(self) -> Timeline | None:
-        """The last replay of a stream, without its transfers; None of a flushed mini-batch."""
+        """The last replay of a stream, without its transfers; None for a flushed mini-batch."""
         if self.rows is None:
             return None
         place = self.events.position
@@ -552,7 +552,7 @@ class _Prepared:
 
 
 class _Replay(NamedTuple):
-    """A plan replayed.
+    """A plan with the results of its replay.
 
     asked, values, transfer_seconds, collectives: as `simulator.lowering.values_of` takes and gives them
     lags, moved: seconds and bytes of each transfer class

@@ -1,4 +1,4 @@
-"""Plan files: a plan and the problem that it answers, or a problem alone, as a JSON document that a person can read and edit.
+"""Plan files: a problem, with or without a plan that answers it, as an editable JSON document.
 
     {
       "format": "pipeplan-plan-2",
@@ -73,7 +73,7 @@ class Table(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
 
 
 def _wire(hint: Any) -> Any:
-    """The annotation of a field as msgspec reads it in a file: with its range."""
+    """The annotation of a field for msgspec, including its range."""
     if get_origin(hint) is not Annotated:
         return hint
     ends = {end: limit for end, limit in asdict(hint.__metadata__[0]).items() if limit is not None}
@@ -147,7 +147,7 @@ class PlanFile:
         check_fields(self)
 
     def to_json(self) -> str:
-        """The document; the same problem and plan, and the same text, when it is read again.
+        """The JSON document; reading it gives the same problem and plan, and writing those the same text.
 
         ValueError for a workload or a cluster that was made in Python: a file can only name it.
         """
@@ -160,12 +160,12 @@ class PlanFile:
         return re.sub(r"\[\n[\w\s,]*\]", _on_one_line, text) + "\n"
 
     def write(self, path: str | PathLike[str]) -> None:
-        """Write the document to a file, whole or not at all."""
+        """Write the document to a file, atomically."""
         write_atomically(Path(path), self.to_json())
 
     @staticmethod
     def from_json(text: str | bytes, source: str = "plan") -> PlanFile:
-        """Read a document, and see that its plan, if it has one, runs on its problem.
+        """Read a document and check that its plan, if any, runs on its problem.
 
         source: what messages call the document
         Raises PlanFileError, and warns of options that have no effect.
@@ -212,7 +212,7 @@ class PlanFile:
 
 
 def decisions(plan: Plan) -> dict[str, Any]:
-    """The plan as a document has it, as plain JSON values."""
+    """The plan as plain JSON values, as in a document."""
     found: dict[str, Any] = msgspec.to_builtins(_plan_table(plan))
     return found
 
@@ -244,7 +244,7 @@ def _plan_table(plan: Plan) -> PlanTable:
 
 
 def _named(what: str, value: Any) -> Any:
-    """What a document says in place of a workload or a cluster: its name, or where it comes from."""
+    """How a document refers to a workload or cluster: by its name or its source."""
     source = value.source
     if source is None:
         raise ValueError(
@@ -259,7 +259,7 @@ def _cluster_of(source: ClusterSource) -> Any:
 
 
 def _blamed(where: str, make: Callable[..., Made], *given: Any, **named: Any) -> Made:
-    """What is made of what a document says; a ValueError of it becomes the document's."""
+    """Build a value from part of a document; a ValueError becomes a PlanFileError at that place."""
     try:
         return make(*given, **named)
     except ValueError as error:
@@ -267,7 +267,7 @@ def _blamed(where: str, make: Callable[..., Made], *given: Any, **named: Any) ->
 
 
 def _check_plan(source: str, problem: Problem, plan: Plan) -> None:
-    """PlanFileError for a plan that does not run on its problem; ops that do not are a fault of the order, or of the schedule."""
+    """Raise PlanFileError if a plan does not run on its problem, naming the order or the schedule where its ops are at fault."""
     try:
         plan_structure(PlanCosts(problem, plan))
     except ScheduleError as error:

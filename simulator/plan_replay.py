@@ -1,4 +1,4 @@
-"""Plan replay: what simulation, evaluation and what-if share, from a plan to the timeline of its mini-batch or stream."""
+"""Plan replay: the steps from a plan to the timeline of its iteration, shared by simulation, evaluation and what-if."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KEPT_TASKS = 200_000
 
 
 def replay_on(program: Program, engine: Engine, *, contention: bool = False) -> Timeline:
-    """Replay a program on an engine; on `recurrence` no channel is contended."""
+    """Replay a program on an engine; `recurrence` models no contention."""
     if engine == "simpy":
         from simulator.engines import reference as simpy_engine
 
@@ -53,7 +53,7 @@ def replay_on(program: Program, engine: Engine, *, contention: bool = False) -> 
 
 
 def replay_compiled(program: Program, *, contention: bool = False) -> Timeline:
-    """Replay a program on the quickest engine that gives SimPy's timeline to the last bit."""
+    """Replay a program on the fastest engine whose timeline equals SimPy's to the last bit."""
     if queues(program, contention=contention):
         from simulator.engines import event_loop
 
@@ -64,7 +64,7 @@ def replay_compiled(program: Program, *, contention: bool = False) -> Timeline:
 
 
 def queues(program: Program, *, contention: bool) -> bool:
-    """Whether tasks wait for each other beyond their order: on contended channels, or where lanes share a device."""
+    """Whether tasks queue for each other beyond their order: on contended channels, or where lanes share a device."""
     routed = contention and (any(program.transfer_route) or any(program.lane_route))
     return bool(routed or (program.lane_sharing >= 0).any())
 
@@ -72,7 +72,7 @@ def queues(program: Program, *, contention: bool) -> bool:
 def build_program(
     problem: Problem, plan: Plan, layer_costs: LayerCosts | None = None, stream: int = 0
 ) -> tuple[PlanCosts, Schedule, Program]:
-    """Schedule and program of a plan, and its costs.
+    """Build the schedule, the program and the costs of a plan.
 
     stream: micro-batches of an asynchronous plan; by default `stream_length` of it
     """
@@ -83,7 +83,7 @@ def build_program(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Lowered:
-    """A schedule and its structure."""
+    """A schedule and its lowered structure."""
 
     complete: CoveredSchedule
     structure: Structure
@@ -96,7 +96,7 @@ _PLAN, _STAGE, _PROBLEM = key_of(Plan, NOTHING, PARTS, COSTS), key_of(Stage, LAY
 
 
 def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structure]:
-    """Schedule of a plan, and its structure; arguments and errors as of `build_program`.
+    """The schedule of a plan and its lowered structure; arguments and errors as of `build_program`.
 
     Plans that differ in layers and devices alone share both, which are kept for the next plans with the same `LayerCosts`.
     """
@@ -135,13 +135,13 @@ def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structu
 
 @contextmanager
 def _blamed_on_family(plan: Plan) -> Iterator[None]:
-    """A ScheduleError inside names the family of a plan's schedule, unless the plan brings the order itself."""
+    """Add the name of the schedule family to a ScheduleError raised inside, unless the plan brings its own order."""
     with nullcontext() if plan.order else blamed_on(plan.schedule):
         yield
 
 
 def _schedule_of(plan: Plan, count: int, options: Mapping[str, object]) -> Schedule:
-    """The order of a plan's ops, of `count` micro-batches."""
+    """Build the schedule of a plan, with `count` micro-batches."""
     if plan.order:
         return _order_of(plan)
     if plan.forward_sizes:
@@ -150,7 +150,7 @@ def _schedule_of(plan: Plan, count: int, options: Mapping[str, object]) -> Sched
 
 
 def _check_slices(costs: PlanCosts) -> None:
-    """Raise InfeasiblePlanError for a plan whose sequences cannot be cut into its slices."""
+    """Raise InfeasiblePlanError if the sequences of a plan cannot be cut into its slices."""
     plan = costs.plan
     try:
         costs.of_slice(0)
@@ -169,7 +169,7 @@ def _check_slices(costs: PlanCosts) -> None:
 
 
 def _family_options(problem: Problem, plan: Plan) -> dict[str, object]:
-    """Options of the family of a plan's schedule: those that follow from plan and problem, and the plan's own."""
+    """Options for the schedule family of a plan: those that follow from plan and problem, and the plan's own."""
     family = family_of(plan)
     taken = () if family is None else family.options
     follow = {
@@ -192,7 +192,7 @@ def _family_options(problem: Problem, plan: Plan) -> dict[str, object]:
 
 
 def _order_of(plan: Plan) -> Schedule:
-    """The ops that a plan brings itself: of one mini-batch, which its update ends."""
+    """The schedule from the order that a plan brings: one mini-batch that ends with its update."""
     text = "\n".join(plan.order)
     rare = [kind for kind in (OpKind.RECOMPUTE, *HOST_KINDS) if re.search(f"[0-9]{LETTERS[kind]}[0-9]", text)]
     kinds = (*COMPUTE_KINDS, OpKind.PREDICT, *rare)
@@ -213,7 +213,7 @@ def stream_sizes(plan: Plan, count: int) -> tuple[int, ...]:
 
 
 def _check_placement(plan: Plan, schedule: Schedule) -> None:
-    """Raise InfeasiblePlanError unless each list of ops has the devices of its own that the plan puts its stages on.
+    """Raise InfeasiblePlanError unless each list of ops has its own devices, those that the plan puts its stages on.
 
     One device where it is one of the replicas of each of its stages that take whole micro-batches; else all replicas, which split
     every micro-batch.
@@ -251,7 +251,7 @@ def _lists(count: int) -> str:
 
 
 def stream_length(plan: Plan) -> int:
-    """Micro-batches of the stream that is to show an asynchronous plan's steady state: fill, two periods to measure, drain.
+    """Micro-batches needed to show the steady state of an asynchronous plan: fill, two periods to measure, drain.
 
     The period is that of `turns`, as far as it is watched; the stream is a multiple of it.
     """
@@ -261,13 +261,13 @@ def stream_length(plan: Plan) -> int:
 
 
 def updates_by_minibatch(plan: Plan) -> bool:
-    """Whether an asynchronous plan updates once an iteration, after all of its micro-batches, and not after each of them."""
+    """Whether an asynchronous plan updates once per iteration, after all of its micro-batches, rather than after each."""
     family = family_of(plan)
     return family is not None and "microbatches_per_minibatch" in family.options
 
 
 def turns(plan: Plan) -> int:
-    """Micro-batches after which the turns of replicas, of micro-batch sizes and of updates all begin anew."""
+    """Micro-batches after which replicas, micro-batch sizes and updates all return to their first turn."""
     if updates_by_minibatch(plan):
         return len(plan.microbatches)
     sizes = len(plan.microbatches) if len(set(plan.microbatches)) > 1 else 1
@@ -276,7 +276,7 @@ def turns(plan: Plan) -> int:
 
 
 def grown(plan: Plan, replay: Callable[[int], tuple[Found, SteadyState | None]]) -> Found:
-    """Replay a flushed mini-batch, or streams, each twice as long as the one before, until one shows its steady state.
+    """Replay a flushed mini-batch, or streams of doubling length until one shows its steady state.
 
     plan: one that was checked
     replay: of so many micro-batches of a stream, 0 for a mini-batch; no steady state ends it, and so do MOST_STREAM micro-batches
@@ -290,5 +290,5 @@ def grown(plan: Plan, replay: Callable[[int], tuple[Found, SteadyState | None]])
 
 
 def steady_of(plan: Plan, timeline: Timeline, stream: int) -> SteadyState:
-    """The steady state of a stream of so many micro-batches."""
+    """Steady state of a stream of so many micro-batches."""
     return steady_state(timeline, np.array(stream_sizes(plan, stream), dtype=np.int64), turns(plan))

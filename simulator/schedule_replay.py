@@ -1,4 +1,4 @@
-"""Schedule replay: a schedule by its name or from a file, replayed on numbers in place of a workload and a cluster."""
+"""Schedule replay: replay a schedule, by name or from a file, on given seconds instead of a workload and a cluster."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScheduleReplay(Replayed):
-    """A schedule and what happened when it was replayed on `engine`.
+    """A schedule and its replay on an engine.
 
     memory: of every device, by id, in the unit of the numbers of `holding`; () without them
     """
@@ -55,7 +55,7 @@ class ScheduleReplay(Replayed):
         return f"{schedule.name}: {schedule.stages} stages, {schedule.microbatches} micro-batches ({self.engine})"
 
     def holding(self, memory: OpMemory) -> ScheduleReplay:
-        """The same replay with what its ops keep in memory; ValueError as of `OpMemory.of_stages`.
+        """The same replay with the memory that its ops hold; ValueError as of `OpMemory.of_stages`.
 
         Forwards that run again in ops of their own have kept nothing: these keep it.
         """
@@ -69,16 +69,16 @@ class ScheduleReplay(Replayed):
 
     @property
     def peak_memory(self) -> list[float]:
-        """Most that each device holds at once, by device id."""
+        """Peak memory of each device, by id."""
         return [one.peak_bytes for one in self.memory]
 
     @property
     def fits(self) -> bool:
-        """Whether no device ever holds more than its limit."""
+        """Whether every device stays within its memory limit."""
         return all(one.fits for one in self.memory)
 
     def weight_versions(self) -> dict[str, list[int]]:
-        """Updates missing at forward and at backward, and weight copies held, per stage, counted from the timeline.
+        """Staleness at forward and at backward in updates, and weight copies held, per stage, counted from the timeline.
 
         Copies follow the schedule's method; asynchronous schedules of no method (PipeDream, files) stash the weights of a
         forward.
@@ -111,7 +111,7 @@ class ScheduleReplay(Replayed):
         }
 
     def tables(self) -> tuple[TextTable, ...]:
-        """The figures, one a row."""
+        """The figures as a table, one per row."""
         found = self.record()
         bubble, versions = found["bubble"], found["versions"]
         rows = (
@@ -129,7 +129,7 @@ class ScheduleReplay(Replayed):
         return (TextTable(self.title, ("measure", "value"), rows),)
 
     def remarks(self) -> tuple[str, ...]:
-        """Which devices break their limit, when they hold most, and by how much."""
+        """Devices that exceed their memory limit, by how much, and when."""
         found = []
         for one in self.memory:
             if not one.fits:
@@ -141,7 +141,7 @@ class ScheduleReplay(Replayed):
         return tuple(found)
 
     def plot_gantt(self, ax: Axes | None = None) -> Figure:
-        """Draw the timeline.
+        """Draw the timeline as a Gantt chart.
 
         ax: where to draw; by default a figure of its own
         """
@@ -166,7 +166,7 @@ def named_schedule(
     engine: Engine = "simpy",
     **options: Any,
 ) -> Schedule:
-    """A schedule of a family, as long as micro-batches or mini-batches say.
+    """Build a schedule of a family, as long as micro-batches or mini-batches say.
 
     minibatches: in place of `microbatches`; a family that flushes is repeated, one flush after the other
     engine: what is to replay it: SimPy takes fewer ops
@@ -183,7 +183,7 @@ def named_schedule(
     count, repeats = microbatches or 1, 1
     if family is not None:
         if "replicas" in family.options and not options.get("replicas"):
-            raise ValueError(f"schedule {name!r} needs replicas, one count a stage")
+            raise ValueError(f"schedule {name!r} needs replicas, one count per stage")
         asked = options.get("microbatches_per_minibatch")
         count, repeats = _stream(name, family, stages, microbatches, minibatches, asked)
         if "microbatches_per_minibatch" not in family.options:
@@ -200,7 +200,7 @@ def named_schedule(
 
 
 def check_slices(name: str, slices: int | None, seconds: OpSeconds) -> None:
-    """ValueError for seconds of another number of slices than the sequences of a family's schedule have."""
+    """Raise ValueError unless there are as many slice seconds as the schedule cuts each sequence into slices."""
     family, given = schedule_families().get(name), len(seconds.slice_seconds)
     if given and family is not None and "slices" in family.options and given != (slices or 1):
         raise ValueError(f"seconds of {given} slices, schedule {name!r} has {slices or 1} a sequence")
@@ -209,15 +209,15 @@ def check_slices(name: str, slices: int | None, seconds: OpSeconds) -> None:
 def _stream(
     name: str, family: ScheduleFamily, stages: int, total: int | None, minibatches: int | None, asked: int | None
 ) -> tuple[int, int]:
-    """Micro-batches to build the schedule for, and how often to repeat it (flushed ones).
+    """Number of micro-batches to build the schedule for, and how often to repeat it (families that flush).
 
-    total: micro-batches, or None; asked: micro-batches a mini-batch (T), or None
+    total: micro-batches, or None; asked: micro-batches per mini-batch (T), or None
     """
     if "microbatches_per_minibatch" in family.options:
         covers = name in VERSION_METHODS and VERSION_METHODS[name].covers_stages
         if covers and asked is not None and asked < stages:
             raise ValueError(
-                f"schedule {name!r} needs at least as many micro-batches a mini-batch as stages, got T={asked}, N={stages}"
+                f"schedule {name!r} needs at least as many micro-batches per mini-batch as stages, got T={asked}, N={stages}"
             )
         return total or (minibatches or 1) * (asked or (stages if covers else 1)), 1
     if not family.flush:
@@ -225,7 +225,7 @@ def _stream(
             raise ValueError(f"schedule {name!r} updates after every micro-batch: T is 1, got {asked}")
         return total or (minibatches or 1), 1
     if asked is None and minibatches:
-        raise ValueError(f"schedule {name!r} needs micro-batches a mini-batch (T) with mini-batches")
+        raise ValueError(f"schedule {name!r} needs micro-batches per mini-batch (T) with mini-batches")
     per_minibatch = asked or total or 1
     repeats, rest = divmod(total, per_minibatch) if total else (minibatches or 1, 0)
     if rest or repeats < 1:
@@ -245,7 +245,7 @@ def replay_schedule(
     noise: float = 0.0,
     seed: int = 0,
 ) -> ScheduleReplay:
-    """Replay a schedule, every stage on a device of its own and every transfer on a link of its own.
+    """Replay a schedule on given seconds, with one device per stage and one link per transfer.
 
     sizes: samples of each micro-batch; all seconds are then a sample's
     communication: default the family's own, else `overlapped`
@@ -278,7 +278,7 @@ def replay_schedule(
 
 
 def _communication(schedule: Schedule, asked: Communication | None) -> Communication:
-    """The mode asked for, or the family's own; ValueError where they contradict."""
+    """The communication mode that is asked for, or the family's own; ValueError where they contradict."""
     family = schedule_families().get(schedule.name)
     own = () if family is None else family.communications
     if asked is None:

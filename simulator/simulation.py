@@ -1,4 +1,4 @@
-"""Simulate: the wiring of problem and plan to schedule, program, engine, timeline and memory."""
+"""Simulate: replay a plan on its problem; the wiring from schedule and program to engine, timeline and memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome(Replayed):
-    """A plan replayed on its problem.
+    """Result of replaying a plan on its problem: seconds, memory and timeline.
 
     iteration_seconds: for `problem.batch` samples: the makespan of a flushed mini-batch, or the steady-state time of an
         asynchronous stream, apart from fill and drain
@@ -73,7 +73,7 @@ class Outcome(Replayed):
 
     @property
     def gap(self) -> float:
-        """How far the plan is above the bound, as a part of it; infinite above a bound of no seconds, NaN without a bound."""
+        """Relative distance above the lower bound; infinite above a bound of 0 seconds, NaN without a bound."""
         if self.lower_bound is None:
             return math.nan
         seconds = self.lower_bound.seconds
@@ -83,21 +83,21 @@ class Outcome(Replayed):
 
     @property
     def fill_seconds(self) -> float:
-        """From the start until the last stage has something to do: the pipeline is filled."""
+        """Seconds from the start until the last stage begins its first op (the pipeline is filled)."""
         timeline = self.timeline
         rows = (timeline.stage == len(self.plan.stages) - 1) & timeline.compute()
         return float(timeline.start[rows].min())
 
     @property
     def drain_seconds(self) -> float:
-        """From the end of the input stage's last forward, when nothing new comes in, to the end of everything."""
+        """Seconds from the end of the input stage's last forward to the end of the replay (the pipeline drains)."""
         timeline = self.timeline
         rows = (timeline.stage == 0) & (timeline.kind == OpKind.FORWARD)
         return timeline.makespan_seconds - float(timeline.end[rows].max())
 
     @property
     def warning(self) -> str:
-        """One line if the seconds are not those of a steady state; empty if they are."""
+        """One line if the seconds are not those of a steady state, else empty."""
         if self.steady is None or self.steady.reached:
             return ""
         return (
@@ -107,22 +107,22 @@ class Outcome(Replayed):
 
     @property
     def fits(self) -> bool:
-        """Whether every device holds its peak."""
+        """Whether the peak memory of every device is within its capacity."""
         return all(device.fits for device in self.memory)
 
     @property
     def fullest(self) -> DeviceMemory:
-        """The device whose peak is the largest part of its capacity."""
+        """The device whose peak memory is the largest part of its capacity."""
         return max(self.memory, key=lambda device: device.peak_bytes / device.capacity_bytes)
 
     @property
     def bytes_per_sample(self) -> float:
-        """Bytes that cross links a sample: boundary tensors, and gradients in ring all-reduces (2(R-1)·size a round)."""
+        """Bytes that cross links per sample: boundary tensors, and gradients in ring all-reduces (2(R-1)·size per round)."""
         return moved_bytes_per_sample(self.problem, self.plan, self.schedule)
 
     def __repr__(self) -> str:
         fits = "fits" if self.fits else "does not fit"
-        return brief(self, f"{self.title}: {self.iteration_seconds:.6g} s an iteration, {fits}")
+        return brief(self, f"{self.title}: {self.iteration_seconds:.6g} s per iteration, {fits}")
 
     @property
     def title(self) -> str:
@@ -134,7 +134,7 @@ class Outcome(Replayed):
     def speed(self) -> str:
         """Micro-batches, seconds and throughput, as a sentence says them."""
         return (
-            f"{self.plan.microbatch_words}; {self.iteration_seconds:.4g} s an iteration, "
+            f"{self.plan.microbatch_words}; {self.iteration_seconds:.4g} s per iteration, "
             f"{self.samples_per_second:,.4g} samples/s"
         )
 
@@ -154,7 +154,7 @@ class Outcome(Replayed):
         }
 
     def tables(self) -> tuple[TextTable, ...]:
-        """What each stage holds, and what the peak of each device consists of."""
+        """Tables of what each stage holds, and of the peak memory of each device."""
         peaks = {memory.device: memory for memory in self.memory}
         costs = PlanCosts(self.problem, self.plan)
         rows = []
@@ -171,21 +171,21 @@ class Outcome(Replayed):
                     f"{fullest.peak_bytes / 2**30:.2f} of {fullest.capacity_bytes / 2**30:.4g}",
                 )
             )
-        columns = ("stage", "layers", "devices", "M parameters\na device", "peak memory, GiB")
+        columns = ("stage", "layers", "devices", "M parameters\nper device", "peak memory, GiB")
         return TextTable(self.title, columns, tuple(rows)), *peak_tables(self.memory)
 
     def remarks(self) -> tuple[str, ...]:
-        """Seconds beside the bound; fill and drain of a stream; what is wrong."""
+        """Seconds beside the lower bound, fill and drain of a stream, and warnings."""
         return (self.speed + self.beside_bound, *self.doubts())
 
     @property
     def beside_bound(self) -> str:
-        """The bound and the gap to it, to follow a sentence; empty without a bound."""
+        """The lower bound and the gap to it, as the end of a sentence; empty without a bound."""
         bound = self.lower_bound
         return f"; lower bound {bound.seconds:.4g} s ({bound.name}), gap {100 * self.gap:.1f} %" if bound else ""
 
     def doubts(self) -> tuple[str, ...]:
-        """What else to know of the seconds and the memory, a line each."""
+        """Caveats about the seconds and the memory, one line each."""
         found = []
         if not self.schedule.flush:
             found.append(
@@ -195,7 +195,7 @@ class Outcome(Replayed):
         return (*found, *filter(None, [self.warning]), *["the plan does not fit"] * (not self.fits))
 
     def time_split(self) -> TimeSplit:
-        """Where the seconds of the iteration go on each device; of a stream those of its steady state."""
+        """How each device spends the seconds of an iteration; for a stream, of its steady state."""
         steady = self.steady
         costs, _, program = build_program(self.problem, self.plan, stream=self.stream)
         if steady is None:
@@ -205,9 +205,9 @@ class Outcome(Replayed):
         return found.scaled(self.iteration_seconds / watched) if watched else found
 
     def plot_gantt(self, ax: Axes | None = None) -> Figure:
-        """Draw the timeline; of a stream without a flush a cut from the middle that can be read.
+        """Draw the timeline as a Gantt chart; for a stream without a flush, a readable window from the middle.
 
-        ax: where to draw; by default a figure of its own
+        ax: where to draw; by default a new figure
         """
         from simulator.results.gantt_plots import gantt, readable_window
 
@@ -232,7 +232,7 @@ def simulate(
     rng: np.random.Generator | None = None,
     layer_costs: LayerCosts | None = None,
 ) -> Outcome:
-    """Replay a plan.
+    """Replay a plan on its problem.
 
     engine: see `Engine`; contention as the problem says, but on `recurrence`
     noise: standard deviation of the logarithm of a factor on every duration; needs `rng`
@@ -274,7 +274,7 @@ def simulate(
 
 
 class UndercutBoundError(RuntimeError):
-    """A replay below what no plan of its problem can beat: a fault of this program, not of the plan.
+    """A replay that is faster than the lower bound of its problem: a fault of this program, not of the plan.
 
     outcome: the replay
     """
@@ -283,7 +283,9 @@ class UndercutBoundError(RuntimeError):
 
 
 def _check_bound(outcome: Outcome) -> None:
-    """Raise UndercutBoundError for a replay below its bound: of a stream, by more than its seconds are known to."""
+    """Raise UndercutBoundError if a replay is faster than its lower bound (for a stream, by more than the uncertainty of its
+    seconds).
+    """
     bound, plan, steady = outcome.lower_bound, outcome.plan, outcome.steady
     unknown = 0.0 if steady is None else steady.uncertainty
     if bound is None or outcome.iteration_seconds >= bound.seconds * (1.0 - unknown):
@@ -298,8 +300,8 @@ def _check_bound(outcome: Outcome) -> None:
 
 
 def moved_bytes_per_sample(problem: Problem, plan: Plan, schedule: Schedule) -> float:
-    """Bytes on links a sample: activations and gradients at every boundary between devices, what tensor-parallel groups move
-    inside, and what replicas all-reduce, or scatter and gather.
+    """Bytes on links per sample: activations and gradients at every boundary between devices, collectives inside tensor-parallel
+    groups, and the all-reduces, or scatters and gathers, of replicas.
 
     Where replicas divide weights, every pass is taken to gather all of its stage's.
     """
@@ -309,8 +311,8 @@ def moved_bytes_per_sample(problem: Problem, plan: Plan, schedule: Schedule) -> 
         total += 2.0 * size * _crossing(plan, schedule, stage)
     total += sum(costs.inside_bytes(stage) for stage in range(len(plan.stages)))
 
-    def a_sample(size: float, replicas: Sequence[int]) -> float:
-        """Of bytes that stages of these numbers of replicas send once they all have a gradient."""
+    def per_sample(size: float, replicas: Sequence[int]) -> float:
+        """Bytes per sample of a reduction that stages with these numbers of replicas run once each has a gradient."""
         samples = (
             problem.batch
             if flushes(plan) or updates_by_minibatch(plan)
@@ -326,15 +328,15 @@ def moved_bytes_per_sample(problem: Problem, plan: Plan, schedule: Schedule) -> 
         gathers = np.count_nonzero(among(ops, GATHERING)) if plan.zero == 3 else 1
         scattered = costs.scattered_bytes(number)
         gathered = costs.gathered_bytes(number) if plan.zero else scattered
-        total += a_sample(scattered * scatters + gathered * gathers, (len(held.leads),))
+        total += per_sample(scattered * scatters + gathered * gathers, (len(held.leads),))
     for weight, stages in costs.shared_weights:
         size = 2.0 * (len(costs.groups_of(stages)) - 1) * weight.parameters * problem.accumulated_bytes
-        total += a_sample(size, [len(plan.stages[stage].leads) for stage in stages])
+        total += per_sample(size, [len(plan.stages[stage].leads) for stage in stages])
     return total
 
 
 def _crossing(plan: Plan, schedule: Schedule, stage: int) -> float:
-    """Part of the samples that go to another device from a stage to the next."""
+    """Share of the samples that change device between a stage and the next."""
     here, there = (plan.stages[one].leads for one in (stage, stage + 1))
     if not set(here) & set(there):
         return 1.0

@@ -1,4 +1,4 @@
-"""What if: the seconds of a plan if one thing took no time, replayed with everything else as it is."""
+"""What if: seconds of a plan if one cost (a link, a collective, ...) were free, replayed with everything else unchanged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WHAT_IFS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class _FreeCosts:
-    """The costs of a plan, but for parts of time that take none; satisfies `simulator.costs.given.Costs`."""
+    """The costs of a plan with some of them set to zero; satisfies `simulator.costs.given.Costs`."""
 
     costs: PlanCosts
     free: Collection[str]
@@ -44,7 +44,7 @@ class _FreeCosts:
         return self.costs.device(stage, replica)
 
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
-        """What is left of an op."""
+        """Seconds of an op without the parts that are free."""
         own = {OpKind.RECOMPUTE: "recomputation", OpKind.UPDATE: "optimizer", OpKind.PREDICT: "optimizer"}.get(kind, "")
         names = own, *(own if own in self.free else name for name in GROUPS)
         parts = (self.costs.parts(kind, stage, replica, count) for count in samples.tolist())
@@ -54,28 +54,28 @@ class _FreeCosts:
         return np.array(list(left), dtype=np.float64)
 
     def group(self, stage: int, replica: int) -> Hashable:
-        """As of the plan."""
+        """The key of the plan's costs."""
         return self.costs.group(stage, replica)
 
     def of_slice(self, number: int) -> _FreeCosts:
-        """The same of a slice."""
+        """The same for one slice of the sequences."""
         return replace(self, costs=self.costs.of_slice(number))
 
     def recomputes(self, stage: int) -> bool:
-        """Whether a stage runs anything again."""
+        """Whether a stage recomputes anything."""
         return self.costs.recomputes(stage)
 
     def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
-        """As of the plan."""
+        """The overlapped seconds of the plan."""
         return self.costs.overlapped_seconds(stage, samples, apart)
 
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
-        """As of the plan, or one that is there at once."""
+        """The transfer of the plan, or a free one."""
         found = self.costs.transfer(source, target, samples)
         return Transfer(0.0, found.size_bytes) if "transfers" in self.free else found
 
     def collectives(self, stage: int) -> StageCollectives:
-        """As of the plan, or done at once."""
+        """The collectives of the plan, or free ones."""
         found = self.costs.collectives(stage)
         if "gradient sync" not in self.free:
             return found
@@ -88,7 +88,7 @@ class _FreeCosts:
 
     @property
     def tied_reductions(self) -> tuple[TiedReduction, ...]:
-        """As of the plan, or reduced at once."""
+        """The tied reductions of the plan, or free ones."""
         return tuple(map(self._reduced, self.costs.tied_reductions))
 
     def _reduced(self, one: Any) -> Any:
@@ -96,7 +96,7 @@ class _FreeCosts:
 
 
 def seconds_without(outcome: Outcome, names: Iterable[str] = tuple(WHAT_IFS)) -> dict[str, float]:
-    """Seconds of an iteration if each of some things took no time, the others as they are, by name of WHAT_IFS.
+    """Seconds of an iteration if each of some costs were free, by name of WHAT_IFS, one at a time.
 
     Replayed on the compiled engine, with links contended as the problem says. Of a stream without a flush its rate, read off as
     many micro-batches as in the outcome.

@@ -311,7 +311,7 @@ COUNTS: dict[str, Callable[[Any], Any]] = {
     "group": lambda value: named_schedule("interleaved-1f1b", 4, 4, chunks=2, microbatch_group_size=value),
     "slices": lambda value: named_schedule("seq1f1b", 4, 4, slices=value),
     "replicas": lambda value: named_schedule("1f1b-rr", 2, 4, replicas=(1, value)),
-    "micro-batches a mini-batch": lambda value: named_schedule("2bw", 2, 4, microbatches_per_minibatch=value),
+    "micro-batches per mini-batch": lambda value: named_schedule("2bw", 2, 4, microbatches_per_minibatch=value),
     "seed": lambda value: replay_schedule(named_schedule("gpipe", 2, 2), OpSeconds(1.0, 1.0), seed=value),
     "sizes": lambda value: replay_schedule(named_schedule("gpipe", 2, 2), OpSeconds(1.0, 1.0), sizes=(1, value)),
     "batch": lambda value: replace(PROBLEM, batch=value),

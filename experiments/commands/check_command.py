@@ -55,7 +55,7 @@ def _plan_summary(path: str, problem: simulator.Problem, plan: simulator.Plan | 
     """What a plan file holds, whose plan, if it has one, has been replayed."""
     where = f"{problem.workload.name} on {problem.cluster.name}"
     if plan is None:
-        return f"ok: problem of {where}: {problem.batch} samples an iteration, {len(problem.cluster.devices)} devices"
+        return f"ok: problem of {where}: {problem.batch} samples per iteration, {len(problem.cluster.devices)} devices"
     with blamed_on(f"{path}: $.plan"):
         simulator.simulate(problem, plan, engine="compiled")
     return (

@@ -19,7 +19,7 @@ DEFAULT_PLANNER = "pipedream"
 FORMATS = {
     "chrome-trace": "timeline for Perfetto (ui.perfetto.dev) and chrome://tracing, with transfers and memory",
     "torch-csv": "compute-only schedule of torch.distributed.pipelining",
-    "text": "schedule, one line of ops a device",
+    "text": "schedule, one line of ops per device",
     "plan": "the plan with its problem, JSON for --plan",
     "problem": "the problem alone, JSON for --problem; nothing is searched",
 }
@@ -108,8 +108,8 @@ def torch_csv(plan: simulator.Plan, schedule: simulator.Schedule) -> str:
     if replicas[0] > 1:
         print(
             f"pipeplan: the CSV is of one of {replicas[0]} equal pipelines: launch {replicas[0]} × {schedule.ranks} "
-            f"processes, a pipeline group of {schedule.ranks} ranks a replica, {sizes[0] // replicas[0]} samples a micro-batch "
-            "in each, and DistributedDataParallel over the replicas of a stage",
+            f"processes, a pipeline group of {schedule.ranks} ranks per replica, {sizes[0] // replicas[0]} samples per "
+            "micro-batch in each, and DistributedDataParallel over the replicas of a stage",
             file=sys.stderr,
         )
     return content

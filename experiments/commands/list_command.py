@@ -97,14 +97,14 @@ def _planner(name: str) -> Row:
 
 
 TOPICS: dict[str, tuple[Row, Callable[[str], Row]]] = {
-    "workloads": (("name", "parameters", "forward GFLOP\na sample", "layers", "mini-batch\na device"), _workload),
+    "workloads": (("name", "parameters", "forward GFLOP\nper sample", "layers", "mini-batch\nper device"), _workload),
     "accelerators": (
         ("name", "memory, GiB"),
         lambda name: (f"{hardware_profiles.load_accelerator(name).memory_bytes / 2**30:.4g}",),
     ),
     "clusters": (("name", "servers", "devices", "accelerators"), _cluster),
     "schedules": (("name", "flushes", "options", "summary"), _schedule),
-    "planners": (("name", "summary", "options", "searches where\nnot asked for"), _planner),
+    "planners": (("name", "summary", "options", "searched if\nnot given"), _planner),
 }
 """Columns of a topic, and what a name has in those behind the first."""
 

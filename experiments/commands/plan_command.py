@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument_group("partition alone", alone),
         {
             "--workers N …": ("components that each level joins, lowest level first (4 4)", CountUpTo(MOST_DEVICES)),
-            "--bandwidths B …": ("bytes a second of each level's links (12e9 1.25e9)", number),
+            "--bandwidths B …": ("bytes per second of each level's links (12e9 1.25e9)", number),
             "--variant VARIANT": "cost functions: paper (default) or script, PipeDream's published program",
             "--straight": "no stage has a second replica",
             "--memory BYTES": ("capacity of a device", number),
@@ -267,7 +267,7 @@ def _run_partition(arguments: argparse.Namespace) -> int:
         return 0
     STAGES.print({**document, "joined": " × ".join(map(str, found.workers_per_level))})
     print(
-        f"slowest stage {found.slowest_stage_seconds:.6g} s a mini-batch of {workload.minibatch}; speedup over one device "
+        f"slowest stage {found.slowest_stage_seconds:.6g} s per mini-batch of {workload.minibatch}; speedup over one device "
         f"{found.speedup_over_one:.3f}, over data parallelism {found.speedup_over_dp:.3f}; "
         f"planned in {found.planning_seconds:.3f} s"
     )

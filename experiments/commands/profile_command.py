@@ -88,7 +88,7 @@ def _print(profile: simulator.MeasuredProfile, path: Path) -> None:
     print_table(
         f"{profile.name} on {measured.device} ({measured.device_name}), {profile.minibatch} samples, "
         f"median of {measured.repeats}",
-        ("layer", "kind", "parameters", "MFLOP a sample", "forward, ms", "spread", "backward, ms", "spread"),
+        ("layer", "kind", "parameters", "MFLOP per sample", "forward, ms", "spread", "backward, ms", "spread"),
         [
             (
                 layer.name,

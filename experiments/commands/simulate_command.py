@@ -62,11 +62,11 @@ REPLAY: dict[str, Option] = {
     "--stages P": ("stages of the pipeline (all chunks counted)", count),
     "--microbatches M": ("micro-batches", count),
     "--microbatches-per-minibatch T": (
-        "micro-batches an update (asynchronous schedules; default 1, 2bw: the stages)",
+        "micro-batches per update (asynchronous schedules; default 1, 2bw: the stages)",
         count,
     ),
     "--minibatches M": ("mini-batches, in place of --microbatches", count),
-    "--chunks V": ("stages a device (interleaved-1f1b, interleaved-zb, looped-bfs, hanayo; default 2)", count),
+    "--chunks V": ("stages per device (interleaved-1f1b, interleaved-zb, looped-bfs, hanayo; default 2)", count),
     "--microbatch-group-size G": (
         "micro-batches that pass a chunk before the next has its turn (interleaved-1f1b, interleaved-zb; default: devices)",
         count,
@@ -80,30 +80,30 @@ REPLAY: dict[str, Option] = {
     "--replica-updates RULE": "when replicas update: overlapped (default) or barrier (1f1b-rr)",
     **OWN_OPTION,
     "--lanes HOW": "how forwards and backwards divide a device: shared (processor sharing, default) or split (fbp-as)",
-    "--forward F": ("seconds of a forward: one number, or one a stage", numbers),
+    "--forward F": ("seconds of a forward: one number, or one per stage", numbers),
     "--backward B": ("seconds of a full backward; of the input gradient if --weight is given", numbers),
     "--weight W": ("seconds of a weight gradient (default 0)", numbers),
     "--update U": ("seconds of an update (default 0)", numbers),
     "--predict P": ("seconds of a weight prediction (default 0)", numbers),
-    "--transfer C": ("one-way transfer seconds (default 0): one number, or one a boundary between stages", numbers),
+    "--transfer C": ("one-way transfer seconds (default 0): one number, or one per boundary between stages", numbers),
     "--overlapped X": ("seconds of an overlapped forward and backward (default: one after the other)", numbers),
     "--offload S": ("seconds of what a forward keeps to the host, and as many back (default 0)", numbers),
-    "--stash A": ("memory that a forward keeps, in any unit: one number, or one a stage", numbers),
+    "--stash A": ("memory that a forward keeps, in any unit: one number, or one per stage", numbers),
     "--stash-weight AW": ("the part of it that a weight gradient needs (default half)", numbers),
-    "--memory L": ("limit of a device, in the unit of --stash: one number, or one a device", numbers),
-    "--placement NAME": "how stages go round the devices of a search: straight (default), interleaved, v, wave or "
+    "--memory L": ("limit of a device, in the unit of --stash: one number, or one per device", numbers),
+    "--placement NAME": "placement of the stages in a search: straight (default), interleaved, v, wave or "
     "bidirectional",
     "--seconds T": ("seconds of search (default 1); the same work on every machine", NumberUpTo(LONGEST)),
-    "--objective NAME": "what the search makes short: makespan (default), longest-stage (from a device's first op to its last), "
-    "or steady (seconds a micro-batch of a round of ops that repeats without end)",
-    "--sizes S,…": ("samples of each micro-batch; all numbers are then seconds a sample", counts),
+    "--objective NAME": "what the search minimizes: makespan (default), longest-stage (from a device's first op to its last), "
+    "or steady (seconds per micro-batch of a round of ops that repeats without end)",
+    "--sizes S,…": ("samples of each micro-batch; all numbers are then seconds per sample", counts),
     "--communication MODE": "overlapped, send-blocking, both-blocking, streaming or free (default: the "
     "schedule's own, else overlapped)",
     "--engine ENGINE": ("simpy (default), compiled or recurrence", str, "simpy"),
     "--noise NOISE": ("spread of log-normal noise on durations (default 0)", number),
     "--seed SEED": ("seed of the noise, and of a search (default 0)", natural, 0),
     "--out FILE": (
-        "write FILE.csv: the schedule for torch, FILE.txt: one line of ops a device, or FILE.json: the trace for Perfetto "
+        "write FILE.csv: the schedule for torch, FILE.txt: one line of ops per device, or FILE.json: the trace for Perfetto "
         "(ui.perfetto.dev) and chrome://tracing; may be repeated",
         str,
         [],

@@ -46,7 +46,7 @@ METHOD: dict[str, Option] = {
     ),
     "--json": "print one JSON document",
     "--stages N": (f"stages, one block each (default {DEFAULT_STAGES}, or those of --replicas)", count),
-    "--microbatches-per-minibatch T": ("micro-batches an update (default 1)", count, 1),
+    "--microbatches-per-minibatch T": ("micro-batches per update (default 1)", count, 1),
     "--replicas R,…": ("replicas of each stage that take mini-batches in turn (pipedream, naive)", counts),
     "--replica-updates RULE": "when replicas update: overlapped (default) or barrier",
 }
@@ -57,7 +57,7 @@ TRAINING: dict[str, Option] = {
     "--optimizer NAME": ("adam (default), adamw or sgd", str, "adam"),
     "--lr RATE": ("learning rate (default 0.002); sgd averages its gradients: 10 times PyTorch's", number, 0.002),
     "--lr-schedule NAME": ("constant (default), cosine, step or warmup", str, "constant"),
-    "--batch B": ("samples a mini-batch (default 32)", count, 32),
+    "--batch B": ("samples per mini-batch (default 32)", count, 32),
     "--epochs E": ("epochs (default 10)", count, 10),
     "--seeds K": ("train seeds 0 to K-1 (default 5)", CountUpTo(MOST_SEEDS), 5),
     "--jobs J": ("processes (default 1); the same results", CountUpTo(MOST_JOBS), 1),
@@ -72,7 +72,7 @@ RULE: dict[str, Option] = {
 
 CLOCK: dict[str, Option] = {
     "--cluster NAME": f"cluster whose devices run the stages (default {DEFAULT_CLUSTER})",
-    "--forward F": ("seconds of a MINI-BATCH's forward: one number, or one a stage", numbers),
+    "--forward F": ("seconds of a MINI-BATCH's forward: one number, or one per stage", numbers),
     "--backward B": ("seconds of a mini-batch's backward", numbers),
     "--update U": ("seconds of an update (default 0)", number),
     "--predict P": ("seconds of a weight prediction (default 0)", number),
@@ -191,11 +191,13 @@ def _clock(arguments: argparse.Namespace, network: training.Network, data: train
     replicas = arguments.replicas or [1] * len(network)
     if len(cluster.devices) < sum(replicas):
         asked = f"--stages {len(network)}" if arguments.replicas is None else f"--replicas of {sum(replicas)} in all"
-        raise UsageError(f"{asked}: cluster {cluster.name} has {len(cluster.devices)} devices, one a stage or replica")
+        raise UsageError(
+            f"{asked}: cluster {cluster.name} has {len(cluster.devices)} devices, one per stage or replica"
+        )
     optimizer: simulator.OptimizerName = "momentum" if arguments.optimizer == "sgd" else "adam"
     return (
         network_clock(network, data, cluster, arguments.batch, optimizer, replicas),
-        f"the network's own layers on {cluster.name}, one {'stage' if arguments.replicas is None else 'replica'} a device, "
+        f"the network's own layers on {cluster.name}, one {'stage' if arguments.replicas is None else 'replica'} per device, "
         "without contention",
     )
 

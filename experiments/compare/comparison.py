@@ -67,7 +67,7 @@ def _rate(record: Row) -> str:
 
 
 SPEED = ReportTable(
-    "{workload} ({source}) on {cluster}, {devices} devices, {batch} {sample}s an iteration",
+    "{workload} ({source}) on {cluster}, {devices} devices, {batch} {sample}s per iteration",
     "plans",
     {
         "planner": lambda record: record["planner"] + (" (interrupted)" if record["interrupted"] else ""),
@@ -99,7 +99,7 @@ USE = ReportTable(
         "idle, longest\nstage": "{bubble_longest_stage:.3f}",
         "peak memory,\nGiB": _memory,
         "fullest\ndevice": "{fullest_device}",
-        "MB moved\na sample": figure("bytes_per_sample", ".3g", 1e-6),
+        "MB moved\nper sample": figure("bytes_per_sample", ".3g", 1e-6),
     },
 )
 

@@ -6,7 +6,7 @@ Rules
   and convolutions as direct ones, whatever a fast algorithm saves: these may be above the peak.
 - MFU (Chowdhery et al. 2022, "PaLM") is model FLOP over what all devices of the cluster, used or not, do at their dense peak of
   the problem's precision in an iteration. HFU counts what runs again, too.
-- The 6 N rule counts 6 FLOP a token and weight; of routed experts those weights that a token uses.
+- The 6 N rule counts 6 FLOP per token and weight; of routed experts those weights that a token uses.
 - Prices are of all devices of the cluster, used or not.
 """
 
@@ -26,10 +26,10 @@ TOKENS, SAMPLES = 10**12, 10**9
 """Of how many tokens, or samples where these have no tokens, hours and cost are told."""
 
 HIGHEST_PRICE = 1e6
-"""Of a device an hour, in whatever currency, as in a cluster's file."""
+"""Highest price per device and hour, in any currency, as in a cluster's file."""
 
 Price = float | Mapping[str, float]
-"""Of a device an hour, or by the names of accelerators."""
+"""Price per device and hour: one for all, or one per accelerator name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Efficiency:
     model_flop, causal_flop: as the rules say, and with half of the scores of causal attention; 0 where a profile tells none
     parameter_flop: by the 6 N rule; 0 without tokens; hardware_flop: with what runs again
     peak_flops: FLOP/s of all devices at the problem's precision; 0 where a device states none
-    price: of all devices an hour, None where it is not known; currency
+    price: of all devices per hour, None where it is not known; currency
     """
 
     seconds: float
@@ -78,7 +78,7 @@ class Efficiency:
         return None if self.price is None else self.device_hours / self.devices * self.price
 
     def share_of_peak(self, flop: float) -> float | None:
-        """What FLOP an iteration are of what all devices could do in it; None where either is not known."""
+        """FLOP per iteration as a share of what all devices could do in its time; None if either is unknown."""
         possible = self.peak_flops * self.seconds
         return flop / possible if flop and possible else None
 
@@ -144,7 +144,7 @@ def peak_flops(problem: Problem) -> float:
 
 
 def _flop_again(outcome: Outcome) -> float:
-    """FLOP of an iteration that stages run forward again."""
+    """FLOP per iteration of recomputed forwards."""
     costs, found = PlanCosts(outcome.problem, outcome.plan), 0.0
     flop = np.array([layer.flop for layer in outcome.problem.workload.layers])
     for number, stage in enumerate(outcome.plan.stages):
@@ -154,7 +154,7 @@ def _flop_again(outcome: Outcome) -> float:
 
 
 def price_of_all(problem: Problem, price: Price | None = None) -> float | None:
-    """Of all devices an hour, None where nobody says; ValueError as of `efficiency`."""
+    """Of all devices per hour, None where nobody says; ValueError as of `efficiency`."""
     cluster = problem.cluster
     if price is None:
         return sum(cluster.prices) if cluster.prices else None
@@ -166,5 +166,5 @@ def price_of_all(problem: Problem, price: Price | None = None) -> float | None:
         )
     if wrong := [one for one in each.values() if not 0 <= one <= HIGHEST_PRICE]:
         said = shown(wrong[0]) if isinstance(wrong[0], int) else f"{wrong[0]:g}"
-        raise ValueError(f"price: must be from 0 to {HIGHEST_PRICE:g} a device and hour, got {said}")
+        raise ValueError(f"price: must be from 0 to {HIGHEST_PRICE:g} per device and hour, got {said}")
     return sum(each[device.name] for device in cluster.devices)

@@ -30,25 +30,25 @@ from simulator import (
 )
 
 LEAST_SHARE = 0.05
-"""Of an iteration that freeing something saves for it to be called the limit."""
+"""Share of an iteration that a free cost must save at least to be called the limit."""
 
 SCARCE = 0.1
-"""Of its memory that is free at most on a device that lacks some for a faster plan, for memory to be called what limits it."""
+"""Share of free memory, at most, on a device too small for a faster plan, for memory to be called the limit."""
 
 FREE = {
-    "tensor-parallel communication": "with collectives of tensor-parallel groups that take no time",
-    "context-parallel communication": "with keys and values that cross in no time",
-    "expert-parallel communication": "with tokens that reach their experts in no time",
-    "transfers": "with transfers between stages that take no time",
-    "gradient sync": "with gradients and weights that cross between replicas in no time",
-    "optimizer": "with updates that take no time",
+    "tensor-parallel communication": "if collectives of tensor-parallel groups were free,",
+    "context-parallel communication": "if key/value exchange were free,",
+    "expert-parallel communication": "if token exchange with experts were free,",
+    "transfers": "if transfers between stages were free,",
+    "gradient sync": "if gradient and weight exchange between replicas were free,",
+    "optimizer": "if weight updates were free,",
 }
-"""What takes no time in a replay."""
+"""Costs that a replay can set to zero, and the clause that says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What an iteration would take if something were free.
+    """The seconds of an iteration if one cost were free.
 
     name: what; seconds: of an iteration then, at least; how: a clause that says what free means, or what it would need
     """
@@ -59,7 +59,7 @@ class Limit:
 
 
 def limits(outcome: Outcome, split: TimeSplit, replayed: Mapping[Plan, Score]) -> tuple[Limit, ...]:
-    """What could be free, the largest saving first; what saves nothing is left out.
+    """The costs that would save time if they were free, the largest saving first.
 
     replayed: plans of the same problem, and their scores
     """

@@ -71,7 +71,7 @@ def _layers(problem: Problem, plan: Plan) -> list[str]:
     first, *middle, last = counts if len(counts) > 1 else (counts[0], counts[0])
     if plan.chunks > 1:
         if len(set(counts)) > 1:
-            raise NoFlagsError(f"its {len(counts)} stages, {plan.chunks} a device, have unlike numbers of blocks")
+            raise NoFlagsError(f"its {len(counts)} stages, {plan.chunks} per device, have unlike numbers of blocks")
         return ["--num-layers-per-virtual-pipeline-stage", str(first)]
     if len(set(counts)) == 1:
         return []

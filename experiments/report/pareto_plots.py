@@ -1,4 +1,4 @@
-"""Pareto plots: seconds of an iteration against memory, a line for each number of devices."""
+"""Pareto plots: seconds per iteration against peak memory, one line for each number of devices."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def draw(found: Pareto) -> Figure:
         }
         noted(axes, f"capacity {capacity:.4g} GiB", (capacity, 1.0), (2, 2), **noted_above)
     logarithmic_axes(axes, "both")
-    labels = {"xlabel": f"peak memory of the fullest {word}, GiB", "ylabel": "seconds of an iteration"}
+    labels = {"xlabel": f"peak memory of the fullest {word}, GiB", "ylabel": "seconds per iteration"}
     titled(axes, legible(found.title, 90), size=11, **labels)
     axes.set_xlim(0.7 * min(one.peak_bytes / GIB for one in found.points), 1.05 * right)
     unframed(axes, "both", 0.7)

@@ -28,7 +28,7 @@ from simulator import (
 GIB = 2.0**30
 
 HIDDEN = ("transfers", "gradient sync")
-"""Parts of time that a device may be spared, as columns of `TimeSplit.hidden`."""
+"""Parts of time that can be hidden behind computing, as columns of `TimeSplit.hidden`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,13 +188,13 @@ class PlanReport(Explained):
         ]
         rows.append(("iteration", f"{whole:.4g}", f"{1.0:.1%}", "", "", ""))
         devices = int(split.members.sum())
-        title = f"Seconds of an iteration, mean of {devices} {self.outcome.problem.device_word}{'s' * (devices > 1)}"
+        title = f"Seconds per iteration, mean of {devices} {self.outcome.problem.device_word}{'s' * (devices > 1)}"
         return TextTable(title, ("part", "mean", "share", "least", "most", "hidden"), tuple(rows))
 
     # ----------------------------------------------------------------------------------- efficiency and cost
 
     def _worth(self) -> tuple[str, ...]:
-        """MFU and its rule, tokens a second and device, hours and cost."""
+        """MFU and its rule, tokens per second and device, hours and cost."""
         found, word = self.efficiency, self.outcome.problem.device_word
         idle = found.devices - int(self.split.members.sum())
         used = f" of all {found.devices}, {idle} of them unused" if idle else ""
@@ -221,7 +221,7 @@ class PlanReport(Explained):
                 ]
                 why = f"{silent[0]} states no peak FLOP/s at {problem.precision}"
             return f"no MFU: {why}"
-        others = [f"HFU {hfu:.1%} with what runs again"] if found.hardware_flop > found.model_flop else []
+        others = [f"HFU {hfu:.1%} with recomputation"] if found.hardware_flop > found.model_flop else []
         if found.causal_flop < found.model_flop:
             others.append(f"{found.share_of_peak(found.causal_flop):.1%} with the causal half of the scores alone")
         if found.parameter_flop:
@@ -262,7 +262,7 @@ class PlanReport(Explained):
             for one in self.runner_ups
         )
         columns = "decision", "chosen", "instead", "loses", "peak, GiB", "plan"
-        return TextTable("Runner-ups: the best plan known that decides otherwise", columns, rows)
+        return TextTable("Runner-ups: the best known plan that makes another choice", columns, rows)
 
     def _flags(self) -> tuple[str, ...]:
         """A language model's plan for Megatron-LM, or why its flags cannot say it."""
@@ -282,7 +282,7 @@ class PlanReport(Explained):
     def _beside(self) -> tuple[str, ...]:
         """Runner-ups whose replay is faster than the plan's (searches compare closed forms, too), or that there are none."""
         if not self.runner_ups:
-            return ("no runner-ups: no plan is known that fits and decides anything otherwise",)
+            return ("no runner-ups: no plan is known that fits and makes another choice",)
         faster = [one for one in self.runner_ups if one.peak_bytes is not None and self._loss(one) < 0.0]
         words = ", ".join(f"{one.decision} {one.other} ({self._loss(one):+.2%})" for one in faster)
         return (f"faster by replay than this plan: {words}",) if faster else ()

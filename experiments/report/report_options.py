@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from simulator import Outcome, Problem
 
 REPORT: dict[str, Option] = {
-    "--report": "print where seconds and bytes go, MFU, tokens and cost, runner-ups, and what limits the plan",
+    "--report": "print a breakdown of time and memory, MFU, tokens, cost, runner-ups, and what limits the plan",
     "--price PRICE": (
-        "of a device an hour, or NAME=PRICE,… where accelerators differ, for --report (default: what the cluster's file says)",
+        "price per device and hour, or NAME=PRICE,… by accelerator, for --report (default: the cluster file's price)",
         price,
     ),
 }

@@ -83,7 +83,7 @@ class ClusterClock:
 
 @dataclass(frozen=True, slots=True)
 class MethodOrder:
-    """The ops of a whole training run of one method, and what its timeline says of weight versions, a number a stage.
+    """The ops of a whole training run of one method, and what its timeline says of weight versions, a number per stage.
 
     copies: of the weights, held at most; forward_difference, backward_difference: updates missing at most, as
         `VersionTable` counts them (behind a warm-up, which misses none)
@@ -191,7 +191,7 @@ def network_clock(
 ) -> ClusterClock:
     """The trained network itself on the first devices of a cluster, one block a stage.
 
-    batch: samples a mini-batch; optimizer: one of `simulator.OPTIMIZER_STATES`; replicas: devices of each stage, one unless
+    batch: samples per mini-batch; optimizer: one of `simulator.OPTIMIZER_STATES`; replicas: devices of each stage, one unless
     given
     """
     problem = Problem(network_workload(network, data), cluster, batch, optimizer=optimizer)

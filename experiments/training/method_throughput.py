@@ -1,4 +1,4 @@
-"""Method throughput: samples a second and memory of the methods of pipeline training, on equal stages and on a cluster."""
+"""Method throughput: samples per second and memory of the methods of pipeline training, on equal stages and on a cluster."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def balanced_rows(stages: Sequence[int], per_minibatch: Sequence[int]) -> list[d
 
 
 def cluster_rows(problem: Problem) -> list[dict[str, Any]]:
-    """Samples a second, peak memory and weight copies of every method, on SimPy with contention.
+    """Samples per second, peak memory and weight copies of every method, on SimPy with contention.
 
     A method of whole mini-batches that does not fit has a second row: the largest mini-batch with which it does.
     """

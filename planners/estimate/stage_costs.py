@@ -147,11 +147,11 @@ class StageCosts:
         return reduce_seconds(rates.tensor, float(gathered) * samples) / 2
 
     def boundary_bytes(self, parallel: Parallelism) -> float:
-        """Bytes a sample that a device keeps of a boundary between blocks."""
+        """Bytes per sample that a device keeps of a boundary between blocks."""
         return float(self.costs.at(parallel).cut_bytes[self._between])
 
     def sent_bytes(self, parallel: Parallelism) -> float:
-        """Bytes a sample that a device sends over a boundary between blocks."""
+        """Bytes per sample that a device sends over a boundary between blocks."""
         return float(self.costs.cut_bytes[self._between]) / (parallel.tensor * parallel.context)
 
     @property
@@ -245,7 +245,7 @@ class StageCosts:
         return self._in_work[parallel]
 
     def stashes(self, parallel: Parallelism) -> tuple[tuple[Line, Line], ...]:
-        """Of each word: bytes a sample that are kept, and that are made again."""
+        """Of each word: bytes per sample that are kept, and that are made again."""
         if parallel not in self._stashes:
             member, found = self.costs.at(parallel), []
             for word in self.words:

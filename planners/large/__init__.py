@@ -1,1 +1,1 @@
-"""Large models on one kind of device: tensor × pipeline × data × micro-batch × ZeRO × stages a device, by a closed form."""
+"""Large models on one kind of device: tensor × pipeline × data × micro-batch × ZeRO × stages per device, by a closed form."""

@@ -1,6 +1,6 @@
 """Closed form: seconds of an iteration, and bytes, of the plans of a shape.
 
-With M micro-batches, v stages a device, and T[r] the seconds of rank r for one micro-batch (its v stages forward and backward):
+With M micro-batches, v stages per device, and T[r] the seconds of rank r for one micro-batch (its v stages forward and backward):
 
     iteration = M * R + (sum of T - R) / v + transfers + what ends last, after the first rank's last backward
 
@@ -73,7 +73,7 @@ class ClosedForm:
     """What the shapes of one problem cost; tables fill as they are asked for."""
 
     def __init__(self, problem: Problem, blocks: LikeBlocks, words: Sequence[Recompute], zeros: Sequence[Zero]) -> None:
-        """words, zeros: what stages may run again, and what replicas may divide, among which to choose"""
+        """words, zeros: the recompute policies and ZeRO stages to choose from."""
         self.problem, self.blocks, self.words, self.zeros = problem, blocks, tuple(words), zeros
         self.costs = StageCosts(problem, blocks, words)
         self.devices = RankGroups(problem)
@@ -83,7 +83,7 @@ class ClosedForm:
 
     @property
     def memory_bytes(self) -> float:
-        """Of a device."""
+        """Memory of each device, in bytes."""
         return self.problem.cluster.devices[0].memory_bytes
 
     # ---- what is divided ----
@@ -98,7 +98,7 @@ class ClosedForm:
         return np.asarray(held * alone + divided / copies * (self.problem.state_bytes - alone))
 
     def unit_bytes(self, zero: Zero | NDArray[np.int64]) -> Floats:
-        """Bytes an element of a unit that is there whole, where replicas divide it: of gradients, and of weights."""
+        """Bytes per element of a unit that is there whole, where replicas divide it: of gradients, and of weights."""
         gradients, weights = self.problem.accumulated_bytes, self.problem.element_bytes
         return np.asarray(gradients * np.greater_equal(zero, 2) + weights * np.equal(zero, 3))
 
@@ -478,7 +478,7 @@ class _Tables:
     def _in_flight(self) -> Floats:
         """Micro-batches in flight of each stage of a rank, when it may be fullest, float64 [ranks, moments, chunks].
 
-        After W forwards of a warm-up, each further one has a backward behind it. With several stages a device p micro-batches
+        After W forwards of a warm-up, each further one has a backward behind it. With several stages per device p micro-batches
         pass each stage in turn, backwards in the other order; between the moments at which either begins another stage what is
         in flight changes evenly.
         """

@@ -37,8 +37,8 @@ class _DividedFigures(NamedTuple):
     passes: seconds of a block forward and backward, at least; own: of an end beside its blocks, by place
     again: seconds for which each word runs a block again
     weights: elements of a block, and those of them that belong to experts; own_weights: the first of a stage, by place
-    kept, made, made_own: bytes a sample of a block that each word keeps, makes again, and makes again of any stage
-    boundary: bytes a sample between stages; in_work: bytes of gradients before they are added up, by place
+    kept, made, made_own: bytes per sample of a block that each word keeps, makes again, and makes again of any stage
+    boundary: bytes per sample between stages; in_work: bytes of gradients before they are added up, by place
     """
 
     passes: Floats

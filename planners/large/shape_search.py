@@ -1,6 +1,6 @@
 """Planner `large`: how models of many like blocks are trained on one kind of GPU.
 
-It chooses tensor, pipeline, data, expert and (where it is asked for) context parallelism, micro-batches, ZeRO, stages a device,
+It chooses tensor, pipeline, data, expert and (where it is asked for) context parallelism, micro-batches, ZeRO, stages per device,
 the blocks of each rank and what each runs again (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU
 Clusters Using Megatron-LM"; Korthikanti et al. 2022; Rajbhandari et al. 2020). Shapes are opened in the order of a bound that no
 division undercuts; a closed form finds the best division of each exactly; the best few are replayed with the problem's own
@@ -117,7 +117,7 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     if not len(grid(degrees, groups.__getitem__, blocks.count, problem.batch, wanted)):
         return (
             f"no pipeline of {blocks.count} blocks, whole micro-batches of a batch of {problem.batch} and "
-            f"{len(cluster.devices)} devices has the stages, stages a device and micro-batches that are asked for"
+            f"{len(cluster.devices)} devices has the stages, stages per device and micro-batches that are asked for"
         )
     return None
 
@@ -138,8 +138,8 @@ def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
 
 
 def _wanted(problem: Problem, request: Request) -> Wanted:
-    """What a request fixes of the grid; ValueError for stages a device that its schedule has not, for micro-batches that are not
-    equal, and as of `asked_degrees`.
+    """What a request fixes of the grid; ValueError for stages per device that its schedule has not, for unequal micro-batches,
+    and as of `asked_degrees`.
     """
     chunks, count = request.chunks, request.microbatches or 1
     if problem.batch % count:
@@ -152,7 +152,7 @@ def _wanted(problem: Problem, request: Request) -> Wanted:
     least, most = {None: (1, 8), SCHEDULES[0]: (1, 1), SCHEDULES[1]: (2, 8)}[request.schedule]
     if chunks is not None:
         if request.schedule is not None and (chunks == 1) != (request.schedule == SCHEDULES[0]):
-            raise ValueError(f"schedule {request.schedule!r} has not {chunks} stages a device here")
+            raise ValueError(f"schedule {request.schedule!r} has not {chunks} stages per device here")
         least, most = chunks, chunks
     contexts, experts = (asked_degrees(problem, request, option=one) for one in ("context", "expert"))
     return Wanted(request.stages, request.microbatches, contexts, experts, least, most)
@@ -330,7 +330,7 @@ class _ShapeSearch:
         zeros = self.form.zeros
         yield "schedule", (chunks > 1) != (own.chunks > 1), zeros
         yield "stages", stages != own.pipeline * own.chunks, zeros
-        yield "stages a device", chunks != own.chunks, zeros
+        yield "stages per device", chunks != own.chunks, zeros
         yield "replicas", (data != own.data) & (stages == own.pipeline * own.chunks), zeros
         yield "tensor parallel", tensor != own.tensor, zeros
         yield "context parallel", context != own.context, zeros
@@ -378,7 +378,7 @@ class _ShapeSearch:
         """Record what is proven of the best plan."""
         self.evaluate.details.update(shapes=len(self.shapes), opened=len(self.opened), left_out=self.left_out)
         more = "".join(f" × {name}" for name, at in (("context", 5), ("expert", 6)) if self.shapes[:, at].max() > 1)
-        grid = f"tensor × pipeline × data{more} × micro-batch × stages a device"
+        grid = f"tensor × pipeline × data{more} × micro-batch × stages per device"
         plans = f"{len(replayed):,} plans replayed, with ZeRO {_listed(sorted({plan.zero for plan in replayed}))}"
         every = f"with ZeRO {_listed(self.form.zeros)}" + " and each word that all stages run again" * (
             len(self.form.words) > 1

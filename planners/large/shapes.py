@@ -66,7 +66,7 @@ class Wanted:
     """What is fixed of a grid; None leaves the choice.
 
     contexts, experts: degrees to choose from
-    chunks_from, chunks_to: stages a device, at least and at most
+    chunks_from, chunks_to: stages per device, at least and at most
     """
 
     stages: int | None = None

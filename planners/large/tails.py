@@ -70,7 +70,7 @@ class Tails:
 
 
 class _Rates:
-    """Latencies and seconds a byte of the ways in which some reduce, float64 [ways, shapes, 1, ...]; of one alone no time."""
+    """Latencies and seconds per byte of the ways in which some reduce, float64 [ways, shapes, 1, ...]; of one alone no time."""
 
     def __init__(self, rates: list[Rates], number: Integers, dimensions: int) -> None:
         ways = max(1, *map(len, rates))

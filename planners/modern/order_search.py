@@ -372,7 +372,7 @@ class _Layouts:
                 yield Layout(placement, order[: stages // chunks], (0,) * (stages - 1), count, ())
 
     def _placements(self, request: Request) -> tuple[Placement, ...]:
-        """The requested placement, else those with the stages, and stages a device, asked for; `scheduler` takes the first."""
+        """The requested placement, else those with the stages, and stages per device, asked for; `scheduler` takes the first."""
         most = len(self.problem.cluster.devices)
         asked, chunks = request.asked("placement"), request.chunks
         if asked is not None:

@@ -229,6 +229,6 @@ def _boundaries(
 
 
 def _both_ways(cluster: Cluster, near: int, far: int) -> tuple[float, float, float, bool]:
-    """Bytes a second there and back, latencies of both ways, and whether they share a channel."""
+    """Bytes per second there and back, latencies of both ways, and whether they share a channel."""
     (wait, there), (more, back) = cluster.point_to_point(near, far), cluster.point_to_point(far, near)
     return there, back, wait + more, bool({*cluster.route(near, far)} & {*cluster.route(far, near)})

@@ -114,7 +114,7 @@ def fastest_straight(
 
 
 def _is_known(shape: StraightShape) -> bool:
-    """Whether a quick replay knows the schedule: one flush, one op at a time, no options but the stages a device."""
+    """Whether a quick replay knows the schedule: one flush, one op at a time, no options but the stages per device."""
     family = schedule_families()[shape.schedule]
     return family.flush and not family.lanes and set(family.options) <= {"chunks", "microbatch_group_size"}
 

@@ -118,7 +118,7 @@ def synchronization_seconds(form: int, parameter_bytes: float, bandwidth: float,
 
 @kernel(error_model="numpy")
 def stage_seconds(form: int, inner_seconds: float, synchronization: float, replicas: int) -> float:
-    """Seconds a mini-batch of one stage over `replicas`: the script and a barrier add the all-reduce, the paper hides it."""
+    """Seconds per mini-batch of one stage over `replicas`: the script and a barrier add the all-reduce, the paper hides it."""
     if form in (SCRIPT, BARRIER):
         return (inner_seconds + synchronization) / replicas
     return max(inner_seconds, synchronization) / replicas

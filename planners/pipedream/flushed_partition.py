@@ -37,7 +37,7 @@ class FlushedPipeline(NamedTuple):
     memory_bytes: capacity of a device
     weight_copies: the weights, their gradients and the optimizer's state, in copies of the weights
     recompute: a stage keeps its input of each micro-batch in flight, and the stash of one
-    bandwidth, collective_bandwidth: bytes a second of the slowest links, point to point and in an all-reduce
+    bandwidth, collective_bandwidth: bytes per second of the slowest links, point to point and in an all-reduce
     """
 
     devices: int
@@ -106,7 +106,7 @@ def _seconds(table: StateTable, pipeline: FlushedPipeline, stage: LevelStage) ->
 def _microbatch_seconds(
     compute: float, parameters: float, samples: int, microbatches: int, bandwidth: float, replicas: int
 ) -> float:
-    """Seconds a micro-batch of one stage: its largest part's compute, and its share of the all-reduce before the flush."""
+    """Seconds per micro-batch of one stage: its largest part's compute, and its share of the all-reduce before the flush."""
     largest = -(-samples // replicas)
     reduced = synchronization_seconds(RING, parameters, bandwidth, replicas)
     return float(compute * largest / samples + reduced / microbatches)

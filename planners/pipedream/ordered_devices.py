@@ -38,7 +38,7 @@ Floats = NDArray[np.float64]
 class OrderedDevices:
     """Devices in the order in which stages take them.
 
-    kinds: the kind of each; bandwidth, collective_bandwidth: bytes a second of their slowest links, point to point and in a ring
+    kinds: the kind of each; bandwidth, collective_bandwidth: bytes per second of their slowest links, alone and in a ring
     """
 
     kinds: tuple[int, ...]

@@ -80,8 +80,8 @@ class HierarchicalPartition:
     """The best plan: its stages, from input to output, and what the search's own model says of it.
 
     levels: the stages of each level, lowest first; those of a level refine those of the next one
-    slowest_stage_seconds: seconds a mini-batch in the steady state
-    data_parallel_seconds: seconds a mini-batch of plain data parallelism over all devices, by the same form
+    slowest_stage_seconds: seconds per mini-batch in the steady state
+    data_parallel_seconds: seconds per mini-batch of plain data parallelism over all devices, by the same form
     planning_seconds: wall-clock of the search, its kernels compiled
     """
 
@@ -143,7 +143,7 @@ UNLIMITED = MemoryLimit()
 def network_levels(workers: Sequence[int], bandwidths: Sequence[float]) -> tuple[Level, ...]:
     """Levels, lowest first, whose all-reduce reaches the rate of their links: (4, 4) is 4 servers of 4 devices.
 
-    bandwidths: bytes a second. Raises ValueError unless there is one for each level.
+    bandwidths: bytes per second. Raises ValueError unless there is one for each level.
     """
     if len(workers) != len(bandwidths):
         raise ValueError(f"bandwidths must be {len(workers)}, one a level, got {tuple(bandwidths)}")
@@ -181,7 +181,7 @@ def partition(
         what = "straight partition" if straight else "partition"
         raise InfeasiblePartition(
             f"a {what} of {len(table)} states over {prod(workers)} workers must exist"
-            + (f" within {memory.capacity_bytes:.4g} bytes a device" if isfinite(memory.capacity_bytes) else "")
+            + (f" within {memory.capacity_bytes:.4g} bytes per device" if isfinite(memory.capacity_bytes) else "")
             + ", none does; use fewer workers, replicas or more memory"
         )
     return HierarchicalPartition(
@@ -239,7 +239,7 @@ def stage_cost(
     variant: str = "paper",
     activation_transfers: bool = True,
 ) -> float:
-    """Seconds a mini-batch of one stage of one level: its T, and the transfers that the form charges to it.
+    """Seconds per mini-batch of one stage of one level: its T, and the transfers that the form charges to it.
 
     inner_seconds: seconds of its states on one component of its level
     levels: of the cluster up to the stage's own, which is the last
@@ -452,7 +452,7 @@ def _checked_levels(levels: Sequence[Level]) -> tuple[Level, ...]:
     for name in ("bandwidth", "collective_bandwidth"):
         rates = tuple(getattr(level, name) for level in levels)
         if not all(0 < rate < inf for rate in rates):
-            raise ValueError(f"{name} of each level must be finite bytes a second > 0, got {rates}")
+            raise ValueError(f"{name} of each level must be finite bytes per second > 0, got {rates}")
     return tuple(levels)
 
 

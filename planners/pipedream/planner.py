@@ -230,7 +230,7 @@ def device_orders(problem: Problem, costs: LayerCosts) -> tuple[tuple[int, ...],
 
 
 def _slowest_rates(problem: Problem, order: Sequence[int]) -> tuple[float, float]:
-    """Bytes a second of the slowest link between neighbours, and of each member of a ring through all."""
+    """Bytes per second of the slowest link between neighbours, and of each member of a ring through all."""
     if len(order) == 1:
         return inf, inf
     cluster = problem.cluster

@@ -97,7 +97,7 @@ def state_table(
     width = bytes_per_element or workload.bytes_per_element or 4
     layers = workload.layers
     if seconds.shape != (len(layers),) or not np.isfinite(seconds).all() or (seconds < 0).any():
-        raise ValueError(f"seconds must be {len(layers)} finite numbers >= 0, one a layer, got shape {seconds.shape}")
+        raise ValueError(f"seconds must be {len(layers)} finite numbers >= 0, one per layer, got shape {seconds.shape}")
     if states is None:
         states = antichain_states(workload)
     works = np.array([layer.kind != "input" for layer in layers])

@@ -140,7 +140,7 @@ def search_on_numbers(
 ) -> SearchedSchedule:
     """The order of ops with the least seconds within the memory of every device.
 
-    stages: of the pipeline, all chunks counted; chunks: stages a device
+    stages: of the pipeline, all chunks counted; chunks: stages per device
     placement: how stages go round the devices, one of PLACEMENTS
     engine: of the replay of what was found; search: what `search_schedule` takes (seconds, objective, seed, progress)
     Raises ValueError for numbers that no order can be made of, ops that are not searched, and a limit that not even one
@@ -178,8 +178,8 @@ def search_on_numbers(
 
 
 def _devices(placement: str, stages: int, chunks: int | None) -> int:
-    """Devices of a placement, by default with the usual stages a device, or the least where these do not divide the stages."""
+    """Devices of a placement, by default with the usual stages per device, or the least where these do not divide the stages."""
     if chunks is not None and (chunks < 1 or stages % chunks):
-        raise ValueError(f"a placement needs stages divisible by chunks (stages a device), got {stages} and {chunks}")
+        raise ValueError(f"a placement needs stages divisible by chunks (stages per device), got {stages} and {chunks}")
     usual, least = USUAL_CHUNKS.get(placement, 1), LEAST_CHUNKS.get(placement, 1)
     return max(1, stages // (chunks or (least if stages % usual else usual)))

@@ -156,7 +156,7 @@ KEYS_WORK = 15_000
 """Ops replayed in the time in which keys are drawn."""
 
 TRIAL = 3
-"""Micro-batches a device of the short stream on which settings are tried for a long one."""
+"""Micro-batches per device of the short stream on which settings are tried for a long one."""
 
 BESIDE = 24
 """Ops replayed in the time that a long stream takes for an op beside constructions: families, and the answer."""
@@ -255,7 +255,7 @@ class _Search:
         return cost + int(whole.instance.passes[0] - self.instance.passes[0]) * self.pace()
 
     def pace(self) -> float:
-        """Seconds a micro-batch of the first chain in the later half of the stream just made."""
+        """Seconds per micro-batch of the first chain in the later half of the stream just made."""
         deepest = int(np.argmax(self.instance.last))
         most = len(self.trace.ends) // (2 * len(self.instance.device))
         passes = int(self.instance.passes[deepest])

@@ -1,4 +1,4 @@
-"""Candidates: the plans that one partition leads to, by schedule, stages a device and number of micro-batches."""
+"""Candidates: the plans that one partition leads to, by schedule, stages per device and number of micro-batches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from simulator import (
 )
 
 CHUNKS = 2
-"""Stages a device of a plan for a looped or interleaved schedule, where the network has layers enough."""
+"""Stages per device of a plan for a looped or interleaved schedule, where the network has layers enough."""
 
 FEW_SAMPLES = 32
 """Samples of a batch up to which every number of micro-batches is worth a look."""
@@ -161,7 +161,7 @@ def unlike_rows(problem: Problem, costs: LayerCosts, rows: Iterable[tuple[int, .
 
 
 def stages_per_device(problem: Problem, request: Request, schedule: str) -> int:
-    """Stages a device of a schedule: its own, those asked for, or CHUNKS where it is looped and the layers are enough."""
+    """Stages per device of a schedule: its own, those asked for, or CHUNKS where it is looped and the layers are enough."""
     family = schedule_families()[schedule]
     if "chunks" not in family.options:
         return family.chunks
@@ -175,7 +175,7 @@ def stage_devices(
 ) -> tuple[int, ...]:
     """The device of each stage of a straight pipeline: as many stages as are asked for, else as devices and layers permit.
 
-    devices: to choose from, in this order; default all. A schedule with several stages a device goes round its devices, or back
+    devices: to choose from, in this order; default all. A schedule with several stages per device goes round its devices, or back
     and forth, that many times; a network with fewer layers than that uses fewer devices.
     """
     asked = request or Request()
@@ -186,14 +186,14 @@ def stage_devices(
 
 
 def straight_shape(problem: Problem, request: Request) -> str | None:
-    """Why a pipeline cannot have the stages, and stages a device, that are asked for, or None."""
+    """Why a pipeline cannot have the stages, and stages per device, that are asked for, or None."""
     family = schedule_families()[request.schedule or "1f1b"]
     stages, chunks, layers = request.stages, request.chunks or family.chunks, len(problem.workload)
     if chunks != family.chunks and request.schedule is not None and "chunks" not in family.options:
         own = "one stage" if family.chunks == 1 else f"{family.chunks} stages"
         return f"schedule {request.schedule!r} has {own} a device, not {chunks}"
     if chunks > layers:
-        return f"{chunks} stages a device are more than the {layers} layers"
+        return f"{chunks} stages per device are more than the {layers} layers"
     if stages is None:
         return None
     if stages % chunks:
@@ -231,7 +231,7 @@ def single_or_pipeline(planner: str, schedule: str, stages: tuple[Stage, ...], m
 
 
 def least_microbatches(schedule: str | None, stages: int) -> int:
-    """Micro-batches that a schedule needs at least: one a stage where its weight versions cover them all (2BW), else 1."""
+    """Micro-batches that a schedule needs at least: one per stage where its weight versions cover them all (2BW), else 1."""
     method = VERSION_METHODS.get(schedule or "")
     return stages if method is not None and method.covers_stages else 1
 
@@ -247,7 +247,7 @@ def microbatch_counts(problem: Problem, request: Request, devices: int) -> tuple
     least = least_microbatches(request.schedule, min(devices, len(problem.workload)))
     if least > min(batch, request.microbatches or batch):
         raise InfeasiblePlanError(
-            f"schedule {request.schedule!r} needs at least {least} micro-batches, one a stage, "
+            f"schedule {request.schedule!r} needs at least {least} micro-batches, one per stage, "
             f"got {request.microbatches or batch}"
         )
     if request.microbatches is not None:

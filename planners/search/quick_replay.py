@@ -204,8 +204,8 @@ class QuickReplays:
         return np.array(found)
 
     def _link(self, costs: PlanCosts, source: int, target: int) -> tuple[float, float, float]:
-        """Latency and bytes a second of a transfer between two stages, and seconds a byte for which all of a micro-batch's keep
-        the busiest of its channels busy.
+        """Latency and bytes per second of a transfer between two stages, and seconds per byte for which all of a micro-batch's
+        keep the busiest of its channels busy.
         """
         flow, share = costs.flow((source, 0), (target, 0))
         ends = costs.plan.stages[source].devices, costs.plan.stages[target].devices

@@ -127,7 +127,7 @@ class Result(Replayed):
 
     def __repr__(self) -> str:
         seconds, known = self.outcome.iteration_seconds, "proven" if self.proof else "not proven"
-        return brief(self, f"{self.outcome.title}: {seconds:.6g} s an iteration, gap {100 * self.gap:.1f} %, {known}")
+        return brief(self, f"{self.outcome.title}: {seconds:.6g} s per iteration, gap {100 * self.gap:.1f} %, {known}")
 
     def tables(self) -> tuple[TextTable, ...]:
         """What each stage of the plan holds, and what the peak of each device consists of."""

@@ -37,7 +37,7 @@ def _layers(problem: Problem, plan: Plan) -> str:
 DECISIONS: dict[str, Decision] = {
     "schedule": lambda problem, plan: plan.schedule,
     "stages": lambda problem, plan: str(len(plan.stages)),
-    "stages a device": lambda problem, plan: str(plan.chunks),
+    "stages per device": lambda problem, plan: str(plan.chunks),
     "replicas": _replicas,
     "tensor parallel": _degrees,
     "context parallel": lambda problem, plan: str(plan.context),

@@ -59,7 +59,7 @@ class BruteForce:
     """The fastest straight pipeline that fits, proven on the reference engine with the problem's own options.
 
     Stages are contiguous ranges of the layers, on the first devices in the cluster's order, one device a stage or, for schedules
-    that go round the devices, CHUNKS stages a device. Micro-batches: `few_counts`, or as many as are asked for.
+    that go round the devices, CHUNKS stages per device. Micro-batches: `few_counts`, or as many as are asked for.
 
     All plans are replayed with the search's engine first. On each device the order of the ops is fixed, so that waiting for a
     contended link only delays: also an engine without contention never gives more seconds than the reference. The plans go
@@ -97,7 +97,7 @@ class BruteForce:
         """The plans that are compared, and how, in words."""
         shapes = list(self._shapes(problem))
         schedules = [
-            f"{schedule} ({chunks} stages a device)" if chunks > 1 else schedule
+            f"{schedule} ({chunks} stages per device)" if chunks > 1 else schedule
             for schedule, chunks in dict.fromkeys((schedule, chunks) for schedule, _, chunks in shapes)
         ]
         counts = {
@@ -154,7 +154,7 @@ class BruteForce:
         return tuple(sorted(count for count in counts if count >= least_microbatches(schedule, stages)))
 
     def _shapes(self, problem: Problem) -> Iterator[tuple[str, tuple[int, ...], int]]:
-        """Schedule, devices, stages a device."""
+        """Schedule, devices, stages per device."""
         layers, choices = len(problem.workload), device_choices(problem, LayerCosts(problem))
         families = schedule_families()
         wanted = self.request

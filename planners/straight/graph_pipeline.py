@@ -101,7 +101,7 @@ class GraphPipeline:
 class _LoadRules:
     """How a device's load is counted: rule, one of LOAD_RULES; host: the kind that pays for no transfer, if any.
 
-    latency, bandwidth: seconds that a transfer waits, and bytes a second
+    latency, bandwidth: seconds that a transfer waits, and bytes per second
     """
 
     rule: str

@@ -1,6 +1,6 @@
 """Pipeline × data grid: equal replicas of a pipeline, as most large models are trained (Megatron-LM, arXiv 2104.04473).
 
-A point of the grid is a number of stages, of replicas of each, of stages a device, of micro-batches, a schedule and a placement.
+A point of the grid is a number of stages, of replicas of each, of stages per device, of micro-batches, schedule and placement.
 Where tensor-parallel groups are asked for, a replica is a group of neighbours, which its first device stands for, and each
 number of devices in a group is a grid of its own.
 The cuts of promising points come from the shared partition search, which knows communication and memory. Quick replays, which
@@ -62,7 +62,7 @@ SCHEDULES = ("1f1b", "eager-1f1b", "interleaved-1f1b")
 """Synchronous families that are tried when none is requested: least memory, hidden transfers, smaller bubbles."""
 
 CHUNKS = (2, 3, 4)
-"""Stages a device that are tried for looped schedules where none are requested."""
+"""Stages per device that are tried for looped schedules where none are requested."""
 
 PATIENCE = 32
 """Points that are replayed after the best one that fits: their quick replays are faster, and transfers on shared links tell."""
@@ -77,14 +77,14 @@ MOST_TRIED = 240
 """Points that are replayed while none of them fits."""
 
 Groups = tuple[tuple[int, ...], ...]
-"""Devices of each rank of a pipeline, one a replica."""
+"""Devices of each rank of a pipeline, one per replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
     """One point of the grid.
 
-    groups: the devices of each pipeline rank, one a replica; rank r holds stages r, r + len(groups), ... (chunks of them)
+    groups: the devices of each pipeline rank, one per replica; rank r holds stages r, r + len(groups), ... (chunks of them)
     """
 
     schedule: str
@@ -223,7 +223,7 @@ class _Transfers:
     """Transfers from each rank of a pipeline to the next, and from the last one to the first, there and back.
 
     crowd: those between the replicas of two ranks that share the busiest channel, if channels are contended, int64 [ranks]
-    behind, channel, bandwidth: the rank, channel and bytes a second of every hop
+    behind, channel, bandwidth: the rank, channel and bytes per second of every hop
     """
 
     crowd: NDArray[np.int64]
@@ -247,7 +247,7 @@ def _transfers(problem: Problem, groups: Groups) -> _Transfers:
 class _Hops(NamedTuple):
     """What a micro-batch waits for on its way through a pipeline and back.
 
-    latency: seconds; there_and_back: seconds a byte of every cut, of all links together; busiest: of the busiest channel
+    latency: seconds; there_and_back: seconds per byte of every cut, of all links together; busiest: of the busiest channel
     """
 
     latency: float
@@ -289,7 +289,7 @@ class _Grid:
     # ---- the grid ----
 
     def points(self) -> Iterator[Point]:
-        """Every point: devices × schedule × stages a device × stages × replicas × placement × micro-batches."""
+        """Every point: devices × schedule × stages per device × stages × replicas × placement × micro-batches."""
         layers, families = len(self.problem.workload), schedule_families()
         for chosen in device_choices(self.problem, self.costs):
             among = set(chosen)
@@ -532,7 +532,7 @@ class _Grid:
         return self._held[key]
 
     def _links(self, groups: Groups, chunks: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        """Boundary, channel and bytes a second of every hop of a micro-batch, there and back."""
+        """Boundary, channel and bytes per second of every hop of a micro-batch, there and back."""
         round_trip = self._transfers(groups)
         laps = np.arange(chunks)[:, None] * len(groups)
         link = (round_trip.behind + laps).reshape(-1)
@@ -558,13 +558,13 @@ class _Grid:
 
     @cached_property
     def _least_crossing(self) -> float:
-        """Bytes a sample of the cut that sends least."""
+        """Bytes per sample of the cut that sends least."""
         inside = self.costs.cut_bytes[1:-1]
         return float(inside.min()) if len(inside) else 0.0
 
     @cached_property
     def kept_before(self) -> NDArray[np.float64]:
-        """Bytes a sample that the layers before each cut keep for backward, float64 [layers + 1]."""
+        """Bytes per sample that the layers before each cut keep for backward, float64 [layers + 1]."""
         return np.concatenate([[0.0], np.cumsum(kept_bytes(self.costs, self.problem.recompute))])
 
     @cached_property

@@ -38,7 +38,7 @@ class UnequalProblem:
       what the framework takes beside a pass.
     - `forward_link[k, b]`, `backward_link[k, b]` seconds of b samples between stages k and k+1, shape (K-1, B+1); a link sends
       the blocks of the stage that sends.
-    - `candidates` the sizes to choose from, each in 1..B; a size vector has an entry a stage.
+    - `candidates` the sizes to choose from, each in 1..B; a size vector has an entry per stage.
     - `backward_caps` the largest backward size of every stage (memory limits), or None.
     - `fixed_seconds` what a mini-batch takes beyond the makespan, whatever the sizes: latencies, an update. No evaluator adds
       it; who compares problems does.
@@ -115,7 +115,7 @@ class UnequalProblem:
         """Backward sizes of each stage."""
         caps = self.backward_caps or (self.samples,) * self.stages
         if len(caps) != self.stages:
-            raise ValueError(f"caps must be {self.stages} sizes, one a stage, not {caps}")
+            raise ValueError(f"caps must be {self.stages} sizes, one per stage, not {caps}")
         allowed = [tuple(size for size in self.candidates if size <= cap) for cap in caps]
         for stage, (sizes, cap) in enumerate(zip(allowed, caps, strict=True)):
             if not sizes:

@@ -108,7 +108,7 @@ class UnequalTables:
 
 
 def tables_of(problem: Problem, devices: Sequence[int], costs: LayerCosts | None = None) -> UnequalTables:
-    """The tables of a problem for a pipeline over `devices`, one a stage.
+    """The tables of a problem for a pipeline over `devices`, one per stage.
 
     costs: of the same problem, to share tables that are already filled
     ValueError for a problem whose stages run parts of themselves again: they store their activations, or their input.

@@ -46,7 +46,7 @@ _NEVER = 1e300
 
 @dataclass(frozen=True, slots=True)
 class VariantPlan:
-    """Stages from input to output, and seconds a sample of the slowest.
+    """Stages from input to output, and seconds per sample of the slowest.
 
     lower_bound: seconds that no plan is below; lost: what was not searched, empty if nothing
     """

@@ -5,7 +5,7 @@ section 3, as their program judges plans (`getTPSForResult`): a stage runs on t 
 parallelism; y = ceil(sum of d from the stage to the last / d) micro-batches are in flight on each replica. All replicas together
 are at most the micro-batches of a batch, so that each has one.
 
-    seconds a sample of a stage = sum over layers of seconds / d
+    seconds per sample of a stage = sum over layers of seconds / d
         + (2 x bytes that cross its ends / d + 4 (d - 1) / d x weight bytes / micro-batches of a batch) / bandwidth
     bytes of a stage            = sum over layers of y x flight bytes + held bytes
 """
@@ -96,7 +96,7 @@ class VariantStage:
 
 
 def plan_seconds_per_sample(problem: VariantProblem, stages: tuple[VariantStage, ...]) -> float:
-    """Seconds a sample of the slowest stage of a plan.
+    """Seconds per sample of the slowest stage of a plan.
 
     stages: from input to output. Raises ValueError, with the rule, for a plan that breaks one or does not fit.
     """
@@ -119,14 +119,14 @@ def plan_seconds_per_sample(problem: VariantProblem, stages: tuple[VariantStage,
         flights = -(-behind // stage.replicas)
         kept = sum(one.flight_bytes * flights + one.held_bytes for one in _chosen(problem, stage).values())
         if kept > problem.memory_bytes:
-            raise ValueError(f"stage {number} needs {kept:.6g} bytes a device, more than {problem.memory_bytes:.6g}")
+            raise ValueError(f"stage {number} needs {kept:.6g} bytes per device, more than {problem.memory_bytes:.6g}")
         slowest = max(slowest, stage_seconds_per_sample(problem, stage))
         behind -= stage.replicas
     return slowest
 
 
 def stage_seconds_per_sample(problem: VariantProblem, stage: VariantStage) -> float:
-    """Seconds a sample of one stage."""
+    """Seconds per sample of one stage."""
     chosen = _chosen(problem, stage)
     crossing = 0.0
     for (before, behind), sent in problem.edges.items():

@@ -1,1 +1,1 @@
-"""What numba compiles, said once."""
+"""Compiled code: what the numba kernels share."""

@@ -1,4 +1,4 @@
-"""Garbage: work that makes many objects and no reference cycles, in which Python's collector would only walk live ones."""
+"""Garbage collection: pausing it for work that makes many objects and no reference cycles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """The collector waits; it would take a third of a large replay's time."""
+    """Pause garbage collection; it would take a third of a large replay's time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Kernels: the one decorator of every function that numba compiles."""
+"""Kernels: the decorator of every numba-compiled function."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def kernel(*, inner: bool = False, **options: Any) -> Callable[[Function], Function]:
-    """`numba.njit(cache=True, **options)`, or without the cache where it has no place.
+    """`numba.njit(cache=True, **options)`, or without a cache if no cache folder is writable.
 
     A kernel is called by Python and by other kernels: it gets no door for C, which would be a tenth of the seconds of compiling.
     inner: only other kernels call it; without a door for Python a short one is compiled in half the time
@@ -54,7 +54,7 @@ def kernel(*, inner: bool = False, **options: Any) -> Callable[[Function], Funct
 
 
 class _Interrupts:
-    """The handler of SIGINT: Python's own, but of one that comes while the main thread runs a kernel, which is raised at its end.
+    """SIGINT handler that defers interrupts while the main thread runs a kernel, and raises them when it ends.
 
     Python looks for interrupts when a kernel has ended and its results are made into Python's: numba expects none there, and the
     call fails, or the process; LLVM, which calls Python while a kernel is compiled, loses them, or ends the process. It stands
@@ -76,7 +76,7 @@ class _Interrupts:
             signal.default_int_handler(number, frame)
 
     def raised(self) -> None:
-        """Raise what came, where no kernel runs any more."""
+        """Raise a deferred interrupt, once no kernel is running."""
         if self.came and not self.kernels:
             self.came = False
             raise KeyboardInterrupt
@@ -86,7 +86,7 @@ interrupts = _Interrupts()
 
 
 def _held(compiled: Any) -> None:
-    """Hold interrupts while the kernel runs, or is compiled for it."""
+    """Defer interrupts while this kernel runs or is compiled."""
     compiled.__class__ = _holding(compiled.__class__)
 
 
@@ -108,7 +108,7 @@ def _inner(holding: type) -> Any:
 
 @cache
 def _holding(dispatcher: type) -> Any:
-    """The class of numba's that calls a compiled function, with interrupts held; kernels call each other without it.
+    """The subclass of a numba dispatcher that defers interrupts; kernels call each other without it.
 
     A kernel that another one calls with `0` or `True` is compiled for any such value, not for each once more.
     """
@@ -132,8 +132,8 @@ def _holding(dispatcher: type) -> Any:
 
 
 def _stamped_by_its_folder(compiled: Any) -> None:
-    """Take compiled code for old when any module of its folder has changed: it may hold functions of its neighbours, and numba
-    looks at the function's own file alone.
+    """Invalidate cached code when any module in the folder has changed: it may inline functions of its neighbours, while numba
+    checks only the file of the function itself.
     """
     index = compiled._cache._cache_file
     own = index._source_stamp
@@ -142,7 +142,7 @@ def _stamped_by_its_folder(compiled: Any) -> None:
 
 
 def _with_readable_index(compiled: Any) -> None:
-    """Take compiled code that an older version left for none where it names classes or modules that are gone.
+    """Treat cached code from an older version as missing if it names classes or modules that no longer exist.
 
     Numba unpickles the index of a function's compiled code, with the types of its arguments, before it looks whether the source
     is still the same.
@@ -160,7 +160,7 @@ def _with_readable_index(compiled: Any) -> None:
 
 
 def _quickly_loaded(compiled: Any) -> None:
-    """Load kept code without all that numba can compile (0.4 s a process), which it would load first.
+    """Load cached code without first loading the whole numba compiler (0.4 s per process).
 
     The code needs numba's memory for arrays only. Where none is kept, numba loads the rest before it compiles.
     """
@@ -177,8 +177,8 @@ def _quickly_loaded(compiled: Any) -> None:
 
 @cache
 def _say_uncached() -> None:
-    """Say it once a process."""
+    """Print once per process that the cache is not used."""
     print(
-        "pipeplan: compiling anew: no folder for compiled code can be written; set NUMBA_CACHE_DIR to one that can",
+        "pipeplan: compiling anew: no cache folder is writable; set NUMBA_CACHE_DIR to one that is",
         file=sys.stderr,
     )

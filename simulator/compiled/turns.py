@@ -1,4 +1,4 @@
-"""Turns: lanes of tasks run without time, one task a turn; compiled where numba is loaded, else as it stands."""
+"""Turns: a feasible order of the tasks of all lanes, ignoring time, one task per turn; compiled if numba is loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ State = MutableSequence[int] | NDArray[np.integer]
 
 
 class LaneTasks(NamedTuple):
-    """Tasks of lanes, one lane after the other, and what each task waits for."""
+    """Tasks of all lanes, lane by lane, and what each task depends on."""
 
     lane_offsets: Column
     dependency_offsets: Column
@@ -26,7 +26,7 @@ class LaneTasks(NamedTuple):
 
 
 class TurnState(NamedTuple):
-    """How far lanes are.
+    """Progress of the lanes.
 
     order: the tasks that have run; position: of each lane its next task; done: of each task, 0 at first
     sleeper: of each task the lane that waits for it, -1 at first; next_sleeper: of each lane the next that waits for the same
@@ -42,9 +42,10 @@ class TurnState(NamedTuple):
 
 
 def take_turns(waits: LaneTasks, state: TurnState) -> int:
-    """Write the tasks into the state's order as they run, and how far each lane comes; the number of tasks that run.
+    """Write the tasks in a feasible order, and the progress of each lane, into the state; return the number of tasks that can
+    run.
 
-    Lanes take turns, one task a turn, so that neighbours in the order seldom wait for each other; a lane that waits is woken by
+    Lanes take turns, one task per turn, so that neighbours in the order seldom wait for each other; a lane that waits is woken by
     the task that it waits for.
     """
     lane_offsets, dependency_offsets, dependency = waits
@@ -89,7 +90,7 @@ def take_turns(waits: LaneTasks, state: TurnState) -> int:
 def turns(
     lane_offsets: NDArray[np.int64], dependency_offsets: NDArray[np.int64], dependency: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Tasks in an order in which they can run, int32, as far as they can, and how far each lane comes, int64 [lanes].
+    """Tasks in a feasible order, int32, as far as they can run, and the progress of each lane, int64 [lanes].
 
     Where nothing has loaded numba yet, that takes longer than MOST_AS_IT_STANDS tasks.
     """

@@ -1,4 +1,4 @@
-"""Costs: how long each op, transfer and all-reduce of a plan takes; here the contract, and costs given as numbers."""
+"""Costs: what lowering asks (the seconds of each op, transfer and all-reduce of a plan), and costs given as numbers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class UpdateGather:
 
 
 class CollectiveForm(NamedTuple):
-    """How many collectives the replicas of a stage have, of each sort: what the structure of a program depends on.
+    """How many collectives of each kind the replicas of a stage run: what the structure of a program depends on.
 
     scatters: the buckets are reduce-scattered; gathers: the weights of units are gathered; updates: updated weights are
     """
@@ -95,7 +95,7 @@ class CollectiveForm(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StageCollectives:
-    """What the replicas of a stage do together; nothing where it has one.
+    """The collectives that the replicas of a stage run together; empty for a single replica.
 
     buckets: of gradients that are reduced once, in the order in which backward frees them; all-reduced, or where replicas
         divide the optimizer's states reduce-scattered
@@ -115,7 +115,7 @@ class StageCollectives:
 
     @property
     def busy(self) -> tuple[Route, tuple[float, ...]]:
-        """Route and occupancy, the same of all of them."""
+        """Route and occupancy of each collective; they are the same for all."""
         one = next(one for one in (*self.buckets, *self.units, self.update_gather) if one is not None)
         return one.route, one.occupancy
 
@@ -139,7 +139,7 @@ class TiedReduction:
 
 
 class Costs(Protocol):
-    """What lowering asks about a plan."""
+    """What lowering asks about a plan: durations of its ops, transfers and collectives."""
 
     @property
     def channels(self) -> tuple[Channel, ...]:
@@ -152,26 +152,28 @@ class Costs(Protocol):
         """Duration of ops of `kind` over each number of samples, float64 [len(samples)]."""
 
     def group(self, stage: int, replica: int) -> Hashable:
-        """What the `seconds` of a replica's ops depend on, beside its stage; that of replicas that lie alike is the same."""
+        """Key of a replica: replicas of a stage with equal keys take equal seconds (symmetrically placed replicas share
+        durations).
+        """
 
     def of_slice(self, number: int) -> Costs:
-        """What this says of ops on one slice of the sequences."""
+        """The costs of ops on one slice of the sequences."""
 
     def recomputes(self, stage: int) -> bool:
-        """Whether the backward of a stage runs forward again, where no ops of their own do."""
+        """Whether the backward of a stage recomputes its forward inside itself, not in ops of their own."""
 
     def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
-        """Seconds of a forward of a stage over some samples and a backward that overlap, and take `apart` one after the other."""
+        """Seconds of a forward and a backward that overlap; `apart` is what they take one after the other."""
 
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
         """Transfer of `samples` samples between two (stage, replica): activations downwards, gradients upwards."""
 
     def collectives(self, stage: int) -> StageCollectives:
-        """What the replicas of a stage do together."""
+        """The collectives that the replicas of a stage run together."""
 
     @property
     def tied_reductions(self) -> tuple[TiedReduction, ...]:
-        """All-reduces of weights that stages on several devices share, beside the buckets."""
+        """All-reduces of weights that are shared by stages on several devices, apart from the buckets."""
 
 
 Numbers = float | Sequence[float]
@@ -179,7 +181,7 @@ Numbers = float | Sequence[float]
 
 @dataclass(frozen=True, slots=True)
 class GivenCosts:
-    """Costs given as numbers: one number an op, or one number a sample.
+    """Costs given as numbers: one number per op, or one number per sample.
 
     forward, backward, input_gradient, weight_gradient, update: seconds per stage, length `stages`
     predict: seconds of a weight prediction per stage, or () for none
@@ -212,11 +214,11 @@ class GivenCosts:
         return brief(self, f"{len(self.forward)} stages, {'a sample' if self.per_sample else 'an op'}")
 
     def device(self, stage: int, replica: int) -> int:
-        """Replica r of stage s runs on device `devices[s][r]`."""
+        """The device of a replica: `devices[stage][replica]`."""
         return self.devices[stage][replica]
 
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The given number, times the samples where numbers are per sample."""
+        """The given number, times the samples if numbers are per sample."""
         numbers = {
             OpKind.FORWARD: self.forward,
             OpKind.BACKWARD: self.backward,
@@ -234,11 +236,11 @@ class GivenCosts:
         return np.full(len(samples), value, dtype=np.float64)
 
     def group(self, stage: int, replica: int) -> Hashable:
-        """The numbers are those of all replicas of a stage."""
+        """The same key for all replicas of a stage: they share its numbers."""
         return None
 
     def of_slice(self, number: int) -> GivenCosts:
-        """Its factor times the numbers of forwards and gradients."""
+        """The costs with the seconds of forwards and gradients multiplied by the factor of the slice."""
         if not self.slice_seconds:
             return self
         factor = self.slice_seconds[number]
@@ -253,33 +255,33 @@ class GivenCosts:
         )
 
     def recomputes(self, stage: int) -> bool:
-        """No: the numbers say what a backward takes."""
+        """Always False: the given seconds of a backward include recomputation."""
         return False
 
     def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
-        """The given number of the forward's stage, or as one after the other."""
+        """The given number for the forward's stage; without one, the sum of both."""
         if not self.overlapped:
             return apart
         return self.overlapped[stage] * samples if self.per_sample else self.overlapped[stage]
 
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
-        """The given transfer seconds, on a link of its own."""
+        """The given transfer seconds, on a link that no other transfer uses."""
         seconds = self.transfer_seconds[min(source[0], target[0])]
         return Transfer(seconds * samples if self.per_sample else seconds, 0.0)
 
     def collectives(self, stage: int) -> StageCollectives:
-        """A bucket that takes no time where replicas take turns: their update waits for the gradients of them all."""
+        """A bucket of zero seconds where replicas take turns, so that their update waits for the gradients of all; else none."""
         return StageCollectives((Bucket(1.0, 0.0),) if self.in_turn and len(self.devices[stage]) > 1 else ())
 
     @property
     def tied_reductions(self) -> tuple[TiedReduction, ...]:
-        """None: numbers know no weights."""
+        """None: given numbers have no tied weights."""
         return ()
 
 
 @dataclass(frozen=True, slots=True)
 class OpSeconds:
-    """Seconds of each kind of op: one number, or one a stage (of transfers one a boundary between stages).
+    """Seconds of each kind of op: one number, or one per stage (for transfers, one per boundary between stages).
 
     backward: of the full backward; of the input gradient where `weight`, the weight gradient's, is not 0: the full backward then
         takes `backward + weight`
@@ -303,11 +305,11 @@ class OpSeconds:
 
     @property
     def updates(self) -> bool:
-        """Whether an update takes time."""
+        """Whether an update takes any time."""
         return bool(np.any(self.update))
 
     def of_stages(self, name: str, stages: int) -> tuple[float, ...]:
-        """One of them for each stage, or of transfers for each boundary; ValueError as of `per_stage`."""
+        """The seconds of one kind, per stage (of transfers, per boundary); raises ValueError as `per_stage`."""
         if name == "transfer":
             return per_stage(name, self.transfer, max(1, stages - 1), "boundary", "boundaries")
         return per_stage(name, getattr(self, name), stages)
@@ -315,11 +317,11 @@ class OpSeconds:
 
 @dataclass(frozen=True, slots=True)
 class OpMemory:
-    """What ops keep in memory, in a unit of one's own: one number, or one a stage.
+    """Memory that ops hold, in any unit: one number, or one per stage.
 
     stash: what a forward keeps, from its start to the end of its backward
     stash_weight: the part of it that the weight gradient needs, which the end of the input gradient leaves; default half
-    memory: limit of a device, or one a device
+    memory: limit of a device, or one per device
     """
 
     stash: Numbers
@@ -328,7 +330,9 @@ class OpMemory:
     memory: Numbers = math.inf
 
     def of_stages(self, stages: int) -> list[tuple[float, float]]:
-        """Stash of each stage, and the part of it; ValueError as of `per_stage`, and for a part that is more than the whole."""
+        """The stash of each stage and the part that its weight gradient needs; ValueError if that part exceeds the stash, or as
+        `per_stage`.
+        """
         kept = per_stage("stash", self.stash, stages)
         half = [one / 2 for one in kept]
         longer = per_stage("stash-weight", half if self.stash_weight is None else self.stash_weight, stages)
@@ -341,14 +345,14 @@ class OpMemory:
         return list(zip(kept, longer, strict=True))
 
     def limits(self, devices: int) -> tuple[float, ...]:
-        """Limit of each device; ValueError as of `per_stage`."""
+        """The memory limit of each device; raises ValueError as `per_stage`."""
         return per_stage("memory", self.memory, devices, "device", "devices", finite=False)
 
 
 def per_stage(
     name: str, value: Numbers, stages: int, one: str = "stage", several: str = "stages", *, finite: bool = True
 ) -> tuple[float, ...]:
-    """One number, or one a stage, as one a stage; ValueError for a wrong count of them, or one that is negative or not finite.
+    """Expand one number, or one per stage, to one per stage; ValueError for a wrong count or a negative or non-finite number.
 
     one, several: words for what there are so many of; finite: false where infinity is a number, too
     """
@@ -367,7 +371,7 @@ def per_stage(
 
 
 def _number(value: float) -> float:
-    """A number as one that may be infinite, as a whole number is that no float holds."""
+    """The number as a float; a whole number too large for a float is infinite."""
     try:
         return float(value)
     except OverflowError:
@@ -377,7 +381,7 @@ def _number(value: float) -> float:
 def given_costs(
     stages: int, seconds: OpSeconds, *, per_sample: bool = False, devices: Schedule | None = None
 ) -> GivenCosts:
-    """Costs from one number, or one number a stage.
+    """Make costs from one number, or one per stage, for each kind of op.
 
     devices: schedule whose devices these are; default stage s on device s
     Raises ValueError for a wrong number of values, or one that is negative or not finite.

@@ -37,7 +37,8 @@ SecondsOfStages = Callable[[int, Phase], NDArray[np.float64]]
 
 
 class GroupRates(NamedTuple):
-    """How fast those with which a device divides layers are, each () where others count what they move.
+    """Rates of the collectives that a device takes part in, by form of parallelism; () where that form is not used or is counted
+    elsewhere.
 
     tensor: all-reduces of its tensor-parallel group; context: of those that have the other tokens of its samples
     expert: exchanges of those that have other experts
@@ -53,10 +54,10 @@ ALONE, NO_RATES = Parallelism(), GroupRates()
 
 
 class Member(NamedTuple):
-    """What tells the tables of one device from another's, beside its kind.
+    """A device of a given kind as a member of its groups: what its cost tables depend on, beside the kind.
 
     parallel: how it divides layers with others, at what rates
-    state_bytes: bytes a parameter that it holds all the time
+    state_bytes: bytes per parameter that it holds all the time
     """
 
     parallel: Parallelism
@@ -65,9 +66,9 @@ class Member(NamedTuple):
 
 
 class _Collective(NamedTuple):
-    """What a device and others move for each layer.
+    """One collective of each layer: how fast it runs, what it moves, and how often.
 
-    rates: seconds; others: part of the bytes that it sends to them in one; sizes: bytes a sample, float64 [layers]
+    rates: seconds; others: the part of the bytes that it sends to them per collective; sizes: bytes per sample, float64 [layers]
     forward, backward: how often in a forward, and in an input gradient, float64 [layers]
     """
 
@@ -78,21 +79,21 @@ class _Collective(NamedTuple):
     backward: NDArray[np.float64]
 
     def times(self, phase: Phase) -> NDArray[np.float64]:
-        """How often in a pass; a weight gradient has none."""
+        """How often it runs in a pass of a phase, float64 [layers]; weight gradients have none."""
         if phase == "weight_gradient":
             return np.zeros(len(self.sizes))
         return self.forward if phase == "forward" else self.backward
 
 
 class LayerCosts:
-    """Tables of one problem, filled as they are asked for.
+    """Seconds and bytes of every layer of a problem, in tables that are filled on demand.
 
     A measured layer takes its profiled seconds, whatever the accelerator: see `measured_layer_seconds`. Every other layer takes
     what the accelerator's model says; a stage of them is their sum, but where layers stream, as on an FPGA (see `stage_seconds`).
     """
 
     def __init__(self, problem: Problem, member: Member | None = None) -> None:
-        """Empty tables; member: whose they are (default: a device's that has all of each layer)."""
+        """Start with empty tables; member: whose they are (default: a device that holds every layer whole)."""
         self.problem, self.member = problem, member or Member(ALONE, NO_RATES, problem.state_bytes)
         self._members: dict[Member, LayerCosts] = {self.member: self}
         self._alike: LayerCosts | None = None
@@ -109,19 +110,19 @@ class LayerCosts:
 
     @property
     def accelerator_kinds(self) -> int:
-        """Number of different accelerators."""
+        """Number of different kinds of accelerator."""
         return len(self._accelerators)
 
     def kind_of_device(self, device: int) -> int:
-        """Number of the device's kind of accelerator."""
+        """Index of the accelerator kind of a device."""
         return self._kind_of_device[device]
 
     def first_of_kind(self, kind: int) -> int:
-        """The first device with that kind of accelerator."""
+        """The first device of a kind."""
         return self._kind_of_device.index(kind)
 
     def of_slice(self, number: int, slices: int) -> LayerCosts:
-        """What slice `number` of `slices` of every sequence takes and keeps; ValueError as of `slice_of`."""
+        """The costs of slice `number` of `slices` of every sequence; ValueError as `slice_of`."""
         key = number, slices
         if key not in self._slices:
             workload = slice_of(self.problem.workload, number, slices)
@@ -129,7 +130,7 @@ class LayerCosts:
         return self._slices[key]
 
     def at(self, parallel: Parallelism, rates: GroupRates = NO_RATES, state_bytes: float | None = None) -> LayerCosts:
-        """The tables of a device that divides layers with others, and has its share of each; ValueError as of `context_part`.
+        """The costs on a device that divides layers with others and holds its share of each; ValueError as `context_part`.
 
         rates: of these, whose seconds are then those of the layers before or behind which they reduce, gather and exchange
         state_bytes: as of a problem, where ZeRO divides them
@@ -149,12 +150,12 @@ class LayerCosts:
 
     @property
     def computing(self) -> LayerCosts:
-        """The tables of a member that does the same, and whose group takes no time."""
+        """The same costs without communication: the collectives of its groups take no time."""
         return self if self._alike is None else self._alike
 
     @cached_property
     def shares(self) -> tuple[Share, ...]:
-        """A member's share of each layer."""
+        """The share of each layer that this device holds."""
         if self._alike is not None:
             return self._alike.shares
         divided, parallel = self.problem.sequence_parallel, self.member.parallel
@@ -166,12 +167,12 @@ class LayerCosts:
 
     @cached_property
     def works(self) -> tuple[Work, ...]:
-        """What each layer asks of an accelerator a sample."""
+        """The work of each layer per sample, as an accelerator takes it."""
         return tuple(share.work for share in self.shares)
 
     def seconds(self, device: int, samples: int, phase: Phase) -> NDArray[np.float64]:
-        """Seconds of one pass of every layer over `samples` samples on a device, float64 [layers]: of its kernels, and what they
-        wait for the host.
+        """Seconds of one pass of every layer over `samples` samples on a device, float64 [layers]: kernel time plus waits for the
+        host.
 
         A host that sends a layer every `launch_overhead` seconds is behind where layers are small, and ahead after a large one:
         what the pass of a network waits in all is laid on the layers before which it waits, so that seconds of layers add up.
@@ -187,8 +188,8 @@ class LayerCosts:
         return self._seconds[key]
 
     def launch_seconds(self, device: int, phase: Phase) -> NDArray[np.float64]:
-        """Seconds that the host needs to launch each layer's pass, float64 [layers]; a backward takes half as much again as a
-        forward, and is divided over the gradients that a layer has. 0 where a profile tells what a pass takes.
+        """Seconds that the host needs to launch each layer's pass, float64 [layers]; 0 where a measured profile includes them. A
+        backward takes 1.5 times a forward, divided over the gradients that the layer has.
         """
         if self._alike is not None:
             return self._alike.launch_seconds(device, phase)
@@ -203,7 +204,7 @@ class LayerCosts:
             return np.zeros(len(self.works))
 
         def runs(parts: Iterable[Phase]) -> NDArray[np.float64]:
-            """Passes of these in which each layer has a kernel, for one sample as for many."""
+            """Number of these passes in which each layer runs a kernel, independent of the number of samples."""
             kernels = (self.kernel_seconds(device, 1, one) for one in parts)
             return sum((np.where(seconds > 0.0, 1.0, 0.0) for seconds in kernels), np.zeros(len(self.works)))
 
@@ -214,8 +215,8 @@ class LayerCosts:
         return launches * launch
 
     def kernel_seconds(self, device: int, samples: int, phase: Phase) -> NDArray[np.float64]:
-        """Seconds for which one pass of each layer over `samples` samples keeps a device busy, float64 [layers]: as if the host
-        launched it in no time.
+        """Seconds for which one pass of each layer over `samples` samples keeps a device busy, float64 [layers], without launch
+        overhead.
         """
         if self._alike is not None:
             return self._alike.kernel_seconds(device, samples, phase)
@@ -237,12 +238,12 @@ class LayerCosts:
         return self._kernels[key]
 
     def streams(self, device: int) -> bool:
-        """Whether the layers of a stage work at the same time on this device, so that a stage is no sum of its layers."""
+        """Whether the layers of a stage run concurrently on this device (an FPGA): its seconds are not their sum."""
         return self._accelerators[self._kind_of_device[device]].streams and not self._measured
 
     def pass_seconds(self, device: int, phase: Phase) -> float:
-        """Seconds that the framework takes for one pass of a stage beside its layers, whatever these are: for a forward, and for
-        a backward or its input gradient. 0 where a profile tells what layers take.
+        """Framework overhead of one pass of a stage, seconds, independent of its layers: per forward, and per full backward or
+        input gradient. 0 for a measured profile, which includes it.
         """
         if self._measured or phase == "weight_gradient":
             return 0.0
@@ -251,8 +252,8 @@ class LayerCosts:
     def stage_seconds(
         self, device: int, layers: NDArray[np.int64], samples: int, phase: Phase, *, again: bool = False
     ) -> float:
-        """Seconds of one pass of some layers as one stage: their sum, or the board's own rule where they stream, and what the
-        framework takes beside them.
+        """Seconds of one pass of some layers as one stage: the sum of its layers (or the streaming device's own rule) plus the
+        framework overhead.
 
         again: within a backward, whose framework's seconds these are not
         """
@@ -271,7 +272,8 @@ class LayerCosts:
         return self._streamed[key]
 
     def seconds_of_stages(self, device: int, held: NDArray[np.bool_]) -> SecondsOfStages:
-        """What gives `stage_seconds` of each of several stages: a board that can divides itself over the layers of each but once.
+        """A function that gives `stage_seconds` of several stages at once; a streaming board divides itself over the layers of
+        each only once.
 
         held: bool [stages, layers], which layers each has; a stage of none takes no time
         """
@@ -288,14 +290,14 @@ class LayerCosts:
         return one_by_one
 
     def round_trip_seconds(self, device: int, samples: int) -> NDArray[np.float64]:
-        """Forward plus backward (plus forward again where the problem recomputes) of every layer, float64 [layers]."""
+        """Seconds of forward plus backward of every layer, with the recomputation that the problem asks for, float64 [layers]."""
         forward = self.seconds(device, samples, "forward")
         total = forward + self.seconds(device, samples, "backward")
         return total + forward * self.runs_again(self.problem.recompute)
 
     def parts(self, recompute: Recompute) -> NDArray[np.int64]:
-        """Number from 1 of the part with which backward runs each layer forward again, int64 [layers]; 0 for layers that it does
-        not.
+        """For each layer the number (from 1) of the part that backward recomputes together, int64 [layers]; 0 where nothing is
+        recomputed.
         """
         layers = self.problem.workload.layers
         if recompute == "attention":
@@ -305,11 +307,11 @@ class LayerCosts:
         return np.full(len(layers), int(recompute == "whole"))
 
     def runs_again(self, recompute: Recompute) -> NDArray[np.bool_]:
-        """Which layers backward runs forward again, bool [layers]."""
+        """Which layers a recompute policy recomputes, bool [layers]."""
         return np.asarray(self.parts(recompute) > 0)
 
     def made_bytes(self, recompute: Recompute) -> NDArray[np.float64]:
-        """Bytes a sample of `stashed_bytes` that backward makes again, float64 [layers]."""
+        """Bytes per sample of `stashed_bytes` that backward recomputes, float64 [layers]."""
         return self._attention_bytes if recompute == "attention" else self.stashed_bytes * self.runs_again(recompute)
 
     @cached_property
@@ -318,21 +320,23 @@ class LayerCosts:
 
     @cached_property
     def _attention_bytes(self) -> NDArray[np.float64]:
-        """What attention layers stash but for their inputs: scores, masks, what softmax leaves."""
+        """What attention layers stash apart from their inputs, bytes per sample: scores, masks, softmax output."""
         return np.where(self._attention, self.stashed_bytes - self._stashed_inputs, 0.0)
 
     @cached_property
     def _stashed_inputs(self) -> NDArray[np.float64]:
-        """Bytes a sample of `stashed_bytes` that are inputs, float64 [layers]; of a first layer all: no layer makes its input."""
+        """Bytes per sample of `stashed_bytes` that are layer inputs, float64 [layers]; all of them for a first layer, whose input
+        is data.
+        """
         return np.minimum(self.stashed_bytes, np.where(self._read_bytes > 0.0, self._read_bytes, np.inf))
 
     @cached_property
     def _read_bytes(self) -> NDArray[np.float64]:
-        """Bytes a sample that each layer reads from other layers, float64 [layers]."""
+        """Bytes per sample that each layer reads from other layers, float64 [layers]."""
         return np.array([work.input_elements for work in self.works]) * self.problem.element_bytes
 
     def _collective_seconds(self, samples: int, phase: Phase) -> NDArray[np.float64]:
-        """Seconds for which a member reduces, gathers and exchanges in one pass of each layer, float64 [layers]."""
+        """Seconds of the collectives of one pass of each layer on a member of a group, float64 [layers]."""
         found = np.zeros(len(self.works))
         for one in self._collectives:
             of_size, number = np.unique(one.sizes, return_inverse=True)
@@ -341,14 +345,15 @@ class LayerCosts:
         return found
 
     def sent_bytes(self, layers: NDArray[np.int64], phase: Phase) -> float:
-        """Bytes a sample that a member sends to those with which it divides layers, in one pass of some of these."""
+        """Bytes per sample that a member of a group sends to its peers in one pass of some layers."""
         moved = (one.others * one.sizes * one.times(phase) for one in self._collectives)
         return float(sum(one[layers].sum() for one in moved))
 
     @cached_property
     def _collectives(self) -> tuple[_Collective, ...]:
-        """What a member reduces with its tensor-parallel group; keys and values of the other tokens, gathered before a pass, with
-        gradients that a backward scatters: in all a half and a whole all-reduce; what enters experts, and what leaves them.
+        """The collectives of a member: all-reduces of its tensor-parallel group; the all-gather of the context's keys and values
+        with the reduce-scatter of their gradients (together one and a half all-reduces); and the exchanges before and behind
+        experts.
         """
         (tensor, context, expert), rates = self.member.parallel, self.member.rates
         element, workload = self.problem.element_bytes, self.problem.workload
@@ -372,12 +377,12 @@ class LayerCosts:
 
     @cached_property
     def expert_parameters(self) -> NDArray[np.float64]:
-        """Weight elements of each layer that belong to routed experts, float64 [layers]."""
+        """Weight elements of each layer in routed experts, float64 [layers]."""
         experts = [layer.experts > 0 for layer in self.problem.workload.layers]
         return np.where(experts, self.parameters, 0.0)
 
     def update_seconds(self, device: int, parameters: float) -> float:
-        """Seconds of an optimizer step: weights, gradients and states are read, weights and states written."""
+        """Seconds of an optimizer step: it reads weights, gradients and states, and writes weights and states."""
         if parameters == 0:
             return 0.0
         problem = self.problem
@@ -386,7 +391,9 @@ class LayerCosts:
         return self._streaming_seconds(device, parameters * read, parameters * (1.0 + states))
 
     def predict_seconds(self, device: int, parameters: float) -> float:
-        """Seconds of a weight prediction: weights and the optimizer's states (Adam: two moments) are read, a copy is written."""
+        """Seconds of a weight prediction: it reads the weights and the optimizer states (for Adam, two moments), and writes a
+        copy.
+        """
         if parameters == 0:
             return 0.0
         states = 4.0 * OPTIMIZER_STATES[self.problem.optimizer] / self.problem.element_bytes
@@ -411,12 +418,12 @@ class LayerCosts:
 
     @cached_property
     def tied_weights(self) -> tuple[TiedWeight, ...]:
-        """Weights that several layers use."""
+        """Weights that several layers share."""
         whole = self.problem.workload.tied_weights()
         return tuple(replace(one, parameters=self.shares[one.layers[1]].tied_parameters) for one in whole)
 
     def weight_elements(self, layers: Iterable[int], beside: Iterable[int] = ()) -> float:
-        """Weight elements that some layers bring to a device, which holds the layers `beside` already.
+        """Weight elements that some layers add to a device that already holds the layers `beside`.
 
         Their own, and a copy of each tied weight that they use and whose owner is not among them; what the device has is not
         held twice.
@@ -433,7 +440,7 @@ class LayerCosts:
         return float(self.parameters[sorted(held)].sum()) + copies - again
 
     def range_elements(self, ranges: Sequence[tuple[int, int]]) -> float:
-        """`weight_elements` of the layers begin..end - 1 of some ranges that share none, without a look at each of them."""
+        """`weight_elements` of layer ranges begin..end - 1 that share no layer, computed from prefix sums."""
         before = self._parameters_before
         own = sum(before[end] - before[begin] for begin, end in ranges)
 
@@ -447,12 +454,12 @@ class LayerCosts:
 
     @cached_property
     def _parameters_before(self) -> NDArray[np.float64]:
-        """Own weight elements of the layers before each cut, float64 [layers + 1]."""
+        """Prefix sums of the own weight elements, before each cut, float64 [layers + 1]."""
         return np.concatenate([[0.0], np.cumsum(self.parameters)])
 
     @cached_property
     def stashed_bytes(self) -> NDArray[np.float64]:
-        """Bytes a sample that each layer keeps from forward to backward, float64 [layers]."""
+        """Bytes per sample that each layer stashes from forward to backward, float64 [layers]."""
         return np.array(
             [share.stashed * self.problem.element_bytes + share.stashed_bytes for share in self.shares],
             dtype=np.float64,
@@ -460,8 +467,8 @@ class LayerCosts:
 
     @cached_property
     def weight_stashed_bytes(self) -> NDArray[np.float64]:
-        """Bytes a sample of `stashed_bytes` that each layer's weight gradient needs, float64 [layers]; the input gradient's end
-        frees the rest.
+        """Bytes per sample of `stashed_bytes` that each layer's weight gradient needs, float64 [layers]; the end of the input
+        gradient frees the rest.
 
         Of a layer with weights its input (of the first one the whole stash: no layer makes it), of an embedding none (it keeps
         no tokens). The graph tells the input, so that a layer that was measured with its full backward alone is split alike.
@@ -471,12 +478,12 @@ class LayerCosts:
 
     @cached_property
     def cut_bytes(self) -> NDArray[np.float64]:
-        """Bytes a sample that cross the cut before each layer, float64 [layers + 1]; of a member what it keeps of them."""
+        """Bytes per sample that cross the cut before each layer, float64 [layers + 1]; for a member of a group, its part."""
         return self._cut_bytes(self._outputs)
 
     @cached_property
     def gathered_cut_bytes(self) -> NDArray[np.float64]:
-        """Bytes of `cut_bytes` that every member of a group has whole, float64 [layers + 1]."""
+        """The part of `cut_bytes` that every member of a group holds whole, float64 [layers + 1]."""
         return self._cut_bytes(self._whole_outputs)
 
     def _cut_bytes(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -485,7 +492,7 @@ class LayerCosts:
 
     @property
     def output_bytes(self) -> NDArray[np.float64]:
-        """Bytes a sample of each layer's output, float64 [layers]; of a member what it keeps of them."""
+        """Bytes per sample of each layer's output, float64 [layers]; for a member of a group, its part."""
         return self._outputs * self.problem.element_bytes
 
     @cached_property
@@ -499,8 +506,8 @@ class LayerCosts:
         return np.where(whole, self._outputs, 0.0)
 
     def crossing_bytes(self, near: set[int] | frozenset[int], *, gathered: bool = False) -> float:
-        """Bytes a sample that leave a set of layers: every producer with a consumer outside, once; gathered: of those that every
-        member of a group has whole.
+        """Bytes per sample that leave a set of layers: the output of every producer with a consumer outside, counted once.
+        gathered: only outputs that every member of a group holds whole.
         """
         outputs = self._whole_outputs if gathered else self._outputs
         edges = self.problem.workload.edges
@@ -522,7 +529,7 @@ def launch_waits(kernels: NDArray[np.float64], launches: NDArray[np.float64], ph
 
 
 def measured_layer_seconds(layer: Layer, samples: int, phase: Phase) -> float:
-    """Seconds of one pass of a measured layer over `samples` samples; the one rule for measured layers.
+    """Seconds of one pass of a measured layer over `samples` samples; the single rule for measured layers.
 
     Between two profiled sizes linearly, beyond the last in proportion to the samples, below the first of several rows that row's
     (a small call takes no less). One row alone is in proportion to the samples both ways: all that is known is a rate. The input

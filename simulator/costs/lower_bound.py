@@ -8,7 +8,7 @@ the bound. A plan that trains on stale weights is bounded in its periodic steady
 hold. Noise is not covered.
 
 Work. Whatever the plan, each of the `batch` samples passes each layer forward and backward, in ops of 1 to `batch` samples on a
-device's compute lane, and a lane runs one op at a time. Let r[l, d] be the least seconds a sample of layer l on device d over
+device's compute lane, and a lane runs one op at a time. Let r[l, d] be the least seconds per sample of layer l on device d over
 all those sizes, and x[l, d] the samples of l that d runs: T >= sum over l of x[l, d] r[l, d] for every d, and sum over d of
 x[l, d] = batch. For any weights y[d] >= 0 that sum to 1, T >= sum over d of y[d] T >= batch * sum over l of min over d of y[d]
 r[l, d]: with equal devices and weights, the work over the devices. Unequal devices get the weights that make it largest (the
@@ -21,7 +21,7 @@ the smallest part of a sample that an op may have.
 
 The least seconds, of a sample or of an op, lie at an end of the range of sizes for an accelerator that is `sublinear`, as the
 GPU and FPGA models are: a pass is the larger (or the smaller) of lines a + b n with a, b >= 0, so that its seconds never fall
-with n, and its seconds a sample never rise. Layers of a stage on an FPGA work at the same time, so that only their multiply-
+with n, and its seconds per sample never rise. Layers of a stage on an FPGA work at the same time, so that only their multiply-
 adds count. A measured layer is interpolated: straight pieces, whose least value lies at the end of a piece. Of an accelerator
 that is not `sublinear` every size is asked, up to MOST_SIZES.
 
@@ -69,7 +69,7 @@ MOST_SIZES = 4096
 
 @dataclass(frozen=True, slots=True)
 class BoundTerm:
-    """One reason why no plan is faster.
+    """One term of the lower bound: seconds that an iteration takes at least, and why.
 
     name: of the term; seconds: of an iteration at least; flushed: it holds for plans that flush, not for those on stale weights
     """
@@ -81,12 +81,12 @@ class BoundTerm:
 
 @dataclass(frozen=True, slots=True)
 class LowerBound:
-    """Seconds of an iteration that no plan of a problem can beat, as the largest of terms each of which holds by itself."""
+    """Lower bound on the seconds of an iteration under any plan: the largest of several terms, each valid by itself."""
 
     terms: tuple[BoundTerm, ...]
 
     def of(self, *, flush: bool) -> BoundTerm:
-        """The term that binds plans that flush, or those that train on stale weights."""
+        """The largest term for plans that flush, or for those that train on stale weights."""
         return max((one for one in self.terms if flush or not one.flushed), key=lambda one: one.seconds)
 
 
@@ -95,7 +95,7 @@ _known: WeakKeyDictionary[LayerCosts, tuple[Problem, LowerBound]] = WeakKeyDicti
 
 
 def lower_bound(problem: Problem, layer_costs: LayerCosts | None = None) -> LowerBound:
-    """The bound of a problem; layer_costs: of it, with which the answer is kept."""
+    """The lower bound of a problem; it is cached with `layer_costs`."""
     costs = LayerCosts(problem) if layer_costs is None else layer_costs
     known = _known.get(costs)
     if known is None or known[0] is not problem:
@@ -118,21 +118,21 @@ class _LeastSeconds:
         self.most_tensor = max(map(len, cluster.servers)) if cluster.tensor_groups == "server" else count
 
     def work_seconds(self) -> float:
-        """Of the work of all layers over all devices. Jobs are a sample of a layer (`batch` times), one update of all weights,
-        and a forward and a backward of the framework.
+        """Lower bound from work: every layer for every sample, one update of all weights and one pass of the framework, balanced
+        over all devices.
         """
         passes = self._there_and_back(per_sample=True) * self.problem.batch
         beside = [(self._update(device), *self._framework(device)) for device in self.devices]
         return best_weighted_sum(np.hstack([passes, beside]) / self.counts[:, None])
 
     def latency_seconds(self) -> float:
-        """Of a part of a sample on its way through all layers and back."""
+        """Lower bound from latency: the smallest part of a sample runs through all layers and back."""
         passes = self._there_and_back(per_sample=False).min(axis=0)
         framework = np.min([self._framework(device) for device in self.devices], axis=0)
         return float(passes.sum() + framework.sum())
 
     def _there_and_back(self, *, per_sample: bool) -> Floats:
-        """Forward and backward: of a sample, with the gradients of weights; or of an op, without these."""
+        """Least seconds of forward plus backward: per sample with weight gradients, or per op without them."""
         works, overlap = self._whole if per_sample else self._smallest, self.problem.overlap
         forward, backward, inputs, weights = (
             np.array([self._of_pass(device, works, phase, per_sample=per_sample) for device in self.devices])
@@ -142,7 +142,7 @@ class _LeastSeconds:
         return np.asarray(overlap * forward + back, dtype=np.float64)
 
     def _of_pass(self, device: int, works: tuple[Work, ...], phase: Phase, *, per_sample: bool) -> list[float]:
-        """Of one pass of each layer, which has this work, over 1 to `batch` samples, or of a sample of it."""
+        """Least seconds of one pass of each layer, per op of 1 to `batch` samples, or per sample of such an op."""
         batch, precision, accelerator = self.problem.batch, self.problem.precision, self.problem.cluster.devices[device]
         sizes: Iterable[int] = (batch if per_sample else 1,)
         if not accelerator.sublinear:
@@ -165,7 +165,7 @@ class _LeastSeconds:
         return [of(*one) for one in zip(self.problem.workload.layers, works, strict=True)]
 
     def _is_known(self, layer: Layer, device: int) -> bool:
-        """Whether parts of a layer take no less together than all of it, or it has none."""
+        """Whether parts of a layer together take at least as long as the whole, or the layer cannot be divided."""
         accelerator = self.problem.cluster.devices[device]
         if accelerator.streams or (accelerator.sublinear and layer.kind != "convolution"):
             return True
@@ -174,7 +174,7 @@ class _LeastSeconds:
 
     @cached_property
     def _whole(self) -> tuple[Work, ...]:
-        """All of each layer; of experts as much of the weights as a sample costs at least."""
+        """The work of each whole layer; for experts, with the fewest weights read per sample."""
         batch = self.problem.batch
         shared = batch / (batch + self.most_experts - 1)
         pairs = zip(self.problem.workload.layers, self.costs.works, strict=True)
@@ -184,7 +184,7 @@ class _LeastSeconds:
 
     @cached_property
     def _smallest(self) -> tuple[Work, ...]:
-        """The smallest part of each layer that an op may do for a sample."""
+        """The work of the smallest part of each layer that an op may do for one sample."""
         part = self._smallest_slice
         tensor, expert, sequence_parallel = self.most_tensor, self.most_experts, self.problem.sequence_parallel
         pairs = zip(part.layers, part.works(), strict=True)
@@ -193,8 +193,8 @@ class _LeastSeconds:
 
     @cached_property
     def _smallest_slice(self) -> Workload:
-        """The first of as many slices as sequences can have; the workload itself where it has no parts. A part of the context is
-        no smaller.
+        """The first of as many slices as sequences allow, or the workload itself if it has none; no part of the context is
+        smaller.
         """
         workload = self.problem.workload
         tokens = min((layer.causal_tokens for layer in workload.layers if layer.causal_tokens), default=1)
@@ -204,15 +204,15 @@ class _LeastSeconds:
             return workload
 
     def _framework(self, device: int) -> tuple[float, float]:
-        """What it takes for a forward and a backward of a stage."""
+        """Framework overhead of one forward and one backward of a stage, seconds."""
         if self.costs.streams(device):
             return 0.0, 0.0
         there, back = (self.costs.pass_seconds(device, phase) for phase in ("forward", "backward"))
         return self.problem.overlap * there, self.problem.overlap * back
 
     def _update(self, device: int) -> float:
-        """An update of all weights; 0 where a small stage may update for nothing. Elsewhere a parameter costs least in the
-        largest stage, as an element does in the largest call.
+        """Least seconds of an update of all weights; 0 if a small stage may update for free. Elsewhere a parameter costs least in
+        the largest stage, as an element does in the largest call.
         """
         accelerator = self.problem.cluster.devices[device]
         if accelerator.streams or not accelerator.sublinear:
@@ -221,7 +221,8 @@ class _LeastSeconds:
 
 
 def _ends(layer: Layer, batch: int) -> Iterable[int]:
-    """Sizes of 1 to `batch` samples among which a measured layer has its least seconds, of an op and of a sample.
+    """Candidate sizes from 1 to `batch` samples that include those with the least seconds of a measured layer, per op and per
+    sample.
 
     The ends of the range, and the whole sizes beside each profiled one: a piece between two rows is straight, so that
     over the whole sizes in it the least lies at the first or the last of them.

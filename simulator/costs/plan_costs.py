@@ -1,4 +1,4 @@
-"""Plan costs: problem × plan -> durations, transfers and gradient buckets of its stages."""
+"""Plan costs: durations, transfers and collectives of the stages of a plan on its problem."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _PASSES: tuple[Phase, Phase] = "forward", "backward"
 
 
 class Group(NamedTuple):
-    """What the seconds of a replica's ops depend on, beside its stage's layers; that of replicas that lie alike is the same.
+    """What the seconds of a replica's ops depend on, beside its stage's layers; symmetrically placed replicas share it.
 
     kinds: numbers of the kinds of its devices, rising
     parallel, rates: how they divide layers with each other and with those of other replicas, the slowest of them
@@ -63,9 +63,7 @@ class Group(NamedTuple):
 
 
 class OpParts(NamedTuple):
-    """Seconds of an op: what its devices compute, and what they then wait for others with which they divide layers by tensor,
-    context and experts.
-    """
+    """Seconds of an op by cause: computing, and waiting for the collectives of tensor, context and expert groups."""
 
     computing: float
     tensor: float = 0.0
@@ -74,7 +72,7 @@ class OpParts(NamedTuple):
 
 
 class StagePlaces:
-    """Where the replicas of a stage are, and how fast their devices reduce, gather and exchange.
+    """Placement of the replicas of a stage, and the rates of the collectives that their devices run.
 
     problem: whose cluster they are in; context, expert: as of a plan; number: tells it from others of a plan
     groups: devices of each replica; parts: of each of its tensor-parallel groups
@@ -90,17 +88,17 @@ class StagePlaces:
 
     @cached_property
     def members(self) -> frozenset[tuple[int, ...]]:
-        """The groups, without an order."""
+        """The groups as an unordered set."""
         return frozenset(self.groups)
 
     @cached_property
     def widest(self) -> int:
-        """The first of the replicas with the most devices, each of which has what one of `rings` reduces."""
+        """Index of the first replica with the most devices: each of them holds what one of `rings` reduces."""
         return max(range(len(self.groups)), key=lambda replica: len(self.groups[replica]))
 
     @cached_property
     def rings(self) -> list[tuple[int, ...]]:
-        """Devices that hold the same weights; those of experts divide these among `expert` in a row."""
+        """Devices that hold the same weights, apart from experts, which `expert` consecutive ones divide."""
         return peers_of(self.parts)
 
     @cached_property
@@ -109,7 +107,7 @@ class StagePlaces:
         return [ring[first :: self.expert] for ring in self.rings for first in range(self.expert)]
 
     def peer_rates(self, *, apart: bool) -> tuple[Rates, Rates]:
-        """Of all-reduces of all `rings` at once, and of all `expert_rings` where experts are divided.
+        """Rates of the all-reduces over all `rings` at once, and over all `expert_rings` if experts are divided.
 
         apart: of a reduce-scatter, or an all-gather, alone
         """
@@ -121,22 +119,22 @@ class StagePlaces:
         return self._peer_rates[apart]
 
     def busy(self, *, apart: bool) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Channels of all-reduces, or of scatters, of all `rings`, and shares of their seconds for which they keep each busy."""
+        """Channels that all-reduces (or scatters) over all `rings` occupy, with the share of time that they keep each busy."""
         if apart not in self._busy:
             collectives = self.cluster.gathers if apart else self.cluster.collectives
             self._busy[apart] = collectives.allreduce_channels(*self.rings)
         return self._busy[apart]
 
     def reduce_seconds(self, dense: float, experts: float, *, apart: bool) -> float:
-        """Seconds in which devices all-reduce so many bytes with all that hold the same weights, then so many of experts with all
-        that hold the same ones; apart: scatter them, or gather them.
+        """Seconds to all-reduce `dense` bytes over each ring, then `experts` bytes over each expert ring; apart: reduce-scatter,
+        or all-gather, alone.
         """
         rates, of_experts = self.peer_rates(apart=apart)
         seconds = reduce_seconds(rates, dense) if dense > 0 else 0.0
         return seconds + reduce_seconds(of_experts, experts) if experts else seconds
 
     def rates(self, replica: int) -> GroupRates:
-        """Of what a replica's devices do together, and with those of other replicas."""
+        """Rates of the collectives of a replica: inside its groups, and with other replicas that divide experts with it."""
         parts = self.parts[replica * self.context : (replica + 1) * self.context]
         together, apart = self.cluster.collectives, self.cluster.gathers
         reduce = (apart if self.sequence_parallel else together).allreduce_rates
@@ -147,9 +145,7 @@ class StagePlaces:
         )
 
     def _slowest(self, own: Sequence[Devices], several: _ByComponent, rates: Callable[..., Rates]) -> Rates:
-        """Of some of several like groups of devices, of which those that share a server, or uplinks of a rack, are at work at the
-        same time.
-        """
+        """Rates of the slowest of several like groups that run at once and may share servers or rack uplinks."""
         found: dict[frozenset[Devices], Rates] = {}
         for devices in own:
             near = {other for one in self._components(devices) for other in several.get(one, ())}
@@ -159,7 +155,7 @@ class StagePlaces:
         return max(found.values(), key=lambda one: reduce_seconds(one, COMPARED_BYTES))
 
     def _beside(self, several: Iterable[Devices]) -> _ByComponent:
-        """Groups of devices by each component that they are in, with others in others."""
+        """Groups of devices by component: for each server, rack and so on, those that are spread over it."""
         found: _ByComponent = {}
         for devices in several:
             for one in self._components(devices):
@@ -167,7 +163,7 @@ class StagePlaces:
         return found
 
     def _components(self, devices: Devices) -> Iterable[tuple[int, ...]]:
-        """Servers, racks and so on in which some devices are apart."""
+        """Components (servers, racks, ...) over which some devices are spread."""
         topology = self.cluster.topology
         depths = range(topology.parted(devices), topology.depth + 1)
         return dict.fromkeys(topology.places[device][:depth] for depth in depths for device in devices)
@@ -179,18 +175,18 @@ class StagePlaces:
 
     @cached_property
     def _contexts(self) -> _ByComponent:
-        """Devices that have parts of the same samples."""
+        """Groups of devices that hold parts of the same samples."""
         step = self.context
         replicas = (self.parts[at : at + step] for at in range(0, len(self.parts), step))
         return self._beside(ring for parts in replicas for ring in peers_of(parts))
 
     @cached_property
     def _exchanges(self) -> _ByComponent:
-        """Devices that divide experts."""
+        """Groups of devices that divide experts."""
         return self._beside(self._exchanging(self.parts))
 
     def _exchanging(self, parts: Sequence[Devices]) -> list[Devices]:
-        """Devices that divide experts, of the groups of those that some parts are in."""
+        """The expert-exchanging groups of the devices in some tensor-parallel groups."""
         step = self.expert
         firsts = dict.fromkeys(self._number[part] // step * step for part in parts)
         return [ring for first in firsts for ring in peers_of(self.parts[first : first + step])]
@@ -225,7 +221,7 @@ class PlanCosts:
 
     @cached_property
     def _places(self) -> tuple[StagePlaces, ...]:
-        """Where the replicas of each stage are; stages of the same devices share one."""
+        """Placement of the replicas of each stage; stages on the same devices share one."""
         plan = self.plan
         known: dict[tuple[tuple[int, ...], tuple[int, ...]], StagePlaces] = {}
         found = []
@@ -243,11 +239,11 @@ class PlanCosts:
 
     @cached_property
     def boundary_bytes(self) -> tuple[float, ...]:
-        """Bytes a sample that cross from stages 0..s to the rest, one entry a boundary (stages - 1)."""
+        """Bytes per sample that cross from stages 0..s to the rest, one entry per boundary (stages - 1)."""
         return self._crossing(self.layers)
 
     def _crossing(self, layers: LayerCosts, *, gathered: bool = False) -> tuple[float, ...]:
-        """As `boundary_bytes`, of what a member of a group keeps; gathered: of those bytes that every member has whole."""
+        """`boundary_bytes` for one member of a group; gathered: the bytes that every member holds whole."""
         cuts = cuts_of(self.plan)
         if cuts is not None:
             return tuple((layers.gathered_cut_bytes if gathered else layers.cut_bytes)[list(cuts)].tolist())
@@ -261,25 +257,25 @@ class PlanCosts:
     def held_elements(self, stage: int, replica: int = 0) -> float:
         """Weight elements that a stage keeps on each device of a replica.
 
-        A weight that is tied to another stage's is kept once a device: by the first stage that uses it, where all devices of the
-        other are among that stage's.
+        A weight that is tied to another stage's is counted once per device, at the first stage that uses it, if all devices of
+        the other stage are among that stage's.
         """
         layers, there = self.plan.stages[stage].layers, self._there_before[stage]
         return self._member(stage, replica).weight_elements(layers, there)
 
     def divided_elements(self, stage: int, replica: int) -> float:
-        """`held_elements` as if no experts were divided: what ZeRO divides among all replicas of a stage."""
+        """`held_elements` if experts were not divided: what ZeRO divides among all replicas of a stage."""
         return self.held_elements(stage, replica) + (self.plan.expert - 1) * self._expert_elements(stage, replica)
 
     def _expert_elements(self, stage: int, replica: int) -> float:
-        """Weight elements of `held_elements` that belong to routed experts, where these are divided."""
+        """Weight elements among `held_elements` in routed experts, if experts are divided."""
         if self.plan.expert == 1:
             return 0.0
         return float(self._member(stage, replica).expert_parameters[list(self.plan.stages[stage].layers)].sum())
 
     def unit_buffers(self, stage: int, replica: int) -> float:
-        """Bytes in which each device of a replica has whole units of its stages: of the two largest the gradients, where replicas
-        divide these, and the weights. The first of the device's stages has them; 0 for the others.
+        """Bytes of the whole (gathered) units that each device of a replica holds: gradients of the two largest if these are
+        divided, and weights. Counted for the first stage of a device; 0 for its others.
         """
         zero, places = self.plan.zero, self._places[stage]
         if zero < 2 or len(places.parts) == 1 or stage not in self._first_stages:
@@ -291,13 +287,15 @@ class PlanCosts:
 
     @cached_property
     def _first_stages(self) -> frozenset[int]:
-        """The stages that are the first of their devices."""
+        """The first stage of each device."""
         numbers = [held.number for held in self._places]
         return frozenset(map(numbers.index, set(numbers)))
 
     @cached_property
     def unit_layers(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Layers of each unit of each stage, in order: blocks, and layers outside of them, as many as have BUCKET_BYTES."""
+        """Layers of each unit of each stage, in order: one block each, or consecutive layers outside of blocks up to
+        BUCKET_BYTES.
+        """
         return tuple(map(self._cut_into_units, range(len(self.plan.stages))))
 
     def _cut_into_units(self, stage: int) -> tuple[tuple[int, ...], ...]:
@@ -307,12 +305,12 @@ class PlanCosts:
         return tuple(held[begin:end] for begin, end in pairwise([*begins, len(held)]))
 
     def gradient_in_work(self, stage: int, replica: int) -> float:
-        """Bytes of weight gradients on each device of a replica beside those that micro-batches add up."""
+        """Bytes of temporary weight gradients on each device of a replica, before they are added to the accumulated ones."""
         return gradient_in_work(self._member(stage, replica), self.plan.stages[stage].layers)
 
     @cached_property
     def _there_before(self) -> tuple[set[int], ...]:
-        """Layers of earlier stages that all devices of each stage hold."""
+        """For each stage, the layers of earlier stages that all of its devices already hold."""
         held: dict[int, set[int]] = {}
         found = []
         for stage in self.plan.stages:
@@ -323,33 +321,35 @@ class PlanCosts:
         return tuple(found)
 
     def _member(self, stage: int, replica: int) -> LayerCosts:
-        """The layers of a stage as a device of a replica has them, with what it reduces and gathers with its group."""
+        """Layer costs of a stage on a device of a replica, including the collectives of its groups."""
         if not self.plan.stages[stage].degrees and self.plan.expert == 1:
             return self.layers
         group = self.group(stage, replica)
         return self.layers.at(group.parallel, group.rates)
 
     def scattered_bytes(self, stage: int) -> float:
-        """Bytes of gradients that all devices of a stage send in one reduce-scatter with those that hold the same weights, half
-        of an all-reduce's; without those of `tied_reductions`.
+        """Bytes that all devices of a stage send in one reduce-scatter of its gradients (half of an all-reduce), without
+        `tied_reductions`.
         """
         dense, experts = self._reduced_parameters(stage, len(self._places[stage].rings)).sum(axis=1)
         return self._sent_once(stage, dense, experts) * self.problem.accumulated_bytes
 
     def gathered_bytes(self, stage: int) -> float:
-        """Bytes of weights that they send in one all-gather of all that the stage holds."""
+        """Bytes that all devices of a stage send in one all-gather of its weights."""
         widest = self._places[stage].widest
         experts = self._expert_elements(stage, widest)
         return self._sent_once(stage, self.held_elements(stage, widest) - experts, experts) * self.problem.element_bytes
 
     def _sent_once(self, stage: int, dense: float, experts: float) -> float:
-        """What all devices of a stage send of so many elements, and so many of experts, on each of its rings."""
+        """Bytes that all devices of a stage send in one scatter, or gather, of its dense and its expert elements over their
+        rings.
+        """
         held = self._places[stage]
         return ((len(held.parts) - 1) * dense + (len(held.parts) - held.expert) * experts) * len(held.rings)
 
     @cached_property
     def shared_weights(self) -> tuple[tuple[TiedWeight, tuple[int, ...]], ...]:
-        """Tied weights that several stages use, and these stages."""
+        """Tied weights that several stages use, with those stages."""
         found = []
         for weight in self.layers.tied_weights:
             held = (
@@ -378,25 +378,25 @@ class PlanCosts:
         return tuple(found)
 
     def _tied_elements(self, weight: TiedWeight, degree: int) -> float:
-        """Elements of a tied weight that a device of a group of so many holds."""
+        """Elements of a tied weight on each device of a tensor-parallel group of this degree."""
         if degree == 1:
             return weight.parameters
         tied = self.layers.at(Parallelism(degree)).tied_weights
         return next(one.parameters for one in tied if one.layers == weight.layers)
 
     def groups_of(self, stages: Iterable[int]) -> tuple[tuple[int, ...], ...]:
-        """Devices of each tensor-parallel group that holds any of these stages, rising."""
+        """Tensor-parallel groups that hold any of these stages, by device."""
         return tuple(sorted({part for stage in stages for part in self._places[stage].parts}))
 
     def of_slice(self, number: int) -> PlanCosts:
-        """What ops on one slice of the sequences take and keep."""
+        """The costs of ops on one slice of the sequences."""
         if number not in self._slices:
             layers = self.layers.of_slice(number, self.plan.slices)
             self._slices[number] = PlanCosts(layers.problem, self.plan, layers)
         return self._slices[number]
 
     def device(self, stage: int, replica: int) -> int:
-        """Device of one replica of a stage, the first of its group."""
+        """The first device of a replica, which represents its group."""
         return self._places[stage].groups[replica][0]
 
     def group(self, stage: int, replica: int) -> Group:
@@ -410,7 +410,7 @@ class PlanCosts:
 
     @cached_property
     def _neighbours(self) -> tuple[tuple[StagePlaces, StagePlaces | None, StagePlaces | None], ...]:
-        """Where each stage is, the one before it and the one after it."""
+        """For each stage, its placement and those of the stages before and after it."""
         return tuple(zip(self._places, (None, *self._places[:-1]), (*self._places[1:], None), strict=True))
 
     def _group(self, stage: int, replica: int) -> Group:
@@ -424,7 +424,7 @@ class PlanCosts:
         return Group(tuple(kinds), parallel, held.rates(replica), replicas, (gathers[0], gathers[1]))
 
     def _devices_by_kind(self, stage: int, replica: int) -> dict[int, int]:
-        """A device of each kind that a replica has, by the number of the kind, rising."""
+        """One device of each accelerator kind in a replica, by rising index of the kind."""
         held = self.plan.stages[stage]
         if not held.degrees:
             device = held.devices[replica]
@@ -434,12 +434,11 @@ class PlanCosts:
         )
 
     def recomputes(self, stage: int) -> bool:
-        """Whether a stage runs any of its layers forward again."""
+        """Whether a stage recomputes any of its layers."""
         return self.recomputation(stage) != "none"
 
     def recomputation(self, stage: int) -> Recompute:
-        """What a stage runs forward again before backward: as the plan says, or else the problem; all of it where its backward
-        takes other micro-batches.
+        """Recompute policy of a stage: as the plan says, else the problem; `whole` where its backward uses other micro-batches.
 
         What a forward op has stored cannot be cut again at other samples.
         """
@@ -449,18 +448,20 @@ class PlanCosts:
         return plan.recompute[stage] if plan.recompute else self.problem.recompute
 
     def stash(self, stage: int, replica: int = 0, *, at_once: bool = False) -> StageStash:
-        """What the layers of a stage stash on each device of a replica (the network's input is kept by nobody).
+        """Activations that a stage's layers stash on each device of a replica; the network's input is not counted.
 
         at_once: what it runs again it does in ops of their own
         """
         return stage_stash(*self._stashing(stage, replica), at_once=at_once)
 
     def kept_by_part(self, stage: int, replica: int = 0) -> KeptByPart:
-        """What of `stash` is kept from the start of a forward, and longer than to an input gradient, by part."""
+        """What `stash` keeps from the start of a forward, and beyond the input gradient, by part of the layers."""
         return kept_by_part(*self._stashing(stage, replica))
 
     def _stashing(self, stage: int, replica: int) -> tuple[LayerCosts, tuple[int, ...], Recompute, float]:
-        """What decides what a stage stashes: a device's tables, its layers, what runs again, and bytes of its input."""
+        """What the stash of a stage depends on: a device's layer costs, its layers, the recompute policy, and the bytes of its
+        input.
+        """
         recompute, member = self.recomputation(stage), self._member(stage, replica)
         received = self._crossing(member)[stage - 1] if stage and recompute == "whole" else 0.0
         return member, self.plan.stages[stage].layers, recompute, received
@@ -475,8 +476,8 @@ class PlanCosts:
         return bandwidth
 
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Sum of the stage's layers and what the framework takes beside them; of those that it runs again; or of what it keeps
-        over the device's link to the host; with what a device moves to its group.
+        """Seconds of an op over each number of samples: its layers (or those recomputed, or its offload over the host link),
+        framework overhead, and collectives of the device's groups.
         """
         return np.array([self._op_seconds(kind, stage, replica, one) for one in samples.tolist()])
 
@@ -491,7 +492,7 @@ class PlanCosts:
         return self._stage_seconds[key]
 
     def parts(self, kind: OpKind, stage: int, replica: int, samples: int) -> OpParts:
-        """What the `seconds` of an op consist of."""
+        """The `seconds` of an op by cause."""
         group, member = self.group(stage, replica), self._member(stage, replica)
         key = (kind, stage, group, samples)
         if key not in self._stage_parts:
@@ -510,14 +511,14 @@ class PlanCosts:
         return self._stage_parts[key]
 
     def _seconds_in_step(self, kind: OpKind, place: tuple[int, int], samples: int, layers: LayerCosts) -> float:
-        """Seconds of an op on the slowest device of a (stage, replica), which has these layers."""
+        """Seconds of an op on the slowest device of a (stage, replica), for these layers."""
         devices = self._devices_by_kind(*place).values()
         return max(self._device_seconds(kind, place, samples, device, layers) for device in devices)
 
     def _device_seconds(
         self, kind: OpKind, place: tuple[int, int], samples: int, device: int, layers: LayerCosts
     ) -> float:
-        """Seconds of an op of a (stage, replica) on a device of it, without what it waits for from others."""
+        """Seconds of an op of a (stage, replica) on one device, without waiting for collectives."""
         stage, replica = place
         if kind is OpKind.UPDATE:
             replicas = self.group(stage, replica).replicas
@@ -533,12 +534,12 @@ class PlanCosts:
         return layers.stage_seconds(device, run, samples, _PHASES[kind], again=kind is OpKind.RECOMPUTE)
 
     def _layers_of(self, kind: OpKind, stage: int) -> NDArray[np.int64]:
-        """Layers of a stage that an op runs."""
+        """Layers of a stage that an op of this kind runs."""
         held = np.array(self.plan.stages[stage].layers, dtype=np.int64)
         return held[self.layers.runs_again(self.recomputation(stage))[held]] if kind is OpKind.RECOMPUTE else held
 
     def _gather_seconds(self, kind: OpKind, stage: int, group: Group, samples: int) -> float:
-        """Seconds in which the devices of a group gather what an op has received in parts."""
+        """Seconds to all-gather an op's input inside a group that receives it in parts."""
         received = {OpKind.FORWARD: 0, OpKind.BACKWARD: 1, OpKind.INPUT_GRADIENT: 1}.get(kind)
         if received is None or not group.gathers[received]:
             return 0.0
@@ -546,7 +547,7 @@ class PlanCosts:
         return reduce_seconds(group.rates.tensor, whole * samples) / 2
 
     def inside_bytes(self, stage: int) -> float:
-        """Bytes a sample that the devices of a replica reduce, gather and exchange; of replicas that differ, the mean."""
+        """Bytes per sample that the devices of a replica send to each other in collectives; the mean over unequal replicas."""
         moved = []
         for replica, devices in enumerate(self._places[stage].groups):
             group = self.group(stage, replica)
@@ -559,17 +560,17 @@ class PlanCosts:
         return sum(moved) / len(moved)
 
     def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
-        """The problem's share of the seconds that they take one after the other."""
+        """The problem's `overlap` share of the seconds one after the other."""
         return self.problem.overlap * apart
 
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
-        """Activations of the boundary (of a slice of them) downwards, as many bytes of gradients upwards."""
+        """Activations of a boundary (or of a slice) downwards, gradients of the same size upwards."""
         flow, share = self.flow(source, target)
         size = self.boundary_bytes[min(source[0], target[0])] * (samples * share) / self.plan.slices
         return Transfer(flow.latency + size / flow.bandwidth, size, flow.route, flow.loads)
 
     def flow(self, source: tuple[int, int], target: tuple[int, int]) -> tuple[Flow, float]:
-        """The way between two (stage, replica), and the part of a boundary that a device of the smaller group has on it."""
+        """The route between two (stage, replica), and the part of a boundary that each device of the smaller group sends."""
         ends = [(self._places[stage], replica) for stage, replica in (source, target)]
         key = ends[0][0].number, ends[0][1], ends[1][0].number, ends[1][1]
         if key not in self._flows:
@@ -582,7 +583,7 @@ class PlanCosts:
         return self._flows[key]
 
     def collectives(self, stage: int) -> StageCollectives:
-        """What the replicas of a stage do together; nothing where it has no weights."""
+        """The collectives that the replicas of a stage run together; empty for a stage without weights."""
         plan, places, width = self.plan, self._places[stage], self.problem.element_bytes
         if len(places.parts) == 1:
             return LONE
@@ -597,7 +598,7 @@ class PlanCosts:
         return StageCollectives((), self._units(stage), update_gather)
 
     def _units(self, stage: int) -> tuple[Unit, ...]:
-        """What replicas gather and scatter at once."""
+        """The units that replicas gather and scatter at once (ZeRO 2 and 3)."""
         places, layers, problem = self._places[stage], self.unit_layers[stage], self.problem
         bounds = np.cumsum([0, *map(len, layers)])[:-1]
         member = self._member(stage, places.widest)
@@ -620,7 +621,7 @@ class PlanCosts:
         return tuple(Unit(f, b, gather if whole else None, scatter, *busy) for f, b, gather, scatter in columns)
 
     def _layer_shares(self, stage: int, phase: Phase) -> NDArray[np.float64]:
-        """Part of the seconds of a pass that each layer of a stage takes, float64 [layers of the stage]."""
+        """Each layer's part of the seconds of a pass of its stage, float64 [layers of the stage]."""
         plan, groups, widest = self.plan, self._places[stage].groups, self._places[stage].widest
         samples = max(1, max(plan.microbatches) // (len(groups) if plan.replication == "split" else 1))
         held = np.array(plan.stages[stage].layers, dtype=np.int64)
@@ -629,7 +630,7 @@ class PlanCosts:
         return seconds / total if total > 0 else np.full(len(held), 1.0 / len(held))
 
     def buckets(self, stage: int) -> tuple[Bucket, ...]:
-        """Gradient buckets from the last layer to the first; the reduction of one starts when its layers' backward is done. One
+        """Gradient buckets from the last layer to the first; each is reduced once the backward of its layers is done. One bucket
         where gradients are reduced whole.
         """
         places = self._places[stage]
@@ -642,8 +643,8 @@ class PlanCosts:
         return tuple(Bucket(share, places.reduce_seconds(*sizes, apart=apart), *busy) for share, *sizes in cut)
 
     def _reduced_parameters(self, stage: int, degree: int) -> NDArray[np.float64]:
-        """Weight elements of each layer of a stage whose gradients its buckets carry, of a device in a group of `degree` devices,
-        float64 [2, layers of the stage]: all but those of divided experts, and these.
+        """Weight elements per layer in a stage's buckets, on a device of a group of `degree` devices, float64 [2, layers of the
+        stage]: dense weights, and divided experts.
         """
         layers = self.layers.at(Parallelism(degree, expert=self.plan.expert))
         held = np.array(self.plan.stages[stage].layers, dtype=np.int64)
@@ -659,7 +660,8 @@ class PlanCosts:
 def cut_buckets(
     dense: NDArray[np.float64], experts: NDArray[np.float64], shares: NDArray[np.float64], *, whole: bool = False
 ) -> list[tuple[float, float, float]]:
-    """Buckets of a stage from the last layer to the first: share of the backward, gradient bytes of all but experts, of experts.
+    """Cut the gradients of a stage into buckets, last layer first: share of the backward, bytes of dense gradients, bytes of
+    expert gradients.
 
     dense, experts, shares: of each layer, float64 [layers]; whole: one bucket
     """
@@ -678,7 +680,8 @@ def cut_buckets(
 
 
 def unit_begins(parameters: Sequence[float], blocks: Sequence[int], problem: Problem) -> list[int]:
-    """Where the units of a stage begin: no block is cut, and each but a lone one has weights of BUCKET_BYTES at least.
+    """First layers of the units of a stage: no block is cut, and each unit has at least BUCKET_BYTES of weights unless it is a
+    lone block.
 
     parameters, blocks: of the stage's layers, or of a block at once; block 0: outside of all
     """
@@ -692,7 +695,7 @@ def unit_begins(parameters: Sequence[float], blocks: Sequence[int], problem: Pro
 
 
 def peers_of(groups: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """Devices that hold the same part of a stage, one of each group; one of a smaller group than others is in several of them."""
+    """Peer groups: devices that hold the same part of a stage, one of each group; a device of a smaller group is in several."""
     most = max(map(len, groups))
     if min(map(len, groups)) == most:
         return list(zip(*groups, strict=True))

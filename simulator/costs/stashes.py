@@ -20,7 +20,7 @@ from simulator.options.training_options import Recompute
 
 
 class StageStash(NamedTuple):
-    """What a sample takes on a stage, in whole bytes (or in a unit of one's own).
+    """Activation memory of one sample on a stage, in whole bytes (or in a unit of its own).
 
     kept: from the start of its forward
     made, made_for_input: most of what is made again that is there at once while its backward, or its input gradient, runs
@@ -37,7 +37,7 @@ class StageStash(NamedTuple):
 def stage_stash(
     costs: LayerCosts, layers: Sequence[int], recompute: Recompute, received: float = 0.0, *, at_once: bool = False
 ) -> StageStash:
-    """The stash of a stage of some layers.
+    """The stash of a stage with some layers under a recompute policy.
 
     received: bytes of the stage's input, which is all that it keeps where all of it runs again
     at_once: the parts run again in an op of their own, and wait together for their gradients
@@ -66,7 +66,8 @@ def stage_stash(
 
 
 def read_from_outside(costs: LayerCosts, part: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Bytes a sample of the tensors that each layer is the first of its part to read from outside of it, float64 [layers].
+    """Bytes per sample of the tensors that each layer is the first in its part to read from outside of the part, float64
+    [layers].
 
     part: of each layer, int64 [layers]; 0 for layers of none
     """
@@ -80,7 +81,7 @@ def read_from_outside(costs: LayerCosts, part: NDArray[np.int64]) -> NDArray[np.
 
 
 def gradient_in_work(costs: LayerCosts, layers: Sequence[int]) -> float:
-    """Whole bytes of weight gradients that a stage holds beside those that its micro-batches add up.
+    """Whole bytes of temporary weight gradients that a stage holds beside the accumulated ones.
 
     None where they add up in numbers as wide as their own: a product adds its gradient to what is there. Where they add up in
     wider ones, as in Megatron-LM's `main_grad`, Transformer Engine (from 2.3 on, `get_dummy_wgrad`) keeps a tensor of each shape
@@ -98,7 +99,7 @@ def gradient_in_work(costs: LayerCosts, layers: Sequence[int]) -> float:
 
 
 class KeptByPart(NamedTuple):
-    """What a sample's activations on a stage belong to, bytes by part of `ACTIVATION_PARTS`: of `StageStash.kept`, before that is
+    """A sample's stashed activations on a stage, bytes by part of `ACTIVATION_PARTS`: of `StageStash.kept`, before that is
     rounded up to a whole byte, and of `kept_longer`.
     """
 
@@ -117,7 +118,7 @@ the rest of it; of other networks the kinds of their layers."""
 
 
 def kept_by_part(costs: LayerCosts, layers: Sequence[int], recompute: Recompute, received: float = 0.0) -> KeptByPart:
-    """What the stash of a stage of some layers belongs to; arguments as of `stage_stash`."""
+    """The stash of a stage by part of the layers; arguments as of `stage_stash`."""
     if recompute == "whole":
         return KeptByPart({INPUTS: received}, {})
     number, again, scores = costs.parts(recompute), costs.made_bytes(recompute), costs.made_bytes("attention")
@@ -140,7 +141,7 @@ def kept_by_part(costs: LayerCosts, layers: Sequence[int], recompute: Recompute,
 
 
 def kept_bytes(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
-    """Bytes a sample that each layer adds to what its stage keeps, beside the input where all of it runs again; float64 [layers].
+    """Bytes per sample that each layer adds to its stage's stash, float64 [layers]; where all is recomputed, beside the input.
 
     A stage that begins within a block keeps more: what it reads of the block's other layers.
     """
@@ -150,7 +151,9 @@ def kept_bytes(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=1)
 def largest_parts(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
-    """Bytes a sample of the largest part that a stage of layers i to j - 1 makes again, float64 [layers + 1, layers + 1]."""
+    """Bytes per sample of the largest part that a stage of layers i to j - 1 recomputes at once, float64 [layers + 1, layers +
+    1].
+    """
     number, made = costs.parts(recompute), costs.made_bytes(recompute)
     layers = len(number)
     found = np.zeros((layers + 1, layers + 1))

@@ -42,7 +42,7 @@ class Prepared(NamedTuple):
     turn_offsets, turn_channel, turn_share: channels on which the all-reduces of a lane take turns, and the share of their seconds
     member_offsets, members: lanes of each shared device, rising
     channels: int64 [1]; number of channels
-    hop_class, hop_bandwidth: class of each hop, and bytes a second of its channel
+    hop_class, hop_bandwidth: class of each hop, and bytes per second of its channel
     """
 
     lane_offsets: Integers

@@ -2,7 +2,7 @@
 
 Each task is one SimPy `Timeout` on its lane, each transfer with a delay one more, and one for each further channel that its
 head reaches later. Links are first-in-first-out and kept as arithmetic (the moment at which each channel is free again): the
-same times as a resource and a process a transfer, at a quarter of the cost.
+same times as a resource and a process per transfer, at a quarter of the cost.
 
 Contention:
 

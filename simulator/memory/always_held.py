@@ -1,4 +1,4 @@
-"""Always held: bytes of weights, gradients and optimizer states that a device holds from the start to the end of a replay."""
+"""Permanent memory: bytes of weights, gradients and optimizer states that a device holds throughout a replay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulator.schedules.ops import OpKind
 
 
 def always_there(problem: Problem, elements: float, copies: int = 1, gradients: int = 1) -> NDArray[np.float64]:
-    """Whole bytes that weights and what goes with them take on a device all the time, float64 [len(CATEGORIES)].
+    """Whole bytes of weights, gradients and optimizer states on a device, float64 [len(CATEGORIES)].
 
     elements: weight elements; copies: of the weights; gradients: of how many rounds
     """
@@ -25,7 +25,7 @@ def always_there(problem: Problem, elements: float, copies: int = 1, gradients: 
 
 
 def copy_bytes(costs: PlanCosts, place: tuple[int, int], copies: int = 1, gradients: int = 1) -> NDArray[np.float64]:
-    """`always_there` of the weights of a (stage, replica) on each of its devices, as ZeRO divides them among the replicas.
+    """`always_there` for the weights of a (stage, replica) on each of its devices, divided among replicas as its ZeRO stage says.
 
     Where it divides gradients, those of the unit in use and of the one that is scattered are buffers; where it divides weights,
     those of the unit in use and of the one that is gathered are, too.
@@ -43,10 +43,10 @@ def copy_bytes(costs: PlanCosts, place: tuple[int, int], copies: int = 1, gradie
 
 
 def copies_held(timeline: Timeline, plan: Plan, weight_versions: str) -> dict[tuple[int, int], tuple[int, int]]:
-    """Copies of the weights and of the gradients that each (stage, replica) holds; one of both where the plan flushes.
+    """Copies of the weights and gradients that each (stage, replica) holds: one of each for a plan that flushes.
 
-    Of the weights by the rule of the plan's schedule. Where that is one lane, as in all but families of several lanes a device,
-    the order of its ops decides, at whatever times.
+    Weight copies follow the rule of the plan's schedule family. With one lane per device the order of the ops decides them,
+    whatever the times.
     """
     slots = [(number, replica) for number, stage in enumerate(plan.stages) for replica in range(len(stage.leads))]
     family = family_of(plan)

@@ -39,7 +39,7 @@ LAST = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryChanges:
-    """Changes of memory, one row each.
+    """Changes of memory over a program, one row each: which task takes or frees how many bytes, and when.
 
     moment: int8; START, END, ARRIVAL, or DEPARTURE of `task`: int64 (of an overlapped pair the first)
     holder: int64; the op that takes or frees the bytes, or one on the device that does
@@ -62,11 +62,11 @@ class MemoryChanges:
         return len(self.task)
 
     def amounts(self, size: Floats) -> Floats:
-        """Bytes that each change takes, or frees (less than 0); size: bytes of each, float64 [changes]."""
+        """Bytes that each change takes (negative: frees); size: bytes of each kind, float64 [changes]."""
         return np.sign(self.factor) * whole_part(np.abs(self.factor) * size, self.begin, self.end, self.whole)
 
     def places(self, lasting: NDArray[np.bool_]) -> Integers:
-        """Places among the changes of one time, int64 [changes].
+        """Sort key among changes at the same time, int64 [changes].
 
         lasting: bool [changes]; whether the task, or the transfer that arrives, takes time
         """
@@ -77,7 +77,7 @@ class MemoryChanges:
 def memory_changes(
     tasks: Program | Timeline, recomputes: NDArray[np.bool_], moves: Moves | Transfers | None = None
 ) -> MemoryChanges:
-    """The changes of a program, or of its timeline.
+    """The memory changes of a program, or of its timeline.
 
     recomputes: bool [stages]; whether a stage runs anything again; moves: its transfers; by default the ops count alone
     """
@@ -138,7 +138,7 @@ def _of_transfers(tasks: Program | Timeline, moves: Moves | Transfers) -> tuple[
 
 
 def _first_of_pair(tasks: Program | Timeline, rows: NDArray[np.integer]) -> Integers:
-    """The task that each begins and ends with, which stands for it in the order of the tasks."""
+    """For each row, the first op of its overlapped pair, which represents the pair in task order."""
     return np.asarray(rows if tasks.together is None else tasks.together[rows], dtype=np.int64)
 
 
@@ -151,13 +151,14 @@ def _rows(
     factor: Any,
     cut: Any = (0, 1, 1),
 ) -> MemoryChanges:
-    """Rows of one moment; columns, or one number for all of them. cut: begin, end and whole."""
+    """Build rows of one moment from columns, or from one number for all of them. cut: begin, end and whole."""
     columns = (np.int8(moment), task, holder, size, transfer, factor, *cut)
     return MemoryChanges(*(np.broadcast_to(one, len(task)) for one in columns))
 
 
 def parts_of(group: NDArray[np.integer], chosen: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of each chosen row, how many of its group stand before it, and how many there are; int64 [rows], 0 and 1 for the others.
+    """For each chosen row: how many rows of its group stand before it, and how many there are; int64 [rows], 0 and 1 for the
+    others.
 
     All-reduce splits a backward into parts that make one together.
     """
@@ -173,7 +174,7 @@ def parts_of(group: NDArray[np.integer], chosen: NDArray[np.bool_]) -> tuple[NDA
 def whole_part(
     amount: NDArray[np.float64], begin: NDArray[np.int64], end: NDArray[np.int64], whole: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Bytes from `begin` to `end` of `whole` of an amount of whole bytes: whole bytes, too, which sum to the amount."""
+    """The share from `begin` to `end` of `whole` of an amount of whole bytes, in whole bytes; all shares sum to the amount."""
     upto = np.where(end == whole, amount, np.floor(amount * end / whole))
     return np.asarray(upto - np.floor(amount * begin / whole))
 
@@ -181,7 +182,7 @@ def whole_part(
 def _uses(
     tasks: Program | Timeline, producer: NDArray[np.integer], consumer: NDArray[np.integer]
 ) -> tuple[Integers, ...]:
-    """Which ops use each transfer: one, or where micro-batches of stages differ several, each some of its samples.
+    """Which ops use each transfer: one, or several with some of its samples each if micro-batch sizes differ between stages.
 
     producer, consumer: of every transfer, the first consumer where there are several
     Columns, one row for each use; each transfer's rows stand together, by rising samples: the transfer, the op, and begin, end

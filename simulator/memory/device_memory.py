@@ -18,12 +18,12 @@ again, and gradients of weights before they are added up; buffers: boundary tens
 
 @dataclass(frozen=True, eq=False)
 class DeviceMemory:
-    """Bytes on one device over one replay.
+    """Memory of one device over a replay, bytes by category.
 
-    device: id; capacity_bytes: what plans may fill; reserve_bytes: what of the device they may not
+    device: id; capacity_bytes: the memory that plans may use; reserve_bytes: the memory that they may not
     times: float64 [steps], seconds, rising; the bytes hold from each time to the next
     bytes: float64 [steps, len(CATEGORIES)]
-    activations_by_part: activations of the (first) peak by what they belong to, in the order of `ACTIVATION_PARTS`
+    activations_by_part: bytes of activations at the (first) peak by part of the layers, in the order of `ACTIVATION_PARTS`
     """
 
     device: int
@@ -40,12 +40,12 @@ class DeviceMemory:
 
     @cached_property
     def peak_bytes(self) -> float:
-        """Most bytes at once."""
+        """Peak memory in bytes."""
         return float(self.bytes.sum(axis=1).max())
 
     @property
     def peak_parts(self) -> dict[str, float]:
-        """What the (first) peak consists of, bytes by category."""
+        """Bytes by category at the (first) peak."""
         at = int(self.bytes.sum(axis=1).argmax())
         return dict(zip(CATEGORIES, self.bytes[at].tolist(), strict=True))
 

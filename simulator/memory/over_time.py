@@ -1,4 +1,4 @@
-"""Memory over time: bytes on every device over one replay, and what the peak consists of."""
+"""Memory over time: bytes on every device during a replay, by category."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
 
 
 class _Held(NamedTuple):
-    """What a replica of a stage holds, the same on those that lie alike.
+    """Memory of one (stage, replica); symmetrically placed replicas share it.
 
     always: bytes as of `copy_bytes`; in_work: of gradients before they are added up
     stashed: of a sample in each slice of the sequences
@@ -92,7 +92,7 @@ class _Held(NamedTuple):
 
 
 def _held(costs: PlanCosts, place: tuple[int, int], copies: tuple[int, int], *, at_once: bool) -> _Held:
-    """What a (stage, replica) holds with some copies of its weights and gradients; at_once: as of `PlanCosts.stash`."""
+    """Memory of a (stage, replica) with so many copies of its weights and gradients; at_once: as of `PlanCosts.stash`."""
     slices = costs.plan.slices
     parts = [costs] if slices == 1 else [costs.of_slice(part) for part in range(slices)]
     stashed = [(one.stash(*place, at_once=at_once), one.kept_by_part(*place)) for one in parts]
@@ -106,7 +106,7 @@ MOST_DIGITS = 300
 def stashes_over_time(
     timeline: Timeline, stashes: Sequence[StageStash], limits: Sequence[float]
 ) -> tuple[DeviceMemory, ...]:
-    """What each device of a timeline holds of numbers that were given, one a stage, in their unit; by device id.
+    """Memory of each device of a timeline from given stash sizes, one per stage, in their unit; by device id.
 
     limits: of the devices
     Only what ops keep, by the rule of `memory_over_time`. Sums are rounded to twelve digits, so that three times 0.1 is 0.3, and
@@ -133,9 +133,8 @@ def stashes_over_time(
 
 
 class _Timed(NamedTuple):
-    """Changes at their seconds, in order: device by device; place as of `MemoryChanges.places`, and in one place what is freed
-    before what is taken. source: twice the number of the stash that a change of what is kept is of, of what is kept longer one
-    more; -1 for others.
+    """Memory changes sorted by device and time. place: as `MemoryChanges.places`, frees before takes; source: twice the index of
+    the stash that a change belongs to, plus one for what is kept longer; -1 for others.
     """
 
     device: NDArray[np.int32]
@@ -146,7 +145,7 @@ class _Timed(NamedTuple):
 
 
 def _timed(timeline: Timeline, changes: MemoryChanges, stashes: Floats) -> _Timed:
-    """The changes of a timeline; stashes: as `StageStash`, float64 [stages, replicas, slices, 5]."""
+    """The memory changes of a timeline with their times; stashes: as `StageStash`, float64 [stages, replicas, slices, 5]."""
     transfers, moment, task, holder = timeline.transfers, changes.moment, changes.task, changes.holder
     start, end = timeline.start[task], timeline.end[task]
     times, sent = np.where(moment == START, start, end), changes.size == SENT
@@ -174,7 +173,7 @@ def _device_memory(
     horizon: float,
     parts: Sequence[Mapping[str, float]] = (),
 ) -> DeviceMemory:
-    """Sum the changes of a device; parts: what the bytes of each source belong to."""
+    """Sum the changes of one device over time; parts: what the bytes of each source belong to."""
     here = slice(*np.searchsorted(changes.device, (device, device + 1)))
     times, amounts = changes.times[here], changes.amounts[here]
     steps = np.zeros((len(times) + 1, len(CATEGORIES)))
@@ -189,7 +188,7 @@ def _device_memory(
 
 
 def _divided(source: Integers, amounts: Floats, parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Activations by part, of some changes of them."""
+    """Activations by part of the layers, for some of the changes."""
     sources, index = np.unique(source, return_inverse=True)
     held = np.bincount(index, weights=amounts, minlength=len(sources))
     found = dict.fromkeys(ACTIVATION_PARTS, 0.0)

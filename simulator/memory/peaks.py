@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 
 
 class MemoryEvents(NamedTuple):
-    """Changes of memory, device by device, stream by stream, moment by moment; a program has n tasks.
+    """The memory changes of a program in the compiled form: device by device, stream by stream, moment by moment; n tasks.
 
     device_streams: int64 [devices + 1]; stream_moments: int64 [streams + 1]
     position: int64 [tasks]; where each task's times stand
@@ -74,7 +74,7 @@ class MemoryEvents(NamedTuple):
 def memory_events(
     program: Program, recomputes: NDArray[np.bool_], position: NDArray[np.integer] | None = None
 ) -> MemoryEvents:
-    """The changes of a program's memory, devices rising.
+    """The memory changes of a program in compiled form, by rising device.
 
     recomputes: bool [stages]
     position: of each task in the order of the recurrence, which writes no arrivals; default: times stand as the tasks do
@@ -100,7 +100,7 @@ def memory_events(
 
 
 def _times(program: Program, changes: MemoryChanges, moves: Moves, position: Integers) -> Integers:
-    """Where the time of each change stands in the times of a replay, see `MemoryEvents.time`."""
+    """Index of the time of each change among the times of a replay, see `MemoryEvents.time`."""
     tasks, arrives, leaves = len(program), changes.moment == ARRIVAL, changes.moment == DEPARTURE
     time = position[changes.task] + np.where(changes.moment == START, 0, tasks)
     if program.sends is None:
@@ -118,7 +118,7 @@ _Limits = tuple[Integers, Integers, Floats, NDArray[np.bool_]]
 def _streams(
     changes: MemoryChanges, device: NDArray[np.int32], stream: Integers, time: Integers, size: Integers, limits: _Limits
 ) -> MemoryEvents:
-    """Bring changes into streams, and the streams of a device together."""
+    """Sort changes into streams, and the streams by device."""
     key = np.zeros(len(changes), dtype=np.int64)
     for column in (device, stream, changes.task, changes.moment, size):
         key = _joined(key, column.astype(np.int64))
@@ -157,7 +157,7 @@ def _streams(
 
 
 def _sums(moment: Integers, *columns: NDArray[np.number]) -> tuple[Integers, Integers]:
-    """Number each moment's sum of changes: int64 [moments], and the first moment of each number. columns: whole numbers."""
+    """Number the distinct sums of changes: int64 [moments], and the first moment of each. columns: whole numbers."""
     counts = np.diff(np.append(moment, len(columns[0])))
     kinds = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
@@ -173,7 +173,7 @@ def _sums(moment: Integers, *columns: NDArray[np.number]) -> tuple[Integers, Int
 
 
 def _joined(one: Integers, other: Integers) -> Integers:
-    """A number for each pair of two columns of numbers from 0, the same for the same pair."""
+    """One id for each pair of ids in two columns, equal for equal pairs."""
     width = int(other.max(initial=0)) + 1
     if int(one.max(initial=0)) >= 2**62 // width:
         one = np.unique(one, return_inverse=True)[1]
@@ -181,7 +181,7 @@ def _joined(one: Integers, other: Integers) -> Integers:
 
 
 def _differs(*columns: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Whether a row differs from the row before it; the first does."""
+    """Whether each row differs from the one before it; True for the first."""
     result = np.zeros(len(columns[0]), dtype=np.bool_)
     result[:1] = True
     for column in columns:
@@ -193,7 +193,7 @@ def _differs(*columns: NDArray[np.integer]) -> NDArray[np.bool_]:
 
 
 def _limits(program: Program, changes: MemoryChanges, moves: Moves, lane: Integers, size: Integers) -> _Limits:
-    """The most of each size that each device of one lane can hold at once, where every task takes time; columns by device."""
+    """Upper bounds per device of one lane: how often it holds each size at once, if every task takes time; columns by device."""
     sent = changes.size == SENT
     found = (
         _of_ops(program, changes, np.flatnonzero(~sent), lane, size),
@@ -208,7 +208,7 @@ def _limits(program: Program, changes: MemoryChanges, moves: Moves, lane: Intege
 
 
 def _of_ops(program: Program, changes: MemoryChanges, rows: Integers, lane: Integers, size: Integers) -> _Limits:
-    """What ops hold follows the order of their lane alone; rows: the changes of ops."""
+    """Upper bounds of the memory that ops hold, from the order of their lane alone; rows: the changes of ops."""
     on, size, task = lane[changes.holder[rows]], size[rows], changes.task[rows]
     # no other op begins before the last part ends
     factor = np.where(changes.end[rows] < changes.whole[rows], 0.0, changes.factor[rows])
@@ -223,8 +223,9 @@ def _of_ops(program: Program, changes: MemoryChanges, rows: Integers, lane: Inte
 def _of_moves(
     program: Program, changes: MemoryChanges, moves: Moves, lane: Integers, size: Integers
 ) -> tuple[_Limits, _Limits]:
-    """A tensor from lane a is on lane b at the earliest when the tasks of b that its producer needs have begun, and until its
-    last consumer begins; it has left lane a when a task of a begins that needs its consumer, or what follows it on b.
+    """Upper bounds of the memory of transfers: a tensor from lane a reaches lane b at the earliest when the tasks of b that its
+    producer needs have begun, and stays until its last consumer begins; it leaves lane a when a task of a begins that needs its
+    consumer, or what follows it on b.
 
     Every pair of lanes a, b has a row for each task of a: the last task of b that it or one before it needs, as a place of b
     after all those of the pairs before (`apart` from each other), so that one rising column holds them all.
@@ -259,7 +260,7 @@ def _of_moves(
 
 
 def _most_at_once(begin: Integers, end: Integers, first: Integers) -> Floats:
-    """Most of the ranges begin..end - 1 of each group that share a place; a group's rows begin at `first`."""
+    """The most ranges begin..end - 1 of a group that overlap; a group's rows begin at `first`."""
     if not len(first):
         return np.zeros(0)
     places = np.maximum.reduceat(end, first) + 1
@@ -275,7 +276,7 @@ def _most_at_once(begin: Integers, end: Integers, first: Integers) -> Floats:
 
 @kernel()
 def peaks(events: MemoryEvents, times: Floats, lags: Floats, sizes: Floats, static: Floats) -> Floats:
-    """Peak bytes of each device, float64 [devices].
+    """Peak memory of each device in bytes, float64 [devices].
 
     times: seconds, as `MemoryEvents.time` numbers them; lags: seconds of each transfer class, for arrivals not yet written
     sizes: bytes, as `MemoryEvents.size` numbers them; static: bytes that are always there
@@ -291,7 +292,7 @@ def peaks(events: MemoryEvents, times: Floats, lags: Floats, sizes: Floats, stat
 def fullest(
     events: MemoryEvents, times: Floats, lags: Floats, sizes: Floats, static: Floats, capacity: Floats
 ) -> tuple[int, float]:
-    """The (first) device whose peak is the largest part of its capacity, and its peak; every op must take time."""
+    """The (first) device whose peak is the largest part of its capacity, with its peak; every op must take time."""
     amounts = _amounts(events, sizes)
     least, most = _bounds(events, sizes, static)
     first = 0
@@ -313,7 +314,7 @@ def fullest(
 
 @kernel()
 def _bounds(events: MemoryEvents, sizes: Floats, static: Floats) -> tuple[Floats, Floats]:
-    """Bytes that each device holds at least at some time, and at most; infinite where nothing is known."""
+    """Lower and upper bound of the peak of each device, bytes; infinite where unknown."""
     least, most = static.copy(), static.copy()
     for device in range(len(static)):
         begin, end = events.limit_offsets[device], events.limit_offsets[device + 1]
@@ -351,7 +352,7 @@ def _amounts(events: MemoryEvents, sizes: Floats) -> Floats:
 
 @kernel()
 def _peak(events: MemoryEvents, times: Floats, lags: Floats, amounts: Floats, static: float, device: int) -> float:
-    """Peak of one device: its first stream, a lane, leads, and the other streams come in where their moments are earlier.
+    """Peak of one device: merge its streams by time, with the first stream, a lane, as the leading one.
 
     One moment and place frees memory before it takes any: only the level behind all of it counts.
     """
@@ -412,7 +413,7 @@ def _peak(events: MemoryEvents, times: Floats, lags: Floats, amounts: Floats, st
 
 @kernel(inner=True)
 def _arrive(events: MemoryEvents, times: Floats, lags: Floats, begin: int, end: int) -> None:
-    """Write the arrivals of a stream: the end of the task that has sent, and the seconds of the transfer."""
+    """Write the arrival times of a stream: the end of the sending task plus the seconds of the transfer."""
     time, sender, transfer, tasks = events.time, events.sender, events.transfer, len(events.position)
     for moment in range(begin, end):
         move = time[moment] - 2 * tasks - 1
@@ -421,7 +422,7 @@ def _arrive(events: MemoryEvents, times: Floats, lags: Floats, begin: int, end: 
 
 @kernel()
 def _place(events: MemoryEvents, times: Floats, moment: int, now: float) -> int:
-    """Place of a moment among those of its time, as `simulator.memory.over_time` orders them."""
+    """Sort key of a moment among those at the same time, as `simulator.memory.over_time` orders them."""
     sort, task, position = events.sort[moment], events.task[moment], events.position
     if sort == START:
         return LAST if times[len(position) + position[task]] > now else 1 + 3 * task
@@ -436,7 +437,7 @@ def _place(events: MemoryEvents, times: Floats, moment: int, now: float) -> int:
 def _in_order(
     events: MemoryEvents, times: Floats, begin: int, end: int, base: int, last: int, turn: Integers
 ) -> Integers:
-    """Put the moments begin..end - 1 of a stream of arrivals in order; `turn` as it is where they are, made where it is not."""
+    """Sort the moments begin..end - 1 of a stream of arrivals by time; `turn` is returned as it is if they are sorted already."""
     time = events.time
     before_now = -1.0
     for moment in range(begin, end):

@@ -22,7 +22,7 @@ Kept = Literal["current", "forward", "entry", "minibatch-entry"]
 
 
 def event_order(timeline: Timeline) -> Integers:
-    """Rows in the order in which they take effect: an update when it ends, any other op when it starts.
+    """Rows in the order in which they take effect: updates by their end, all other ops by their start.
 
     Ties: an update that ends at t precedes an op that starts at t; ops of no duration keep their row order
     among themselves and precede longer ops that start at t.
@@ -36,7 +36,7 @@ def event_order(timeline: Timeline) -> Integers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VersionTable:
-    """Versions of every op of a timeline; arrays are aligned with the timeline's rows, but for `in_turn`.
+    """Weight versions that every op of a timeline sees; arrays are aligned with the timeline's rows, except `in_turn`.
 
     microbatches_per_minibatch: T
     stage, replica, kind, microbatch, start, end: the timeline's columns
@@ -66,7 +66,7 @@ class VersionTable:
         return int(self.stage.max()) + 1
 
     def difference(self) -> Integers:
-        """Updates that each op's present weights lack of the synchronous version (0 for ops that use no weights)."""
+        """Staleness of each op: updates that its weights lack of the synchronous version (0 for ops that use no weights)."""
         return self.synchronous - self.seen
 
     def forward_difference(self) -> Integers:
@@ -90,7 +90,7 @@ def version_table(timeline: Timeline, microbatches_per_minibatch: int) -> Versio
     ValueError: T < 1, an empty timeline, or a backward whose forward is missing.
     """
     if microbatches_per_minibatch < 1:
-        raise ValueError(f"micro-batches a mini-batch must be at least 1, got {microbatches_per_minibatch}")
+        raise ValueError(f"micro-batches per mini-batch must be at least 1, got {microbatches_per_minibatch}")
     if timeline.stage.size == 0:
         raise ValueError("weight versions need a timeline with at least one op, got none")
     stage, replica, kind, microbatch = _columns(timeline)
@@ -132,7 +132,7 @@ def _columns(timeline: Timeline) -> tuple[Integers, Integers, Integers, Integers
 
 
 def replicas_in_turn(timeline: Timeline) -> Integers:
-    """Per stage: replicas that take mini-batches in turn (1 where every replica runs a part of each micro-batch).
+    """Per stage, the number of replicas that take mini-batches in turn (1 where every replica runs a part of each micro-batch).
 
     R of them make one update together for R mini-batches.
     """
@@ -171,7 +171,7 @@ def _seen_by_forward(group: Integers, kind: Integers, microbatch: Integers, seen
 
 @dataclass(frozen=True, slots=True)
 class CopyRule:
-    """How many copies of a stage's weights a method holds, counted over a replay; call with a `VersionTable`.
+    """How many weight copies of a stage a weight-versioning method holds, counted over a replay; call it with a `VersionTable`.
 
     kept: which version a micro-batch pins from the time it exists until its backward ends:
         `current` none, `forward` the one present at its forward, `entry` the one that the input stage had at its
@@ -231,7 +231,7 @@ def _groups(table: VersionTable) -> Iterator[tuple[int, int, Integers]]:
 
 
 def _pinned_versions(table: VersionTable, kept: Kept) -> Integers:
-    """Version that each forward row uses and its backward reuses, aligned with the table's rows."""
+    """The weight version that each forward row uses and its backward reuses, aligned with the rows of the table."""
     if kept == "forward":
         return table.forward_seen
     forward = table.kind == OpKind.FORWARD
@@ -276,7 +276,7 @@ def _peak_in_flight(table: VersionTable, rows: Integers) -> int:
 
 
 def _peak_alive_versions(table: VersionTable, rows: Integers, pinned: Integers) -> int:
-    """Most versions alive at once: a version lives from its update until it is replaced and no micro-batch pins it."""
+    """The most weight versions alive at once: each lives until it is replaced and no micro-batch pins it."""
     events, releases, updates = _events(table, rows)
     births = np.concatenate([[0], updates + 1])  # event position p counts as p + 1; version 0 exists before all
     deaths = np.append(births[1:], events.size + 1)

@@ -1,1 +1,1 @@
-"""Options: what a user may say of a problem, declared once; loads so little that help is printed at once."""
+"""Options: what a user may set on a problem, declared once; imports little, so that help prints at once."""

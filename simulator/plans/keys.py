@@ -1,4 +1,4 @@
-"""Keys: what plans share, by the fields that decide it; and what is kept by such keys."""
+"""Keys of caches: values built from the fields that decide a result, and a store that drops the least recently used."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ PARTS: Mapping[str, str] = {"decides": "what keys of its parts say"}
 
 
 def key_of(kind: type, *left: Mapping[str, str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Read of a frozen value all fields but those that decide nothing but what is left out."""
+    """Make a function that reads the deciding fields of a frozen value of this kind: all of them, except those marked as not
+    deciding.
+    """
     names = [one.name for one in fields(kind) if one.metadata not in left]
     return attrgetter(*names) if len(names) > 1 else lambda value: tuple(getattr(value, name) for name in names)
 
 
 class Kept(OrderedDict[Key, Value]):
-    """Values by key, the one that was used last behind the others; they are as large as they are long."""
+    """A cache that drops the least recently used entries when their total size exceeds a limit."""
 
     size = 0
 
     def used(self, key: Key) -> Value | None:
-        """The value of a key, or None."""
+        """The value of a key, now the most recently used, or None."""
         value = self.get(key)
         if value is not None:
             self.move_to_end(key)
         return value
 
     def keep(self, key: Key, value: Value, most: int) -> list[Key]:
-        """Add one that is not there, unless it alone is larger than `most`; the keys of those that are given up for it."""
+        """Add a new value, unless it alone is larger than `most`; return the keys that are dropped to make room."""
         dropped = []
         if len(value) <= most:
             self[key] = value

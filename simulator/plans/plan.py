@@ -1,4 +1,4 @@
-"""Plan: the decisions of a planner (partition, placement, micro-batches, schedule), and the problem that it solves."""
+"""Problem and plan: what is to be trained on what, and everything that a planner decides (partition, schedule, ...)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from simulator.workloads.sequence_slices import check_context
 Replication = Literal["split", "round-robin"]
 
 OPTIMIZER_STATES: dict[OptimizerName, int] = {"sgd": 0, "momentum": 1, "adam": 2}
-"""State tensors a parameter (fp32 each): none, momentum, two moments."""
+"""State tensors per parameter (fp32 each): none, momentum, two moments."""
 
 Zero = Literal[0, 1, 2, 3]
 
@@ -79,7 +79,7 @@ class Problem(TrainingOptions):
 
     @property
     def device_word(self) -> str:
-        """What the figures call a device."""
+        """The word for one device in figures: `GPU`, `FPGA`, or `device` for a mix."""
         boards = {device.streams for device in self.cluster.devices}
         return "device" if len(boards) > 1 else "FPGA" if boards.pop() else "GPU"
 
@@ -89,7 +89,7 @@ class Problem(TrainingOptions):
         return self.workload.bytes_per_element or PRECISION_BYTES[self.precision]
 
     def doubts(self) -> tuple[str, ...]:
-        """What of the problem has no effect on its answer though a reader would expect one, a line each."""
+        """Warnings: settings of the problem that have no effect although a reader would expect one, one line each."""
         workload = self.workload
         if not any(layer.measured for layer in workload.layers):
             return ()
@@ -102,28 +102,28 @@ class Problem(TrainingOptions):
         if workload.bytes_per_element is not None and self.precision != DEFAULT_PRECISION:
             found.append(
                 f"precision {self.precision} is ignored: workload {workload.name!r} was measured at "
-                f"{workload.bytes_per_element} bytes an element"
+                f"{workload.bytes_per_element} bytes per element"
             )
         return tuple(found)
 
     @property
     def accumulated_bytes(self) -> int:
-        """Bytes a parameter of the gradient that micro-batches add up, and that replicas reduce."""
+        """Bytes per parameter of the gradient that micro-batches accumulate and replicas all-reduce."""
         return self.gradient_bytes or self.element_bytes
 
     @property
     def state_bytes(self) -> float:
-        """Bytes a parameter that a device holds all the time: the weight, its gradient, the optimizer's."""
+        """Bytes per parameter that a device always holds: weight, gradient and optimizer states."""
         return self.divided_state_bytes(0, 1)
 
     def divided_state_bytes(self, zero: int, replicas: float) -> float:
-        """`state_bytes` where so many replicas divide what `Plan.zero` says; of infinitely many what they do not divide."""
+        """`state_bytes` per parameter on one of so many replicas under a ZeRO stage; of infinitely many, what is not divided."""
         parts = (3, self.element_bytes), (2, self.accumulated_bytes), (1, self.optimizer_bytes)
         return sum((size / replicas if zero >= least else float(size) for least, size in parts), 0.0)
 
     @property
     def optimizer_bytes(self) -> float:
-        """OptimizerName bytes a parameter: fp32 states, and an fp32 master copy where weights are narrower."""
+        """Optimizer states, bytes per parameter: in fp32, with an fp32 master copy where weights are narrower."""
         return 4.0 * OPTIMIZER_STATES[self.optimizer] + (4.0 if self.element_bytes < 4 else 0.0)
 
 
@@ -160,7 +160,7 @@ class Stage:
 
     @property
     def leads(self) -> tuple[int, ...]:
-        """The first device of each replica, which stands for it: the devices of a group work in step."""
+        """The first device of each replica, which represents it: devices of one group work in lockstep."""
         return self.devices if not self.degrees else tuple(group[0] for group in self.replicas)
 
     def notation(self, context: int = 1) -> str:
@@ -221,7 +221,7 @@ class Plan:
 
     @property
     def microbatch_words(self) -> str:
-        """How many micro-batches there are, and of what sizes."""
+        """Number and sizes of the micro-batches, in words."""
         if self.forward_sizes:
             return "micro-batch sizes differ by stage"
         count, sizes = len(self.microbatches), sorted(set(self.microbatches))
@@ -230,28 +230,28 @@ class Plan:
 
     @property
     def chunks(self) -> int:
-        """Stages a device."""
+        """Stages (chunks) per device."""
         return len(self.stages) // len({stage.devices for stage in self.stages})
 
     @property
     def slices(self) -> int:
-        """Slices of each sequence, which its family's option of that name says."""
+        """Slices of each sequence, from the schedule's option `slices`; 1 without it."""
         asked = dict(self.options).get("slices", 1)
         return asked if isinstance(asked, int) else 1
 
     @property
     def replicas(self) -> tuple[int, ...]:
-        """Replicas of each stage."""
+        """Number of replicas of each stage."""
         return tuple(len(stage.leads) for stage in self.stages)
 
     @property
     def groups(self) -> dict[int, tuple[int, ...]]:
-        """Devices of each replica in use, by the first of them; stages that share a device share its group."""
+        """Devices of each replica's group, by its first device; stages on the same devices share a group."""
         return {group[0]: group for stage in self.stages for group in stage.replicas}
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """Devices in use, rising."""
+        """Devices in use, in rising order."""
         return tuple(sorted({device for stage in self.stages for device in stage.devices}))
 
     @property
@@ -272,23 +272,25 @@ class Plan:
 
 
 def family_of(plan: Plan) -> ScheduleFamily | None:
-    """The family that makes a plan's ops; None where they are the plan's own, or nobody's."""
+    """The schedule family that generates the ops of a plan; None if the plan brings its own order, or no known family has the
+    name.
+    """
     return None if plan.order else schedule_families().get(plan.schedule)
 
 
 def flushes(plan: Plan) -> bool:
-    """Whether every mini-batch ends in one update of all stages, as that of an order of its own does."""
+    """Whether every mini-batch ends with one update of all stages (a flush); always so for a plan with its own order."""
     family = family_of(plan)
     return family is None or family.flush
 
 
 def recompute_word(value: Recompute | bool) -> Recompute:
-    """The word for a switch: on is `whole`."""
+    """The recompute policy that a boolean stands for: True is `whole`, False is `none`."""
     return value if not isinstance(value, bool) else "whole" if value else "none"
 
 
 def recompute_words(workload: Workload) -> tuple[Recompute, ...]:
-    """What stages of a network may run again."""
+    """The recompute policies that a network allows."""
     there = {
         "attention": any(layer.kind == "attention" for layer in workload.layers),
         "blocks": any(layer.block for layer in workload.layers),
@@ -297,7 +299,7 @@ def recompute_words(workload: Workload) -> tuple[Recompute, ...]:
 
 
 def check_recompute(workload: Workload, word: str) -> None:
-    """Raise ValueError for what is no word of `Recompute`, and for layers or blocks to run again that there are not."""
+    """Raise ValueError unless the word is a recompute policy that the workload allows (it has such layers or blocks)."""
     if word not in get_args(Recompute):
         raise ValueError(unchosen("recompute", word, get_args(Recompute)))
     if word not in (choices := recompute_words(workload)):
@@ -433,7 +435,9 @@ def _check_groups(problem: Problem, plan: Plan) -> None:
 
 
 def _check_context(problem: Problem, plan: Plan) -> None:
-    """Raise InfeasiblePlanError unless every replica has a group of devices for each part of the tokens of a sample."""
+    """Raise InfeasiblePlanError unless the workload can be divided into the context parts of the plan and every replica has a
+    group of devices for each of them.
+    """
     where = f"context {plan.context} of plan {plan.planner!r}"
     if plan.context < 1:
         raise InfeasiblePlanError(f"{where} must be at least 1")
@@ -473,8 +477,8 @@ def _check_experts(problem: Problem, plan: Plan) -> None:
 
 
 def _check_zero(plan: Plan) -> None:
-    """Raise InfeasiblePlanError for a `zero` of a plan that keeps versions of weights, and of replicas that take
-    turns, where they divide what every pass needs.
+    """Raise InfeasiblePlanError if the ZeRO stage does not fit the plan: it keeps weight versions, or its replicas take turns and
+    would divide what every pass needs.
     """
     if not flushes(plan):
         raise InfeasiblePlanError(
@@ -489,7 +493,7 @@ def _check_zero(plan: Plan) -> None:
 
 
 def tensor_groups(replicas: Sequence[tuple[int, ...]], context: int) -> tuple[tuple[int, ...], ...]:
-    """The tensor-parallel groups of replicas of a stage, replica by replica: as many of each as it has parts of the context."""
+    """The tensor-parallel groups of the replicas of a stage, replica by replica; each has as many as there are context parts."""
     if context == 1:
         return tuple(replicas)
     sizes = [len(replica) // context for replica in replicas]
@@ -501,12 +505,12 @@ def tensor_groups(replicas: Sequence[tuple[int, ...]], context: int) -> tuple[tu
 
 
 def expert_degrees(workload: Workload) -> tuple[int, ...]:
-    """Numbers of parts that the experts of every layer of a network may be divided into, rising; 1 alone for one without."""
+    """Expert-parallel degrees that divide the experts of every layer evenly, rising; (1,) for a network without experts."""
     return divisors(math.gcd(*(layer.experts for layer in workload.layers)) or 1)
 
 
 def group_degrees(problem: Problem) -> tuple[int, ...]:
-    """Devices that a tensor-parallel group of a problem may have, rising."""
+    """Possible sizes of a tensor-parallel group on a problem, rising."""
     workload, cluster = problem.workload, problem.cluster
     if not any(layer.split for layer in workload.layers):
         return (1,)
@@ -516,12 +520,12 @@ def group_degrees(problem: Problem) -> tuple[int, ...]:
 
 
 def divisors(number: int) -> tuple[int, ...]:
-    """Whole numbers that divide a number, rising."""
+    """The divisors of a number, rising."""
     return tuple(one for one in range(1, number + 1) if number % one == 0)
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """`0-14, 16` for fifteen numbers in a row and one more."""
+    """Numbers as text with runs joined: `0-14, 16`."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][-1] + 1:
@@ -532,7 +536,9 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def cuts_of(plan: Plan) -> tuple[int, ...] | None:
-    """Layers before each boundary, as `stages_from_cuts` takes them; None unless stages hold contiguous layers in their order."""
+    """Number of layers before each stage boundary, as `stages_from_cuts` takes them; None unless all stages are contiguous and in
+    order.
+    """
     reached, cuts = 0, []
     for stage in plan.stages:
         cuts.append(reached)

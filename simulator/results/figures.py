@@ -1,4 +1,4 @@
-"""Figures: what all pictures share: units, ink, and files of the same bytes for the same figure."""
+"""Figures: units, colours and deterministic files, shared by all plots."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ DPI = 100
 
 
 class Picture(Figure):
-    """A figure that a notebook shows as the value of a cell, with pyplot loaded or not; its texts are shown as they are.
+    """A matplotlib figure that a notebook displays as a cell value, with or without pyplot; texts are drawn literally.
 
     Every figure of this package is one.
     """
 
     def draw(self, renderer: RendererBase) -> None:
-        """Draw, whoever asks; a `$` of a name starts no formula, not even in what is written later on, or by hand."""
+        """Draw the figure with all texts taken literally: a `$` in a name starts no formula."""
         with plain_texts():
             for text in self.findobj(Text):
                 text.set_parse_math(False)
@@ -40,7 +40,7 @@ class Picture(Figure):
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
-    """Unit in which a span of `seconds` reads well, and units a second: ("ms", 1000.0) below one second, and so on."""
+    """Best unit for a span of seconds, and how many of it are in one second: ("ms", 1000.0) below one second, and so on."""
     for name, size in (("h", 3600.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size * (3.0 if name == "h" else 1.0):
             return name, 1.0 / size
@@ -48,7 +48,7 @@ def time_unit(seconds: float) -> tuple[str, float]:
 
 
 def byte_unit(size_bytes: float) -> tuple[str, float]:
-    """Unit in which `size_bytes` read well, and units a byte: ("GiB", 2**-30), and so on."""
+    """Best unit for a number of bytes, and how many of it are in one byte: ("GiB", 2**-30), and so on."""
     for name, size in (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)):
         if size_bytes >= size:
             return name, 1.0 / size
@@ -56,7 +56,7 @@ def byte_unit(size_bytes: float) -> tuple[str, float]:
 
 
 def figures(value: float, digits: int = 3) -> str:
-    """A number with `digits` significant digits, never in powers of ten, thousands apart: 2,416, 33.4, 0.0123."""
+    """Format a number with `digits` significant digits, without exponents, with thousands separators: 2,416, 33.4, 0.0123."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
@@ -65,8 +65,8 @@ def figures(value: float, digits: int = 3) -> str:
 
 
 def logarithmic(axis: Axis) -> None:
-    """Plain numbers on the logarithmic axis of what is plotted: at every decade; over two at most at 2 and 5, too; over one at
-    1.5, 3 and 7.
+    """Label a logarithmic axis with plain numbers: every decade; also 2 and 5 over at most two decades; also 1.5, 3 and 7 over
+    one.
     """
     low, high = axis.get_data_interval()
     decades = math.log10(high / low) if low > 0 else math.inf
@@ -77,12 +77,12 @@ def logarithmic(axis: Axis) -> None:
 
 
 def plain_texts() -> AbstractContextManager[None]:
-    """Texts made in this block are shown as they are, in whichever figure: a `$` of a name starts no formula."""
+    """Draw texts literally inside this block: a `$` in a name starts no formula."""
     return mpl.rc_context({"text.parse_math": False})
 
 
 def save(figure: Figure, path_stem: str | Path) -> tuple[Path, Path]:
-    """Write `path_stem`.png and `path_stem`.svg, each whole or not at all, the same bytes for the same figure; return the paths.
+    """Write `path_stem`.png and `path_stem`.svg atomically, byte-identical for the same figure; return the paths.
 
     Raises OSError where the folder cannot be written.
     """

@@ -1,4 +1,4 @@
-"""Gantt plots: timelines drawn lane by lane, numbers first and drawing second."""
+"""Gantt charts of timelines: the numbers first, the drawing second."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MOST_ROWS = 40
 """Above this many rows, replicas that do the same at the same time share one row."""
 
 MOST_NUMBERED = 64
-"""Above this many boxes a row, boxes carry no micro-batch number."""
+"""Above this many boxes per row, boxes carry no micro-batch number."""
 
 _CUT_SVG_BOXES = 20_000  # above this many boxes, SVG holds them as an image
 _SMALLEST = 5.5  # points of the smallest number that can be read
@@ -69,7 +69,7 @@ _EDGED = 3.0  # points from which a box has an edge
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GanttRow:
-    """One row of a Gantt chart, boxes by start.
+    """One row of a Gantt chart: its label and its boxes, ordered by start.
 
     label: what the row is; thin: a collective lane
     lanes: lanes of the timeline that the row stands for (several where equal replicas share it)
@@ -94,13 +94,13 @@ class GanttRow:
         return len(self.start)
 
     def within(self, begin: float, end: float) -> GanttRow:
-        """The boxes that show between two moments, cut at them."""
+        """The part of the row between two moments, with boxes clipped to it."""
         shown = (self.end > begin) & (self.start < end)
         row = self.chosen(shown, shown)
         return replace(row, start=np.maximum(row.start, begin), end=np.minimum(row.end, end))
 
     def chosen(self, opens: NDArray[np.bool_], closes: NDArray[np.bool_]) -> GanttRow:
-        """Boxes that begin as one and end as another of the boxes, as many of these as of those: one box from several."""
+        """Merge boxes: the i-th result begins where the i-th of `opens` does and ends where the i-th of `closes` does."""
         return replace(
             self,
             kind=self.kind[opens],
@@ -115,8 +115,8 @@ class GanttRow:
 def gantt_rows(
     timeline: Timeline, *, device_word: str = "GPU", most_rows: int = MOST_ROWS, groups: Groups | None = None
 ) -> tuple[GanttRow, ...]:
-    """Rows from top to bottom: stage 0 first, replicas by number, each stage's all-reduce under its replicas. Where devices hold
-    several stages that other devices hold, too (pipelines in opposite directions), rows go by device instead.
+    """Rows of the chart from top to bottom: stage 0 first, replicas by number, all-reduces below the replicas of each stage. If
+    devices share several stages (bidirectional pipelines), rows are ordered by device instead.
 
     groups: devices of each tensor-parallel group, by the first of them, which stands for all in the timeline
     The parts into which all-reduce splits a backward become one box. Where there would be more than `most_rows`, replicas of a
@@ -177,7 +177,7 @@ def _row(
 
 
 def _halves(timeline: Timeline) -> NDArray[np.int8]:
-    """int8 [tasks]: -1 for the first op of an overlapped pair, 1 for the second, 0 for every other."""
+    """Position in an overlapped pair, int8 [tasks]: -1 for the first op, 1 for the second, 0 for every other."""
     second = timeline.second_of_pair()
     half = second.astype(np.int8)
     if timeline.together is not None:
@@ -186,7 +186,7 @@ def _halves(timeline: Timeline) -> NDArray[np.int8]:
 
 
 def _share_rows(rows: Sequence[GanttRow], device_word: str, timeline: Timeline) -> tuple[GanttRow, ...]:
-    """Put rows of one stage that do the same at the same time into one."""
+    """Merge rows of one stage that do the same at the same time."""
     groups: dict[tuple[object, ...], list[GanttRow]] = {}
     for row in rows:
         columns = (row.kind, row.microbatch, row.half, row.start, row.end)
@@ -203,12 +203,12 @@ def _share_rows(rows: Sequence[GanttRow], device_word: str, timeline: Timeline) 
 
 
 def readable_window(timeline: Timeline, *, boxes: int = 48) -> tuple[float, float] | None:
-    """Seconds (begin, end) of a cut from the middle in which the fullest row has about `boxes` boxes; None where all fit.
+    """A window (begin, end; seconds) from the middle in which the fullest row has about `boxes` boxes; None if all boxes fit.
 
     Meant for streams without a flush, whose middle shows the steady state.
     """
     if boxes < 2:
-        raise ValueError(f"a cut needs at least 2 boxes a row, got {boxes}")
+        raise ValueError(f"a cut needs at least 2 boxes per row, got {boxes}")
     if not timeline.ops:
         return None
     rows = [row for row in gantt_rows(timeline, most_rows=0) if not row.thin]
@@ -233,7 +233,7 @@ def gantt(
     device_word: str = "GPU",
     groups: Groups | None = None,
 ) -> Axes:
-    """Draw a timeline: one row a lane, stage 0 on top, the micro-batch's number in its box where it can be read.
+    """Draw a timeline as a Gantt chart: one row per lane, stage 0 on top, micro-batch numbers in boxes that have room.
 
     ax: where to draw; by default a figure of its own (`ax.get_figure()`)
     window: seconds (begin, end) to show, as from `readable_window`; default all
@@ -297,13 +297,13 @@ def _gantt_figure(
 
 
 def _legend_rows(handles: Sequence[Patch], room: float) -> int:
-    """Rows of a legend below the heading of a panel so many points wide; 0 where it has room beside it."""
+    """Number of legend rows below the heading of a panel of that width in points; 0 if the legend fits beside it."""
     wide = sum(_ENTRY + _ENTRY_CHARACTER * len(str(one.get_label())) for one in handles)
     return 0 if wide + _HEADING <= room else -(-len(handles) // _LEGEND_ROW)
 
 
 def shade(color: str, chunk: int, chunks: int) -> tuple[float, float, float]:
-    """The colour of a stage's ops when it is the `chunk`-th of the `chunks` stages of its device: lighter with every chunk."""
+    """The colour of an op by the position of its stage among the chunks of its device: lighter for every later chunk."""
     white = min(0.38, 0.6 / max(1, chunks - 1)) * chunk
     red, green, blue = (part + (1.0 - part) * white for part in mpl.colors.to_rgb(color))
     return red, green, blue
@@ -332,8 +332,9 @@ def _draw_boxes(
 
 
 def joined(row: GanttRow, gap: float) -> GanttRow:
-    """The row with boxes of one kind and stage as one where less than `gap` seconds are between them: too many buckets of an
-    all-reduce to be seen one by one would fade into the idle time between them."""
+    """Merge boxes of one kind and stage that are less than `gap` seconds apart, so that many small all-reduce buckets do not fade
+    into the gaps between them.
+    """
     if len(row) < 2:
         return row
     near = (row.start[1:] - row.end[:-1] < gap) & (row.kind[1:] == row.kind[:-1]) & (row.chunk[1:] == row.chunk[:-1])
@@ -343,7 +344,7 @@ def joined(row: GanttRow, gap: float) -> GanttRow:
 
 
 def visible_widths(row: GanttRow, least: float) -> NDArray[np.float64]:
-    """Seconds [boxes] that the boxes are drawn wide: at least `least`, but never into the next box.
+    """Drawn width of each box in seconds [boxes]: at least `least`, but never into the next box.
 
     The least width shrinks where many boxes need it, so that all of them add no more than a twentieth of the row's time.
     """
@@ -359,9 +360,9 @@ def visible_widths(row: GanttRow, least: float) -> NDArray[np.float64]:
 def _numbered_boxes(
     rows: Sequence[GanttRow], per_second: float, row_points: float
 ) -> dict[tuple[int, int], NDArray[np.int64]]:
-    """The boxes to number, by (row, kind): all of a kind in a row or none, so that no run of numbers breaks off.
+    """Which boxes to number, by (row, kind): all boxes of a kind in a row, or none.
 
-    A kind for which fewer than half of the rows have room gets no numbers. `per_second` is points a second. Boxes that a window
+    A kind for which fewer than half of the rows have room gets no numbers. `per_second` is points per second. Boxes that a window
     has cut narrow do not count, and get no number.
     """
     chosen: dict[tuple[int, int], NDArray[np.int64]] = {}
@@ -384,7 +385,7 @@ def _numbered_boxes(
 
 
 def _room(microbatch: int, size: float) -> float:
-    """Points that a number of `size` points takes in width, with a little air."""
+    """Width in points of a number of font size `size`, with some margin."""
     return 0.64 * size * len(str(microbatch)) + 1.0
 
 
@@ -424,8 +425,9 @@ def _draw_transfers(
     factor: float,
     per_second: float,
 ) -> None:
-    """A thin line from producer to consumer for every transfer that takes visible time, where they are few and between rows
-    next to each other (all-reduce rows apart): lines across rows hide what they cross. middle: height of each lane's row."""
+    """Draw a thin line from producer to consumer for every transfer of visible length, if there are few of them and their rows
+    are adjacent (ignoring all-reduce rows). middle: vertical centre of the row of each lane.
+    """
     moved = timeline.transfers
     shown = np.flatnonzero((moved.end > window[0]) & (moved.start < window[1]))
     if not 0 < len(shown) <= 160 or float(np.median((moved.end - moved.start)[shown])) * per_second < 2.0:
@@ -463,20 +465,20 @@ def _gantt_axes(
 
 
 def _legend_handles(rows: Sequence[GanttRow]) -> list[Patch]:
-    """What is drawn: kinds that take time, idle, and the shades of later stages."""
+    """Legend entries: the kinds that take time, idle time, and the shades of later chunks."""
     kinds = sorted({kind for row in rows for kind in np.unique(row.kind[row.end > row.start]).tolist()})
     handles = [Patch(facecolor=color, label=word) for color, word in map(_KINDS.__getitem__, map(OpKind, kinds))]
     handles.append(Patch(facecolor=IDLE, label="idle"))
     if max((int(row.chunk.max(initial=0)) for row in rows), default=0):
-        handles.append(Patch(facecolor=shade("#68707a", 1, 2), label="lighter: later stage of a device"))
+        handles.append(Patch(facecolor=shade("#68707a", 1, 2), label="lighter: later chunk of a device"))
     if any(row.half.any() for row in rows):
         handles.append(Patch(facecolor="none", edgecolor=FAINT, label="halves: overlapped pair"))
     return handles
 
 
 def _room_beside(ax: Axes) -> tuple[float, float]:
-    """Points from where a panel begins to the page's left margin, if no other panel is there, and to its right end; a panel of
-    no page has no end.
+    """Width in points from the left end of a panel to the left margin of the page (if no other panel is there), and to the
+    panel's right end; unlimited without a page.
     """
     box, page = ax.get_window_extent(), ax.get_figure(root=True)
     if page is None:

@@ -1,4 +1,4 @@
-"""Memory plots: bytes on devices over time, and the peaks of all devices, numbers first and drawing second."""
+"""Memory plots: bytes on devices over time, and peak memory of all devices; the numbers first, the drawing second."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MOST_BARS = 24
 
 
 def memory_steps(memory: DeviceMemory, most: int = 1000) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Times [steps] and bytes [steps, len(CATEGORIES)] of one device, held from each time to the next; at most `most` + 1 steps.
+    """Reduce the memory of one device to at most `most` + 1 steps: times [steps], and bytes [steps, len(CATEGORIES)].
 
     The steps themselves where they are few enough, the last of those at one moment; otherwise, and where the peak lasts no time,
     `most` equal parts of the time with the fullest step of each. The peak is always among them, and the end is as it is.
@@ -66,7 +66,7 @@ def memory_steps(memory: DeviceMemory, most: int = 1000) -> tuple[NDArray[np.flo
 
 
 def shown_devices(memories: Sequence[DeviceMemory]) -> tuple[DeviceMemory, ...]:
-    """Devices whose memory over time is worth a panel: all where there are up to four, else the fullest and the emptiest."""
+    """Devices that get a panel over time: all of up to four, else the fullest and the emptiest."""
     ordered = sorted(memories, key=lambda memory: memory.device)
     if len(ordered) <= 4:
         return tuple(ordered)
@@ -76,13 +76,13 @@ def shown_devices(memories: Sequence[DeviceMemory]) -> tuple[DeviceMemory, ...]:
 
 
 def capacity_in_view(memories: Iterable[DeviceMemory]) -> bool:
-    """Whether a line at the capacity leaves the data at least a third of the axis."""
+    """Whether a capacity line leaves at least a third of the axis for the data."""
     pairs = [(memory.peak_bytes, memory.capacity_bytes) for memory in memories]
     return max(capacity for _, capacity in pairs) <= 3.0 * max(peak for peak, _ in pairs)
 
 
 def drawn_parts(rows: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
-    """Bytes of the parts of activations that are large enough to be seen, and of the others together, a number for each row."""
+    """Bytes of the activation parts that are large enough to see, with all others summed, one number per row."""
     found = activations_by_part(rows)
     largest = sorted(found, key=lambda part: max(found[part]), reverse=True)[:MOST_PARTS]
     least = LEAST_PART * max(row["peak_bytes"] for row in rows)
@@ -92,14 +92,14 @@ def drawn_parts(rows: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
 
 
 def part_colors(parts: Iterable[str]) -> dict[str, str]:
-    """A shade for each part of activations, dark to light in the order in which they are stacked."""
+    """One shade per activation part, dark to light in stacking order."""
     names = list(parts)
     shades = np.linspace(*PART_SHADES, len(names)) if len(names) > 1 else [0.5] * len(names)
     return {name: to_hex(colormaps["Oranges"](shade)) for name, shade in zip(names, shades, strict=True)}
 
 
 def peak_bars(rows: Sequence[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
-    """Devices and what their peak consists of, a bar each: every device of few; of many those whose peaks are the same."""
+    """Bars of peak memory: one per device; for many devices one per group with equal peaks."""
     if len(rows) <= MOST_BARS:
         return [(str(row["device"]), row) for row in rows]
     alike: dict[str, tuple[list[int], dict[str, Any]]] = {}
@@ -114,7 +114,7 @@ def peak_bars(rows: Sequence[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]
 def memory_figure(
     memories: Sequence[DeviceMemory], *, title: str | None = None, device_word: str = "GPU", unit: str = ""
 ) -> Figure:
-    """Draw memory: over time by category for the devices of `shown_devices`, and every device's peak against its capacity.
+    """Draw memory over time for the devices of `shown_devices`, and the peak of every device against its capacity.
 
     unit: of memory that is not counted in bytes; over time there is then a line at the limit, where it is in view
     Raises ValueError where there is no device.
@@ -171,7 +171,7 @@ def memory_figure(
 def _memory_panel(
     ax: Axes, memory: DeviceMemory, used: Sequence[str], most: float, device_word: str, own_unit: str
 ) -> None:
-    """One device over time; on the scale of the fullest, `most` bytes, or on its own where that would flatten it."""
+    """Draw one device over time, on the scale of the fullest (`most` bytes), or on its own scale where that would flatten it."""
     times, held = memory_steps(memory, most=400)  # a step is then two pixels wide at least
     time_name, per_second = time_unit(float(times[-1]))
     peak = memory.peak_bytes
@@ -199,7 +199,7 @@ def _memory_panel(
 
 
 def _unit(value: float, own: str) -> tuple[str, float]:
-    """Unit to show an amount in, and how many of them one is: of bytes, or of a unit of one's own as it is."""
+    """The unit to show an amount in, and the factor for it; a unit of its own stays as it is."""
     return (own, 1.0) if own else byte_unit(value)
 
 
@@ -224,7 +224,7 @@ def _peak_panel(
     device_word: str,
     own_unit: str,
 ) -> None:
-    """The peak of every bar by category, its activations by part; parts: with their colours, as far as they are known."""
+    """Draw the peak of every bar by category, activations by part; parts: with their colours, as far as known."""
     rows = [row for _, row in bars]
     unit, factor = _unit(max(max(row["peak_bytes"] for row in rows), 1.0), own_unit)
     places, tall = np.arange(len(rows), dtype=np.float64), min(0.74, 0.1 + 0.12 * len(rows))

@@ -1,4 +1,4 @@
-"""Memory tables: what the peak of each device consists of, as rows and as text."""
+"""Memory tables: peak memory of each device by category, as rows and as text."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from simulator.results.text_tables import TextTable
 
 
 def peak_rows(memories: Sequence[DeviceMemory]) -> list[dict[str, Any]]:
-    """One row a device, by id: device, peak_bytes, capacity_bytes, share (of the capacity), reserve_bytes, what the peak
-    consists of by category, and its activations by what they belong to (activations_by_part)."""
+    """One row per device, by id: device, peak_bytes, capacity_bytes, share (of the capacity), reserve_bytes, the peak by
+    category, and its activations by part of the layers (activations_by_part).
+    """
     return [
         {
             "device": memory.device,
@@ -29,7 +30,7 @@ def peak_rows(memories: Sequence[DeviceMemory]) -> list[dict[str, Any]]:
 
 
 def peak_tables(memories: Sequence[DeviceMemory]) -> tuple[TextTable, ...]:
-    """What the peak of each device consists of, in GiB, and its activations by part; devices that hold the same in one row."""
+    """Peak memory of each device by category, in GiB, and its activations by part; equal devices share one row."""
     found = peak_rows(memories)
     used = [name for name in CATEGORIES if any(row[name] for row in found)]
     totals = {"together": "peak_bytes", "capacity": "capacity_bytes", "reserve beside": "reserve_bytes"}
@@ -44,7 +45,7 @@ ACTIVATIONS = "Activations at the peak by part, GiB"
 
 
 def activations_by_part(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Bytes of each part that any of some rows with `activations_by_part` has, a number a row; in the order of the parts."""
+    """Bytes of each activation part that occurs in any row, one number per row; in the order of the parts."""
     found = [row["activations_by_part"] for row in rows]
     return {
         part: [one.get(part, 0.0) for one in found] for part in ACTIVATION_PARTS if any(part in one for one in found)
@@ -52,7 +53,7 @@ def activations_by_part(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[flo
 
 
 def _alike(title: str, found: Sequence[Mapping[str, Any]], columns: Mapping[str, Sequence[float]]) -> TextTable:
-    """A table of GiB of the devices of `peak_rows`, bytes by heading; devices whose cells are the same in one row."""
+    """A table in GiB of the devices of `peak_rows`, from bytes by heading; devices with equal cells share one row."""
     alike: dict[tuple[str, ...], list[int]] = {}
     for row, *amounts in zip(found, *columns.values(), strict=True):
         alike.setdefault(tuple(f"{one / 2**30:,.2f}" for one in amounts), []).append(row["device"])

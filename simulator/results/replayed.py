@@ -1,4 +1,4 @@
-"""Replayed: what every answer with a timeline offers, by the same names."""
+"""Replayed: the members that every result with a timeline shares."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Replayed(Explained):
-    """A schedule or a plan that was replayed: `summary`, `record`, `timeline`, `frame`, `plot_gantt`, `plot_memory`, `fits`."""
+    """A replayed schedule or plan: `summary`, `record`, `timeline`, `frame`, `plot_gantt`, `plot_memory`, `fits`."""
 
     __slots__ = ()
 
@@ -24,20 +24,20 @@ class Replayed(Explained):
 
         @property
         def timeline(self) -> Timeline:
-            """What happened when."""
+            """Start, end and place of every task."""
 
     @property
     @abstractmethod
     def fits(self) -> bool:
-        """Whether no device ever holds more than its limit."""
+        """Whether every device stays within its memory limit."""
 
     @abstractmethod
     def plot_gantt(self, ax: Axes | None = None) -> Figure:
-        """Draw the timeline; ax: where to, by default a figure of its own."""
+        """Draw the timeline as a Gantt chart; ax: where to draw, by default a new figure."""
 
     @abstractmethod
     def plot_memory(self) -> Figure:
-        """Draw what devices hold over time against their limit."""
+        """Draw the memory of the devices over time against their limit."""
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """Draw the timeline: `plot_gantt`."""
@@ -45,10 +45,10 @@ class Replayed(Explained):
 
     @property
     def makespan_seconds(self) -> float:
-        """From the start to the end of everything in the timeline."""
+        """Seconds from the start to the end of the timeline."""
         return self.timeline.makespan_seconds
 
     @property
     def frame(self) -> pd.DataFrame:
-        """The timeline as a pandas DataFrame, one row a task."""
+        """The timeline as a pandas DataFrame, one row per task."""
         return self.timeline.frame

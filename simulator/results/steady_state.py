@@ -1,4 +1,4 @@
-"""Steady state: the seconds that a stream of micro-batches takes a sample, read off its timeline.
+"""Steady state: seconds per sample of an asynchronous stream, read off its timeline.
 
 A micro-batch is complete when its last backward on the input stage ends (then its input is used up). Between fill and drain the
 completions of a stream whose durations are fixed repeat: after some period of micro-batches the same gaps come again. The
@@ -28,7 +28,7 @@ TOLERANCE = 1e-10
 
 @dataclass(frozen=True, slots=True)
 class SteadyState:
-    """What a stream shows of its steady state.
+    """Steady state of an asynchronous stream: its seconds per sample, and how reliable they are.
 
     seconds_per_sample: in whole periods; where the completions do not repeat, over as many micro-batches as stand between fill
         and drain
@@ -46,12 +46,12 @@ class SteadyState:
 
     @property
     def reached(self) -> bool:
-        """Whether the stream is long enough to show it."""
+        """Whether the stream is long enough to show a steady state."""
         return self.drift <= MOST_DRIFT
 
     @property
     def uncertainty(self) -> float:
-        """Part of the seconds that they may be off: by what gaps that count as equal may differ; of no period, by the drift."""
+        """Relative error of the seconds: the tolerance within which gaps count as equal, or without a period the drift."""
         if not self.period:
             return MOST_DRIFT + self.drift
         return TOLERANCE * self.end / (self.end - self.begin) if self.end > self.begin else 0.0
@@ -87,7 +87,7 @@ def steady_state(timeline: Timeline, samples: NDArray[np.int64], turns: int) -> 
 
 
 def _completions(timeline: Timeline, count: int) -> NDArray[np.float64]:
-    """When each micro-batch and all before it are complete, float64 [count]."""
+    """Time at which each micro-batch and all before it are complete, float64 [count]."""
     rows = np.flatnonzero(np.isin(timeline.kind, (OpKind.BACKWARD, OpKind.INPUT_GRADIENT)) & (timeline.stage == 0))
     done = np.zeros(count)
     np.maximum.at(done, timeline.microbatch[rows], timeline.end[rows])
@@ -95,7 +95,7 @@ def _completions(timeline: Timeline, count: int) -> NDArray[np.float64]:
 
 
 def _between_fill_and_drain(timeline: Timeline, done: NDArray[np.float64]) -> tuple[int, int]:
-    """First and last micro-batch of the middle of a stream.
+    """First and last micro-batch of the middle of a stream, between fill and drain.
 
     The drain begins when the first replica of the input stage that has samples has ended its last forward: until then nothing is
     as it would not be in a longer stream. The first quarter of what is before counts as fill.
@@ -110,7 +110,7 @@ def _between_fill_and_drain(timeline: Timeline, done: NDArray[np.float64]) -> tu
 
 
 def _period(gaps: NDArray[np.float64], sizes: NDArray[np.int64], watched: int, tolerance: float) -> int:
-    """The least number of micro-batches after which gaps and sizes repeat, for `watched` of them before the end; 0 for none."""
+    """The smallest number of micro-batches after which gaps and sizes repeat, over the last `watched` of them; 0 if none."""
     for period in range(1, len(gaps) - watched + 1):
         if abs(gaps[-1] - gaps[-1 - period]) <= tolerance:
             now, before = slice(len(gaps) - watched, None), slice(len(gaps) - watched - period, len(gaps) - period)

@@ -1,4 +1,4 @@
-"""Tables: figures as rows of words, and what explains itself by them, in a terminal and in a notebook."""
+"""Tables: rows of words for the terminal and notebooks, and the base class of results that print as tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hardware_profiles import printable
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """Rows of words.
+    """A table of words with headings.
 
     columns: headings, the most important first; a line end in one is where it may be broken
     rows: as many cells as columns
@@ -24,11 +24,11 @@ class TextTable:
 
     @property
     def headings(self) -> tuple[str, ...]:
-        """The columns' names, each in one line."""
+        """The column names, each on one line."""
         return tuple(in_a_line(column) for column in self.columns)
 
     def __str__(self) -> str:
-        """Columns as wide as their cells; those of figures are flush right."""
+        """The table as text: columns as wide as their cells, numbers right-aligned."""
         cells = [self.headings, *([printable(cell) for cell in row] for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         right = [is_numeric(number, (row[number] for row in self.rows)) for number in range(len(self.columns))]
@@ -42,24 +42,24 @@ class TextTable:
         return "\n".join((printable(self.title), *lines))
 
     def markdown(self) -> str:
-        """The table for a notebook."""
+        """The table as Markdown, for notebooks."""
         rows = (self.headings, ["---"] * len(self.columns), *self.rows)
         lines = ["| " + " | ".join(escape(printable(cell)).replace("|", "\\|") for cell in row) + " |" for row in rows]
         return f"**{escape(printable(self.title))}**\n\n" + "\n".join(lines)
 
 
 class Explained(ABC):
-    """What explains itself: by tables, and by sentences under them."""
+    """A result that prints itself as tables with sentences below them."""
 
     __slots__ = ()
 
     @abstractmethod
     def tables(self) -> tuple[TextTable, ...]:
-        """The figures."""
+        """The figures of the result, as tables."""
 
     @abstractmethod
     def remarks(self) -> tuple[str, ...]:
-        """What to know of them, a line each."""
+        """What to know about the figures, one line each."""
 
     def summary(self) -> str:
         """Tables and remarks as text."""
@@ -71,16 +71,16 @@ class Explained(ABC):
 
 
 def in_a_line(column: str) -> str:
-    """A column's heading without its line ends."""
+    """A column heading without line breaks."""
     return column.replace("-\n", "-").replace("\n", " ")
 
 
 def is_numeric(number: int, cells: Iterable[str]) -> bool:
-    """Whether a column, by its number, holds figures: none of its cells is a word; the first column names its rows."""
+    """Whether a column contains numbers only; the first column never does, it names its rows."""
     return bool(number) and all(_is_figure(cell) for cell in cells if cell)
 
 
 def _is_figure(text: str) -> bool:
-    """Whether a cell is a number, perhaps with a unit or `of` another one."""
+    """Whether a cell is a number, possibly with a unit or `of` another number."""
     first = text.replace(",", "").removeprefix("-").split(" ")[0]
     return first.translate(str.maketrans("", "", ".e+")).isdigit()

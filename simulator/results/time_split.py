@@ -52,7 +52,7 @@ _MOVING = (OpKind.SEND, OpKind.RECEIVE, *HOST_KINDS)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeSplit:
-    """Seconds of one iteration, by device and part.
+    """Seconds of one iteration, by device and by what they are spent on.
 
     devices: int64 [rows], one for each device or tensor-parallel group in use (its first), rising
     members: int64 [rows], devices of each, which work in step
@@ -71,22 +71,23 @@ class TimeSplit:
 
     @property
     def mean(self) -> Floats:
-        """Seconds of each part, float64 [len(TIME_PARTS)]: the mean of all devices in use, each of weight 1."""
+        """Mean seconds of each part over all devices in use, float64 [len(TIME_PARTS)]."""
         return np.asarray(np.average(self.seconds, axis=0, weights=self.members))
 
     @property
     def mean_hidden(self) -> Floats:
-        """Hidden seconds of transfers and of reductions, float64 [2]: the mean of all devices in use."""
+        """Mean hidden seconds of transfers and of reductions over all devices in use, float64 [2]."""
         return np.asarray(np.average(self.hidden, axis=0, weights=self.members))
 
     def scaled(self, factor: float) -> TimeSplit:
-        """All seconds so many times as long."""
+        """The split with all seconds multiplied by a factor."""
         return replace(self, seconds=factor * self.seconds, hidden=factor * self.hidden)
 
 
 class _Awaited(NamedTuple):
-    """What each task needs last, float64 [tasks] but for the part: when it was made, when it was there, and the part of time that
-    it takes in between."""
+    """What each task waits for last, float64 [tasks] except the part: when it was made, when it arrived, and the time part in
+    between.
+    """
 
     made: Floats
     there: Floats
@@ -94,7 +95,7 @@ class _Awaited(NamedTuple):
 
 
 def time_split(costs: PlanCosts, program: Program, timeline: Timeline, window: tuple[float, float]) -> TimeSplit:
-    """Split the seconds of a window of a timeline.
+    """Split the seconds of a window of a timeline by device and part.
 
     costs, program: of the plan whose replay the timeline is
     """
@@ -128,7 +129,7 @@ def time_split(costs: PlanCosts, program: Program, timeline: Timeline, window: t
 
 
 def _busy(start: Floats, stop: Floats) -> Floats:
-    """Seconds of a unit that go to each of its tasks, by rising start, float64 [tasks]; those at work at once share them."""
+    """Seconds that each task keeps its device busy, by rising start, float64 [tasks]; tasks that run at once share the time."""
     if (stop[:-1] <= start[1:]).all():
         return stop - start
     moments = np.unique(np.concatenate([start, stop]))
@@ -142,7 +143,7 @@ def _busy(start: Floats, stop: Floats) -> Floats:
 
 
 def _idle(own: Rows, start: Floats, stop: Floats, awaited: _Awaited, window: tuple[float, float]) -> Floats:
-    """Seconds of each part in which a unit runs nothing, float64 [len(TIME_PARTS)]."""
+    """Idle seconds of a device by the part that it waits for, float64 [len(TIME_PARTS)]."""
     begin, end = window
     free = np.maximum.accumulate(np.concatenate([[begin], stop[own]]))
     before, until = free[:-1], start[own]
@@ -155,7 +156,7 @@ def _idle(own: Rows, start: Floats, stop: Floats, awaited: _Awaited, window: tup
 
 
 def _op_shares(costs: PlanCosts, program: Program, timeline: Timeline) -> Floats:
-    """Of the seconds of each task the share that each part takes, float64 [tasks, len(TIME_PARTS)]."""
+    """Share of each part in the seconds of each task, float64 [tasks, len(TIME_PARTS)]."""
     plan = costs.plan
     of_slice = timeline.microbatch % plan.slices
     columns = np.stack([timeline.kind, timeline.stage, timeline.replica, timeline.samples, of_slice]).astype(np.int64)
@@ -180,13 +181,13 @@ def _op_shares(costs: PlanCosts, program: Program, timeline: Timeline) -> Floats
 
 
 def _splits_devices(program: Program) -> bool:
-    """Whether devices are divided between lanes in fixed shares, each of whose ops then takes as long as both together."""
+    """Whether devices are divided between lanes in fixed shares, so that an op takes as long as both lanes together."""
     devices = program.lane_device[(program.lane_kind == LaneKind.COMPUTE) & (program.lane_sharing < 0)]
     return len(np.unique(devices)) < len(devices)
 
 
 def _op_parts(costs: PlanCosts, op: list[int], apart: set[int], split: bool) -> Floats:
-    """Seconds of each part in an op, float64 [len(TIME_PARTS)].
+    """Seconds of an op by part, float64 [len(TIME_PARTS)].
 
     op: kind, stage, replica, samples, slice; apart: stages that run forwards again in ops of their own
     """
@@ -211,7 +212,7 @@ def _op_parts(costs: PlanCosts, op: list[int], apart: set[int], split: bool) -> 
 
 
 def _awaited(program: Program, timeline: Timeline) -> _Awaited:
-    """What each task needs last."""
+    """What each task waits for last."""
     consumer, producer = program.consumers(), program.dependency
     end, lane, tasks = timeline.end, timeline.lane, len(timeline)
     made, there = end[producer].copy(), end[producer].copy()
@@ -242,7 +243,7 @@ def _awaited(program: Program, timeline: Timeline) -> _Awaited:
 
 
 def _gathers_behind(program: Program, timeline: Timeline) -> Floats:
-    """An update, and from when to when the weights are gathered that it and those of other replicas have made; columns."""
+    """For each update: its row, and when the all-gather of the updated weights begins and ends; columns."""
     consumer = program.consumers()
     gathers = timeline.kind[consumer] == OpKind.GATHER
     updates = np.flatnonzero(gathers & (timeline.kind[program.dependency] == OpKind.UPDATE))
@@ -252,8 +253,8 @@ def _gathers_behind(program: Program, timeline: Timeline) -> Floats:
 
 
 def _moving(timeline: Timeline, costs: PlanCosts, number: dict[int, int], window: tuple[float, float]) -> Floats:
-    """Seconds for which something is on its way to each device, and for which gradients of its stages are reduced on lanes of
-    their own, float64 [devices, 2].
+    """Seconds during which transfers are on their way to each device, and during which gradients are reduced on separate lanes,
+    float64 [devices, 2].
     """
     found = np.zeros((len(number), 2))
     moves = timeline.transfers

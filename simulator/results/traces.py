@@ -1,4 +1,4 @@
-"""Traces: timelines and memory as Chrome Trace Event JSON, which Perfetto and chrome://tracing open.
+"""Traces: timelines and memory as Chrome Trace Event JSON, for Perfetto and chrome://tracing.
 
 Format: "Trace Event Format" (Google, 2016). Perfetto takes no overlapping events on one track, so every lane has a track of its
 own and transfers that overlap go to further ones. Times are whole nanoseconds, written as microseconds.
@@ -44,7 +44,7 @@ def chrome_trace(
 ) -> dict[str, Any]:
     """The timeline as a Chrome trace, ready for `json.dump`.
 
-    One process a device with tracks compute, send, receive and collective; `X` events named as ops are (`2F0`), with torch's
+    One process per device with tracks compute, send, receive and collective; `X` events named as ops are (`2F0`), with torch's
     profiler name (`PP:2F0`) among their arguments; an `s`/`f` flow from producer to consumer of every transfer; `C` counters of
     memory, bytes by category and in total. An op that collectives cut into parts has one event a part.
     """
@@ -74,7 +74,7 @@ def _microseconds(nanoseconds: int) -> float:
 
 
 def _task_tracks(timeline: Timeline) -> list[tuple[int, int]]:
-    """(process, thread) of every task: a device's compute lanes, the second ops of their pairs, and its collective lanes."""
+    """(process, thread) of every task: its device, and a track for compute, second ops of pairs, or collectives."""
     tracks: dict[int, tuple[int, int]] = {}
     used: dict[tuple[int, str], int] = {}
     lanes, rows = np.unique(timeline.lane, return_index=True)
@@ -110,7 +110,7 @@ def free_tracks(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.
 def _metadata(
     timeline: Timeline, memories: Sequence[DeviceMemory], slices: Sequence[Event], device_word: str
 ) -> list[Event]:
-    """Names and places of the devices, and of the tracks on which something happens."""
+    """Names and positions of the devices and of their non-empty tracks."""
     stages: dict[int, set[int]] = {memory.device: set() for memory in memories}
     devices, stage = timeline.device.tolist(), timeline.stage.tolist()
     collective = (timeline.lane_kind[timeline.lane] == LaneKind.COLLECTIVE).tolist()
@@ -140,7 +140,7 @@ def _meta(name: str, process: int, thread: int, args: dict[str, object]) -> Even
 
 
 def _op_names(timeline: Timeline) -> list[str]:
-    """`2F0` of every row; sends and receives that occupy a compute lane as torch writes them, `2SEND_F0`, `3RECV_F0`."""
+    """Name of every row, as `2F0`; sends and receives on a compute lane as torch writes them, `2SEND_F0`, `3RECV_F0`."""
     letters = [LETTERS[kind] for kind in timeline.kind.tolist()]
     columns = (timeline.stage.tolist(), letters, timeline.microbatch.tolist())
     names = [f"{stage}{letter}{microbatch}" for stage, letter, microbatch in zip(*columns, strict=True)]
@@ -217,7 +217,7 @@ def _transfer_events(timeline: Timeline, device_word: str) -> list[Event]:
 def _flow_events(
     timeline: Timeline, start: NDArray[np.int64], end: NDArray[np.int64], tracks: Sequence[tuple[int, int]]
 ) -> list[Event]:
-    """Arrows from the middle of the producing op (a flow binds to the slice around it) to the start of the consuming one."""
+    """Arrows from the middle of the producing op (a flow binds to the slice around it) to the start of the consuming op."""
     moved = timeline.transfers
     events: list[Event] = []
     pairs = zip(moved.producer.tolist(), moved.consumer.tolist(), strict=True)
@@ -236,7 +236,7 @@ def _flow_events(
 
 
 def _counter_events(memory: DeviceMemory) -> list[Event]:
-    """Two counters a device: bytes by category (those that are ever held), and in total; of one moment the last value."""
+    """Two counters per device: bytes by category, and in total; of several at one moment the last."""
     moments = _nanoseconds(memory.times)
     last = np.flatnonzero(np.concatenate([moments[1:] > moments[:-1], [True]]))
     held = np.flatnonzero(memory.bytes.max(axis=0) > 0)

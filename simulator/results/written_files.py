@@ -1,4 +1,4 @@
-"""Files: written whole or not at all."""
+"""Written files: each is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUFFIX = ".part"
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
-    """Write a file under another name in its folder, then rename it: a reader never sees half of it.
+    """Write a file atomically: a temporary file in its folder is renamed, so that a reader never sees half of it.
 
     Folders that are not there are made. A link stays a link, and the file that it leads to is written; a device, a FIFO or what
     else is no regular file is written to as it stands. An existing file keeps its mode. Returns the path; raises OSError, which
@@ -38,7 +38,7 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Put a file with this content in the place of a regular file, or of none."""
+    """Atomically replace a regular file, or create it, with this content."""
     if path.is_symlink():  # what still is a link leads round in a circle
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _temporary(path: Path) -> tuple[int, str]:
-    """A new file beside `path`, open, and locked for as long as it is: the lock says that its writer lives."""
+    """Open a new file beside `path`, locked while it is open: the lock says that its writer lives."""
     while True:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=SUFFIX)
         _lock(handle, wait=True)
@@ -71,7 +71,7 @@ def _temporary(path: Path) -> tuple[int, str]:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove what writers of `path` left that were killed: files of their names that nobody has locked."""
+    """Remove temporary files of `path` whose writers were killed: those that nobody has locked."""
     own = re.compile(re.escape(f".{path.name}.") + "[a-z0-9_]{8}" + re.escape(SUFFIX))
     for name in filter(own.fullmatch, os.listdir(path.parent)):
         with contextlib.suppress(OSError), (path.parent / name).open("rb") as leftover:
@@ -80,7 +80,7 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def _lock(handle: int, *, wait: bool) -> bool:
-    """Lock an open file; False where another has it, or where files have no such locks (then no leftover is removed)."""
+    """Lock an open file; False if another process has locked it, or if files cannot be locked (then no leftover is removed)."""
     if os.name != "posix":
         return False
     try:

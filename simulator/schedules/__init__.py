@@ -58,14 +58,14 @@ class ScheduleFamily:
 
     build: (stages, microbatches, **options) -> Schedule
     summary: one line for `pipeplan list`
-    options: names of the keyword options that `build` takes: `chunks` (stages a device), `microbatch_group_size` (micro-batches
+    options: names of the keyword options that `build` takes: `chunks` (stages per device), `microbatch_group_size` (micro-batches
         that pass a chunk before the next has its turn), `slices` (of the sequences of a micro-batch), `replicas` (devices of each
         stage), `replica_updates` (one of REPLICA_UPDATES), `lanes` (how the lanes of a device divide it),
         `microbatches_per_minibatch` (micro-batches an update), `op_seconds` (that the order is made for)
     flush: every mini-batch ends with a flush and one update
     communications: the modes of `simulator.lowering.lower` that the family is defined for; () for every one. Costs given as
         numbers take the first by default, a plan the problem's own mode if it is among them and else the last
-    lanes: several lanes a device, which they may share
+    lanes: several lanes per device, which they may share
     copies: the rule of weight copies, of `simulator.memory.versions.COPY_RULES`; `problem` for the problem's `weight_versions`,
         none for as many as forwards in flight have used
     placement: how its stages go round the devices
@@ -100,7 +100,7 @@ class ScheduleFamily:
 
     @property
     def chunks(self) -> int:
-        """Stages a device at least: as many, unless the option `chunks` says."""
+        """Stages per device at least: as many, unless the option `chunks` says."""
         return LEAST_CHUNKS[self.placement]
 
     def communication(self, wanted: Communication) -> Communication:
@@ -108,9 +108,9 @@ class ScheduleFamily:
         return wanted if not self.communications or wanted in self.communications else self.communications[-1]
 
     def device_of_stage(self, devices: Sequence[Device], chunks: int) -> tuple[Device, ...]:
-        """The device of each of `chunks` stages a device, in one direction; `devices` are ids, or replicas that go together.
+        """The device of each of `chunks` stages per device, in one direction; `devices` are ids, or replicas that go together.
 
-        ValueError for stages a device that the placement cannot have.
+        ValueError for stages per device that the placement cannot have.
         """
         return tuple(devices[place] for place in chains_of(self.placement, chunks * len(devices), len(devices))[0])
 
@@ -135,19 +135,19 @@ SCHEDULES: dict[str, ScheduleFamily] = {
     ),
     "interleaved-1f1b": ScheduleFamily(
         interleaved_one_forward_one_backward,
-        "1F1B with several stages a device (Megatron-LM)",
+        "1F1B with several stages per device (Megatron-LM)",
         ("chunks", "microbatch_group_size"),
         placement="interleaved",
     ),
     "interleaved-zb": ScheduleFamily(
         interleaved_zero_bubble,
-        "several stages a device, weight gradients put off into the bubbles (torch)",
+        "several stages per device, weight gradients put off into the bubbles (torch)",
         ("chunks", "microbatch_group_size"),
         placement="interleaved",
     ),
     "looped-bfs": ScheduleFamily(
         looped_breadth_first,
-        "several stages a device, breadth first (looped BFS)",
+        "several stages per device, breadth first (looped BFS)",
         ("chunks",),
         placement="interleaved",
     ),
@@ -171,7 +171,7 @@ SCHEDULES: dict[str, ScheduleFamily] = {
     ),
     "dualpipev": ScheduleFamily(
         dualpipe_v,
-        "two stages a device in a V, forwards of one overlap backwards of the other (DualPipeV)",
+        "two stages per device in a V, forwards of one overlap backwards of the other (DualPipeV)",
         communications=("overlapped",),
         placement="v",
     ),
@@ -179,19 +179,19 @@ SCHEDULES: dict[str, ScheduleFamily] = {
     "zb-h2": ScheduleFamily(zb_h2, "about twice the warm-up, weight gradients put off: no bubbles (ZB-H2)"),
     "zb-v": ScheduleFamily(
         zb_v,
-        "two stages a device in a V, weight gradients put off: no bubbles (ZB-V)",
+        "two stages per device in a V, weight gradients put off: no bubbles (ZB-V)",
         ("op_seconds",),
         placement="v",
     ),
     "v-half": ScheduleFamily(
         v_half,
-        "two stages a device in a V, about half of ZB-V's activations (V-Half)",
+        "two stages per device in a V, about half of ZB-V's activations (V-Half)",
         ("op_seconds",),
         placement="v",
     ),
     "v-min": ScheduleFamily(
         v_min,
-        "two stages a device in a V, about a third of ZB-V's activations (V-Min)",
+        "two stages per device in a V, about a third of ZB-V's activations (V-Min)",
         ("op_seconds",),
         placement="v",
     ),

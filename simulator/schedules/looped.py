@@ -19,10 +19,10 @@ Count = Annotated[int, Bounds(ge=1)]
 
 def _devices(name: str, stages: int, chunks: int) -> int:
     if chunks < 1:
-        raise ValueError(f"chunks (stages a device) must be at least 1, got {chunks}")
+        raise ValueError(f"chunks (stages per device) must be at least 1, got {chunks}")
     if stages % chunks:
         raise ValueError(
-            f"{name} needs stages divisible by chunks (stages a device), got {stages} stages and {chunks} chunks"
+            f"{name} needs stages divisible by chunks (stages per device), got {stages} stages and {chunks} chunks"
         )
     return stages // chunks
 
@@ -38,7 +38,7 @@ def _virtual_order(groups: list[int], chunks: int) -> tuple[NDArray[np.int32], N
 def _groups(microbatches: int, devices: int, group: int | None) -> list[int]:
     """Sizes of the groups: `group` micro-batches each, the last the rest, but none less than a micro-batch a device."""
     if group is not None and group < devices:
-        raise ValueError(f"a group of micro-batches is at least one a device, {devices} here, got {group}")
+        raise ValueError(f"a group of micro-batches is at least one per device, {devices} here, got {group}")
     most = max(devices, min(group or devices, microbatches))
     whole, rest = divmod(microbatches, most)
     return [most] * whole + [max(rest, devices)] * (rest > 0)

@@ -10,10 +10,10 @@ Placement = Literal["straight", "interleaved", "v", "wave", "bidirectional"]
 PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
 
 LEAST_CHUNKS: dict[str, int] = {"straight": 1, "interleaved": 1, "v": 2, "wave": 2, "bidirectional": 1}
-"""Stages a device at least; interleaved and waves may have any multiple of it, the others have as many."""
+"""Stages per device at least; interleaved and waves may have any multiple of it, the others have as many."""
 
 USUAL_CHUNKS: dict[str, int] = {**LEAST_CHUNKS, "interleaved": 2, "wave": 4}
-"""Stages a device where nobody says: a wave of two is a V."""
+"""Stages per device where nobody says: a wave of two is a V."""
 
 MOST_STAGES = 2**20
 """Stages of a placement at most: more than the layers of any network."""
@@ -27,8 +27,8 @@ def chains_of(placement: str, stages: int, devices: int) -> Chains:
 
     straight: stage s on device s
     interleaved: stage s on device s mod D (Megatron-LM)
-    v: two stages a device, down the devices and back up (ZB-V)
-    wave: an even number of stages a device, down and up in turns (Hanayo)
+    v: two stages per device, down the devices and back up (ZB-V)
+    wave: an even number of stages per device, down and up in turns (Hanayo)
     bidirectional: every device holds stage s of one chain and stage D - 1 - s of another, each for half of the micro-batches
         (Chimera)
     Raises ValueError for an unknown name and for counts that the placement cannot have.
@@ -41,9 +41,9 @@ def chains_of(placement: str, stages: int, devices: int) -> Chains:
         raise ValueError(f"a placement has at most {MOST_STAGES:,} stages, got {stages}")
     rule, fits = {
         "straight": ("as many stages as devices", stages == devices),
-        "interleaved": ("a whole number of stages a device", stages % devices == 0),
-        "v": ("two stages a device", stages == 2 * devices),
-        "wave": ("an even number of stages a device", stages % (2 * devices) == 0),
+        "interleaved": ("a whole number of stages per device", stages % devices == 0),
+        "v": ("two stages per device", stages == 2 * devices),
+        "wave": ("an even number of stages per device", stages % (2 * devices) == 0),
         "bidirectional": ("as many stages as devices, at least 2", stages == devices > 1),
     }[placement]
     if not fits:

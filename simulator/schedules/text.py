@@ -49,7 +49,7 @@ def from_text(text: str, name: str = "text", most: int = MOST_WRITTEN_OPS) -> Sc
 def to_torch_csv(schedule: Schedule) -> str:
     """Compute-only CSV that `torch.distributed.pipelining` loads: one row a rank; the update after the flush is the optimizer's.
 
-    ScheduleError for what torch has no way to run: updates amid the stream, several lanes a device, replicas that take turns.
+    ScheduleError for what torch has no way to run: updates amid the stream, several lanes per device, replicas that take turns.
     """
     if not schedule.flush:
         raise ScheduleError(
@@ -58,7 +58,7 @@ def to_torch_csv(schedule: Schedule) -> str:
         )
     if len(set(schedule.device_of_rank().tolist())) < schedule.ranks:
         raise ScheduleError(
-            f"schedule {schedule.name!r} runs two lists of ops at once on a device; torch runs one a rank"
+            f"schedule {schedule.name!r} runs two lists of ops at once on a device; torch runs one per rank"
         )
     if (schedule.kind == OpKind.RECOMPUTE).any():
         raise ScheduleError(

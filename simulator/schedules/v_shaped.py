@@ -68,7 +68,7 @@ def _written(schedule: Schedule, rank: int) -> str:
 def v_devices(name: str, stages: int) -> int:
     """Devices of a V of `stages` stages; ValueError for an odd number."""
     if stages % 2:
-        raise ValueError(f"{name} has two stages a device, so an even number of them, got {stages} stages")
+        raise ValueError(f"{name} has two stages per device, so an even number of them, got {stages} stages")
     return stages // 2
 
 

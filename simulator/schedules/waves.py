@@ -15,9 +15,9 @@ from simulator.schedules.schedule import Columns, Schedule, from_columns
 
 
 def hanayo(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
-    """Hanayo: w waves are 2w stages a device; Chimera's slots, but one pipeline, and no weights twice.
+    """Hanayo: w waves are 2w stages per device; Chimera's slots, but one pipeline, and no weights twice.
 
-    chunks: stages a device, 2w
+    chunks: stages per device, 2w
     A unit of P micro-batches, for P devices and S stages, fills slots of equal forwards and backwards: its i-th is forward on
     stage s in slot s + 2i, backward in slot 2S-1-s + 2i. A device's stages on the way down have slots of one parity, those on
     the way back slots of the other, and each begins where the one before it ends: so do units, every 2S slots. What a unit of
@@ -26,10 +26,10 @@ def hanayo(stages: int, microbatches: int, chunks: int = 2) -> Schedule:
     most P micro-batches of all its stages.
     """
     if chunks < 2 or chunks % 2:
-        raise ValueError(f"hanayo has two stages a device in each wave, so an even number of chunks, got {chunks}")
+        raise ValueError(f"hanayo has two stages per device in each wave, so an even number of chunks, got {chunks}")
     if stages % chunks:
         raise ValueError(
-            f"hanayo needs stages divisible by chunks (stages a device), got {stages} stages and {chunks} chunks"
+            f"hanayo needs stages divisible by chunks (stages per device), got {stages} stages and {chunks} chunks"
         )
     devices = stages // chunks
     unit, place = np.divmod(np.arange(microbatches), devices)

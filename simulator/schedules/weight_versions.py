@@ -1,4 +1,4 @@
-"""Asynchronous staircase: one order of T micro-batches a mini-batch without flush, for every method of weight versions.
+"""Asynchronous staircase: one order of T micro-batches per mini-batch without flush, for every method of weight versions.
 
 4 stages, T = 2, B = F; digits are forwards, letters the backwards of the same micro-batches, `|` an update (no time):
 
@@ -85,7 +85,7 @@ def staircase(name: str, stages: int, microbatches: int, microbatches_per_miniba
     default = stages if method.covers_stages else 1
     per_minibatch = default if microbatches_per_minibatch is None else microbatches_per_minibatch
     if per_minibatch < 1:
-        raise ValueError(f"micro-batches a mini-batch must be at least 1, got {per_minibatch}")
+        raise ValueError(f"micro-batches per mini-batch must be at least 1, got {per_minibatch}")
     columns = [_stage(method, k, stages, microbatches, per_minibatch) for k in range(stages)]
     return from_columns(name, stages, microbatches, columns, flush=False)
 

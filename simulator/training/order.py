@@ -22,7 +22,7 @@ class TrainingOrder:
     """Ops of a whole training run in one sequence that respects every stage's order and every dependency.
 
     stages N, microbatches_per_minibatch T, minibatches M
-    stage, replica, kind, microbatch: one entry an op (F, B, I, W, and U with its mini-batch), all of equal length
+    stage, replica, kind, microbatch: one entry per op (F, B, I, W, and U with its mini-batch), all of equal length
     update_seconds: (M,) when the last stage to do so had finished the update with mini-batch m
     makespan: seconds at which the last op ended
     replicas: per stage, those that take mini-batches in turn and update together for as many of them, a round; 1 where
@@ -45,11 +45,11 @@ def training_order(timeline: Timeline, microbatches_per_minibatch: int) -> Train
     """Read the order of a replayed timeline: per stage by time (see `event_order`), then sequenced across stages.
 
     Works for any timeline in which every micro-batch passes every stage forward and backward and every stage updates
-    once a mini-batch; where replicas take mini-batches in turn, the one that ran it does, after all of its round.
+    once per mini-batch; where replicas take mini-batches in turn, the one that ran it does, after all of its round.
     ValueError: a missing or doubled op, updates out of order, or an order that cannot run.
     """
     if microbatches_per_minibatch < 1:
-        raise ValueError(f"micro-batches a mini-batch must be at least 1, got {microbatches_per_minibatch}")
+        raise ValueError(f"micro-batches per mini-batch must be at least 1, got {microbatches_per_minibatch}")
     if timeline.stage.size == 0:
         raise ValueError("training needs a timeline with at least one op, got none")
     takers = replicas_in_turn(timeline)
@@ -189,7 +189,7 @@ def _runnable(order: TrainingOrder) -> Integers:
 def joined(first: TrainingOrder, second: TrainingOrder) -> TrainingOrder:
     """`second` begun when `first` has drained, mini-batches numbered on: a synchronous warm-up, then a pipeline.
 
-    ValueError: a different number of stages or of micro-batches a mini-batch.
+    ValueError: a different number of stages or of micro-batches per mini-batch.
     """
     one, other = ((order.stages, order.microbatches_per_minibatch) for order in (first, second))
     if one != other:

@@ -113,7 +113,7 @@ class VerticalSync(PredictionRule):
         """ValueError for whole mini-batches with T < N."""
         if self.whole_minibatches and microbatches < stages:
             raise ValueError(
-                f"2bw needs at least as many micro-batches a mini-batch as stages, got T={microbatches}, N={stages}"
+                f"2bw needs at least as many micro-batches per mini-batch as stages, got T={microbatches}, N={stages}"
             )
 
     def forward(self, stage: TrainedStage, microbatch: int) -> Array:

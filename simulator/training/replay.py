@@ -267,7 +267,7 @@ def _initial(network: Network, seed: int) -> list[Array]:
 
 
 def _sample_order(seed: int, data: DataSet, settings: TrainingSettings, minibatches: int) -> NDArray[np.int64]:
-    """Training samples of every mini-batch in turn: a shuffle an epoch, the last incomplete mini-batch left out."""
+    """Training samples of every mini-batch in turn: a shuffle per epoch, the last incomplete mini-batch left out."""
     generator = np.random.default_rng([seed, 1])
     samples = len(data.train_x)
     usable = samples // settings.batch * settings.batch

@@ -22,9 +22,9 @@ REPLICATED_METHODS = tuple(name for name, rule in PREDICTION_RULES.items() if ru
 class TrainingSettings:
     """How to train, the same for every method that is compared.
 
-    batch: samples a mini-batch, divided over the order's micro-batches as evenly as whole samples allow
+    batch: samples per mini-batch, divided over the order's micro-batches as evenly as whole samples allow
     learning_rate, schedule: base rate and the factor on it, by update
-    evaluate_every: updates between evaluations on the test samples (None: once an epoch)
+    evaluate_every: updates between evaluations on the test samples (None: once per epoch)
     ValueError: a value out of range.
     """
 

@@ -64,7 +64,7 @@ class AntichainStates:
         return position < len(inside) and int(inside[position]) == inner
 
     def totals(self, values: NDArray[np.float64], rows: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
-        """Sum of one value a layer over each state's `members`, `frontier` or `augmented` (None: members), (states,)."""
+        """Sum of one value per layer over each state's `members`, `frontier` or `augmented` (None: members), (states,)."""
         # A running sum adds strictly from left to right; a pairwise or BLAS sum may differ between machines.
         terms = np.where(self.members if rows is None else rows, np.asarray(values, dtype=np.float64), 0.0)
         return np.ascontiguousarray(np.cumsum(terms, axis=1)[:, -1])

@@ -46,7 +46,7 @@ class Builder:
         self._sources = 0
 
     def source(self, elements: float) -> int:
-        """A tensor of `elements` elements a sample that comes from outside the graph."""
+        """A tensor of `elements` elements per sample that comes from outside the graph."""
         self._sources += 1
         handle = -self._sources
         self._storage[handle] = handle
@@ -79,7 +79,7 @@ class Builder:
         return index
 
     def output_elements(self, tensor: int) -> float:
-        """Elements a sample of a tensor made so far."""
+        """Elements per sample of a tensor made so far."""
         return self._elements[tensor]
 
     def build(self, name: str, *, sample: str, minibatch: int, bytes_per_element: int | None = None) -> Workload:

@@ -108,7 +108,7 @@ class _FeatureMap:
 
     @property
     def elements(self) -> int:
-        """Elements a sample."""
+        """Elements per sample."""
         return self.channels * self.size * self.size
 
 

@@ -155,7 +155,7 @@ LANGUAGE_MODELS: dict[str, tuple[Transformer, ...]] = {
             )
         ),
     ),
-    "Qwen": (  # Yang et al. 2024 and 2025: most tokens are trained on at 4,096 a sample
+    "Qwen": (  # Yang et al. 2024 and 2025: most tokens are trained on at 4,096 per sample
         *(
             Llama(*sizes, vocabulary=152064, intermediate=width, key_value_heads=groups, attention_bias=True, name=name)
             for name, sizes, width, groups in (

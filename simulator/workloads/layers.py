@@ -47,14 +47,14 @@ class Layer:
 
     name: unique in its workload
     kind: one of LAYER_KINDS
-    flop: forward FLOP a sample (a multiply-add counts 2)
+    flop: forward FLOP per sample (a multiply-add counts 2)
     parameters: weight elements of its own (not a sample: once)
-    output_elements: elements of the output tensor a sample
-    stashed_elements: elements a sample that stay in memory from forward to backward; stashed_bytes: bytes that do beside them, in
-        any precision: masks, indices, numbers that stay in fp32
-    sequential_steps: dependent kernel calls a pass (time steps), 1 otherwise
-    scratch_elements: elements a sample that a forward moves between kernels of its own (scores of attention that is not fused)
-    loaded_elements: elements a sample of its inputs that no layer makes (images)
+    output_elements: elements of the output tensor per sample
+    stashed_elements: elements per sample that stay in memory from forward to backward; stashed_bytes: bytes that do beside them,
+        in any precision: masks, indices, numbers that stay in fp32
+    sequential_steps: dependent kernel calls per pass (time steps), 1 otherwise
+    scratch_elements: elements per sample that a forward moves between kernels of its own (scores of attention that is not fused)
+    loaded_elements: elements per sample of its inputs that no layer makes (images)
     channels: of a convolution those that a group of it reads, and those that it makes; 0 where it is not known
     fused_pairs: of attention in one kernel the share of all pairs of a query and a key (`flop` counts all) that it computes: half
         under a causal mask; 0: in several kernels
@@ -209,7 +209,7 @@ class Workload:
         return any(not layer.measured or any(f or b for _, f, b in layer.measured) for layer in self.layers)
 
     def input_elements(self) -> npt.NDArray[np.float64]:
-        """Elements a sample that each layer reads, the outputs of its producers summed: shape (layers,), float64."""
+        """Elements per sample that each layer reads, the outputs of its producers summed: shape (layers,), float64."""
         incoming: list[list[float]] = [[] for _ in self.layers]
         for producer, consumer in self.edges:
             incoming[consumer].append(self.layers[producer].output_elements)
@@ -240,7 +240,7 @@ class Workload:
         )
 
     def cut_elements(self, outputs: npt.NDArray[np.float64] | None = None) -> npt.NDArray[np.float64]:
-        """Elements a sample that cross each cut: entry i is between layers[:i] and layers[i:].
+        """Elements per sample that cross each cut: entry i is between layers[:i] and layers[i:].
 
         outputs: what counts of each layer's output, (layers,); by default all of it
         Shape (layers + 1,). A producer counts once if any consumer lies beyond the cut, whatever their

@@ -49,7 +49,7 @@ class LayerTiming(_Table, frozen=True, kw_only=True):
 
 
 class ProfiledLayer(_Table, frozen=True, kw_only=True):
-    """One layer; elements and FLOP a sample, as in `simulator.workloads.layers.Layer`."""
+    """One layer; elements and FLOP per sample, as in `simulator.workloads.layers.Layer`."""
 
     name: _Text
     kind: Literal[LAYER_KINDS]  # type: ignore[valid-type]

@@ -299,7 +299,7 @@ def _images(node: _Node, nodes: dict[int, _Node], producers: dict[int, list[int]
 def _layer(node: _Node, samples: int, attended: float) -> Layer:
     """A node as a layer: FLOP, dependent steps and what it keeps beside its inputs by its operator's description.
 
-    attended: elements a sample of the encoder output that an attention reads (0 elsewhere)
+    attended: elements per sample of the encoder output that an attention reads (0 elsewhere)
     """
     output = sum(node.outputs) / samples
     layer = Layer(

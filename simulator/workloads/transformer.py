@@ -1,6 +1,6 @@
 """Transformer: language models that are stacks of blocks, between an embedding and heads.
 
-Ten layers a block: normalization, query-key-value projection, attention (scores, softmax, dropout, context),
+Ten layers per block: normalization, query-key-value projection, attention (scores, softmax, dropout, context),
 output projection, residual sum; normalization, MLP up, activation, MLP down, residual sum. Dropout after a
 projection is part of that projection. Latent attention projects in more steps; where heads are normalized, queries and keys
 are one view of their projection, values another; experts stand in the MLP's place.

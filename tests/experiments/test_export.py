@@ -78,7 +78,7 @@ def test_unequal_replicas_are_refused_and_equal_ones_say_how_torch_is_launched(
         else:
             assert out == "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"
             assert "launch 2 × 2 processes" in err
-            assert "4 samples a micro-batch" in err
+            assert "4 samples per micro-batch" in err
 
 
 SIMULATE = ("simulate", "--stages", "2", "--microbatches", "3", "--forward", "1", "--backward", "2")

@@ -78,7 +78,7 @@ def test_too_little_memory_is_infeasible(shared_data: Path, capsys: pytest.Captu
     [
         (["--workers", "4"], "--bandwidths must be one for each of 1 levels of --workers, got 0"),
         (["--workers", "4", "--bandwidths", "1e9", "2e9"], "got 2"),
-        (["--workers", "4", "--bandwidths", "-1"], "bandwidth of each level must be finite bytes a second > 0"),
+        (["--workers", "4", "--bandwidths", "-1"], "bandwidth of each level must be finite bytes per second > 0"),
         (["--workers", "4", "--bandwidths", "1e9", "--variant", "other"], "choices: paper, script"),
         (
             ["--workers", "4", "--bandwidths", "1e9", "--memory", "-5"],

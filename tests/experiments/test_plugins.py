@@ -388,7 +388,7 @@ def test_what_a_schedule_refuses_is_said_in_its_name(faulty: None, capsys: pytes
     assert (code, out, err) == (2, "", "pipeplan simulate: schedule 'refuses': not today\n")
     code, out, err = run(capsys, "simulate", "--schedule", "vee", *NUMBERS[:1], "3", *NUMBERS[2:])
     assert (code, err.count("\n")) == (2, 1)
-    assert "schedule 'vee': zb-v has two stages a device" in err
+    assert "schedule 'vee': zb-v has two stages per device" in err
 
 
 def test_options_of_plug_ins_are_given_by_name(faulty: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,12 +57,15 @@ def test_a_stream_has_its_micro_batches_and_updates(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("gpipe --minibatches 3", "needs micro-batches a mini-batch (T) with mini-batches"),
+        ("gpipe --minibatches 3", "needs micro-batches per mini-batch (T) with mini-batches"),
         ("gpipe --minibatches 3 --microbatches 6", "in place of micro-batches"),
         ("gpipe --microbatches 6 --microbatches-per-minibatch 4", "6 micro-batches are no multiple of T=4"),
         ("gpipe --microbatches 6 --microbatches-per-minibatch 12", "6 micro-batches are no multiple of T=12"),
         ("pipedream --microbatches 6 --microbatches-per-minibatch 2", "T is 1, got 2"),
-        ("2bw --minibatches 3 --microbatches-per-minibatch 1", "at least as many micro-batches a mini-batch as stages"),
+        (
+            "2bw --minibatches 3 --microbatches-per-minibatch 1",
+            "at least as many micro-batches per mini-batch as stages",
+        ),
         ("1f1b-rr --microbatches 6", "needs replicas, one count a stage"),
         (
             "1f1b-sno --microbatches 6 --communication overlapped",
@@ -132,7 +135,7 @@ def test_an_interrupted_search_answers(capsys: pytest.CaptureFixture[str], monke
     ("words", "said"),
     [
         ("--slice-seconds 1,2", "--slice-seconds is not of a schedule that is searched for"),
-        ("--placement interleaved --chunks 3", "divisible by chunks (stages a device), got 4 and 3"),
+        ("--placement interleaved --chunks 3", "divisible by chunks (stages per device), got 4 and 3"),
         ("--stages 1000000000", "a placement has at most 1,048,576 stages"),
         ("--microbatches 1000000000", "a schedule has at most 8,388,608 ops"),
         ("--stash 1,2,3,4 --memory 0.5", "device 3 has 0.5 for what its micro-batches keep, one of them keeps 4"),

@@ -682,7 +682,7 @@ def test_2bw_is_planned_with_a_microbatch_a_stage_or_refused() -> None:
     problem = chain_problem(4)
     assert microbatch_counts(problem, Request(schedule="2bw"), 4) == tuple(range(4, 33))
     assert microbatch_counts(problem, Request(schedule="xpipe"), 4) == tuple(range(1, 33))
-    with pytest.raises(InfeasiblePlanError, match="needs at least 4 micro-batches, one a stage, got 2"):
+    with pytest.raises(InfeasiblePlanError, match="needs at least 4 micro-batches, one per stage, got 2"):
         microbatch_counts(problem, Request(schedule="2bw", microbatches=2), 4)
 
 

@@ -37,7 +37,7 @@ def _problem(layers: int = 6, speeds: tuple[float, ...] = (1.0,) * 4, batch: int
         (6, "gpipe", (0, 1, 2, 3)),
         (3, "gpipe", (0, 1, 2)),
         (1, "gpipe", (0,)),
-        (6, "looped-bfs", (0, 1, 2, 0, 1, 2)),  # two stages a device: three devices for six layers
+        (6, "looped-bfs", (0, 1, 2, 0, 1, 2)),  # two stages per device: three devices for six layers
         (5, "looped-bfs", (0, 1, 0, 1)),
         (9, "looped-bfs", (0, 1, 2, 3, 0, 1, 2, 3)),
         (2, "looped-bfs", (0, 0)),
@@ -66,7 +66,7 @@ def test_stages_that_no_devices_hold_are_refused() -> None:
     assert straight_shape(problem, Request(schedule="gpipe", stages=4)) is None
     assert straight_shape(problem, Request(stages=12, chunks=3)) is None
     assert straight_shape(problem, Request(chunks=12)) is None
-    assert straight_shape(problem, Request(chunks=13)) == "13 stages a device are more than the 12 layers"
+    assert straight_shape(problem, Request(chunks=13)) == "13 stages per device are more than the 12 layers"
     assert straight_shape(problem, Request(stages=13)) == "13 stages are more than the 12 layers"
     assert straight_shape(problem, Request(stages=5)) == "5 stages, 1 a device, are more than 4 devices hold"
     assert straight_shape(problem, Request(chunks=1, schedule="gpipe")) is None
@@ -139,13 +139,13 @@ def test_numbers_of_microbatches() -> None:
     assert microbatch_counts(large, Request(), 3) == tuple(sorted({*searched_counts(large), 3, 6, 12, 24, 48}))
     assert microbatch_counts(problem, Request(microbatches=5), 3) == (5,)
     assert (least_microbatches("2bw", 4), least_microbatches("gpipe", 4), least_microbatches(None, 4)) == (4, 1, 1)
-    with pytest.raises(InfeasiblePlanError, match="needs at least 3 micro-batches, one a stage, got 2"):
+    with pytest.raises(InfeasiblePlanError, match="needs at least 3 micro-batches, one per stage, got 2"):
         microbatch_counts(problem, Request(schedule="2bw", microbatches=2), 3)
     with pytest.raises(ValueError, match="at most the batch of 13 samples, got 14"):
         microbatch_counts(problem, Request(microbatches=14), 3)
     assert microbatch_counts(problem, Request(schedule="2bw", microbatches=3), 3) == (3,)
     assert microbatch_counts(problem, Request(microbatches=13), 3) == (13,)
-    with pytest.raises(InfeasiblePlanError, match="needs at least 3 micro-batches, one a stage, got 2"):
+    with pytest.raises(InfeasiblePlanError, match="needs at least 3 micro-batches, one per stage, got 2"):
         microbatch_counts(replace(problem, batch=2), Request(schedule="2bw"), 3)
 
 

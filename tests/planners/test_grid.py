@@ -64,7 +64,7 @@ def test_stages_and_chunks_are_kept_by_every_planner_that_takes_them() -> None:
         ("uniform", Request(stages=9), "9 stages are more than the 8 layers"),
         ("uniform", Request(stages=5), "5 stages, 1 a device, are more than 4 devices hold"),
         ("greedy", Request(stages=5, chunks=2), "5 stages cannot be 2 a device"),
-        ("greedy", Request(chunks=9), "9 stages a device are more than the 8 layers"),
+        ("greedy", Request(chunks=9), "9 stages per device are more than the 8 layers"),
         ("pipeline-data", Request(chunks=2, schedule="gpipe"), "schedule 'gpipe' has one stage a device, not 2"),
     ):
         reason = planner_entry(name).reason(problem, request)
@@ -85,8 +85,8 @@ def test_activations_in_flight_are_those_of_the_schedule() -> None:
 POINTS = {
     "1f1b": Point("1f1b", ((0,), (1,), (2,), (3,)), 1, 8),
     "eager": Point("eager-1f1b", ((0,), (1,), (2,), (3,)), 1, 8),
-    "two stages a device": Point("interleaved-1f1b", ((0,), (1,), (2,), (3,)), 2, 8),
-    "three stages a device": Point("interleaved-1f1b", ((0,), (1,)), 3, 8),
+    "two stages per device": Point("interleaved-1f1b", ((0,), (1,), (2,), (3,)), 2, 8),
+    "three stages per device": Point("interleaved-1f1b", ((0,), (1,)), 3, 8),
     "two replicas": Point("1f1b", ((0, 1), (2, 3)), 1, 8),
     "four replicas": Point("1f1b", ((0, 1, 2, 3),), 1, 4),
 }

@@ -742,7 +742,7 @@ def test_bounds_hold_where_the_first_block_of_a_stage_waits_less_than_others() -
         ({"tensor": "two"}, {}, "each is a whole number of at least 1, got 'two'"),
         ({"zero": "0,4"}, {}, "each is one of 0, 1, 2, 3, got '0,4'"),
         ({}, {"schedule": "gpipe"}, "it plans 1f1b or interleaved-1f1b, not 'gpipe'"),
-        ({}, {"schedule": "1f1b", "chunks": 2}, "schedule '1f1b' has not 2 stages a device here"),
+        ({}, {"schedule": "1f1b", "chunks": 2}, "schedule '1f1b' has not 2 stages per device here"),
         ({}, {"stages": 5}, "no pipeline of 4 blocks, whole micro-batches of a batch of 4 and 4 devices"),
         ({}, {"microbatches": 3}, "3 micro-batches do not divide a batch of 4 samples; nearest that do: 2, 4"),
     ],

@@ -124,11 +124,11 @@ def test_recomputation_is_chosen_where_memory_asks_for_it() -> None:
         ),
         (
             Request(chunks=3, options={"placement": "wave"}),
-            "placement 'wave' has an even number of stages a device, got 6 stages on 2 devices",
+            "placement 'wave' has an even number of stages per device, got 6 stages on 2 devices",
         ),
         (
             Request(chunks=3, options={"placement": "v"}),
-            "placement 'v' has two stages a device, got 6 stages on 2 devices",
+            "placement 'v' has two stages per device, got 6 stages on 2 devices",
         ),
         (Request(stages=3, chunks=2), "3 stages cannot be 2 a device"),
     ],

@@ -21,7 +21,7 @@ def test_only_open_decisions_that_a_planner_takes_are_searched(small_problems: d
     problem = small_problems["two-devices"]
     fixed = Request(schedule="gpipe", microbatches=4)
     assert words_of(problem, "data-parallel", fixed) == []
-    assert words_of(problem, "uniform", fixed) == ["1 stages", "4 stages", "2 stages a device"]
+    assert words_of(problem, "uniform", fixed) == ["1 stages", "4 stages", "2 stages per device"]
     assert words_of(problem, "data-parallel", Request(microbatches=4)) == ["gpipe", "interleaved-1f1b", "zb-h1"]
     count = len(make_plan("data-parallel", problem, Request(schedule="gpipe")).plan.microbatches)
     open_count = [f"{one} micro-batches" for one in (count // 2, 2 * count) if 1 <= one <= problem.batch]
@@ -53,7 +53,7 @@ def test_what_is_found_beside_is_a_runner_up(small_problems: dict[str, Problem])
     heard: list[tuple[int, str]] = []
     beside = search_nearby(result, request, progress=lambda done, words: heard.append((done, words)))
     assert beside.outcome is result.outcome
-    assert heard == [(0, "1 stages"), (1, "4 stages"), (2, "2 stages a device")]
+    assert heard == [(0, "1 stages"), (1, "4 stages"), (2, "2 stages per device")]
     (stages,) = (one for one in runner_ups(beside) if one.decision == "stages")
     one_stage = make_plan("uniform", problem, Request(schedule="gpipe", microbatches=4, stages=1)).outcome
     assert (stages.other, stages.seconds) == ("1", one_stage.iteration_seconds)

@@ -98,7 +98,7 @@ def test_cluster_views_are_its_levels_and_the_slowest_links() -> None:
 @pytest.mark.parametrize("seconds", [np.ones(3), np.ones((4, 1)), np.full(4, np.nan), np.full(4, np.inf), -np.ones(4)])
 def test_layer_seconds_are_checked_at_the_door(seconds: NDArray[np.float64]) -> None:
     """A table needs one finite number of at least 0 a layer, whichever part of that is missing."""
-    with pytest.raises(ValueError, match="seconds must be 4 finite numbers >= 0, one a layer, got shape"):
+    with pytest.raises(ValueError, match="seconds must be 4 finite numbers >= 0, one per layer, got shape"):
         state_table(uniform_chain(4), seconds)
 
 

@@ -39,7 +39,7 @@ def test_micro_batches_in_flight_fill_the_memory() -> None:
     """Of two stages the first has 2 in flight: 2 x 6 + 2 bytes plain, which 13 do not hold, and 2 x 1 + 3 with recomputation."""
     tight = replace(HAND, memory_bytes=13.0)
     plain = VariantStage((0,), 1, 1, {0: "plain"}), VariantStage((1,), 1, 1, {1: "plain"})
-    with pytest.raises(ValueError, match="stage 0 needs 14 bytes a device, more than 13"):
+    with pytest.raises(ValueError, match="stage 0 needs 14 bytes per device, more than 13"):
         plan_seconds_per_sample(tight, plain)
     assert plan_seconds_per_sample(tight, (VariantStage((0,), 1, 1, {0: "again"}), plain[1])) == 15.0
 

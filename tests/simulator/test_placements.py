@@ -27,9 +27,9 @@ def test_placements(name: str, stages: int, devices: int, chains: tuple[tuple[in
     [
         ("spiral", 4, 4, "'spiral' is unknown; choices: straight, interleaved, v, wave, bidirectional"),
         ("straight", 8, 4, "'straight' has as many stages as devices, got 8 stages on 4 devices"),
-        ("interleaved", 6, 4, "a whole number of stages a device"),
-        ("v", 4, 4, "two stages a device"),
-        ("wave", 12, 4, "an even number of stages a device"),
+        ("interleaved", 6, 4, "a whole number of stages per device"),
+        ("v", 4, 4, "two stages per device"),
+        ("wave", 12, 4, "an even number of stages per device"),
         ("bidirectional", 8, 4, "as many stages as devices"),
         ("straight", 10**9, 10**9, "a placement has at most 1,048,576 stages, got 1000000000"),
         ("straight", 0, 0, "at least 1 stage and 1 device"),

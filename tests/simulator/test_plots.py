@@ -495,7 +495,7 @@ def test_gantt_charts_can_be_read(timeline: Callable[[], Timeline], recorded: Re
     "timeline",
     [
         pytest.param(lambda: replayed("gpipe", 30, 40, transfer=0.1), id="many rows and boxes"),
-        pytest.param(lambda: replayed("interleaved-1f1b", 32, 16, chunks=8), id="eight stages a device"),
+        pytest.param(lambda: replayed("interleaved-1f1b", 32, 16, chunks=8), id="eight stages per device"),
     ],
 )
 def test_crowded_gantt_charts_can_be_read(timeline: Callable[[], Timeline]) -> None:

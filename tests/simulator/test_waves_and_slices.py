@@ -59,7 +59,7 @@ def test_groups_of_more_micro_batches_hide_transfers() -> None:
 def test_a_group_is_no_smaller_than_the_devices_nor_larger_than_the_stream() -> None:
     """Fewer than one a device is refused; more than there are is all of them; by default one a device."""
     for name in ("interleaved-1f1b", "interleaved-zb"):
-        with pytest.raises(ValueError, match="a group of micro-batches is at least one a device, 4 here, got 3"):
+        with pytest.raises(ValueError, match="a group of micro-batches is at least one per device, 4 here, got 3"):
             build_schedule(name, 8, 8, chunks=2, microbatch_group_size=3)
         whole, most = (build_schedule(name, 4, 6, chunks=2, microbatch_group_size=size) for size in (6, 100))
         assert to_text(whole) == to_text(most)

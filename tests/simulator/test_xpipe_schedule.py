@@ -135,7 +135,7 @@ def test_the_default_t(name: str, updates: list[int]) -> None:
 
 def test_t_below_one_is_refused() -> None:
     """One line with the rule and the value."""
-    with pytest.raises(ValueError, match="micro-batches a mini-batch must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="micro-batches per mini-batch must be at least 1, got 0"):
         build_schedule("xpipe", 2, 4, microbatches_per_minibatch=0)
 
 
@@ -376,7 +376,7 @@ def test_simulate_prints_the_versions_of_pipedream(capsys: pytest.CaptureFixture
         ("--schedule xpipe --stages 4", "needs --stages and --microbatches, or --minibatches"),
         ("--schedule xpipe --stages 4 --minibatches 2 --microbatches 2", "in place of micro-batches, got both"),
         ("--schedule pipedream --stages 4 --microbatches-per-minibatch 2 --minibatches 2", "T is 1, got 2"),
-        ("--schedule gpipe --stages 4 --minibatches 2", "needs micro-batches a mini-batch (T) with mini-batches"),
+        ("--schedule gpipe --stages 4 --minibatches 2", "needs micro-batches per mini-batch (T) with mini-batches"),
         ("--schedule gpipe --stages 4 --microbatches 7 --microbatches-per-minibatch 2", "no multiple of T=2"),
         ("--schedule xpipe --stages 2 --minibatches 2 --predict -1", "predict of stage 0 must be a finite number"),
     ],

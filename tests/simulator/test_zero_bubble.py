@@ -207,7 +207,7 @@ def test_a_long_stream_repeats_the_middle_of_a_short_one(name: str, p: int, monk
 @pytest.mark.parametrize("name", V_SHAPED)
 def test_an_odd_number_of_stages_makes_no_v(name: str) -> None:
     """Two stages a device."""
-    with pytest.raises(ValueError, match=f"{name} has two stages a device, so an even number of them, got 3 stages"):
+    with pytest.raises(ValueError, match=f"{name} has two stages per device, so an even number of them, got 3 stages"):
         build_schedule(name, 3, 4)
 
 

@@ -62,7 +62,7 @@ def test_transfers_have_a_time_for_each_boundary() -> None:
 @pytest.mark.parametrize(
     ("stages", "asked", "said"),
     [
-        (3, {"placement": "v"}, "placement 'v' has two stages a device, got 3 stages on 1 devices"),
+        (3, {"placement": "v"}, "placement 'v' has two stages per device, got 3 stages on 1 devices"),
         (4, {"placement": "z"}, "placement 'z' is unknown; choices: straight, interleaved, v, wave, bidirectional"),
         (
             4,
@@ -80,8 +80,8 @@ def test_transfers_have_a_time_for_each_boundary() -> None:
             {"memory": OpMemory(2, memory=[4, 4])},
             "limit needs one number or one for each of 4 devices, got 2 numbers",
         ),
-        (6, {"placement": "interleaved", "chunks": 4}, "divisible by chunks (stages a device), got 6 and 4"),
-        (6, {"placement": "interleaved", "chunks": 7}, "divisible by chunks (stages a device), got 6 and 7"),
+        (6, {"placement": "interleaved", "chunks": 4}, "divisible by chunks (stages per device), got 6 and 4"),
+        (6, {"placement": "interleaved", "chunks": 7}, "divisible by chunks (stages per device), got 6 and 7"),
         (10**9, {}, "a placement has at most 1,048,576 stages"),
         (4, {"engine": "abacus"}, "engine 'abacus' is unknown"),
         (4, {"seconds": -1.0}, "seconds must be finite and not negative, got -1.0"),
