@@ -51,7 +51,8 @@ def _rows(topic: str) -> list[tuple[str, Row]]:
 
 
 def _record(topic: str, group: str, row: Row) -> dict[str, str]:
-    columns = map(simulator.in_a_line, TOPICS[topic][0])
+    # Scripts read these keys, which say "a" where the headings say "per".
+    columns = (simulator.in_a_line(one).replace(" per ", " a ") for one in TOPICS[topic][0])
     return dict(zip(columns, row, strict=True)) | ({"group": group} if group else {})
 
 
@@ -104,7 +105,7 @@ TOPICS: dict[str, tuple[Row, Callable[[str], Row]]] = {
     ),
     "clusters": (("name", "servers", "devices", "accelerators"), _cluster),
     "schedules": (("name", "flushes", "options", "summary"), _schedule),
-    "planners": (("name", "summary", "options", "searched if\nnot given"), _planner),
+    "planners": (("name", "summary", "options", "searches where\nnot asked for"), _planner),
 }
 """Columns of a topic, and what a name has in those behind the first."""
 

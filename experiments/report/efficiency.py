@@ -5,7 +5,7 @@ Rules
   again. Forward FLOP are those of products and convolutions, the scores of attention counted whole, whatever a causal mask hides,
   and convolutions as direct ones, whatever a fast algorithm saves: these may be above the peak.
 - MFU (Chowdhery et al. 2022, "PaLM") is model FLOP over what all devices of the cluster, used or not, do at their dense peak of
-  the problem's precision in an iteration. HFU counts what runs again, too.
+  the problem's precision in an iteration. HFU counts recomputation, too.
 - The 6 N rule counts 6 FLOP per token and weight; of routed experts those weights that a token uses.
 - Prices are of all devices of the cluster, used or not.
 """
@@ -36,10 +36,10 @@ Price = float | Mapping[str, float]
 class Efficiency:
     """Figures of one iteration.
 
-    seconds: of it; samples; tokens: of a sample, 0 where it has none; unit: tokens, or what samples are
+    seconds: of it; samples; tokens: per sample, 0 where it has none; unit: tokens, or what samples are
     devices: of the cluster
     model_flop, causal_flop: as the rules say, and with half of the scores of causal attention; 0 where a profile tells none
-    parameter_flop: by the 6 N rule; 0 without tokens; hardware_flop: with what runs again
+    parameter_flop: by the 6 N rule; 0 without tokens; hardware_flop: with recomputation
     peak_flops: FLOP/s of all devices at the problem's precision; 0 where a device states none
     price: of all devices per hour, None where it is not known; currency
     """

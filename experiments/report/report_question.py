@@ -17,7 +17,7 @@ def report(answer: Result | Outcome, price: Price | None = None) -> PlanReport:
     """Where the seconds and bytes of a plan go, MFU, tokens and cost, runner-ups, and what limits it.
 
     answer: of a search, or of a plan's replay (without noise, contended as the problem says), whose runner-ups change one thing
-    price: of a device an hour, or by the names of accelerators, in place of the cluster's and in its currency; ValueError for a
+    price: per device and hour, or by the names of accelerators, in place of the cluster's and in its currency; ValueError for a
         negative one, and unless it names every accelerator
     """
     from experiments.report.plan_report import plan_report

@@ -389,7 +389,7 @@ def test_the_tables_say_what_the_document_says(capsys: pytest.CaptureFixture[str
     for words in (
         "Memory at the peak, GiB",
         "Activations at the peak by part, GiB",
-        "Seconds of an iteration",
+        "Seconds per iteration",
         "If it were free",
         "Runner-ups",
         "MFU ",
@@ -412,7 +412,7 @@ def test_the_tables_say_what_the_document_says(capsys: pytest.CaptureFixture[str
         (("plan", *QUESTION, "--pareto", "1", "--out", "a.json"), "--out is of one plan, --pareto searches several"),
         (
             ("plan", *QUESTION, "--report", "--price", "-1"),
-            "must be from 0 to 1e+06 a device and hour, got -1",
+            "must be from 0 to 1e+06 per device and hour, got -1",
         ),
         (("plan", *QUESTION, "--report", "--price", "1e308"), "got 1e+308"),
         (
@@ -470,7 +470,7 @@ def test_plans_without_runner_ups_say_so() -> None:
     problem = pp.Problem("chain:1", "pipedream-a", 2, devices=1)
     plan = Plan("hand", "", (Stage((0,), (0,)),), (1, 1), order=("0F0 0B0 0F1 0B1",))
     assert (
-        "no runner-ups: no plan is known that fits and decides anything otherwise"
+        "no runner-ups: no plan is known that fits and makes another choice"
         in pp.report(simulate(problem, plan)).remarks()
     )
 

@@ -66,7 +66,7 @@ def test_a_stream_has_its_micro_batches_and_updates(
             "2bw --minibatches 3 --microbatches-per-minibatch 1",
             "at least as many micro-batches per mini-batch as stages",
         ),
-        ("1f1b-rr --microbatches 6", "needs replicas, one count a stage"),
+        ("1f1b-rr --microbatches 6", "needs replicas, one count per stage"),
         (
             "1f1b-sno --microbatches 6 --communication overlapped",
             "contradicts schedule '1f1b-sno'; choices: send-blocking",
@@ -202,7 +202,7 @@ def test_a_plan_is_replayed_from_its_file(plan_file: str, capsys: pytest.Capture
         assert (tmp_path / name).stat().st_size > 1000
     assert main(("simulate", "--plan", plan_file)) == 0
     said = capsys.readouterr().out
-    assert "an iteration" in said
+    assert "per iteration" in said
     assert "Memory at the peak, GiB" in said
 
 
