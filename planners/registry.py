@@ -518,7 +518,10 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
         plan, interrupted = evaluate.best, True
     planning_seconds = time.process_time() - began
     _check_answer(plan, evaluate.details)
-    outcome = simulate(problem, plan, layer_costs=evaluate.layer_costs)
+    try:
+        outcome = simulate(problem, plan, layer_costs=evaluate.layer_costs)
+    except KeyboardInterrupt:  # the plan is found: what it does is replayed once more
+        interrupted, outcome = True, simulate(problem, plan, layer_costs=evaluate.layer_costs)
     return Result(
         outcome=outcome,
         proof=_proof(evaluate, interrupted=interrupted),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,7 @@ from experiments.terminal.output import (
     to_json,
 )
 from experiments.terminal.run_folder import RunFolder
-from experiments.terminal.stops import INTERRUPTED
+from experiments.terminal.stops import INTERRUPTED, finishing, stoppable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,11 +58,26 @@ def run(arguments: argparse.Namespace) -> int:
     problem, plans = _given(arguments)
     request, names = read_request(arguments), tuple(arguments.planner)
     folder = RunFolder(arguments.out, "compare")
-    with progress("planning") as report:
-        comparison = compare_planners(problem, request, names=names, plans=plans, seed=arguments.seed, report=report)
-    _raise_if_nobody_can_plan(comparison)
+    with finishing() as stopped:
+        with stoppable(), progress("planning") as report:
+            comparison = compare_planners(
+                problem, request, names=names, plans=plans, seed=arguments.seed, report=report
+            )
+        _raise_if_nobody_can_plan(comparison)
+        try:
+            with nullcontext() if comparison.interrupted else stoppable():
+                written = _write(folder, comparison, figures=not arguments.no_figures)
+        except KeyboardInterrupt:  # it is told whole, without the figures
+            comparison = replace(comparison, cut_short=True)
+            written = _write(folder, comparison, figures=False)
+        if stopped() and not comparison.interrupted:
+            comparison = replace(comparison, cut_short=True)
+        return _tell(arguments, comparison, folder, written)
+
+
+def _tell(arguments: argparse.Namespace, comparison: Comparison, folder: RunFolder, written: list[Path]) -> int:
+    """Print; returns the exit code."""
     document = _document(comparison)
-    written = _write(folder, comparison, document, figures=not arguments.no_figures)
     if arguments.json:
         print_json({**document, "files": [str(path) for path in written]})
     else:
@@ -113,7 +130,7 @@ def _document(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _write(folder: RunFolder, comparison: Comparison, document: dict[str, Any], *, figures: bool) -> list[Path]:
+def _write(folder: RunFolder, comparison: Comparison, *, figures: bool) -> list[Path]:
     written = [folder.manifest]
 
     def text(name: str, content: str) -> None:
@@ -126,7 +143,7 @@ def _write(folder: RunFolder, comparison: Comparison, document: dict[str, Any], 
     folder.clear()
     records = comparison.records()
     text("comparison.csv", to_csv(records, list(records[0])))
-    text("comparison.json", to_json(document) + "\n")
+    text("comparison.json", to_json(_document(comparison)) + "\n")
     results = {one.planner: one.result for one in comparison.plans if one.result is not None}
     if not figures or not results:
         return written

@@ -32,12 +32,15 @@ from experiments.terminal.argument_types import (
 from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import UsageError, output_file, print_explained, print_json, progress
 from experiments.terminal.report_tables import ReportTable, words
-from experiments.terminal.stops import INTERRUPTED
+from experiments.terminal.stops import INTERRUPTED, finishing, stoppable
 from hardware_profiles import MOST_DEVICES
 
 VARIANTS = ("paper", "script")
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from experiments.report.efficiency import Price
     from experiments.report.plan_report import PlanReport
 
@@ -96,7 +99,20 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.report:
         refuse(arguments, names_of(RUNNER_UPS), "goes with --report")
     path = None if arguments.out is None else output_file(arguments.out)
-    with progress(f"planning with {arguments.planner}") as report:
+    with finishing() as stopped:
+        return _plan_and_tell(arguments, problem, request, price, path, stopped)
+
+
+def _plan_and_tell(
+    arguments: argparse.Namespace,
+    problem: simulator.Problem,
+    request: planners.Request,
+    price: Price | None,
+    path: Path | None,
+    stopped: Callable[[], bool],
+) -> int:
+    """Search, write and print one plan; `stopped` says whether a signal has come."""
+    with stoppable(), progress(f"planning with {arguments.planner}") as report:
         result = planners.make_plan(
             arguments.planner,
             problem,
@@ -114,12 +130,16 @@ def run(arguments: argparse.Namespace) -> int:
     if outcome.warning and arguments.json:
         print(f"warning: {outcome.warning}", file=sys.stderr)
     try:
-        flushed = [] if result.interrupted else _flushed(outcome)
+        with stoppable():
+            flushed = [] if result.interrupted else _flushed(outcome)
     except KeyboardInterrupt:
         flushed, result = [], replace(result, interrupted=True)
     told = _told(arguments, result, price)
     if isinstance(told, planners.Result):
         result = told
+    if stopped() and not result.interrupted:
+        result = replace(result, interrupted=True)
+        told = result if isinstance(told, planners.Result) else told
     if arguments.json:
         print_json(
             {
@@ -153,7 +173,7 @@ def _best_nearby(result: planners.Result, request: planners.Request, seed: int) 
     if result.interrupted:
         return result
     try:
-        with progress("searching runner-ups") as searched:
+        with stoppable(), progress("searching runner-ups") as searched:
             return planners.search_nearby(result, request, seed=seed, progress=searched)
     except KeyboardInterrupt:
         return replace(result, interrupted=True)
@@ -167,7 +187,8 @@ def _told(arguments: argparse.Namespace, result: planners.Result, price: Price |
         print("pipeplan plan: no report is made after an interrupt", file=sys.stderr)
         return result
     try:
-        return explained(result, price)
+        with stoppable():
+            return explained(result, price)
     except KeyboardInterrupt:
         return replace(result, interrupted=True)
 

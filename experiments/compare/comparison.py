@@ -152,11 +152,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison(Explained):
-    """Every planner's answer, and data parallelism's seconds for reference."""
+    """Every planner's answer, and data parallelism's seconds for reference.
+
+    cut_short: whether an interrupt ended what comes behind the planners: the search of the reference, or the figures
+    """
 
     problem: Problem
     plans: tuple[Answer, ...]
     reference_seconds: float | None
+    cut_short: bool = False
 
     def __repr__(self) -> str:
         ended = ", ".join(f"{one.planner} {one.status.replace('-', ' ')}" for one in self.plans)
@@ -164,8 +168,8 @@ class Comparison(Explained):
 
     @property
     def interrupted(self) -> bool:
-        """Whether an interrupt cut a search short; the planners behind it were not asked."""
-        return any(one.interrupted for one in self.plans)
+        """Whether an interrupt cut it short; the planners behind it were not asked."""
+        return self.cut_short or any(one.interrupted for one in self.plans)
 
     def records(self) -> list[dict[str, Any]]:
         """One flat record a planner: the table's columns, in base units."""
@@ -266,10 +270,17 @@ def compare_planners(
     stopped = any(one.interrupted for one in answers)
     if stopped and all(one.result is None for one in answers):
         raise KeyboardInterrupt
+    try:
+        reference = _reference(problem, request, answers, seed, search=not stopped)
+    except KeyboardInterrupt:  # the answers are found
+        reference, stopped = None, True
     return Comparison(
         problem=problem,
         plans=tuple(answers),
-        reference_seconds=_reference(problem, request, answers, seed, search=not stopped),
+        reference_seconds=None
+        if reference is None or reference.result is None
+        else reference.result.outcome.iteration_seconds,
+        cut_short=stopped or (reference is not None and reference.interrupted),
     )
 
 
@@ -324,9 +335,11 @@ def ask(name: str, question: Question) -> Answer:
     return Answer(name, "does-not-fit", result, reason)
 
 
-def _reference(problem: Problem, request: Request, plans: Sequence[Answer], seed: int, *, search: bool) -> float | None:
-    """Iteration seconds of data parallelism, with its own schedule; None where it does not fit or may not be sought."""
+def _reference(
+    problem: Problem, request: Request, plans: Sequence[Answer], seed: int, *, search: bool
+) -> Answer | None:
+    """What data parallelism answers, with its own schedule; None where it is not known and may not be sought."""
     known = next((one for one in plans if one.planner == REFERENCE), None)
     if search and (known is None or (known.result is None and request.schedule is not None)):
         known = ask(REFERENCE, planning(problem, planners.Request(engine=request.engine), REFERENCE, seed))
-    return None if known is None or known.result is None else known.result.outcome.iteration_seconds
+    return known

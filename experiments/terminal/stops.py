@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 
@@ -26,13 +26,15 @@ class _Stop:
     """
 
     def __init__(self, name: str, *, own: bool) -> None:
-        self.name, self.own, self.came = name, own, False
+        self.name, self.own, self.came, self.held = name, own, False, False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """As `signal.signal` asks for."""
         if self.own and self.came:
             self.end()
         self.came = True
+        if self.held:
+            return
         kernels = sys.modules.get("simulator.compiled.kernels")
         getattr(kernels, "interrupts", signal.default_int_handler)(number, frame)
 
@@ -68,6 +70,41 @@ def stopping(name: str, *, own: bool) -> Iterator[None]:
         stop.came = True
         for number in taken if not own else ():
             signal.signal(number, known[number])
+
+
+@contextmanager
+def finishing() -> Iterator[Callable[[], bool]]:
+    """An answer is told whole: the first signal inside ends only what is `stoppable`; yields what says whether one has come."""
+    stop = _at_work()
+    if stop is None:
+        yield lambda: False
+        return
+    stop.held = True
+    try:
+        yield lambda: stop.came
+    finally:
+        stop.held = False
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """What takes long inside `finishing`: a signal is a KeyboardInterrupt again, at once where it has come before."""
+    stop = _at_work()
+    if stop is None or not stop.held:
+        yield
+        return
+    stop.held = False
+    try:
+        if stop.came:
+            raise KeyboardInterrupt
+        yield
+    finally:
+        stop.held = True
+
+
+def _at_work() -> _Stop | None:
+    """The handler of the command that runs, if there is one."""
+    return next((one for one in map(signal.getsignal, SIGNALS) if isinstance(one, _Stop)), None)
 
 
 def _ignore(numbers: Iterable[int]) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import pkgutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import planners
+from experiments import make_problem
+from experiments.cli import main
 from experiments.terminal.exits import guarded
 from experiments.terminal.stops import SIGNALS
 from simulator.compiled.kernels import interrupts
@@ -144,3 +151,66 @@ def test_a_signal_while_a_command_is_loaded_is_one_line(number: signal.Signals, 
     )
     done = subprocess.run([sys.executable, str(program), "list"], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "pipeplan: interrupted\n")
+
+
+SMALL = ("--workload", "chain:4", "--cluster", "pipedream-b", "--devices", "2", "--planner", "uniform", "--json")
+
+
+@pytest.mark.parametrize(
+    ("command", "moment"),
+    [
+        *(("plan", moment) for moment in ("planners.registry.simulate", "simulator.decisions", "simulator.peak_rows")),
+        *(("plan", f"experiments.commands.plan_command.{moment}") for moment in ("_told", "replace", "_flushed")),
+        ("compare", "planners.registry.simulate"),
+        *(("compare", f"experiments.compare.comparison.{moment}") for moment in ("_reference", "Comparison.plot")),
+        *(("compare", f"experiments.commands.compare_command.{moment}") for moment in ("_write", "_tell", "_document")),
+        *(("compare", moment) for moment in ("simulator.save", "simulator.write_atomically")),
+    ],
+)
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_plan_that_is_found_is_told_once_and_marked(
+    command: str,
+    moment: str,
+    behind: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A signal when a step behind the search begins or has ended: one document, whole, and the mark goes with the code 130."""
+    owner, name = moment.rsplit(".", 1)
+    place = pkgutil.resolve_name(owner)
+    step = getattr(place, name)
+    came: list[str] = []
+
+    def once() -> None:
+        if not came:
+            came.append(name)
+            signal.raise_signal(signal.SIGINT)
+
+    def stopped(*given: Any, **named: Any) -> Any:
+        if not behind:
+            once()
+        result = step(*given, **named)
+        once()
+        return result
+
+    monkeypatch.setattr(place, name, stopped)
+    code = main([command, *SMALL, *(("--out", str(tmp_path)) if command == "compare" else ())])
+    document = json.loads(capsys.readouterr().out)
+    assert (code, document["interrupted"]) in ((130, True), (0, False))
+    assert code == 130 or not came or name in ("decisions", "peak_rows", "_tell", "_document")  # the document is begun
+
+
+def test_a_planner_without_an_answer_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is no plan: a fault of the planner; one that never ends is ended by an interrupt."""
+    problem = make_problem("chain:4", "pipedream-b", batch=4)
+    with pytest.raises(planners.PlannerFailedError, match="must return a Plan, not NoneType"):
+        planners.make_plan(lambda problem, evaluate, rng: None, problem)
+
+    def endless(problem: Any, evaluate: Any, rng: Any) -> Any:
+        for turn in itertools.count():
+            if turn == 1000:
+                signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        planners.make_plan(endless, problem)
