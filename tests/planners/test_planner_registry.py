@@ -225,7 +225,6 @@ def test_details_of_a_planner_are_its_own(problem: Problem, monkeypatch: pytest.
         *[(one, False) for one in (object(), b"a", 1j, np.array([1j]), np.array([None]), {1: 2}, iter([1]))],
         *[([1, object()], False), ([object(), 1], False), ([[1], [1j]], False), ({"a": [1, {"b": 1j}]}, False)],
     ],
-    ids=repr,
 )
 def test_details_are_what_json_has_a_form_for(
     problem: Problem, monkeypatch: pytest.MonkeyPatch, value: object, right: bool
