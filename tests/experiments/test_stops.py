@@ -8,6 +8,7 @@ import pkgutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,15 @@ from experiments.terminal.stops import SIGNALS
 from simulator.compiled.kernels import interrupts
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _heard() -> Iterator[None]:
+    """SIGINT is an interrupt in these tests, also where they run in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
 
 SAVING = """
 import signal, sys, time
