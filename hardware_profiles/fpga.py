@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from hardware_profiles.accelerator import (
     PRECISION_BYTES,
@@ -25,9 +23,14 @@ from hardware_profiles.accelerator import (
     checked_rates,
     passes,
 )
-from hardware_profiles.fpga_division import Divisions, divide
 from hardware_profiles.gpu import demand
 from hardware_profiles.words import brief
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hardware_profiles.fpga_division import Divisions
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,8 @@ class FieldProgrammableGateArray:
 
         Rules: see `hardware_profiles.fpga_division`. Never below the DSP and DDR bounds of any of its layers.
         """
+        from hardware_profiles.fpga_division import divide  # which loads numpy
+
         for work in works:
             check_request(self.name, work, samples, phase, precision, self.macs_per_cycle)
         return float(divide(self, works, precision).seconds(samples, phase)[0])
@@ -108,6 +113,8 @@ class FieldProgrammableGateArray:
 
         held: bool [stages, layers], which of `works` each stage has
         """
+        from hardware_profiles.fpga_division import divide  # which loads numpy
+
         return divide(self, works, precision, held)
 
     def multiply_seconds(self, work: Work, phase: Phase, precision: Precision) -> float:

@@ -124,7 +124,7 @@ def stage_seconds(form: int, inner_seconds: float, synchronization: float, repli
     return max(inner_seconds, synchronization) / replicas
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(error_model="numpy")
 def _split_seconds(
     form: int, rest_seconds: float, last_seconds: float, entry_seconds: float, exit_seconds: float, replicas: int
 ) -> float:
@@ -169,7 +169,7 @@ def _copies(form: int, workers: int, held: VersionMemory) -> StageCopies:
     return StageCopies(flights, weights)
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(error_model="numpy")
 def _fits(
     held: VersionMemory, copies: StageCopies, total: int, replicas: int, stash: float, parameters: float, entry: float
 ) -> bool:
@@ -184,7 +184,7 @@ def _fits(
     return bool(kept + copies.weights[total, replicas] * parameters <= held.capacity)
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(error_model="numpy")
 def _position(predecessors: Integers, offsets: Integers, inner: int, outer: int) -> int:
     """Where, in the rising list of states inside `outer`, the first one from `inner` on stands."""
     low, high = offsets[outer], offsets[outer + 1]
@@ -197,13 +197,13 @@ def _position(predecessors: Integers, offsets: Integers, inner: int, outer: int)
     return int(low)
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(error_model="numpy")
 def _is_inside(predecessors: Integers, offsets: Integers, inner: int, outer: int) -> bool:
     position = _position(predecessors, offsets, inner, outer)
     return bool(position < offsets[outer + 1] and predecessors[position] == inner)
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(error_model="numpy")
 def _next_replicas(
     form: int, inner_seconds: float, parameters: float, bandwidth: float, replicas: int, most: int, value: float
 ) -> int:

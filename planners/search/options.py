@@ -62,7 +62,7 @@ PLANNER_OPTIONS: Mapping[str, DeclaredOption] = {
         DeclaredOption(
             "seconds",
             float,
-            Bounds(gt=0.0, le=1e6),
+            Bounds(gt=0, le=1_000_000),
             help="seconds of search for an order of ops, the same work on every machine; by default 0.5",
         ),
         _degrees("tensor", "devices per tensor-parallel group, or several to choose from"),

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from math import gcd, isqrt
 
@@ -105,13 +105,14 @@ def _pairs(number: int, slices: int, window: Fraction) -> Fraction:
     return Fraction(upto[number + 1] - upto[number], upto[-1])
 
 
-def _pairs_upto(slices: int, window: Fraction) -> list[int]:
+@lru_cache(maxsize=256)
+def _pairs_upto(slices: int, window: Fraction) -> tuple[int, ...]:
     """Such pairs of the first 0, 1, ... slices, counted in a part of one that makes them whole."""
     reach, found = window.numerator * slices, []
     for tokens in range(0, (slices + 1) * window.denominator, window.denominator):
         inside = min(tokens, reach)
         found.append(inside**2 + 2 * (tokens - inside) * reach)
-    return found
+    return tuple(found)
 
 
 def _part(workload: Workload, parts: int, scores: Callable[[Fraction], Fraction], others: float) -> Workload:

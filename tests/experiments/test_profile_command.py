@@ -244,7 +244,7 @@ def test_what_is_asked_of_the_profiler_and_said_of_its_profile(
             ["--sizes", "0,1"],
             "--sizes: '0,1' is not a comma list of whole numbers: '0' must be a whole number of at least 1",
         ),
-        (["--sizes", ""], "--sizes: '' must be a whole number of at least 1"),
+        (["--sizes", ""], "option --sizes needs a value, got ''"),
         (["--warm-up", "-1"], "--warm-up: '-1' must be a whole number of at least 0"),
         (["--seed", "-1"], "--seed: '-1' must be a whole number of at least 0"),
         (["--device", "tpu"], "--device 'tpu' is unknown (did you mean cpu?); choices: cpu, cuda"),

@@ -76,7 +76,7 @@ def test_every_method_prints_a_run_a_seed(capsys: pytest.CaptureFixture[str], cl
     assert all(set(run) >= KEYS and not run["diverged"] for run in found["runs"])
     assert found["minibatches"] == 24
     assert {run["weight_copies"] for run in found["runs"]} == {max(found["weight_copies_per_stage"])}
-    assert found["seconds_of"].endswith("on dapple-b, one stage a device, without contention")
+    assert found["seconds_of"].endswith("on dapple-b, one stage per device, without contention")
     assert all(run["simulated_seconds"] > 0 and 0 < run["test_accuracy"] <= 1 for run in found["runs"])
 
 
@@ -192,7 +192,7 @@ def test_replicas_have_devices_of_their_own(capsys: pytest.CaptureFixture[str], 
     assert code == 0
     assert "naive: replicas 3-1, overlapped" in out
     assert "weight copies by stage 1 1; updates missing at forward 2 0, at backward 1 0" in " ".join(out.split())
-    assert "on dapple-b, one replica a device" in " ".join(out.split())
+    assert "on dapple-b, one replica per device" in " ".join(out.split())
     network = perceptron(2, (5,), 3)
     clock = network_clock(network, DATA_SETS["wine"](), load_cluster("dapple-b:4"), 8, "adam", (3, 1))
     assert [stage.devices for stage in clock.stages] == [(0, 1, 2), (3,)]

@@ -115,9 +115,18 @@ def test_recomputation_is_chosen_where_memory_asks_for_it() -> None:
     ("request_", "reason"),
     [
         (Request(schedule="1f1b"), "it makes an order of its own, not '1f1b'"),
-        (Request(options={"placement": "z"}), "placement 'z' is unknown; choices: straight, interleaved, v, wave"),
-        (Request(options={"seconds": "0"}), "seconds must be a number above 0, got '0'"),
-        (Request(options={"seconds": "soon"}), "seconds must be a number above 0, got 'soon'"),
+        (
+            Request(options={"placement": "z"}),
+            "option placement must be one of straight, interleaved, v, wave, got 'z'",
+        ),
+        (
+            Request(options={"seconds": "0"}),
+            "option seconds must be a number, more than 0 and at most 1,000,000, got '0'",
+        ),
+        (
+            Request(options={"seconds": "soon"}),
+            "option seconds must be a number, more than 0 and at most 1,000,000, got 'soon'",
+        ),
         (
             Request(chunks=2, options={"placement": "straight"}),
             "placement 'straight' has as many stages as devices, got 4 stages on 2 devices",

@@ -213,7 +213,7 @@ def test_options_that_do_not_apply_are_refused(vgg: dict[bool, Problem]) -> None
     assert applicable_planners(problem, Request(schedule="gpipe"))["exact-unequal"] is None
     assert "'1f1b'" in str(applicable_planners(problem, Request(schedule="1f1b"))["exact-unequal"])
     assert "17 stages are more than" in str(applicable_planners(problem, Request(stages=17))["tidgap"])
-    with pytest.raises(ValueError, match="stages must be at least 1"):
+    with pytest.raises(ValueError, match="stages of a Request must be a whole number of at least 1"):
         Request(stages=0)
 
 

@@ -132,5 +132,7 @@ def test_pairs_of_a_plan_take_their_share_of_the_problem() -> None:
     outcome = simulate(problem, Plan("hand", "own", stages, (1, 1), order=order))
     assert outcome.iteration_seconds == 2.0 + 0.8 * 3.0 + 4.0
     for share in (0.0, 1.5):
-        with pytest.raises(ValueError, match=f"overlap must be a share above 0 and at most 1, got {share}"):
+        with pytest.raises(
+            ValueError, match=f"overlap of a Problem must be a number, more than 0 and at most 1, got {share}"
+        ):
             replace(problem, overlap=share)
