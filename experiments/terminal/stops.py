@@ -26,7 +26,7 @@ class _Stop:
     """
 
     def __init__(self, name: str, *, own: bool) -> None:
-        self.name, self.own, self.came, self.held = name, own, False, False
+        self.name, self.own, self.came, self.held, self.ended = name, own, False, False, False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """As `signal.signal` asks for."""
@@ -67,7 +67,7 @@ def stopping(name: str, *, own: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        stop.came = True
+        stop.came = stop.ended = True
         for number in taken if not own else ():
             signal.signal(number, known[number])
 
@@ -104,7 +104,7 @@ def stoppable() -> Iterator[None]:
 
 def _at_work() -> _Stop | None:
     """The handler of the command that runs, if there is one."""
-    return next((one for one in map(signal.getsignal, SIGNALS) if isinstance(one, _Stop)), None)
+    return next((one for one in map(signal.getsignal, SIGNALS) if isinstance(one, _Stop) and not one.ended), None)
 
 
 def _ignore(numbers: Iterable[int]) -> None:

@@ -211,6 +211,20 @@ def test_a_plan_that_is_found_is_told_once_and_marked(
     assert code == 130 or not came or name in ("decisions", "peak_rows", "_tell", "_document")  # the document is begun
 
 
+def test_what_an_ended_command_heard_stops_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    """Handlers of a process of the command's own stay behind its end; the next command in that process is not interrupted."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        assert guarded("pipeplan plan", lambda: 0, own=True) == 0
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        assert main(["plan", *SMALL]) == 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert json.loads(capsys.readouterr().out)["interrupted"] is False
+
+
 def test_a_planner_without_an_answer_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """None is no plan: a fault of the planner; one that never ends is ended by an interrupt."""
     problem = make_problem("chain:4", "pipedream-b", batch=4)
