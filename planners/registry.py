@@ -17,6 +17,7 @@ from hardware_profiles import (
     DeclaredOption,
     PluginError,
     aside,
+    check_kind,
     check_whole,
     complaint_of,
     declared_options,
@@ -85,6 +86,10 @@ class PlannerEntry:
     searches: Mapping[str, Values] = field(default_factory=dict)
     by_default: bool | Callable[[Problem], bool] = True
 
+    def __post_init__(self) -> None:
+        for name, one in self.options.items():
+            check_kind(f"option {name!r} of a planner", one, DeclaredOption)
+
     def is_default(self, problem: Problem) -> bool:
         """Whether it is asked where no planners are named."""
         try:
@@ -132,6 +137,9 @@ class PlannerEntry:
                 known = sorted({*self.options, *of_schedule})
                 lacks = f"option {name!r} is unknown"
                 return unknown(lacks, name, known) if known else f"{lacks}; it has none"
+        for name, one in self.options.items():
+            if one.needed and name not in request.options:
+                return f"it needs option {name}: {one.words}"
         try:
             request = self.read(request)
         except ValueError as error:

@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_json({topic: [_record(topic, *one) for one in rows] for topic, rows in found.items()})
         return 0
     for topic, rows in found.items():
-        print_table(topic.capitalize(), TOPICS[topic][0], _under_headings(rows))
+        print_table(topic.capitalize(), tuple(TOPICS[topic][0].values()), _under_headings(rows))
     return 0
 
 
@@ -51,9 +51,7 @@ def _rows(topic: str) -> list[tuple[str, Row]]:
 
 
 def _record(topic: str, group: str, row: Row) -> dict[str, str]:
-    # Scripts read these keys, which say "a" where the headings say "per".
-    columns = (simulator.in_a_line(one).replace(" per ", " a ") for one in TOPICS[topic][0])
-    return dict(zip(columns, row, strict=True)) | ({"group": group} if group else {})
+    return dict(zip(TOPICS[topic][0], row, strict=True)) | ({"group": group} if group else {})
 
 
 def _under_headings(rows: Sequence[tuple[str, Row]]) -> list[Row]:
@@ -97,17 +95,33 @@ def _planner(name: str) -> Row:
     return entry.summary, ", ".join(entry.options), ", ".join(entry.searches)
 
 
-TOPICS: dict[str, tuple[Row, Callable[[str], Row]]] = {
-    "workloads": (("name", "parameters", "forward GFLOP\nper sample", "layers", "mini-batch\nper device"), _workload),
+def _alike(*keys: str) -> dict[str, str]:
+    """Columns whose heading is their key."""
+    return {key: key for key in keys}
+
+
+TOPICS: dict[str, tuple[dict[str, str], Callable[[str], Row]]] = {
+    "workloads": (
+        {
+            **_alike("name", "parameters"),
+            "forward GFLOP a sample": "forward GFLOP\nper sample",
+            "layers": "layers",
+            "mini-batch a device": "mini-batch\nper device",
+        },
+        _workload,
+    ),
     "accelerators": (
-        ("name", "memory, GiB"),
+        _alike("name", "memory, GiB"),
         lambda name: (f"{hardware_profiles.load_accelerator(name).memory_bytes / 2**30:.4g}",),
     ),
-    "clusters": (("name", "servers", "devices", "accelerators"), _cluster),
-    "schedules": (("name", "flushes", "options", "summary"), _schedule),
-    "planners": (("name", "summary", "options", "searches where\nnot asked for"), _planner),
+    "clusters": (_alike("name", "servers", "devices", "accelerators"), _cluster),
+    "schedules": (_alike("name", "flushes", "options", "summary"), _schedule),
+    "planners": (
+        {**_alike("name", "summary", "options"), "searches where not asked for": "searches unless\nasked for"},
+        _planner,
+    ),
 }
-"""Columns of a topic, and what a name has in those behind the first."""
+"""Columns of a topic, keys of the document with their headings, and what a name has in those behind the first."""
 
 GROUPS: dict[str, Callable[[], Mapping[str, Sequence[str]]]] = {
     "workloads": lambda: simulator.workload_families(),

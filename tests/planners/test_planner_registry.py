@@ -257,3 +257,17 @@ def test_seconds_of_planning_and_of_an_iteration_have_their_own_names(problem: P
     )
     assert found.iteration_seconds == found.outcome.iteration_seconds
     assert not hasattr(found, "seconds")
+
+
+def test_options_of_an_entry_are_declared_and_given_where_they_are_needed(problem: Problem) -> None:
+    """Words alone say no type; what has no default is asked for before anything is planned."""
+    with pytest.raises(ValueError, match="option 'depth' of a planner must be a DeclaredOption, got 'how deep'"):
+        PlannerEntry(lambda request: whole, "", lambda problem, request: None, {"depth": "how deep"})  # type: ignore[dict-item]
+
+    def deep(problem: Problem, evaluate: Evaluator, rng: np.random.Generator, depth: int) -> Plan:
+        return whole(problem, evaluate, rng)
+
+    entry = as_entry(deep)
+    assert entry.reason(problem, Request()) == "it needs option depth: a whole number"
+    assert entry.reason(problem, Request(options={"depth": 2})) is None
+    assert make_plan(entry, problem, Request(options={"depth": "2"})).outcome.fits
