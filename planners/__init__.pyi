@@ -96,10 +96,3 @@ from .search.evaluator import (
 from .scheduler.schedule_problem import ScheduleProblem as ScheduleProblem
 from .scheduler.search import FoundSchedule as FoundSchedule, search_schedule as search_schedule
 from .unequal.planners import UnequalNested as UnequalNested, UnequalSizes as UnequalSizes
-from .variants.variant_partition import VariantPlan as VariantPlan, fastest_variant_plan as fastest_variant_plan
-from .variants.variant_problem import (
-    LayerVariant as LayerVariant,
-    VariantProblem as VariantProblem,
-    VariantStage as VariantStage,
-    plan_seconds_per_sample as plan_seconds_per_sample,
-)

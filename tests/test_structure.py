@@ -57,7 +57,6 @@ ROOMS = {
         "search",
         "estimate",
         "partitioning",
-        "variants",
         "pipedream",
         "straight",
         "bapipe",

@@ -6,7 +6,7 @@ Reads every network of a checkout of msr-fiddle/piper (MIT; Tarnawski, Narayanan
 of such files. BERT-32 is planned under the devices and memories of SETTINGS, with the bandwidth (25 GiB/s) and batch (1,920
 micro-batches) of the repository's own `main`; beside it stands what that program (commit d7fc8cf) finds. Other networks are
 planned for the devices that their file names. A plan is judged by the published cost model, restated in
-`planners.variants.variant_problem`: seconds a sample of the slowest stage. CPU seconds are of one core, compilation left out.
+`experiments.piper.variant_problem`: seconds a sample of the slowest stage. CPU seconds are of one core, compilation left out.
 
 Exit codes: 0, 1 where a published optimum is not met, 2 usage, 4 bad input file, 130 with the rows so far after an interrupt.
 """
@@ -20,11 +20,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from experiments.piper.variant_files import VariantFile
+from experiments.piper.variant_partition import fastest_variant_plan
+from experiments.piper.variant_problem import LayerVariant, VariantProblem, VariantStage
 from experiments.studies.public_inputs import agreement, agrees, compared, read_inputs
 from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import blamed_on, tracked
 from experiments.terminal.report_tables import ReportTable, either, figure
-from planners import LayerVariant, VariantProblem, VariantStage, fastest_variant_plan
 
 GIB = 2.0**30
 

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import msgspec
 
+from experiments.piper.variant_problem import LayerVariant, VariantProblem
 from hardware_profiles import MOST_COUNT
-from planners import LayerVariant, VariantProblem
 
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 _Above = Annotated[float, msgspec.Meta(gt=0, le=1e18)]

@@ -11,9 +11,9 @@ import pytest
 
 from experiments.cli import main
 from experiments.piper.variant_files import VariantFile
+from experiments.piper.variant_partition import fastest_variant_plan
 from experiments.studies.public_inputs import read_inputs
 from experiments.terminal.output import InputError
-from planners import fastest_variant_plan
 
 INPUTS = Path(os.environ.get("PIPEPLAN_PUBLIC_INPUTS", "")) / "piper"
 

@@ -9,11 +9,16 @@ from math import inf
 import numpy as np
 import pytest
 
-from planners import LayerVariant, VariantProblem, VariantStage, fastest_variant_plan, plan_seconds_per_sample
-from planners.variants import cheapest_variants as cheapest
-from planners.variants.cheapest_variants import NO, UNKNOWN, YES, Variants, cheapest_variants, fits_within
-from planners.variants.variant_partition import _figures
-from planners.variants.variant_problem import stage_seconds_per_sample
+from experiments.piper import cheapest_variants as cheapest
+from experiments.piper.cheapest_variants import NO, UNKNOWN, YES, Variants, cheapest_variants, fits_within
+from experiments.piper.variant_partition import _figures, fastest_variant_plan
+from experiments.piper.variant_problem import (
+    LayerVariant,
+    VariantProblem,
+    VariantStage,
+    plan_seconds_per_sample,
+    stage_seconds_per_sample,
+)
 
 PLAIN = LayerVariant("plain", 8.0, 4.0, 6.0, 2.0)
 AGAIN = LayerVariant("again", 10.0, 4.0, 1.0, 3.0)

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.variants.cheapest_variants import NO, YES, Variants, cheapest_variants, fits_within
-from planners.variants.variant_problem import VariantProblem, VariantStage, plan_seconds_per_sample
+from experiments.piper.cheapest_variants import NO, YES, Variants, cheapest_variants, fits_within
+from experiments.piper.variant_problem import VariantProblem, VariantStage, plan_seconds_per_sample
 from simulator import down_sets, kernel
 
 Floats = NDArray[np.float64]
