@@ -14,14 +14,16 @@ first input gradient: where each device has one stage, it comes to a stage once 
     it comes, or after one forward more: a stage whose idle time up to then would make its work too long runs that forward, and
     all earlier stages get theirs later. The least end for which no stage lacks time or memory is found from the last stage up
 rounds: a forward waits for the input gradient k micro-batches before it where memory holds k; and where it holds no weight
-    gradient's share beside them, for that one's weight gradient, or for the next input gradient. The micro-batches of no whole
+    gradient's share beside them, for that one's weight gradient, or, of two or more, for the next input gradient. The micro-batches of no whole
     round come last, or first: in the one case their ops at any later stage of the chain all follow the last of the waits, in
     the other all lead up to the first of them
 turns: where a chain passes a device again, and memory holds k micro-batches at the earlier position beside one that has come to
     the later: the forward of the (n + k)-th at the earlier waits for the input gradient of the n-th at the later. Begun before
-    that, k + 1 would be kept at the earlier while the n-th is at the later, none of which can end before it does
+    that, k + 1 would be kept at the earlier while the n-th is at the later, none of which can end before it does. Where k is 1,
+    what the n-th still keeps that the next has no room beside goes between the two, too, before the next comes to the later
 area: what micro-batches keep, times how long they do, fits into limit times time, less what cannot be kept yet while the first
-    forwards run, and not any more while the last backwards do
+    forwards run, and not any more while the last backwards do. Micro-batches are whole: of x that keep a forward's share and y
+    that keep a weight gradient's, every edge of the hull of what a device can hold at once bounds the area, too
 """
 
 from __future__ import annotations
@@ -103,12 +105,9 @@ def _steady_bound(instance: ScheduleInstance, ways: Ways) -> float:
     begins no more of them in the round of one, or in its turn, than memory holds.
     """
     busy = np.bincount(instance.device, weights=instance.seconds.sum(axis=0))
-    kept = instance.keep * ways.round + (instance.keep - instance.freed) * instance.seconds[WEIGHT]
-    area = np.bincount(instance.device, weights=kept) / np.maximum(1, instance.limit)
+    area = max(_areas(instance, ways, device, -1.0) for device in range(len(instance.limit)))
     held = np.where(instance.keep > 0, instance.limit[instance.device] // np.maximum(1, instance.keep), np.inf)
-    return float(
-        max(busy.max(), area.max(), (ways.round / np.maximum(1, held)).max(), _turns(instance, ways, ways.head)[1])
-    )
+    return float(max(busy.max(), area, (ways.round / np.maximum(1, held)).max(), _turns(instance, ways, ways.head)[1]))
 
 
 @kernel(error_model="numpy")
@@ -120,7 +119,7 @@ def _bound(instance: ScheduleInstance, ways: Ways, from_first: Floats, alone: bo
     bound = 0.0
     for device in range(len(instance.limit)):
         work = _work(instance, ways, device)
-        bound = max(bound, work, _area(instance, ways, device, work))
+        bound = max(bound, work, _areas(instance, ways, device, work))
     for p in range(len(instance.device)):
         if instance.passes[p] > 0:
             one = ways.head[p] + ways.round[p] + ways.tail[p]
@@ -154,6 +153,27 @@ def _turn(
     return int(fit), float(from_first[q] - from_first[p] + ways.round[q] + more)
 
 
+@kernel(inner=True, error_model="numpy")
+def _single_turn(
+    instance: ScheduleInstance, ways: Ways, device: int | np.int64, p: int, q: int, beside: int | np.int64
+) -> float:
+    """Least seconds from a forward at q to the next one there where p holds one micro-batch beside one at q; as of `_turn`.
+
+    After the input gradient at q the device runs the next one's forwards before q, and all gradients of positions from p to q
+    that keep more than the next leaves room for.
+    """
+    room = instance.limit[device] - instance.keep[p] - beside
+    seconds = ways.round[q]
+    for h in range(instance.held_offsets[device], instance.held_offsets[device + 1]):
+        r = instance.held[h]
+        if p <= r <= q:
+            if r < q:
+                seconds += instance.seconds[0, r]
+                seconds += instance.seconds[1, r] if instance.keep[r] > room else 0.0
+            seconds += instance.seconds[2, r] if instance.keep[r] - instance.freed[r] > room else 0.0
+    return float(seconds)
+
+
 @kernel(error_model="numpy")
 def _turns(instance: ScheduleInstance, ways: Ways, from_first: Floats) -> tuple[float, float]:
     """Seconds of everything, and of a micro-batch, by the slowest turns; `from_first`: as of `_bound`."""
@@ -168,6 +188,8 @@ def _turns(instance: ScheduleInstance, ways: Ways, from_first: Floats) -> tuple[
                     break
                 beside += instance.keep[q]
                 fit, turn = _turn(instance, ways, from_first, p, q, before, beside)
+                if fit == 1:
+                    turn = max(turn, _single_turn(instance, ways, device, p, q, beside))
                 before = q
                 if fit > 0:
                     pace = max(pace, turn / fit)
@@ -284,33 +306,79 @@ def ahead_of_first(instance: ScheduleInstance, ways: Ways, end: float, waits: Fl
     return end
 
 
-@kernel(inner=True, error_model="numpy")
-def _area(instance: ScheduleInstance, ways: Ways, device: int, known: float) -> float:
-    """Area of a device; known: seconds that every order takes at least.
+@kernel(error_model="numpy")
+def _areas(instance: ScheduleInstance, ways: Ways, device: int, known: float) -> float:
+    """Area of a device in units of memory, and in whole micro-batches by each edge of the hull of what it can hold at once.
 
-    `up` seconds after the first forward as many may have begun as fill the memory, `down` before the end as many backwards are
+    known: seconds that every order takes at least; negative for a stream without end, of which the area of one micro-batch of
+        each chain is asked, without its begin and end
+    Where x micro-batches keep a forward's share, as many as y can keep a weight gradient's beside them: where x is 0, one more
+    than beside 1, as one that keeps a forward's share has left it. Stages that keep more count as the one that keeps least.
+    """
+    _, count, _, _, _, _, _, keep, freed, _, limits, _, held, held_at = instance
+    limit = limits[device]
+    kept, least_kept, least_left = 0.0, limit + 1, limit + 1
+    for h in range(held_at[device], held_at[device + 1]):
+        p = held[h]
+        if count[p] > 0:
+            kept += float(count[p]) * keep[p]
+            least_kept, least_left = min(least_kept, keep[p]), min(least_left, keep[p] - freed[p])
+    if kept <= (limit if known >= 0.0 else 0):
+        return 0.0
+    area = _area(instance, ways, device, known, 0, 0, limit)
+    fit, x = 0 if least_kept == 0 else limit // least_kept, 0
+    if fit == 0 or fit > count.sum():
+        return area
+    if least_left == 0:
+        return max(area, _area(instance, ways, device, known, 1, 0, fit))
+    y = min(limit // least_left, 1 + (limit - least_kept) // least_left)
+    while x < fit:
+        further, beside = x, y
+        for other in range(x + 1, fit + 1):
+            fits = (limit - other * least_kept) // least_left
+            if further == x or (y - fits) * (further - x) <= (y - beside) * (other - x):
+                further, beside = other, fits
+        if y > beside:
+            both = (y - beside) * x + (further - x) * y
+            area = max(area, _area(instance, ways, device, known, y - beside, further - x, both))
+        x, y = further, beside
+    return max(area, _area(instance, ways, device, known, 1, 0, fit))
+
+
+@kernel(inner=True, error_model="numpy")
+def _area(
+    instance: ScheduleInstance,
+    ways: Ways,
+    device: int,
+    known: float,
+    of_forward: int | np.int64,
+    of_weight: int | np.int64,
+    limit: int | np.int64,
+) -> float:
+    """Area of a device; `known`: as of `_areas`.
+
+    of_forward, of_weight: what a micro-batch keeps up to its input, and up to its weight gradient; 0, 0: its units of memory
+    `up` seconds after the first forward as many may have begun as fill the limit, `down` before the end as many backwards are
     still to end; where the two may overlap, what they leave empty is not counted.
     """
-    _, count, seconds, _, _, _, _, keep, freed, _, limits, _, held, held_at = instance
+    _, count, seconds, _, _, _, _, keep, freed, _, _, _, held, held_at = instance
     head, around, tail = ways
     opens, closes, forward = np.inf, np.inf, np.inf
-    area, kept, most, most_freed, most_left, pace, weight_pace = 0.0, 0.0, 0, 0, 0, 0.0, 0.0
+    area, most, most_freed, most_left, pace, weight_pace = 0.0, 0, 0, 0, 0.0, 0.0
     for h in range(held_at[device], held_at[device + 1]):
         p = held[h]
         if count[p] == 0:
             continue
-        left = keep[p] - freed[p]
-        kept += float(count[p]) * keep[p]
-        area += count[p] * (keep[p] * around[p] + left * seconds[2, p])
+        whole, left = (keep[p], keep[p] - freed[p]) if of_forward == 0 else (of_forward, of_weight)
+        area += (count[p] if known >= 0.0 else 1) * (whole * around[p] + left * seconds[2, p])
         opens, closes, forward = min(opens, head[p]), min(closes, tail[p]), min(forward, seconds[0, p])
-        most, most_freed, most_left = max(most, keep[p]), max(most_freed, freed[p]), max(most_left, left)
+        most, most_freed, most_left = max(most, whole), max(most_freed, whole - left), max(most_left, left)
         if left > 0:
             weight_pace = max(weight_pace, left / seconds[2, p])
-        if freed[p] > 0:
-            pace = max(pace, freed[p] / seconds[1, p])
-    limit = float(limits[device])
-    if kept <= limit:
-        return 0.0
+        if whole > left:
+            pace = max(pace, (whole - left) / seconds[1, p])
+    if known < 0.0:
+        return float(area / limit)
     begun = int((limit - 1) // most)  # forwards that leave memory empty
     up, lost = begun * forward, forward * (begun * limit - most * (begun * (begun + 1) / 2))
     pace = max(pace, weight_pace)
@@ -336,7 +404,9 @@ def _rounds(instance: ScheduleInstance, ways: Ways, p: int, from_first: Floats, 
     _, count, seconds, _, _, _, _, keep, freed, _, limits, _, _, _ = instance
     limit = limits[instance.device[p]]
     fit = count[p] if keep[p] * count[p] <= limit else limit // keep[p]
-    more = min(seconds[2, p], seconds[1, p]) if limit - fit * keep[p] < keep[p] - freed[p] else 0.0
+    more = 0.0
+    if limit - fit * keep[p] < keep[p] - freed[p]:
+        more = min(seconds[2, p], seconds[1, p]) if fit > 1 else seconds[2, p]
     full = (count[p] - 1) // fit
     round_of_fit = full * (ways.round[p] + more)
     whole = round_of_fit + _passage(instance, ways, p, count[p] - full * fit, from_first, alone)
