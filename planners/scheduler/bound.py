@@ -14,9 +14,9 @@ first input gradient: where each device has one stage, it comes to a stage once 
     it comes, or after one forward more: a stage whose idle time up to then would make its work too long runs that forward, and
     all earlier stages get theirs later. The least end for which no stage lacks time or memory is found from the last stage up
 rounds: a forward waits for the input gradient k micro-batches before it where memory holds k; and where it holds no weight
-    gradient's share beside them, for that one's weight gradient, or, of two or more, for the next input gradient. The micro-batches of no whole
-    round come last, or first: in the one case their ops at any later stage of the chain all follow the last of the waits, in
-    the other all lead up to the first of them
+    gradient's share beside them, for that one's weight gradient, or, of two or more, for the next input gradient. The
+    micro-batches of no whole round come last, or first: in the one case their ops at any later stage of the chain all follow the
+    last of the waits, in the other all lead up to the first of them
 turns: where a chain passes a device again, and memory holds k micro-batches at the earlier position beside one that has come to
     the later: the forward of the (n + k)-th at the earlier waits for the input gradient of the n-th at the later. Begun before
     that, k + 1 would be kept at the earlier while the n-th is at the later, none of which can end before it does. Where k is 1,

@@ -375,12 +375,63 @@ def test_all_micro_batches_pass_every_device() -> None:
 def test_turns_of_a_device_that_is_passed_twice() -> None:
     """Two devices down and up again, every op 1 s, transfers 2 s: with room for one micro-batch at both of its stages, no more.
 
-    9 s after a micro-batch has begun the input gradient of the first device's later stage is over; no other begins before, and
-    the fourth then takes 16 s.
+    9 s after a micro-batch has begun, its input gradient at the later stage is over, and no other begins before. The second
+    device runs its other input gradient, too, before the next comes to the later stage: 10 s each, and 16 s for the fourth.
     """
     problem = ScheduleProblem(
         chains=chains_of("v", 4, 2), microbatches=4, forward=1, input_gradient=1, transfer=2, limit=2
     )
     found = search_schedule(problem, seconds=0.01)
-    assert found.bound == 3 * 9 + 16
+    assert found.makespan == found.bound == 3 * 10 + 16
     assert found.makespan >= found.bound
+
+
+@pytest.mark.parametrize(
+    (
+        "placement",
+        "microbatches",
+        "forward",
+        "input_gradient",
+        "weight_gradient",
+        "transfer",
+        "freed",
+        "limit",
+        "seconds",
+    ),
+    [
+        ("straight", 5, (1, 1), (1, 1), (3, 3), 0, (1, 2), (4, 3), 35),
+        ("straight", 5, (4, 4, 7), (3, 5, 5), (5, 6, 8), (1, 2), (1, 2), (4, 10, 12), 195),
+        ("v", 5, (6,) * 4, (7,) * 4, (10,) * 4, 9, (1, 2), (6, 7), 406),
+        ("interleaved", 5, (8,) * 4, (10,) * 4, (10,) * 4, 0, (2, 2), (9, 9), 378),
+        ("bidirectional", 4, (4, 1, 8), (3, 4, 1), (4, 2, 5), (5, 7), (1, 1), (10, 3, 5), 133),
+    ],
+)
+def test_what_does_not_fit_beside_another_waits_for_weight_gradients(
+    placement: Placement,
+    microbatches: int,
+    forward: tuple[int, ...],
+    input_gradient: tuple[int, ...],
+    weight_gradient: tuple[int, ...],
+    transfer: int | tuple[int, ...],
+    freed: tuple[int, int],
+    limit: tuple[int, ...],
+    seconds: float,
+) -> None:
+    """The bound meets the optimum (of CP-SAT) where memory is no multiple of what a micro-batch keeps.
+
+    In the first a device keeps 3 of 4 units, 2 of them up to the weight gradient: a micro-batch takes 4 s and these 3 s there.
+    """
+    at_input, at_weight = freed
+    problem = ScheduleProblem(
+        chains=chains_of(placement, len(forward), len(limit)),
+        microbatches=microbatches,
+        forward=forward,
+        input_gradient=input_gradient,
+        weight_gradient=weight_gradient,
+        transfer=transfer,
+        freed_at_input_gradient=at_input,
+        freed_at_weight_gradient=at_weight,
+        limit=limit,
+    )
+    found = search_schedule(problem, seconds=0.05)
+    assert found.makespan == found.bound == seconds
