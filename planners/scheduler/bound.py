@@ -364,12 +364,14 @@ def _area(
     _, count, seconds, _, _, _, _, keep, freed, _, _, _, held, held_at = instance
     head, around, tail = ways
     opens, closes, forward = np.inf, np.inf, np.inf
-    area, most, most_freed, most_left, pace, weight_pace = 0.0, 0, 0, 0, 0.0, 0.0
+    room, area, most, most_freed, most_left, pace, weight_pace = float(limit), 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for h in range(held_at[device], held_at[device + 1]):
         p = held[h]
         if count[p] == 0:
             continue
-        whole, left = (keep[p], keep[p] - freed[p]) if of_forward == 0 else (of_forward, of_weight)
+        whole, left = float(of_forward), float(of_weight)
+        if of_forward == 0:
+            whole, left = float(keep[p]), float(keep[p] - freed[p])
         area += (count[p] if known >= 0.0 else 1) * (whole * around[p] + left * seconds[2, p])
         opens, closes, forward = min(opens, head[p]), min(closes, tail[p]), min(forward, seconds[0, p])
         most, most_freed, most_left = max(most, whole), max(most_freed, whole - left), max(most_left, left)
@@ -378,16 +380,16 @@ def _area(
         if whole > left:
             pace = max(pace, (whole - left) / seconds[1, p])
     if known < 0.0:
-        return float(area / limit)
-    begun = int((limit - 1) // most)  # forwards that leave memory empty
-    up, lost = begun * forward, forward * (begun * limit - most * (begun * (begun + 1) / 2))
+        return float(area / room)
+    begun = int((room - 1) // most)  # forwards that leave memory empty
+    up, lost = begun * forward, forward * (begun * room - most * (begun * (begun + 1) / 2))
     pace = max(pace, weight_pace)
-    down = max(closes, (limit - max(most_freed, most_left)) / pace)
-    lost += _missing(limit - most_left, weight_pace, 0.0, closes)
-    lost += _missing(limit - max(most_freed, most_left), pace, closes, down)
+    down = max(closes, (room - max(most_freed, most_left)) / pace)
+    lost += _missing(room - most_left, weight_pace, 0.0, closes)
+    lost += _missing(room - max(most_freed, most_left), pace, closes, down)
     if not up + down <= known - opens:
         lost = 0.0
-    return opens + (area + lost) / limit
+    return opens + (area + lost) / room
 
 
 @kernel(inner=True, error_model="numpy")
