@@ -44,9 +44,15 @@ def alternations(spare: Floats) -> Iterator[Alternation]:
 @kernel(error_model="numpy")
 def alternate(instance: ScheduleInstance, way: Alternation, trace: Trace) -> float:
     """Makespan of the order of a straight pipeline that alternation makes in `trace`, infinite where memory stops it."""
-    device_of, passes, seconds, _, lag, _, _, keep, _, _, limit, _, _, _ = instance
-    positions, count = len(device_of), passes[0]
-    work, finish, ends = trace.work, trace.finish, trace.ends
+    device_of, seconds, lag, keep, limit = (
+        instance.device,
+        instance.seconds,
+        instance.lag,
+        instance.keep,
+        instance.limit,
+    )
+    positions, count = len(device_of), instance.passes[0]
+    work, finish = trace.work, trace.finish
     work[: 3 * positions + 2 * len(limit)] = 0
     finish[:] = 0.0
     trace.left[:] = 0.0  # seconds idle since the first forward
@@ -74,17 +80,15 @@ def alternate(instance: ScheduleInstance, way: Alternation, trace: Trace) -> flo
             _choose(instance, way, trace, more)
             for p in range(positions):
                 if more[p] > 0:
-                    number, device = work[p], device_of[p]
+                    device = device_of[p]
                     while work[3 * positions + device] + keep[p] > limit[device]:
                         if work[2 * positions + p] == work[positions + p] or not instance.split[p]:
                             return np.inf
                         _append(instance, trace, 2 * positions + p)
-                    if p > 0:
-                        _fill(instance, way, trace, p, ends[(p - 1) * count + number] + lag[p])
+                    _fill(instance, way, trace, p, _arrival(instance, trace, p))
                     _append(instance, trace, p)
         for p in range(positions - 1, -1, -1):
-            if p < positions - 1:
-                _fill(instance, way, trace, p, ends[(positions + p + 1) * count + turn] + lag[p + 1])
+            _fill(instance, way, trace, p, _arrival(instance, trace, positions + p))
             if p == 0 and work[0] == count:
                 _fill(instance, way, trace, p, np.inf)
             _append(instance, trace, positions + p)
@@ -94,25 +98,28 @@ def alternate(instance: ScheduleInstance, way: Alternation, trace: Trace) -> flo
 
 
 @kernel(inner=True)
+def _arrival(instance: ScheduleInstance, trace: Trace, code: int | np.int64) -> float:
+    """When what the next op of a code awaits from the stage beside it has come; 0 where it awaits nothing."""
+    before = instance.source[code]
+    if before < 0:
+        return 0.0
+    return float(trace.ends[before * instance.passes[0] + trace.work[code]] + instance.delay[code])
+
+
+@kernel(inner=True)
 def _append(instance: ScheduleInstance, trace: Trace, code: int | np.int64) -> None:
     """Run one more op of a code as soon as it can be."""
     positions, count = len(instance.device), instance.passes[0]
-    kind, p = code // positions, code % positions
-    device, number = instance.device[p], trace.work[code]
-    ready = 0.0
-    if kind == 0 and p > 0:
-        ready = trace.ends[(p - 1) * count + number] + instance.lag[p]
-    elif kind == 1 and p < positions - 1:
-        ready = trace.ends[(code + 1) * count + number] + instance.lag[p + 1]
+    p, number = code % positions, trace.work[code]
+    device, ready = instance.device[p], _arrival(instance, trace, code)
     now = trace.finish[device]
     if trace.work[p] > 0:
         trace.left[device] += max(0.0, ready - now)
-    end = max(now, ready) + instance.seconds[kind, p]
+    end = max(now, ready) + instance.takes[code]
     trace.finish[device] = end
-    if kind < 2:
+    if code < 2 * positions:
         trace.ends[code * count + number] = end
-    changes = (instance.keep[p], -instance.freed[p], instance.freed[p] - instance.keep[p])
-    trace.work[3 * positions + device] += changes[kind]
+    trace.work[3 * positions + device] += instance.change[code]
     rows = 3 * positions + len(instance.limit) + device
     trace.order[instance.offsets[device] + trace.work[rows]] = code
     trace.work[rows] += 1

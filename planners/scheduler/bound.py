@@ -202,7 +202,8 @@ def _turns(instance: ScheduleInstance, ways: Ways, from_first: Floats) -> tuple[
 @kernel(inner=True, error_model="numpy")
 def _work(instance: ScheduleInstance, ways: Ways, device: int) -> float:
     """Work with warm-up and drain of a device."""
-    _, count, seconds, split, _, _, _, keep, freed, _, limits, _, held, held_at = instance
+    count, seconds, split, keep = instance.passes, instance.seconds, instance.split, instance.keep
+    freed, limits, held, held_at = instance.freed, instance.limit, instance.held, instance.held_offsets
     head, around, tail = ways
     limit = limits[device]
     load, opens, after, back = 0.0, np.inf, np.inf, np.inf
@@ -287,7 +288,8 @@ def ahead_of_first(instance: ScheduleInstance, ways: Ways, end: float, waits: Fl
     waits: float64 [2, P]; those seconds, the least that there can be, and how many forwards are run in them
     Returns `end`, or if no order ends so early the least end at which a stage does with a forward less.
     """
-    _, count, seconds, _, lag, _, last, keep, _, _, limits, _, _, _ = instance
+    count, seconds, lag, last, keep = instance.passes, instance.seconds, instance.lag, instance.last, instance.keep
+    limits = instance.limit
     later, ahead = np.inf, 0.0
     for p in range(len(count) - 1, -1, -1):
         ahead += seconds[0, p] + (0.0 if last[p] else 2 * lag[p + 1] + seconds[1, p + 1])
@@ -315,7 +317,8 @@ def _areas(instance: ScheduleInstance, ways: Ways, device: int, known: float) ->
     Where x micro-batches keep a forward's share, as many as y can keep a weight gradient's beside them: where x is 0, one more
     than beside 1, as one that keeps a forward's share has left it. Stages that keep more count as the one that keeps least.
     """
-    _, count, _, _, _, _, _, keep, freed, _, limits, _, held, held_at = instance
+    count, keep, freed, limits, held = instance.passes, instance.keep, instance.freed, instance.limit, instance.held
+    held_at = instance.held_offsets
     limit = limits[device]
     kept, least_kept, least_left = 0.0, limit + 1, limit + 1
     for h in range(held_at[device], held_at[device + 1]):
@@ -361,7 +364,8 @@ def _area(
     `up` seconds after the first forward as many may have begun as fill the limit, `down` before the end as many backwards are
     still to end; where the two may overlap, what they leave empty is not counted.
     """
-    _, count, seconds, _, _, _, _, keep, freed, _, _, _, held, held_at = instance
+    count, seconds, keep, freed, held = instance.passes, instance.seconds, instance.keep, instance.freed, instance.held
+    held_at = instance.held_offsets
     head, around, tail = ways
     opens, closes, forward = np.inf, np.inf, np.inf
     room, area, most, most_freed, most_left, pace, weight_pace = float(limit), 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
@@ -403,7 +407,8 @@ def _missing(room: float, pace: float, begin: float, end: float) -> float:
 @kernel(error_model="numpy")
 def _rounds(instance: ScheduleInstance, ways: Ways, p: int, from_first: Floats, alone: bool) -> float:
     """Rounds of a position, as many as are whole or none. `from_first`, `alone`: as of `_bound`."""
-    _, count, seconds, _, _, _, _, keep, freed, _, limits, _, _, _ = instance
+    count, seconds, keep, freed = instance.passes, instance.seconds, instance.keep, instance.freed
+    limits = instance.limit
     limit = limits[instance.device[p]]
     fit = count[p] if keep[p] * count[p] <= limit else limit // keep[p]
     more = 0.0
@@ -420,7 +425,7 @@ def _passage(
     instance: ScheduleInstance, ways: Ways, p: int, several: int | np.int64, from_first: Floats, alone: bool
 ) -> float:
     """Least seconds from the forward of the first of several micro-batches in a row at a position to the end of everything."""
-    device_of, _, seconds, _, _, _, last, _, _, _, limits, _, _, _ = instance
+    device_of, seconds, last, limits = instance.device, instance.seconds, instance.last, instance.limit
     _, around, tail = ways
     # on each device from here on: from the forward of the first to the end of everything, and to the input gradient here of
     # the last

@@ -22,6 +22,11 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Codes = NDArray[np.int16]
 
+Marks = NDArray[np.bool_]
+
+Columns = tuple[Integers, Integers, Floats, Marks, Floats, Marks, Marks, Integers, Integers, Integers]
+"""Columns of a `ScheduleInstance` by position, from `device` to `reserve`."""
+
 FORWARD, INPUT, WEIGHT = 0, 1, 2
 """Kinds of codes: forward, input gradient (or full backward), weight gradient."""
 
@@ -30,7 +35,7 @@ MOST_MEMORY = 2**45
 
 
 class ScheduleInstance(NamedTuple):
-    """The problem by positions (P) and devices (D).
+    """The problem by positions (P), devices (D) and codes (3 P).
 
     device, passes: int64 [P]; of the position; micro-batches of its chain
     seconds: float64 [3, P]; of each kind
@@ -41,15 +46,18 @@ class ScheduleInstance(NamedTuple):
     reserve: int64 [P]; what later stages on its device need after its forward
     limit: int64 [D]
     offsets: int64 [D + 1]; ops of each device; held: int64 [P], positions by device, at held_offsets: int64 [D + 1]
+    takes: float64 [3 P]; seconds of each code; change: int64 [3 P]; units of memory that it takes, negative where it frees
+    source, delay: int64, float64 [3 P]; code of the stage beside it whose transfer each code awaits (-1: none), and its seconds
+    target: int64 [3 P]; code of the stage beside it that awaits each code, -1 for none
     """
 
     device: Integers
     passes: Integers
     seconds: Floats
-    split: NDArray[np.bool_]
+    split: Marks
     lag: Floats
-    first: NDArray[np.bool_]
-    last: NDArray[np.bool_]
+    first: Marks
+    last: Marks
     keep: Integers
     freed: Integers
     reserve: Integers
@@ -57,11 +65,16 @@ class ScheduleInstance(NamedTuple):
     offsets: Integers
     held: Integers
     held_offsets: Integers
+    takes: Floats
+    change: Integers
+    source: Integers
+    delay: Floats
+    target: Integers
 
 
 def instance_of(problem: ScheduleProblem) -> ScheduleInstance:
     """The flat form of a problem."""
-    chains, stages, devices = len(problem.chains), problem.stages, problem.devices
+    chains, stages = len(problem.chains), problem.stages
     device = np.array(problem.chains, dtype=np.int64).ravel()
     stage = np.tile(np.arange(stages), chains)
     count = np.repeat(np.array(problem.counts(), dtype=np.int64), stages)
@@ -78,22 +91,28 @@ def instance_of(problem: ScheduleProblem) -> ScheduleInstance:
     reserve = np.array(
         [keep[(device == device[p]) & (stage > stage[p])].sum() for p in range(len(device))], dtype=np.int64
     )
+    freed = np.where(split, at_input, keep)
+    return from_positions((device, count, seconds, split, lag, first, last, keep, freed, reserve), limit)
+
+
+def from_positions(columns: Columns, limit: Integers) -> ScheduleInstance:
+    """The instance of the columns by position, from `device` to `reserve`, and the limits; the others follow from these."""
+    device, count, seconds, split, lag, first, last, keep, freed, _ = columns
+    devices, place, none = len(limit), np.arange(len(device)), np.full(len(device), -1)
     ops = np.bincount(device, weights=count * (2 + split), minlength=devices).astype(np.int64)
+    ahead, back = np.where(first, -1, place - 1), np.where(last, -1, len(place) + place + 1)
+    onward, down = np.where(last, -1, place + 1), np.where(first, -1, len(place) + place - 1)
     return ScheduleInstance(
-        device,
-        count,
-        seconds,
-        split,
-        lag,
-        first,
-        last,
-        keep,
-        np.where(split, at_input, keep),
-        reserve,
+        *columns,
         limit,
-        np.concatenate([[0], np.cumsum(ops)]),
-        np.argsort(device, kind="stable"),
-        np.concatenate([[0], np.cumsum(np.bincount(device, minlength=devices))]),
+        offsets=np.concatenate([[0], np.cumsum(ops)]),
+        held=np.argsort(device, kind="stable"),
+        held_offsets=np.concatenate([[0], np.cumsum(np.bincount(device, minlength=devices))]),
+        takes=seconds.ravel(),
+        change=np.concatenate([keep, -freed, freed - keep]),
+        source=np.concatenate([ahead, back, none]),
+        delay=np.concatenate([lag, np.where(last, 0.0, np.roll(lag, -1)), np.zeros(len(lag))]),
+        target=np.concatenate([onward, down, none]),
     )
 
 

@@ -27,7 +27,7 @@ class ListSetting(NamedTuple):
     """What list scheduling goes by.
 
     caps: int64 [P]; forwards of a position at most whose input gradients have not begun
-    urgency: float64 [2, P]; of forwards and input gradients, less is sooner; every micro-batch adds `period`
+    urgency: float64 [2 P]; of forwards and input gradients, less is sooner; every micro-batch adds `period`
     tolerance: seconds that a more urgent arrival may wait for an op that is ready
     weight_tolerance: part of a weight gradient's seconds that an arrival may wait for it
     """
@@ -80,8 +80,8 @@ def settings_of(instance: ScheduleInstance, stages: int, long: bool = False) -> 
         *(np.clip(np.ceil(part * ways.round / (period or 1.0)), 1, NO_CAP) for part in (1.0, 1.5, 2.0, 1.25, 2.5)),
         np.clip(np.ceil(1.5 * ways.round / (pace or 1.0)), 1, NO_CAP),
     )
-    farthest = np.stack([-1.0 * stage, stage - 2.0 * stages])
-    in_turn = np.stack([ways.head, ways.head + ways.round - instance.seconds[1]])
+    farthest = np.concatenate([-1.0 * stage, stage - 2.0 * stages])
+    in_turn = np.concatenate([ways.head, ways.head + ways.round - instance.seconds[1]])
     urgencies = ((farthest, 0.0), (in_turn, period), (in_turn, pace))
     longest = float(instance.seconds[0].max())
     tight = bool((instance.keep * (stages - stage) > instance.limit[instance.device]).any())
@@ -99,7 +99,15 @@ def settings_of(instance: ScheduleInstance, stages: int, long: bool = False) -> 
 def list_schedule(instance: ScheduleInstance, setting: ListSetting, trace: Trace) -> float:
     """Makespan of the order that list scheduling makes in `trace`, infinite if it gets stuck."""
     caps, urgency, period, tolerance, weight_tolerance = setting
-    device_of, count, seconds, split, lag, first, last, keep, freed, reserve, limit, rows_at, held, held_at = instance
+    device_of, count, split, keep, reserve = (
+        instance.device,
+        instance.passes,
+        instance.split,
+        instance.keep,
+        instance.reserve,
+    )
+    limit, rows_at, held, held_at = instance.limit, instance.offsets, instance.held, instance.held_offsets
+    takes, source, delay, target = instance.takes, instance.source, instance.delay, instance.target
     order, ends, finish, start, work = trace.order, trace.ends, trace.finish, trace.start, trace.work
     positions, devices = len(device_of), len(limit)
     most = len(ends) // (2 * positions)
@@ -132,92 +140,70 @@ def list_schedule(instance: ScheduleInstance, setting: ListSetting, trace: Trace
             return np.inf
         kept, room = memory[device], limit[device]
         best, best_key = -1, np.inf  # ready
-        coming, coming_key, coming_at = -1, np.inf, np.inf  # the most urgent that is known to come
+        coming_key, coming_at = np.inf, np.inf  # the most urgent that is known to come
         soonest = np.inf
         short = False
         weight, oldest = -1, np.inf
         for h in range(held_at[device], held_at[device + 1]):
             p = held[h]
-            number = done[p]
-            if number < count[p] and (first[p] or done[p - 1] > number):
-                if kept + keep[p] + (0 if crowded else reserve[p]) > room:
-                    short = True
-                elif crowded and not can_finish(instance, done, p):
-                    pass  # looked at again when something is freed
-                elif number - done[positions + p] < caps[p]:
-                    ready = 0.0 if first[p] else ends[(p - 1) * most + number] + lag[p]
-                    key = urgency[0, p] + period * number
-                    if ready <= now:
-                        if key < best_key:
-                            best, best_key = p, key
-                    else:
-                        soonest = min(soonest, ready)
-                        if key < coming_key:
-                            coming, coming_key, coming_at = p, key, ready
-            number = done[positions + p]
-            if number < done[p] and (last[p] or done[positions + p + 1] > number):
-                ready = ends[p * most + number]
-                if not last[p]:
-                    ready = max(ready, ends[(positions + p + 1) * most + number] + lag[p + 1])
-                key = urgency[1, p] + period * number
+            for code in (p, positions + p):
+                number, before = done[code], source[code]
+                if number == (count[p] if code == p else done[p]) or (before >= 0 and done[before] <= number):
+                    continue
+                if code == p:
+                    if kept + keep[p] + (0 if crowded else reserve[p]) > room:
+                        short = True
+                        continue
+                    if crowded and not can_finish(instance, done, p):
+                        continue  # looked at again when something is freed
+                    if number - done[positions + p] >= caps[p]:
+                        continue
+                ready = ends[before * most + number] + delay[code] if before >= 0 else 0.0
+                key = urgency[code] + period * number
                 if ready <= now:
                     if key < best_key:
-                        best, best_key = positions + p, key
+                        best, best_key = code, key
                 else:
                     soonest = min(soonest, ready)
                     if key < coming_key:
-                        coming, coming_key, coming_at = positions + p, key, ready
-            if split[p] and done[2 * positions + p] < number:
+                        coming_key, coming_at = key, ready
+            if split[p] and done[2 * positions + p] < done[positions + p]:
                 ended = ends[(positions + p) * most + done[2 * positions + p]]
                 if ended < oldest:
                     weight, oldest = p, ended
         code = best
-        if best >= 0 and coming >= 0 and coming_key < best_key:
-            takes = seconds[0, best] if best < positions else seconds[1, best - positions]
-            if now + takes > coming_at + tolerance:
-                code = -1
-                soonest = coming_at
+        if best >= 0 and coming_key < best_key and now + takes[best] > coming_at + tolerance:
+            code = -1
+            soonest = coming_at
         if code < 0 and weight >= 0:
-            takes = seconds[2, weight]
-            if now + takes <= soonest + weight_tolerance * takes or (short and best < 0):
+            one = takes[2 * positions + weight]
+            if now + one <= soonest + weight_tolerance * one or (short and best < 0):
                 code = 2 * positions + weight
         if code < 0:
             wake[device] = soonest
         else:
-            kind = 0 if code < positions else (1 if code < 2 * positions else 2)
-            p = code - kind * positions
             if row_of[device] == rows_at[device]:
                 start[device] = now
-            end = now + seconds[kind, p]
+            end = now + takes[code]
             order[row_of[device]] = code
             row_of[device] += 1
             left_over -= 1
             number = done[code]
             done[code] = number + 1
-            other = -1
-            arrives = end
-            if kind == 0:
-                memory[device] = kept + keep[p]
-                ends[p * most + number] = end
-                if not last[p]:
-                    other, arrives = p + 1, end + lag[p + 1]
-            elif kind == 1:
-                memory[device] = kept - freed[p]
+            memory[device] = kept + instance.change[code]
+            if code < 2 * positions:
                 ends[code * most + number] = end
-                if not first[p]:
-                    other, arrives = p - 1, end + lag[p]
-            else:
-                memory[device] = kept - keep[p] + freed[p]
             finish[device] = end
             wake[device] = end
-            if crowded and kind > 0:
+            if crowded and code >= positions:
                 for woken in range(devices):
                     if wake[woken] == np.inf:
                         wake[woken] = max(end, finish[woken])
                         _lift(wake, tree, leaves, woken)
+            other = target[code]
             if other >= 0:
-                woken = device_of[other]
-                arrives = max(arrives, finish[woken])
+                woken = device_of[other % positions]
+                arrives = max(end + delay[other], finish[woken])
                 if woken != device and arrives < wake[woken]:
                     wake[woken] = arrives
                     _lift(wake, tree, leaves, woken)

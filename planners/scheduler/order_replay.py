@@ -52,7 +52,7 @@ class Form(NamedTuple):
 
     fill, tolerance, path: as of `replay`
     longest_stage: what must not be late is a device's last op from its own first one on
-    after: float64 [2, P]; least seconds from the end of a forward, and of an input gradient, to the end of everything
+    after: float64 [2 P]; least seconds from the end of a forward, and of an input gradient, to the end of everything
     """
 
     fill: bool
@@ -110,7 +110,7 @@ def replay(
         trace.finish[device], trace.start[device], blocked[device], stack[device] = 0.0, 0.0, -1, devices - 1 - device
     work[-1] = devices
     trace.counts[:] = 0
-    return _run(instance, codes, offsets, Form(fill, tolerance, path, False, instance.seconds), trace, np.inf)
+    return _run(instance, codes, offsets, Form(fill, tolerance, path, False, instance.takes), trace, np.inf)
 
 
 @kernel(error_model="numpy", forceinline=True)
@@ -159,7 +159,9 @@ def _run(
     latest: float,
 ) -> float:
     """Replay what is left of an order from the state that the trace is in; as of `replay_again`."""
-    device_of, _, seconds, split, lag, first, last, keep, freed, _, limit, rows_at, held, held_at = instance
+    device_of, split, limit = instance.device, instance.split, instance.limit
+    rows_at, held, held_at = instance.offsets, instance.held, instance.held_offsets
+    takes, change, source, delay = instance.takes, instance.change, instance.source, instance.delay
     order, cause, ends, rows, places, finish, start, left, work, marked, marked_times, counts = trace
     fill, tolerance, path, longest_stage, after = form
     positions, devices = len(device_of), len(limit)
@@ -192,37 +194,21 @@ def _run(
         last_i = offsets[device + 1]
         blocked[device] = -1
         while True:
-            ready, needed, short, kind, position, code = np.inf, 0, 0, 2, -1, -1
+            ready, needed, short, code = np.inf, 0, 0, -1
             if i < last_i:
                 code = int(codes[i])
-                kind = 0 if code < positions else (1 if code < 2 * positions else 2)
-                position = code - kind * positions
-                number = done[code]
-                if kind == 0:
-                    ready = 0.0
-                    if not first[position]:
-                        if done[position - 1] <= number:
-                            blocked[device] = code
-                            break
-                        needed = (position - 1) * most + number
-                        ready = ends[needed] + lag[position]
-                    short = kept + keep[position] - limit[device]
-                elif kind == 1:
-                    if done[position] <= number:
-                        failed = True
+                number, before = done[code], source[code]
+                if code >= positions and done[code - positions] <= number:
+                    failed = True
+                    break
+                ready = 0.0
+                if before >= 0:
+                    if done[before] <= number:
+                        blocked[device] = code
                         break
-                    ready = 0.0
-                    if not last[position]:
-                        if done[code + 1] <= number:
-                            blocked[device] = code
-                            break
-                        needed = (code + 1) * most + number
-                        ready = ends[needed] + lag[position + 1]
-                else:
-                    if done[code - positions] <= number:
-                        failed = True
-                        break
-                    ready = 0.0
+                    needed = before * most + number
+                    ready = ends[needed] + delay[code]
+                short = kept + change[code] - limit[device]
             elif not fill:
                 break
             if fill:
@@ -232,28 +218,24 @@ def _run(
                     p = held[h]
                     if split[p] and done[2 * positions + p] < done[positions + p]:
                         ended = ends[(positions + p) * most + done[2 * positions + p]]
-                        fits = short > 0 or now + seconds[2, p] <= ready + tolerance * seconds[2, p]
+                        one = takes[2 * positions + p]
+                        fits = short > 0 or now + one <= ready + tolerance * one
                         if fits and ended < oldest:
                             chosen, oldest = p, ended
                 if chosen >= 0:
-                    kind, position, code, ready = 2, chosen, 2 * positions + chosen, 0.0
+                    code, ready = 2 * positions + chosen, 0.0
                     if path:
                         places[row] = -1
                 elif i >= last_i:
                     break
-            if not fill or kind < 2:
+            if not fill or code < 2 * positions:
                 if path:
                     places[row] = i
                 i += 1
-            if kind == 0:
-                if kept + keep[position] > limit[device]:
-                    failed = True
-                    break
-                kept += keep[position]
-            elif kind == 1:
-                kept -= freed[position]
-            else:
-                kept -= keep[position] - freed[position]
+            kept += change[code]
+            if kept > limit[device]:
+                failed = True
+                break
             if ready > now:
                 begins = ready
                 if path:
@@ -265,29 +247,26 @@ def _run(
             if row == rows_at[device]:
                 start[device] = begins
                 since = begins if longest_stage else 0.0
-            now = begins + seconds[kind, position]
-            rest -= seconds[kind, position]
-            if now + rest - since > latest or (kind < 2 and now + after[kind, position] - since > latest):
+            now = begins + takes[code]
+            rest -= takes[code]
+            if now + rest - since > latest or (code < 2 * positions and now + after[code] - since > latest):
                 failed = True
                 break
             order[row] = code
             number = done[code]
             done[code] = number + 1
-            if kind < 2:
+            if code < 2 * positions:
                 ends[code * most + number] = now
                 if path:
                     rows[code * most + number] = row
                 # the device that waits for it
-                waiting = -1
-                if kind == 0:
-                    if not last[position] and blocked[device_of[position + 1]] == code + 1:
-                        waiting = device_of[position + 1]
-                elif not first[position] and blocked[device_of[position - 1]] == code - 1:
-                    waiting = device_of[position - 1]
-                if waiting >= 0 and waiting != device:
-                    blocked[waiting] = -1
-                    stack[height] = waiting
-                    height += 1
+                other = instance.target[code]
+                if other >= 0:
+                    waiting = device_of[other if code < positions else other - positions]
+                    if waiting != device and blocked[waiting] == other:
+                        blocked[waiting] = -1
+                        stack[height] = waiting
+                        height += 1
             row += 1
         from_mark += row - row_of[device]
         finish[device], left[device], memory[device], at[device], row_of[device] = now, rest, kept, i, row

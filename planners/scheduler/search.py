@@ -552,7 +552,8 @@ class _Annealer:
         instance = search.instance
         ways = ways_of(instance)
         self.search, self.trial, self.whole = search, trace_of(instance), np.empty_like(search.trace.order)
-        self.after = np.stack([ways.round - instance.seconds[0] + ways.tail, ways.tail]) * (not search.longest_stage)
+        after = np.concatenate([ways.round - instance.seconds[0] + ways.tail, ways.tail])
+        self.after = after * (not search.longest_stage)
         self.unit = float(instance.seconds.mean())
         self.edges = FEW_EDGES if search.ops > MANY else EDGES
 

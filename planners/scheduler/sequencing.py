@@ -70,9 +70,8 @@ def times_of(instance: ScheduleInstance, order: Codes, trace: Trace, keys: Float
         now = 0.0
         for row in range(instance.offsets[device], instance.offsets[device + 1]):
             code = order[row]
-            seconds = instance.seconds[code // positions, code % positions]
-            now = trace.ends[code * most + done[code]] if code < 2 * positions else now + seconds
-            keys[code, done[code]] = now - seconds
+            now = trace.ends[code * most + done[code]] if code < 2 * positions else now + instance.takes[code]
+            keys[code, done[code]] = now - instance.takes[code]
             done[code] += 1
 
 
@@ -87,34 +86,28 @@ def sequence(instance: ScheduleInstance, keys: Floats, order: Codes) -> bool:
     while left > 0:
         best, least = -1, np.inf
         for code in range(3 * positions):
-            kind, p = code // positions, code % positions
-            number = done[code]
+            p, number, before = code % positions, done[code], instance.source[code]
             if number == instance.passes[p] or (best >= 0 and keys[code, number] >= least):
                 continue
-            if kind == 0:
-                if refused[p] or not (instance.first[p] or done[code - 1] > number):
-                    continue
+            if (before >= 0 and done[before] <= number) or (code >= positions and done[code - positions] <= number):
+                continue
+            if code < positions:
                 device = instance.device[p]
-                if memory[device] + instance.keep[p] > instance.limit[device] or not can_finish(instance, done, p):
+                short = refused[p] or memory[device] + instance.keep[p] > instance.limit[device]
+                if short or not can_finish(instance, done, p):
                     refused[p] = True
                     continue
-            elif kind == 1:
-                if done[p] <= number or not (instance.last[p] or done[code + 1] > number):
-                    continue
-            elif not instance.split[p] or done[code - positions] <= number:
+            elif code >= 2 * positions and not instance.split[p]:
                 continue
             best, least = code, keys[code, number]
         if best < 0:
             return False
-        kind, p = best // positions, best % positions
-        device = instance.device[p]
+        device = instance.device[best % positions]
         order[row_of[device]] = best
         row_of[device] += 1
         done[best] += 1
         left -= 1
-        if kind == 0:
-            memory[device] += instance.keep[p]
-        else:
-            memory[device] -= instance.freed[p] if kind == 1 else instance.keep[p] - instance.freed[p]
+        memory[device] += instance.change[best]
+        if best >= positions:
             refused[:] = False
     return True

@@ -11,14 +11,14 @@ be quicker for each of them.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planners.scheduler.annealing import EXPONENTIAL, REACH, draw, keep
 from planners.scheduler.blocks import BuildingBlock
-from planners.scheduler.instance import Codes, Floats, Integers, ScheduleInstance
+from planners.scheduler.instance import Codes, Floats, Integers, ScheduleInstance, from_positions
 from simulator import kernel
 
 EDGES = 3
@@ -66,20 +66,10 @@ def _rounds(instance: ScheduleInstance, times: Floats, period: float) -> Rounds:
 
 def with_twins(instance: ScheduleInstance, count: int) -> ScheduleInstance:
     """The same problem with its micro-batches shared out in turn over `count` twins of each chain; positions twin after twin."""
-    positions, devices = len(instance.device), len(instance.limit)
-    device = np.tile(instance.device, count)
-    turn = np.repeat(np.arange(count), positions)
-    return instance._replace(
-        device=device,
-        passes=(np.tile(instance.passes, count) + count - 1 - turn) // count,
-        seconds=np.tile(instance.seconds, (1, count)),
-        **{
-            name: np.tile(getattr(instance, name), count)
-            for name in ("split", "lag", "first", "last", "keep", "freed", "reserve")
-        },
-        held=np.argsort(device, kind="stable"),
-        held_offsets=np.concatenate([[0], np.cumsum(np.bincount(device, minlength=devices))]),
-    )
+    turn = np.repeat(np.arange(count), len(instance.device))
+    columns: list[Any] = [np.tile(column, count) for column in instance[:10]]
+    columns[1] = (columns[1] + count - 1 - turn) // count
+    return from_positions(tuple(columns), instance.limit)
 
 
 def without_twins(codes: Codes, positions: int, count: int) -> Codes:
@@ -140,22 +130,17 @@ def period_of(instance: ScheduleInstance, rounds: Rounds, least: float) -> float
     for device in range(len(instance.limit)):
         for i in range(offsets[device], offsets[device + 1]):
             code = int(codes[i])
-            kind, p = code // positions, code % positions
             other = int(codes[i - 1] if i > offsets[device] else codes[offsets[device + 1] - 1])
             before[0, code], turns[0, code] = other, 1 if i == offsets[device] else 0
-            if kind == 0 and not instance.first[p]:
-                before[1, code], waits[1, code] = code - 1, instance.lag[p]
-            elif kind == 1 and not instance.last[p]:
-                before[1, code], waits[1, code] = code + 1, instance.lag[p + 1]
-            if kind > 0:
+            before[1, code], waits[1, code] = instance.source[code], instance.delay[code]
+            if code >= positions:
                 before[2, code] = code - positions
             for edge in range(1, EDGES):
                 if before[edge, code] >= 0:
                     turns[edge, code] = delays[code] - delays[before[edge, code]]
             for edge in range(EDGES):
                 if before[edge, code] >= 0:
-                    one = before[edge, code]
-                    waits[edge, code] += instance.seconds[one // positions, one % positions]
+                    waits[edge, code] += instance.takes[before[edge, code]]
     start, cause = np.zeros(nodes), np.empty(nodes, dtype=np.int64)
     period = least
     while True:  # every turn finds a slower cycle; there is a finite number of them
@@ -204,16 +189,10 @@ def _holds(instance: ScheduleInstance, rounds: Rounds) -> bool:
             kept += (instance.keep[p] - instance.freed[p]) * (ahead[positions + p] - freed)
         for i in range(offsets[device], offsets[device + 1]):
             code = int(codes[i])
-            kind, p = code // positions, code % positions
-            if kind > 0 and ahead[code] >= ahead[code - positions]:
+            kept += instance.change[code]
+            if kept > instance.limit[device] or (code >= positions and ahead[code] >= ahead[code - positions]):
                 return False
             ahead[code] += 1
-            if kind == 0:
-                kept += instance.keep[p]
-                if kept > instance.limit[device]:
-                    return False
-            else:
-                kept -= instance.freed[p] if kind == 1 else instance.keep[p] - instance.freed[p]
     return True
 
 

@@ -27,7 +27,7 @@ def test_replayed_from_the_change(fill: bool, problem: ScheduleProblem, random: 
     assert codes is not None
     codes, offsets = without_weights(instance, codes) if fill else (codes, instance.offsets)
     ways = ways_of(instance)
-    after = np.stack([ways.round - instance.seconds[0] + ways.tail, ways.tail])
+    after = np.concatenate([ways.round - instance.seconds[0] + ways.tail, ways.tail])
     form = Form(fill, 0.0, True, False, after)
     trace, whole = trace_of(instance), trace_of(instance)
     makespan = replay(instance, codes, offsets, fill, 0.0, trace, True)
