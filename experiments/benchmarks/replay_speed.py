@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> Findings | int:
         print(json.dumps(one_size(*arguments.one)))
         return OK
     if arguments.growth:
-        folder = output_folder(arguments.out or FOLDER)
+        folder = arguments.out or output_folder(FOLDER)
         rows = growth(arguments.largest)
         return Findings({"rows": rows, "folder": str(folder)}, print_growth, drawn, folder=folder)
     rows = [measure(*shape) for shape in tracked("measuring", SHAPES)]

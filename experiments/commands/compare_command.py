@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import simulator
 from experiments.compare.problem_options import add_question, read_problem, read_request
-from experiments.terminal.argument_types import add_options
+from experiments.terminal.argument_types import add_options, written_folder
 from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import (
     UsageError,
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 str,
                 [],
             ),
-            "--out DIR": ("folder for tables and figures (default %(default)s)", str, "out/compare"),
+            "--out DIR": ("folder for tables and figures (default %(default)s)", written_folder, "out/compare"),
             "--no-figures": "write the tables only",
             "--json": "print one JSON document",
         },

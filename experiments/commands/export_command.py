@@ -9,9 +9,9 @@ import sys
 import planners
 import simulator
 from experiments.compare.problem_options import SEARCH, add_question, read_problem, read_request, refuse_contradictions
-from experiments.terminal.argument_types import add_options, check_choice, names_of, refuse
+from experiments.terminal.argument_types import add_options, check_choice, names_of, refuse, written_file
 from experiments.terminal.exits import OK
-from experiments.terminal.output import UsageError, output_file, say
+from experiments.terminal.output import UsageError, say
 from experiments.terminal.stops import INTERRUPTED
 
 DEFAULT_PLANNER = "pipedream"
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--format FORMAT": ("; ".join(f"{name}: {text}" for name, text in FORMATS.items()), str, ...),
             "--planner NAME": f"planner (default {DEFAULT_PLANNER})",
             "--plan FILE": "export this plan (from pipeplan plan --out) with its own problem",
-            "--out FILE": "file to write (default: stdout)",
+            "--out FILE": ("file to write (default: stdout)", written_file),
         },
     )
 
@@ -42,17 +42,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Make or read the plan, and write it."""
     check_choice("--format", arguments.format, FORMATS)
-    path = None if arguments.out is None else output_file(arguments.out)
     content, interrupted = (
         (simulator.PlanFile(_problem(arguments)).to_json(), False)
         if arguments.format == "problem"
         else _content(arguments)
     )
-    if path is None:
+    if arguments.out is None:
         print(content, end="")
     else:
-        simulator.write_atomically(path, content)
-        say(f"{arguments.format} written to {path}")
+        simulator.write_atomically(arguments.out, content)
+        say(f"{arguments.format} written to {arguments.out}")
     if interrupted:
         print("pipeplan export: interrupted: this is of the best plan so far", file=sys.stderr)
     return INTERRUPTED if interrupted else OK

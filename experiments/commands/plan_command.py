@@ -28,9 +28,11 @@ from experiments.terminal.argument_types import (
     names_of,
     number,
     refuse,
+    written_figure,
+    written_file,
 )
 from experiments.terminal.exits import INFEASIBLE, OK
-from experiments.terminal.output import UsageError, output_file, print_explained, print_json, progress
+from experiments.terminal.output import UsageError, print_explained, print_json, progress
 from experiments.terminal.report_tables import ReportTable, words
 from experiments.terminal.stops import INTERRUPTED, finishing, stoppable
 from hardware_profiles import MOST_DEVICES
@@ -39,7 +41,6 @@ VARIANTS = ("paper", "script")
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from experiments.report.efficiency import Price
     from experiments.report.plan_report import PlanReport
@@ -49,7 +50,7 @@ PARETO: dict[str, Option] = {
         "plan on the first N of the devices, for each N, and in ever less of their memory; print the plans that no other beats",
         counts,
     ),
-    "--figure FILE": "draw these, seconds against memory, to FILE.png and FILE.svg",
+    "--figure FILE": ("draw these, seconds against memory, to FILE.png and FILE.svg", written_figure),
 }
 """Arguments of a search for several plans."""
 
@@ -66,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         {
             "--planner NAME": ("planner (default %(default)s)", str, "pipedream"),
-            "--out FILE": "write the plan as JSON, for pipeplan export --plan",
+            "--out FILE": ("write the plan as JSON, for pipeplan export --plan", written_file),
             **REPORT,
             **RUNNER_UPS,
             "--json": "print one JSON document",
@@ -98,9 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
     refuse(arguments, ("figure",), "goes with --pareto")
     if not arguments.report:
         refuse(arguments, names_of(RUNNER_UPS), "goes with --report")
-    path = None if arguments.out is None else output_file(arguments.out)
     with finishing() as stopped:
-        return _plan_and_tell(arguments, problem, request, price, path, stopped)
+        return _plan_and_tell(arguments, problem, request, price, stopped)
 
 
 def _plan_and_tell(
@@ -108,7 +108,6 @@ def _plan_and_tell(
     problem: simulator.Problem,
     request: planners.Request,
     price: Price | None,
-    path: Path | None,
     stopped: Callable[[], bool],
 ) -> int:
     """Search, write and print one plan; `stopped` says whether a signal has come."""
@@ -120,12 +119,12 @@ def _plan_and_tell(
             seed=arguments.seed,
             progress=lambda step: report(step.evaluations, f"best {step.iteration_seconds:.4g} s"),
         )
-    if path is not None:  # before what takes long again
-        simulator.PlanFile(problem, result.plan).write(path)
+    if arguments.out is not None:  # before what takes long again
+        simulator.PlanFile(problem, result.plan).write(arguments.out)
     if arguments.runner_ups:
         result = _best_nearby(result, request, arguments.seed)
-        if path is not None:
-            simulator.PlanFile(problem, result.plan).write(path)
+        if arguments.out is not None:
+            simulator.PlanFile(problem, result.plan).write(arguments.out)
     outcome = result.outcome
     if outcome.warning and arguments.json:
         print(f"warning: {outcome.warning}", file=sys.stderr)
@@ -214,17 +213,14 @@ def _run_pareto(
     from experiments.report.pareto import pareto
 
     refuse(arguments, ("out", "report", *names_of(RUNNER_UPS)), "is of one plan, --pareto searches several")
-    stem = None if arguments.figure is None else arguments.figure.removesuffix(".png").removesuffix(".svg")
-    if stem is not None:
-        output_file(f"{stem}.png", "--figure")
     with progress(f"planning with {arguments.planner}") as report:
         found = pareto(
             problem, arguments.planner, arguments.pareto, request, seed=arguments.seed, price=price, progress=report
         )
-    if stem is not None and found.interrupted:
+    if arguments.figure is not None and found.interrupted:
         print("pipeplan plan: no figure is drawn after an interrupt", file=sys.stderr)
-    elif stem is not None and found.points:
-        simulator.save(found.plot(), stem)
+    elif arguments.figure is not None and found.points:
+        simulator.save(found.plot(), arguments.figure)
     if arguments.json:
         print_json(found.record())
     else:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import simulator
-from experiments.terminal.argument_types import add_options, check_choice, count, counts, natural
+from experiments.terminal.argument_types import add_options, check_choice, count, counts, natural, written_file
 from experiments.terminal.output import UsageError, output_file, print_table, progress, say
 
 DEVICES = ("cpu", "cuda")
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--warm-up N": ("passes before measuring (default 3)", natural, 3),
             "--repeats N": ("measured passes (default 11)", count, 11),
             "--seed SEED": ("seed of inputs and weights (default 0)", natural, 0),
-            "--out FILE": "profile to write (default out/profiles/MODEL.json)",
+            "--out FILE": ("profile to write (default out/profiles/MODEL.json)", written_file),
             "--json": "print the profile",
         },
     )
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         repeats=arguments.repeats,
         seed=arguments.seed,
     )
-    path = output_file(arguments.out or f"out/profiles/{found.name}.json")
+    path = arguments.out or output_file(f"out/profiles/{found.name}.json")
     with progress(f"profiling {found.name}") as report:
         profile = profile_model(found.module, found.name, arguments.model, settings, report)
     simulator.write_atomically(path, profile.to_json())

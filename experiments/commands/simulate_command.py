@@ -25,10 +25,22 @@ from experiments.terminal.argument_types import (
     numbers,
     own_options,
     refuse,
+    written_figure,
+    written_file,
 )
 from experiments.terminal.exits import INFEASIBLE, OK
-from experiments.terminal.output import UsageError, blamed_on, output_file, print_explained, print_json, progress
+from experiments.terminal.output import UsageError, blamed_on, print_explained, print_json, progress
 from experiments.terminal.stops import INTERRUPTED
+
+
+def written_schedule(text: str) -> Path:
+    """A file that the command writes, whose name says what it is to hold."""
+    if not text.endswith((".csv", ".txt", ".json")):
+        raise argparse.ArgumentTypeError(
+            f"{text}: the name must end in .csv (torch), .txt (lines of ops) or .json (trace)"
+        )
+    return written_file(text)
+
 
 _OPTIONS = (
     "microbatches_per_minibatch",
@@ -105,10 +117,13 @@ REPLAY: dict[str, Option] = {
     "--out FILE": (
         "write FILE.csv: the schedule for torch, FILE.txt: one line of ops per device, or FILE.json: the trace for Perfetto "
         "(ui.perfetto.dev) and chrome://tracing; may be repeated",
-        str,
+        written_schedule,
         [],
     ),
-    "--gantt FILE": "draw the timeline to FILE.png and FILE.svg, memory of a plan or --stash to FILE-memory.png and .svg",
+    "--gantt FILE": (
+        "draw the timeline to FILE.png and FILE.svg, memory of a plan or --stash to FILE-memory.png and .svg",
+        written_figure,
+    ),
     **REPORT,
     "--json": "print one JSON document",
 }
@@ -124,15 +139,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Replay and print; exit code 3 if a device holds more than --memory."""
     check_choice("--engine", arguments.engine, simulator.ENGINES)
-    files = [_output(path) for path in arguments.out]
     if arguments.plan is None:
         refuse(arguments, names_of(REPORT), "goes with --plan")
     if arguments.report:
         refuse(arguments, ("noise",), "does not go with --report, which replays what would be free without it")
         if arguments.engine == "recurrence":
             raise UsageError("--engine recurrence, which knows no contention, does not go with --report")
-    if arguments.gantt:
-        output_file(_stem(arguments.gantt) + ".png", "--gantt")
     replayed = _of_numbers(arguments) if arguments.plan is None else _of_plan(arguments)
     told: simulator.Explained = replayed
     result = replayed.record()
@@ -142,15 +154,15 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.report:
             told = report = explained(replayed, price)
             result["report"] = report.record()
-    contents = [_content(path, replayed, arguments) for path in files]
-    for path, content in zip(files, contents, strict=True):
+    contents = [_content(path, replayed, arguments) for path in arguments.out]
+    for path, content in zip(arguments.out, contents, strict=True):
         simulator.write_atomically(path, content)
     if arguments.gantt and result.get("interrupted"):
         print("pipeplan simulate: no figure is drawn after an interrupt", file=sys.stderr)
     elif arguments.gantt:
-        simulator.save(replayed.plot(), _stem(arguments.gantt))
+        simulator.save(replayed.plot(), arguments.gantt)
         if arguments.plan is not None or arguments.stash is not None:
-            simulator.save(replayed.plot_memory(), _stem(arguments.gantt) + "-memory")
+            simulator.save(replayed.plot_memory(), f"{arguments.gantt}-memory")
     if arguments.json:
         print_json(result)
     else:
@@ -233,18 +245,6 @@ def _schedule(arguments: argparse.Namespace) -> simulator.Schedule:
         **{name: getattr(arguments, name) for name in _OPTIONS if getattr(arguments, name)},
         **own_options(arguments),
     )
-
-
-def _stem(path: str) -> str:
-    """The path of a figure without the ending of its form."""
-    return path.removesuffix(".png").removesuffix(".svg")
-
-
-def _output(path: str) -> Path:
-    """A file to write to later; UsageError for a name that does not say what it is to hold."""
-    if not path.endswith((".csv", ".txt", ".json")):
-        raise UsageError(f"--out {path}: the name must end in .csv (torch), .txt (lines of ops) or .json (trace)")
-    return output_file(path)
 
 
 def _content(

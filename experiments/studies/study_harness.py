@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.studies.catalogue import BUNDLED_PROFILES, STUDIES, Study, studies
-from experiments.terminal.argument_types import MOST_SEEDS, add_options
+from experiments.terminal.argument_types import MOST_SEEDS, add_options, written_folder
 from experiments.terminal.exits import FAILURE, OK, Parser, guarded
 from experiments.terminal.output import UsageError, print_json
 from experiments.terminal.run_folder import RunFolder
@@ -117,7 +117,7 @@ def add_study_options(parser: Parser, study: Study) -> None:
     """The options that studies share, and the study's own."""
     add_options(parser, {"--json": "print one JSON document"})
     if study.figures:
-        add_options(parser, {"--out DIR": "write figures and documents to DIR"})
+        add_options(parser, {"--out DIR": ("write figures and documents to DIR", written_folder)})
     if study.quick:
         add_options(parser, {"--quick": study.quick})
     if study.seeds:

@@ -6,9 +6,10 @@ import argparse
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
-from experiments.terminal.output import UsageError
+from experiments.terminal.output import UsageError, output_file, output_folder
 from hardware_profiles import MOST_COUNT, MOST_SEED, DeclaredOption, nearest, real_number, shown, unchosen, whole_number
 
 Item = TypeVar("Item")
@@ -93,6 +94,23 @@ def _asked(read: Callable[[], Item]) -> Item:
         return read()
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def written_file(text: str) -> Path:
+    """A file that the command writes when its work is done."""
+    return _asked(lambda: output_file(text))
+
+
+def written_folder(text: str) -> Path:
+    """A folder that the command writes to when its work is done."""
+    return _asked(lambda: output_folder(text))
+
+
+def written_figure(text: str) -> Path:
+    """FILE of a figure that is written as FILE.png and FILE.svg, either of which may be named."""
+    stem = text.removesuffix(".png").removesuffix(".svg")
+    written_file(f"{stem}.svg")
+    return written_file(f"{stem}.png").with_suffix("")
 
 
 def named_count(text: str) -> tuple[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import logging
 import os
 import sys
 import warnings
@@ -84,6 +85,7 @@ def _guarded(name: str, action: Callable[[], int]) -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = _warner(name)
+            logging.getLogger("matplotlib").addFilter(_of_no_folder)
             code = _flushed(action)
     except KeyboardInterrupt:
         return _end(name, "interrupted", INTERRUPTED)
@@ -131,6 +133,12 @@ def _warner(name: str) -> Callable[..., None]:
             print(f"{name}: warning: {short(text)}", file=sys.stderr)
 
     return show
+
+
+def _of_no_folder(record: logging.LogRecord) -> bool:
+    """A filter that passes over what Matplotlib says of a folder for its files that it cannot write: it takes a temporary one."""
+    words = ("mkdir -p failed", "%s is not a writable directory", "Matplotlib created a temporary cache directory")
+    return not str(record.msg).startswith(words)
 
 
 def _abandon_output() -> bool:

@@ -184,38 +184,40 @@ def _print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
             print(f"{in_a_line(column)}: {cell}")
 
 
-def output_folder(path: str) -> Path:
+def output_folder(path: str | Path) -> Path:
     """The folder to write to later; UsageError at once, before the work, if that cannot be."""
-    _check_folder(Path(path), f"--out {path}")
+    there = Path(path).absolute()
+    while not _exists(there):
+        there = there.parent
+    if not there.is_dir():
+        raise UsageError(f"{path}: {there} is a file, not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"{path}: {there} cannot be written to")
     return Path(path)
 
 
-def output_file(path: str, option: str = "--out") -> Path:
+def output_file(path: str) -> Path:
     """The file to write to later; UsageError at once, before the work, if that cannot be."""
-    target, said = Path(path), f"{option} {path}"
-    try:
-        if target.is_dir():
-            raise UsageError(f"{said}: is a folder; name a file")
-        if target.exists() and not os.access(target, os.W_OK):
-            raise UsageError(f"{said}: {target} cannot be written to")
-        replaced = target.is_file() or not target.exists()
-    except OSError as error:
-        raise UsageError(f"{said}: {error.strerror or error}") from None
-    if replaced:  # its folder changes
-        _check_folder(Path(os.path.realpath(target)).parent, said)
+    target = Path(path)
+    there = _exists(target)
+    if target.is_dir():
+        raise UsageError(f"{path}: is a folder; name a file")
+    if there and not os.access(target, os.W_OK):
+        raise UsageError(f"{path}: cannot be written to")
+    if target.is_file() or not there:  # its folder changes
+        output_folder(Path(os.path.realpath(target)).parent)
     return target
 
 
-def _check_folder(folder: Path, said: str) -> None:
-    """UsageError for a folder that is not there and cannot be made, or cannot be written to."""
+def _exists(path: Path) -> bool:
+    """Whether something is there; UsageError for what cannot be known: no permission, a link round in a circle, a long name."""
     try:
-        there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except OSError as error:
-        raise UsageError(f"{said}: {error.strerror or error}") from None
-    if not there.is_dir():
-        raise UsageError(f"{said}: {there} is a file, not a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise UsageError(f"{said}: {there} cannot be written to")
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    return True
 
 
 @contextmanager

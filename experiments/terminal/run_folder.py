@@ -28,7 +28,7 @@ class RunFolder:
 
     def __init__(self, path: str | Path, owner: str) -> None:
         """A folder, there or not; UsageError, in one line, for one that cannot be written to, or whose list is none."""
-        self.path, self._owner = output_folder(str(path)), owner
+        self.path, self._owner = output_folder(path), owner
         self._lists = self._read()
 
     @property

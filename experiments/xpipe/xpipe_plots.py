@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
@@ -84,8 +85,8 @@ def accuracy_figure(records: Sequence[Row], setting: str) -> Figure:
     return figure
 
 
-def difference_figure(records: Sequence[Row], low: float = -8.0, high: float = 2.5) -> Figure:
-    """Test accuracy minus synchronous with its 95 % interval, a panel a setting; what lies left of `low` is written.
+def difference_figure(records: Sequence[Row]) -> Figure:
+    """Test accuracy minus synchronous with its 95 % interval, a panel per setting, all on one axis that holds every interval.
 
     Methods that were trained under some of the settings only are left out.
     """
@@ -93,33 +94,45 @@ def difference_figure(records: Sequence[Row], low: float = -8.0, high: float = 2
     tested = [row for row in records if "test_accuracy_difference" in row]
     named, shown = [row["label"] for row in tested], {row["label"]: marked(row) for row in tested}
     labels = [label for label in dict.fromkeys(named) if named.count(label) == len(settings)][::-1]
+    drawn = [row for row in tested if row["label"] in labels]
     columns = min(3, len(settings))
     lines = -(-len(settings) // columns)
     wide = max(6.5, 4.6 * columns + 1.2)
-    figure, found = panels(wide, lines * (1.1 + 0.26 * len(labels)) + 0.3, lines, columns, sharey=True)
+    figure, found = panels(wide, lines * (1.1 + 0.26 * len(labels)) + 0.3, lines, columns, sharex=True, sharey=True)
     for axes in found.ravel()[len(settings) :]:
         axes.set_visible(False)
     for axes, setting in zip(found.ravel(), settings, strict=False):
         axes.axvspan(-1, 1, color="#eef2f6", zorder=0)
         axes.axvline(0, color=FAINT, linewidth=1)
-        for row in tested:
-            if (row["optimizer"], row["learning_rate"]) != setting or row["label"] not in labels:
-                continue
-            y, color = labels.index(row["label"]), color_of(row["label"])
-            mean, begin, end = (100 * row[f"test_accuracy_difference{part}"] for part in ("", "_low", "_high"))
-            if mean < low:
-                axes.plot(low + 0.15, y, "<", color=color, markersize=6)
-                axes.text(low + 0.5, y, f"{mean:.1f}", va="center_baseline", fontsize=8, color=INK)
-                continue
-            axes.plot([max(begin, low), min(end, high)], [y, y], color=color, linewidth=1.6)
-            axes.plot(mean, y, "o", color=color, markersize=5)
+        for row in drawn:
+            if (row["optimizer"], row["learning_rate"]) == setting:
+                y, color = labels.index(row["label"]), color_of(row["label"])
+                mean, low, high = (100 * row[f"test_accuracy_difference{part}"] for part in ("", "_low", "_high"))
+                axes.plot([low, high], [y, y], color=color, linewidth=1.6)
+                axes.plot(mean, y, "o", color=color, markersize=5)
         axes.set_yticks(range(len(labels)), [shown[label] for label in labels])
+        axes.tick_params(labelbottom=True)
         optimizer, rate = setting
-        titled(axes, f"{optimizer}, learning rate {rate:g}", xlim=(low, high), ylim=(-0.6, len(labels) - 0.4))
+        titled(axes, f"{optimizer}, learning rate {rate:g}", ylim=(-0.6, len(labels) - 0.4))
         plain(axes)
+    _points_axis(
+        found[0][0], [100 * row[f"test_accuracy_difference_{end}"] for row in drawn for end in ("low", "high")]
+    )
     words = (
-        "test accuracy minus synchronous, percentage points (95 % interval over seeds; shaded: within a point); "
-        + STALE_WORDS
+        "test accuracy minus synchronous, percentage points (95 % interval over seeds; shaded: within a point, where the "
+        f"axis is linear; beyond it is logarithmic); {STALE_WORDS}"
     )
     figure.supxlabel("\n".join(textwrap.wrap(words, int(11 * wide))), fontsize=10)
     return figure
+
+
+def _points_axis(axes: Axes, ends: Sequence[float]) -> None:
+    """An axis of percentage points from the least to the largest of `ends`: linear within one point, logarithmic beyond."""
+    axes.set_xscale("symlog", linthresh=1.0, linscale=0.6)
+    left, right = min([-1.0, *ends]), max([1.0, *ends])
+    sizes = [digit * 10**power for power in (0, 1) for digit in (1, 2, 5)]
+    ticks = [tick for tick in (*(-size for size in reversed(sizes)), 0, *sizes, 100) if left <= tick <= right]
+    axes.set_xticks(ticks)
+    axes.set_xticks([], minor=True)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xlim(1.15 * left, 1.15 * right)

@@ -73,7 +73,11 @@ def _temporary(path: Path) -> tuple[int, str]:
 def _remove_leftovers(path: Path) -> None:
     """Remove temporary files of `path` whose writers were killed: those that nobody has locked."""
     own = re.compile(re.escape(f".{path.name}.") + "[a-z0-9_]{8}" + re.escape(SUFFIX))
-    for name in filter(own.fullmatch, os.listdir(path.parent)):
+    try:
+        names = os.listdir(path.parent)
+    except PermissionError:  # a folder that may be written to, and not read
+        return
+    for name in filter(own.fullmatch, names):
         with contextlib.suppress(OSError), (path.parent / name).open("rb") as leftover:
             if _lock(leftover.fileno(), wait=False):
                 os.unlink(leftover.name)

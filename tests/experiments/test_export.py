@@ -133,7 +133,11 @@ def test_simulate_writes_all_files_or_none(
     monkeypatch.chdir(tmp_path)
     Path("there.csv").mkdir()
     Path("file").touch()
-    code, out, err = run(capsys, *SIMULATE, *words)
+    try:
+        code = main((*SIMULATE, *words))
+    except SystemExit as end:
+        code = end.code  # type: ignore[assignment]
+    out, err = capsys.readouterr()
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert said in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "there.csv"]

@@ -520,6 +520,27 @@ def test_figures_of_full_runs_can_be_read(cluster_rows: list[dict[str, Any]]) ->
         assert_readable(figure)
 
 
+@pytest.mark.parametrize("settings", [1, 6])
+def test_the_axis_of_differences_holds_every_interval(settings: int) -> None:
+    """From a hundred points below synchronous to three above, drawn whole and with room at both ends of the axis."""
+    draw = np.random.default_rng(settings)
+    low, mean, high = np.sort(draw.uniform([-1.0] * 8 + [-0.01] * 4, 0.03, (3, 12)), axis=0)
+    rows = [
+        {"label": f"XPipe T={n + 1}", "stale": True, "optimizer": "adam", "learning_rate": 0.001 * (1 + setting)}
+        | {"test_accuracy_difference": mean[n], "test_accuracy_difference_low": low[n]}
+        | {"test_accuracy_difference_high": high[n]}
+        for setting in range(settings)
+        for n in range(12)
+    ]
+    figure = difference_figure(rows)
+    assert_readable(figure)
+    for axes in figure.axes[:settings]:
+        left, right = axes.get_xlim()
+        lines = [line.get_xdata().tolist() for line in axes.lines if line.get_xdata()[0] != 0]  # type: ignore[union-attr]
+        assert sorted(lines[::2]) == sorted(map(list, zip(100 * low, 100 * high, strict=True)))
+        assert all(left < x < right for line in lines for x in line)
+
+
 def test_time_figures_are_small_multiples_that_can_be_read(recorded: Recorded) -> None:
     """Fifteen methods in four groups, each with at most six curves; the medians of three clusters, some never there."""
     curves = [(made_result(case, n), np.arange(1.0, 441.0) * (1 + n)) for n, case in enumerate(time_study.CASES)]

@@ -1,0 +1,150 @@
+"""Rules of places to write to: what cannot be written is one line and exit code 2 before the work, at every door that writes."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from experiments.cli import COMMANDS
+from experiments.commands.simulate_command import written_schedule
+from experiments.studies.catalogue import STUDIES
+from experiments.studies.study_harness import add_study_options
+from experiments.terminal.argument_types import written_figure, written_file, written_folder
+from experiments.terminal.exits import USAGE, Parser
+
+ROOT = Path(__file__).resolve().parents[2]
+
+NAMES = {written_file: "plan.json", written_figure: "figure", written_schedule: "order.txt", written_folder: ""}
+"""What each kind of argument would write to in a folder."""
+
+PLACES = ("file", "read-only", "closed", "closed/below", "loop")
+"""A file in place of the folder, one that is not to be written to, one that is not to be opened, a link round in a circle."""
+
+
+def writing(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+    """The options of a parser that name what is written, and the name that they are tried with."""
+    for action in parser._actions:
+        if action.type in NAMES:
+            yield action.option_strings[0], NAMES[action.type]  # type: ignore[index]
+
+
+def doors() -> Iterator[tuple[str, str, str]]:
+    """Every command and study that writes, its option, and a name."""
+    for command in COMMANDS:
+        parser = Parser()
+        import_module(f"experiments.commands.{command}_command").add_arguments(parser)
+        yield from ((command, *option) for option in writing(parser))
+    for name, study in STUDIES.items():
+        parser = Parser()
+        add_study_options(parser, study)
+        yield from ((f"study {name}", *option) for option in writing(parser))
+
+
+DOORS = list(doors())
+
+TRIED = """
+import contextlib, io, json, sys
+from experiments.cli import main
+told = []
+for words in json.load(sys.stdin):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(words)
+        except SystemExit as end:
+            code = end.code
+    told.append((code, out.getvalue(), err.getvalue()))
+print(json.dumps(told))
+"""
+
+
+def as_anybody() -> None:
+    """Permissions hold for root, too, in what the child runs: the capabilities that pass over them are dropped."""
+    if os.geteuid() == 0:
+        for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+            ctypes.CDLL(None).prctl(24, capability)  # PR_CAPBSET_DROP
+
+
+def child(*words: str, given: str = "", folder: Path = ROOT) -> str:
+    """What a Python without these capabilities prints."""
+    paths = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *words], input=given, preexec_fn=as_anybody, cwd=folder, env=paths, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str, str], tuple[int, str, str]]:
+    """Exit code, stdout and stderr of every door at every place."""
+    folder = tmp_path_factory.mktemp("places")
+    (folder / "file").touch()
+    (folder / "read-only").mkdir(mode=0o555)
+    (folder / "closed").mkdir(mode=0o000)
+    os.symlink(folder / "loop", folder / "loop")
+    tried = {
+        (command, option, place): [*command.split(), option, str(folder / place / name)]
+        for command, option, name in DOORS
+        for place in PLACES
+    }
+    found = json.loads(child("-c", TRIED, given=json.dumps(list(tried.values()))))
+    return dict(zip(tried, found, strict=True))
+
+
+@pytest.mark.parametrize(("command", "option"), [door[:2] for door in DOORS])
+@pytest.mark.parametrize("place", PLACES)
+def test_what_cannot_be_written_is_one_line_before_the_work(
+    told: dict[tuple[str, str, str], tuple[int, str, str]], command: str, option: str, place: str
+) -> None:
+    """Exit code 2, nothing on stdout, and the option and the place in the one line."""
+    code, out, err = told[command, option, place]
+    assert (code, out, err.count("\n")) == (USAGE, "", 1), err
+    assert err.startswith(f"pipeplan {command}: argument {option}: ")
+    assert f"/{place}" in err
+
+
+def test_all_that_write_are_tried() -> None:
+    """Among them every command with --out."""
+    assert {command for command, option, _ in DOORS if option == "--out"} >= {
+        "compare", "export", "plan", "profile", "simulate", *(f"study {name}" for name, one in STUDIES.items() if one.figures)
+    }  # fmt: skip
+
+
+def test_a_folder_that_cannot_be_listed_is_written_to(tmp_path: Path) -> None:
+    """Leftovers of writers that were killed cannot be found there, and the file is written all the same."""
+    folder = tmp_path / "drop"
+    folder.mkdir()
+    folder.chmod(0o333)
+    where = str(folder / "order.txt")
+    words = "--workload chain:4 --devices 2 --batch 8 --planner uniform --microbatches 2 --schedule gpipe --format text"
+    child("-m", "experiments.cli", "export", *words.split(), "--out", where)
+    folder.chmod(0o755)
+    assert [path.name for path in folder.iterdir()] == ["order.txt"]
+
+
+@pytest.mark.parametrize("home", [None, os.devnull])
+def test_a_command_that_draws_without_a_home_says_nothing_of_matplotlibs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str | None
+) -> None:
+    """Matplotlib takes a temporary folder for its files; its own two lines about that are not the command's."""
+    for name in ("MPLCONFIGDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(*(("XDG_CACHE_HOME", os.devnull) if home is None else ("HOME", home)))
+    words = "simulate --schedule gpipe --stages 2 --microbatches 2 --forward 1 --backward 1 --engine recurrence --gantt"
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.cli", *words.split(), str(tmp_path / "time")],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {path.name for path in tmp_path.iterdir()} == {"time.png", "time.svg"}
