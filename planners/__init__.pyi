@@ -25,7 +25,7 @@ from .partitioning.partition_costs import (
     PartitionCosts as PartitionCosts,
     straight_costs as straight_costs,
 )
-from .partitioning.stage_memory import (
+from .estimate.memory import (
     furthest_ends as furthest_ends,
 )
 from .bapipe.explorer import (

@@ -37,7 +37,9 @@ from .costs.lower_bound import (
 from .workloads.shares import Parallelism as Parallelism
 from .costs.stashes import (
     StageStash as StageStash,
+    entering_bytes as entering_bytes,
     gradient_in_work as gradient_in_work,
+    gradients_in_work as gradients_in_work,
     kept_bytes as kept_bytes,
     largest_parts as largest_parts,
     stage_stash as stage_stash,

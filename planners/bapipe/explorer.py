@@ -26,6 +26,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from planners.estimate.memory import StageBytes
 from planners.partitioning.minimax_cuts import balanced_cuts, coarse_points, ideal_stage_seconds
 from planners.partitioning.straight_search import StraightShape, fastest_straight
 from planners.partitioning.streamed_search import StreamedSearch, one_moved
@@ -419,10 +420,11 @@ class _Explorer:
     ) -> tuple[str, str]:
         if self.request.schedule is not None:
             return self.request.schedule, "requested"
+        stages = StageBytes(self.evaluate.layer_costs)
         fits = all(
-            self._doubled_bytes(layers, len(devices) - stage, samples, count)
+            stages.needed(one[0], one[-1] + 1, min(2 * (len(devices) - stage), count) * samples, samples)
             <= self.problem.cluster.devices[device].memory_bytes
-            for stage, (layers, device) in enumerate(zip(held, devices, strict=True))
+            for stage, (one, device) in enumerate(zip(held, devices, strict=True))
         )
         if streams(self.problem):
             if sending > forward and fits:
@@ -431,12 +433,6 @@ class _Explorer:
         if self.problem.communication.endswith("blocking"):
             return "1f1b-sno", "transfers do not overlap"
         return ("1f1b-so", "2(N-i+1)·a fits") if fits else ("1f1b-sno", "2(N-i+1)·a does not fit")
-
-    def _doubled_bytes(self, layers: Layers, behind: int, samples: int, count: int) -> float:
-        """Bytes of a stage that keeps 2(N-i+1) micro-batches: weights, gradients, optimizer and features."""
-        costs, problem = self.evaluate.layer_costs, self.problem
-        weights = costs.weight_elements(layers.tolist()) * problem.state_bytes
-        return weights + min(2 * behind, count) * samples * float(costs.stashed_bytes[layers].sum())
 
 
 def formula_seconds(

@@ -19,13 +19,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import reduce_seconds
 from planners.estimate.like_blocks import LikeBlocks
+from planners.estimate.memory import in_flight, state_bytes, two_largest, unit_bytes
 from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, Pass, StageCosts
 from planners.large.division import BlockDivision, divided
 from planners.large.rank_groups import RankGroups
@@ -87,20 +87,6 @@ class ClosedForm:
         return self.problem.cluster.devices[0].memory_bytes
 
     # ---- what is divided ----
-
-    def state_bytes(
-        self, zero: Zero | NDArray[np.int64], held: Floats, divided: Floats, copies: int | NDArray[np.int64]
-    ) -> Floats:
-        """Bytes that are there all the time of weight elements that a device holds; divided: by all that hold copies, as of
-        `PlanCosts.divided_elements`.
-        """
-        alone = np.array([self.problem.divided_state_bytes(one, np.inf) for one in get_args(Zero)])[zero]
-        return np.asarray(held * alone + divided / copies * (self.problem.state_bytes - alone))
-
-    def unit_bytes(self, zero: Zero | NDArray[np.int64]) -> Floats:
-        """Bytes per element of a unit that is there whole, where replicas divide it: of gradients, and of weights."""
-        gradients, weights = self.problem.accumulated_bytes, self.problem.element_bytes
-        return np.asarray(gradients * np.greater_equal(zero, 2) + weights * np.equal(zero, 3))
 
     def block_moves(self, shapes: Integers) -> tuple[Floats, Floats]:
         """Seconds in which weights of a block are gathered, and gradients scattered, float64 [shapes]: its part of the largest
@@ -444,21 +430,16 @@ class _Tables:
         lines = self.form.costs.elements(self.shape.parallel)
         held, experts = (line.own[ONLY : ONLY + 1] + line.block * self.form.blocks.count for line in lines)
         divided = held + (self.shape.expert - 1) * experts
-        return float(self.form.state_bytes(zero, held, divided, self.shape.copies)[0]) / self.shape.pipeline
+        return float(state_bytes(self.problem, zero, held, divided, self.shape.copies)[0]) / self.shape.pipeline
 
     def _bytes(self, zero: Zero) -> Floats:
         """Bytes on each device of a rank, float64 [ranks, most + 1, words]."""
         copies = self.shape.copies
-        always = self.form.state_bytes(zero, self._elements.sum(axis=2), self._divided.sum(axis=2), copies)
+        always = state_bytes(self.problem, zero, self._elements.sum(axis=2), self._divided.sum(axis=2), copies)
         if zero >= 2 and copies > 1:
-            always = always + self._two_units * self.form.unit_bytes(zero)
+            units = self._units[..., 3:].reshape(*self._units.shape[:2], -1)
+            always = always + two_largest(units) * unit_bytes(self.problem, zero)
         return np.asarray(always[self.ranks][:, :, None] + self._activations)
-
-    @cached_property
-    def _two_units(self) -> Floats:
-        """Weight elements of the two largest units of a rank, float64 [places, most + 1]."""
-        units = self._units[..., 3:].reshape(*self._units.shape[:2], -1)
-        return np.asarray(np.partition(units, -2, axis=2)[..., -2:].sum(axis=2))
 
     @cached_property
     def _activations(self) -> Floats:
@@ -466,36 +447,10 @@ class _Tables:
         words].
         """
         costs, parallel, found = self.form.costs, self.shape.parallel, []
-        flight = self._in_flight.swapaxes(1, 2)
+        flight = in_flight(self.shape.pipeline, self.shape.chunks, self.count).swapaxes(1, 2)
         for kept, made in costs.stashes(parallel):
             most = (self._of_stages(kept)[self.ranks] @ flight).max(axis=2)
             found.append(most + self._of_stages(made).max(axis=2)[self.ranks])
         beside = costs.boundary_bytes(parallel) * (self.shape.pipeline > 1)
         in_work = self._of_stages(costs.gradient_in_work(self.shape.parallel)).max(axis=2)[self.ranks]
         return np.asarray((np.stack(found, axis=2) + beside) * self.shape.samples + in_work[:, :, None])
-
-    @cached_property
-    def _in_flight(self) -> Floats:
-        """Micro-batches in flight of each stage of a rank, when it may be fullest, float64 [ranks, moments, chunks].
-
-        After W forwards of a warm-up, each further one has a backward behind it. With several stages per device p micro-batches
-        pass each stage in turn, backwards in the other order; between the moments at which either begins another stage what is
-        in flight changes evenly.
-        """
-        shape, ranks = self.shape, np.arange(self.shape.pipeline)
-        if shape.chunks == 1:
-            return np.minimum(self.count, shape.pipeline - ranks).astype(np.float64)[:, None, None]
-        total, pipeline, chunks = self.count * shape.chunks, shape.pipeline, shape.chunks
-        ahead = np.minimum(2 * (pipeline - 1 - ranks) + (chunks - 1) * pipeline, total)[:, None]
-        turns = np.arange(2 * chunks + 1) * pipeline
-        forwards = np.concatenate([turns + (chunks - 1) * pipeline + 0 * ahead, turns + ahead + 1], axis=1)
-        forwards = np.clip(forwards, np.minimum(ahead + 1, total), total)
-        backwards = np.maximum(forwards - ahead - 1, 0)
-        lap = pipeline * chunks
-
-        def passed(number: NDArray[np.int64]) -> NDArray[np.int64]:
-            """Of the first so many ops, those of each stage in its turn."""
-            rest = (number % lap)[:, :, None] - np.arange(chunks) * pipeline
-            return np.asarray((number // lap * pipeline)[:, :, None] + np.clip(rest, 0, pipeline))
-
-        return (passed(forwards) - passed(backwards)[:, :, ::-1]).astype(np.float64)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from planners.estimate.memory import one_stage_in_flight, state_bytes, unit_bytes, warm_up
 from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line
 from planners.large.closed_form import PASSES, ClosedForm
 from planners.large.shapes import Integers, Shape, unlike
@@ -78,7 +79,7 @@ class ShapeBounds:
             for kind in (0, 1)
         )
         divided, copies = held + (shapes[:, 6] - 1) * experts, shapes[:, 2] * shapes[:, 5]
-        states = [self.form.state_bytes(zero, held, divided, copies) for zero in self.form.zeros]
+        states = [state_bytes(self.problem, zero, held, divided, copies) for zero in self.form.zeros]
         return np.asarray(np.min(states, axis=0) / shapes[:, 1])
 
     def least_device_seconds(self, shapes: Integers) -> float:
@@ -236,10 +237,10 @@ class ShapeBounds:
         _, pipeline, data, samples, chunks, context, expert = shapes.T
         held, experts = figures.weights.T
         copies, words = data * context, len(form.words)
-        state = form.state_bytes(zero, held, held + (expert - 1) * experts, copies)[:, None, None]
+        state = state_bytes(self.problem, zero, held, held + (expert - 1) * experts, copies)[:, None, None]
         own = np.take_along_axis(figures.own_weights, ranks.places, axis=1)
         in_work = np.take_along_axis(figures.in_work, ranks.places, axis=1)
-        ends = (form.state_bytes(zero[:, None], own, own, copies[:, None]) + in_work)[:, None, ranks.kinds]
+        ends = (state_bytes(self.problem, zero[:, None], own, own, copies[:, None]) + in_work)[:, None, ranks.kinds]
         kept, made, made_own = (
             (np.repeat(one, 2, axis=1) * samples[:, None])[..., None]
             for one in (figures.kept, figures.made, figures.made_own)
@@ -249,7 +250,7 @@ class ShapeBounds:
         once = figures.boundary * samples * (pipeline > 1)
         left = form.memory_bytes - once[:, None, None] - made_own - ends - kept * more
         # Two units are there whole, of a block each at least.
-        unit = (held * form.unit_bytes(zero) * (copies > 1))[:, None, None]
+        unit = (held * unit_bytes(self.problem, zero) * (copies > 1))[:, None, None]
         several, one = ((left - number * unit) / line for number in (2, 1))
         found = np.where(several < 2.0, np.minimum(one, 1.0), np.minimum(several, self.blocks))
         steps, missing = ranks.steps(2 * words)
@@ -275,8 +276,8 @@ class _RankWays:
         there = np.where(self.kinds == 2, rank < pipeline - 1, (self.kinds == 0) | (pipeline > 1))
         self.there = there[:, None]
         count = batch // (data * samples)
-        ahead = np.minimum(2 * (pipeline - 1 - rank) + (chunks - 1) * pipeline + 1, count * chunks)
-        alike = np.where(chunks == 1, np.minimum(count, pipeline - rank), ahead / chunks)
+        ahead = np.minimum(warm_up(rank, pipeline, chunks, count) + 1, count * chunks)
+        alike = np.where(chunks == 1, one_stage_in_flight(pipeline - rank, count), ahead / chunks)
         # A stage with fewer blocks than the others is taken as the one with most micro-batches in flight. At an end it has none
         # of them, or lacks one less than there are stages: whichever says more of a rank that has its part of all.
         several = chunks > 1

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planners.estimate.like_blocks import like_blocks
+from planners.estimate.memory import one_stage_in_flight, state_bytes
 from planners.estimate.stage_costs import ONLY
 from planners.large.closed_form import ClosedForm, DividedShape, chunk_blocks
 from planners.large.shape_bounds import ShapeBounds
@@ -415,11 +416,11 @@ class _ShapeSearch:
             rows = np.flatnonzero((self.shapes[:, [0, 5, 6]] == kind).all(axis=1))
             parallel, costs = Shape(*self.shapes[rows[0]].tolist()).parallel, self.form.costs
             held, experts = (one.own[ONLY] + one.block * self.blocks.count for one in costs.elements(parallel))
-            flight = np.minimum(count, pipeline)[rows] * samples[rows] / pipeline[rows]
+            flight = one_stage_in_flight(pipeline, count)[rows] * samples[rows] / pipeline[rows]
             for word, (line, _) in zip(self.form.words, costs.stashes(parallel), strict=True):
                 kept = (line.own[ONLY] + line.block * self.blocks.count) * flight
                 for zero in self.form.zeros:
                     own = held / pipeline[rows], (held + (parallel.expert - 1) * experts) / pipeline[rows]
-                    state = self.form.state_bytes(zero, *own, copies[rows])
+                    state = state_bytes(self.problem, zero, *own, copies[rows])
                     least = int((state + kept).argmin())
                     yield float(state[least]), float(kept[least]), zero, word

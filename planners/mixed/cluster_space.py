@@ -20,6 +20,7 @@ import numpy as np
 from hardware_profiles import Rates
 from planners.estimate.gradient_buckets import bucket_counts, exposed_seconds
 from planners.estimate.like_blocks import LikeBlocks
+from planners.estimate.memory import one_stage_in_flight, state_bytes, two_largest, unit_bytes
 from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, Pass, StageCosts
 from planners.mixed.space import Floats, Integers, MixedPipeline, StageVariants, Variant
 from simulator import (
@@ -134,7 +135,7 @@ class ClusterSpace:
 
     def in_flight(self, samples: int, replicas: int, ahead: int) -> int:
         """Of 1F1B."""
-        return min(ahead, self.rounds(samples, replicas))
+        return int(one_stage_in_flight(ahead, self.rounds(samples, replicas)))
 
     # ---- stages ----
 
@@ -184,13 +185,13 @@ class ClusterSpace:
         for variant in self.variants:
             costs, parallel = self.costs[variant.kind], Parallelism(variant.degree)
             kept, made = (self._table(one) for one in costs.stashes(parallel)[variant.word])
-            always = self._elements(variant) * problem.divided_state_bytes(self.choices.zero, replicas)
+            elements, zero = self._elements(variant), self.choices.zero
+            always = state_bytes(problem, zero, elements, elements, replicas)
             begin, end = np.indices(kept.shape)
             beside = costs.boundary_bytes(parallel) * (end - begin < self.layers) * self.choices.buffers
             always = always + self._table(costs.gradient_in_work(parallel)) + (made + beside) * samples
-            if self.choices.zero >= 2 and replicas > 1:
-                width = problem.accumulated_bytes + problem.element_bytes * (self.choices.zero == 3)
-                always = always + self._units(variant)[..., 3:].sum(axis=2) * width
+            if zero >= 2 and replicas > 1:
+                always = always + two_largest(self._units(variant)[..., 3:]) * unit_bytes(problem, zero)
             memory = problem.cluster.devices[self.first[variant.kind]].memory_bytes
             room = memory - self.spare_bytes.get(variant.kind, 0.0) - always
             deepest = np.floor(np.maximum(room, 0.0) / np.maximum(kept * samples, 1.0))

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from planners.estimate.memory import ROUNDING
 from planners.partitioning.partition_costs import PartitionCosts
-from planners.partitioning.stage_memory import ROUNDING
 from simulator import kernel
 
 EXCESSES = (*(0.01 * 8.0**power for power in range(4)), math.inf)

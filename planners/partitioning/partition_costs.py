@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Cluster, Phase
-from planners.partitioning.stage_memory import furthest_ends
+from planners.estimate.memory import furthest_ends
 from simulator import LayerCosts, SecondsOfStages
 
 MOST_PLACES = 64

@@ -17,8 +17,8 @@ from math import comb, inf
 import numpy as np
 from numpy.typing import NDArray
 
+from planners.estimate.memory import most_in_flight
 from planners.partitioning.fastest_cuts import fastest_cuts
-from planners.partitioning.in_flight import most_in_flight
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
 from planners.search.candidates import straight_plan
 from planners.search.evaluator import Evaluator

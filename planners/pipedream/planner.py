@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Component, Level
-from planners.partitioning.in_flight import most_in_flight
+from planners.estimate.memory import most_in_flight
 from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
 from planners.pipedream.ordered_devices import OrderedDevices, ordered_partition
 from planners.pipedream.partitioner import (

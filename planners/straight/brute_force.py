@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from planners.partitioning.stage_memory import ROUNDING
+from planners.estimate.memory import ROUNDING
 from planners.search.candidates import (
     CHUNKS,
     device_choices,

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Rates, reduce_seconds
+from planners.estimate.memory import StageBytes, most_held
 from planners.partitioning.fastest_cuts import fastest_cuts
-from planners.partitioning.in_flight import most_held
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
 from planners.partitioning.tight_memory import fitting_cuts
 from planners.search.candidates import (
@@ -52,8 +52,6 @@ from simulator import (
     Zero,
     build_schedule,
     equal_microbatches,
-    kept_bytes,
-    largest_parts,
     schedule_families,
     stages_from_cuts,
 )
@@ -276,6 +274,9 @@ class _Grid:
         rates = GroupRates(problem.cluster.collectives.allreduce_rates(first) if division.degree > 1 else ())
         state = problem.divided_state_bytes(division.zero, division.replicas or 1)
         self.costs = evaluate.layer_costs.at(Parallelism(division.degree), rates, state)
+        self.bytes = StageBytes(self.costs)
+        self.whole_bytes = self.bytes.states([(0, len(problem.workload))])
+        """Of all weights, gradients and optimizer states."""
         self._held: dict[tuple[str, int, int, int], tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
         self._whole: dict[tuple[int, int], float] = {}
         self._passes: dict[tuple[int, int], NDArray[np.float64]] = {}
@@ -384,7 +385,7 @@ class _Grid:
 
     def _may_fit(self, point: Point) -> bool:
         """Whether the devices together hold all weights, and activations of the fewest micro-batches that any stage holds."""
-        state, kept = self._whole_bytes, float(self.kept_before[-1]) * self._samples(point)
+        state, kept = self.whole_bytes, float(self.bytes.kept_before[-1]) * self._samples(point)
         return state + kept <= self._ranks(point.groups).memory_bytes
 
     def _has_room(self, point: Point) -> bool:
@@ -486,11 +487,10 @@ class _Grid:
 
     def _like_stage(self, point: Point) -> tuple[float, float, float]:
         """Bytes of a stage if layers were alike: of its weights, of what backward makes again, and of each micro-batch held."""
-        samples, recompute = self._samples(point), self.problem.recompute
-        whole = recompute == "whole"
-        inputs = float(self.costs.cut_bytes.mean()) * samples if whole else 0.0
-        again = float(largest_parts(self.costs, recompute)[0, -1]) * samples / (point.stages if whole else 1)
-        return self._whole_bytes / point.stages, again, float(self.kept_before[-1]) * samples / point.stages + inputs
+        samples, stages = self._samples(point), self.bytes
+        again = float(stages.made[0, -1]) * samples / (point.stages if self.problem.recompute == "whole" else 1)
+        kept = float(stages.kept_before[-1]) * samples / point.stages + float(stages.entering[:, -1].mean()) * samples
+        return self.whole_bytes / point.stages, again + float(stages.in_work[0, -1]), kept
 
     def _memory_bytes(self, group: Sequence[int]) -> float:
         devices = self.problem.cluster.devices
@@ -498,17 +498,18 @@ class _Grid:
 
     def _fullest(self, point: Point, cuts: Sequence[int]) -> float:
         """Largest share of a device's memory that weights of its stages and activations of micro-batches in flight take."""
-        problem, samples, bounds = self.problem, self._samples(point), [0, *cuts, len(self.problem.workload)]
-        width = self.costs.member.state_bytes
-        made = largest_parts(self.costs, problem.recompute)[bounds[:-1], bounds[1:]] * samples
-        whole = problem.recompute == "whole"
-        kept = (self.costs.cut_bytes[bounds[:-1]] if whole else np.diff(self.kept_before[bounds])) * samples
-        again = made.reshape(point.chunks, -1).max(axis=0)
+        samples, bounds = self._samples(point), np.array([0, *cuts, len(self.problem.workload)])
+        begin, end = bounds[:-1], bounds[1:]
+        made, in_work = (
+            one.reshape(point.chunks, -1).max(axis=0)
+            for one in (self.bytes.made[begin, end] * samples, self.bytes.in_work[begin, end])
+        )
         fullest, schedule = 0.0, _schedule(point.schedule, point.stages, point.microbatches, point.chunks)
-        for rank, (group, held) in enumerate(zip(point.groups, most_held(schedule, kept)[0], strict=True)):
+        together, _ = most_held(schedule, self.bytes.stashed(begin, end) * samples)
+        for rank, (group, held) in enumerate(zip(point.groups, together + made + in_work, strict=True)):
             stages = range(rank, point.stages, len(point.groups))
-            state = self.costs.range_elements([(bounds[s], bounds[s + 1]) for s in stages]) * width
-            fullest = max(fullest, float(state + held + again[rank]) / self._memory_bytes(group))
+            state = self.bytes.states([(bounds[s], bounds[s + 1]) for s in stages])
+            fullest = max(fullest, float(state + held) / self._memory_bytes(group))
         return fullest
 
     def _partition_costs(self, point: Point, spare: Sequence[float]) -> PartitionCosts:
@@ -562,16 +563,6 @@ class _Grid:
         inside = self.costs.cut_bytes[1:-1]
         return float(inside.min()) if len(inside) else 0.0
 
-    @cached_property
-    def kept_before(self) -> NDArray[np.float64]:
-        """Bytes per sample that the layers before each cut keep for backward, float64 [layers + 1]."""
-        return np.concatenate([[0.0], np.cumsum(kept_bytes(self.costs, self.problem.recompute))])
-
-    @cached_property
-    def _whole_bytes(self) -> float:
-        """Bytes of all weights, gradients and optimizer states."""
-        return float(self.costs.parameters.sum()) * self.costs.member.state_bytes
-
     # ---- plans ----
 
     def plan(self, candidate: CutPoint) -> Plan:
@@ -622,7 +613,7 @@ class _Grid:
     def does_not_fit(self) -> str:
         """One line with the numbers: the weights alone, divided over all devices."""
         problem = self.problem
-        state = self._whole_bytes
+        state = self.whole_bytes
         held = max(device.memory_bytes for device in problem.cluster.devices)
         return (
             f"planner {self.name!r} finds no stages that fit: weights, gradients and optimizer states take {state / 2**30:.4g} "

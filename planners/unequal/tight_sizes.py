@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planners.estimate.memory import furthest_ends
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
-from planners.partitioning.stage_memory import furthest_ends
 from planners.partitioning.tight_memory import cuts_within
 from planners.search.evaluator import Evaluator
 from planners.unequal.chain import Floats

@@ -87,15 +87,30 @@ def gradient_in_work(costs: LayerCosts, layers: Sequence[int]) -> float:
     wider ones, as in Megatron-LM's `main_grad`, Transformer Engine (from 2.3 on, `get_dummy_wgrad`) keeps a tensor of each shape
     of a product's weights to stand for the gradient that its layer returns; of a layer of experts one expert's.
     """
-    problem, shapes = costs.problem, set()
-    if problem.accumulated_bytes <= problem.element_bytes:
-        return 0.0
-    for number in layers:
-        work, experts = costs.works[number], problem.workload.layers[number].experts
-        held = max(1, experts // costs.member.parallel.expert)
-        if work.kind == "linear":
-            shapes.add((work.parameters / held, work.input_elements, work.output_elements))
-    return float(np.ceil(sum(elements for elements, *_ in shapes) * problem.element_bytes))
+    shapes = {shape for number in layers if (shape := _product_in_work(costs, number))}
+    return float(np.ceil(sum(elements for elements, *_ in shapes) * costs.problem.element_bytes))
+
+
+@lru_cache(maxsize=1)
+def gradients_in_work(costs: LayerCosts) -> NDArray[np.float64]:
+    """`gradient_in_work` of stages of layers i to j - 1, float64 [layers + 1, layers + 1]."""
+    shapes = [_product_in_work(costs, number) for number in range(len(costs.works))]
+    sizes = np.zeros((len(shapes) + 1, len(shapes) + 1))
+    last = dict[tuple[float, float, float], int]()
+    for number, shape in enumerate(shapes):
+        if shape is not None:  # it counts once in a stage: for the first layer that has it
+            sizes[last.get(shape, -1) + 1 : number + 1, number + 1] = shape[0]
+            last[shape] = number
+    return np.asarray(np.ceil(np.cumsum(sizes, axis=1) * costs.problem.element_bytes))
+
+
+def _product_in_work(costs: LayerCosts, number: int) -> tuple[float, float, float] | None:
+    """Elements, inputs and outputs of the product of a layer whose gradient has a tensor of its own until it is added up."""
+    problem, work = costs.problem, costs.works[number]
+    if problem.accumulated_bytes <= problem.element_bytes or work.kind != "linear":
+        return None
+    held = max(1, problem.workload.layers[number].experts // costs.member.parallel.expert)
+    return work.parameters / held, work.input_elements, work.output_elements
 
 
 class KeptByPart(NamedTuple):
@@ -141,12 +156,28 @@ def kept_by_part(costs: LayerCosts, layers: Sequence[int], recompute: Recompute,
 
 
 def kept_bytes(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
-    """Bytes per sample that each layer adds to its stage's stash, float64 [layers]; where all is recomputed, beside the input.
-
-    A stage that begins within a block keeps more: what it reads of the block's other layers.
-    """
+    """Bytes per sample that each layer adds to its stage's stash, float64 [layers], beside `entering_bytes`."""
     kept = costs.stashed_bytes - costs.made_bytes(recompute)
     return kept + read_from_outside(costs, costs.parts(recompute)) if recompute == "blocks" else kept
+
+
+@lru_cache(maxsize=1)
+def entering_bytes(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
+    """Bytes per sample that a stage of layers i to j - 1 keeps of what it receives, float64 [layers + 1, layers + 1]: its input
+    where all of it runs again; where it begins within a block that does, what it reads of the block's other layers.
+    """
+    part = costs.parts(recompute)
+    entering = np.zeros((len(part) + 1, len(part) + 1))
+    if recompute == "whole":
+        return entering + costs.cut_bytes[:, None]
+    before = dict[tuple[int, int], int]()  # the last reader in a part of each layer's output, or the layer
+    for producer, consumer in sorted(costs.problem.workload.edges) if recompute == "blocks" else ():
+        if own := int(part[consumer]):
+            inside = producer if part[producer] == own else consumer  # whose first reader `kept_bytes` counts, else
+            first = before.get((producer, own), inside) + 1
+            entering[first : consumer + 1, consumer + 1 :] += costs.output_bytes[producer]
+            before[producer, own] = consumer
+    return entering
 
 
 @lru_cache(maxsize=1)

@@ -11,7 +11,7 @@ import pytest
 
 from hardware_profiles import load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry
-from planners.partitioning.in_flight import most_held, most_in_flight
+from planners.estimate.memory import most_held, most_in_flight
 from planners.straight import grid
 from planners.straight.grid import Point, _Grid
 from simulator import InfeasiblePlanError, Plan, Problem, Stage, build_schedule, simulate, workload_from_spec

@@ -13,13 +13,13 @@ import pytest
 from hardware_profiles import GraphicsProcessor, load_cluster
 from planners import Evaluator, InapplicablePlannerError, Request, make_plan, planner_entry, runner_ups
 from planners.estimate.like_blocks import LikeBlocks, like_blocks, shortened
+from planners.estimate.memory import in_flight, most_held
 from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, StageCosts
 from planners.large import closed_form, shape_search
 from planners.large.closed_form import ClosedForm, DividedShape, _Tables, chunk_blocks
 from planners.large.division import divided
 from planners.large.shape_search import LargeModels, _ShapeSearch
 from planners.large.shapes import Shape
-from planners.partitioning.in_flight import most_held
 from simulator import (
     InfeasiblePlanError,
     LayerCosts,
@@ -139,11 +139,7 @@ def test_divisions_are_those_of_enumeration() -> None:
 )
 def test_micro_batches_in_flight_are_those_of_the_schedule(pipeline: int, chunks: int, count: int) -> None:
     """The most that a device holds, its stages unlike."""
-    problem = small(pipeline * chunks, 1, count)
-    blocks = like_blocks(problem.workload)
-    assert blocks is not None
-    form = ClosedForm(problem, blocks, ("none",), (0,))
-    flight = _Tables(form, Shape(1, pipeline, 1, 1, chunks), 1)._in_flight
+    flight = in_flight(pipeline, chunks, count)
     options = {"chunks": chunks} if chunks > 1 else {}
     schedule = build_schedule("interleaved-1f1b" if chunks > 1 else "1f1b", pipeline * chunks, count, **options)
     for each in (np.ones(chunks), np.arange(1.0, chunks + 1), np.arange(chunks, 0.0, -1)):

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from hardware_profiles import Phase, load_cluster
+from planners.estimate.memory import furthest_ends
 from planners.partitioning import partition_costs
 from planners.partitioning.partition_costs import straight_costs
-from planners.partitioning.stage_memory import furthest_ends
 from simulator import Layer, LayerCosts, Problem, Workload
 from simulator.options.training_options import Recompute
 from tests.simulator.strategies import UnitDevice, chain_cluster
@@ -173,7 +173,7 @@ def test_a_stage_reaches_as_far_as_its_memory(seed: int, recompute: Recompute) -
             elif recompute == "blocks":
                 parts = [range(max(first, begin), min(first + 2, end)) for first in (1, 3)]
                 made = [float(costs.stashed_bytes[list(part)].sum()) for part in parts]
-                inputs = sum(4.0 * layers[n - 1].output_elements for n in (1, 3) if begin <= n < end)
+                inputs = sum(4.0 * layers[part[0] - 1].output_elements for part in parts if part)
                 kept += samples * max(made) - held[stage] * (sum(made) - inputs)
             elif recompute == "whole":
                 kept = samples * stash + held[stage] * float(costs.cut_bytes[begin])

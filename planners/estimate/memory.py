@@ -1,0 +1,264 @@
+"""Memory: bytes per device of stages, in closed form, and what schedules keep in flight. No other module of the planners counts.
+
+A device holds weights, gradients and optimizer states (divided among replicas as the ZeRO stage says), what each micro-batch in
+flight leaves behind in its stages, the most that a backward makes again, and the gradients of products before they are added up.
+Buffers of transfers are not counted: where they are wanted a caller adds one boundary tensor, else these are bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from typing import get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator import (
+    LayerCosts,
+    OpKind,
+    Problem,
+    Schedule,
+    Zero,
+    entering_bytes,
+    gradients_in_work,
+    kept_bytes,
+    kernel,
+    largest_parts,
+)
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+ROUNDING = 1e-12
+"""Relative; more than two sums of the same numbers in another order can differ by."""
+
+_FORWARD = int(OpKind.FORWARD)
+_FREEING = int(OpKind.BACKWARD), int(OpKind.WEIGHT_GRADIENT)
+
+
+# ---- weights, gradients and optimizer states ----
+
+
+def state_bytes(
+    problem: Problem, zero: Zero | Integers, held: Floats, divided: Floats, copies: int | Integers
+) -> Floats:
+    """Bytes of weights, gradients and optimizer states on each device.
+
+    held: weight elements of a device; divided: those that `copies` replicas divide, as of `PlanCosts.divided_elements`
+    """
+    alone = np.array([problem.divided_state_bytes(one, np.inf) for one in get_args(Zero)])[zero]
+    return np.asarray(held * alone + divided / copies * (problem.state_bytes - alone))
+
+
+def unit_bytes(problem: Problem, zero: Zero | Integers) -> Floats:
+    """Bytes per element of a unit that is there whole where replicas divide it: of gradients (ZeRO 2 and 3), and weights (3)."""
+    gradients, weights = problem.accumulated_bytes, problem.element_bytes
+    return np.asarray(gradients * np.greater_equal(zero, 2) + weights * np.equal(zero, 3))
+
+
+def two_largest(units: Floats) -> Floats:
+    """Elements of the two largest units of each device, float64 [...]; units: of its stages, float64 [..., units]."""
+    return np.asarray(np.partition(units, -2, axis=-1)[..., -2:].sum(axis=-1))
+
+
+# ---- micro-batches in flight ----
+
+
+def most_in_flight(schedule: Schedule) -> Integers:
+    """Most micro-batches that each stage has in flight at once, on one device, int64 [stages]."""
+    return most_held(schedule, np.ones(schedule.stages))[1]
+
+
+def most_held(schedule: Schedule, each: Floats) -> tuple[Floats, Integers]:
+    """Most that the stages of each rank hold at once, float64 [ranks], if each micro-batch in flight is `each` [stages]; and
+    `most_in_flight`.
+    """
+    return _walk(schedule.offsets, schedule.stage, schedule.kind, each)
+
+
+@kernel()
+def _walk(
+    offsets: NDArray[np.int64], stage: NDArray[np.int32], kind: NDArray[np.int8], each: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Both, from one walk over the ops; most is held when a forward starts."""
+    together, most = np.zeros(len(offsets) - 1), np.zeros(len(each), dtype=np.int64)
+    own = np.empty(len(each), dtype=np.int64)
+    for rank in range(len(together)):
+        held, seen, stages = np.zeros(len(each), dtype=np.int64), np.zeros(len(each), dtype=np.bool_), 0
+        for row in range(offsets[rank], offsets[rank + 1]):
+            here = stage[row]
+            if kind[row] == _FORWARD:
+                if not seen[here]:
+                    seen[here], own[stages] = True, here
+                    stages += 1
+                held[here] += 1
+                most[here] = max(most[here], held[here])
+                total = 0.0
+                for place in range(stages):
+                    total += held[own[place]] * each[own[place]]
+                together[rank] = max(together[rank], total)
+            elif kind[row] in _FREEING:
+                held[here] -= 1
+    return together, most
+
+
+def one_stage_in_flight(ahead: Integers | int, microbatches: Integers | int) -> Integers:
+    """Micro-batches that a stage of 1F1B has in flight at most, with `ahead` stages from itself to the last."""
+    return np.minimum(microbatches, ahead)
+
+
+def warm_up(rank: Integers, ranks: Integers | int, chunks: Integers | int, microbatches: Integers | int) -> Integers:
+    """Forwards of a rank of interleaved 1F1B before its first backward: 2 (p - 1 - r) + (v - 1) p of m v."""
+    return np.minimum(2 * (ranks - 1 - rank) + (chunks - 1) * ranks, microbatches * chunks)
+
+
+def in_flight(ranks: int, chunks: int, microbatches: int) -> Floats:
+    """Micro-batches in flight of each stage of each rank when the rank may be fullest, float64 [ranks, moments, chunks]: of 1F1B,
+    and with several chunks of interleaved 1F1B.
+
+    After the forwards of its warm-up each further one has a backward behind it. With several chunks `ranks` micro-batches pass
+    each of them in turn, backwards in the other order; between the moments at which either begins another chunk what is in flight
+    changes evenly.
+    """
+    rank = np.arange(ranks)
+    if chunks == 1:
+        return one_stage_in_flight(ranks - rank, microbatches).astype(np.float64)[:, None, None]
+    total, lap = microbatches * chunks, ranks * chunks
+    ahead = warm_up(rank, ranks, chunks, microbatches)[:, None]
+    turns = np.arange(2 * chunks + 1) * ranks
+    forwards = np.concatenate([turns + (chunks - 1) * ranks + 0 * ahead, turns + ahead + 1], axis=1)
+    forwards = np.clip(forwards, np.minimum(ahead + 1, total), total)
+    backwards = np.maximum(forwards - ahead - 1, 0)
+
+    def passed(number: Integers) -> Integers:
+        """Of the first so many ops, those of each chunk in its turn."""
+        rest = (number % lap)[:, :, None] - np.arange(chunks) * ranks
+        return np.asarray((number // lap * ranks)[:, :, None] + np.clip(rest, 0, ranks))
+
+    return (passed(forwards) - passed(backwards)[:, :, ::-1]).astype(np.float64)
+
+
+# ---- stages of contiguous layers ----
+
+
+class StageBytes:
+    """Bytes on one device of stages of contiguous layers under the recompute policy of a problem; ends of stages are numbers of
+    layers, or arrays of them.
+    """
+
+    def __init__(self, costs: LayerCosts) -> None:
+        self.costs, recompute = costs, costs.problem.recompute
+        self.kept = kept_bytes(costs, recompute)
+        """Bytes per sample that each layer keeps beside what its stage receives, float64 [layers]."""
+        self.kept_before = np.concatenate([[0.0], np.cumsum(self.kept)])
+        """Of all layers before each cut, float64 [layers + 1]."""
+
+    def states(self, ranges: Sequence[tuple[int, int]]) -> float:
+        """Weights, gradients and optimizer states of a device that holds some ranges of layers."""
+        return self.costs.range_elements(ranges) * self.costs.member.state_bytes
+
+    def stashed(self, begin: Integers, end: Integers) -> Floats:
+        """What a sample leaves behind in each stage from its forward to its backward."""
+        return np.asarray(self.entering[begin, end] + (self.kept_before[end] - self.kept_before[begin]))
+
+    @cached_property
+    def entering(self) -> Floats:
+        """Bytes per sample that layers i to j - 1 keep of what they receive, float64 [layers + 1, layers + 1]."""
+        return entering_bytes(self.costs, self.costs.problem.recompute)
+
+    @cached_property
+    def made(self) -> Floats:
+        """Most per sample that the backward of layers i to j - 1 makes again at once, float64 [layers + 1, layers + 1]."""
+        return largest_parts(self.costs, self.costs.problem.recompute)
+
+    @cached_property
+    def in_work(self) -> Floats:
+        """Gradients of products of layers i to j - 1 before they are added up, float64 [layers + 1, layers + 1]."""
+        return gradients_in_work(self.costs)
+
+    def needed(self, begin: int, end: int, in_flight: int, samples: int) -> float:
+        """All that a device needs for one stage, with so many samples in flight, in micro-batches of `samples`."""
+        flight = float(self.stashed(np.array(begin), np.array(end))) * in_flight
+        return self.states([(begin, end)]) + flight + float(self.made[begin, end] * samples + self.in_work[begin, end])
+
+
+def furthest_ends(
+    costs: LayerCosts, devices: Sequence[int], samples: int, in_flight: Sequence[int], spare: Sequence[float] = ()
+) -> Integers:
+    """The last layer before which a stage that begins at a layer may end within its device's memory, int64 [stages, layers + 1].
+
+    in_flight: samples whose activations each stage holds at once; samples: of a micro-batch; spare: bytes that each stage is to
+    leave free; () for none
+    """
+    memory = tuple(costs.problem.cluster.devices[device].memory_bytes for device in devices)
+    return _furthest_ends(costs, memory, samples, tuple(in_flight), tuple(spare) or (0.0,) * len(memory))
+
+
+@lru_cache(maxsize=1)
+def _furthest_ends(
+    costs: LayerCosts,
+    memory_bytes: tuple[float, ...],
+    samples: int,
+    in_flight: tuple[int, ...],
+    spare: tuple[float, ...],
+) -> Integers:
+    """`furthest_ends` by the memory of the devices; kept for the same stages on other devices."""
+    stages, width, layers = StageBytes(costs), costs.member.state_bytes, len(costs.problem.workload)
+    count = np.array(in_flight, dtype=np.float64)[:, None]
+    once = stages.made * samples + stages.in_work
+    held = costs.parameters * width + stages.kept * count
+    before = np.concatenate([np.zeros_like(count), np.cumsum(held, axis=1)], axis=1)
+    memory, free = np.array([memory_bytes, spare])[:, :, None]
+    room = memory * (1.0 + ROUNDING) - free + before
+    entering = stages.entering, count[:, 0]
+    furthest = _last_within(before, room, once, *entering)
+    # a stage that holds the user of a tied weight needs room for the copy, or ends before it
+    for user, elements in _copied_weights(costs):
+        room = room - np.where(user <= layers, elements * width, 0.0)
+        furthest = np.where(furthest > user, np.maximum(_last_within(before, room, once, *entering), user), furthest)
+    return furthest
+
+
+@kernel()
+def _last_within(
+    before: NDArray[np.float64],
+    room: NDArray[np.float64],
+    once: NDArray[np.float64],
+    entering: NDArray[np.float64],
+    count: NDArray[np.float64],
+) -> NDArray[np.int64]:
+    """The last layer before which a stage needs no more than its room, int64 [stages, layers + 1], by its first layer.
+
+    before: bytes of the layers before each layer; room: what these may be at the stage's end; both float64 [stages, layers + 1]
+    once: bytes that a stage of layers i to j - 1 needs beside; entering: for each of `count` [stages] samples, both float64
+        [layers + 1, layers + 1]
+    """
+    furthest = np.empty(room.shape, dtype=np.int64)
+    for stage in range(len(room)):
+        for begin in range(room.shape[1]):
+            low, high = -1, before.shape[1]
+            while high - low > 1:
+                middle = (low + high) // 2
+                beside = once[begin, middle] + entering[begin, middle] * count[stage]
+                if before[stage, middle] + beside <= room[stage, begin]:
+                    low = middle
+                else:
+                    high = middle
+            furthest[stage, begin] = low
+    return furthest
+
+
+def _copied_weights(costs: LayerCosts) -> list[tuple[Integers, float]]:
+    """Of each tied weight, by a stage's first layer: the layer whose stage needs a copy (layers + 1: none), and its elements.
+
+    That is the first user in the stage or behind it, where the owner stands before the stage.
+    """
+    layers = len(costs.problem.workload)
+    starts = np.arange(layers + 1)
+    found = []
+    for tied in costs.tied_weights:
+        users = np.array([*tied.layers, layers + 1])
+        user = users[np.searchsorted(users, starts, side="left").clip(max=len(users) - 1)]
+        found.append((np.where(starts > tied.layers[0], user, layers + 1), float(tied.parameters)))
+    return found

@@ -1,0 +1,83 @@
+"""Memory in closed form beside the peaks of replays."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from hardware_profiles import load_cluster
+from planners.estimate.memory import StageBytes, furthest_ends, most_held
+from planners.search.candidates import straight_plan
+from simulator import LayerCosts, Plan, Problem, build_schedule, gradient_in_work, load_workload, simulate
+from simulator.workloads.language_models import Gpt
+
+NETWORKS = Gpt(4, 256, 8, 128, 1000).workload(), load_workload("alexnet"), load_workload("resnet50")
+
+
+def random_pipeline(choose: random.Random) -> tuple[Problem, Plan]:
+    """A straight pipeline on four GPUs with any recompute policy, any width of numbers, and one or two chunks per device."""
+    workload = choose.choice(NETWORKS)
+    wide = choose.random() < 0.5
+    problem = Problem(
+        workload,
+        load_cluster("dgx-a100:1").take(4),
+        batch=24,
+        precision="bf16" if wide else "fp32",
+        optimizer=choose.choice(("sgd", "momentum", "adam")),
+        recompute=choose.choice(("none", "whole", *(("blocks", "attention") if workload is NETWORKS[0] else ()))),
+        gradient_bytes=4 if wide and choose.random() < 0.7 else 0,
+    )
+    schedule = choose.choice(("gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b"))
+    chunks = 2 if schedule == "interleaved-1f1b" else 1
+    ranks = choose.randint(2, 4)
+    cuts = sorted(choose.sample(range(1, len(workload)), ranks * chunks - 1))
+    return problem, straight_plan("", problem, schedule, cuts, tuple(range(ranks)) * chunks, choose.choice((4, 8, 12)))
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_stages_need_the_peaks_of_replays_but_for_buffers_of_transfers(seed: int) -> None:
+    """What the closed form says is there at the peak of every device, and beside it nothing but boundary tensors."""
+    problem, plan = random_pipeline(random.Random(seed))
+    stages = StageBytes(LayerCosts(problem))
+    bounds = [*(stage.layers[0] for stage in plan.stages), len(problem.workload)]
+    ranks, samples = len(plan.stages) // plan.chunks, plan.microbatches[0]
+    begin, end = np.array(bounds[:-1]), np.array(bounds[1:])
+    options = {"chunks": plan.chunks} if plan.chunks > 1 else {}
+    order = build_schedule(plan.schedule, len(plan.stages), len(plan.microbatches), **options)
+    held, flight = most_held(order, stages.stashed(begin, end) * samples)
+    outcome = simulate(problem, plan)
+    for rank, memory in enumerate(outcome.memory[:ranks]):
+        own = range(rank, len(plan.stages), ranks)
+        once = [float(stages.made[bounds[n], bounds[n + 1]] * samples) for n in own]
+        in_work = max(float(stages.in_work[bounds[n], bounds[n + 1]]) for n in own)
+        sure = stages.states([(bounds[n], bounds[n + 1]) for n in own]) + float(held[rank]) + in_work
+        # bytes of a sample are rounded up by stage and by part
+        rounded = 64.0 * samples * len(plan.microbatches)
+        buffers = float(memory.bytes[:, -1].max())
+        assert sure <= memory.peak_bytes * (1 + 1e-12)
+        assert memory.peak_bytes <= sure + max(once) + buffers + rounded
+        if plan.chunks == 1:
+            in_flight = (flight * samples).tolist()
+            needed = stages.needed(bounds[rank], bounds[rank + 1], in_flight[rank], samples)
+            assert needed <= memory.peak_bytes * (1 + 1e-12)
+            for room, fits in ((needed, True), (needed - rounded, False)):
+                device = replace(problem.cluster.devices[0], memory_bytes=room)  # type: ignore[type-var]
+                cluster = replace(problem.cluster, devices=(device,) * 4)
+                costs = LayerCosts(replace(problem, cluster=cluster))
+                reach = furthest_ends(costs, range(ranks), samples, in_flight)
+                assert (reach[rank, bounds[rank]] >= bounds[rank + 1]) == fits
+
+
+def test_gradients_in_work_of_ranges_are_those_of_their_stages() -> None:
+    """A shape that two layers of a stage have counts once, whatever stage they are in."""
+    problem = Problem(NETWORKS[0], load_cluster("dgx-a100:1"), 4, precision="bf16", gradient_bytes=4)
+    costs = LayerCosts(problem)
+    stages, layers = StageBytes(costs), len(problem.workload)
+    for begin, end in ((0, layers), (0, 3), (2, 12), (7, 30), (layers - 1, layers)):
+        assert stages.in_work[begin, end] == gradient_in_work(costs, range(begin, min(end, layers)))
+    assert stages.in_work[0, layers] > 0.0
+    assert all(stages.in_work[one, two] <= stages.in_work[0, two] for one, two in pairwise(range(layers)))
