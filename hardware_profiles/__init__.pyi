@@ -9,6 +9,7 @@ from .accelerator import (
     StreamingAccelerator as StreamingAccelerator,
     Work as Work,
     answered_seconds as answered_seconds,
+    optional_members as optional_members,
     passes as passes,
     streaming as streaming,
 )
@@ -57,6 +58,7 @@ from .options import (
     OptionValue as OptionValue,
     declared_options as declared_options,
     integer as integer,
+    option_names as option_names,
     option_text as option_text,
     read_options as read_options,
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeGuard, get_args, runtime_checkable
+from types import MappingProxyType
+from typing import Literal, NamedTuple, Protocol, TypeGuard, get_args, runtime_checkable
 
 from hardware_profiles.numbers import MOST_AMOUNT, check_real
 from hardware_profiles.plugins import PluginError, answering_for, aside
@@ -73,7 +74,7 @@ class Work:
 
 @runtime_checkable
 class Accelerator(Protocol):
-    """One device: how much it holds and how long it takes."""
+    """One device: how much it holds and how long it takes; `OptionalMembers` are what it may say beside."""
 
     @property
     def name(self) -> str:
@@ -95,6 +96,33 @@ class Accelerator(Protocol):
 
     def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
         """Seconds of one pass of one layer over `samples` samples."""
+
+
+class OptionalMembers(NamedTuple):
+    """What an accelerator may say of itself beside the members of `Accelerator`, under these names; by default as here.
+
+    word: what figures call one such device
+    precisions: those that it has a rate for
+    peak_flops: FLOP/s of the data sheet by precision, of which efficiencies are told; none where it is not known
+    reserve_bytes: memory beside `memory_bytes` that no plan may fill
+    host_bandwidth: bytes/s to the host, and as many back at the same time; 0 where it is not known
+    launch_overhead: seconds that the host needs before it can send the next layer's forward, not part of `seconds`
+    pass_overhead: seconds that a framework takes for the forward of a stage, and as much for its backward, not part of `seconds`
+    """
+
+    word: str = "device"
+    precisions: Sequence[str] = tuple(PRECISION_BYTES)
+    peak_flops: Mapping[str, float] = MappingProxyType({})
+    reserve_bytes: float = 0.0
+    host_bandwidth: float = 0.0
+    launch_overhead: float = 0.0
+    pass_overhead: float = 0.0
+
+
+def optional_members(accelerator: Accelerator) -> OptionalMembers:
+    """Those of an accelerator, with the defaults of the ones that it does not have."""
+    there = [name for name in OptionalMembers._fields if hasattr(accelerator, name)]
+    return OptionalMembers(**{name: getattr(accelerator, name) for name in there})
 
 
 class StreamingAccelerator(Accelerator, Protocol):

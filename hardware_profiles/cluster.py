@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from hardware_profiles.accelerator import PRECISION_BYTES, Accelerator
+from hardware_profiles.accelerator import PRECISION_BYTES, Accelerator, optional_members
 from hardware_profiles.collectives import AllReduce, CollectiveRates
 from hardware_profiles.links import Channel, Link
 from hardware_profiles.numbers import MOST_COUNT, check_whole
@@ -132,7 +132,7 @@ class Cluster:
     def precisions(self) -> tuple[str, ...]:
         """The precisions that every device has a rate for, in the order of PRECISION_BYTES; one that does not say has all."""
         kinds = {id(device): device for device in self.devices}.values()
-        known = [getattr(device, "precisions", PRECISION_BYTES) for device in kinds]
+        known = [optional_members(device).precisions for device in kinds]
         return tuple(one for one in PRECISION_BYTES if all(one in those for those in known))
 
     # ---------------------------------------------------------------------------------------------- transfers

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -157,6 +157,7 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
     `measured`: it is like no other: what it does not give is as gpu.py has it.
     """
 
+    word: ClassVar[str] = "GPU"
     name: Name
     memory_gib: MemoryGib
     memory_bandwidth_gb_per_s: MemoryRate
@@ -200,12 +201,15 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
                 kind: one if (table := getattr(self.efficiency, kind)) is None else table.over(one)
                 for kind, one in base.efficiencies.items()
             },
+            word=self.word,
             **given,
         )
 
 
 class ChipFile(GraphicsProcessorFile, frozen=True, kw_only=True, tag="accelerator"):
     """The file of a chip with matrix engines and fast memory that is no GPU (a TPU); keys and physics are those of a GPU."""
+
+    word: ClassVar[str] = "device"
 
 
 class DspTable(FileTable, frozen=True, kw_only=True):

@@ -59,6 +59,7 @@ class FieldProgrammableGateArray:
     ddr_bandwidth: float
     transceiver_bandwidth: float
     share: float = 1.0
+    word: str = field(default="FPGA", init=False)
     streams: bool = field(default=True, init=False)
     sublinear: bool = field(default=True, init=False)
 

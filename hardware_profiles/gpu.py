@@ -241,20 +241,17 @@ def tile_use(work: Work, phase: Phase, tile: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class GraphicsProcessor:
-    """A GPU; satisfies `Accelerator`.
+    """A GPU, or another chip with matrix engines and fast memory; satisfies `Accelerator`, and has all `OptionalMembers`.
 
-    peak_flops: FLOP/s by precision, as on the data sheet (dense, no sparsity)
+    peak_flops: dense, no sparsity
     memory_bytes: what a plan may fill, the reserve not counted; memory_bandwidth: bytes/s
     call_overhead, step_overhead: seconds per pass, and seconds per sequential step
     forward_hook, gradient_hook: seconds that the hooks of a profiler around every layer add to its forward, and to each gradient
     load_seconds_per_byte: what a forward takes for each byte that no layer made, where it waits for the host to copy it
-    launch_overhead: seconds that the host needs before it can send the next layer's forward (half as much again for a backward);
-        not part of `seconds`: a host that is ahead of its device costs nothing
-    pass_overhead: seconds that a framework takes for the forward of a stage, and as much for its backward, beside their layers:
-        it fetches the micro-batch, waits for messages, scales and reports the loss; not part of `seconds`
+    launch_overhead: half as much again for a backward; a host that is ahead of its device costs nothing
+    pass_overhead: the framework fetches the micro-batch, waits for messages, scales and reports the loss
     efficiencies: by kind of layer; a kind left out takes the default's
-    reserve_bytes: memory beside `memory_bytes` that driver, communication buffers and fragmentation take
-    host_bandwidth: bytes/s to the host, and as many back at the same time; 0 where it is not known
+    reserve_bytes: what driver, communication buffers and fragmentation take
     streams, sublinear: layers run one after the other; a call is a line in its samples, above its overhead
 
     Raises ValueError for figures that are not positive and precisions that the device does not list.
@@ -274,6 +271,7 @@ class GraphicsProcessor:
     forward_hook: float = 0.0
     gradient_hook: float = 0.0
     load_seconds_per_byte: float = 0.0
+    word: str = field(default="GPU", compare=False)
     streams: bool = field(default=False, init=False)
     sublinear: bool = field(default=True, init=False)
 

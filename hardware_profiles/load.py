@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from hardware_profiles.accelerator import Accelerator
+from hardware_profiles.accelerator import Accelerator, optional_members
 from hardware_profiles.cluster import MOST_DEVICES, Cluster, ClusterSource
 from hardware_profiles.fields import path_text
 from hardware_profiles.files import (
@@ -128,7 +128,7 @@ def check_file(path: str | os.PathLike[str]) -> str:
             f"in {len(cluster.servers)} server{'s' * (len(cluster.servers) > 1)}, {len(cluster.channels)} channels"
         )
     device = _read_accelerator(source)
-    reserve = device.reserve_bytes if isinstance(device, GraphicsProcessor) else 0.0
+    reserve = optional_members(device).reserve_bytes
     held = f"{source}: {table['kind']} {device.name}: {device.memory_bytes / 2**30:.4g} GiB of memory for plans"
     held += f", {reserve / 2**30:.4g} GiB in reserve" if reserve else ""
     return held + (f", efficiencies of {table['like']}" if "like" in table else "")

@@ -153,13 +153,23 @@ def declared_options(function: Callable[..., object], given: int) -> dict[str, D
     default value the type where no annotation does, a line `name: words` of the docstring the help. A function whose signature
     cannot be known has none.
     """
+    hints, text = _hints(function), inspect.getdoc(function) or ""
+    return {one.name: _declared(one, hints, text) for one in _further_parameters(function, given)}
+
+
+def option_names(function: Callable[..., object], given: int) -> tuple[str, ...]:
+    """The names of `declared_options`, without what is said of each."""
+    return tuple(one.name for one in _further_parameters(function, given))
+
+
+def _further_parameters(function: Callable[..., object], given: int) -> list[inspect.Parameter]:
+    """The named parameters behind the first `given`; none of a function whose signature cannot be known."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        return {}
+        return []
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    hints, text = _hints(function), inspect.getdoc(function) or ""
-    return {one.name: _declared(one, hints, text) for one in parameters[given:] if one.kind in named}
+    return [one for one in parameters[given:] if one.kind in named]
 
 
 def _hints(function: Callable[..., object]) -> Mapping[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -57,6 +56,8 @@ def plugged_in(group: str, read: Callable[[object], Offered], own: frozenset[str
     own: names that are this package's
     One that cannot be loaded or read, or whose name is taken, is named on stderr and passed over: what does not use it goes on.
     """
+    import importlib.metadata  # a seventh of what the face takes to load
+
     found: dict[str, Offered] = {}
     for point in importlib.metadata.entry_points(group=group):
         what = f"plug-in {point.name} = {point.value} of {group}"

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hardware_profiles import shown
+from hardware_profiles import optional_members, shown
 from simulator import Outcome, PlanCosts, Problem, Workload
 
 TOKENS, SAMPLES = 10**12, 10**9
@@ -139,7 +139,7 @@ def used_parameters(workload: Workload) -> float:
 
 def peak_flops(problem: Problem) -> float:
     """FLOP/s of all devices together at the problem's precision, as on their data sheets; 0 where one states none."""
-    peaks = [getattr(device, "peak_flops", {}).get(problem.precision, 0.0) for device in problem.cluster.devices]
+    peaks = [optional_members(device).peak_flops.get(problem.precision, 0.0) for device in problem.cluster.devices]
     return float(sum(peaks)) if all(peaks) else 0.0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from experiments.report.efficiency import Efficiency, Price, efficiency
 from experiments.report.limits import Limit, limit_rows, limit_sentence, limits
 from experiments.report.megatron_flags import NoFlagsError, megatron_flags
+from hardware_profiles import optional_members
 from planners import Result, RunnerUp, Score, replayed_beside, runner_ups
 from simulator import (
     ACTIVATIONS,
@@ -217,7 +218,7 @@ class PlanReport(Explained):
                 silent = [
                     one.name
                     for one in problem.cluster.devices
-                    if problem.precision not in getattr(one, "peak_flops", {})
+                    if problem.precision not in optional_members(one).peak_flops
                 ]
                 why = f"{silent[0]} states no peak FLOP/s at {problem.precision}"
             return f"no MFU: {why}"

@@ -30,6 +30,7 @@ from hardware_profiles import (
     Work,
     load_accelerator,
     load_cluster,
+    optional_members,
 )
 from simulator import (
     LANGUAGE_MODELS,
@@ -166,7 +167,7 @@ def _training(run: MeasuredRun, machine: str | None) -> list[Prediction]:
     if run.measured_alloc_gib is not None:
         found.append(Prediction("memory", run.measured_alloc_gib * 2**30, evaluation.peak_bytes))
     elif run.measured_peak_bytes is not None:
-        reserve: float = getattr(problem.cluster.devices[evaluation.device], "reserve_bytes", 0.0)
+        reserve = optional_members(problem.cluster.devices[evaluation.device]).reserve_bytes
         found.append(Prediction("memory", run.measured_peak_bytes, evaluation.peak_bytes + reserve))
     return found
 
@@ -216,7 +217,7 @@ def _precision(run: MeasuredRun, cluster: Cluster) -> Precision:
 
     GPT-Neo on GH200 does 82 TFLOP/s a GPU, and the plain fp32 units 67 at most.
     """
-    rates = [getattr(device, "peak_flops", {}) for device in cluster.devices]
+    rates = [optional_members(device).peak_flops for device in cluster.devices]
     return "tf32" if run.precision == "fp32" and all("tf32" in rate for rate in rates) else run.precision
 
 

@@ -17,6 +17,7 @@ from hardware_profiles import (
     Rates,
     Work,
     answered_seconds,
+    optional_members,
     passes,
     reduce_seconds,
     streaming,
@@ -199,7 +200,7 @@ class LayerCosts:
         return self._launches[key]
 
     def _counted_launch_seconds(self, device: int, phase: Phase) -> NDArray[np.float64]:
-        launch: float = getattr(self._accelerators[self._kind_of_device[device]], "launch_overhead", 0.0)
+        launch = optional_members(self._accelerators[self._kind_of_device[device]]).launch_overhead
         if not launch or self._measured:
             return np.zeros(len(self.works))
 
@@ -247,7 +248,7 @@ class LayerCosts:
         """
         if self._measured or phase == "weight_gradient":
             return 0.0
-        return float(getattr(self._accelerators[self._kind_of_device[device]], "pass_overhead", 0.0))
+        return float(optional_members(self._accelerators[self._kind_of_device[device]]).pass_overhead)
 
     def stage_seconds(
         self, device: int, layers: NDArray[np.int64], samples: int, phase: Phase, *, again: bool = False

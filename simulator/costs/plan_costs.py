@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Channel, Flow, Phase, Rates, halved, reduce_seconds
+from hardware_profiles import Channel, Flow, Phase, Rates, halved, optional_members, reduce_seconds
 from simulator.costs.given import ALONE as LONE
 from simulator.costs.given import Bucket, StageCollectives, TiedReduction, Transfer, Unit, UpdateGather
 from simulator.costs.layer_costs import ALONE, NO_RATES, GroupRates, LayerCosts
@@ -468,7 +468,7 @@ class PlanCosts:
 
     def _host_bandwidth(self, device: int) -> float:
         accelerator = self.problem.cluster.devices[device]
-        bandwidth: float = getattr(accelerator, "host_bandwidth", 0.0)
+        bandwidth = optional_members(accelerator).host_bandwidth
         if not bandwidth:
             raise ValueError(
                 f"device {device} ({accelerator.name}) cannot offload: its file does not say host_bandwidth_gb_per_s"

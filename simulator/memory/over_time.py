@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import optional_members
 from simulator.costs.plan_costs import PlanCosts
 from simulator.costs.stashes import ACTIVATION_PARTS, KeptByPart, StageStash
 from simulator.engines.timeline import Timeline
@@ -74,7 +75,7 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
         memory = _device_memory(lead, 0.0, static[lead], rows, horizon, parts)
         for device in group:
             accelerator = problem.cluster.devices[device]
-            capacity, reserve = accelerator.memory_bytes, getattr(accelerator, "reserve_bytes", 0.0)
+            capacity, reserve = accelerator.memory_bytes, optional_members(accelerator).reserve_bytes
             found.append(replace(memory, device=device, capacity_bytes=capacity, reserve_bytes=reserve))
     return tuple(sorted(found, key=lambda memory: memory.device))
 

@@ -15,6 +15,7 @@ from hardware_profiles import (
     OptionValue,
     brief,
     check_fields,
+    optional_members,
     shown,
     unchosen,
 )
@@ -55,7 +56,7 @@ class Problem(TrainingOptions):
         common = self.cluster.precisions
         if self.precision not in common and not all(layer.measured for layer in self.workload.layers):
             lacking = next(
-                one for one in self.cluster.devices if self.precision not in getattr(one, "precisions", common)
+                one for one in self.cluster.devices if self.precision not in optional_members(one).precisions
             )
             raise ValueError(
                 f"precision {self.precision!r}: {lacking.name} has no rate for it; what all devices of {self.cluster.name} have: "
@@ -79,9 +80,9 @@ class Problem(TrainingOptions):
 
     @property
     def device_word(self) -> str:
-        """The word for one device in figures: `GPU`, `FPGA`, or `device` for a mix."""
-        boards = {device.streams for device in self.cluster.devices}
-        return "device" if len(boards) > 1 else "FPGA" if boards.pop() else "GPU"
+        """The word for one device in figures: `GPU`, `FPGA`, or `device` for a mix and for devices that have none."""
+        words = {optional_members(device).word for device in self.cluster.kinds[0]}
+        return words.pop() if len(words) == 1 else "device"
 
     @property
     def element_bytes(self) -> int:

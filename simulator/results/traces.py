@@ -40,7 +40,7 @@ _GROUPS = {
 
 
 def chrome_trace(
-    timeline: Timeline, memories: Sequence[DeviceMemory] = (), *, name: str = "pipeplan", device_word: str = "GPU"
+    timeline: Timeline, memories: Sequence[DeviceMemory] = (), *, name: str = "pipeplan", device_word: str = "device"
 ) -> dict[str, Any]:
     """The timeline as a Chrome trace, ready for `json.dump`.
 

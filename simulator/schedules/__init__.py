@@ -13,6 +13,7 @@ from hardware_profiles import (
     answering_for,
     aside,
     declared_options,
+    option_names,
     plugged_in,
     read_options,
     shown,
@@ -58,10 +59,6 @@ class ScheduleFamily:
 
     build: (stages, microbatches, **options) -> Schedule
     summary: one line for `pipeplan list`
-    options: names of the keyword options that `build` takes: `chunks` (stages per device), `microbatch_group_size` (micro-batches
-        that pass a chunk before the next has its turn), `slices` (of the sequences of a micro-batch), `replicas` (devices of each
-        stage), `replica_updates` (one of REPLICA_UPDATES), `lanes` (how the lanes of a device divide it),
-        `microbatches_per_minibatch` (micro-batches an update), `op_seconds` (that the order is made for)
     flush: every mini-batch ends with a flush and one update
     communications: the modes of `simulator.lowering.lower` that the family is defined for; () for every one. Costs given as
         numbers take the first by default, a plan the problem's own mode if it is among them and else the last
@@ -70,17 +67,19 @@ class ScheduleFamily:
         none for as many as forwards in flight have used
     placement: how its stages go round the devices
     by_example: of a bare function: whether it flushes, and its placement, are read off a small schedule that it makes
+    options: names of the keyword options that `build` takes; by default all of its parameters behind the first two. Plans give
+        `chunks` (stages per device), `replicas` (of each stage), `replica_updates` and `microbatches_per_minibatch` themselves
     """
 
     build: Callable[..., Schedule]
     summary: str
-    options: tuple[str, ...] = ()
     flush: bool = True
     communications: tuple[Communication, ...] = ()
     lanes: bool = False
     copies: str | None = None
     placement: Placement = "straight"
     by_example: bool = False
+    options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not callable(self.build):
@@ -91,6 +90,8 @@ class ScheduleFamily:
             raise TypeError(f"options must be names of keyword options of build, got {shown(self.options)}")
         if self.placement not in PLACEMENTS:
             raise ValueError(unchosen("placement", self.placement, PLACEMENTS))
+        if not self.options:
+            object.__setattr__(self, "options", option_names(self.build, 2))
 
     @property
     def declared(self) -> dict[str, DeclaredOption]:
@@ -136,27 +137,19 @@ SCHEDULES: dict[str, ScheduleFamily] = {
     "interleaved-1f1b": ScheduleFamily(
         interleaved_one_forward_one_backward,
         "1F1B with several stages per device (Megatron-LM)",
-        ("chunks", "microbatch_group_size"),
         placement="interleaved",
     ),
     "interleaved-zb": ScheduleFamily(
         interleaved_zero_bubble,
         "several stages per device, weight gradients put off into the bubbles (torch)",
-        ("chunks", "microbatch_group_size"),
         placement="interleaved",
     ),
     "looped-bfs": ScheduleFamily(
-        looped_breadth_first,
-        "several stages per device, breadth first (looped BFS)",
-        ("chunks",),
-        placement="interleaved",
+        looped_breadth_first, "several stages per device, breadth first (looped BFS)", placement="interleaved"
     ),
-    "seq1f1b": ScheduleFamily(seq1f1b, "1F1B of slices of the sequences of a micro-batch (Seq1F1B)", ("slices",)),
+    "seq1f1b": ScheduleFamily(seq1f1b, "1F1B of slices of the sequences of a micro-batch (Seq1F1B)"),
     "hanayo": ScheduleFamily(
-        hanayo,
-        "stages back and forth over the devices, two a device in each wave (Hanayo)",
-        ("chunks",),
-        placement="wave",
+        hanayo, "stages back and forth over the devices, two a device in each wave (Hanayo)", placement="wave"
     ),
     "chimera": ScheduleFamily(
         chimera,
@@ -178,22 +171,13 @@ SCHEDULES: dict[str, ScheduleFamily] = {
     "zb-h1": ScheduleFamily(zb_h1, "1F1B in its memory, weight gradients put off into the bubbles (ZB-H1)"),
     "zb-h2": ScheduleFamily(zb_h2, "about twice the warm-up, weight gradients put off: no bubbles (ZB-H2)"),
     "zb-v": ScheduleFamily(
-        zb_v,
-        "two stages per device in a V, weight gradients put off: no bubbles (ZB-V)",
-        ("op_seconds",),
-        placement="v",
+        zb_v, "two stages per device in a V, weight gradients put off: no bubbles (ZB-V)", placement="v"
     ),
     "v-half": ScheduleFamily(
-        v_half,
-        "two stages per device in a V, about half of ZB-V's activations (V-Half)",
-        ("op_seconds",),
-        placement="v",
+        v_half, "two stages per device in a V, about half of ZB-V's activations (V-Half)", placement="v"
     ),
     "v-min": ScheduleFamily(
-        v_min,
-        "two stages per device in a V, about a third of ZB-V's activations (V-Min)",
-        ("op_seconds",),
-        placement="v",
+        v_min, "two stages per device in a V, about a third of ZB-V's activations (V-Min)", placement="v"
     ),
     "pipedream": ScheduleFamily(
         pipedream, "1F1B without flush, an update after every backward", flush=False, copies="problem"
@@ -201,7 +185,6 @@ SCHEDULES: dict[str, ScheduleFamily] = {
     "1f1b-rr": ScheduleFamily(
         one_forward_one_backward_round_robin,
         "PipeDream with replicated stages: mini-batches go round robin over the replicas",
-        ("replicas", "replica_updates"),
         flush=False,
         copies="problem",
     ),
@@ -213,7 +196,6 @@ SCHEDULES: dict[str, ScheduleFamily] = {
     "fbp-as": ScheduleFamily(
         forward_and_backward_parallel,
         "forwards beside backwards on accelerators that send while they compute (BaPipe)",
-        ("lanes",),
         communications=("free", "streaming"),
         lanes=True,
     ),
@@ -228,7 +210,7 @@ SCHEDULES: dict[str, ScheduleFamily] = {
         communications=("overlapped",),
     ),
     **{
-        name: ScheduleFamily(BUILDERS[name], method.summary, ("microbatches_per_minibatch",), flush=False, copies=name)
+        name: ScheduleFamily(BUILDERS[name], method.summary, flush=False, copies=name)
         for name, method in VERSION_METHODS.items()
     },
 }
@@ -259,8 +241,7 @@ def schedule_families() -> Mapping[str, ScheduleFamily]:
 def as_family(made: object) -> ScheduleFamily:
     """A family, or a function `(stages, microbatches, **options) -> Schedule` as one; TypeError for anything else.
 
-    The function's further arguments are its options, the first line of its docstring its summary; it is not called before
-    somebody asks for it.
+    The first line of the function's docstring is its summary; it is not called before somebody asks for it.
     """
     if isinstance(made, ScheduleFamily):
         return made
@@ -268,7 +249,7 @@ def as_family(made: object) -> ScheduleFamily:
         raise TypeError(
             f"must be a function (stages, microbatches) -> Schedule, or a ScheduleFamily, not {type(made).__name__}"
         )
-    return ScheduleFamily(made, summary_of(made), tuple(declared_options(made, 2)), by_example=True)
+    return ScheduleFamily(made, summary_of(made), by_example=True)
 
 
 EXAMPLES = ((4, 8), (8, 16), (2, 4), (3, 6), (1, 1))

@@ -18,29 +18,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulator.schedules.flushed import warm_up_then_alternate
+from simulator.schedules.flushed import alternating
 from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import LANES, Columns, Lanes, Schedule, from_columns
 
 
 def streamed_one_forward_one_backward(stages: int, microbatches: int) -> Schedule:
     """1F1B-AS: the order of 1F1B on accelerators that send while they compute."""
-    return _alternating("1f1b-as", stages, microbatches, 1)
+    return alternating("1f1b-as", microbatches, range(stages - 1, -1, -1))
 
 
 def blocking_one_forward_one_backward(stages: int, microbatches: int) -> Schedule:
     """1F1B-SNO: the order of 1F1B where the sender's device is busy while it sends."""
-    return _alternating("1f1b-sno", stages, microbatches, 1)
+    return alternating("1f1b-sno", microbatches, range(stages - 1, -1, -1))
 
 
 def overlapped_one_forward_one_backward(stages: int, microbatches: int) -> Schedule:
     """1F1B-SO: stage i admits 2(N-i)+1 micro-batches before its first backward, which hides their transfers."""
-    return _alternating("1f1b-so", stages, microbatches, 2)
-
-
-def _alternating(name: str, stages: int, microbatches: int, ahead: int) -> Schedule:
-    columns = [warm_up_then_alternate(s, microbatches, ahead * (stages - 1 - s)) for s in range(stages)]
-    return from_columns(name, stages, microbatches, columns)
+    return alternating("1f1b-so", microbatches, range(2 * (stages - 1), -1, -2))
 
 
 def forward_and_backward_parallel(stages: int, microbatches: int, lanes: Lanes = "shared") -> Schedule:

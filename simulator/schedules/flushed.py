@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -23,38 +24,23 @@ Number = TypeVar("Number", bound=np.integer)
 
 def gpipe(stages: int, microbatches: int) -> Schedule:
     """All forwards in order, then all backwards in order (Huang et al. 2019; the order of torch's ScheduleGPipe)."""
-    return from_columns(
-        "gpipe",
-        stages,
-        microbatches,
-        [warm_up_then_alternate(s, microbatches, microbatches) for s in range(stages)],
-    )
+    return alternating("gpipe", microbatches, [microbatches] * stages)
 
 
 def one_forward_one_backward(stages: int, microbatches: int) -> Schedule:
     """Stage s runs stages-1-s forwards, then alternates forward and backward (Narayanan et al. 2021)."""
-    return from_columns(
-        "1f1b",
-        stages,
-        microbatches,
-        [warm_up_then_alternate(s, microbatches, stages - 1 - s) for s in range(stages)],
-    )
+    return alternating("1f1b", microbatches, range(stages - 1, -1, -1))
 
 
 def eager_one_forward_one_backward(stages: int, microbatches: int) -> Schedule:
     """Stage s runs 2(stages-1-s) forwards, then alternates: transfers up to F/2 hide behind computation."""
-    return from_columns(
-        "eager-1f1b",
-        stages,
-        microbatches,
-        [warm_up_then_alternate(s, microbatches, 2 * (stages - 1 - s)) for s in range(stages)],
-    )
+    return alternating("eager-1f1b", microbatches, range(2 * (stages - 1), -1, -2))
 
 
-def warm_up_then_alternate(stage: int, microbatches: int, warm_up: int) -> Columns:
-    """Columns of one stage: `warm_up` forwards (clamped to the micro-batches), then F B F B …, then the last backwards."""
-    kind, microbatch = alternation(microbatches, warm_up)
-    return np.full(len(kind), stage, dtype=np.int32), kind, microbatch
+def alternating(name: str, microbatches: int, warm_ups: Sequence[int]) -> Schedule:
+    """One stage per device: its warm-up of forwards (clamped to the micro-batches), then F B F B …, then the last backwards."""
+    columns = [(np.full(2 * microbatches, s), *alternation(microbatches, ahead)) for s, ahead in enumerate(warm_ups)]
+    return from_columns(name, len(warm_ups), microbatches, columns)
 
 
 def alternation(count: int, warm_up: int) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
