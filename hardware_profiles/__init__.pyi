@@ -27,6 +27,7 @@ from .fields import (
     check_fields as check_fields,
     check_kind as check_kind,
     check_known as check_known,
+    msgspec_type as msgspec_type,
     path_text as path_text,
 )
 from .fpga import FieldProgrammableGateArray as FieldProgrammableGateArray
@@ -55,6 +56,7 @@ from .numbers import (
 from .options import (
     Bounds as Bounds,
     DeclaredOption as DeclaredOption,
+    FileBounds as FileBounds,
     OptionValue as OptionValue,
     declared_options as declared_options,
     integer as integer,

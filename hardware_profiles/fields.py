@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import msgspec
 
 from hardware_profiles.numbers import MOST_COUNT
-from hardware_profiles.options import Bounds
+from hardware_profiles.options import Bounds, FileBounds
 from hardware_profiles.words import shown, unchosen, unknown
 
 
@@ -98,15 +98,22 @@ def path_text(what: str, value: object) -> str:
 @cache
 def _declared(kind: Any) -> dict[str, tuple[Any, str]]:
     """The type of each field of a dataclass, as msgspec takes it, and its words."""
-    hints = get_type_hints(kind, include_extras=True)
+    hints = {name: _without_file_bounds(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
     return {one.name: (msgspec_type(hints[one.name]), _words(hints[one.name])) for one in fields(kind)}
+
+
+def _without_file_bounds(hint: Any) -> Any:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated and isinstance(_bounds(inner), FileBounds):
+        return inner[0]
+    return tuple.__class_getitem__(tuple(map(_without_file_bounds, inner))) if origin is tuple else hint
 
 
 def msgspec_type(hint: Any) -> Any:
     """An annotation as msgspec reads it: with its `Bounds`, no whole number beyond MOST_COUNT, and classes by their instances."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        ends = {end: limit for end, limit in asdict(_bounds(inner)).items() if limit is not None}
+        ends: dict[str, Any] = {end: one for end, one in asdict(_bounds(inner)).items() if one is not None}
         return Annotated[inner[0], msgspec.Meta(**(_COUNT if inner[0] is int else {}) | ends)]
     if origin in (Union, UnionType):
         return Union[tuple(map(msgspec_type, inner))]  # noqa: UP007 (of types that are not known here)
@@ -119,7 +126,7 @@ def msgspec_type(hint: Any) -> Any:
     return _InstancesOf("Instance", (), {"of": origin or hint})
 
 
-_COUNT = {"ge": -MOST_COUNT, "le": MOST_COUNT}
+_COUNT: dict[str, Any] = {"ge": -MOST_COUNT, "le": MOST_COUNT}
 
 
 class _InstancesOf(type):

@@ -46,6 +46,11 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
+class FileBounds(Bounds):
+    """The range of a number in a file, of a field that is checked with the others of its value where that is made in Python."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeclaredOption:
     """One option.
 

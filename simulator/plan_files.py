@@ -19,14 +19,16 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import msgspec
 
 from hardware_profiles import (
+    MOST_AMOUNT,
+    Bounds,
     ClusterSource,
     FileError,
     check_fields,
@@ -34,14 +36,15 @@ from hardware_profiles import (
     explained,
     json_value,
     load_cluster,
+    msgspec_type,
     path_text,
     read_bytes,
     referred,
 )
 from simulator.costs.plan_costs import PlanCosts
-from simulator.options.training_options import Recompute, TrainingOptions
+from simulator.options.training_options import Recompute
 from simulator.plan_replay import plan_structure
-from simulator.plans.plan import Plan, Problem, Replication, Stage, Zero
+from simulator.plans.plan import Plan, Problem, Stage
 from simulator.results.written_files import write_atomically
 from simulator.schedules.schedule import ScheduleError
 from simulator.workloads.catalog import workload_of
@@ -49,16 +52,8 @@ from simulator.workloads.layers import WorkloadSource
 
 FORMAT = "pipeplan-plan-2"
 
-Count = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
-Value = (
-    bool
-    | Annotated[int, msgspec.Meta(ge=-(10**12), le=10**12)]
-    | Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
-    | str
-)
+Value = msgspec_type(bool | int | Annotated[float, Bounds(ge=-MOST_AMOUNT, le=MOST_AMOUNT)] | str)
 """Of an option of a schedule's family, which says what it may be."""
-
-Index = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 
 Source = TypeVar("Source", WorkloadSource, ClusterSource)
 Made = TypeVar("Made")
@@ -72,60 +67,43 @@ class Table(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     """A JSON object that refuses keys it does not know."""
 
 
-def _wire(hint: Any) -> Any:
-    """The annotation of a field for msgspec, including its range."""
-    if get_origin(hint) is not Annotated:
-        return hint
-    ends = {end: limit for end, limit in asdict(hint.__metadata__[0]).items() if limit is not None}
-    return Annotated[hint.__origin__, msgspec.Meta(**ends)]
+def _table(kind: Any, needed: tuple[str, ...], *, omit_defaults: bool = True, **own: Any) -> Any:
+    """The JSON object with the fields of a dataclass, as they are declared there.
+
+    needed: what a document must say, in its order, before the other fields
+    own: of what it says in another way the type and, unless it is needed, the default
+    """
+    hints, named = get_type_hints(kind, include_extras=True), {one.name: one for one in fields(kind)}
+    said = {name: (msgspec_type(hints[name]), *[one.default] * (name not in needed)) for name, one in named.items()}
+    order = dict.fromkeys((*needed, *named))
+    return msgspec.defstruct(
+        f"{kind.__name__}Table",
+        [(name, *(said | own)[name]) for name in order],
+        bases=(Table,),
+        namespace={"__doc__": f"The fields of `{kind.__name__}`."},
+        module=__name__,
+        frozen=True,
+        kw_only=True,
+        omit_defaults=omit_defaults,
+    )
 
 
-_HINTS = {name: _wire(hint) for name, hint in get_type_hints(Problem, include_extras=True).items()}
-
-ProblemTable = msgspec.defstruct(
-    "ProblemTable",
-    [
-        ("workload", str | WorkloadSource),
-        ("cluster", str | ClusterSource),
-        ("batch", _HINTS["batch"]),
-        *[
-            (one.name, Recompute | bool if one.name == "recompute" else _HINTS[one.name], one.default)
-            for one in fields(TrainingOptions)
-        ],
-    ],
-    bases=(Table,),
-    module=__name__,
-    frozen=True,
-    kw_only=True,
+ProblemTable = _table(
+    Problem,
+    ("workload", "cluster", "batch"),
+    omit_defaults=False,
+    workload=(str | WorkloadSource,),
+    cluster=(str | ClusterSource,),
+    recompute=(Recompute | bool, "none"),
 )
-"""`problem`: the fields of `Problem`."""
-
-
-class StageTable(Table, frozen=True, kw_only=True, omit_defaults=True):
-    """One of `plan.stages`: indices of the workload's layers, ids of the cluster's devices, and where replicas are groups the
-    devices of each."""
-
-    layers: tuple[Index, ...]
-    devices: tuple[Index, ...]
-    degrees: tuple[Count, ...] = ()
-
-
-class PlanTable(Table, frozen=True, kw_only=True, omit_defaults=True):
-    """`plan`: the fields of `Plan`."""
-
-    planner: str
-    schedule: str
-    replication: Replication
-    microbatches: tuple[Count, ...]
-    stages: tuple[StageTable, ...]
-    forward_sizes: tuple[tuple[Count, ...], ...] = ()
-    backward_sizes: tuple[tuple[Count, ...], ...] = ()
-    order: tuple[str, ...] = ()
-    recompute: tuple[Recompute | bool, ...] = ()
-    options: dict[str, Value | tuple[Value, ...]] = {}
-    zero: Zero = 0
-    context: Count = 1
-    expert: Count = 1
+StageTable = _table(Stage, ("layers", "devices"))
+PlanTable = _table(
+    Plan,
+    ("planner", "schedule", "replication", "microbatches", "stages"),
+    stages=(tuple[StageTable, ...],),  # type: ignore[valid-type]
+    recompute=(tuple[Recompute | bool, ...], ()),
+    options=(dict[str, Value | tuple[Value, ...]], {}),  # type: ignore[valid-type]
+)
 
 
 class Document(Table, frozen=True, kw_only=True):
@@ -133,7 +111,7 @@ class Document(Table, frozen=True, kw_only=True):
 
     format: Literal["pipeplan-plan-2"]
     problem: ProblemTable  # type: ignore[valid-type]
-    plan: PlanTable | msgspec.UnsetType = msgspec.UNSET
+    plan: PlanTable | msgspec.UnsetType = msgspec.UNSET  # type: ignore[valid-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +149,7 @@ class PlanFile:
         Raises PlanFileError, and warns of options that have no effect.
         """
         check_kind("text of a plan", text, str, bytes)
-        document = _decoded(text, source)
+        document: Any = _decoded(text, source)
         given = msgspec.structs.asdict(document.problem)
         sources: tuple[tuple[str, Any, Callable[[Any], Any]], ...] = (
             ("workload", WorkloadSource, workload_of),
@@ -187,8 +165,8 @@ class PlanFile:
         if document.plan is msgspec.UNSET:
             return PlanFile(problem)
         decided = msgspec.structs.asdict(document.plan)
-        decided["stages"] = tuple(Stage(one.layers, one.devices, one.degrees) for one in document.plan.stages)
-        plan = Plan(**{**decided, "options": tuple(document.plan.options.items())})
+        decided["stages"] = tuple(Stage(**msgspec.structs.asdict(one)) for one in decided["stages"])
+        plan = Plan(**{**decided, "options": tuple(decided["options"].items())})
         _check_plan(source, problem, plan)
         return PlanFile(problem, plan)
 
@@ -234,12 +212,12 @@ def _on_one_line(numbers: re.Match[str]) -> str:
     return "[" + re.sub(r"\s+", " ", numbers[0][1:-1].strip()) + "]"
 
 
-def _fields_of(value: Problem | Plan) -> dict[str, Any]:
+def _fields_of(value: Problem | Plan | Stage) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
-def _plan_table(plan: Plan) -> PlanTable:
-    stages = tuple(StageTable(layers=one.layers, devices=one.devices, degrees=one.degrees) for one in plan.stages)
+def _plan_table(plan: Plan) -> Any:
+    stages = tuple(StageTable(**_fields_of(one)) for one in plan.stages)
     return PlanTable(**{**_fields_of(plan), "stages": stages, "options": dict(plan.options)})
 
 

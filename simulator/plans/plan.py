@@ -12,6 +12,7 @@ from hardware_profiles import (
     PRECISION_BYTES,
     Bounds,
     Cluster,
+    FileBounds,
     OptionValue,
     brief,
     check_fields,
@@ -31,6 +32,9 @@ OPTIMIZER_STATES: dict[OptimizerName, int] = {"sgd": 0, "momentum": 1, "adam": 2
 """State tensors per parameter (fp32 each): none, momentum, two moments."""
 
 Zero = Literal[0, 1, 2, 3]
+
+Count = Annotated[int, FileBounds(ge=1)]
+Index = Annotated[int, FileBounds(ge=0, le=10**9)]
 
 MOST_SAMPLES = 2**24
 """Samples of an iteration at most; the largest in use have a thousandth of it."""
@@ -138,9 +142,9 @@ class Stage:
         as `Plan.context` says; empty: one each
     """
 
-    layers: tuple[int, ...] = field(metadata=LAYERS)
-    devices: tuple[int, ...] = field(metadata=COSTS)
-    degrees: tuple[int, ...] = field(default=(), metadata=COSTS)
+    layers: tuple[Index, ...] = field(metadata=LAYERS)
+    devices: tuple[Index, ...] = field(metadata=COSTS)
+    degrees: tuple[Count, ...] = field(default=(), metadata=COSTS)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -197,16 +201,16 @@ class Plan:
     planner: str = field(metadata=NOTHING)
     schedule: str = field(metadata=ORDER)
     stages: tuple[Stage, ...] = field(metadata=PARTS)
-    microbatches: tuple[int, ...] = field(metadata=ORDER)
+    microbatches: tuple[Count, ...] = field(metadata=ORDER)
     replication: Replication = "split"
-    forward_sizes: tuple[tuple[int, ...], ...] = field(default=(), metadata=ORDER)
-    backward_sizes: tuple[tuple[int, ...], ...] = field(default=(), metadata=ORDER)
+    forward_sizes: tuple[tuple[Count, ...], ...] = field(default=(), metadata=ORDER)
+    backward_sizes: tuple[tuple[Count, ...], ...] = field(default=(), metadata=ORDER)
     order: tuple[str, ...] = field(default=(), metadata=ORDER)
     recompute: tuple[Recompute, ...] = field(default=(), metadata=COSTS)
     options: tuple[tuple[str, OptionValue], ...] = field(default=(), metadata=ORDER)
     zero: Zero = field(default=0, metadata=COSTS)
-    context: int = field(default=1, metadata=COSTS)
-    expert: int = field(default=1, metadata=COSTS)
+    context: Count = field(default=1, metadata=COSTS)
+    expert: Count = field(default=1, metadata=COSTS)
 
     def __post_init__(self) -> None:
         if isinstance(self.recompute, tuple | list):

@@ -134,9 +134,9 @@ def test_a_whole_trace_event_by_event() -> None:
     held[0, 4] = 6
     trace = chrome_trace(timeline, [DeviceMemory(1, 9.0, np.array([0.0, 4.5]), held)])
     assert [(e["name"], e["pid"], e["tid"], *e["args"].values()) for e in of_phase(trace, "M")] == [
-        ("process_name", 0, 0, "GPU 0 · stage 0"),
+        ("process_name", 0, 0, "device 0 · stage 0"),
         ("process_sort_index", 0, 0, 0),
-        ("process_name", 1, 0, "GPU 1 · stage 1"),
+        ("process_name", 1, 0, "device 1 · stage 1"),
         ("process_sort_index", 1, 0, 1),
         *(
             (f"thread_{what}", pid, tid, value)
@@ -212,7 +212,7 @@ def test_overlapping_transfers_go_to_further_tracks() -> None:
     assert set(moved) == {"0SEND_F0", "0SEND_F1", "1RECV_F0", "1RECV_F1"}
     assert (moved["0SEND_F1"]["bytes"], moved["0SEND_F1"]["to"], moved["0SEND_F1"]["torch"]) == (
         100.0,
-        "GPU 4",
+        "device 4",
         "PP:0SEND_F1",
     )
 
