@@ -70,7 +70,13 @@ from .results.memory_tables import (
     peak_rows as peak_rows,
 )
 from .results.memory_plots import memory_figure as memory_figure
-from .schedules.ops import COMPUTE_KINDS as COMPUTE_KINDS, LETTERS as LETTERS, Op as Op, OpKind as OpKind
+from .schedules.ops import (
+    COLLECTIVE_KINDS as COLLECTIVE_KINDS,
+    COMPUTE_KINDS as COMPUTE_KINDS,
+    LETTERS as LETTERS,
+    Op as Op,
+    OpKind as OpKind,
+)
 from .plans.plan import (
     MOST_SAMPLES as MOST_SAMPLES,
     InfeasiblePlanError as InfeasiblePlanError,
@@ -107,7 +113,6 @@ from .costs.plan_costs import (
     StagePlaces as StagePlaces,
     unit_begins as unit_begins,
 )
-from .training.prediction import PREDICTION_RULES as PREDICTION_RULES, PredictionRule as PredictionRule
 from .lowering.program import LaneKind as LaneKind, Program as Program
 from .schedules.schedule import (
     DeadlockError as DeadlockError,
@@ -176,7 +181,13 @@ from .results.text_tables import (
 )
 from .results.time_split import TIME_PARTS as TIME_PARTS, TimeSplit as TimeSplit, time_split as time_split
 from .results.traces import chrome_trace as chrome_trace
-from .memory.versions import COPY_RULES as COPY_RULES, VersionTable as VersionTable, version_table as version_table
+from .memory.versions import (
+    COPY_RULES as COPY_RULES,
+    VersionTable as VersionTable,
+    event_order as event_order,
+    replicas_in_turn as replicas_in_turn,
+    version_table as version_table,
+)
 from .workloads.network_files import LARGEST_SIZE as LARGEST_SIZE, WorkloadFileError as WorkloadFileError
 from .workloads.gnmt import gnmt as gnmt
 from .workloads.huggingface import read_config as read_config

@@ -28,7 +28,6 @@ ROOMS = {
         "engines",
         "memory",
         "results",
-        "training",
     ),
     "experiments": (
         "terminal",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import hardware_profiles
 import simulator
+from experiments import training
 from experiments.terminal.argument_types import (
     MOST_JOBS,
     MOST_SEEDS,
@@ -25,7 +26,6 @@ from experiments.terminal.argument_types import (
 )
 from experiments.terminal.output import UsageError, print_json, progress
 from experiments.terminal.report_tables import ReportTable, either, figure
-from simulator import training
 
 if TYPE_CHECKING:
     from experiments.training.clocks import Clock, MethodOrder
@@ -157,11 +157,11 @@ def _stages(arguments: argparse.Namespace) -> int:
     return len(replicas)
 
 
-def read_rule(arguments: argparse.Namespace) -> simulator.PredictionRule:
+def read_rule(arguments: argparse.Namespace) -> training.PredictionRule:
     """The method's rule with the settings asked for; UsageError for an unknown method, or settings that it has not."""
     method = arguments.method
-    check_choice("--method", method, simulator.PREDICTION_RULES)
-    rule, settings = simulator.PREDICTION_RULES[method], {}
+    check_choice("--method", method, training.PREDICTION_RULES)
+    rule, settings = training.PREDICTION_RULES[method], {}
     for option, field, owners in (
         ("forward_rounding", "forward_rounding", ("xpipe",)),
         ("backward_rounding", "backward_rounding", ("xpipe",)),

@@ -28,9 +28,10 @@ from experiments.time_to_accuracy.dated_training import (
     MachineClock,
     target_record,
 )
+from experiments.training.data import DATA_SETS
 from experiments.training.method_throughput import BATCH, DEVICES
+from experiments.training.run import minibatches_per_epoch
 from experiments.training.seed_grid import Setting, train_grid
-from simulator.training import DATA_SETS, minibatches_per_epoch
 
 
 def run(arguments: argparse.Namespace) -> Findings:

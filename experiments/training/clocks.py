@@ -13,6 +13,10 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
+from experiments.training.data import DataSet
+from experiments.training.networks import Convolution, Dense, Network
+from experiments.training.order import TrainingOrder, joined, repeated, training_order
+from experiments.training.prediction import PredictionRule
 from hardware_profiles import Cluster
 from simulator import (
     COPY_RULES,
@@ -23,7 +27,6 @@ from simulator import (
     OptimizerName,
     Plan,
     PlanCosts,
-    PredictionRule,
     Problem,
     Schedule,
     Stage,
@@ -36,7 +39,6 @@ from simulator import (
     version_table,
 )
 from simulator.engines import recurrence
-from simulator.training import Convolution, DataSet, Dense, Network, TrainingOrder, joined, repeated, training_order
 
 Clock = Callable[[Schedule, int], Timeline]
 """(schedule, T) -> its timeline; a mini-batch has T micro-batches, whatever the mini-batch's seconds."""

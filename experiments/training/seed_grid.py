@@ -10,17 +10,13 @@ import numpy as np
 from joblib import Parallel, cpu_count, delayed
 
 from experiments.training.clocks import Clock, MethodCase, MethodOrder, given_clock
-from simulator import PREDICTION_RULES, OpSeconds, PredictionRule
-from simulator.training import (
-    NETWORKS,
-    OPTIMIZERS,
-    DataSet,
-    Training,
-    TrainingRun,
-    TrainingSettings,
-    minibatches_per_epoch,
-    train,
-)
+from experiments.training.data import DataSet
+from experiments.training.networks import NETWORKS
+from experiments.training.optimizers import OPTIMIZERS
+from experiments.training.prediction import PREDICTION_RULES, PredictionRule
+from experiments.training.replay import train
+from experiments.training.run import Training, TrainingRun, TrainingSettings, minibatches_per_epoch
+from simulator import OpSeconds
 
 GROUP = 5
 """Seeds trained side by side: more of them leave the caches, fewer pay more calls."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from experiments.training.clocks import MethodCase
+from experiments.training.data import DATA_SETS
 from experiments.training.method_comparison import (
     compared,
     directions,
@@ -19,7 +20,6 @@ from experiments.training.method_comparison import (
     seed_blocks,
 )
 from experiments.training.seed_grid import CaseResult, Setting, rule_with, train_grid
-from simulator.training import DATA_SETS
 
 SYNCHRONOUS = MethodCase("synchronous", "synchronous", 4)
 HEADLINE = Setting("adam", 0.002)

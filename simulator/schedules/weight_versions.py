@@ -9,8 +9,7 @@
 
 Stage k of N forwards micro-batches 0..N-1-k, then strictly alternates backward and forward; the backward of each T-th
 micro-batch is followed by the stage's update (XPipe, arXiv 1911.04610; T = 1 is PipeDream's order). Methods differ in
-the weights that an op uses (`simulator.training.prediction`), in the copies held (`simulator.memory.versions`), here in the ops
-that predict weights.
+the weights that an op uses, in the copies held (`simulator.memory.versions`), and here in the ops that predict weights.
 """
 
 from __future__ import annotations

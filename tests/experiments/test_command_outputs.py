@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 import simulator
 from experiments.cli import main
-from simulator.training import DATA_SETS, DataSet
+from experiments.training import DATA_SETS, DataSet
 from tests.drawings import drawing
 from tests.records import Recorded, lines, without_measured
 

@@ -12,10 +12,7 @@ import numpy as np
 import pytest
 
 from experiments.cli import main
-from experiments.training.clocks import MethodCase, given_clock, network_clock, network_workload
-from hardware_profiles import load_cluster
-from simulator import COPY_RULES, METHOD_SCHEDULES, OpKind, OpSeconds, build_schedule
-from simulator.training import (
+from experiments.training import (
     DATA_SETS,
     NETWORKS,
     OPTIMIZERS,
@@ -27,8 +24,11 @@ from simulator.training import (
     perceptron,
     training_order,
 )
-from simulator.training.run import MOST_TRAINED
-from tests.simulator.training.test_replicas import SETTINGS, losses_by_versions, train_once
+from experiments.training.clocks import MethodCase, given_clock, network_clock, network_workload
+from experiments.training.run import MOST_TRAINED
+from hardware_profiles import load_cluster
+from simulator import COPY_RULES, METHOD_SCHEDULES, OpKind, OpSeconds, build_schedule
+from tests.experiments.training.test_replicas import SETTINGS, losses_by_versions, train_once
 
 KEYS = {"seed", "train_loss", "test_accuracy", "diverged", "weight_copies", "simulated_seconds"}
 UNIT = given_clock(OpSeconds(4.0, 8.0))

@@ -20,7 +20,7 @@ from experiments.studies.catalogue import STUDIES
 from experiments.studies.study_harness import Findings, run_study, seed_range
 from experiments.time_to_accuracy import dated_training
 from experiments.time_to_accuracy.learning_plots import GROUPS, curve, target_figure, time_figure
-from experiments.training import method_throughput
+from experiments.training import DATA_SETS, DataSet, TrainingRun, method_throughput
 from experiments.training import seed_grid as training_grid
 from experiments.training.clocks import MethodCase
 from experiments.training.method_comparison import (
@@ -42,7 +42,6 @@ from hardware_profiles import load_cluster
 from planners import Request
 from planners.search.candidates import microbatch_counts
 from simulator import InfeasiblePlanError, Plan, Problem, simulate
-from simulator.training import DATA_SETS, DataSet, TrainingRun
 from simulator.workloads.synthetic import uniform_chain
 from tests.drawings import drawing
 from tests.layout import assert_readable

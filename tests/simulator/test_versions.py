@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from experiments.training.prediction import PREDICTION_RULES
 from simulator.costs.given import OpSeconds, given_costs
 from simulator.engines import recurrence
 from simulator.engines import reference as engine
@@ -17,7 +18,6 @@ from simulator.memory.versions import COPY_RULES, version_table
 from simulator.schedules import build_schedule
 from simulator.schedules.ops import OpKind
 from simulator.schedules.text import from_text
-from simulator.training.prediction import PREDICTION_RULES
 from tests.simulator.strategies import lower_unchecked
 
 F, B, U = OpKind.FORWARD, OpKind.BACKWARD, OpKind.UPDATE

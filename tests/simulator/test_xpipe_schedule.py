@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from experiments.cli import main
+from experiments.training.prediction import PREDICTION_RULES
 from hardware_profiles import load_cluster
 from simulator import (
     COPY_RULES,
     METHOD_SCHEDULES,
-    PREDICTION_RULES,
     SCHEDULES,
     VERSION_METHODS,
     LayerCosts,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.training import DataSet
+from experiments.training import DataSet
+from tests.timelines import hand as hand
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from simulator.training import DATA_SETS
+from experiments.training import DATA_SETS
 
 
 @pytest.mark.parametrize(

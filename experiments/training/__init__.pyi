@@ -30,6 +30,7 @@ from .order import (
     repeated as repeated,
     training_order as training_order,
 )
+from .prediction import PREDICTION_RULES as PREDICTION_RULES, PredictionRule as PredictionRule
 from .run import (
     REPLICATED_METHODS as REPLICATED_METHODS,
     Training as Training,
@@ -38,4 +39,4 @@ from .run import (
     check_work as check_work,
     minibatches_per_epoch as minibatches_per_epoch,
 )
-from .seed_runs import train as train
+from .replay import train as train

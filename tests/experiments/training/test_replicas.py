@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator import OpKind, PredictionRule, Timeline, simulate
-from simulator.memory.versions import version_table
-from simulator.training import (
+from experiments.training import (
     DataSet,
     MomentumSGD,
+    PredictionRule,
     Training,
     TrainingRun,
     TrainingSettings,
@@ -22,7 +21,9 @@ from simulator.training import (
     train,
     training_order,
 )
-from simulator.training.networks import cross_entropy
+from experiments.training.networks import cross_entropy
+from simulator import OpKind, Timeline, simulate
+from simulator.memory.versions import version_table
 from tests.simulator.test_pipedream_runtime import plan_of, problem_of
 
 SETTINGS = TrainingSettings(batch=8, learning_rate=0.05, evaluate_every=10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.training import (
+from experiments.training import (
     LEARNING_RATE_SCHEDULES,
     OPTIMIZERS,
     Adam,

@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.memory.versions import COPY_RULES, version_table
-from simulator.schedules.ops import OpKind
-from simulator.training import (
+from experiments.training import (
     Adam,
     DataSet,
     Dense,
@@ -31,8 +29,10 @@ from simulator.training import (
     train,
     training_order,
 )
-from simulator.training.prediction import PREDICTION_RULES, PipeMare
-from tests.simulator.training.test_replicas import train_once
+from experiments.training.prediction import PREDICTION_RULES, PipeMare
+from simulator.memory.versions import COPY_RULES, version_table
+from simulator.schedules.ops import OpKind
+from tests.experiments.training.test_replicas import train_once
 
 SETTINGS = TrainingSettings(batch=8, learning_rate=0.01)
 MINIBATCHES = 18

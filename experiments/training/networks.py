@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from simulator.training.optimizers import Array
+from experiments.training.optimizers import Array
 
 Saved = Any
 """What a forward keeps for its backward; only the block that made it looks inside."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from simulator.training.networks import Block, Saved
-from simulator.training.optimizers import Array, Direction, Optimizer, OptimizerState
+from experiments.training.networks import Block, Saved
+from experiments.training.optimizers import Array, Direction, Optimizer, OptimizerState
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from simulator.training.optimizers import Array
-from simulator.training.stage import Position, TrainedStage, predicted_weights
+from experiments.training.optimizers import Array
+from experiments.training.stage import Position, TrainedStage, predicted_weights
 
 Rounding = Literal["round", "half-even", "floor", "ceil"]
 
@@ -232,7 +232,7 @@ class PipeMare(PredictionRule):
     T2: backward weights W - tau * delta, delta an exponential moving average of the weights' change with decay
         D^(1/tau), D = exp(-2): an estimate of what the forward used
     T3: `warmup_updates` first updates without T1 and T2, for an order that starts with synchronous mini-batches
-        (`simulator.training.joined`)
+        (`experiments.training.joined`)
     ValueError: anneal_updates < 1, or a negative warm-up.
     """
 

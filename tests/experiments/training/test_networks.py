@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.training import Convolution, Dense, Network, convolutional, cross_entropy, perceptron
-from simulator.training.prediction import Array
+from experiments.training import Convolution, Dense, Network, convolutional, cross_entropy, perceptron
+from experiments.training.prediction import Array
 
 
 def smooth_sizes() -> dict[str, Network]:

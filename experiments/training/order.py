@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engines.timeline import Timeline
-from simulator.memory.versions import Integers, event_order, replicas_in_turn
-from simulator.schedules.ops import COLLECTIVE_KINDS, COMPUTE_KINDS, LETTERS, OpKind, among
+from simulator import COLLECTIVE_KINDS, COMPUTE_KINDS, LETTERS, OpKind, Timeline, event_order, replicas_in_turn
+
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +91,7 @@ def _last_parts(timeline: Timeline) -> NDArray[np.bool_]:
     """Which rows end an op: the parts into which collectives cut an op stand in a row."""
     columns = (timeline.stage, timeline.replica, timeline.kind, timeline.microbatch)
     same = np.all([np.diff(column) == 0 for column in columns], axis=0)
-    reduced = among(timeline.kind, COLLECTIVE_KINDS)
+    reduced = np.isin(timeline.kind, COLLECTIVE_KINDS)
     parts = np.isin(timeline.stage, timeline.stage[reduced])
     return ~(np.append(same, False) & parts)
 

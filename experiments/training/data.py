@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.training.optimizers import Array
+from experiments.training.optimizers import Array
 
 SPLIT_SEED = 20260101
 """Seed of the division into training and test samples, the same for every method and training seed."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from simulator.training.optimizers import Adam, Array, Direction, OptimizerState
-from simulator.training.prediction import PREDICTION_RULES, ROUNDINGS, PipeMare, XPipe
-from simulator.training.stage import Position, predicted_weights
+from experiments.training.optimizers import Adam, Array, Direction, OptimizerState
+from experiments.training.prediction import PREDICTION_RULES, ROUNDINGS, PipeMare, XPipe
+from experiments.training.stage import Position, predicted_weights
 
 
 @dataclass

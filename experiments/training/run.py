@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.training.data import DataSet
-from simulator.training.networks import Network
-from simulator.training.optimizers import LearningRateSchedule, Optimizer, constant
-from simulator.training.order import TrainingOrder
-from simulator.training.prediction import PREDICTION_RULES, PredictionRule
+from experiments.training.data import DataSet
+from experiments.training.networks import Network
+from experiments.training.optimizers import LearningRateSchedule, Optimizer, constant
+from experiments.training.order import TrainingOrder
+from experiments.training.prediction import PREDICTION_RULES, PredictionRule
 
 REPLICATED_METHODS = tuple(name for name, rule in PREDICTION_RULES.items() if rule.for_replicas)
 """Methods that hold where replicas of a stage take mini-batches in turn."""

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from experiments.training import joined, repeated, training_order
 from simulator.schedules.ops import OpKind
-from simulator.training import joined, repeated, training_order
 
 F, B, U = OpKind.FORWARD, OpKind.BACKWARD, OpKind.UPDATE
 

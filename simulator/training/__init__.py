@@ -1,5 +1,0 @@
-"""Training: the numerical replay of a timeline with a real network on real data."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
