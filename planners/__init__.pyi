@@ -54,14 +54,12 @@ from .pipedream.partitioner import (
     HierarchicalPartition as HierarchicalPartition,
     InfeasiblePartition as InfeasiblePartition,
     LevelStage as LevelStage,
-    PlannedStage as PlannedStage,
     network_levels as network_levels,
     notation as notation,
     partition as partition,
     plan_seconds as plan_seconds,
     stage_cost as stage_cost,
 )
-from .pipedream.planner import PipeDream as PipeDream, PipeDreamFlush as PipeDreamFlush
 from .pipedream.state_table import (
     StateTable as StateTable,
     measured_seconds as measured_seconds,
@@ -95,4 +93,3 @@ from .search.evaluator import (
 )
 from .scheduler.schedule_problem import ScheduleProblem as ScheduleProblem
 from .scheduler.search import FoundSchedule as FoundSchedule, search_schedule as search_schedule
-from .unequal.planners import UnequalNested as UnequalNested, UnequalSizes as UnequalSizes

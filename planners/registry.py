@@ -393,14 +393,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         UNEQUAL_SEARCHES,
         by_default=False,
     ),
-    "unequal-nested": PlannerEntry(
-        _Later("unequal.planners", "UnequalNested"),
-        "partition and unequal micro-batch sizes searched together",
-        _not_for_unequal,
-        takes("stages", "candidates"),
-        UNEQUAL_SEARCHES,
-        by_default=False,
-    ),
+    "unequal-nested": _unequal("unequal-nested", "partition and unequal micro-batch sizes searched together"),
 }
 
 

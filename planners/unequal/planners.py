@@ -3,7 +3,7 @@
 The partition is the fastest of a few: the one of the fastest GPipe with equal sizes, transfers included ("best-equal", a tuned
 GPipe; "dgap" starts from nothing better), and those that are fastest at 1, 2, 4, … samples, each with the sizes of the greedy
 dynamic programme. So none but "local-greedy" is slower than a tuned GPipe ("greedy-dp" takes the better of greedy and equal
-sizes). `UnequalNested` searches the partition too. The searches work on a relaxation of the replay (`unequal_tables`): what they
+sizes). "unequal-nested" searches the partition too. The searches work on a relaxation of the replay (`unequal_tables`): what they
 prove is a lower bound on the reference engine, and their plan is proven the fastest only where its replay there attains it.
 """
 
@@ -98,7 +98,10 @@ SEARCHES: dict[str, Search] = {
 FROM_EQUAL = ("best-equal", "dgap")
 """Searches that take the partition of the fastest equal size as it is."""
 
-ON_REPLAYS = ("exact-unequal", "unequal-nested")
+NESTED = "unequal-nested"
+"""Searches the partition too, with the exact method for the sizes of each."""
+
+ON_REPLAYS = ("exact-unequal", NESTED)
 """Searches that go on with replays where the recurrence proves nothing."""
 
 ONE_SIZE = ("best-equal",)
@@ -111,7 +114,7 @@ BY_REPLAYS = "; all of them that bounds leave open were replayed by the compiled
 
 def unequal_sizes(request: Request, name: str) -> UnequalSizes:
     """The planner of a search."""
-    return UnequalSizes(request, name, SEARCHES[name])
+    return UnequalSizes(request, name, SEARCHES.get(name, _exact))
 
 
 def number_of_stages(problem: Problem, request: Request) -> int:
@@ -169,93 +172,114 @@ class _Meter:
 
 @dataclass(frozen=True, slots=True)
 class UnequalSizes:
-    """Sizes for one partition, by one of the searches."""
+    """Sizes by one of the searches: of one partition, or (`NESTED`) of partitions that are searched with them.
+
+    Partitions are searched by local moves (all of them, where there are few). Unless the user fixes the candidates they are
+    compared at powers of two, and the best one, and the partition that the other searches take, get all candidates at the end.
+    """
 
     request: Request
     name: str
     search: Search
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
-        """The fastest plan that the search finds within the memory of the devices; InfeasiblePlanError if none fits."""
-        return _fastest(self.name, problem, self.request, evaluate, rng, self._search)
+        """The fastest plan within the memory of the devices; InfeasiblePlanError if none fits.
 
-    def _search(self, choice: _StagesAndSizes) -> _Answer:
-        tables, sizes, meter, rng = choice.tables, choice.sizes, choice.meter, choice.rng
-
-        def solve(limits: list[float]) -> Sized:
-            start = start_partition(tables, sizes, limits, meter, rng, equal=self.name in FROM_EQUAL)
-            if start.stopped:
-                return start
+        It is the fastest of each number of stages, and of all sizes and powers of two of them, where these are not asked for:
+        asked for one of them the search would find the same, and nothing faster than all. Where no plan can be faster than what
+        is known, a number of stages is left out.
+        """
+        answers, failed, stopped = list[_Answer](), None, False
+        for tables, sizes in _choices(problem, self.request, evaluate):
+            known = min((one.score.iteration_seconds for one in answers), default=math.inf)
+            if answers and least_seconds(tables, sizes) >= known * (1.0 - ROUNDING):
+                continue
+            meter = _Meter(evaluate, reserve=0 if answers or failed else REPLAYS)
             try:
-                plan = meter.run(self.search, start.unequal, rng)
-            except BudgetSpent:
-                return replace(start, stopped=True)
-            best = plan if self.name == "local-greedy" else min(plan, start.sizes, key=lambda one: one.makespan_seconds)
-            return replace(
-                start,
-                sizes=replace(best, evaluations=plan.evaluations),
-                bound_seconds=_bound(tables, start.unequal, plan),
-                stopped=plan.interrupted,
+                answer = self._answer(_StagesAndSizes(tables, sizes, evaluate, meter, copy.deepcopy(rng), known))
+            except InfeasiblePlanError as error:
+                failed = failed or error
+                continue
+            except (BudgetSpent, KeyboardInterrupt):
+                if not answers:
+                    raise
+                stopped = True
+                break
+            answers.append(answer)
+            if answer.found.stopped and not answer.proven:
+                stopped = True
+                break
+        if failed is not None and not answers:
+            raise failed
+        best = min(answers, key=lambda one: one.score.key)
+        _tell(best, evaluate)
+        if stopped:
+            raise KeyboardInterrupt if not meter.spent and evaluate.remaining else BudgetSpent
+        return fitting(self.name, best.plan, evaluate.on_reference)
+
+    def _answer(self, choice: _StagesAndSizes) -> _Answer:
+        if self.name != NESTED:
+            return _within_memory(
+                self.name, choice, lambda limits: self._of_one_partition(choice, limits), choice.sizes
             )
+        asked = self.request.asked("candidates")
+        sizes = choice.sizes if asked else candidate_sizes(choice.tables.problem.batch, "powers-of-two")
+        return _within_memory(self.name, choice, lambda limits: self._of_partitions(choice, limits, sizes), sizes)
 
-        return _within_memory(self.name, choice, solve, sizes)
+    def _of_one_partition(self, choice: _StagesAndSizes, limits: list[float]) -> Sized:
+        """The sizes that the search finds for the partition that it starts from."""
+        tables, meter, rng = choice.tables, choice.meter, choice.rng
+        start = start_partition(tables, choice.sizes, limits, meter, rng, equal=self.name in FROM_EQUAL)
+        if start.stopped:
+            return start
+        try:
+            plan = meter.run(self.search, start.unequal, rng)
+        except BudgetSpent:
+            return replace(start, stopped=True)
+        best = plan if self.name == "local-greedy" else min(plan, start.sizes, key=lambda one: one.makespan_seconds)
+        return replace(
+            start,
+            sizes=replace(best, evaluations=plan.evaluations),
+            bound_seconds=_bound(tables, start.unequal, plan),
+            stopped=plan.interrupted,
+        )
 
-
-@dataclass(frozen=True, slots=True)
-class UnequalNested:
-    """Partition and sizes together: partitions by local moves (all of them, where there are few), sizes exactly.
-
-    Unless the user fixes the candidates, partitions are compared at powers of two, and the best one, and the partition that the
-    other planners take, get all candidates at the end.
-    """
-
-    request: Request
-    name: str = "unequal-nested"
-
-    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
-        """The best plan found within the memory of the devices; InfeasiblePlanError if none fits."""
-        return _fastest(self.name, problem, self.request, evaluate, rng, self._search)
-
-    def _search(self, choice: _StagesAndSizes) -> _Answer:
+    def _of_partitions(self, choice: _StagesAndSizes, limits: list[float], sizes: tuple[int, ...]) -> Sized:
+        """The best partition at some of the sizes, with the best of all sizes."""
         tables, every, meter, rng = choice.tables, choice.sizes, choice.meter, choice.rng
-        problem, asked = tables.problem, self.request.asked("candidates")
-        sizes = every if asked else candidate_sizes(problem.batch, "powers-of-two")
+        problem = tables.problem
+        start = start_partition(tables, every, limits, meter, rng)
+        complete = problem.contention and problem.communication not in WITHOUT_LINKS
 
-        def solve(limits: list[float]) -> Sized:
-            start = start_partition(tables, every, limits, meter, rng)
-            complete = problem.contention and problem.communication not in WITHOUT_LINKS
+        def build(cuts: Cuts) -> UnequalProblem:
+            """The problem of a partition; where caps are stricter than memory, not all sizes that fit are in it."""
+            nonlocal complete
+            complete = complete and problem.recompute == "whole"
+            return limited_problem(tables, cuts, sizes, limits)
 
-            def build(cuts: Cuts) -> UnequalProblem:
-                """The problem of a partition; where caps are stricter than memory, not all sizes that fit are in it."""
-                nonlocal complete
-                complete = complete and problem.recompute == "whole"
-                return limited_problem(tables, cuts, sizes, limits)
-
+        try:
+            found = search_partition(
+                build,
+                tables.layers,
+                len(tables.devices),
+                starts=[start.cuts],
+                solve=lambda unequal: meter.run(self.search, unequal, rng),
+            )
+        except BudgetSpent:
+            return replace(start, stopped=True)
+        whole = found.whole and complete
+        bound = _bound(tables, found.unequal, found.sizes) if whole else 0.0
+        found = replace(found, bound_seconds=bound, whole=whole)
+        if every == sizes or found.stopped:
+            return found
+        ends = [found]
+        for cuts in dict.fromkeys((found.cuts, start.cuts)):
+            one = limited_problem(tables, cuts, every, limits)
             try:
-                found = search_partition(
-                    build,
-                    tables.layers,
-                    len(tables.devices),
-                    starts=[start.cuts],
-                    solve=lambda unequal: meter.run(_exact, unequal, rng),
-                )
+                ends.append(Sized(cuts, one, meter.run(self.search, one, rng)))
             except BudgetSpent:
-                return replace(start, stopped=True)
-            whole = found.whole and complete
-            bound = _bound(tables, found.unequal, found.sizes) if whole else 0.0
-            found = replace(found, bound_seconds=bound, whole=whole)
-            if every == sizes or found.stopped:
-                return found
-            ends = [found]
-            for cuts in dict.fromkeys((found.cuts, start.cuts)):
-                one = limited_problem(tables, cuts, every, limits)
-                try:
-                    ends.append(Sized(cuts, one, meter.run(_exact, one, rng)))
-                except BudgetSpent:
-                    return replace(min(ends, key=_model_seconds), stopped=True)
-            return min(ends, key=_model_seconds)
-
-        return _within_memory(self.name, choice, solve, sizes)
+                return replace(min(ends, key=_model_seconds), stopped=True)
+        return min(ends, key=_model_seconds)
 
 
 def _model_seconds(sized: Sized) -> float:
@@ -361,56 +385,9 @@ class _Answer:
     space: str
 
     @property
-    def key(self) -> tuple[float, float]:
-        """Smaller is better."""
-        return self.score.key
-
-    @property
     def proven(self) -> bool:
         """Whether no sizes in the space are faster."""
         return _attains(self.score, self.found)
-
-
-def _fastest(
-    name: str,
-    problem: Problem,
-    request: Request,
-    evaluate: Evaluator,
-    rng: np.random.Generator,
-    search: Callable[[_StagesAndSizes], _Answer],
-) -> Plan:
-    """The fastest of what a search finds for each number of stages, and for all sizes and powers of two of them, where these are
-    not asked for: asked for one of them it would find the same, and nothing faster than all.
-
-    Where no plan can be faster than what is known, a number of stages is left out.
-    """
-    answers, failed, stopped = list[_Answer](), None, False
-    for tables, sizes in _choices(problem, request, evaluate):
-        known = min((one.score.iteration_seconds for one in answers), default=math.inf)
-        if answers and least_seconds(tables, sizes) >= known * (1.0 - ROUNDING):
-            continue
-        meter = _Meter(evaluate, reserve=0 if answers or failed else REPLAYS)
-        try:
-            answer = search(_StagesAndSizes(tables, sizes, evaluate, meter, copy.deepcopy(rng), known))
-        except InfeasiblePlanError as error:
-            failed = failed or error
-            continue
-        except (BudgetSpent, KeyboardInterrupt):
-            if not answers:
-                raise
-            stopped = True
-            break
-        answers.append(answer)
-        if answer.found.stopped and not answer.proven:
-            stopped = True
-            break
-    if failed is not None and not answers:
-        raise failed
-    best = min(answers, key=lambda one: one.key)
-    _tell(best, evaluate)
-    if stopped:
-        raise KeyboardInterrupt if not meter.spent and evaluate.remaining else BudgetSpent
-    return fitting(name, best.plan, evaluate.on_reference)
 
 
 def _choices(

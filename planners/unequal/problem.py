@@ -128,6 +128,12 @@ def powers_of_two(samples: int) -> tuple[int, ...]:
     return tuple(sorted({1 << exponent for exponent in range(samples.bit_length())} | {samples}))
 
 
+def near_sizes(sizes: Sequence[int], size: int) -> set[int]:
+    """A size itself, those beside it, and half and twice of it, of those there are."""
+    place = sizes.index(size)
+    return {*sizes[max(0, place - 1) : place + 2], *({size // 2, size * 2} & {*sizes})}
+
+
 def _read_only(rows: Sequence[Floats]) -> Floats:
     table = np.vstack(rows)
     table.flags.writeable = False

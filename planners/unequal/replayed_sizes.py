@@ -23,7 +23,7 @@ from planners.search.evaluator import BudgetSpent, Evaluator, Score
 from planners.unequal.chain import Chain, Floats, Integers
 from planners.unequal.compiled import Compiled
 from planners.unequal.found_sizes import Cuts
-from planners.unequal.problem import UnequalProblem
+from planners.unequal.problem import UnequalProblem, near_sizes
 from planners.unequal.tables import WITHOUT_LINKS, UnequalTables, unequal_plan
 from simulator import Plan
 
@@ -260,12 +260,12 @@ def _changed(unequal: UnequalProblem, pair: Pair) -> Iterator[Pair]:
     forward, backward = pair
     for vector, put in ((forward, lambda one: (one, backward)), (backward, lambda one: (forward, one))):
         for stage, size in enumerate(vector):
-            for other in {*_near(unequal.candidates, size), *vector[max(0, stage - 1) : stage + 2]} - {size}:
+            for other in {*near_sizes(unequal.candidates, size), *vector[max(0, stage - 1) : stage + 2]} - {size}:
                 yield put(_with(vector, stage, other))
         for step in (-1, 1):
             yield put(tuple(_step(unequal.candidates, size, step) for size in vector))
     for stage in range(unequal.stages):
-        for size in {*_near(unequal.candidates, forward[stage]), *_near(unequal.candidates, backward[stage])}:
+        for size in near_sizes(unequal.candidates, forward[stage]) | near_sizes(unequal.candidates, backward[stage]):
             yield _with(forward, stage, size), _with(backward, stage, size)
     yield forward, forward
     yield backward, backward
@@ -273,11 +273,6 @@ def _changed(unequal: UnequalProblem, pair: Pair) -> Iterator[Pair]:
 
 def _with(vector: Vector, stage: int, size: int) -> Vector:
     return (*vector[:stage], size, *vector[stage + 1 :])
-
-
-def _near(sizes: Sequence[int], size: int) -> set[int]:
-    """A size itself, those beside it, and half and twice of it, of those there are."""
-    return {size, _step(sizes, size, -1), _step(sizes, size, 1), *({size // 2, size * 2} & {*sizes})}
 
 
 def _step(sizes: Sequence[int], size: int, step: int) -> int:

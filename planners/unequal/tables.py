@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from hardware_profiles import Phase
+from planners.partitioning.partition_costs import straight_costs
 from planners.unequal.chain import Floats
 from planners.unequal.problem import InfeasibleSizes, UnequalProblem, powers_of_two
 from simulator import LayerCosts, Plan, Problem, always_there, gradient_in_work, stage_stash, stages_from_cuts
@@ -204,41 +206,22 @@ def least_seconds(tables: UnequalTables, sizes: Sequence[int]) -> float:
 
     0 for boards whose layers stream, and for long networks, of which ranges of layers are too many.
     """
-    layers, costs, problem = tables.layers, tables.costs, tables.problem
+    layers, costs, batch = tables.layers, tables.costs, tables.problem.batch
     if layers > MOST_LAYERS or any(costs.streams(device) for device in tables.devices):
         return 0.0
-    least, loads = np.full(layers + 1, np.inf), dict[int, Floats]()
+    of_size = partial(straight_costs, costs, tables.devices)
+
+    def in_blocks(size: int) -> Floats:
+        whole, rest = divmod(batch, size)
+        return whole * of_size(size).stage_seconds + (of_size(rest).stage_seconds if rest else 0.0)
+
+    passes = reduce(np.minimum, map(in_blocks, sizes))
+    loads = np.where(np.triu(np.ones((layers + 1, layers + 1)), 1) > 0, passes.sum(axis=0), np.inf)
+    least = np.full(layers + 1, np.inf)
     least[0] = 0.0
-    for device in tables.devices:
-        kind = costs.kind_of_device(device)
-        if kind not in loads:
-            forward, backward = (_least_load(costs, device, sizes, rows) for rows in _ran(problem))
-            loads[kind] = forward + backward
+    for kind in of_size(batch).kind:
         least = np.maximum(least[:, None], loads[kind]).min(axis=0)
     return float(least[-1])
-
-
-def _ran(problem: Problem) -> Sequence[tuple[tuple[Phase, bool], ...]]:
-    """Rows of PASSES that each pass of a stage runs at least."""
-    forward, backward, again = PASSES
-    return (forward,), (backward, again) if problem.recompute == "whole" else (backward,)
-
-
-def _least_load(costs: LayerCosts, device: int, sizes: Sequence[int], rows: Sequence[tuple[Phase, bool]]) -> Floats:
-    """Seconds of one pass of a stage from a layer to another at its best size, float64 [layers + 1, layers + 1]; inf of none."""
-    batch, layers = costs.problem.batch, len(costs.problem.workload)
-
-    def of_block(samples: int) -> Floats:
-        seconds = sum(costs.seconds(device, samples, phase) for phase, _ in rows)
-        beside = sum(costs.pass_seconds(device, phase) for phase, again in rows if not again)
-        before = np.concatenate([[0.0], np.cumsum(seconds)])
-        return np.asarray(before[None, :] - before[:, None] + beside)
-
-    least = np.full((layers + 1, layers + 1), np.inf)
-    for size in sizes:
-        whole, rest = divmod(batch, size)
-        least = np.minimum(least, whole * of_block(size) + (of_block(rest) if rest else 0.0))
-    return np.where(np.arange(layers + 1)[:, None] < np.arange(layers + 1)[None, :], least, np.inf)
 
 
 def crowded_links(tables: UnequalTables, unequal: UnequalProblem) -> UnequalProblem:

@@ -26,7 +26,7 @@ from planners.search.evaluator import Evaluator
 from planners.unequal.chain import Floats
 from planners.unequal.compiled import Compiled
 from planners.unequal.found_sizes import Cuts
-from planners.unequal.problem import UnequalProblem, powers_of_two
+from planners.unequal.problem import UnequalProblem, near_sizes, powers_of_two
 from planners.unequal.tables import UnequalTables, memory_limits, unequal_plan, unequal_problem
 from simulator import LayerCosts, Plan
 
@@ -496,14 +496,7 @@ def _quicker(replays: _Replays, space: _Space, best: TightSizes, sizes: Sequence
 def _neighbours(space: _Space, sizes: Sequence[int], one: TightSizes) -> Iterator[TightSizes]:
     """One stage with sizes a step or a factor of two away."""
     for stage, pair in enumerate(one.pairs):
-        for forward, backward in itertools.product(*(_near(sizes, size) for size in pair)):
+        for forward, backward in itertools.product(*(sorted(near_sizes(sizes, size)) for size in pair)):
             again = not space.unequal.coupled or forward != backward
             if (forward, again) in space.forward[stage] and (backward, again) in space.backward[stage]:
                 yield space.with_sizes((*one.pairs[:stage], (forward, backward), *one.pairs[stage + 1 :]))
-
-
-def _near(sizes: Sequence[int], size: int) -> list[int]:
-    """A size itself, those beside it, and half and twice of it, of those there are."""
-    place = sizes.index(size)
-    beside = sizes[max(0, place - 1) : place + 2]
-    return sorted({*beside, *({size // 2, size * 2} & {*sizes})})

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,30 +27,22 @@ class TunedEqual:
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best plan that fits; InfeasiblePlanError, of the most stages, if none does."""
-        asked = self.request.stages
-        best: Plan | None = None
-        seconds, failed = inf, None
-        details, notes, among = evaluate.details, evaluate.notes, ""
-        for stages in reversed(one_a_device(problem) if asked is None else (asked,)):
-            evaluate.details, evaluate.notes, evaluate.optimal_among = {}, [], ""
-            try:
-                plan = unequal_sizes(replace(self.request, stages=stages), self.name)(problem, evaluate, rng)
-            except InfeasiblePlanError as error:
-                failed = failed or error
-                continue
-            if evaluate.on_reference(plan).iteration_seconds < seconds:
-                best, seconds = plan, evaluate.on_reference(plan).iteration_seconds
-                details, notes, among = evaluate.details, evaluate.notes, evaluate.optimal_among
+        best, failed = None, None
+        try:
+            best = unequal_sizes(self.request, self.name)(problem, evaluate, rng)
+        except InfeasiblePlanError as error:
+            failed = error
         straight = self._straight(problem, evaluate)
-        if straight is not None and evaluate.on_reference(straight).iteration_seconds < seconds:
-            best, details, among = straight, {}, ""
-            notes = [
+        plans = [plan for plan in (best, straight) if plan is not None]
+        if not plans:
+            raise failed or InfeasiblePlanError(f"planner {self.name!r} finds no plan")
+        fastest = min(plans, key=lambda plan: evaluate.on_reference(plan).iteration_seconds)
+        if fastest is not best:
+            evaluate.details, evaluate.optimal_among = {}, ""
+            evaluate.notes = [
                 "micro-batches as equal as whole samples permit are faster than those of one size and a smaller last one"
             ]
-        evaluate.details, evaluate.notes, evaluate.optimal_among = details, notes, among
-        if best is None:
-            raise failed or InfeasiblePlanError(f"planner {self.name!r} finds no plan")
-        return best
+        return fastest
 
     def _straight(self, problem: Problem, evaluate: Evaluator) -> Plan | None:
         """The fastest with equal micro-batches, of all sizes; None where only some sizes may be chosen, and where none fits."""

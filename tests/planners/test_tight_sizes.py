@@ -15,6 +15,7 @@ import pytest
 from planners import Evaluator, Request, make_plan
 from planners.unequal import UnequalTables, tables_of, tight_sizes
 from planners.unequal import planners as unequal_planners
+from planners.unequal.problem import near_sizes
 from planners.unequal.tables import blocks, memory_limits, unequal_plan, unequal_problem
 from planners.unequal.tight_sizes import NothingFits, TightSizes
 from simulator import Evaluations, InfeasiblePlanError, LayerCosts, Plan, Problem, simulate
@@ -325,7 +326,7 @@ def test_neighbours_change_one_stage_by_a_step_or_a_factor_of_two() -> None:
         for pair in itertools.product(*ways)
     ]
     assert sorted(found) == sorted(expected)
-    assert [tight_sizes._near(sizes, size) for size in (1, 8, 2)] == [[1, 2], [4, 6, 8], [1, 2, 3, 4]]
+    assert [near_sizes(sizes, size) for size in (1, 8, 2)] == [{1, 2}, {4, 6, 8}, {1, 2, 3, 4}]
 
 
 @pytest.mark.parametrize("recompute", [False, True])

@@ -12,7 +12,7 @@ import pytest
 from experiments.cli import main
 from experiments.unequal_sizes.table_costs import program_of
 from hardware_profiles import load_cluster
-from planners import Request, Result, UnequalSizes, applicable_planners, make_plan, run_planner
+from planners import Request, Result, applicable_planners, make_plan, run_planner
 from planners.search.evaluator import Evaluator
 from planners.unequal import (
     Compiled,
@@ -27,7 +27,7 @@ from planners.unequal import (
     unequal_plan,
     unequal_problem,
 )
-from planners.unequal.planners import MOST_DURATIONS, SEARCHES, _bound, unequal_sizes
+from planners.unequal.planners import MOST_DURATIONS, SEARCHES, UnequalSizes, _bound, unequal_sizes
 from planners.unequal.tables import blocks, candidate_sizes
 from simulator import Problem, check_plan, load_workload, simulate
 from simulator.engines import reference as engine
