@@ -146,7 +146,7 @@ class StageCopies(NamedTuple):
 
 
 @kernel(error_model="numpy")
-def _copies(form: int, workers: int, held: VersionMemory) -> StageCopies:
+def copies_of(form: int, workers: int, held: VersionMemory) -> StageCopies:
     """What the stages of one component of a level keep; empty where memory is not tested there."""
     if not held.tested:
         return StageCopies(np.empty((0, 0)), np.empty((0, 0)))
@@ -170,18 +170,23 @@ def _copies(form: int, workers: int, held: VersionMemory) -> StageCopies:
 
 
 @kernel(error_model="numpy")
-def _fits(
-    held: VersionMemory, copies: StageCopies, total: int, replicas: int, stash: float, parameters: float, entry: float
-) -> bool:
-    """Whether a stage is within its memory: one that recomputes keeps its input of each mini-batch in flight, and stashes one.
+def kept_bytes(recompute: bool, flights: float, stash: float, entry: float) -> float:
+    """Bytes of mini-batches in flight on a stage: one that recomputes keeps the input of each, and the stash of one."""
+    return stash + flights * entry if recompute else flights * stash
 
-    True where memory is not tested, which a loop that is hot asks by itself.
+
+@kernel(error_model="numpy")
+def stage_bytes(
+    held: VersionMemory, copies: StageCopies, total: int, replicas: int, stash: float, parameters: float, entry: float
+) -> float:
+    """Bytes on a device of a stage; 0 where memory is not tested, which a loop that is hot asks by itself.
+
+    stash, entry: bytes per mini-batch; parameters: bytes of its weights
     """
     if not held.tested:
-        return True
-    flights = copies.flights[total, replicas]
-    kept = stash + flights * entry if held.recompute else flights * stash
-    return bool(kept + copies.weights[total, replicas] * parameters <= held.capacity)
+        return 0.0
+    kept = kept_bytes(held.recompute, copies.flights[total, replicas], stash, entry)
+    return float(kept + copies.weights[total, replicas] * parameters)
 
 
 @kernel(error_model="numpy")
@@ -238,7 +243,7 @@ def solve_row(
     base_seconds = seconds[start - 1] if start > 0 else 0.0
     base_parameters = parameter_bytes[start - 1] if start > 0 else 0.0
     base_stash = stash_bytes[start - 1] if start > 0 else 0.0
-    copies = _copies(form, workers, held)
+    copies = copies_of(form, workers, held)
     fewest = StageCopies(copies.flights, copies.weights - held.replicated)
     sending = 2.0 * output_bytes / bandwidth if transfers else np.zeros(states)
 
@@ -265,7 +270,7 @@ def solve_row(
         stash = stash_bytes[state] - base_stash
         for total in range(1, most_replicas + 1):
             entry = output_bytes[start - 1] if start > 0 else 0.0
-            if not _fits(held, copies, total, total, stash, held_parameters, entry):
+            if stage_bytes(held, copies, total, total, stash, held_parameters, entry) > held.capacity:
                 continue
             whole = seconds[state] - base_seconds if lowest else inner[context[total, total], start, state]
             synchronization = synchronization_seconds(form, parameters, collective_bandwidth, total)
@@ -288,7 +293,7 @@ def solve_row(
             parameters = parameter_bytes[state] - parameter_bytes[cut]
             held_parameters = parameters + held_copies(copy_bytes, cut + 1, state)
             stash = stash_bytes[state] - stash_bytes[cut]
-            if not _fits(held, copies, total, replicas, stash, held_parameters, output_bytes[cut]):
+            if stage_bytes(held, copies, total, replicas, stash, held_parameters, output_bytes[cut]) > held.capacity:
                 continue
             tail = seconds[state] - seconds[cut] if lowest else inner[context[total, replicas], cut + 1, state]
             synchronization = synchronization_seconds(form, parameters, collective_bandwidth, replicas)
@@ -331,8 +336,10 @@ def solve_row(
                     continue
                 replicas = int(bound * inverse[total]) + 1  # fewer cannot do the compute part in time
                 most = min(most_replicas, total - 1)
-                if held.tested and not _fits(held, fewest, total, most, stash, parameters, output_bytes[cut]):
-                    continue  # fewer replicas keep more versions
+                if held.tested:
+                    least = stage_bytes(held, fewest, total, most, stash, parameters, output_bytes[cut])
+                    if least > held.capacity:
+                        continue  # fewer replicas keep more versions
                 while replicas <= most and floor_cut[total - replicas] < value:
                     synchronization = synchronization_seconds(form, parameters, collective_bandwidth, replicas)
                     last_seconds = stage_seconds(form, shortest, synchronization, replicas)
@@ -343,7 +350,8 @@ def solve_row(
                         continue
                     if best_cut[total - replicas] < value and (
                         not held.tested
-                        or _fits(held, copies, total, replicas, stash, held_parameters, output_bytes[cut])
+                        or stage_bytes(held, copies, total, replicas, stash, held_parameters, output_bytes[cut])
+                        <= held.capacity
                     ):
                         if not lowest and context[total, replicas] > 0:
                             tail = inner[context[total, replicas], cut + 1, state]

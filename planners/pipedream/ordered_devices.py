@@ -23,11 +23,14 @@ from planners.pipedream.dynamic_program import (
     BARRIER,
     RING,
     StateTotals,
+    VersionMemory,
+    copies_of,
     held_copies,
+    stage_bytes,
     stage_seconds,
     synchronization_seconds,
 )
-from planners.pipedream.partitioner import LevelStage, MemoryLimit, totals_of
+from planners.pipedream.partitioner import LevelStage, MemoryLimit, totals_of, version_memory
 from planners.pipedream.state_table import StateTable
 from simulator import kernel
 
@@ -50,14 +53,12 @@ class _Costs(NamedTuple):
     """What the kernel reads beside the network.
 
     seconds: of the states up to each one on each device, [devices, states]; capacity: bytes of each device
-    fixed, replicated: copies of the weights, as of a `MemoryLimit`
+    held: what else a stage must fit into
     """
 
     seconds: Floats
     capacity: Floats
-    fixed: float
-    replicated: float
-    recompute: bool
+    held: VersionMemory
     bandwidth: float
     collective_bandwidth: float
 
@@ -74,13 +75,10 @@ def ordered_partition(
 
     tables, memories: of each kind; barrier: replicas wait for each other's gradients; straight: no stage has two replicas
     """
-    first = memories[0]
     costs = _Costs(
         np.array([tables[kind].seconds for kind in devices.kinds]),
         np.array([memories[kind].capacity_bytes for kind in devices.kinds]),
-        first.unversioned_copies,
-        first.replicated_copies,
-        first.recompute,
+        version_memory(memories[0], tested=True),
         devices.bandwidth,
         devices.collective_bandwidth,
     )
@@ -103,6 +101,7 @@ def _solved(
 ) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
     """A(0..j, m), the last state before its last stage (-1: none), and that stage's replicas, each [states, devices + 1]."""
     count, states = costs.seconds.shape
+    copies = copies_of(RING, count, costs.held)
     best = np.full((states, count + 1), np.inf)
     before = np.full((states, count + 1), -1)
     replicas = np.zeros((states, count + 1), dtype=np.int64)
@@ -125,12 +124,9 @@ def _solved(
                     if (split < 0) != (device == 0):
                         continue
                     rest = max(best[split, device], sent) if split >= 0 else 0.0
-                    # Downstream workers per replica, rounded up, are the warm-up forwards; one more version is in use.
-                    versions = 1 - (used - count) // workers
-                    alone = workers == count
-                    copies = versions + costs.fixed + (0.0 if workers == 1 or alone else costs.replicated)
-                    kept = stash + versions * entry if costs.recompute else versions * stash
-                    if rest >= best[last, used] or kept + copies * held > capacity:
+                    if rest >= best[last, used]:
+                        continue
+                    if stage_bytes(costs.held, copies, used, workers, stash, held, entry) > capacity:
                         continue
                     reduced = synchronization_seconds(RING, parameters, costs.collective_bandwidth, workers)
                     slowest = max(rest, stage_seconds(form, compute, reduced, workers))

@@ -296,6 +296,19 @@ def totals_of(table: StateTable, form: int) -> StateTotals:
     )
 
 
+def version_memory(memory: MemoryLimit, downstream: Fraction = Fraction(0), *, tested: bool) -> VersionMemory:
+    """A limit as the kernels take it; downstream: components behind this one, per replica of the stage it is in."""
+    return VersionMemory(
+        float(memory.capacity_bytes),
+        tested,
+        downstream.numerator,
+        downstream.denominator,
+        memory.unversioned_copies,
+        memory.replicated_copies,
+        memory.recompute,
+    )
+
+
 def flattened(states: AntichainStates, levels: Sequence[Sequence[LevelStage]]) -> tuple[PlannedStage, ...]:
     """The stages of the lowest level, each with its layers and its workers on all levels."""
     flat = []
@@ -382,7 +395,7 @@ class _Levels:
 
     def _arguments(self, level: int, downstream: Fraction) -> tuple[StateTotals, LevelCosts, VersionMemory]:
         """The kernels' arguments that are the same for every row of a level."""
-        here, memory = self.levels[level], self.memory
+        here = self.levels[level]
         costs = LevelCosts(
             here.width,
             _below(self.levels, level),
@@ -392,16 +405,8 @@ class _Levels:
             float(here.collective_bandwidth),
             *self._contexts(level, downstream),
         )
-        held = VersionMemory(
-            float(memory.capacity_bytes),
-            isfinite(memory.capacity_bytes) and (self.form == SCRIPT or level == 0),
-            downstream.numerator,
-            downstream.denominator,
-            memory.unversioned_copies,
-            memory.replicated_copies,
-            memory.recompute,
-        )
-        return totals_of(self.table, self.form), costs, held
+        tested = isfinite(self.memory.capacity_bytes) and (self.form == SCRIPT or level == 0)
+        return totals_of(self.table, self.form), costs, version_memory(self.memory, downstream, tested=tested)
 
     def _contexts(self, level: int, downstream: Fraction) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
         """Tables of the level below, by rising workers downstream, and which of them is for m' of m, at [m, m']."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
-from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from planners.estimate.memory import most_in_flight
 from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
 from planners.pipedream.ordered_devices import OrderedDevices, ordered_partition
 from planners.pipedream.partitioner import (
-    HierarchicalPartition,
     InfeasiblePartition,
     LevelStage,
     MemoryLimit,
@@ -40,6 +39,9 @@ from simulator import (
     equal_microbatches,
     schedule_families,
 )
+
+StagesWithin = Callable[[Sequence[Score]], "tuple[Stage, ...] | None"]
+"""Scores of plans that did not fit -> the stages of a partition with as much less memory; None where there are none."""
 
 MOST_ORDERS = 24
 """Of kinds of device, that are tried: all of up to four kinds."""
@@ -158,63 +160,61 @@ def pipedream_plans(name: str, request: Request, problem: Problem, evaluate: Eva
     count = min(devices, problem.batch) if request.microbatches is None else request.microbatches
     microbatches = equal_microbatches(problem.batch, count)
     table = problem_table(problem, evaluate, max(microbatches))
-    if without_levels(problem) is not None:
-        found = _ordered_plans(name, request, problem, evaluate, microbatches)
-        plans = list({plan.stages: plan for plan in found}.values())
-        return plans or _none_fits(
-            name, problem, len(table), {device.memory_bytes for device in problem.cluster.devices}
-        )
-    plans = []
-    for view, (form, straight) in itertools.product(cluster_views(problem), _forms(problem)):
+    unlike = without_levels(problem) is not None
+    partitions = _in_device_orders(problem, evaluate, max(microbatches)) if unlike else _in_levels(problem, table)
+    plans: list[Plan] = []
+    for stages_within in partitions:
 
-        def plan_of(found: HierarchicalPartition, view: ClusterView = view) -> Plan:
-            return _asynchronous_plan(
-                name, place_stages(found.stages, found.levels, view.components), microbatches, request
-            )
-
-        plan = _plan_within_memory(problem, evaluate, table, view, form, straight, plan_of)
-        if plan is not None and all(plan.stages != other.stages for other in plans):
-            plans.append(plan)
-    return plans or _none_fits(
-        name, problem, len(table), {min(device.memory_bytes for device in problem.cluster.devices)}
-    )
-
-
-def _none_fits(name: str, problem: Problem, states: int, memories: set[float]) -> NoReturn:
-    capacity = " or ".join(f"{one / 2**30:.4g}" for one in sorted(memories))
-    raise InfeasiblePlanError(
-        f"planner {name!r} finds no partition of {states} states over {len(problem.cluster.devices)} devices within "
-        f"{capacity} GiB a device; use more devices, recomputation or a smaller batch"
-    )
-
-
-def _ordered_plans(
-    name: str, request: Request, problem: Problem, evaluate: Evaluator, microbatches: tuple[int, ...]
-) -> Iterator[Plan]:
-    """A plan for each order in which a pipeline may take the kinds of device, and form of the cost."""
-    costs, samples = evaluate.layer_costs, max(microbatches)
-    kinds = range(costs.accelerator_kinds)
-    tables = [problem_table(problem, evaluate, samples, costs.first_of_kind(kind)) for kind in kinds]
-    for order, (form, straight) in itertools.product(device_orders(problem, costs), _forms(problem)):
-        devices = OrderedDevices(tuple(map(costs.kind_of_device, order)), *_slowest_rates(problem, order))
-
-        def search(
-            misses: Sequence[Score],
-            order: tuple[int, ...] = order,
-            devices: OrderedDevices = devices,
-            rules: tuple[bool, bool] = (form == "barrier", straight),
-        ) -> Plan | None:
-            capacities = [problem.cluster.devices[costs.first_of_kind(kind)].memory_bytes for kind in kinds]
-            memories = [_memory_limit(problem, shrunk(capacity, misses)) for capacity in capacities]
-            stages = ordered_partition(tables, devices, memories, barrier=rules[0], straight=rules[1])
-            if stages is None:
-                return None
-            placed = place_stages(flattened(tables[0].states, [stages]), [stages], order)
-            return _asynchronous_plan(name, placed, microbatches, request)
+        def search(misses: Sequence[Score], stages_within: StagesWithin = stages_within) -> Plan | None:
+            stages = stages_within(misses)
+            return None if stages is None else _asynchronous_plan(name, stages, microbatches, request)
 
         plan = within_memory(evaluate, search)
-        if plan is not None:
-            yield plan
+        if plan is not None and all(plan.stages != other.stages for other in plans):
+            plans.append(plan)
+    if not plans:
+        memories = {device.memory_bytes for device in problem.cluster.devices}
+        capacity = " or ".join(f"{one / 2**30:.4g}" for one in (sorted(memories) if unlike else [min(memories)]))
+        raise InfeasiblePlanError(
+            f"planner {name!r} finds no partition of {len(table)} states over {devices} devices within "
+            f"{capacity} GiB a device; use more devices, recomputation or a smaller batch"
+        )
+    return plans
+
+
+def _in_levels(problem: Problem, table: StateTable) -> Iterator[StagesWithin]:
+    """The partition of each way to look at a cluster of alike devices, and form of the cost."""
+    memory = _memory_limit(problem, min(device.memory_bytes for device in problem.cluster.devices))
+
+    def stages_within(view: ClusterView, form: tuple[str, bool], misses: Sequence[Score]) -> tuple[Stage, ...] | None:
+        left = replace(memory, capacity_bytes=shrunk(memory.capacity_bytes, misses))
+        try:
+            found = partition(table, view.levels, variant=form[0], straight=form[1], memory=left)
+        except InfeasiblePartition:
+            return None
+        return place_stages(found.stages, found.levels, view.components)
+
+    for view, form in itertools.product(cluster_views(problem), _forms(problem)):
+        yield partial(stages_within, view, form)
+
+
+def _in_device_orders(problem: Problem, evaluate: Evaluator, samples: int) -> Iterator[StagesWithin]:
+    """The partition of each order in which a pipeline may take the kinds of device, and form of the cost."""
+    costs = evaluate.layer_costs
+    kinds = [costs.first_of_kind(kind) for kind in range(costs.accelerator_kinds)]
+    tables = [problem_table(problem, evaluate, samples, device) for device in kinds]
+
+    def stages_within(
+        order: tuple[int, ...], form: tuple[str, bool], misses: Sequence[Score]
+    ) -> tuple[Stage, ...] | None:
+        devices = OrderedDevices(tuple(map(costs.kind_of_device, order)), *_slowest_rates(problem, order))
+        capacities = [problem.cluster.devices[device].memory_bytes for device in kinds]
+        memories = [_memory_limit(problem, shrunk(capacity, misses)) for capacity in capacities]
+        stages = ordered_partition(tables, devices, memories, barrier=form[0] == "barrier", straight=form[1])
+        return None if stages is None else place_stages(flattened(tables[0].states, [stages]), [stages], order)
+
+    for order, form in itertools.product(device_orders(problem, costs), _forms(problem)):
+        yield partial(stages_within, order, form)
 
 
 def device_orders(problem: Problem, costs: LayerCosts) -> tuple[tuple[int, ...], ...]:
@@ -324,29 +324,6 @@ def _forms(problem: Problem) -> tuple[tuple[str, bool], ...]:
     if problem.replica_updates != "barrier":
         return (("paper", False),)
     return (("barrier", False), ("paper", False), ("barrier", True))
-
-
-def _plan_within_memory(
-    problem: Problem,
-    evaluate: Evaluator,
-    table: StateTable,
-    view: ClusterView,
-    variant: str,
-    straight: bool,
-    plan_of: Callable[[HierarchicalPartition], Plan],
-) -> Plan | None:
-    """The plan of one view; searched again with less memory while the replay does not fit. None if there is none."""
-    memory = _memory_limit(problem, min(device.memory_bytes for device in problem.cluster.devices))
-
-    def search(misses: Sequence[Score]) -> Plan | None:
-        left = replace(memory, capacity_bytes=shrunk(memory.capacity_bytes, misses))
-        try:
-            found = partition(table, view.levels, variant=variant, straight=straight, memory=left)
-        except InfeasiblePartition:
-            return None
-        return plan_of(found)
-
-    return within_memory(evaluate, search)
 
 
 def _memory_limit(problem: Problem, capacity_bytes: float) -> MemoryLimit:
