@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from experiments.benchmarks.timing import least_seconds
+from experiments.umpipe.genetic_variants import DistinctSurvivors, SingleChromosome
 from experiments.umpipe.pymoo_search import available, pymoo_search
 from experiments.unequal_sizes.matrix_form import Matrix
 from experiments.unequal_sizes.plain_recurrence import Recurrence
@@ -47,15 +48,15 @@ def exact(problem: UnequalProblem) -> FoundSizes:
 
 GENETIC: dict[str, Genetic] = {
     "DGAP": Genetic(Recurrence),
-    "DGAP, single chromosome": Genetic(Recurrence, chromosomes="single"),
+    "DGAP, single chromosome": SingleChromosome(Recurrence),
     "TiDGAP": Genetic(Matrix, seeded=True),
     "TiDGAP, unseeded": Genetic(Matrix),
     "TiDGAP, compiled": Genetic(),
-    "TiDGAP, distinct survivors": Genetic(survival="distinct"),
+    "TiDGAP, distinct survivors": DistinctSurvivors(),
 }
 """Genetic searches by name; TiDGAP starts from the greedy plan, the others from random and equal sizes.
 
-The last one is no variant of the paper: see `Genetic.survival`.
+The last one is no variant of the paper.
 """
 
 MATRIX_FORM, COMPILED_FORM = "TiDGAP, unseeded", "TiDGAP, compiled"

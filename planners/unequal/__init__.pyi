@@ -9,7 +9,7 @@ from .compiled import (
     population as population,
 )
 from .exact import exact_sizes as exact_sizes
-from .genetic import Genetic as Genetic
+from .genetic import Genetic as Genetic, Population as Population
 from .greedy import (
     best_equal as best_equal,
     evaluated_sizes as evaluated_sizes,

@@ -1,4 +1,4 @@
-"""The genetic searches: DGAP with a chromosome for each pass, its single-chromosome variant, and TiDGAP.
+"""The genetic searches DGAP and TiDGAP, with a chromosome for each pass.
 
 Operators as the reference gives them: tournament of 2, two-point crossover over the stages (0.9), mutation 1/K a gene
 (30 % any size, 40 % the next smaller or larger candidate, 30 % the size of a neighbouring stage), 4 elites, and a first
@@ -12,7 +12,7 @@ so under one seed they find the same sizes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -26,35 +26,23 @@ from planners.unequal.greedy import evaluated_sizes, greedy_chain, greedy_pairs
 from planners.unequal.problem import UnequalProblem
 from planners.unequal.profiles import lower_bound
 
-CHROMOSOMES = ("dual", "single")
-SURVIVAL = ("elites", "distinct")
-
 
 @dataclass(frozen=True, slots=True)
 class Genetic:
     """A genetic search with its settings; call it with a problem and a generator.
 
-    `evaluator` of populations, which changes the speed and nothing else; `chromosomes` "dual" or "single" (one vector for
-    both passes); `seeded` puts the sizes of the greedy dynamic programme into the first population; `mutation` per gene,
-    None for 1/K. `survival` "elites" (the reference: children replace all but the elites), or "distinct" (ours: the best
-    different vectors among parents and children, which keeps a population from collapsing onto an equal size).
+    `evaluator` of populations, which changes the speed and nothing else; `seeded` puts the sizes of the greedy dynamic programme
+    into the first population; `crossover` the probability of one; `elites` the best individuals, which stay as they are.
     """
 
     evaluator: Callable[[UnequalProblem], PopulationEvaluator] = Compiled
-    chromosomes: str = "dual"
     seeded: bool = False
     individuals: int = 200
     generations: int = 100
     crossover: float = 0.9
-    mutation: float | None = None
     elites: int = 4
-    survival: str = "elites"
 
     def __post_init__(self) -> None:
-        if self.chromosomes not in CHROMOSOMES:
-            raise ValueError(f"chromosomes must be one of {', '.join(CHROMOSOMES)}, not {self.chromosomes!r}")
-        if self.survival not in SURVIVAL:
-            raise ValueError(f"survival must be one of {', '.join(SURVIVAL)}, not {self.survival!r}")
         if self.individuals < 2 or not 0 <= self.elites < self.individuals or self.generations < 0:
             raise ValueError(
                 f"a search needs 2 or more individuals, fewer elites and generations >= 0, not {self.individuals} "
@@ -69,7 +57,7 @@ class Genetic:
         """
         started = time.perf_counter()
         bound = lower_bound(problem)
-        parts = self._parts(problem, self.evaluator(problem))
+        parts = self.populations(problem, self.evaluator(problem))
         history: list[tuple[int, float]] = []
         clock: list[float] = []
         evaluations, interrupted = 0, False
@@ -85,7 +73,7 @@ class Genetic:
                     if progress is not None:
                         progress(evaluations + self.individuals, best)
                     for part in parts:
-                        part.advance(rng, self)
+                        self.advance(part, rng)
                     evaluations += self.individuals
                 best = sum(part.best for part in parts)
                 history.append((evaluations, best))
@@ -94,44 +82,48 @@ class Genetic:
                     break
         except (KeyboardInterrupt, BudgetSpent):
             interrupted = True
-        found = evaluated_sizes(problem, *self._sizes(problem, parts), evaluations, started)
+        found = evaluated_sizes(problem, *self.sizes(problem, parts), evaluations, started)
         return replace(found, history=tuple(history), history_seconds=tuple(clock), interrupted=interrupted)
 
-    def _parts(self, problem: UnequalProblem, evaluate: PopulationEvaluator) -> list[_Part]:
-        """One part for each vector that evolves on its own."""
-        chains = problem.forward_chain, problem.backward_chain
-        limits = [_limits(chain) for chain in chains]
-        sizes = np.array(problem.candidates, dtype=np.int64)
-        seeds = [np.searchsorted(sizes, greedy_chain(chain)) for chain in chains] if self.seeded else []
-        genes = problem.stages
-        if self.chromosomes == "single":
-            shared = np.minimum(*limits)
-            return [
-                _Part(
-                    sizes, shared, lambda chosen: evaluate(chosen, chosen), [np.minimum(s, shared - 1) for s in seeds]
-                )
-            ]
+    def populations(self, problem: UnequalProblem, evaluate: PopulationEvaluator) -> list[Population]:
+        """A population for each vector that evolves on its own."""
+        limits, seeds = self.limits_and_seeds(problem)
+        sizes, genes = np.array(problem.candidates, dtype=np.int64), problem.stages
         if problem.coupled:
             both = np.concatenate(limits)
             pairs = [np.concatenate(pair) for pair in greedy_pairs(seeds)] if seeds else []
             held = [np.minimum(pair, both - 1) for pair in pairs]
-            return [_Part(sizes, both, lambda chosen: evaluate(chosen[:, :genes], chosen[:, genes:]), held, True)]
+            return [Population(sizes, both, lambda chosen: evaluate(chosen[:, :genes], chosen[:, genes:]), held, True)]
         return [
-            _Part(sizes, limits[0], evaluate.forward_population, seeds[:1]),
-            _Part(sizes, limits[1], evaluate.backward_population, seeds[1:]),
+            Population(sizes, limits[0], evaluate.forward_population, seeds[:1]),
+            Population(sizes, limits[1], evaluate.backward_population, seeds[1:]),
         ]
 
-    def _sizes(self, problem: UnequalProblem, parts: list[_Part]) -> tuple[Integers, Integers]:
-        found = [part.sizes[part.winner] for part in parts]
-        if self.chromosomes == "single":
-            return found[0], found[0]
+    def limits_and_seeds(self, problem: UnequalProblem) -> tuple[list[Integers], list[Integers]]:
+        """Of each pass the number of candidates that each gene may take, and the seed, if there is one; both in stage order."""
+        chains = problem.forward_chain, problem.backward_chain
+        sizes = np.array(problem.candidates, dtype=np.int64)
+        seeds = [np.searchsorted(sizes, greedy_chain(chain)) for chain in chains] if self.seeded else []
+        return [_limits(chain) for chain in chains], seeds
+
+    def sizes(self, problem: UnequalProblem, populations: Sequence[Population]) -> tuple[Integers, Integers]:
+        """Forward and backward sizes of the best individuals."""
+        found = [one.sizes[one.winner] for one in populations]
         if problem.coupled:
             return found[0][: problem.stages], found[0][problem.stages :]
         return found[0], found[1]
 
+    def advance(self, population: Population, rng: np.random.Generator) -> None:
+        """One generation: the elites stay, the others are children."""
+        stay = np.argsort(population.fitness, kind="stable")[: self.elites]
+        children = population.children(rng, self.crossover)[: len(population.vectors) - len(stay)]
+        vectors = np.vstack([population.vectors[stay], children])
+        fitness = np.concatenate([population.fitness[stay], population.fitness_of(population.sizes[children])])
+        population.take(vectors, fitness)
+
 
 @dataclass(slots=True, eq=False)
-class _Part:
+class Population:
     """A population of index vectors into `sizes`; gene i stays below `limits[i]`.
 
     paired: the second half of a vector are the same stages again, backward
@@ -162,26 +154,12 @@ class _Part:
         fitness = self.fitness_of(self.sizes[vectors])
         self.evaluated = len(vectors)
         kept = np.argsort(fitness, kind="stable")[:individuals]
-        self._take(vectors[kept], fitness[kept])
+        self.take(vectors[kept], fitness[kept])
 
-    def advance(self, rng: np.random.Generator, settings: Genetic) -> None:
-        """One generation: elites stay, the others are children; or the best distinct ones of all."""
-        individuals, genes = self.vectors.shape
-        rate = 1.0 / genes if settings.mutation is None else settings.mutation
-        children = self._mutated(rng, self._crossed(rng, self._selected(rng), settings.crossover), rate)
-        stay = np.arange(individuals)
-        if settings.survival == "elites":
-            stay = np.argsort(self.fitness, kind="stable")[: settings.elites]
-            children = children[: individuals - len(stay)]
-        vectors = np.vstack([self.vectors[stay], children])
-        fitness = np.concatenate([self.fitness[stay], self.fitness_of(self.sizes[children])])
-        if settings.survival == "distinct":
-            _, first = np.unique(vectors, axis=0, return_index=True)
-            order = first[np.argsort(fitness[first], kind="stable")][:individuals]
-            if len(order) < individuals:  # fewer different vectors than individuals: the best stand twice
-                order = np.concatenate([order, np.argsort(fitness, kind="stable")[: individuals - len(order)]])
-            vectors, fitness = vectors[order], fitness[order]
-        self._take(vectors, fitness)
+    def children(self, rng: np.random.Generator, crossover: float) -> Integers:
+        """As many children as there are individuals, of tournaments, crossovers and mutations (1/K a gene)."""
+        crossed = self._crossed(rng, self._selected(rng), crossover)
+        return self._mutated(rng, crossed, 1.0 / self.vectors.shape[1])
 
     def _selected(self, rng: np.random.Generator) -> Integers:
         pairs = rng.integers(len(self.vectors), size=(len(self.vectors), 2))
@@ -226,7 +204,8 @@ class _Part:
         within: Integers = np.minimum(both, self.limits - 1)
         return within
 
-    def _take(self, vectors: Integers, fitness: Floats) -> None:
+    def take(self, vectors: Integers, fitness: Floats) -> None:
+        """Go on with these individuals."""
         self.vectors, self.fitness = vectors, fitness
         first = int(np.argmin(fitness))
         if fitness[first] < self.best:

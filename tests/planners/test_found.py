@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments.umpipe.genetic_variants import DistinctSurvivors, SingleChromosome
 from experiments.unequal_sizes.random_tables import random_problem
 from hardware_profiles import Cluster, load_cluster
 from planners import (
@@ -217,8 +218,8 @@ def test_unequal_sizes(recomputation: str, recorded: Recorded) -> None:
             for name, search in {
                 "dual": Genetic(individuals=12, generations=6),
                 "seeded": Genetic(individuals=12, generations=6, seeded=True),
-                "single": Genetic(individuals=12, generations=6, chromosomes="single"),
-                "distinct": Genetic(individuals=12, generations=6, survival="distinct", mutation=0.5),
+                "single": SingleChromosome(individuals=12, generations=6),
+                "distinct": DistinctSurvivors(individuals=12, generations=6),
             }.items()
         },
     }

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.umpipe.genetic_variants import DistinctSurvivors, SingleChromosome
 from experiments.unequal_sizes.evaluators import POPULATION_EVALUATORS
 from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
 from planners.unequal import (
@@ -27,7 +28,7 @@ from planners.unequal import (
 )
 from planners.unequal.chain import Floats, Integers
 from planners.unequal.exact import _decisions
-from planners.unequal.genetic import _Part
+from planners.unequal.genetic import Population
 from planners.unequal.greedy import greedy_chain
 from planners.unequal.planners import SEARCHES
 from planners.unequal.profiles import Front, origin
@@ -181,19 +182,19 @@ def test_room_for_few_profiles_loses_none(seed: int, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("recomputation", RECOMPUTATION)
-@pytest.mark.parametrize("chromosomes", ["dual", "single"])
-def test_the_same_search_on_every_evaluator(recomputation: str, chromosomes: str) -> None:
+@pytest.mark.parametrize("kind", [Genetic, SingleChromosome])
+def test_the_same_search_on_every_evaluator(recomputation: str, kind: type[Genetic]) -> None:
     """DGAP and TiDGAP differ in speed only: one seed, one plan, one history."""
     problem = random_problem(
         np.random.default_rng(4), "roofline", 4, 16, powers_of_two(16), recomputation=recomputation
     )
     plans = [
-        Genetic(build, chromosomes=chromosomes, individuals=20, generations=6)(problem, np.random.default_rng(9))
+        kind(build, individuals=20, generations=6)(problem, np.random.default_rng(9))
         for build in POPULATION_EVALUATORS.values()
     ]
     assert len({(p.forward_sizes, p.backward_sizes, p.makespan_seconds, p.history) for p in plans}) == 1
     assert makespan(problem, plans[0].forward_sizes, plans[0].backward_sizes) == plans[0].makespan_seconds
-    if chromosomes == "single":
+    if kind is SingleChromosome:
         assert plans[0].forward_sizes == plans[0].backward_sizes
 
 
@@ -257,16 +258,6 @@ def test_the_exact_method_is_interrupted_cleanly() -> None:
     assert full.history[-1][1] == full.makespan_seconds < full.history[0][1]
 
 
-def test_settings_are_checked() -> None:
-    """Unknown chromosomes and survival are refused with the choices, too many elites with the rule."""
-    with pytest.raises(ValueError, match="survival must be one of elites, distinct"):
-        Genetic(survival="all")
-    with pytest.raises(ValueError, match="chromosomes must be one of dual, single"):
-        Genetic(chromosomes="triple")
-    with pytest.raises(ValueError, match="fewer elites"):
-        Genetic(individuals=4, elites=4)
-
-
 def test_the_least_settings_of_a_genetic_search() -> None:
     """Two individuals, no elite and no generation are enough: the best of the first population; one less of any is refused."""
     problem = problem_from_callables(2, [float], [float], candidates=(1, 2))
@@ -315,20 +306,20 @@ def test_evaluations_of_the_greedy_searches_by_hand(recomputation: str, pairs: i
 
 
 def test_the_genetic_searches_have_the_settings_of_the_reference() -> None:
-    """200 individuals, 100 generations, crossover 0.9, a gene in K mutates, 4 elites; TiDGAP starts from the greedy sizes."""
+    """200 individuals, 100 generations, crossover 0.9, 4 elites; TiDGAP starts from the greedy sizes."""
     tidgap, dgap = SEARCHES["tidgap"], SEARCHES["dgap"]
     assert isinstance(tidgap, Genetic)
     assert isinstance(dgap, Genetic)
     assert (tidgap.seeded, dgap.seeded) == (True, False)
     for search in (tidgap, dgap):
         assert (search.individuals, search.generations, search.crossover, search.elites) == (200, 100, 0.9, 4)
-        assert search.mutation is None
-        assert (search.chromosomes, search.survival) == ("dual", "elites")
 
 
-def _plain_part(genes: int, sizes: int) -> _Part:
+def _plain_part(genes: int, sizes: int) -> Population:
     """A part of so many genes, all of the same sizes; the fitness is the sum of the sizes."""
-    return _Part(np.arange(1, sizes + 1), np.full(genes, sizes), lambda chosen: chosen.sum(axis=1).astype(float), [])
+    return Population(
+        np.arange(1, sizes + 1), np.full(genes, sizes), lambda chosen: chosen.sum(axis=1).astype(float), []
+    )
 
 
 def test_mutations_are_of_three_kinds_in_the_shares_of_the_reference() -> None:
@@ -367,31 +358,31 @@ def test_neighbours_exchange_the_genes_between_two_cuts(probability: float) -> N
 def test_the_better_of_two_random_individuals_is_a_parent() -> None:
     """Of n with different fitness the k-th best wins a tournament of two with probability (2 (n - k) - 1) / n^2, k from 0."""
     part = _plain_part(1, 4)
-    part._take(np.tile([[2], [0], [3], [1]], (5_000, 1)), np.tile([3.0, 1.0, 4.0, 2.0], 5_000))
+    part.take(np.tile([[2], [0], [3], [1]], (5_000, 1)), np.tile([3.0, 1.0, 4.0, 2.0], 5_000))
     chosen = part._selected(np.random.default_rng(0))
     shares = np.bincount(chosen[:, 0], minlength=4) / len(chosen)
     assert shares == pytest.approx([7 / 16, 5 / 16, 3 / 16, 1 / 16], abs=0.015)
 
 
-@pytest.mark.parametrize("chromosomes", ["dual", "single"])
+@pytest.mark.parametrize("kind", [Genetic, SingleChromosome])
 @pytest.mark.parametrize("recomputation", RECOMPUTATION)
-def test_a_seeded_population_holds_the_greedy_sizes_within_the_caps(recomputation: str, chromosomes: str) -> None:
+def test_a_seeded_population_holds_the_greedy_sizes_within_the_caps(recomputation: str, kind: type[Genetic]) -> None:
     """Each pass's own sizes; where one vector serves both passes, cut to the caps of both. All are announced as evaluated."""
     candidates, caps = (1, 2, 3, 4, 6, 12), (2, 3, 12, 12)
     problem = replace(
         random_problem(np.random.default_rng(1), "affine", 4, 12, candidates, recomputation=recomputation),
         backward_caps=caps,
     )
-    search = Genetic(chromosomes=chromosomes, seeded=True, individuals=5, generations=0)
+    search = kind(seeded=True, individuals=5, generations=0)
     forward, backward = (np.array(greedy_chain(one)) for one in (problem.forward_chain, problem.backward_chain))
-    if chromosomes == "single":
+    if kind is SingleChromosome:
         expected = [[np.minimum(one, caps) for one in (forward, backward)]]
     elif problem.coupled:
         pairs = (forward, backward), (forward, forward), (backward, backward)
         expected = [[np.hstack([f, np.minimum(g, caps)]) for f, g in pairs]]
     else:
         expected = [[forward], [backward]]
-    parts = search._parts(problem, Compiled(problem))
+    parts = search.populations(problem, Compiled(problem))
     assert [[part.sizes[seed].tolist() for seed in part.seeds] for part in parts] == [
         [one.tolist() for one in part] for part in expected
     ]
@@ -413,7 +404,7 @@ def test_elites_stay_and_the_others_are_children() -> None:
         return np.asarray(1000.0 + sizes.sum(axis=1))
 
     part.fitness_of = fitness
-    part.advance(rng, Genetic(individuals=60, elites=3))
+    Genetic(individuals=60, elites=3).advance(part, rng)
     assert part.vectors[:3].tolist() == best.tolist()
     assert (part.sizes[part.vectors[3:]] == evaluated[0]).all()
     assert [len(one) for one in evaluated] == [60 - 3]
@@ -423,9 +414,9 @@ def test_elites_stay_and_the_others_are_children() -> None:
 def test_the_distinct_that_survive_are_the_best_of_parents_and_children() -> None:
     """No vector stands twice where there are enough; where there are not, the best ones do; the population keeps its size."""
     part, few = _plain_part(4, 6), _plain_part(1, 2)
-    rng, settings = np.random.default_rng(0), Genetic(individuals=30, survival="distinct")
+    rng, settings = np.random.default_rng(0), DistinctSurvivors(individuals=30)
     part.begin(rng, 30)
-    part.advance(rng, settings)
+    settings.advance(part, rng)
     children: list[np.ndarray] = []
 
     def fitness(sizes: Integers) -> Floats:
@@ -434,13 +425,13 @@ def test_the_distinct_that_survive_are_the_best_of_parents_and_children() -> Non
 
     for _ in range(3):
         parents, part.fitness_of = part.vectors, fitness
-        part.advance(rng, settings)
+        settings.advance(part, rng)
         every = {tuple(one) for one in np.vstack([parents, children[-1]]).tolist()}
         assert len({*map(tuple, part.vectors.tolist())}) == len(part.vectors) == 30
         assert {*map(tuple, part.vectors.tolist())} <= every
         assert sorted(part.fitness) == sorted(sum(one) + 4.0 for one in every)[:30]
     few.begin(rng, 5)
-    few.advance(rng, settings)
+    settings.advance(few, rng)
     assert sorted(few.fitness) == [1.0, 1.0, 1.0, 1.0, 2.0]
 
 
@@ -454,7 +445,7 @@ def test_a_neighbour_mutation_takes_the_next_candidate_and_stays_within_the_caps
             return np.full(size, 0.5)  # type: ignore[call-overload,no-any-return]
 
     limits = np.array([4, 2, 1])
-    part = _Part(np.array([1, 2, 4, 8]), limits, lambda sizes: sizes.sum(axis=1).astype(float), [])
+    part = Population(np.array([1, 2, 4, 8]), limits, lambda sizes: sizes.sum(axis=1).astype(float), [])
     rng = Always(np.random.PCG64(0))
     before = np.array([[0, 0, 0], [3, 1, 0], [1, 1, 0], [2, 0, 0]] * 20)
     after = part._mutated(rng, before, rate=1.0)
@@ -502,7 +493,7 @@ def test_a_sweep_that_knows_no_plan_finds_the_optimum_of_each_pass(seed: int, la
 
 def test_a_stage_takes_a_mutated_size_for_both_passes_within_the_caps_of_each() -> None:
     """In half of the children; the forward gene goes first where both have mutated, and no other gene changes."""
-    part = _Part(
+    part = Population(
         np.arange(1, 7), np.array([6, 6, 2, 3]), lambda sizes: sizes.sum(axis=1).astype(float), [], paired=True
     )
     children = np.array([[4, 5, 0, 1], [1, 0, 1, 2], [1, 5, 0, 2]] * 40)
