@@ -14,7 +14,6 @@ from .accelerator import (
     streaming as streaming,
 )
 from .cluster import (
-    MOST_DEVICES as MOST_DEVICES,
     Cluster as Cluster,
     ClusterSource as ClusterSource,
     Component as Component,
@@ -22,14 +21,14 @@ from .cluster import (
     Level as Level,
 )
 from .collectives import Rates as Rates, halved as halved, reduce_seconds as reduce_seconds
+from .documents import explained as explained, json_value as json_value
 from .fields import (
     FieldError as FieldError,
-    check_fields as check_fields,
     check_kind as check_kind,
     check_known as check_known,
-    msgspec_type as msgspec_type,
     path_text as path_text,
 )
+from .field_types import check_fields as check_fields, msgspec_type as msgspec_type
 from .fpga import FieldProgrammableGateArray as FieldProgrammableGateArray
 from .gpu import GraphicsProcessor as GraphicsProcessor
 from .links import Channel as Channel, Link as Link
@@ -47,6 +46,7 @@ from .load import (
 from .numbers import (
     MOST_AMOUNT as MOST_AMOUNT,
     MOST_COUNT as MOST_COUNT,
+    MOST_DEVICES as MOST_DEVICES,
     MOST_SEED as MOST_SEED,
     check_real as check_real,
     check_whole as check_whole,
@@ -76,8 +76,6 @@ from .plugins import (
 from .reading import (
     MOST_BYTES as MOST_BYTES,
     FileError as FileError,
-    explained as explained,
-    json_value as json_value,
     read_bytes as read_bytes,
     referred as referred,
     remembering as remembering,

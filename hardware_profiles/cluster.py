@@ -14,13 +14,10 @@ import msgspec
 from hardware_profiles.accelerator import PRECISION_BYTES, Accelerator, optional_members
 from hardware_profiles.collectives import AllReduce, CollectiveRates
 from hardware_profiles.links import Channel, Link
-from hardware_profiles.numbers import MOST_COUNT, check_whole
+from hardware_profiles.numbers import MOST_COUNT, MOST_DEVICES, check_whole
 from hardware_profiles.reading import remembering
 from hardware_profiles.topology import ROUTING_BYTES, Topology
 from hardware_profiles.words import brief
-
-MOST_DEVICES = 32_768
-"""Devices of a cluster at most: a slip of the pen in a count should not eat the memory."""
 
 Component = int | tuple["Component", ...]
 """A part of a cluster: a device id, or the parts that a level joins."""

@@ -1,20 +1,15 @@
-"""Fields: what the fields of values made in Python may hold, which their annotations say, and one error for what they may not."""
+"""Fields: one error for what a field or an argument may not hold, and the words for what it may."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from dataclasses import asdict, fields
-from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
-
-import msgspec
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from hardware_profiles.numbers import MOST_COUNT
-from hardware_profiles.options import Bounds, FileBounds
-from hardware_profiles.words import shown, unchosen, unknown
+from hardware_profiles.options import Bounds
+from hardware_profiles.words import shown, unknown
 
 
 class FieldError(ValueError):
@@ -25,48 +20,8 @@ CHOICES = "one of "
 """What the words of choices begin with."""
 
 
-def check_fields(value: object) -> None:
-    """FieldError for a frozen dataclass with a field that is not what its annotation says, or a whole number beyond MOST_COUNT.
-
-    A list in the place of a tuple becomes one, and whole numbers and switches of numpy become Python's.
-    """
-    kind: Any = type(value)
-    for name, (hint, words) in _declared(kind).items():
-        given = getattr(value, name)
-        try:
-            found = _converted(given, hint)
-        except msgspec.ValidationError:
-            raise FieldError(_complaint(name, kind, words, given)) from None
-        if found is not given:
-            object.__setattr__(value, name, found)
-
-
-def _converted(given: Any, hint: Any) -> Any:
-    """The value as a type of `msgspec_type`; numbers and lists of numpy, which is not loaded for this, as Python's."""
-    with suppress(msgspec.ValidationError):
-        found = msgspec.convert(given, hint)
-        if found is given or found == given:
-            return given
-    plain = _plain(given)
-    found = msgspec.convert(plain, hint)
-    if found != plain:
-        raise msgspec.ValidationError("a set, whose members have no order")
-    return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple | list | range):
-        return tuple(map(_plain, value))
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _complaint(name: str, kind: type, words: str, given: object) -> str:
-    if words.startswith(CHOICES):
-        return unchosen(name, given, words.removeprefix(CHOICES).split(", "))
-    return f"{name} of {_a(kind)} must be {words}, got {shown(given)}"
-
-
-def _a(kind: type) -> str:
+def a_kind(kind: type) -> str:
+    """The name of a class with its article."""
     name = "array" if kind.__name__ == "ndarray" else kind.__name__
     return f"an {name}" if name[0] in "AEIOUaeiou" else f"a {name}"
 
@@ -74,7 +29,7 @@ def _a(kind: type) -> str:
 def check_kind(what: str, value: object, *kinds: type) -> None:
     """FieldError for what is of none of these kinds."""
     if not isinstance(value, kinds):
-        words = " or ".join(map(_words, kinds))
+        words = " or ".join(map(words_of, kinds))
         raise FieldError(f"{what} must be {words}, got {shown(value)}")
 
 
@@ -95,75 +50,32 @@ def path_text(what: str, value: object) -> str:
     return os.fsdecode(value)  # type: ignore[arg-type]
 
 
-@cache
-def _declared(kind: Any) -> dict[str, tuple[Any, str]]:
-    """The type of each field of a dataclass, as msgspec takes it, and its words."""
-    hints = {name: _without_file_bounds(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
-    return {one.name: (msgspec_type(hints[one.name]), _words(hints[one.name])) for one in fields(kind)}
-
-
-def _without_file_bounds(hint: Any) -> Any:
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin is Annotated and isinstance(_bounds(inner), FileBounds):
-        return inner[0]
-    return tuple.__class_getitem__(tuple(map(_without_file_bounds, inner))) if origin is tuple else hint
-
-
-def msgspec_type(hint: Any) -> Any:
-    """An annotation as msgspec reads it: with its `Bounds`, no whole number beyond MOST_COUNT, and classes by their instances."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        ends: dict[str, Any] = {end: one for end, one in asdict(_bounds(inner)).items() if one is not None}
-        return Annotated[inner[0], msgspec.Meta(**(_COUNT if inner[0] is int else {}) | ends)]
-    if origin in (Union, UnionType):
-        return Union[tuple(map(msgspec_type, inner))]  # noqa: UP007 (of types that are not known here)
-    if origin is tuple:
-        return tuple.__class_getitem__(tuple(one if one is ... else msgspec_type(one) for one in inner))
-    if hint is int:
-        return Annotated[int, msgspec.Meta(**_COUNT)]
-    if origin is Literal or hint in _WORDS:
-        return hint
-    return _InstancesOf("Instance", (), {"of": origin or hint})
-
-
-_COUNT: dict[str, Any] = {"ge": -MOST_COUNT, "le": MOST_COUNT}
-
-
-class _InstancesOf(type):
-    """A class whose instances are those of its attribute `of`: msgspec would look into the fields of a dataclass."""
-
-    of: type
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, cls.of)
-
-
-def _bounds(inner: tuple[Any, ...]) -> Bounds:
+def bounds_of(inner: tuple[Any, ...]) -> Bounds:
     """Those of an annotation's parts."""
     return next(extra for extra in inner[1:] if isinstance(extra, Bounds))
 
 
-def _words(hint: Any) -> str:
+def words_of(hint: Any) -> str:
     """What a value must be, as in "must be a whole number"."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        bounds, words = _bounds(inner), _words(inner[0]).partition(" of at most")[0]
+        bounds, words = bounds_of(inner), words_of(inner[0]).partition(" of at most")[0]
         return f"{words}{' of' if bounds.ge is not None else ','} {bounds}"
     if origin in (Union, UnionType):
         plain = {bool, int, float, str} if {bool, int, float, str} <= set(inner) else set()
         return " or ".join(
-            ["a text, a number or a switch"] * bool(plain) + [_words(one) for one in inner if one not in plain]
+            ["a text, a number or a switch"] * bool(plain) + [words_of(one) for one in inner if one not in plain]
         )
     if origin is Literal:
         return CHOICES + ", ".join(map(str, inner))
     if origin is tuple and inner[1:] == (Ellipsis,):
-        return f"a tuple, each part {_words(inner[0])}"
+        return f"a tuple, each part {words_of(inner[0])}"
     if origin is tuple:
-        return f"a tuple of {' and '.join(map(_words, inner))}"
-    return _WORDS.get(hint) or _a(origin or hint)
+        return f"a tuple of {' and '.join(map(words_of, inner))}"
+    return KINDS.get(hint) or a_kind(origin or hint)
 
 
-_WORDS: Mapping[Any, str] = {
+KINDS: Mapping[Any, str] = {
     int: f"a whole number of at most {MOST_COUNT:,}",
     float: "a number",
     bool: "True or False",

@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from hardware_profiles.accelerator import PRECISION_BYTES, Accelerator
-from hardware_profiles.cluster import MOST_DEVICES, Cluster, TensorGroups
+from hardware_profiles.cluster import Cluster, TensorGroups
 from hardware_profiles.collectives import AllReduce
 from hardware_profiles.fpga import FieldProgrammableGateArray
 from hardware_profiles.gpu import (
@@ -25,6 +25,7 @@ from hardware_profiles.gpu import (
     KindEfficiency,
 )
 from hardware_profiles.links import Duplex, Link
+from hardware_profiles.numbers import MOST_DEVICES
 from hardware_profiles.ranges import within
 
 GIB = 2**30

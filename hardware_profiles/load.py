@@ -23,7 +23,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from hardware_profiles.accelerator import Accelerator, optional_members
-from hardware_profiles.cluster import MOST_DEVICES, Cluster, ClusterSource
+from hardware_profiles.cluster import Cluster, ClusterSource
+from hardware_profiles.documents import explained
 from hardware_profiles.fields import path_text
 from hardware_profiles.files import (
     AcceleratorFile,
@@ -35,9 +36,10 @@ from hardware_profiles.files import (
     build_graph,
 )
 from hardware_profiles.gpu import GraphicsProcessor
+from hardware_profiles.numbers import MOST_DEVICES
 from hardware_profiles.plugins import plugged_in
 from hardware_profiles.ranges import doubts, impossible
-from hardware_profiles.reading import FileError, explained, read_bytes, referred, remembering
+from hardware_profiles.reading import FileError, read_bytes, referred, remembering
 from hardware_profiles.words import one_line, shown, unknown
 
 Built = TypeVar("Built")

@@ -20,6 +20,9 @@ MOST_AMOUNT = 1e300
 
 MOST_SEED = 2**63 - 1
 
+MOST_DEVICES = 32_768
+"""Devices of a cluster at most: a slip of the pen in a count should not eat the memory."""
+
 _WHOLE = re.compile(r"[+-]?[0-9]{1,400}")
 """None of more digits is not beyond all ends."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 
 MOST_MEANT = 100
@@ -55,5 +54,8 @@ def nearest(given: object, known: Sequence[str]) -> str:
     """The hint at what was meant; nothing where no choice is close, and for what is far longer than all."""
     word = given[:MOST_MEANT].lower() if isinstance(given, str) else ""
     close = [name for name in known if word and name.lower().startswith(word)]
-    close = close or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    if not close:
+        from difflib import get_close_matches  # which help does not need
+
+        close = get_close_matches(word, known, n=1, cutoff=0.5)
     return f" (did you mean {close[0]}?)" if close else ""

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from hardware_profiles import MOST_BYTES, printable, read_bytes, shown
-from hardware_profiles.reading import explained
+from hardware_profiles.documents import explained
 
 
 class Inner(msgspec.Struct):
