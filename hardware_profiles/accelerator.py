@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol, TypeGuard, get_args, runtime_checkable
+from typing import (
+    Annotated,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeGuard,
+    get_args,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
+)
 
 from hardware_profiles.numbers import MOST_AMOUNT, check_real
+from hardware_profiles.options import Bounds
 from hardware_profiles.plugins import PluginError, answering_for, aside
 from hardware_profiles.words import shown
 
@@ -182,25 +194,25 @@ def check_request(name: str, work: Work, samples: float, phase: str, precision: 
         raise ValueError(f"{name}: sequential_steps must be at least 1: {work.sequential_steps}")
 
 
-_RULES: dict[str, Callable[[float], bool]] = {
-    "above 0": lambda value: value > 0.0,
-    "at least 0": lambda value: value >= 0.0,
-    "at least 1": lambda value: value >= 1.0,
-    "above 0 and at most 1": lambda value: 0.0 < value <= 1.0,
-    "at least 0 and at most 1": lambda value: 0.0 <= value <= 1.0,
-}
+Positive = Annotated[float, Bounds(gt=0)]
+Amount = Annotated[float, Bounds(ge=0)]
+ShareOfPeak = Annotated[float, Bounds(gt=0, le=1)]
+"""Figures of devices and links, as `check_figures` takes them."""
 
 
-def check_figures(where: str, device: object, rules: Mapping[str, Iterable[str]]) -> None:
-    """Raise ValueError, in one line, for the first figure of a device or link that breaks its rule; NaN breaks each.
+def check_figures(where: str, device: object) -> None:
+    """Raise ValueError, in one line, for the first field of a device or link that is outside of its declared range, as NaN is."""
+    for name, bounds in _figures(type(device)).items():
+        if (value := getattr(device, name)) not in bounds:
+            raise ValueError(f"{where}: {name} is {str(bounds).replace('more than', 'above')}: {shown(value)}")
+        check_real(f"{where}: {name}", value)
 
-    rules: names of figures by what they are: above 0, at least 0, at least 1, or one of the first two and at most 1
-    """
-    for rule, names in rules.items():
-        for name in names:
-            if not _RULES[rule](value := getattr(device, name)):
-                raise ValueError(f"{where}: {name} is {rule}: {shown(value)}")
-            check_real(f"{where}: {name}", value)
+
+@cache
+def _figures(kind: type) -> dict[str, Bounds]:
+    """The fields of a dataclass that declare a range."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in hints.items() if get_origin(hint) is Annotated}
 
 
 def checked_rates(where: str, name: str, rates: Mapping[str, float]) -> dict[str, float]:

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from hardware_profiles.accelerator import (
     PRECISION_BYTES,
     Phase,
+    Positive,
     Precision,
+    ShareOfPeak,
     Work,
     check_figures,
     check_request,
@@ -24,6 +26,7 @@ from hardware_profiles.accelerator import (
     passes,
 )
 from hardware_profiles.gpu import demand
+from hardware_profiles.options import Bounds
 from hardware_profiles.words import brief
 
 if TYPE_CHECKING:
@@ -50,15 +53,15 @@ class FieldProgrammableGateArray:
     """
 
     name: str
-    dsps: int
-    clock: float
+    dsps: Annotated[int, Bounds(gt=0)]
+    clock: Positive
     macs_per_cycle: Mapping[str, float] = field(hash=False)
-    efficiency: float
-    on_chip_bytes: float
-    ddr_bytes: float
-    ddr_bandwidth: float
-    transceiver_bandwidth: float
-    share: float = 1.0
+    efficiency: ShareOfPeak
+    on_chip_bytes: Positive
+    ddr_bytes: Positive
+    ddr_bandwidth: Positive
+    transceiver_bandwidth: Positive
+    share: ShareOfPeak = 1.0
     word: str = field(default="FPGA", init=False)
     streams: bool = field(default=True, init=False)
     sublinear: bool = field(default=True, init=False)
@@ -67,11 +70,7 @@ class FieldProgrammableGateArray:
         return brief(self, f"{self.name}: {self.dsps} DSPs at {self.clock / 1e6:.4g} MHz, share {self.share:.4g}")
 
     def __post_init__(self) -> None:
-        rules = {
-            "above 0": ("dsps", "clock", "on_chip_bytes", "ddr_bytes", "ddr_bandwidth", "transceiver_bandwidth"),
-            "above 0 and at most 1": ("efficiency", "share"),
-        }
-        check_figures(self.name, self, rules)
+        check_figures(self.name, self)
         object.__setattr__(self, "macs_per_cycle", checked_rates(self.name, "macs_per_cycle", self.macs_per_cycle))
 
     @property

@@ -20,18 +20,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Annotated
 
 from hardware_profiles.accelerator import (
     PRECISION_BYTES,
     ZERO_COST_KINDS,
+    Amount,
     Phase,
+    Positive,
     Precision,
+    ShareOfPeak,
     Work,
     check_figures,
     check_request,
     checked_rates,
     passes,
 )
+from hardware_profiles.options import Bounds
 from hardware_profiles.words import brief
 
 VECTOR_PRECISION = "fp32"
@@ -61,32 +66,20 @@ class KindEfficiency:
     accumulated_experts: the same of the weights of experts, whose sums are no product's last step; 0: as `accumulated`
     """
 
-    forward: float
-    backward: float
-    matrix: float
-    memory: float
-    saturation_seconds: float = 0.0
-    window_exponent: float = 0.0
-    transform_traffic: float = 1.0
-    matrix_backward: float = 0.0
-    tile: float = 0.0
-    accumulated: float = 0.0
-    accumulated_experts: float = 0.0
+    forward: ShareOfPeak
+    backward: ShareOfPeak
+    matrix: ShareOfPeak
+    memory: ShareOfPeak
+    saturation_seconds: Amount = 0.0
+    window_exponent: Amount = 0.0
+    transform_traffic: Annotated[float, Bounds(ge=1)] = 1.0
+    matrix_backward: Annotated[float, Bounds(ge=0, le=1)] = 0.0
+    tile: Amount = 0.0
+    accumulated: Amount = 0.0
+    accumulated_experts: Amount = 0.0
 
     def __post_init__(self) -> None:
-        check_figures(
-            "efficiency",
-            self,
-            {
-                "at least 1": ("transform_traffic",),
-                "above 0 and at most 1": ("forward", "backward", "matrix", "memory"),
-                "at least 0": (
-                    *("saturation_seconds", "window_exponent", "tile"),
-                    *("accumulated", "accumulated_experts"),
-                ),
-                "at least 0 and at most 1": ("matrix_backward",),
-            },
-        )
+        check_figures("efficiency", self)
 
     def ceiling(self, phase: Phase, vector: bool) -> float:
         """Share of the peak in a pass, not `backward`, on vector units or on matrix engines."""
@@ -258,19 +251,19 @@ class GraphicsProcessor:
     """
 
     name: str
-    memory_bytes: float
-    memory_bandwidth: float
+    memory_bytes: Positive
+    memory_bandwidth: Positive
     peak_flops: Mapping[str, float] = field(hash=False)
-    call_overhead: float = DEFAULT_CALL_OVERHEAD
-    step_overhead: float = DEFAULT_STEP_OVERHEAD
+    call_overhead: Amount = DEFAULT_CALL_OVERHEAD
+    step_overhead: Amount = DEFAULT_STEP_OVERHEAD
     efficiencies: Mapping[str, KindEfficiency] = field(default_factory=dict, hash=False)
-    reserve_bytes: float = 0.0
-    host_bandwidth: float = 0.0
-    launch_overhead: float = 0.0
-    pass_overhead: float = 0.0
-    forward_hook: float = 0.0
-    gradient_hook: float = 0.0
-    load_seconds_per_byte: float = 0.0
+    reserve_bytes: Amount = 0.0
+    host_bandwidth: Amount = 0.0
+    launch_overhead: Amount = 0.0
+    pass_overhead: Amount = 0.0
+    forward_hook: Amount = 0.0
+    gradient_hook: Amount = 0.0
+    load_seconds_per_byte: Amount = 0.0
     word: str = field(default="GPU", compare=False)
     streams: bool = field(default=False, init=False)
     sublinear: bool = field(default=True, init=False)
@@ -279,14 +272,7 @@ class GraphicsProcessor:
         return brief(self, f"{self.name}: {self.memory_bytes / 2**30:.4g} GiB")
 
     def __post_init__(self) -> None:
-        rules = {
-            "above 0": ("memory_bytes", "memory_bandwidth"),
-            "at least 0": (
-                *("call_overhead", "step_overhead", "launch_overhead", "pass_overhead", "forward_hook"),
-                *("gradient_hook", "reserve_bytes", "host_bandwidth", "load_seconds_per_byte"),
-            ),
-        }
-        check_figures(self.name, self, rules)
+        check_figures(self.name, self)
         peaks = checked_rates(self.name, "peak_flops", self.peak_flops)
         unknown = sorted(set(self.efficiencies) - set(DEFAULT_EFFICIENCIES))
         if unknown:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
-from hardware_profiles.accelerator import check_figures
+from hardware_profiles.accelerator import Amount, Positive, ShareOfPeak, check_figures
+from hardware_profiles.options import Bounds
 
 Duplex = Literal["full", "half"]
 
@@ -28,15 +29,15 @@ class Link:
 
     first: str
     second: str
-    bandwidth: float
-    latency: float = 0.0
+    bandwidth: Positive
+    latency: Amount = 0.0
     duplex: Duplex = "full"
-    point_to_point: float = 1.0
-    collective: float = 1.0
+    point_to_point: ShareOfPeak = 1.0
+    collective: ShareOfPeak = 1.0
     shared: str | None = None
-    collective_latency: float = 0.0
-    gather: float = 0.0
-    gather_latency: float = 0.0
+    collective_latency: Amount = 0.0
+    gather: Annotated[float, Bounds(ge=0, le=1)] = 0.0
+    gather_latency: Amount = 0.0
 
     @property
     def gathering(self) -> Link:
@@ -52,13 +53,7 @@ class Link:
             raise ValueError(f"{label}: a link joins two different nodes")
         if self.duplex not in ("full", "half"):
             raise ValueError(f"{label}: duplex is full or half: {self.duplex!r}")
-        rules = {
-            "above 0": ("bandwidth",),
-            "at least 0": ("latency", "collective_latency", "gather_latency"),
-            "above 0 and at most 1": ("point_to_point", "collective"),
-            "at least 0 and at most 1": ("gather",),
-        }
-        check_figures(label, self, rules)
+        check_figures(label, self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Channel
 from simulator.costs.given import StageCollectives, TiedReduction, Transfer
 from simulator.costs.plan_costs import PlanCosts
 from simulator.lowering.fill import fill
@@ -27,56 +26,35 @@ WHAT_IFS: dict[str, tuple[str, ...]] = {
 """What may take no time, and the parts of time (`simulator.results.time_split.TIME_PARTS`) that it consists of."""
 
 
-@dataclass(frozen=True, slots=True)
-class _FreeCosts:
-    """The costs of a plan with some of them set to zero; satisfies `simulator.costs.given.Costs`."""
+class _FreeCosts(PlanCosts):
+    """The costs of a plan with some of them set to zero; shares the tables of the plan's own costs."""
 
-    costs: PlanCosts
-    free: Collection[str]
+    def __init__(self, costs: PlanCosts, free: Collection[str]) -> None:
+        self.__dict__.update(costs.__dict__)
+        self.free = free
 
-    @property
-    def channels(self) -> tuple[Channel, ...]:
-        """The cluster's channels."""
-        return self.costs.channels
-
-    def device(self, stage: int, replica: int) -> int:
-        """Device of one replica of a stage."""
-        return self.costs.device(stage, replica)
+    def of_slice(self, number: int) -> _FreeCosts:
+        """The same for one slice of the sequences."""
+        return _FreeCosts(super().of_slice(number), self.free)
 
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
         """Seconds of an op without the parts that are free."""
         own = {OpKind.RECOMPUTE: "recomputation", OpKind.UPDATE: "optimizer", OpKind.PREDICT: "optimizer"}.get(kind, "")
         names = own, *(own if own in self.free else name for name in GROUPS)
-        parts = (self.costs.parts(kind, stage, replica, count) for count in samples.tolist())
+        parts = (self.parts(kind, stage, replica, count) for count in samples.tolist())
         left = (
             sum(seconds for name, seconds in zip(names, one, strict=True) if name not in self.free) for one in parts
         )
         return np.array(list(left), dtype=np.float64)
 
-    def group(self, stage: int, replica: int) -> Hashable:
-        """The key of the plan's costs."""
-        return self.costs.group(stage, replica)
-
-    def of_slice(self, number: int) -> _FreeCosts:
-        """The same for one slice of the sequences."""
-        return replace(self, costs=self.costs.of_slice(number))
-
-    def recomputes(self, stage: int) -> bool:
-        """Whether a stage recomputes anything."""
-        return self.costs.recomputes(stage)
-
-    def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
-        """The overlapped seconds of the plan."""
-        return self.costs.overlapped_seconds(stage, samples, apart)
-
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
         """The transfer of the plan, or a free one."""
-        found = self.costs.transfer(source, target, samples)
+        found = super().transfer(source, target, samples)
         return Transfer(0.0, found.size_bytes) if "transfers" in self.free else found
 
     def collectives(self, stage: int) -> StageCollectives:
         """The collectives of the plan, or free ones."""
-        found = self.costs.collectives(stage)
+        found = super().collectives(stage)
         if "gradient sync" not in self.free:
             return found
         units = (
@@ -87,9 +65,9 @@ class _FreeCosts:
         return StageCollectives(tuple(map(self._reduced, found.buckets)), tuple(units), update_gather)
 
     @property
-    def tied_reductions(self) -> tuple[TiedReduction, ...]:
+    def tied_reductions(self) -> tuple[TiedReduction, ...]:  # type: ignore[override]
         """The tied reductions of the plan, or free ones."""
-        return tuple(map(self._reduced, self.costs.tied_reductions))
+        return tuple(map(self._reduced, super().tied_reductions))
 
     def _reduced(self, one: Any) -> Any:
         return replace(one, seconds=0.0, route=(), occupancy=()) if "gradient sync" in self.free else one

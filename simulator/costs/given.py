@@ -34,7 +34,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Part of a stage's gradients that is all-reduced at once.
+    """Part of a stage's gradients that is all-reduced at once, or all of its updated weights that are gathered.
 
     share: part of the stage's backward seconds that ends when this bucket's gradients are there; shares of a stage sum to 1
     seconds: of the all-reduce among the stage's replicas
@@ -65,18 +65,6 @@ class Unit:
     occupancy: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateGather:
-    """All-gather of the weights of a stage each of whose replicas updates a part (ZeRO 1 and 2).
-
-    seconds, route, occupancy: as of a `Bucket`
-    """
-
-    seconds: float
-    route: Route = ()
-    occupancy: tuple[float, ...] = ()
-
-
 class CollectiveForm(NamedTuple):
     """How many collectives of each kind the replicas of a stage run: what the structure of a program depends on.
 
@@ -100,12 +88,13 @@ class StageCollectives:
     buckets: of gradients that are reduced once, in the order in which backward frees them; all-reduced, or where replicas
         divide the optimizer's states reduce-scattered
     units: in the order of the forward; a stage has either buckets or units
+    update_gather: all-gather of the weights where each replica updates a part of them (ZeRO 1 and 2)
     form: how many there are
     """
 
     buckets: tuple[Bucket, ...] = ()
     units: tuple[Unit, ...] = ()
-    update_gather: UpdateGather | None = None
+    update_gather: Bucket | None = None
     form: CollectiveForm = field(init=False)
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hardware_profiles import Channel, Flow, Phase, Rates, halved, optional_members, reduce_seconds
 from simulator.costs.given import ALONE as LONE
-from simulator.costs.given import Bucket, StageCollectives, TiedReduction, Transfer, Unit, UpdateGather
+from simulator.costs.given import Bucket, StageCollectives, TiedReduction, Transfer, Unit
 from simulator.costs.layer_costs import ALONE, NO_RATES, GroupRates, LayerCosts
 from simulator.costs.stashes import KeptByPart, StageStash, gradient_in_work, kept_by_part, stage_stash
 from simulator.options.training_options import Recompute
@@ -590,9 +590,8 @@ class PlanCosts:
         update_gather = None
         if plan.zero in (1, 2) and (held := self.held_elements(stage, places.widest)):
             experts = self._expert_elements(stage, places.widest)
-            update_gather = UpdateGather(
-                places.reduce_seconds((held - experts) * width, experts * width, apart=True), *places.busy(apart=True)
-            )
+            seconds = places.reduce_seconds((held - experts) * width, experts * width, apart=True)
+            update_gather = Bucket(1.0, seconds, *places.busy(apart=True))
         if plan.zero < 2:
             return StageCollectives(self.buckets(stage), (), update_gather)
         return StageCollectives((), self._units(stage), update_gather)
