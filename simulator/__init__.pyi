@@ -50,7 +50,7 @@ from .workloads.layers import (
     Workload as Workload,
     WorkloadSource as WorkloadSource,
 )
-from .lowering.lower import lower as lower
+from .lowering.lower import check_schedule as check_schedule, lower as lower
 from .options.training_options import (
     COMMUNICATIONS as COMMUNICATIONS,
     REPLICA_UPDATES as REPLICA_UPDATES,
@@ -121,18 +121,17 @@ from .schedules.schedule import (
     check_counts as check_counts,
     check_size as check_size,
 )
-from .schedules.checks import check_schedule as check_schedule
 from .schedule_replay import (
     ScheduleReplay as ScheduleReplay,
     check_slices as check_slices,
     named_schedule as named_schedule,
+    read_schedule as read_schedule,
     replay_schedule as replay_schedule,
 )
 from .schedules.text import (
     from_text as from_text,
     from_torch_csv as from_torch_csv,
     is_schedule_text as is_schedule_text,
-    read_schedule as read_schedule,
     to_text as to_text,
     to_torch_csv as to_torch_csv,
 )

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from hardware_profiles import MOST_AMOUNT, MOST_COUNT, MOST_SEED, brief, check_kind, check_real, check_whole, unchosen
+from hardware_profiles import (
+    MOST_AMOUNT,
+    MOST_COUNT,
+    MOST_SEED,
+    brief,
+    check_kind,
+    check_real,
+    check_whole,
+    read_bytes,
+    unchosen,
+)
 from simulator.costs.given import OpMemory, OpSeconds, given_costs
 from simulator.costs.stashes import StageStash
 from simulator.engines.timeline import Timeline
 from simulator.lowering.coverage import covered
 from simulator.lowering.fill import fill
-from simulator.lowering.lower import structure_of
+from simulator.lowering.lower import check_schedule, structure_of
 from simulator.memory.device_memory import DeviceMemory
 from simulator.memory.over_time import stashes_over_time
 from simulator.memory.versions import COPY_RULES, version_table
@@ -25,7 +36,8 @@ from simulator.results.replayed import Replayed
 from simulator.results.text_tables import TextTable
 from simulator.schedules import SCHEDULES, ScheduleFamily, blamed_on, build_schedule, schedule_families
 from simulator.schedules.ops import OpKind
-from simulator.schedules.schedule import COUNTED, Schedule, check_counts, check_size
+from simulator.schedules.schedule import COUNTED, Schedule, ScheduleError, check_counts, check_size
+from simulator.schedules.text import from_text, from_torch_csv
 from simulator.schedules.weight_versions import VERSION_METHODS, microbatches_per_minibatch, repeated_minibatches
 
 if TYPE_CHECKING:
@@ -194,9 +206,28 @@ def named_schedule(
         check_size(stages, count * repeats, most=MOST_TASKS)
     schedule = build_schedule(name, stages, count, **options)
     if name not in SCHEDULES:
-        with blamed_on(name):  # as lowering it shows what never comes to its end
-            structure_of(covered(schedule), given_costs(stages, OpSeconds(1.0, 1.0), devices=schedule))
+        with blamed_on(name):
+            check_schedule(schedule)
     return schedule if repeats == 1 else repeated_minibatches(schedule, repeats)
+
+
+def read_schedule(path: str | Path) -> Schedule:
+    """Read a schedule file (CSV of torch, or text lines), and see that it is complete and runs; ScheduleError names the file."""
+    path = Path(path)
+    try:
+        text = read_bytes(path).decode()
+    except OSError as error:
+        raise ScheduleError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ScheduleError(f"{path}: is not a text file (UTF-8)") from None
+    if not text.strip():
+        raise ScheduleError(f"{path}: the file is empty, expected one row of ops for each device")
+    try:
+        schedule = from_torch_csv(text, path.stem) if "," in text else from_text(text, path.stem)
+        check_schedule(schedule)
+    except ScheduleError as error:
+        raise type(error)(f"{path}: {error}") from None
+    return schedule
 
 
 def check_slices(name: str, slices: int | None, seconds: OpSeconds) -> None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardware_profiles import unchosen
 from simulator.compiled.turns import turns
-from simulator.costs.given import Costs
+from simulator.costs.given import CollectiveForm, Costs
 from simulator.lowering.coverage import CoveredSchedule, LaneOps, copy_to_replicas, covered
 from simulator.lowering.fill import fill
 from simulator.lowering.program import Program, describe_deadlock
 from simulator.lowering.structure import Structure, assemble
 from simulator.lowering.waits import add_credit, begin_together, data_waits
 from simulator.options.training_options import COMMUNICATIONS, Communication
-from simulator.schedules.checks import check_order
 from simulator.schedules.schedule import DeadlockError, Schedule, ScheduleError
 
 
@@ -78,23 +79,46 @@ def structure_of(
             "choices: overlapped, free"
         )
     replicas = np.ones(schedule.stages, dtype=np.int64) if split_replicas is None else np.asarray(split_replicas)
+    try:
+        return _running(complete, replicas, forms=forms, ties=ties, communication=communication, updates=updates)
+    except DeadlockError:
+        _check_order(complete)  # by the ops of the schedule, or else with what is added to them
+        raise
+
+
+def check_schedule(schedule: Schedule) -> None:
+    """Raise ScheduleError for a schedule that is not complete, as `check_complete` tells, or that deadlocks."""
+    _check_order(covered(schedule))
+
+
+def _check_order(complete: CoveredSchedule) -> None:
+    """Raise DeadlockError, naming ops, for lists of a complete schedule that wait for each other."""
+    stages = complete.schedule.stages
+    forms, replicas = [CollectiveForm()] * stages, np.ones(stages, dtype=np.int64)
+    _running(complete, replicas, forms=forms, ties=(), communication="overlapped", updates=False)
+
+
+def _running(complete: CoveredSchedule, replicas: NDArray[np.int64], **assembled: Any) -> Structure:
+    """The structure of a schedule; DeadlockError for lanes that wait for each other.
+
+    assembled: further arguments of `assemble`
+    """
     ops = copy_to_replicas(complete, replicas)
-    waits = data_waits(ops, schedule.stages)
-    if schedule.credit is not None:
-        waits = add_credit(waits, ops, schedule.credit)
+    waits = data_waits(ops, complete.schedule.stages)
+    if complete.schedule.credit is not None:
+        waits = add_credit(waits, ops, complete.schedule.credit)
     if len(ops.overlapped):
         waits = begin_together(waits, ops)
-    structure = assemble(schedule, ops, waits, forms=forms, ties=ties, communication=communication, updates=updates)
+    structure = assemble(complete.schedule, ops, waits, **assembled)
     _check_runs(structure, complete, ops)
     return structure
 
 
 def _check_runs(structure: Structure, complete: CoveredSchedule, ops: LaneOps) -> None:
-    """Raise DeadlockError for lanes that wait for each other: by the ops of the schedule, or else with what is added to them."""
+    """Raise DeadlockError for lanes that wait for each other."""
     order, position = turns(structure.lane_offsets, structure.dependency_offsets, structure.dependency)
     if len(order) == len(structure):
         return
-    check_order(complete.schedule, complete.forward, complete.backward)
     done = np.zeros(len(structure), dtype=np.bool_)
     done[order] = True
     device = [*ops.device, *(complete.schedule.holders()[stage][0] for stage in structure.reducing)]

@@ -212,11 +212,18 @@ def describe_deadlock(
         lane = int(np.searchsorted(tasks.lane_offsets, task, side="right")) - 1
         return f"device {lane_device[lane]}, position {task - tasks.lane_offsets[lane]}"
 
+    def needs(task: int) -> list[int]:
+        needed: list[int] = tasks.dependency[
+            tasks.dependency_offsets[task] : tasks.dependency_offsets[task + 1]
+        ].tolist()
+        return needed
+
     parts = []
     stuck = np.flatnonzero(position < tasks.lane_offsets[1:])
     for task in position[stuck[:3]].tolist():
-        needs = tasks.dependency[tasks.dependency_offsets[task] : tasks.dependency_offsets[task + 1]]
-        need = int(next(need for need in needs if not done[need]))
+        need = next(need for need in needs(task) if not done[need])
+        if tasks.together is not None and tasks.together[task + 1 : task + 2] == task and need in needs(task + 1):
+            task += 1  # the second op of a pair, which needs it
         parts.append(f"{place(task)}: op {name_of(tasks, task)} waits for {name_of(tasks, need)} ({place(need)})")
     more = f"; and {len(stuck) - 3} devices more" if len(stuck) > 3 else ""
     return "deadlock: " + "; ".join(parts) + more

@@ -1,4 +1,4 @@
-"""Checks of a schedule before it runs: every op once, on one device, and no deadlock.
+"""Checks of a schedule before it is lowered: every op once, on one device.
 
 Whether a schedule is complete is told from its columns at once; where it is not, what is wrong is looked up op by op.
 """
@@ -6,7 +6,7 @@ Whether a schedule is complete is told from its columns at once; where it is not
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -14,8 +14,8 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.schedules.ops import BACKWARD_KINDS, HOST_KINDS, LETTERS, Op, OpKind, among
-from simulator.schedules.schedule import DeadlockError, Schedule, ScheduleError
+from simulator.schedules.ops import HOST_KINDS, LETTERS, Op, OpKind, among
+from simulator.schedules.schedule import Schedule, ScheduleError
 
 Bounds = Sequence[NDArray[np.int64]]
 """Per stage: int64 [micro-batches + 1], first sample of each micro-batch and the end."""
@@ -32,12 +32,6 @@ _OF_FORWARD = (OpKind.FORWARD, *HOST_KINDS)
 """Kinds whose numbers are those of forward micro-batches."""
 
 
-def check_schedule(schedule: Schedule) -> None:
-    """Raise ScheduleError naming the device, position and op of the first fault found: `check_complete`, then `check_order`."""
-    check_complete(schedule)
-    check_order(schedule)
-
-
 def check_complete(schedule: Schedule, forward: Bounds | None = None, backward: Bounds | None = None) -> None:
     """Raise ScheduleError naming the device, position and op of the first that is missing, too many, or out of place.
 
@@ -49,25 +43,10 @@ def check_complete(schedule: Schedule, forward: Bounds | None = None, backward: 
     """
     _check_columns(schedule)
     schedule.check_pairs()
-    bounds = _bounds(schedule, forward, backward)
-    if not _is_complete(schedule, *bounds):
-        _name_fault(_Lists(schedule, *bounds))
-
-
-def check_order(schedule: Schedule, forward: Bounds | None = None, backward: Bounds | None = None) -> None:
-    """Raise DeadlockError naming the lists of a complete schedule that never come to their ends, and what they wait for.
-
-    An op runs when its inputs have come and its credit is not overdrawn, an overlapped pair when both of it can.
-    forward, backward: as of `check_complete`
-    """
-    _run_without_time(_Lists(schedule, *_bounds(schedule, forward, backward)))
-
-
-def _bounds(schedule: Schedule, forward: Bounds | None, backward: Bounds | None) -> tuple[Bounds, Bounds]:
-    """Those given, or of one sample a micro-batch."""
-    if forward is None:
-        forward = [np.arange(schedule.microbatches + 1)] * schedule.stages
-    return forward, forward if backward is None else backward
+    forward = [np.arange(schedule.microbatches + 1)] * schedule.stages if forward is None else forward
+    backward = forward if backward is None else backward
+    if not _is_complete(schedule, forward, backward):
+        _name_fault(_Lists(schedule, forward, backward))
 
 
 # ---- columns ---------------------------------------------------------------------------------------------------------
@@ -232,46 +211,12 @@ class _Lists:
                 else:
                     self.where[op] = device, position
 
-    def first_of(self, stage: int, kinds: Sequence[OpKind], number: int) -> Op:
-        """The op of the first of some kinds that a micro-batch of a stage has; of the last of them where it has none."""
-        ops = [Op(stage, kind, number) for kind in kinds]
-        return next((op for op in ops if op in self.where), ops[-1])
-
-    def sharing(self, op: Op, stage: int, bounds: list[list[int]]) -> range:
-        """The micro-batches of a stage, by these bounds, that share a sample with an op."""
-        own = (self.forward if op.kind in _OF_FORWARD else self.backward)[op.stage]
-        first, end = own[op.microbatch], own[op.microbatch + 1]
-        return range(bisect_right(bounds[stage], first) - 1, bisect_left(bounds[stage], end))
-
     def forwards(self, op: Op, stage: int) -> Iterator[Op]:
         """The forwards of a stage that share a sample with an op."""
-        return (Op(stage, OpKind.FORWARD, number) for number in self.sharing(op, stage, self.forward))
-
-    def needs(self, op: Op) -> Iterator[Op]:
-        """The ops that must end before an op of a complete schedule starts."""
-        stage, number = op.stage, op.microbatch
-        if op.kind is OpKind.FORWARD:
-            if stage:
-                yield from self.forwards(op, stage - 1)
-            credit = self.schedule.credit
-            if credit is not None and number >= credit[stage]:
-                ends = OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT
-                yield self.first_of(stage, ends, number - int(credit[stage]))
-        elif op.kind is OpKind.WEIGHT_GRADIENT:
-            yield Op(stage, OpKind.INPUT_GRADIENT, number)
-        elif op.kind is OpKind.RELOAD:
-            yield Op(stage, OpKind.OFFLOAD, number)
-        elif op.kind not in BETWEEN_KINDS:
-            yield from self.forwards(op, stage)
-        if op.kind in BACKWARD_KINDS and stage < self.schedule.stages - 1:
-            for there in self.sharing(op, stage + 1, self.backward):
-                yield self.first_of(stage + 1, BACKWARD_KINDS, there)
-        if op.kind in (*BACKWARD_KINDS, OpKind.RECOMPUTE):
-            back = (Op(stage, OpKind.RELOAD, one.microbatch) for one in self.forwards(op, stage))
-            yield from (one for one in back if one in self.where)
-        again = Op(stage, OpKind.RECOMPUTE, number)
-        if op.kind in BACKWARD_KINDS and again in self.where:
-            yield again
+        own = (self.forward if op.kind in _OF_FORWARD else self.backward)[op.stage]
+        first, end = own[op.microbatch], own[op.microbatch + 1]
+        sharing = range(bisect_right(self.forward[stage], first) - 1, bisect_left(self.forward[stage], end))
+        return (Op(stage, OpKind.FORWARD, number) for number in sharing)
 
 
 def _name_fault(lists: _Lists) -> NoReturn:
@@ -364,38 +309,3 @@ def _stray(missing: Op, where: dict[Op, Place]) -> str:
         return ""
     ((op, (device, position)),) = others
     return f"; micro-batch {missing.microbatch} stands nowhere but in {op} (device {device}, position {position})"
-
-
-def _run_without_time(lists: _Lists) -> None:
-    """Raise DeadlockError for lists of a complete schedule that cannot run to their ends."""
-    words = [lists.schedule.words(rank) for rank in range(lists.schedule.ranks)]
-    position = [0] * len(words)
-    done: set[Op] = set()
-    waiting: dict[Op, list[int]] = defaultdict(list)
-    ready = deque(range(len(words)))
-    while ready:
-        rank = ready.popleft()
-        while position[rank] < len(words[rank]):
-            ops = words[rank][position[rank]]
-            missing = next((need for op in ops for need in lists.needs(op) if need not in done), None)
-            if missing is not None:
-                waiting[missing].append(rank)
-                break
-            done.update(ops)
-            position[rank] += 1
-            for op in ops:
-                ready.extend(waiting.pop(op, ()))
-    heads = [held[place] for held, place in zip(words, position, strict=True) if place < len(held)]
-    if heads:
-        raise DeadlockError(_deadlock(lists, heads, done))
-
-
-def _deadlock(lists: _Lists, heads: list[tuple[Op, ...]], done: set[Op]) -> str:
-    """One line for the first lists that are stuck: device, position and op at the head of each."""
-    parts = []
-    for ops in heads[:3]:
-        op, need = next((op, need) for op in ops for need in lists.needs(op) if need not in done)
-        device, position = lists.where[need]
-        parts.append(f"{_at(lists.where[op])}: op {op} waits for {need} (device {device}, position {position})")
-    more = f"; and {len(heads) - 3} devices more" if len(heads) > 3 else ""
-    return "deadlock: " + "; ".join(parts) + more

@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 
 from hardware_profiles import read_bytes, shown
-from simulator.schedules.checks import check_schedule
 from simulator.schedules.ops import BACKWARD_KINDS, COMPUTE_KINDS, HOST_KINDS, Op, OpKind
 from simulator.schedules.schedule import MOST_OPS, Columns, Schedule, ScheduleError, columns_of, from_ranks
 
@@ -85,25 +84,6 @@ def from_torch_csv(text: str, name: str = "csv") -> Schedule:
     except csv.Error as error:  # a cell beyond the csv module's limit
         raise ScheduleError(f"is not CSV: {error}") from None
     return _parse(rows, name)
-
-
-def read_schedule(path: str | Path) -> Schedule:
-    """Read a schedule file (CSV of torch, or text lines), and see that it is complete and runs; ScheduleError names the file."""
-    path = Path(path)
-    try:
-        text = read_bytes(path).decode()
-    except OSError as error:
-        raise ScheduleError(f"{path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise ScheduleError(f"{path}: is not a text file (UTF-8)") from None
-    if not text.strip():
-        raise ScheduleError(f"{path}: the file is empty, expected one row of ops for each device")
-    try:
-        schedule = from_torch_csv(text, path.stem) if "," in text else from_text(text, path.stem)
-        check_schedule(schedule)
-    except ScheduleError as error:
-        raise type(error)(f"{path}: {error}") from None
-    return schedule
 
 
 def is_schedule_text(path: str | Path) -> bool:
