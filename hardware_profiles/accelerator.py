@@ -8,6 +8,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import (
     Annotated,
+    Any,
     Literal,
     NamedTuple,
     Protocol,
@@ -202,7 +203,8 @@ ShareOfPeak = Annotated[float, Bounds(gt=0, le=1)]
 
 def check_figures(where: str, device: object) -> None:
     """Raise ValueError, in one line, for the first field of a device or link that is outside of its declared range, as NaN is."""
-    for name, bounds in _figures(type(device)).items():
+    kind: Any = type(device)
+    for name, bounds in _figures(kind).items():
         if (value := getattr(device, name)) not in bounds:
             raise ValueError(f"{where}: {name} is {str(bounds).replace('more than', 'above')}: {shown(value)}")
         check_real(f"{where}: {name}", value)

@@ -65,7 +65,7 @@ class _FreeCosts(PlanCosts):
         return StageCollectives(tuple(map(self._reduced, found.buckets)), tuple(units), update_gather)
 
     @property
-    def tied_reductions(self) -> tuple[TiedReduction, ...]:  # type: ignore[override]
+    def tied_reductions(self) -> tuple[TiedReduction, ...]:
         """The tied reductions of the plan, or free ones."""
         return tuple(map(self._reduced, super().tied_reductions))
 
