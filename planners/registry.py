@@ -414,9 +414,18 @@ def as_entry(made: object) -> PlannerEntry:
             f"must be a function (problem, evaluate, rng) -> Plan, or a PlannerEntry, not {type(made).__name__}"
         )
     declared = declared_options(made, 1 if isinstance(made, type) else 3)
-    return PlannerEntry(
-        partial(_made, made, declared), summary_of(made), lambda problem, request: None, options=declared
-    )
+    applicable = _for_any if isinstance(made, type) else _unheard
+    return PlannerEntry(partial(_made, made, declared), summary_of(made), applicable, options=declared)
+
+
+def _for_any(problem: Problem, request: Request) -> str | None:
+    return None
+
+
+def _unheard(problem: Problem, request: Request) -> str | None:
+    """What is asked for of a planner that is a function, which is not told of it."""
+    asked = [name for name in ALWAYS if getattr(request, name) is not None]
+    return f"it is a function, which hears no {asked[0]}; a class of planners is made of the request" if asked else None
 
 
 def _made(made: Callable[..., Any], declared: Mapping[str, DeclaredOption], request: Request) -> Planner:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -114,6 +115,12 @@ def module_files() -> dict[str, Path]:
 MODULES = module_files()
 
 
+@functools.cache
+def tree(module: str) -> ast.Module:
+    """What stands in a module; tests share it."""
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
 def statements(node: ast.AST) -> Iterator[ast.AST]:
     """The statements (and handlers and cases) directly inside one; imports stand in no expression."""
     for blocks in ("body", "handlers", "cases", "orelse", "finalbody"):
@@ -144,12 +151,15 @@ def imports_of(module: str) -> Iterator[Import]:
                 yield from walk(child, typing_only, deferred or inside)
 
     path = MODULES[module]
-    yield from walk(ast.parse(path.read_text(encoding="utf-8")), False, False)
+    yield from walk(tree(module), False, False)
     if path.with_suffix(".pyi").exists():
         yield from walk(ast.parse(path.with_suffix(".pyi").read_text(encoding="utf-8")), False, True)
 
 
-IMPORTS = [one for module in MODULES for one in imports_of(module)]
+@functools.cache
+def imports() -> tuple[Import, ...]:
+    """Every import of the four floors."""
+    return tuple(one for module in MODULES for one in imports_of(module))
 
 
 def floor(module: str) -> str:
@@ -170,10 +180,7 @@ def modules_named(one: Import) -> Iterator[str]:
 def test_only_faces_import_relatively() -> None:
     """A module is named in full; the stub of a face names the modules beside it."""
     relative = [
-        name
-        for name, path in MODULES.items()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ImportFrom) and node.level
+        name for name in MODULES for node in ast.walk(tree(name)) if isinstance(node, ast.ImportFrom) and node.level
     ]
     assert not relative
 
@@ -188,7 +195,7 @@ def test_no_import_goes_up() -> None:
     """hardware_profiles < simulator < planners < experiments, annotations included."""
     up = [
         str(one)
-        for one in IMPORTS
+        for one in imports()
         if floor(one.target) in FLOORS and FLOORS.index(floor(one.target)) > FLOORS.index(floor(one.module))
     ]
     assert not up
@@ -207,7 +214,7 @@ def test_no_import_goes_up_within_a_floor(name: str) -> None:
 
     up = [
         str(one)
-        for one in IMPORTS
+        for one in imports()
         if floor(one.module) == floor(one.target) == name
         and one.module != name
         and height(one.target) > height(one.module)
@@ -217,7 +224,7 @@ def test_no_import_goes_up_within_a_floor(name: str) -> None:
 
 def test_imports_name_modules_that_exist() -> None:
     """Every import from a floor of ours finds its module."""
-    lost = [str(one) for one in IMPORTS if floor(one.target) in FLOORS and one.target not in MODULES]
+    lost = [str(one) for one in imports() if floor(one.target) in FLOORS and one.target not in MODULES]
     assert not lost
 
 
@@ -225,7 +232,7 @@ def test_imports_name_modules_that_exist() -> None:
 def test_no_circle_within_a_floor(name: str) -> None:
     """Modules of a floor import each other in one direction only; imports inside functions count, annotations do not."""
     graph: dict[str, set[str]] = {module: set() for module in MODULES if floor(module) == name}
-    for one in IMPORTS:
+    for one in imports():
         if one.module in graph and not one.typing_only:
             graph[one.module].update(target for target in modules_named(one) if target in graph)
     done: set[str] = set()
@@ -252,14 +259,14 @@ def test_one_door_to_a_library(library: str) -> None:
         return any(module == o or (o.endswith(".*") and module.startswith(o[:-1])) for o in OWNERS[library])
 
     doors = [
-        str(one) for one in IMPORTS if floor(one.target) == library and not one.typing_only and not owns(one.module)
+        str(one) for one in imports() if floor(one.target) == library and not one.typing_only and not owns(one.module)
     ]
     assert not doors
 
 
 def test_kernels_are_compiled_in_one_way() -> None:
     """Only `simulator.compiled.kernels` calls numba's `njit`: it knows what to do where compiled code has no place on disk."""
-    doors = [str(one) for one in IMPORTS if one.target == "numba" and {"njit", "jit"} & set(one.names)]
+    doors = [str(one) for one in imports() if one.target == "numba" and {"njit", "jit"} & set(one.names)]
     assert all(door.startswith("simulator.compiled.kernels:") for door in doors)
     assert doors
 
@@ -268,7 +275,7 @@ def test_matplotlib_is_for_plots() -> None:
     """Only modules called plots, or something of plots, draw; one module owns what all figures share."""
     painters = [
         str(one)
-        for one in IMPORTS
+        for one in imports()
         if floor(one.target) == "matplotlib"
         and not one.typing_only
         and not one.module.endswith("plots")
@@ -282,8 +289,8 @@ def test_every_figure_is_a_picture() -> None:
     makers = ("Figure", "plt.figure", "plt.subplots", "pyplot.figure", "pyplot.subplots")
     bare = [
         name
-        for name, path in MODULES.items()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name in MODULES
+        for node in ast.walk(tree(name))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in makers
     ]
     assert not bare
@@ -293,7 +300,7 @@ def test_floors_meet_at_their_faces() -> None:
     """Between floors imports name a face (a floor, or a package in it): `from simulator import X`, not X's module."""
     faces = {name for name, path in MODULES.items() if path.name == "__init__.py"}
     inside = []
-    for one in IMPORTS:
+    for one in imports():
         if floor(one.target) in FLOORS and floor(one.target) != floor(one.module):
             named = {one.target} if one.target not in FLOORS else set(modules_named(one))
             inside += [f"{one} ({name})" for name in sorted(named - faces - DOORS)]
@@ -323,7 +330,4 @@ def test_faces_load_nothing_heavy() -> None:
 
 def test_modules_say_what_they_are() -> None:
     """The first line of every module is its docstring: one noun and what it is, ending in a full stop or a colon's sentence."""
-    silent = [
-        name for name, path in MODULES.items() if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    ]
-    assert not silent
+    assert not [name for name in MODULES if not ast.get_docstring(tree(name))]

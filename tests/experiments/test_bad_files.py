@@ -221,5 +221,5 @@ def test_doubts_are_lines_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixtur
     ]
     assert main([*words, "--json"]) == 0
     assert capsys.readouterr().err.count("\n") == 1
-    assert main(["plan", "--workload", "chain:2", "--cluster", "pipedream-c", "--devices", "1", "--json"]) == 0
+    assert main(["plan", "--workload", "chain:2", *words[3:], "--json"]) == 0
     assert capsys.readouterr().err == ""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +28,7 @@ from hardware_profiles import (
     load_cluster,
     schema,
 )
+from hardware_profiles.testing import check_accelerator
 
 SHIPPED = Path(sys.modules["hardware_profiles"].__path__[0])
 
@@ -113,15 +118,58 @@ def test_ships_the_promised_profiles() -> None:
 
 
 @pytest.mark.parametrize("name", accelerator_names())
-def test_contract_of_every_shipped_accelerator(name: str) -> None:
-    """Each is called as its file is, holds memory, and takes time at each precision that it lists."""
+def test_every_shipped_accelerator_keeps_the_contract(name: str) -> None:
+    """Each is called as its file is, and takes time at each precision that it lists."""
     device = load_accelerator(name)
+    check_accelerator(device)
     assert device.name == name
-    assert device.memory_bytes > 0
     assert isinstance(device, (GraphicsProcessor, FieldProgrammableGateArray))
     rates = device.peak_flops if isinstance(device, GraphicsProcessor) else device.macs_per_cycle
     for precision in rates:
-        assert 0 < device.seconds(WORK, 1, "forward", precision) <= device.seconds(WORK, 8, "forward", precision)
+        assert device.seconds(WORK, 1, "forward", precision) > 0
+
+
+COUNTS = itertools.count()
+
+
+@dataclass
+class Odd:
+    """A device whose seconds are a function of samples."""
+
+    seconds_of: Callable[[float], float]
+    name: str = "odd"
+    memory_bytes: float = 1.0
+    streams: bool = False
+    sublinear: bool = True
+
+    def seconds(self, work: Work, samples: float, phase: str, precision: str) -> float:
+        """Seconds of a pass."""
+        return self.seconds_of(samples) if work.flop > 1e9 else 1.0
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        (Odd(lambda samples: -1.0), "finite and at least 0"),
+        (Odd(lambda samples: float("inf")), "finite and at least 0"),
+        (Odd(lambda samples: next(COUNTS)), "seconds differ"),
+        (Odd(lambda samples: 1.0 / samples), "more samples take no less"),
+        (Odd(lambda samples: samples**2), "per sample never rise"),
+        (Odd(lambda samples: 3.0), "two halves take no less"),
+        (Odd(lambda samples: 1.0, name=""), "no name"),
+        (Odd(lambda samples: 1.0, memory_bytes=0.0), "holds nothing"),
+        (object(), "lacks a member"),
+    ],
+)
+def test_an_accelerator_without_what_it_owes_is_named(device: Any, said: str) -> None:
+    """Seconds that are none, that fall, that rise per sample, or that a part of the work escapes."""
+    with pytest.raises(AssertionError, match=said):
+        check_accelerator(device)
+
+
+def test_an_accelerator_that_is_not_sublinear_may_be_odd() -> None:
+    """Seconds that rise as the square of the samples, which a bound may not rely on."""
+    check_accelerator(Odd(lambda samples: samples**2, sublinear=False))
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*/*.toml")), ids=lambda path: path.stem)

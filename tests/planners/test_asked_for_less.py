@@ -49,10 +49,16 @@ def _check(name: str, seed: int, among: tuple[tuple[str, ...], tuple[str, ...]],
         assert every <= _seconds(name, problem, request) * (1.0 + 1e-9), (name, seed, problem, request)
 
 
-@pytest.mark.parametrize("name", PLANNERS)
+LONG = "brute-force", "modern", "scheduler", "unequal-nested"
+"""Searches that take long, even of a small problem."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in PLANNERS]
+)
 def test_no_part_of_a_search_answers_better(name: str) -> None:
-    """What an entry says that its planner searches, on small random problems; one part where a search takes long."""
-    _check(name, 0, SMALL, 1 if name in ("brute-force", "modern", "scheduler") else 3)
+    """What an entry says that its planner searches, on a small random problem."""
+    _check(name, 0, SMALL, 3)
 
 
 @pytest.mark.slow

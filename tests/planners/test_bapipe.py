@@ -35,6 +35,7 @@ from planners.bapipe import explorer as bapipe
 from planners.bapipe import intra_layer
 from planners.bapipe.intra_layer import GRAIN
 from planners.search.evaluator import Score
+from planners.testing import line
 from simulator import (
     InfeasiblePlanError,
     Layer,
@@ -52,7 +53,6 @@ from simulator.workloads.synthetic import uniform_chain
 from simulator.workloads.transformer import Experts, LatentAttention
 from tests.chains import chain as compute_chain
 from tests.chains import measured_chain, random_chain
-from tests.planners.conftest import line
 from tests.simulator.strategies import chain_cluster
 
 # ---- balanced partition ----------------------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ from hardware_profiles import Cluster, Link, load_accelerator, load_cluster
 from planners import Evaluator, Request, make_plan
 from planners.bapipe.explorer import schedules
 from planners.search.candidates import device_rows, microbatch_counts, straight_plan, unlike_rows
+from planners.testing import line
 from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, simulate
 from tests.chains import chain, random_chain
-from tests.planners.conftest import line
 
 GPU_CLUSTERS = ("pipedream-a", "pipedream-a:2", "pipedream-b", "dapple-a", "dapple-b", "dapple-c")
 BOARDS = ("vcu118", "vcu129", "u280")

@@ -10,10 +10,10 @@ import pytest
 
 from hardware_profiles import Cluster, Link, load_cluster
 from planners import BruteForce, Evaluator, Request, make_plan
+from planners.testing import line
 from simulator import Engine, Outcome, Problem, simulate
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import random_chain
-from tests.planners.conftest import line
 
 
 def reference(problem: Problem, planner: BruteForce) -> list[Outcome]:

@@ -1,68 +1,134 @@
-"""Contract: what every planner of the registry owes, on every small problem."""
+"""Contract: what every planner of the registry owes, on small problems, and what each finds."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from hardware_profiles import GraphicsProcessor
-from planners import (
-    PLANNERS,
-    Progress,
-    Request,
-    Result,
-    applicable_planners,
-    make_plan,
-    planner_entry,
+from planners import PLANNERS, Evaluator, Planner, PlannerEntry, Request, make_plan, planner_entry
+from planners.search.options import takes
+from planners.testing import check_planner, check_result, small_problems
+from simulator import (
+    SCHEDULES,
+    InfeasiblePlanError,
+    Plan,
+    Problem,
+    Recompute,
+    Stage,
+    equal_microbatches,
+    simulate,
 )
-from simulator import SCHEDULES, InfeasiblePlanError, Problem, check_plan, lower_bound
-from simulator.simulation import simulate
-from simulator.workloads.language_models import Gpt
 from simulator.workloads.synthetic import uniform_chain
-from tests.planners.conftest import PROBLEMS, REQUESTS, line, searched, shape, slower
+from tests.planners.conftest import PROBLEMS, REQUESTS, searched, shape, slower
 from tests.records import Recorded
-
-Find = Callable[[str, Problem], Result]
-
-
-def among(*names: str) -> list[Any]:
-    """The small problems, those that are not among the names only for a run of slow tests."""
-    return [pytest.param(one, marks=() if one in names else pytest.mark.slow) for one in PROBLEMS]
-
-
-def _with_memory(problem: Problem, memory_bytes: float) -> Problem:
-    devices = tuple(
-        replace(device, memory_bytes=memory_bytes)
-        for device in problem.cluster.devices
-        if isinstance(device, GraphicsProcessor)
-    )
-    return replace(problem, cluster=replace(problem.cluster, devices=devices))
 
 
 @pytest.mark.parametrize("name", PLANNERS)
-def test_plan_is_one_for_the_problem_and_fits(name: str, problem: Problem, plan_of: Find) -> None:
-    """A plan passes the plan's own rules, and fits on the device whose memory it was searched under."""
-    found = plan_of(name, problem)
-    check_plan(problem, found.plan)
-    assert found.plan.planner == name
-    assert not found.interrupted
-    assert found.evaluations >= 1
-    assert found.outcome.fits
+def test_a_planner_keeps_its_contract(name: str) -> None:
+    """Answers of every small problem; of one, what is asked for, budgets, interrupts, little memory, and a second search."""
+    shorter = {"microbatches": 2, "recompute": "none"} if "seconds" in PLANNERS[name].options else {}
+    check_planner(name, replace(REQUESTS[name], **shorter))
 
 
-def test_answers(problem: Problem, recorded: Recorded) -> None:
-    """Of each planner: its plan, its bound, what it took, and each improvement on the way; or why it does not apply."""
+def straight(problem: Problem, cut: int = 0, microbatches: int = 1) -> Plan:
+    """GPipe on one device, or on the first two behind a cut."""
+    layers = range(len(problem.workload))
+    whole = (Stage(tuple(layers), (0,)),)
+    stages = (Stage(tuple(layers[:cut]), (0,)), Stage(tuple(layers[cut:]), (1,))) if cut else whole
+    return Plan("mine", "gpipe", stages, equal_microbatches(problem.batch, microbatches))
+
+
+def honest(problem: Problem, evaluate: Evaluator, rng: Any) -> Plan:
+    """One device, or the fastest cut in two."""
+    cuts = range(len(problem.workload) if len(problem.cluster.devices) > 1 else 1)
+    scores = {cut: evaluate(straight(problem, cut)) for cut in cuts}
+    fitting = [cut for cut, one in scores.items() if one.fits]
+    if not fitting:
+        raise InfeasiblePlanError("no cut fits")
+    return straight(problem, min(fitting, key=lambda cut: scores[cut].iteration_seconds))
+
+
+def test_a_planner_of_another_package_keeps_the_contract() -> None:
+    """A function, as a plug-in would offer it."""
+    check_planner(honest)
+
+
+calls: list[int] = []
+
+
+def by_chance(problem: Problem, evaluate: Evaluator, rng: Any) -> Plan:
+    """Another plan each time."""
+    calls.append(1)
+    evaluate(plan := straight(problem, microbatches=1 + len(calls) % 2))
+    return plan
+
+
+def without_a_look(problem: Problem, evaluate: Evaluator, rng: Any) -> Plan:
+    """Nothing is replayed."""
+    return straight(problem)
+
+
+def whether_it_fits_or_not(problem: Problem, evaluate: Evaluator, rng: Any) -> Plan:
+    """One device."""
+    evaluate(plan := straight(problem))
+    return plan
+
+
+def of_its_own(request: Request) -> Planner:
+    """One device, and as many micro-batches as samples unless some are asked for; deaf for anything else."""
+
+    def plan(problem: Problem, evaluate: Evaluator, rng: Any) -> Plan:
+        found = straight(problem, microbatches=request.microbatches or problem.batch)
+        if not evaluate(found).fits:
+            raise InfeasiblePlanError("one device does not hold all")
+        return found
+
+    return plan
+
+
+def entry(reason: str | None = None, **more: Any) -> PlannerEntry:
+    """An entry of that planner."""
+    return PlannerEntry(of_its_own, "of its own", lambda problem, request: reason, **more)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (by_chance, "two plans"),
+        (without_a_look, "evaluated no plan"),
+        (whether_it_fits_or_not, "a plan that does not fit"),
+        (entry(options=takes("stages")), "stages 2 is not obeyed"),
+        (entry(searches={"microbatches": lambda problem, request: (1, 2)}), "asked for a part of what it searches"),
+        (entry("never"), "applies to none"),
+        (entry("two\nlines"), "more than one line"),
+    ],
+)
+def test_a_planner_without_what_it_owes_is_named(made: Any, said: str) -> None:
+    """Chance, plans that were not looked at or do not fit, requests that are not heard: each is named."""
+    with pytest.raises(AssertionError, match=said):
+        check_planner(made)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["modern", "scheduler"])
+def test_a_search_for_an_order_keeps_its_contract(name: str) -> None:
+    """Of more than two micro-batches, and of stages that choose what they run again."""
+    check_planner(name, REQUESTS[name])
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_answers(name: str, recorded: Recorded) -> None:
+    """Of each problem: the plan, its bound, what it took, and each improvement on the way; or why the planner does not apply."""
     values: dict[str, Any] = {}
-    for name in PLANNERS:
-        found = searched(name, problem)
+    for problem_name, problem in PROBLEMS.items():
+        found = searched(name, problem_name)
         if isinstance(found, str):
-            values[name] = found
+            values[problem_name] = found
             continue
-        values[name] = {
+        check_result(problem, found)
+        values[problem_name] = {
             "plan": shape(found.plan),
             "bound": found.bound,
             "proof": str(found.proof),
@@ -73,162 +139,107 @@ def test_answers(problem: Problem, recorded: Recorded) -> None:
     recorded(**values)
 
 
-@pytest.mark.parametrize("name", PLANNERS)
-def test_both_engines_agree_and_none_beats_the_bound(name: str, problem: Problem, plan_of: Find) -> None:
-    """Without contention the engine repeats the recurrence to the last bit, and the lower bound holds."""
-    calm = replace(problem, contention=False)
-    plan = plan_of(name, problem).plan
-    quick, reference = simulate(calm, plan, engine="recurrence"), simulate(calm, plan)
-    assert quick.iteration_seconds == reference.iteration_seconds
-    assert reference.lower_bound is not None
-    assert 0 < reference.lower_bound.seconds <= quick.iteration_seconds
-
-
-def test_all_planners_have_one_bound(problem: Problem) -> None:
-    """It is the problem's: the same number beside every plan that flushes, and beside every plan that does not."""
-    found = [one for one in (searched(name, problem) for name in PLANNERS) if not isinstance(one, str)]
-    bounds = {(one.outcome.schedule.flush, one.bound) for one in found}
-    assert bounds <= {(flush, lower_bound(problem).of(flush=flush).seconds) for flush in (True, False)}
-
-
-@pytest.mark.parametrize("problem", among("two-servers", "mixed-devices", "measured"), indirect=True)
-@pytest.mark.parametrize("name", PLANNERS)
-def test_same_seed_gives_the_same_plan_whatever_the_unit_of_time(name: str, problem: Problem, plan_of: Find) -> None:
-    """Two searches with equal arguments give equal plans after equally many evaluations, to the bit.
-
-    So they do where the second one's hardware takes 1,024 times as long for everything: no step of a search knows a second.
-    """
-    first = plan_of(name, problem)
-    second = make_plan(name, slower(problem, 1024.0), REQUESTS[name], seed=0)
-    assert first.plan == second.plan
-    assert first.evaluations == second.evaluations
-    assert [step.iteration_seconds * 1024.0 for step in first.history] == [
-        step.iteration_seconds for step in second.history
+def _check_unit_of_time(name: str, problem: str) -> None:
+    first = searched(name, problem)
+    assert not isinstance(first, str)
+    second = make_plan(name, slower(PROBLEMS[problem], 1024.0), REQUESTS[name])
+    assert (first.plan, first.evaluations, first.proof) == (second.plan, second.evaluations, second.proof)
+    assert [one.iteration_seconds * 1024.0 for one in first.history] == [
+        one.iteration_seconds for one in second.history
     ]
     assert first.bound * 1024.0 == second.bound
-    assert first.proof == second.proof
 
 
-@pytest.mark.parametrize("problem", among("one-device", "two-devices", "two-servers"), indirect=True)
 @pytest.mark.parametrize("name", PLANNERS)
-def test_impossible_memory_is_reported_with_numbers(name: str, problem: Problem) -> None:
-    """Devices of 1 MiB hold no stage of a million weights: one line that names the planner and the gibibytes."""
-    tiny = _with_memory(problem, 2.0**20)
-    if applicable_planners(tiny)[name] is not None:
-        pytest.skip("does not apply")
-    with pytest.raises(InfeasiblePlanError, match=rf"planner '{name}'.* GiB") as raised:
-        # One count is enough where every partition is replayed.
-        make_plan(name, tiny, Request(microbatches=1) if name == "brute-force" else None)
-    assert "\n" not in str(raised.value)
+def test_no_step_of_a_search_knows_a_second(name: str) -> None:
+    """Where everything takes 1,024 times as long, the plan is the same, found after as many evaluations; seconds to the bit."""
+    among = "two-servers", "mixed-devices", "transformer"
+    _check_unit_of_time(name, next(one for one in among if not isinstance(searched(name, one), str)))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANNERS)
+def test_no_step_of_a_search_knows_a_second_on_any_problem(name: str) -> None:
+    """The same, on every problem."""
+    for problem in PROBLEMS:
+        if not isinstance(searched(name, problem), str):
+            _check_unit_of_time(name, problem)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANNERS)
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", PLANNERS)
-def test_requests_are_kept_or_refused(name: str, schedule: str, small_problems: dict[str, Problem]) -> None:
+def test_every_schedule_is_kept_or_refused(name: str, schedule: str) -> None:
     """A requested schedule and count are those of the plan, or the planner says why it does not apply."""
-    problem, request = small_problems["two-devices"], Request(schedule=schedule, microbatches=4)
-    if applicable_planners(problem)[name] is not None:
-        problem = ended(name)
+    problems, request = small_problems().values(), Request(schedule=schedule, microbatches=4)
+    problem = next(one for one in problems if planner_entry(name).reason(one, REQUESTS[name]) is None)
     reason = planner_entry(name).reason(problem, request)
     if reason is not None:
         assert schedule in reason
-        with pytest.raises(ValueError, match="does not apply"):
-            make_plan(name, problem, request)
         return
     plan = make_plan(name, problem, request).plan
-    check_plan(problem, plan)
     if len(plan.stages) > 1 or name == "data-parallel":
         assert (plan.schedule, len(plan.microbatches)) == (schedule, 4)
 
 
-def test_brute_force_is_never_slower_than_other_straight_pipelines(problem: Problem, plan_of: Find) -> None:
+def _seconds(name: str, problem: str) -> float:
+    found = searched(name, problem)
+    return float("inf") if isinstance(found, str) else simulate(PROBLEMS[problem], found.plan).iteration_seconds
+
+
+def test_brute_force_is_never_slower_than_other_straight_pipelines() -> None:
     """Uniform and greedy plans are among those that brute force tries, and replayed with the problem's own options."""
-    best = simulate(problem, plan_of("brute-force", problem).plan)
-    for name in ("uniform", "greedy"):
-        assert best.iteration_seconds <= simulate(problem, plan_of(name, problem).plan).iteration_seconds
+    for name in ("recompute", "mixed-devices", "measured"):
+        best = _seconds("brute-force", name)
+        assert best <= min(_seconds(other, name) for other in ("uniform", "greedy")), name
 
 
-def test_brute_force_says_what_is_proven_and_refuses_large_problems(
-    small_problems: dict[str, Problem], plan_of: Find
-) -> None:
+def test_brute_force_says_what_is_proven_and_refuses_large_problems() -> None:
     """The claim names the schedules; a problem with too many plans is refused with their number."""
-    found = plan_of("brute-force", small_problems["two-devices"])
+    found = searched("brute-force", "measured")
+    assert not isinstance(found, str)
     assert "straight pipelines" in found.proof.space
     assert "gpipe, 1f1b" in found.proof.space
-    large = replace(small_problems["two-devices"], workload=uniform_chain(2_000))
+    large = replace(PROBLEMS["measured"], workload=uniform_chain(2_000))
     reason = planner_entry("brute-force").applicable(large, Request())
     assert reason is not None
     assert "plans to replay, the limit is 5,000" in reason
 
 
-def test_unknown_names_and_impossible_counts_are_refused(small_problems: dict[str, Problem]) -> None:
+def test_unknown_names_and_impossible_counts_are_refused() -> None:
     """Bad requests give one line each that states the rule, the value and the choices."""
-    problem = small_problems["two-devices"]
+    problem = PROBLEMS["measured"]
     with pytest.raises(ValueError, match=r"planner 'magic' is unknown; choices: .*brute-force, data-parallel"):
         make_plan("magic", problem)
     with pytest.raises(ValueError, match="schedule 'magic' is unknown"):
         Request(schedule="magic")
     with pytest.raises(ValueError, match="at least 1 or None, got 0"):
         Request(microbatches=0)
-    with pytest.raises(ValueError, match="9 micro-batches are more than the batch of 8 samples"):
-        make_plan("uniform", problem, Request(microbatches=9))
+    with pytest.raises(ValueError, match="17 micro-batches are more than the batch of 16 samples"):
+        make_plan("uniform", problem, Request(microbatches=17))
 
 
-def ended(name: str) -> Problem:
-    """The small problem on which a planner's search is cut short: on two unlike devices, on two alike if it is for these, of a
-    transformer if it is for one.
-    """
-    mixed = Problem(uniform_chain(3), line(speeds=(1.0, 0.5)), 4)
-    alike = replace(mixed, cluster=line())
-    choices = mixed, alike, replace(alike, workload=Gpt(3, 64, 2, vocabulary=512, sequence=32).workload())
-    return next(problem for problem in choices if applicable_planners(problem)[name] is None)
+CHOOSERS = ("large", "mixed", "modern", "scheduler")
 
 
-@functools.cache
-def unhindered(name: str) -> tuple[Result, int]:
-    """The whole search that is cut short, and its improvements."""
-    heard: list[Progress] = []
-    return make_plan(name, ended(name), REQUESTS[name], progress=heard.append), len(heard)
+@pytest.mark.parametrize("name", CHOOSERS)
+def test_who_chooses_what_runs_again_takes_every_word(name: str) -> None:
+    """Where the problem says none; who does not choose says whose word counts."""
+    alike, unlike, *_ = small_problems().values()
+    for word in get_args(Recompute):
+        for problem in (alike, unlike):
+            if PLANNERS[name].reason(problem, Request()) is None:
+                assert PLANNERS[name].reason(problem, Request(recompute=word)) is None
+    assert PLANNERS["uniform"].reason(alike, Request(recompute="blocks")) == (
+        "its stages run again what the problem says (none), not 'blocks'; "
+        f"planners that choose it: {', '.join(CHOOSERS)}"
+    )
 
 
-@pytest.mark.parametrize("name", PLANNERS)
-def test_budgets_bind_and_neither_erase_nor_invent_a_proof(name: str) -> None:
-    """As many evaluations as the search needs change nothing; fewer are kept to, and what they cut short is not proven."""
-    problem = ended(name)
-    free, _ = unhindered(name)
-    whole = free.plan, free.proof.space, free.evaluations
-    for budget in sorted({1, free.evaluations // 2, free.evaluations - 1, free.evaluations} - {0}):
-        try:
-            cut = make_plan(name, problem, REQUESTS[name], budget=budget)
-        except InfeasiblePlanError:  # it ended before any plan that fits
-            assert budget < free.evaluations
-            continue
-        assert cut.evaluations <= budget
-        assert simulate(problem, cut.plan).fits
-        if cut.interrupted:
-            assert budget < free.evaluations
-            assert not cut.proof.space
-        else:
-            assert (cut.plan, cut.proof.space) == whole[:2]
-    assert whole == (cut.plan, cut.proof.space, cut.evaluations)
-
-
-@pytest.mark.parametrize("name", PLANNERS)
-def test_an_interrupt_keeps_the_best_plan_and_proves_nothing(name: str) -> None:
-    """Ctrl-C at the second improvement, or at the only one: the answer is a plan that fits, marked as interrupted."""
-    problem, heard = ended(name), list[Progress]()
-    most = min(2, unhindered(name)[1])
-
-    def stop(step: Progress) -> None:
-        heard.append(step)
-        if len(heard) == most:
-            raise KeyboardInterrupt
-
-    try:
-        found = make_plan(name, problem, REQUESTS[name], progress=stop)
-    except KeyboardInterrupt:  # a search on a model of its own, before any plan was replayed
-        assert "candidates" in planner_entry(name).options
-        return
-    assert found.interrupted
-    assert not found.proof.space
-    assert found.outcome.fits
+def test_what_a_network_has_not_cannot_run_again() -> None:
+    """A chain has neither attention nor blocks; a word that is none is refused before any planner."""
+    reason = PLANNERS["modern"].reason(PROBLEMS["measured"], Request(recompute="blocks"))
+    assert reason is not None
+    assert "has no blocks" in reason
+    with pytest.raises(ValueError, match="recompute 'often' is unknown; choices: none, attention, blocks, whole"):
+        Request(recompute="often")  # type: ignore[arg-type]

@@ -27,11 +27,12 @@ from planners.partitioning.fastest_cuts import least_seconds
 from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
 from planners.pipedream.partitioner import InfeasiblePartition, MemoryLimit, network_levels, partition
 from planners.straight.grid import _Grid
+from planners.testing import line
 from planners.unequal import Genetic, UnequalProblem, best_equal, exact_sizes, greedy_dp, local_greedy
 from planners.unequal.found_sizes import FoundSizes
 from simulator import InfeasiblePlanError, Problem, lower_bound
 from tests.chains import chain
-from tests.planners.conftest import PROBLEMS, line, shape
+from tests.planners.conftest import PROBLEMS, shape
 from tests.planners.test_pipedream import network, tabled
 from tests.records import Recorded
 
@@ -92,7 +93,7 @@ TIGHT = ("data-parallel", "uniform", "greedy", "pipeline-data", "pipedream", "pi
 def test_answers_with_little_memory(name: str, recorded: Recorded) -> None:
     """What planners find where most plans do not fit, or what they say where they find none."""
     values: dict[str, Any] = {}
-    for planner in (*TIGHT, *(("exact-unequal", "unequal-nested") if name == "mixed" else ())):
+    for planner in TIGHT:
         for memory_bytes in (1.2e8, 7e7):
             try:
                 found = make_plan(planner, with_memory(SMALL[name], memory_bytes))

@@ -8,8 +8,8 @@ import pytest
 
 from hardware_profiles import load_cluster
 from planners import InapplicablePlannerError, Request, make_plan
+from planners.testing import line
 from simulator import Layer, Problem, Workload
-from tests.planners.conftest import line
 
 
 def branching(seconds: tuple[float, ...], edges: tuple[tuple[int, int], ...], output: int = 1_000) -> Workload:

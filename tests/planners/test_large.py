@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 from typing import Any, get_args
 
 import numpy as np
@@ -536,7 +536,7 @@ def networks(rng: np.random.Generator) -> Problem:
     return Problem(load_workload(name), cluster, batch, precision="bf16", optimizer="adam", sequence_parallel=True)
 
 
-@pytest.mark.parametrize(("make", "seeds"), [(several_blocks, 10), pytest.param(networks, 24, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("make", "seeds"), [(several_blocks, 6), pytest.param(networks, 24, marks=pytest.mark.slow)])
 def test_closed_form_stays_near_replays(make: Callable[[np.random.Generator], Problem], seeds: int) -> None:
     """Of random shapes of random problems nine in ten are within 8 %, none further off than 25 %, half of them within 2 %."""
     found = []
@@ -595,13 +595,15 @@ def seconds_of(problem: Problem, request: Request) -> float:
         return np.inf
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, *range(2, 24)))])
-def test_asked_for_less_it_never_answers_better(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "every"), [(1, 4), *(pytest.param(seed, 1, marks=pytest.mark.slow) for seed in range(24))]
+)
+def test_asked_for_less_it_never_answers_better(seed: int, every: int) -> None:
     """Whatever is fixed of the answer, alone or with another thing: what all choices are open to is no slower."""
     rng = np.random.default_rng(seed)
     problem = random_problem(rng)
     free = seconds_of(problem, Request())
-    for request in restrictions(rng, problem):
+    for request in islice(restrictions(rng, problem), 0, None, every):
         assert free <= seconds_of(problem, request) * (1.0 + 1e-12), request
 
 

@@ -12,11 +12,11 @@ from hardware_profiles import load_cluster
 from planners import Evaluator, Progress, Request, applicable_planners, make_plan, planner_entry, search_schedule
 from planners.modern.layouts import Layout, LayoutCosts
 from planners.modern.order_search import AN_ORDER, FEW, FINALISTS, LARGEST, LISTS, OrderSearch
+from planners.testing import line
 from simulator import InfeasiblePlanError, LayerCosts, Problem, check_schedule, simulate
 from simulator.memory.device_memory import CATEGORIES
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain, random_chain
-from tests.planners.conftest import line
 
 UNLIKE = Problem(
     random_chain(9, np.random.default_rng(3), flop=2e9, parameters=2_000_000),

@@ -144,9 +144,10 @@ def test_what_may_be_a_planner(problem: Problem) -> None:
     assert function.summary == "All layers on every device."
     for one in (function, kind):
         assert "9 micro-batches are more" in str(one.reason(problem, request))
-        assert one.reason(problem, Request(microbatches=8)) is None
         assert "no option 'stages'" in str(one.reason(problem, Request(stages=2)))
         assert (one.by_default, one.options) == (True, {})
+    assert kind.reason(problem, Request(microbatches=8)) is None
+    assert "a function, which hears no microbatches" in str(function.reason(problem, Request(microbatches=8)))
     with pytest.raises(TypeError, match="not int"):
         as_entry(3)
 

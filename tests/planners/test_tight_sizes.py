@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from planners import Evaluator, Request, make_plan
+from planners.testing import line
 from planners.unequal import UnequalTables, tables_of, tight_sizes
 from planners.unequal import planners as unequal_planners
 from planners.unequal.problem import near_sizes
@@ -20,7 +21,6 @@ from planners.unequal.tables import blocks, memory_limits, unequal_plan, unequal
 from planners.unequal.tight_sizes import NothingFits, TightSizes
 from simulator import Evaluations, InfeasiblePlanError, LayerCosts, Plan, Problem, simulate
 from tests.chains import chain
-from tests.planners.conftest import line
 
 NAMES = ("exact-unequal", "unequal-nested", "tidgap", "dgap", "greedy-dp", "local-greedy", "best-equal")
 

@@ -11,12 +11,11 @@ import pytest
 from hardware_profiles import Cluster, Link, load_cluster
 from planners import Request, Result, make_plan
 from planners.partitioning.equal_partition import equal_partition
-from planners.search.evaluator import Evaluator
+from planners.testing import line
 from planners.unequal import Compiled, tables_of, unequal_problem
 from planners.unequal.tables import unequal_plan
 from simulator import LayerCosts, Plan, Problem, load_workload, simulate
 from tests.chains import random_chain
-from tests.planners.conftest import line
 
 CLOSE = 1.0 - 1e-9
 """Relative; the grid of durations and the order of sums."""
@@ -58,7 +57,7 @@ def every_plan(problem: Problem, plan: Plan) -> list[float]:
     return [one.iteration_seconds for one in outcomes if one.fits]
 
 
-@pytest.mark.parametrize("seed", [0, 4, 3, 7])
+@pytest.mark.parametrize("seed", [4, 3])
 def test_no_sizes_beat_a_proven_plan_or_a_bound(seed: int) -> None:
     """All pairs of size vectors of the partition, replayed with everything that the problem has."""
     problem = generated(seed)
@@ -154,34 +153,6 @@ def test_no_tuned_gpipe_is_slower_than_a_known_one() -> None:
     assert seconds["tidgap"] <= seconds["best-equal"] <= known * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("budget", [1, 2, 10, 500])
-@pytest.mark.parametrize(
-    "name", ["exact-unequal", "tidgap", "greedy-dp", "local-greedy", "best-equal", "unequal-nested"]
-)
-def test_budgets_bind(name: str, budget: int) -> None:
-    """No more evaluations than the budget; what it cut short says so and proves nothing that it did not reach."""
-    problem = generated(4)
-    free = make_plan(name, problem, Request(stages=2))
-    found = make_plan(name, problem, Request(stages=2), budget=budget)
-    assert found.evaluations <= budget
-    if budget >= free.evaluations:
-        assert (found.interrupted, found.plan, found.proof.space) == (False, free.plan, free.proof.space)
-    elif not found.interrupted:
-        assert found.proof.space
-    if found.proof.space:
-        assert free.proof.space == found.proof.space
-
-
-def test_a_budget_as_large_as_the_search_erases_no_proof() -> None:
-    """The last evaluation that is allowed is the last one that is needed."""
-    problem = generated(4)
-    free = make_plan("exact-unequal", problem, Request(stages=2))
-    found = make_plan("exact-unequal", problem, Request(stages=2), budget=free.evaluations)
-    assert free.proof.space
-    assert (found.proof.space, found.plan, found.interrupted) == (free.proof.space, free.plan, False)
-    assert Evaluator(problem, budget=3).remaining == 3
-
-
 @pytest.mark.parametrize("name", ["exact-unequal", "unequal-nested"])
 def test_where_memory_caps_the_sizes_nothing_is_proven_that_is_not(name: str) -> None:
     """Activations stored, in memory for which the caps leave out sizes that fit: bounds hold for all of them."""
@@ -196,9 +167,12 @@ def test_where_memory_caps_the_sizes_nothing_is_proven_that_is_not(name: str) ->
 
 
 def test_a_search_leaves_enough_of_its_budget_to_replay_its_plan() -> None:
-    """With one evaluation less than it needs a search ends with an answer."""
+    """With one evaluation less than it needs a search ends with an answer; with as many, with the proof."""
     problem = generated(4)
     free = make_plan("exact-unequal", problem, Request(stages=2))
+    found = make_plan("exact-unequal", problem, Request(stages=2), budget=free.evaluations)
+    assert free.proof.space
+    assert (found.proof.space, found.plan, found.interrupted) == (free.proof.space, free.plan, False)
     for less in (1, 2):
         found = make_plan("exact-unequal", problem, Request(stages=2), budget=free.evaluations - less)
         assert found.interrupted

@@ -44,7 +44,7 @@ def assert_as_replayed(case: tuple[Problem, list[Plan]]) -> None:
         assert evaluate.peak_bytes(plan) == {one.device: one.peak_bytes for one in outcome.memory}
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(plans(3))
 def test_plans_have_the_seconds_and_peaks_of_their_replays(case: tuple[Problem, list[Plan]]) -> None:
     """Of every synchronous family, on the reference engine."""
@@ -183,7 +183,7 @@ def test_a_plan_that_cannot_run_raises_as_a_simulation_does() -> None:
         evaluate(plan(3, microbatches=(2, 2)))
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(plans(1))
 def test_other_durations_are_replayed_beside_each_other(case: tuple[Problem, list[Plan]]) -> None:
     """Its own durations give its own seconds; slower ops, more (but where they queue, or share a device, in another order)."""

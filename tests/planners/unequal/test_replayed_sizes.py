@@ -12,12 +12,12 @@ import pytest
 from hardware_profiles import Cluster, Link
 from planners import Request, Result, make_plan
 from planners.search.evaluator import Evaluator
+from planners.testing import line
 from planners.unequal import UnequalTables, tables_of, unequal_plan, unequal_problem
 from planners.unequal.replayed_sizes import SizeBounds
 from planners.unequal.tables import WITHOUT_LINKS, loosest_problem
 from simulator import OpKind, Problem, simulate
 from tests.chains import random_chain
-from tests.planners.conftest import line
 
 CLOSE = 1.0 - 1e-9
 """Relative; the grid of durations and the order of sums."""
@@ -69,7 +69,7 @@ def replays(found: Result, pairs: Iterator[tuple[tuple[int, ...], tuple[int, ...
     return [score.iteration_seconds for score in scores if score.fits]
 
 
-@pytest.mark.parametrize("seed", [6, 24, 45, 48])
+@pytest.mark.parametrize("seed", [24, 45, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (6, 48))])
 def test_no_sizes_of_one_pass_are_faster(seed: int) -> None:
     """Stages that recompute always: the passes of a flush add up, so the best of each makes the best of both."""
     problem = replace(shared(seed, 3, 4), recompute=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
-import networkx
 import pytest
 
-from hardware_profiles import LAYER_KINDS
+from simulator.testing import check_network
 from simulator.workloads import catalog
 from simulator.workloads.catalog import (
     FAMILIES,
@@ -28,17 +28,29 @@ from tests.chains import kept_bytes
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_every_entry_is_a_sound_network(name: str) -> None:
-    """Named as registered, connected, one sink (the loss), work, weights, something to send and to keep."""
+def test_every_entry_keeps_the_contract(name: str) -> None:
+    """A sound network, named as registered, that keeps something for its backward."""
     workload = load_workload(name)
-    graph = networkx.DiGraph(workload.edges)
+    check_network(workload)
     assert workload.name == name
-    assert networkx.is_weakly_connected(graph)
-    assert [workload.layers[node].kind for node in graph if graph.out_degree(node) == 0] == ["loss"]
-    assert {layer.kind for layer in workload.layers} <= set(LAYER_KINDS) - {"input"}
-    assert min(workload.parameters(), workload.flop(), kept_bytes(workload.layers, 4)) > 0
-    assert (workload.cut_elements()[1:-1] > 0).all()
+    assert kept_bytes(workload.layers, 4) > 0
     assert workload.bytes_per_element is None
+
+
+def test_a_network_without_what_it_owes_is_named() -> None:
+    """Two parts, no loss, no weights, an unknown kind, a cut that sends nothing."""
+    whole = load_workload("alexnet")
+    layers, edges = whole.layers, whole.edges
+    nothing = tuple(replace(one, parameters=0) for one in layers)
+    silent = tuple(replace(one, output_elements=0.0) for one in layers)
+    for changed, said in (
+        (replace(whole, edges=edges[:-1]), "its one end is the loss"),
+        (replace(whole, edges=(*edges[:3], *edges[4:])), "its one end is the loss"),
+        (replace(whole, layers=nothing), "no weights"),
+        (replace(whole, layers=silent), "a cut sends nothing"),
+    ):
+        with pytest.raises(AssertionError, match=said):
+            check_network(changed)
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=list(FAMILIES))

@@ -1,0 +1,274 @@
+"""Contract of a planner: what a search and its plan owe, on small problems; the tests of a plug-in call `check_planner`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, get_args
+
+from hardware_profiles import Cluster, GraphicsProcessor, Link
+from planners.registry import FIELDS, PlannerEntry, make_plan, named_planner
+from planners.search.evaluator import InapplicablePlannerError, Progress
+from planners.search.request import Request
+from planners.search.result import Result
+from simulator import (
+    Gpt,
+    InfeasiblePlanError,
+    Plan,
+    Problem,
+    Recompute,
+    Zero,
+    check_plan,
+    lower_bound,
+    schedule_families,
+    simulate,
+    workload_from_spec,
+)
+
+Asked = str | Callable[..., Any] | PlannerEntry
+"""A planner: its name, or itself."""
+
+
+def line(memory_gib: float = 16.0, speeds: tuple[float, ...] = (1.0, 1.0)) -> Cluster:
+    """GPUs of 10 TFLOP/s times their speed behind one switch, 10 GB/s each."""
+    devices = tuple(
+        GraphicsProcessor(f"gpu-{speed:g}", memory_gib * 2**30, 500e9 * speed, {"fp32": 10e12 * speed})
+        for speed in speeds
+    )
+    nodes = tuple(f"gpu{number}" for number in range(len(devices)))
+    links = tuple(Link(node, "switch", 10e9, 5e-6) for node in nodes)
+    return Cluster("line", devices, nodes, ("switch",), (tuple(range(len(devices))),), links)
+
+
+def small_problems() -> dict[str, Problem]:
+    """Problems that every search of this package ends in less than a second, by name."""
+    transformer = Gpt(2, 64, 2, vocabulary=512, sequence=32).workload()
+    chains = {layers: workload_from_spec(f"chain:{layers}") for layers in (1, 3, 4, 5)}
+    return {
+        "transformer": Problem(transformer, line(), 4),
+        "transformer-on-unlike-devices": Problem(transformer, line(speeds=(1.0, 0.5)), 4),
+        "fewer-layers-than-devices": Problem(chains[3], line(speeds=(1.0,) * 4), 4),
+        "batch-below-devices": Problem(chains[5], line(speeds=(1.0,) * 4), 3),
+        "one-device": Problem(chains[4], line(speeds=(1.0,)), 8),
+        "one-layer": Problem(chains[1], line(), 8),
+    }
+
+
+def check_planner(asked: Asked, request: Request | None = None) -> None:
+    """Try a planner on every one of `small_problems`, and its search on the first that it applies to.
+
+    request: what every search is asked for, beside what the contract asks for: an option that shortens it, say
+    Raises AssertionError, with a note of planner and problem, for what the planner does not keep, and what its search raises.
+    """
+    searched = False
+    for name, problem in small_problems().items():
+        with _about(asked, name):
+            found = _found(asked, problem, request)
+            if found is None:
+                continue
+            check_result(problem, found)
+            if not searched:
+                check_search(asked, problem, request)
+            searched = True
+    assert searched, "it applies to none of the small problems"
+
+
+def check_result(problem: Problem, found: Result) -> None:
+    """Assert what every answer owes: a plan of the problem that fits, the same seconds on both engines, the problem's bound."""
+    plan = found.plan
+    check_plan(problem, plan)
+    assert found.outcome.fits, "its plan does not fit"
+    assert found.evaluations >= 1, "it evaluated no plan: `evaluate(plan)` does, and knows the best one at an interrupt"
+    assert not found.interrupted
+    bound = lower_bound(problem).of(flush=found.outcome.schedule.flush).seconds
+    assert found.bound == bound, "its bound is not the problem's"
+    calm = replace(problem, contention=False)
+    quick, reference = simulate(calm, plan, engine="recurrence"), simulate(calm, plan)
+    assert quick.iteration_seconds == reference.iteration_seconds, "the engines disagree"
+    assert 0 < bound <= quick.iteration_seconds, "its plan is faster than the bound"
+
+
+def check_search(asked: Asked, problem: Problem, request: Request | None = None) -> None:
+    """Assert what a search owes on a problem that it applies to: `SEARCH_RULES`, one after the other."""
+    case = _Case(asked, problem, request or Request())
+    for rule in SEARCH_RULES:
+        rule(case)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A planner, a problem that it applies to, and what every search is asked for."""
+
+    asked: Asked
+    problem: Problem
+    request: Request
+    heard: list[Progress] = field(default_factory=list)
+
+    @cached_property
+    def name(self) -> str:
+        return named_planner(self.asked)[0]
+
+    @cached_property
+    def entry(self) -> PlannerEntry:
+        return named_planner(self.asked)[1]
+
+    @cached_property
+    def free(self) -> Result:
+        """The search that nothing hinders; its improvements are heard."""
+        return make_plan(self.asked, self.problem, self.request, progress=self.heard.append)
+
+
+def _repeats_itself(case: _Case) -> None:
+    """The same seed finds the same plan after as many evaluations."""
+    again = make_plan(case.asked, case.problem, case.request)
+    assert again.plan == case.free.plan, "two searches with one seed find two plans"
+    assert (again.evaluations, again.bound, again.proof) == (case.free.evaluations, case.free.bound, case.free.proof)
+
+
+def _says_what_does_not_fit(case: _Case) -> None:
+    """Devices of 64 KiB hold nothing: one line names the planner."""
+    devices = tuple(replace(one, memory_bytes=2.0**16) for one in case.problem.cluster.devices)  # type: ignore[type-var]
+    tiny = replace(case.problem, cluster=replace(case.problem.cluster, devices=devices))
+    try:
+        make_plan(case.asked, tiny, case.request)
+    except (InapplicablePlannerError, InfeasiblePlanError) as refused:
+        _one_line(refused)
+        said = f"planner {case.name!r}" in str(refused)
+    else:
+        raise AssertionError("it answers with a plan that does not fit")
+    assert said, "the refusal does not name it"
+
+
+def _keeps_to_budgets(case: _Case) -> None:
+    """As many evaluations as the search needs change nothing; fewer are kept to, and what they cut short is not proven."""
+    free = case.free
+    for budget in sorted({1, free.evaluations // 2, free.evaluations - 1, free.evaluations} - {0}):
+        try:
+            cut = make_plan(case.asked, case.problem, case.request, budget=budget)
+        except InfeasiblePlanError:
+            assert budget < free.evaluations, "it needs more evaluations than it counted"
+            continue
+        assert cut.evaluations <= budget, "it evaluates more plans than the budget"
+        assert cut.outcome.fits, "cut short, it answers with a plan that does not fit"
+        if cut.interrupted:
+            assert budget < free.evaluations, "its own number of evaluations cuts it short"
+            assert not cut.proof.space, "what was cut short is proven"
+        else:
+            assert (cut.plan, cut.proof.space) == (free.plan, free.proof.space), "a budget changes a whole search"
+
+
+def _keeps_the_best_at_an_interrupt(case: _Case) -> None:
+    """Ctrl-C at the second improvement, or at the only one: a plan that fits, marked; before any plan the interrupt is raised."""
+    known = {step.iteration_seconds for step in case.free.history}
+    heard: list[Progress] = []
+
+    def stop(step: Progress) -> None:
+        heard.append(step)
+        if len(heard) == min(2, len(case.heard)):
+            raise KeyboardInterrupt
+
+    try:
+        found = make_plan(case.asked, case.problem, case.request, progress=stop)
+    except KeyboardInterrupt:
+        assert not known & {step.iteration_seconds for step in heard}, "an interrupt loses the best plan"
+        return
+    assert found.interrupted, "an interrupted answer is not marked"
+    assert found.outcome.fits, "interrupted, it answers with a plan that does not fit"
+    assert not found.proof.space, "an interrupted search proves something"
+
+
+def _recomputed(problem: Problem, plan: Plan) -> object:
+    """What stages run again: of sizes of their own a stage does whose two differ."""
+    words = {*(plan.recompute or (problem.recompute,))}
+    if problem.recompute == "none" and plan.forward_sizes != plan.backward_sizes:
+        words.add("whole")
+    return words.pop() if len(words) == 1 else words
+
+
+ASKED: dict[str, tuple[tuple[Any, ...], Callable[[Problem, Plan], object]]] = {
+    "recompute": (get_args(Recompute), _recomputed),
+    "stages": ((1, 2), lambda problem, plan: len(plan.stages)),
+    "microbatches": ((1, 4), lambda problem, plan: len(plan.microbatches)),
+    "chunks": ((1, 2), lambda problem, plan: plan.chunks),
+    "zero": (get_args(Zero), lambda problem, plan: plan.zero if max(plan.replicas) > 1 else None),
+    "tensor": (
+        (1, 2),
+        lambda problem, plan: max((one for stage in plan.stages for one in stage.degrees), default=1) // plan.context,
+    ),
+    "context": ((1, 2), lambda problem, plan: plan.context),
+    "expert": ((1,), lambda problem, plan: plan.expert),
+}
+"""Values that may be asked for, and what a plan has of them; None where it has nothing of the kind."""
+
+
+def _obeys(case: _Case) -> None:
+    """What is asked for is what the plan has, or is refused in one line; a part of what is searched is never better."""
+    parts = [*case.entry.restrictions(case.problem, case.request)]
+    asked = [_with(case.request, name, value) for name, (values, _) in ASKED.items() for value in values]
+    asked += [replace(case.request, schedule=name, microbatches=4) for name in _unlike_schedules()]
+    for request in (*parts, *(one for one in asked if one not in parts)):
+        found = _found(case.asked, case.problem, request)
+        if found is None:
+            continue
+        check_plan(case.problem, found.plan)
+        if len(found.plan.stages) > 1:
+            assert request.schedule in (found.plan.schedule, None), f"schedule {request.schedule!r} is not obeyed"
+        for name, (_, has) in ASKED.items():
+            value, obeyed = _value(request, name), has(case.problem, found.plan)
+            assert value is None or obeyed in (value, None), f"{name} {value} is not obeyed: {obeyed}"
+        if request in parts:
+            free, seconds = case.free.outcome.iteration_seconds, found.outcome.iteration_seconds
+            assert free <= seconds * (1.0 + 1e-9), f"asked for a part of what it searches it answers better: {request}"
+
+
+def _unlike_schedules() -> tuple[str, ...]:
+    """A schedule of each form."""
+    families = schedule_families()
+    forms = {(one.flush, one.placement, one.chunks, one.lanes): name for name, one in families.items()}
+    return tuple(forms.values())
+
+
+def _with(request: Request, name: str, value: Any) -> Request:
+    """The request that asks for one thing more."""
+    if name in FIELDS:
+        return replace(request, **{name: value})
+    return replace(request, options={**request.options, name: value})
+
+
+def _value(request: Request, name: str) -> object:
+    return getattr(request, name) if name in FIELDS else request.options.get(name)
+
+
+def _found(asked: Asked, problem: Problem, request: Request | None) -> Result | None:
+    """The answer, or None where the planner refuses in one line."""
+    try:
+        return make_plan(asked, problem, request)
+    except (InapplicablePlannerError, InfeasiblePlanError) as refused:
+        _one_line(refused)
+        return None
+
+
+def _one_line(refused: Exception) -> None:
+    assert "\n" not in str(refused), f"more than one line: {refused}"
+
+
+@contextmanager
+def _about(asked: Asked, problem: str) -> Iterator[None]:
+    """What is raised says which planner and problem it is about."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"planner {named_planner(asked)[0]!r}, problem {problem!r}")
+        raise
+
+
+SEARCH_RULES = (
+    _repeats_itself,
+    _says_what_does_not_fit,
+    _keeps_to_budgets,
+    _keeps_the_best_at_an_interrupt,
+    _obeys,
+)
+"""What a search owes, in this order."""
