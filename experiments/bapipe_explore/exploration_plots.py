@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,10 +14,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from experiments.bapipe_explore.exploration import DEPTH_METHODS, MEMORY_CLAIM, SPEEDUP_CLAIM
-from experiments.terminal.panel_plots import grid, legend_below, noted, panels
 from experiments.terminal.report_tables import STALE, STALE_WORDS, Row, marked
 from hardware_profiles import legible
-from simulator.results.figures import ALARM, FAINT, INK
+from simulator.results.figures import ALARM, FAINT, INK, captioned, grid, grouped_bars, legend_below, noted, panels
 
 COLOURS = {
     "data-parallel": "#a5adb5",
@@ -69,9 +68,10 @@ def schedules(rows: Sequence[Row]) -> Figure:
     shape = (rows[0]["stages"], rows[0]["microbatches"])
     chosen = [row for row in rows if (row["stages"], row["microbatches"]) == shape]
     figure, ((time, link, kept),) = panels(12, 4.8, 1, 3)
-    stages, width = np.arange(shape[0]), 0.8 / len(SCHEDULE_COLOURS)
-    for (label, colour), offset in zip(SCHEDULE_COLOURS.items(), _offsets(len(SCHEDULE_COLOURS), width), strict=True):
+    held: dict[str, Any] = {}
+    for label, colour in SCHEDULE_COLOURS.items():
         mine = [row for row in chosen if row["schedule"] == label]
+        held[label] = mine[0]["kept_simulated"]
         sending, formula, simulated, streamed = (
             [row[f"{of}_seconds"] for row in mine] for of in ("transfer", "formula", "simulated", "streamed")
         )
@@ -81,7 +81,6 @@ def schedules(rows: Sequence[Row]) -> Figure:
         time.plot(sending, simulated, "o", color=colour, markersize=5)
         if streamed[0] is not None:
             link.plot(sending, streamed, "o-", color=colour, label=label)
-        kept.bar(stages + offset, mine[0]["kept_simulated"], width, color=colour, label=label)
     time.axvline(1.5, color=FAINT, linewidth=1, linestyle=":")
     look = {"xycoords": time.get_xaxis_transform(), "rotation": 90, "va": "center", "fontsize": 8, "color": FAINT}
     noted(time, "SR = (F+B)/2", (1.5, 0.8), (4, 0), **look)
@@ -89,18 +88,14 @@ def schedules(rows: Sequence[Row]) -> Figure:
     seconds = {"xlabel": "SR, seconds of one transfer", "ylabel": "mini-batch seconds"}
     time.set(title="lines: formula, marks: simulation", **seconds)
     link.set(title="streaming: no op ends before its transfer", **seconds)
-    kept.set_xticks(stages, [str(stage + 1) for stage in stages])
+    grouped_bars(kept, held, SCHEDULE_COLOURS)
+    kept.set_xticks(range(shape[0]), [str(stage + 1) for stage in range(shape[0])])
     kept.set(title="micro-batches kept, simulated", xlabel="stage", ylabel="micro-batches")
     for axes in (time, link, kept):
         grid(axes)
     legend_below(figure, len(SCHEDULE_COLOURS), *kept.get_legend_handles_labels())
     figure.suptitle(f"BaPipe's schedules: {shape[0]} stages, {shape[1]} micro-batches, F = 1, B = 2")
     return figure
-
-
-def _offsets(count: int, width: float) -> list[float]:
-    """Where the bars of a group stand, from the middle of the group."""
-    return [(position - (count - 1) / 2) * width for position in range(count)]
 
 
 def plans(rows: Sequence[Row], key: str, label: str, scale: float = 1.0) -> Figure:
@@ -116,15 +111,9 @@ def plans(rows: Sequence[Row], key: str, label: str, scale: float = 1.0) -> Figu
         figure, found = panels(13, 3.2 * len(workloads) + 1.6, len(workloads), 1, sharex=True)
     else:
         figure, found = panels(max(8.0, 4.4 * len(workloads) + 1), 5, 1, len(workloads))
-    width = 0.84 / len(methods)
     for axes, workload in zip(found.ravel(), workloads, strict=True):
-        for method, offset in zip(methods, _offsets(len(methods), width), strict=True):
-            for place, cluster in enumerate(clusters):
-                value = known.get((workload, cluster, method))
-                if value is not None:
-                    axes.bar(place + offset, scale * value, width, color=COLOURS[method])
-                elif (workload, cluster, method) in known:
-                    axes.plot(place + offset, 0, "x", color=INK, markersize=5, clip_on=False)
+        shown = {one: [known.get((workload, cluster, one), math.nan) for cluster in clusters] for one in methods}
+        grouped_bars(axes, shown, COLOURS, width=0.84, scale=scale)
         if key == "speedup":
             axes.axhline(1.0, color=INK, linewidth=0.8)
             if max((one or 0.0) for one in known.values()) > SPEEDUP_CLAIM / 2:
@@ -159,8 +148,9 @@ def claims(rows: Sequence[Row], down: str) -> Figure:
     """
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     lines = len({row[down] for row in rows})
-    wide = max(6.5, 4.9 * len(workloads) + 0.6)
-    figure, grid = panels(wide, 3 * max(1.9, 0.62 * lines + 1.1) + 0.9, 3, len(workloads))
+    figure, grid = panels(
+        max(6.5, 4.9 * len(workloads) + 0.6), 3 * max(1.9, 0.62 * lines + 1.1) + 0.9, 3, len(workloads)
+    )
     measures = (
         ("speedup", "speedup over data parallelism", SPEEDUP_CLAIM),
         ("memory_reduction", "memory saved by the fastest plan", MEMORY_CLAIM),
@@ -174,7 +164,7 @@ def claims(rows: Sequence[Row], down: str) -> Figure:
         f"BaPipe against data parallelism. Red frames: “up to {SPEEDUP_CLAIM:g}x” or “{MEMORY_CLAIM:g}x memory” is reached; "
         "“only”: data parallelism does not fit; “–”: nothing fits; “at”: speedup of the leanest plan over data parallelism"
     )
-    figure.suptitle("\n".join(textwrap.wrap(words, int(13.5 * wide))), fontsize=10)
+    captioned(figure, words, above=True)
     return figure
 
 
@@ -208,14 +198,11 @@ def depth(rows: Sequence[Row]) -> Figure:
     devices = list(dict.fromkeys(row["devices"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
     colours = dict(zip(DEPTH_METHODS, ("#a5adb5", "#f0b866", "#b9d9f0", "#4f8fbf", "#1f6b47"), strict=True))
+    deepest = {(row["method"], row["devices"]): row["layers"] for row in rows}
+    shown = {method: [deepest.get((method, count), math.nan) for count in devices] for method in methods}
     figure, ((axes,),) = panels(8, 4.6)
-    width = 0.84 / len(methods)
-    for method, offset in zip(methods, _offsets(len(methods), width), strict=True):
-        mine = [row for row in rows if row["method"] == method]
-        places = [devices.index(row["devices"]) + offset for row in mine]
-        bars = axes.bar(
-            places, [row["layers"] for row in mine], width, color=colours[method], label=marked(mine[0], "method")
-        )
+    for method, bars in grouped_bars(axes, shown, colours, width=0.84).items():
+        bars.set_label(next(marked(row, "method") for row in rows if row["method"] == method))
         axes.bar_label(bars, fontsize=8, padding=2)
     axes.set_xticks(range(len(devices)), [f"{n} V100" for n in devices])
     axes.set(

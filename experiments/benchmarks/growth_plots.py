@@ -7,8 +7,17 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from experiments.terminal.panel_plots import BLUE, legend_below, logarithmic_axes, noted, panels, titled, unframed
-from simulator.results.figures import ALARM
+from simulator.results.figures import (
+    ALARM,
+    BLUE,
+    grouped_bars,
+    legend_below,
+    logarithmic_axes,
+    noted,
+    panels,
+    titled,
+    unframed,
+)
 
 MEMORY = "#c0792a"
 _GIB = 2.0**30
@@ -51,7 +60,8 @@ def engine_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
 def partitioner_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Draw CPU seconds of PipeDream's partitioner over states, over workers and per level, one panel each."""
     figure, ((by_states, by_workers, by_levels),) = panels(12, 4.4, 1, 3)
-    for variant, colour, offset in (("paper", "#0072b2", -0.2), ("script", "#d55e00", 0.2)):
+    colours, heights = {"paper": "#0072b2", "script": "#d55e00"}, {}
+    for variant, colour in colours.items():
 
         def chosen(study: str, key: str, variant: str = variant) -> list[Any]:
             return [row[key] for row in rows if (row["study"], row["variant"]) == (study, variant)]
@@ -64,10 +74,9 @@ def partitioner_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
         ):
             seconds = chosen(study, "search_cpu_seconds")
             axes.plot(chosen(study, axis), seconds, style, color=colour, label=label, markersize=size)
-        heights = chosen("levels", "search_cpu_seconds")
-        places = [place + offset for place in range(len(heights))]
-        by_levels.bar(places, heights, width=0.4, color=colour, label=variant)
-        by_levels.set_xticks(range(len(heights)), chosen("levels", "shape"))
+        heights[variant], shapes = chosen("levels", "search_cpu_seconds"), chosen("levels", "shape")
+    grouped_bars(by_levels, heights, colours)
+    by_levels.set_xticks(range(len(shapes)), shapes)
     by_states.set(xlabel="antichain states", title="states")
     by_workers.set(xlabel="workers, one level, 100 states", title="workers")
     by_levels.tick_params(axis="x", labelsize=8)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import planners
 import simulator
@@ -52,6 +54,9 @@ _OPTIONS = (
     "lanes",
 )
 """Arguments that are options of a schedule family."""
+
+_COUNTS = ("stages", "microbatches", "minibatches", *_OPTIONS)
+"""Arguments that make a schedule of its family."""
 
 _SEARCHED = ("chunks", "placement", "seconds", "objective")
 """Arguments of a search for a schedule."""
@@ -173,78 +178,55 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _of_numbers(arguments: argparse.Namespace) -> simulator.ScheduleReplay | planners.SearchedSchedule:
-    from experiments.compare.questions import SEARCH
+    from experiments.compare.questions import SEARCH, simulate
 
     if arguments.forward is None or arguments.backward is None:
         raise UsageError("a schedule needs --forward and --backward, seconds of its ops")
-    seconds, memory = (
-        {name: value for name in kind.__slots__ if (value := getattr(arguments, name)) is not None}
-        for kind in (simulator.OpSeconds, simulator.OpMemory)
-    )
+    memory = _given(arguments, simulator.OpMemory.__slots__)
     if memory and arguments.stash is None:
         raise UsageError("--memory and --stash-weight need --stash, what a forward keeps")
+    numbers = memory | _given(arguments, (*simulator.OpSeconds.__slots__, "sizes", "communication"))
+    settings = {"engine": arguments.engine, "seed": arguments.seed, "noise": arguments.noise or 0.0}
     if arguments.schedule == SEARCH:
         refuse(arguments, _NOT_SEARCHED, "is not of a schedule that is searched for")
         if arguments.stages is None or arguments.microbatches is None:
             raise UsageError("--schedule search needs --stages and --microbatches")
-        asked = {name: value for name in _SEARCHED if (value := getattr(arguments, name)) is not None}
+        numbers |= _given(arguments, ("stages", "microbatches", *_SEARCHED))
         with progress("searching an order") as report:
-            return planners.search_on_numbers(
-                arguments.stages,
-                arguments.microbatches,
-                simulator.OpSeconds(**seconds),
-                simulator.OpMemory(**memory) if memory else None,
-                seed=arguments.seed,
-                engine=arguments.engine,
-                progress=lambda evaluations, cost: report(evaluations, f"best {cost:.4g} s"),
-                **asked,
-            )
+            numbers["progress"] = lambda evaluations, cost: report(evaluations, f"best {cost:.4g} s")
+            return simulate(SEARCH, **settings, **numbers)
     refuse(arguments, [name for name in _SEARCHED if name != "chunks"], "goes with --schedule search")
-    if arguments.schedule is not None:
-        simulator.check_slices(arguments.schedule, arguments.slices, simulator.OpSeconds(**seconds))
-    replayed = simulator.replay_schedule(
-        _schedule(arguments),
-        simulator.OpSeconds(**seconds),
-        sizes=arguments.sizes,
-        communication=arguments.communication,
-        engine=arguments.engine,
-        noise=arguments.noise or 0.0,
-        seed=arguments.seed,
-    )
-    return replayed.holding(simulator.OpMemory(**memory)) if memory else replayed
+    schedule, counts = _schedule(arguments)
+    return simulate(schedule, **settings, **counts, **numbers)
+
+
+def _given(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    """The values of the arguments that were given."""
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 
 def _of_plan(arguments: argparse.Namespace) -> simulator.Outcome:
     from experiments.compare.questions import simulate
 
-    of_a_schedule = ["stages", "microbatches", "minibatches", *_OPTIONS, *_SEARCHED, "option", "sizes", "communication"]
+    of_a_schedule = [*_COUNTS, *_SEARCHED, "option", "sizes", "communication"]
     of_a_schedule += [*simulator.OpSeconds.__slots__, *simulator.OpMemory.__slots__]
     refuse(arguments, of_a_schedule, f"is of a schedule; --plan {arguments.plan} says its own")
     problem, plan = simulator.PlanFile.read_plan(arguments.plan)
     return simulate(problem, plan, engine=arguments.engine, noise=arguments.noise or 0.0, seed=arguments.seed)
 
 
-def _schedule(arguments: argparse.Namespace) -> simulator.Schedule:
+def _schedule(arguments: argparse.Namespace) -> tuple[simulator.Schedule | str, dict[str, Any]]:
+    """The schedule of the file, or the name of its family, with its counts and options."""
     if arguments.schedule_csv:
         refuse(arguments, ("option",), "comes from the file with --schedule-csv")
-        if any(getattr(arguments, name) for name in ("stages", "microbatches", "minibatches", *_OPTIONS)):
-            *names, last = (
-                f"--{name.replace('_', '-')}" for name in ("stages", "microbatches", "minibatches", *_OPTIONS)
-            )
+        if _given(arguments, _COUNTS):
+            *names, last = (f"--{name.replace('_', '-')}" for name in _COUNTS)
             raise UsageError(f"{', '.join(names)} and {last} come from the file with --schedule-csv")
         with blamed_on(arguments.schedule_csv):
-            return simulator.read_schedule(arguments.schedule_csv)
+            return simulator.read_schedule(arguments.schedule_csv), {}
     if arguments.stages is None or (arguments.microbatches is None and arguments.minibatches is None):
         raise UsageError("--schedule needs --stages and --microbatches, or --minibatches in their place")
-    return simulator.named_schedule(
-        arguments.schedule,
-        arguments.stages,
-        arguments.microbatches,
-        minibatches=arguments.minibatches,
-        engine=arguments.engine,
-        **{name: getattr(arguments, name) for name in _OPTIONS if getattr(arguments, name)},
-        **own_options(arguments),
-    )
+    return arguments.schedule, _given(arguments, _COUNTS) | own_options(arguments)
 
 
 def _content(

@@ -15,9 +15,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from experiments.terminal.panel_plots import BLUE, beside, unframed
 from hardware_profiles import legible
-from simulator.results.figures import ALARM, INK, Picture
+from simulator.results.figures import ALARM, BLUE, INK, beside, figures, legend_below, panels, unframed
 
 OTHER, MEMORY = "#8db8dc", "#c0792a"
 
@@ -88,22 +87,15 @@ def comparison_figure(rows: Sequence[Mapping[str, Any]], title: str = "") -> Fig
     plans = comparison_bars(rows)
     if not plans:
         raise ValueError("a comparison figure needs at least one row, got none")
-    tall = max(2.9, 1.75 + 0.5 * len(plans))
-    figure = Picture(figsize=(12.0, tall), dpi=100, facecolor="white")
-    characters = max(max(map(len, plan.label.split("\n"))) for plan in plans)
-    left = min(0.4, 0.02 + 0.0064 * characters)
-    gutter = 0.02 + 0.0064 * max(len(plan.note) for plan in plans)
-    right = 0.945 if all(plan.feasible for plan in plans) else 0.925
-    split = left + (right - left - gutter) * 0.64
+    figure, ((speed, memory),) = panels(
+        12.0, max(2.9, 1.75 + 0.5 * len(plans)), 1, 2, width_ratios=[0.64, 0.36], sharey=True
+    )
     with mpl.rc_context({"hatch.linewidth": 1.4}):
-        low, body = 0.55 / tall, 1 - 1.4 / tall
-        speed = figure.add_axes((left, low, split - left, body))
-        memory = figure.add_axes((split + gutter, low, right - split - gutter, body), sharey=speed)
         _speed_panel(speed, plans)
         _memory_panel(memory, plans)
-    top = 1 - 0.12 / tall
-    figure.text(0.015, top, legible(title, 110), fontsize=12, fontweight="bold", color=INK, ha="left", va="top")
-    _legend(figure, plans, tall)
+    figure.suptitle(legible(title, 110), x=0.015, ha="left", fontsize=12, fontweight="bold", color=INK)
+    handles = _handles(plans)
+    legend_below(figure, len(handles), handles, [str(one.get_label()) for one in handles], size=8.5)
     return figure
 
 
@@ -151,7 +143,6 @@ def _memory_panel(ax: Axes, plans: Sequence[Bar]) -> None:
     for place, plan in zip(places.tolist(), plans, strict=True):
         note = _number(plan.peak_gib) + ("" if plan.feasible else "\ndoes not fit")
         beside(ax, place, note, 5, color=INK if plan.feasible else ALARM, linespacing=1.0)
-    ax.tick_params(labelleft=False)
     _plain(ax, 1.04 * max(most, 1e-12), "peak memory of the fullest device (GiB)")
 
 
@@ -175,11 +166,12 @@ def _plain(ax: Axes, most: float, label: str) -> None:
     ax.set_xlim(0, most)
     ax.set_xlabel(label, fontsize=9)
     ax.tick_params(axis="x", labelsize=8.5)
-    ax.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    ax.xaxis.set_major_formatter(lambda value, _: figures(value))
     ax.tick_params(axis="y", length=0)
 
 
-def _legend(figure: Figure, plans: Sequence[Bar], tall: float) -> None:
+def _handles(plans: Sequence[Bar]) -> list[Patch | Line2D]:
+    """Entries of the legend."""
     handles: list[Patch | Line2D] = [Patch(facecolor=BLUE, label="fastest that fits")] if plans[0].feasible else []
     if any(plan.feasible for plan in plans[1:]):
         handles.append(Patch(facecolor=OTHER, label="others"))
@@ -199,14 +191,4 @@ def _legend(figure: Figure, plans: Sequence[Bar], tall: float) -> None:
     words = f"{capacities[0]:g}" if len(capacities) == 1 else f"{capacities[0]:g} to {capacities[-1]:g}"
     line = _capacity_in_view(plans)
     label = f"capacity {words} GiB{'' if line else ', beyond the axis'}"
-    handles.append(Line2D([], [], color=ALARM, linewidth=1.6 if line else 0, label=label))
-    figure.legend(
-        handles=handles,
-        loc="upper left",
-        bbox_to_anchor=(0.008, 1 - 0.4 / tall),
-        ncols=len(handles),
-        frameon=False,
-        fontsize=8.5,
-        handlelength=1.4,
-        columnspacing=1.3,
-    )
+    return [*handles, Line2D([], [], color=ALARM, linewidth=1.6 if line else 0, label=label)]

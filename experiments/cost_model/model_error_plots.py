@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from experiments.terminal.panel_plots import legend_below, noted, panels
 from experiments.terminal.report_tables import Row
 from hardware_profiles import legible
+from simulator.results.figures import grouped_bars, legend_below, noted, panels
 
 MEASURED_COLOUR, PREDICTED_COLOUR, LAYER_COLOUR = "#4d4d4d", "#d96f00", "#c3c7cc"
 
@@ -30,11 +30,13 @@ def draw(rows: Sequence[Row], accelerator: str) -> Figure:
 
 
 def _draw_totals(axis: Axes, rows: Sequence[Row]) -> None:
-    for position, row in enumerate(rows):
-        measured, predicted = (1e3 * (row[f"{of}_forward"] + row[f"{of}_backward"]) for of in ("measured", "predicted"))
-        axis.bar(position - 0.2, measured, 0.38, color=MEASURED_COLOUR, label="" if position else "measured")
-        axis.bar(position + 0.2, predicted, 0.38, color=PREDICTED_COLOUR, label="" if position else "model")
-        noted(axis, f"{row['error']:+.1%}", (position, max(measured, predicted)), (0, 3), ha="center", fontsize=9)
+    colours = {"measured": MEASURED_COLOUR, "model": PREDICTED_COLOUR}
+    seconds = [
+        [1e3 * (row[f"{of}_forward"] + row[f"{of}_backward"]) for row in rows] for of in ("measured", "predicted")
+    ]
+    grouped_bars(axis, dict(zip(colours, seconds, strict=True)), colours)
+    for place, (row, top) in enumerate(zip(rows, map(max, *seconds), strict=True)):
+        noted(axis, f"{row['error']:+.1%}", (place, top), (0, 3), ha="center", fontsize=9)
     names = [f"{legible(row['name'], 12)}\n({row['minibatch']})" for row in rows]
     axis.set_xticks(range(len(rows)), names, fontsize=8)
     axis.margins(y=0.15)

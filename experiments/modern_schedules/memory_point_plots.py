@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from experiments.modern_schedules.memory_points import over_seeds
-from experiments.terminal.panel_plots import legend_below, logarithmic_axes, noted, panels, titled, unframed
-from simulator.results.figures import FAINT, INK
+from simulator.results.figures import FAINT, INK, legend_below, logarithmic_axes, noted, panels, titled, unframed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from experiments.terminal.panel_plots import grid, legend_below, noted, panels
 from experiments.terminal.report_tables import STALE, STALE_WORDS
-from simulator.results.figures import INK
+from simulator.results.figures import INK, grid, grouped_bars, legend_below, noted, panels
 
-PUBLISHED, SIMULATED = "#9aa5b1", "#0072b2"
-LABELS = ("published", "simulated", "over the band of collective efficiencies")
+COLOURS = {"published": "#9aa5b1", "simulated": "#0072b2"}
+BAND = "over the band of collective efficiencies"
 LEFT_OUT = "with the efficiency that the cluster's other rows fit"
 
 
@@ -23,27 +23,21 @@ def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
     The error stands above; of a row that a constant was fitted to, that of the fit and, after "out", that of the row left out.
     """
     figure, ((axes,),) = panels(12, 5.2)
-    outs: list[Line2D] = []
-    for place, row in enumerate(rows):
-        published, value = row["published_speedup"], row["speedup"]
-        band = [[max(0.0, value - row["speedup_low"])], [max(0.0, row["speedup_high"] - value)]]
-        axes.bar(place - 0.2, published, 0.38, color=PUBLISHED)
-        axes.bar(place + 0.2, value, 0.38, color=SIMULATED)
-        axes.errorbar(place + 0.2, value, yerr=band, color=INK, capsize=4, linewidth=1.3)
+    published, simulated, low, high = (
+        [row[key] for row in rows] for key in ("published_speedup", "speedup", "speedup_low", "speedup_high")
+    )
+    outs = [math.nan if row["left_out"] is None else row["left_out"]["speedup"] for row in rows]
+    right = np.arange(len(rows)) + 0.2
+    grouped_bars(axes, {"published": published, "simulated": simulated}, COLOURS)
+    band = np.maximum(0.0, [np.subtract(simulated, low), np.subtract(high, simulated)])
+    axes.errorbar(right, simulated, yerr=band, fmt="none", ecolor=INK, capsize=4, elinewidth=1.3, label=BAND)
+    label = "" if np.isnan(outs).all() else LEFT_OUT
+    axes.plot(right, outs, "D", color="white", markeredgecolor=INK, markersize=7, zorder=4, label=label)
+    for place, (row, *values) in enumerate(zip(rows, published, simulated, high, outs, strict=True)):
         left, words = row["left_out"], f"{100 * row['relative_error']:+.0f} %"
-        top = max(row["speedup_high"], value, published)
         if row["efficiency_fitted_to_it"]:
             words = f"fit {words}" + (f"\nout {100 * left['relative_error']:+.0f} %" if left else "")
-        if left:
-            outs = axes.plot(
-                place + 0.2, left["speedup"], "D", color="white", markeredgecolor=INK, markersize=7, zorder=4
-            )
-            top = max(top, left["speedup"])
-        noted(axes, words, (place, top), (0, 8), ha="center", fontsize=9, color=INK)
-    for drawn, label in zip(axes.containers, LABELS, strict=False):  # of the first row, for the legend
-        drawn.set_label(label)
-    for diamond in outs:
-        diamond.set_label(LEFT_OUT)
+        noted(axes, words, (place, np.nanmax(values)), (0, 8), ha="center", fontsize=9, color=INK)
     names = [
         f"{row['model']}{'†' * row['published_recalled']}\n{_cluster_word(row['cluster'])}, "
         f"{row['devices']} GPUs\n{row['published_plan']}{STALE * row['stale']}"

@@ -7,10 +7,11 @@ until nothing fits. What is found so far are the fastest plans that the planner 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from experiments.report.efficiency import Price, efficiency, price_of_all
+from experiments.terminal.report_tables import Cell, ReportTable, figure
 from hardware_profiles import Accelerator, GraphicsProcessor
 from planners import InapplicablePlannerError, Request, Result, make_plan
 from simulator import Explained, InfeasiblePlanError, Problem, TextTable
@@ -80,25 +81,19 @@ class Pareto(Explained):
         priced = any(one.cost is not None for one in self.points)
         word = self.problem.device_word
         unit = "10^12 tokens" if self.problem.workload.tokens else f"10^9 {self.problem.workload.sample}s"
-        rows = tuple(
-            (
-                str(one.devices),
-                f"{one.seconds:.4g}",
-                f"{one.peak_bytes / GIB:.2f}",
-                one.notation,
-                str(one.microbatches),
-                str(one.zero),
-                one.recomputation,
-                f"{one.device_hours:,.0f}",
-                *([f"{one.cost:,.0f}"] if priced and one.cost is not None else []),
-                one.schedule,
-            )
-            for one in self.points
-        )
-        money = (self.problem.cluster.currency or "USD",) if priced else ()
-        plan = "plan", "micro-\nbatches", "ZeRO", "recom-\nputation"
-        columns = f"{word}s", "seconds", "peak,\nGiB", *plan, f"{word}-hours of\n{unit}", *money, "schedule"
-        return (TextTable(self.title, columns, rows),)
+        columns: dict[str, Cell] = {
+            f"{word}s": "{devices}",
+            "seconds": "{seconds:.4g}",
+            "peak,\nGiB": figure("peak_bytes", ".2f", 1 / GIB),
+            "plan": "{notation}",
+            "micro-\nbatches": "{microbatches}",
+            "ZeRO": "{zero}",
+            "recom-\nputation": "{recomputation}",
+            f"{word}-hours of\n{unit}": "{device_hours:,.0f}",
+            **({self.problem.cluster.currency or "USD": figure("cost", ",.0f")} if priced else {}),
+            "schedule": "{schedule}",
+        }
+        return (ReportTable("{title}", "plans", columns).text({"title": self.title, **self.record()}),)
 
     def remarks(self) -> tuple[str, ...]:
         """What has no plan."""
@@ -117,7 +112,7 @@ class Pareto(Explained):
             "planner": self.planner,
             "interrupted": self.interrupted,
             "searches": self.searches,
-            "plans": [{field.name: getattr(one, field.name) for field in fields(one)} for one in self.points],
+            "plans": [asdict(one) for one in self.points],
             "refusals": {str(count): reason for count, reason in self.refusals.items()},
         }
 

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
-from experiments.terminal.panel_plots import legend_below, logarithmic_axes, noted, panels, titled, unframed
 from hardware_profiles import legible
-from simulator.results.figures import FAINT
+from simulator.results.figures import FAINT, legend_below, logarithmic_axes, noted, panels, titled, unframed
 
 if TYPE_CHECKING:
     from experiments.report.pareto import Pareto, UnbeatenPlan

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,13 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from experiments.terminal.panel_plots import logarithmic_axes, panels, titled
 from experiments.terminal.report_tables import STALE_WORDS, marked
 from experiments.training.clocks import MethodCase
 from experiments.training.method_plots import GRID, color_of, plain
 from experiments.training.seed_grid import CaseResult
 from hardware_profiles import legible
-from simulator.results.figures import FAINT, INK, time_unit
+from simulator.results.figures import FAINT, INK, captioned, logarithmic_axes, multiples, panels, time_unit, titled
 
 
 def curve(
@@ -106,9 +104,9 @@ def target_figure(clusters: Mapping[str, Sequence[Mapping[str, Any]]], target: f
     names = list(clusters)
     labels = [row["label"] for row in clusters[names[0]]][::-1]
     shown = {row["label"]: marked(row) for row in clusters[names[0]]}
-    wide = max(6.5, 4.7 * len(names) + 1.0)
-    figure, found = panels(wide, 1.4 + 0.33 * len(labels), 1, len(names), sharey=True)
-    for axes, name in zip(found.ravel(), names, strict=True):
+    wide = 5.0 if len(names) > 1 else 6.5
+    figure, found = multiples(len(names), len(names), wide, 1.4 + 0.33 * len(labels), sharey=True)
+    for axes, name in zip(found, names, strict=True):
         most = max((row["seconds_to_target"] or 0.0 for row in clusters[name]), default=0.0) or 1.0
         for row in clusters[name]:
             y, color, seconds = labels.index(row["label"]), color_of(row["label"]), row["seconds_to_target"]
@@ -122,9 +120,6 @@ def target_figure(clusters: Mapping[str, Sequence[Mapping[str, Any]]], target: f
         axes.set_yticks(range(len(labels)), [legible(shown[label], 40) for label in labels])
         titled(axes, legible(name, 40), xlim=(0, most * 1.6), ylim=(-0.6, len(labels) - 0.4))
         plain(axes)
-    words = (
-        f"median simulated seconds to {100 * target:g} % test accuracy (hollow: does not fit in the device's memory); "
-        f"{STALE_WORDS}"
-    )
-    figure.supxlabel("\n".join(textwrap.wrap(words, int(11 * wide))), fontsize=10)
+    hollow = "hollow: does not fit in the device's memory"
+    captioned(figure, f"median simulated seconds to {100 * target:g} % test accuracy ({hollow}); {STALE_WORDS}")
     return figure

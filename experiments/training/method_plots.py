@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 
-from experiments.terminal.panel_plots import unframed
-from simulator.results.figures import FAINT, INK
+from simulator.results.figures import FAINT, INK, unframed
 
 GRID = "#e3e6ea"
 FAMILY_COLORS = {

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.terminal.panel_plots import BLUE, GREEN, GREY, ORANGE, logarithmic_axes, panels, titled
 from hardware_profiles import legible
+from simulator.results.figures import BLUE, GREEN, GREY, ORANGE, logarithmic_axes, multiples, titled
 
 COLOURS = (BLUE, ORANGE, GREEN, GREY)
 BAND = 0.1
@@ -17,8 +17,6 @@ BAND = 0.1
 
 ROOM = 1.5
 """Times that axes reach beyond the least and the largest value."""
-
-COLUMNS = 3
 
 UNITS = {"memory": 2.0**-30}
 """What a figure is multiplied with; seconds stay seconds."""
@@ -29,11 +27,8 @@ def draw(points: Mapping[str, pd.DataFrame]) -> Figure:
 
     points: of each table, columns what, measured, predicted
     """
-    rows = -(-len(points) // COLUMNS)
-    figure, axes = panels(4.2 * COLUMNS, 3.9 * rows + 0.6, rows, COLUMNS)
-    for axis in axes.ravel()[len(points) :]:
-        axis.set_visible(False)
-    for axis, (name, table) in zip(axes.ravel(), points.items(), strict=False):
+    figure, axes = multiples(len(points), 3, 4.2, 4.1)
+    for axis, (name, table) in zip(axes, points.items(), strict=True):
         scaled = table.assign(unit=[UNITS.get(what, 1.0) for what in table["what"]])
         measured, predicted = (scaled[column] * scaled["unit"] for column in ("measured", "predicted"))
         ends = np.array([min(measured.min(), predicted.min()) / ROOM, max(measured.max(), predicted.max()) * ROOM])

@@ -9,18 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from experiments.terminal.panel_plots import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    legend_below,
-    logarithmic_axes,
-    noted,
-    panels,
-    titled,
-    unframed,
-)
 from experiments.terminal.report_tables import STALE_WORDS, Row
 from experiments.umpipe.gain_tables import HEADINGS, SHOWN
 from experiments.umpipe.gains import ALIKE, PUBLISHED, GainCase
@@ -31,7 +19,22 @@ from hardware_profiles import legible
 from planners.unequal import FoundSizes
 from simulator import gantt
 from simulator.engines import event_loop
-from simulator.results.figures import ALARM, FAINT, INK, Picture
+from simulator.results.figures import (
+    ALARM,
+    BLUE,
+    FAINT,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    Picture,
+    legend_below,
+    logarithmic_axes,
+    noted,
+    panels,
+    titled,
+    unframed,
+)
 
 PUBLISHED_SYSTEMS = {"gpipe": "GPipe", "pipedream": "PipeDream"}
 

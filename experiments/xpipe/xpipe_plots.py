@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,11 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from experiments.terminal.panel_plots import beside, logarithmic_axes, panels, titled
 from experiments.terminal.report_tables import STALE_WORDS, Row, marked
 from experiments.training.method_plots import GRID, color_of, plain
 from hardware_profiles import legible
-from simulator.results.figures import ALARM, FAINT, INK
+from simulator.results.figures import ALARM, FAINT, INK, beside, captioned, logarithmic_axes, multiples, panels, titled
 
 
 def throughput_figure(balanced: Sequence[Row], cluster: Sequence[Row], problem: str) -> Figure:
@@ -95,13 +93,9 @@ def difference_figure(records: Sequence[Row]) -> Figure:
     named, shown = [row["label"] for row in tested], {row["label"]: marked(row) for row in tested}
     labels = [label for label in dict.fromkeys(named) if named.count(label) == len(settings)][::-1]
     drawn = [row for row in tested if row["label"] in labels]
-    columns = min(3, len(settings))
-    lines = -(-len(settings) // columns)
-    wide = max(6.5, 4.6 * columns + 1.2)
-    figure, found = panels(wide, lines * (1.1 + 0.26 * len(labels)) + 0.3, lines, columns, sharex=True, sharey=True)
-    for axes in found.ravel()[len(settings) :]:
-        axes.set_visible(False)
-    for axes, setting in zip(found.ravel(), settings, strict=False):
+    wide, tall = 5.0 if len(settings) > 1 else 6.5, 1.2 + 0.26 * len(labels)
+    figure, found = multiples(len(settings), 3, wide, tall, sharex=True, sharey=True)
+    for axes, setting in zip(found, settings, strict=True):
         axes.axvspan(-1, 1, color="#eef2f6", zorder=0)
         axes.axvline(0, color=FAINT, linewidth=1)
         for row in drawn:
@@ -115,14 +109,12 @@ def difference_figure(records: Sequence[Row]) -> Figure:
         optimizer, rate = setting
         titled(axes, f"{optimizer}, learning rate {rate:g}", ylim=(-0.6, len(labels) - 0.4))
         plain(axes)
-    _points_axis(
-        found[0][0], [100 * row[f"test_accuracy_difference_{end}"] for row in drawn for end in ("low", "high")]
-    )
-    words = (
+    _points_axis(found[0], [100 * row[f"test_accuracy_difference_{end}"] for row in drawn for end in ("low", "high")])
+    captioned(
+        figure,
         "test accuracy minus synchronous, percentage points (95 % interval over seeds; shaded: within a point, where the "
-        f"axis is linear; beyond it is logarithmic); {STALE_WORDS}"
+        f"axis is linear; beyond it is logarithmic); {STALE_WORDS}",
     )
-    figure.supxlabel("\n".join(textwrap.wrap(words, int(11 * wide))), fontsize=10)
     return figure
 
 

@@ -1,22 +1,28 @@
-"""Figures: units, colours and deterministic files, shared by all plots."""
+"""Figures: units, palette, panels, legends and deterministic files, shared by all plots."""
 
 from __future__ import annotations
 
 import io
 import math
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from textwrap import wrap
+from typing import Any, Literal
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backend_bases import RendererBase
+from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from simulator.results.written_files import write_atomically
 
-INK, FAINT, IDLE, ALARM = "#1f2328", "#59636e", "#eceef1", "#b3261e"
+INK, FAINT, IDLE, ALARM, GRID = "#1f2328", "#59636e", "#eceef1", "#b3261e", "#dfe3e8"
+BLUE, ORANGE, GREEN, GREY = "#1b6ca8", "#d9822b", "#4f8a3c", "#9aa4af"
 DPI = 100
 
 
@@ -74,6 +80,92 @@ def logarithmic(axis: Axis) -> None:
     axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter(FuncFormatter(lambda value, _: figures(value)))
     axis.set_minor_formatter(NullFormatter())
+
+
+def panels(width: float, height: float, rows: int = 1, columns: int = 1, **shared: Any) -> tuple[Figure, Any]:
+    """A white figure of so many inches, and its panels as an array [rows, columns]."""
+    figure = Picture(figsize=(width, height), dpi=DPI, facecolor="white", layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **shared)
+
+
+def multiples(count: int, columns: int, wide: float, tall: float, **shared: Any) -> tuple[Figure, list[Axes]]:
+    """Small multiples: `count` panels in rows of at most `columns`, in a figure of so many inches per column and per row."""
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    figure, found = panels(wide * columns, tall * rows, rows, columns, **shared)
+    for axes in found.ravel()[count:]:
+        axes.set_visible(False)
+    return figure, list(found.ravel()[:count])
+
+
+def captioned(figure: Figure, words: str, *, above: bool = False) -> None:
+    """Write words below all panels, or above them, in lines that are as long as the figure is wide."""
+    lines = "\n".join(wrap(words, int((13.5 if above else 11) * figure.get_figwidth())))
+    (figure.suptitle if above else figure.supxlabel)(lines, fontsize=10)
+
+
+def grouped_bars(
+    axes: Axes,
+    series: Mapping[str, Sequence[float | None]],
+    colors: Mapping[str, str],
+    *,
+    width: float = 0.8,
+    scale: float = 1.0,
+) -> dict[str, BarContainer]:
+    """A group of bars per place 0, 1, 2, …, in it a bar per series, labelled by its name; the bars of each series.
+
+    Nothing is drawn of what is NaN, and a cross of what is None. width: of a group; scale: of the values
+    """
+    each, drawn = width / len(series), {}
+    for number, (name, values) in enumerate(series.items()):
+        places = [place + (number - (len(series) - 1) / 2) * each for place in range(len(values))]
+        known = [(x, scale * y) for x, y in zip(places, values, strict=True) if y is not None and not math.isnan(y)]
+        drawn[name] = axes.bar([x for x, _ in known], [y for _, y in known], each, color=colors[name], label=name)
+        for x in (x for x, y in zip(places, values, strict=True) if y is None):
+            axes.plot(x, 0, "x", color=INK, markersize=5, clip_on=False)
+    return drawn
+
+
+def titled(axes: Axes, title: str, *, size: float = 10, color: str = INK, **labels: Any) -> None:
+    """A title on the left, and what `Axes.set` takes beside it: labels, limits."""
+    axes.set_title(title, loc="left", fontsize=size, color=color)
+    axes.set(**labels)
+
+
+def logarithmic_axes(axes: Axes, along: Literal["x", "y", "both"]) -> None:
+    """Logarithmic scales with plain numbers; to be called when everything is drawn."""
+    for one in (axes.xaxis, axes.yaxis) if along == "both" else (getattr(axes, f"{along}axis"),):
+        axes.set(**{f"{one.axis_name}scale": "log"})
+        logarithmic(one)
+
+
+def noted(axes: Axes, text: str, place: tuple[float, float], points: tuple[float, float], **look: Any) -> None:
+    """Write so many points from a place."""
+    axes.annotate(text, place, points, textcoords="offset points", **look)
+
+
+def legend_below(figure: Figure, columns: int, *entries: Any, size: float = 9) -> None:
+    """One legend below all panels; entries: handles and their labels, where not all that is labelled stands in it."""
+    figure.legend(*entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=size)
+
+
+def grid(axes: Axes) -> None:
+    """Faint lines below the bars."""
+    axes.grid(True, axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+
+
+def unframed(axes: Axes, along: Literal["x", "y", "both"], width: float, color: str = GRID) -> None:
+    """No frame above and to the right, and a grid."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(True, axis=along, color=color, linewidth=width)
+    axes.set_axisbelow(True)
+
+
+def beside(axes: Axes, y: float, text: str, points: float, *, color: str = INK, size: float = 9.0, **look: Any) -> None:
+    """Write right of the panel, where no bar and no line can run through it; `points` from its edge."""
+    look |= {"va": "center", "ha": "left", "fontsize": size, "color": color, "annotation_clip": False}
+    noted(axes, text, (1.0, y), (points, 0), xycoords=axes.get_yaxis_transform(), **look)
 
 
 def plain_texts() -> AbstractContextManager[None]:

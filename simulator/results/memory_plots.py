@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hardware_profiles import legible
 from simulator.memory.device_memory import CATEGORIES, DeviceMemory
 from simulator.plans.plan import ranges
-from simulator.results.figures import ALARM, DPI, INK, Picture, byte_unit, figures, time_unit
+from simulator.results.figures import ALARM, DPI, INK, Picture, beside, byte_unit, figures, time_unit, unframed
 from simulator.results.memory_tables import activations_by_part, peak_rows
 
 CATEGORY_COLORS: dict[str, str] = dict(
@@ -195,7 +195,8 @@ def _memory_panel(
     ax.set_xlim(0.0, max(float(times[-1]) * per_second, 1e-12))
     ax.set_ylabel(f"memory ({unit})", fontsize=9)
     ax.set_xlabel(f"time ({time_name})", fontsize=9)
-    _plain(ax, grid="y")
+    unframed(ax, "y", 0.6)
+    ax.tick_params(labelsize=8.5)
 
 
 def _unit(value: float, own: str) -> tuple[str, float]:
@@ -206,13 +207,6 @@ def _unit(value: float, own: str) -> tuple[str, float]:
 def _amount(value: float, own: str) -> str:
     unit, factor = _unit(value, own)
     return f"{figures(value * factor)} {unit}"
-
-
-def _plain(ax: Axes, grid: Any) -> None:
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.tick_params(labelsize=8.5)
-    ax.set_axisbelow(True)
-    ax.grid(axis=grid, color="#dfe3e8", linewidth=0.6, zorder=0)
 
 
 def _peak_panel(
@@ -248,19 +242,8 @@ def _peak_panel(
     if len(rows) <= MOST_BARS:
         for place, row in zip(places.tolist(), rows, strict=True):
             over = row["share"] > 1
-            ax.annotate(
-                f"{row['peak_bytes'] * factor:,.{decimals}f}" + ("\ndoes not fit" if over else ""),
-                (1.0, place),
-                (5, 0),
-                xycoords=ax.get_yaxis_transform(),
-                textcoords="offset points",
-                va="center",
-                ha="left",
-                fontsize=8,
-                linespacing=0.95,
-                color=ALARM if over else INK,
-                annotation_clip=False,
-            )
+            words = f"{row['peak_bytes'] * factor:,.{decimals}f}" + ("\ndoes not fit" if over else "")
+            beside(ax, place, words, 5, color=ALARM if over else INK, size=8, linespacing=0.95)
     step = max(1, math.ceil(len(rows) / 32))
     ax.set_yticks(places[::step], [f"{device_word} {legible(devices, 14)}" for devices, _ in bars[::step]])
     ax.set_ylim(len(rows) - 0.4, -0.6)
@@ -276,5 +259,6 @@ def _peak_panel(
         loc="left",
         pad=4,
     )
-    _plain(ax, grid="x")
+    unframed(ax, "x", 0.6)
+    ax.tick_params(labelsize=8.5)
     ax.tick_params(axis="y", length=0)

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -357,7 +358,7 @@ def test_the_command_prints_the_document_and_saves_the_figure(
     document = json.loads(said(capsys, *words, "--json", "--figure", "front.png"))
     assert {one["devices"] for one in document["plans"]} == {1}
     assert all(one["cost"] == pytest.approx(3 * one["device_hours"]) for one in document["plans"])
-    assert saved == ["front"]
+    assert saved == [Path("front")]
 
 
 def test_report_of_a_search_and_of_its_file_are_the_same(
