@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from types import MappingProxyType
 from typing import (
     Annotated,
-    Any,
     Literal,
     NamedTuple,
     Protocol,
     TypeGuard,
     get_args,
-    get_origin,
-    get_type_hints,
     runtime_checkable,
 )
 
 from hardware_profiles.numbers import MOST_AMOUNT, check_real
-from hardware_profiles.options import Bounds
+from hardware_profiles.options import Bounds, declared_bounds
 from hardware_profiles.plugins import PluginError, answering_for, aside
 from hardware_profiles.words import shown
 
@@ -60,7 +56,7 @@ class Work:
 
     kind: kind of layer, one of LAYER_KINDS
     flop: forward FLOP per sample (a multiply-add counts 2)
-    input_elements, output_elements: tensor elements read and written a sample
+    input_elements, output_elements: tensor elements read and written per sample
     parameters: weight elements, read once per call whatever the number of samples
     sequential_steps: dependent kernel calls per pass (time steps of a recurrent layer), 1 otherwise
     scratch_elements: elements that the pass moves to and from memory between its own kernels per sample, beside input and output
@@ -203,18 +199,10 @@ ShareOfPeak = Annotated[float, Bounds(gt=0, le=1)]
 
 def check_figures(where: str, device: object) -> None:
     """Raise ValueError, in one line, for the first field of a device or link that is outside of its declared range, as NaN is."""
-    kind: Any = type(device)
-    for name, bounds in _figures(kind).items():
+    for name, (_, bounds) in declared_bounds(device).items():
         if (value := getattr(device, name)) not in bounds:
             raise ValueError(f"{where}: {name} is {str(bounds).replace('more than', 'above')}: {shown(value)}")
         check_real(f"{where}: {name}", value)
-
-
-@cache
-def _figures(kind: type) -> dict[str, Bounds]:
-    """The fields of a dataclass that declare a range."""
-    hints = get_type_hints(kind, include_extras=True)
-    return {name: hint.__metadata__[0] for name, hint in hints.items() if get_origin(hint) is Annotated}
 
 
 def checked_rates(where: str, name: str, rates: Mapping[str, float]) -> dict[str, float]:

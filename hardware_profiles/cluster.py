@@ -37,7 +37,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Transfers that set out together, each of as many bytes, as the slowest of them fares.
+    """Transfers of equal size that begin together, timed by the slowest of them.
 
     latency: seconds; bandwidth: bytes/s that it reaches, where transfers share a channel evenly
     route: its channels, in order; loads: how many times its bytes pass each of these, with those of the others; () is once
@@ -167,16 +167,16 @@ class Cluster:
         routes = [route for pair in pairs if (route := self.route(*pair))]
         uses = Counter(index for route in routes for index in route)
 
-        def fares(route: tuple[int, ...]) -> tuple[float, float]:
+        def rate(route: tuple[int, ...]) -> tuple[float, float]:
             channels = [self.channels[index] for index in route]
             bandwidth = min(one.bandwidth / (uses[index] * part) for index, one in zip(route, channels, strict=True))
             return sum(channel.latency for channel in channels), bandwidth
 
         if not routes:
             return Flow(0.0, float("inf"), ())
-        found = [(fares(route), route) for route in routes]
-        fare, slowest = max(found, key=lambda one: one[0][0] + ROUTING_BYTES / one[0][1])
-        return Flow(*fare, slowest, tuple(uses[index] * part for index in slowest))
+        found = [(rate(route), route) for route in routes]
+        reached, slowest = max(found, key=lambda one: one[0][0] + ROUTING_BYTES / one[0][1])
+        return Flow(*reached, slowest, tuple(uses[index] * part for index in slowest))
 
     def server_of(self, device: int) -> int:
         """Number of a device's server."""

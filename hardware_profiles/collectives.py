@@ -62,8 +62,8 @@ class CollectiveRates:
         - flat: one ring through the devices, server by server: 2(m-1)/m * bytes / bandwidth + 2(m-1) * latency,
           where bandwidth is that of the narrowest channel divided by the edges of the ring that use it
         - hierarchical, where components at some levels (servers, racks, ...; at one or more) take part with equal numbers:
-          reduce-scatter inside each server, then inside each rack what a local rank holds, one ring a rank between the racks (all
-          at once, sharing network cards and uplinks where they do), all-gathers back
+          reduce-scatter inside each server, then inside each rack what a local rank holds, one ring per rank between the racks
+          (all at once, sharing network cards and uplinks where they do), all-gathers back
         - parallel: rings that all pass every device, each with a part of the bytes, where they share no cable: between servers
           whose devices have cards of their own as many as devices, each leaving a server at another one; inside a server
           whose devices are linked pair by pair as many as there are steps from device to device that pass all of them, or

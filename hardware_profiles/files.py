@@ -44,13 +44,13 @@ OverheadMicroseconds = Annotated[float, within((0, 10_000), (0, 1e7), "microseco
 Exponent = Annotated[float, within((0, 2), (0, 10), "power of the window's overlap")]
 Multiple = Annotated[float, within((1, 100), (1, 1e4), "times the bytes")]
 WeightPasses = Annotated[float, within((0, 8), (0, 100), "times the weights' bytes")]
-MacsPerCycle = Annotated[float, within((0.01, 16), (1e-6, 1e4), "multiply-adds a DSP and cycle")]
+MacsPerCycle = Annotated[float, within((0.01, 16), (1e-6, 1e4), "multiply-adds per DSP and cycle")]
 Share = Annotated[float, within((0.01, 1), (1e-9, 1), "share of the peak")]
 NetworkGigabits = Annotated[float, within((0.1, 10_000), (1e-6, 1e7), "10^9 bits/s")]
 LinkRate = Annotated[float, within((0.01, 5000), (1e-7, 1e6), "10^9 bytes/s")]
 LatencyMicroseconds = Annotated[float, within((0.01, 10_000), (0, 1e7), "microseconds")]
 DeviceCount = Annotated[int, within((1, 1024), (1, MOST_DEVICES), "devices of a server")]
-Price = Annotated[float, within((0.01, 1000), (0, 1e6), "of a device an hour, in the file's currency")]
+Price = Annotated[float, within((0.01, 1000), (0, 1e6), "per device and hour, in the file's currency")]
 Currency = Annotated[str, msgspec.Meta(min_length=1, max_length=20)]
 ServerCount = Annotated[int, within((1, 20_000), (1, MOST_DEVICES), "servers")]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -125,7 +125,7 @@ EfficiencyTables = msgspec.defstruct(
     "EfficiencyTables",
     [(kind, EfficiencyTable | None, None) for kind in DEFAULT_EFFICIENCIES],
     bases=(FileTable,),
-    namespace={"__doc__": "`[efficiency]` of a GPU: one table a kind of layer."},
+    namespace={"__doc__": "`[efficiency]` of a GPU: one table per kind of layer."},
     frozen=True,
     kw_only=True,
 )
@@ -214,7 +214,7 @@ class ChipFile(GraphicsProcessorFile, frozen=True, kw_only=True, tag="accelerato
 
 
 class DspTable(FileTable, frozen=True, kw_only=True):
-    """`[dsp]` of an FPGA: multiply-adds a DSP block and cycle by precision (at least one), and how many cycles do work."""
+    """`[dsp]` of an FPGA: multiply-adds per DSP block and cycle by precision (at least one), and how many cycles do work."""
 
     count: Annotated[int, within((50, 30_000), (1, 10**7), "DSP blocks")]
     clock_mhz: Annotated[float, within((25, 1500), (1e-3, 1e5), "10^6 cycles/s")]

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class FieldProgrammableGateArray:
     """An FPGA board; satisfies `Accelerator`.
 
-    dsps: DSP blocks; clock: Hz; macs_per_cycle: multiply-adds a DSP and cycle, by precision (below 1 where
+    dsps: DSP blocks; clock: Hz; macs_per_cycle: multiply-adds per DSP and cycle, by precision (below 1 where
     one multiply-add takes several DSPs); efficiency: share of those cycles that do useful work
     on_chip_bytes: block RAM and UltraRAM; ddr_bytes: memory beside the chip; ddr_bandwidth: bytes/s
     transceiver_bandwidth: bytes/s of all transceivers together, one direction

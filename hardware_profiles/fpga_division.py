@@ -8,7 +8,7 @@ on the whole board one layer after the other. Gradients repeat the forward's mul
 the best for every phase. DSPs are whole: `divide_dsps` finds the least T with sum of ceil(w_l / (T r)) <= D, which is exact.
 
 Memory. Weights and their gradient sums stay on the chip where they fit, the layers that would move most bytes over DDR for the
-room that they take first (all alike a byte, so: the larger ones first, as many as fit); the others stream their weights for every
+room that they take first (equal per byte, so the larger ones first, as many as fit); the others stream their weights for every
 sample, as nothing of a sample waits for the next. Between the layers of a stage features flow on the chip. What a stage keeps
 for its backward stays on the chip if one op's fits in what the weights leave, else it goes to DDR and back.
 
@@ -46,7 +46,7 @@ CLOSE_ENOUGH = 1e-12
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Divisions:
-    """How a board is divided over the layers of each of several stages of a network that it might hold; a row a stage.
+    """How a board is divided over the layers of each of several stages of a network that it might hold; one row per stage.
 
     works: the layers of the network; held: bool [stages, layers], which of them each stage has
     dsps: int64 [stages, layers], whole DSPs of each layer; 0 for layers without multiply-adds, which logic does

@@ -47,7 +47,7 @@ DEFAULT_CALL_OVERHEAD = 20e-6
 """Seconds that a layer costs whatever it computes: framework dispatch and kernel launch. Assumed (order of magnitude)."""
 
 DEFAULT_STEP_OVERHEAD = 5e-6
-"""Seconds a dependent kernel call costs: launch alone. Assumed (order of magnitude of a CUDA launch)."""
+"""Seconds per dependent kernel call: launch alone. Assumed (order of magnitude of a CUDA launch)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ multiply-add it loads an operand and computes where that lies, some eight instru
 
 
 LOSS_TRAFFIC: Mapping[str, float] = MappingProxyType({"forward": 38.0, "input_gradient": 22.0, "weight_gradient": 0.0})
-"""Bytes a logit that a cross-entropy moves, in fp32 at any precision and one kernel a step: forward a cast (6), maximum (4),
+"""Bytes per logit that a cross-entropy moves, in fp32 at any precision and one kernel per step: forward a cast (6), maximum (4),
 subtraction (8), exponential (8), sum (4) and division (8); backward a subtraction (8), scaling (8) and a cast (6). Counted; 60
 together lie between what A100 clusters show at the head alone (99) and what iterations tell (44)."""
 

@@ -1,4 +1,4 @@
-"""Likeness: which components of a topology are like others, and stand for them where rates of collectives are told."""
+"""Likeness: symmetric components of a topology, of which collectives are computed once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hardware_profiles.topology import Place, Topology, common
 
 
 class Likeness:
-    """Which components of a topology are alike, and which of some devices' stand for the others."""
+    """Which components of a topology are symmetric, and which of them represent the others."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology

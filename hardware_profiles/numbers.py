@@ -10,6 +10,7 @@ import sys
 from numbers import Integral, Real
 from typing import Any
 
+from hardware_profiles.options import declared_bounds
 from hardware_profiles.words import shown
 
 MOST_COUNT = 10**12
@@ -72,6 +73,19 @@ def check_real(what: str, value: Any, least: float = 0.0, most: float = MOST_AMO
     else:
         rule = f"finite and at least {least:g}" if least else "finite and not negative"
     raise ValueError(f"{what} must be {rule}, got {shown(value)}")
+
+
+def check_numbers(where: str, value: object) -> None:
+    """ValueError for the first field of a dataclass with a range that is outside of it, or is no such number.
+
+    where: what messages begin with
+    """
+    for name, (kind, bounds) in declared_bounds(value).items():
+        number, least = getattr(value, name), bounds.ge or 0
+        if kind is int:
+            check_whole(f"{where}{name}", number, int(least), MOST_COUNT if bounds.le is None else int(bounds.le))
+        else:
+            check_real(f"{where}{name}", number, least)
 
 
 def _end(least: float, most: float, *, too_large: bool) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import math
-import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -48,6 +48,18 @@ class Bounds:
 @dataclass(frozen=True, slots=True)
 class FileBounds(Bounds):
     """The range of a number in a file, of a field that is checked with the others of its value where that is made in Python."""
+
+
+def declared_bounds(value: object) -> dict[str, tuple[type, Bounds]]:
+    """The type and the range of each field of a dataclass's value that declares a range."""
+    kind: Any = type(value)
+    return _bounds_of_kind(kind)
+
+
+@cache
+def _bounds_of_kind(kind: Any) -> dict[str, tuple[type, Bounds]]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: get_args(hint)[:2] for name, hint in hints.items() if get_origin(hint) is Annotated}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +154,6 @@ def option_text(name: str, value: object) -> str:
     if isinstance(value, int | float):
         return str(value)
     raise ValueError(f"option {name} must be a text, a number or a list of them, got {shown(value)}")
-
-
-def integer(name: str, value: object) -> int:
-    """A whole number of whichever type as an int; ValueError in one line for anything else."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ValueError(f"{name} must be a whole number, got {shown(value)}")
-    return operator.index(value)
 
 
 def declared_options(function: Callable[..., object], given: int) -> dict[str, DeclaredOption]:

@@ -8,20 +8,18 @@ from .workloads.antichains import (
 from .costs.given import (
     Bucket as Bucket,
     Costs as Costs,
-    GivenCosts as GivenCosts,
     OpMemory as OpMemory,
     OpSeconds as OpSeconds,
     StageCollectives as StageCollectives,
     Transfer as Transfer,
     given_costs as given_costs,
 )
-from .evaluation import Evaluation as Evaluation, Evaluations as Evaluations
+from .evaluation import Evaluations as Evaluations
 from .results.figures import save as save
 from .results.written_files import write_atomically as write_atomically
-from .results.gantt_plots import gantt as gantt, readable_window as readable_window
+from .results.gantt_plots import gantt as gantt
 from .compiled.kernels import kernel as kernel
 from .costs.layer_costs import (
-    ALONE as ALONE,
     GroupRates as GroupRates,
     LayerCosts as LayerCosts,
     SecondsOfStages as SecondsOfStages,
@@ -48,7 +46,6 @@ from .workloads.layers import (
     Attention as Attention,
     Layer as Layer,
     Workload as Workload,
-    WorkloadSource as WorkloadSource,
 )
 from .lowering.lower import check_schedule as check_schedule, lower as lower
 from .options.training_options import (
@@ -84,7 +81,6 @@ from .plans.plan import (
     Plan as Plan,
     Problem as Problem,
     recompute_words as recompute_words,
-    Replication as Replication,
     Stage as Stage,
     Zero as Zero,
     check_plan as check_plan,
@@ -178,11 +174,10 @@ from .results.text_tables import (
     in_a_line as in_a_line,
     is_numeric as is_numeric,
 )
-from .results.time_split import TIME_PARTS as TIME_PARTS, TimeSplit as TimeSplit, time_split as time_split
+from .results.time_split import TIME_PARTS as TIME_PARTS, TimeSplit as TimeSplit
 from .results.traces import chrome_trace as chrome_trace
 from .memory.versions import (
     COPY_RULES as COPY_RULES,
-    VersionTable as VersionTable,
     event_order as event_order,
     replicas_in_turn as replicas_in_turn,
     version_table as version_table,
@@ -204,7 +199,6 @@ from .workloads.measured_profile import (
 from .workloads.sequence_slices import context_degrees as context_degrees, slice_of as slice_of
 from .workloads.pipedream_profile import read_profile as read_profile
 from .workloads.catalog import (
-    WORKLOADS as WORKLOADS,
     load_workload as load_workload,
     read_any_profile as read_any_profile,
     workload_from_spec as workload_from_spec,

@@ -358,7 +358,7 @@ class Evaluations:
         stages = numbers[prepared.ask_stage]
         for row in np.flatnonzero(np.isnan(self._seconds[stages, prepared.ask_column])).tolist():
             place = stages[row], prepared.ask_column[row]
-            if np.isnan(self._seconds[place]):  # and no replica that lies alike stood before it
+            if np.isnan(self._seconds[place]):  # and no symmetrically placed replica stood before it
                 found = durations(prepared.structure, costs, prepared.what[row], prepared.ask_samples[row : row + 1])
                 self._seconds[place] = found[0]
         asked: Floats = self._seconds[stages, prepared.ask_column]

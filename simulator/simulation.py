@@ -291,7 +291,7 @@ def _check_bound(outcome: Outcome) -> None:
     if bound is None or outcome.iteration_seconds >= bound.seconds * (1.0 - unknown):
         return
     error = UndercutBoundError(
-        f"internal error: plan {plan.planner!r} ({plan.schedule}, {plan.notation}) takes {outcome.iteration_seconds:.9g} s an "
+        f"internal error: plan {plan.planner!r} ({plan.schedule}, {plan.notation}) takes {outcome.iteration_seconds:.9g} s per "
         f"iteration, below the least that any plan can take by its {bound.name}, {bound.seconds:.9g} s; please report this "
         "with the plan and its problem"
     )

@@ -28,7 +28,7 @@ class Order(NamedTuple):
 
     task: int32 [n]; the program's task at each position; place: int32 [n]; the position of each task
     previous: int32 [n]; position of the lane's task before it, n where it is the lane's first
-    offsets: int64 [n + 1]; the range of each position in the columns below; empty where these hold one dependency a position
+    offsets: int64 [n + 1]; the range of each position in the columns below; empty where these hold one dependency per position
     dependency, transfer: int32; position of the dependency, n for none; class of the transfer in between, 0 for none
     last: int32 [lanes]; position of the last task of each lane that has one
     """

@@ -32,7 +32,7 @@ class Bubble:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """Start and end of every task of a program, one row a task, lane by lane in the lanes' order.
+    """Start and end of every task of a program, one row per task, lane by lane in the lanes' order.
 
     lane, device, stage, microbatch, replica: int32 [tasks]; kind: int8 [tasks] (OpKind)
     first_sample, samples: int64 [tasks]
@@ -152,7 +152,7 @@ class Timeline:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """The columns as a pandas DataFrame, one row a task."""
+        """The columns as a pandas DataFrame, one row per task."""
         import pandas as pd
 
         names = (

@@ -94,7 +94,7 @@ def _check_same_samples(forward: Bounds, backward: Bounds) -> None:
 
 @dataclass(slots=True)
 class LaneOps:
-    """Ops of the schedule on compute lanes, before transfers and all-reduces: lane by lane, one row an op.
+    """Ops of the schedule on compute lanes, before transfers and all-reduces: lane by lane, one row per op.
 
     lane_offsets: int64 [lanes + 1]
     stage, kind, microbatch, replica, first (first sample), samples: columns [rows]; a lane is one replica of each of its stages

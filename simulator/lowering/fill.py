@@ -107,7 +107,7 @@ def fill(structure: Structure, costs: Costs) -> Program:
 
 
 def _asked(structure: Structure, costs: Costs) -> Values:
-    """The durations that a structure asks for; replicas that lie alike take the same."""
+    """The durations that a structure asks for; symmetrically placed replicas share them."""
     known: dict[Hashable, Values] = {}
     found = []
     for what, samples in structure.asked:

@@ -32,9 +32,9 @@ def lower(
 ) -> Program:
     """Lower a schedule to a program.
 
-    forward_sizes, backward_sizes: samples of each micro-batch, one list for all stages or one list a stage; default 1 each,
+    forward_sizes, backward_sizes: samples of each micro-batch, one list for all stages or one list per stage; default 1 each,
         backward as forward
-    split_replicas: devices that share each micro-batch of a stage, one count a stage; default 1
+    split_replicas: devices that share each micro-batch of a stage, one count per stage; default 1
     communication: `overlapped`: transfers run beside computation; `send-blocking`: the sender's device is busy for the transfer
         right after the op, the receiver waits for the arrival; `both-blocking`: the receiver's device is then busy as long before
         its op; `streaming`: an op sends its result while it computes and takes at least as long as that (a link of its own, one

@@ -478,7 +478,7 @@ def _tied_tasks(
     columns: Columns,
     trailing: _Updates,
 ) -> list[Dependencies]:
-    """Write a lane of all-reduces, one a round; each waits for the stages' gradients, and updates wait for it."""
+    """Write a lane of all-reduces, one per round; each waits for the stages' gradients, and updates wait for it."""
     tasks = slice(first, first + len(tie.rounds))
     columns["kind"][tasks] = OpKind.REDUCE
     columns["stage"][tasks] = tie.stages[0]

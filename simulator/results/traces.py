@@ -46,7 +46,7 @@ def chrome_trace(
 
     One process per device with tracks compute, send, receive and collective; `X` events named as ops are (`2F0`), with torch's
     profiler name (`PP:2F0`) among their arguments; an `s`/`f` flow from producer to consumer of every transfer; `C` counters of
-    memory, bytes by category and in total. An op that collectives cut into parts has one event a part.
+    memory, bytes by category and in total. An op that collectives cut into parts has one event per part.
     """
     start, end = _nanoseconds(timeline.start), _nanoseconds(timeline.end)
     tracks = _task_tracks(timeline)

@@ -1,4 +1,4 @@
-"""Schedules: one family a file; `SCHEDULES` names them all."""
+"""Schedules: one family per file; `SCHEDULES` names them all."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class ScheduleFamily:
         return tuple(devices[place] for place in chains_of(self.placement, chunks * len(devices), len(devices))[0])
 
     def lies_on(self, chains: Chains) -> bool:
-        """Whether its stages lie so; with one stage a device, a family made for several is another then, by another name."""
+        """Whether its stages lie so; with one stage per device, a family of several is another family."""
         stages, devices = len(chains[0]), len(set(chains[0]))
         if stages == devices and self.placement not in ("straight", "bidirectional"):
             return False

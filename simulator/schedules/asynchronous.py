@@ -14,7 +14,7 @@ from simulator.schedules.schedule import Columns, Schedule, from_columns
 
 
 def pipedream(stages: int, microbatches: int) -> Schedule:
-    """PipeDream's 1F1B on a straight pipeline: stage s of n keeps n-s mini-batches in flight, one update a backward."""
+    """PipeDream's 1F1B on a straight pipeline: stage s of n keeps n-s mini-batches in flight, one update per backward."""
     return _round_robin("pipedream", stages, microbatches, (1,) * stages)
 
 

@@ -1,4 +1,4 @@
-"""Flushed schedules of one stage a device: GPipe, 1F1B, eager 1F1B.
+"""Flushed schedules of one stage per device: GPipe, 1F1B, eager 1F1B.
 
 4 stages, 4 micro-batches, B = F; digits are forwards, letters are backwards (a = backward of micro-batch 0):
 

@@ -1,4 +1,4 @@
-"""Text forms of a schedule: one line a device, and the CSV of `torch.distributed.pipelining`.
+"""Text forms of a schedule: one line per device, and the CSV of `torch.distributed.pipelining`.
 
 A line is its ops, apart by spaces. `(0F3 0B0)*5` is five times these ops, each time with micro-batches one higher: 0F3 0B0 0F4
 0B1 and so on; `(0F4 0F5 0B0 0B1)*3+2` with micro-batches two higher: warm-up, a pattern, drain. `(0F4;1B2)OVERLAP_F_B` is torch's
@@ -30,7 +30,7 @@ _OVERLAPPED = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
 
 
 def to_text(schedule: Schedule) -> str:
-    """One line a device, ops apart by spaces, as in `0F0 0F1 0B0 0B1`."""
+    """One line per device, ops apart by spaces, as in `0F0 0F1 0B0 0B1`."""
     return "\n".join(" ".join(map(_word, schedule.words(rank))) for rank in range(schedule.ranks)) + "\n"
 
 
@@ -46,7 +46,7 @@ def from_text(text: str, name: str = "text", most: int = MOST_WRITTEN_OPS) -> Sc
 
 
 def to_torch_csv(schedule: Schedule) -> str:
-    """Compute-only CSV that `torch.distributed.pipelining` loads: one row a rank; the update after the flush is the optimizer's.
+    """Compute-only CSV that `torch.distributed.pipelining` loads: one row per rank; the update is the optimizer's.
 
     ScheduleError for what torch has no way to run: updates amid the stream, several lanes per device, replicas that take turns.
     """

@@ -43,7 +43,7 @@ UNEQUAL_SCHEDULES = ("gpipe", "1f1b")
 def unequal_schedule(
     name: str, forward_sizes: Sequence[Sequence[int]], backward_sizes: Sequence[Sequence[int]]
 ) -> Schedule:
-    """The schedule `gpipe` or `1f1b` (with `safe_credits`) for micro-batch sizes in samples, one list a stage.
+    """The schedule `gpipe` or `1f1b` (with `safe_credits`) for micro-batch sizes in samples, one list per stage.
 
     `Schedule.microbatches` is the largest number of them on any stage. Transfers go by the sender's micro-batches, as
     `simulator.lowering.lower` has them. Raises ValueError for another name and sizes that do not sum to one mini-batch.

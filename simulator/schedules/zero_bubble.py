@@ -1,4 +1,4 @@
-"""Zero-bubble schedules of one stage a device: weight gradients fill what would be idle (Qi et al. 2024, arXiv 2401.10241).
+"""Zero-bubble schedules of one stage per device: weight gradients fill what would be idle (Qi et al. 2024, arXiv 2401.10241).
 
 4 stages, 6 and 9 micro-batches, F = I = W; digits are forwards, letters the input gradients of the same micro-batches, capitals
 the weight gradients:

@@ -183,7 +183,7 @@ def _is_idle_sink(workload: Workload, index: int, producers: list[int], consumer
 
 
 def _closure(order: Sequence[int] | range, neighbours: list[list[int]], left_out: set[int]) -> list[int]:
-    """A bit mask a layer: itself and all that its neighbours reach; `order` visits neighbours first."""
+    """A bit mask per layer: itself and all that its neighbours reach; `order` visits neighbours first."""
     reach = [0] * len(neighbours)
     for index in order:
         if index in left_out:

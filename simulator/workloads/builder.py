@@ -4,7 +4,7 @@ The rule for `stashed_elements` and `stashed_bytes`. Autograd keeps, per operato
 - convolution, linear, normalization, attention, recurrent layer, pooling: their inputs
 - GELU, SwiGLU and other activations out of place: their inputs; ReLU in place: its output, which is the input
   that the next layer keeps anyhow, so it adds nothing
-- dropout: its mask (a byte an element); max pooling: its indices (int64)
+- dropout: its mask (a byte per element); max pooling: its indices (int64)
 - cross-entropy: the log-probabilities (fp32)
 - add, concatenate, view, embedding lookup: nothing (token ids are neglected)
 A tensor that several layers keep is stored once and counted at the first of them; a view and an in-place

@@ -1,6 +1,6 @@
 """Hugging Face configuration: a model's `config.json`, read as a workload.
 
-A table an architecture says which keys are read, under the names of `Transformer`, and what follows from several of them.
+One table per architecture says which keys are read, under the names of `Transformer`, and what follows from several of them.
 """
 
 from __future__ import annotations

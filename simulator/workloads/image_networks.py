@@ -1,4 +1,4 @@
-"""Image networks: AlexNet, VGG and ResNet on square RGB images of 224 pixels, one layer an operator; a sample is an image.
+"""Image networks: AlexNet, VGG and ResNet on square RGB images of 224 pixels, one layer per operator; a sample is an image.
 
 Sizes and parameters are torchvision's, mini-batches PipeDream's (SOSP'19, section 5.1).
 """
@@ -42,7 +42,7 @@ def alexnet() -> Workload:
 
 
 def vgg16() -> Workload:
-    """VGG-16: 138,357,544 parameters, 30.94 GFLOP an image."""
+    """VGG-16: 138,357,544 parameters, 30.94 GFLOP per image."""
     return _vgg("vgg16", (2, 2, 3, 3, 3))
 
 
@@ -52,7 +52,7 @@ def vgg19() -> Workload:
 
 
 def resnet50() -> Workload:
-    """ResNet-50: 25,557,032 parameters, 8.18 GFLOP an image."""
+    """ResNet-50: 25,557,032 parameters, 8.18 GFLOP per image."""
     return _resnet("resnet50", (3, 4, 6, 3))
 
 
@@ -125,7 +125,7 @@ class _ImageNetwork:
     def convolution(
         self, name: str, channels: int, kernel: int, stride: int = 1, padding: int = 0, *, bias: bool = True
     ) -> None:
-        """Square convolution: 2·kernel²·channels_in FLOP an output element."""
+        """Square convolution: 2·kernel²·channels_in FLOP per output element."""
         size, window = self._places(kernel, stride, padding), kernel * kernel * self.x.channels
         output, weights = channels * size * size, window * channels + (channels if bias else 0)
         layer = Layer(
@@ -174,7 +174,7 @@ class _ImageNetwork:
         self._add(Layer(name, "pooling", output_elements=self.x.channels), self.x.channels)
 
     def flatten(self) -> None:
-        """View as one vector a sample."""
+        """View as one vector per sample."""
         self._add(Layer("flatten", "reshape", output_elements=self.x.elements), self.x.elements, in_place=True)
 
     def linear(self, name: str, features: int) -> None:
@@ -184,7 +184,7 @@ class _ImageNetwork:
         self._add(layer, features)
 
     def dropout(self, name: str) -> None:
-        """Dropout out of place; it keeps a mask of one byte an element."""
+        """Dropout out of place; it keeps a mask of one byte per element."""
         self._same(name, "dropout", stashed_bytes=MASK * self.x.elements)
 
     def classified(self, head: str, name: str, *, minibatch: int) -> Workload:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from simulator.workloads.layers import Attention, Workload
-from simulator.workloads.transformer import Experts, Heads, LatentAttention, Transformer
+from simulator.workloads.transformer import Experts, Heads, LatentAttention, OptionalSize, Size, Transformer
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Opt(Transformer):
     Zhang et al. 2022, table 1; parameter counts as in Hugging Face's `OPTForCausalLM`, vocabulary padded to 50,272.
     """
 
-    sequence: int = 2048
-    vocabulary: int = 50272
-    other_rows: int = 2
+    sequence: Size = 2048
+    vocabulary: Size = 50272
+    other_rows: OptionalSize = 2
     relu: bool = True
     attention_dropout: bool = False
 
@@ -43,8 +43,8 @@ class Llama(Transformer):
     Llama 2: Touvron et al. 2023, table 1 and section 2.2; Llama 3: Grattafiori et al. 2024, table 3.
     """
 
-    sequence: int = 4096
-    vocabulary: int = 32000
+    sequence: Size = 4096
+    vocabulary: Size = 32000
     tied: bool = False
     rotary: bool = True
     gated: bool = True
@@ -64,10 +64,10 @@ class Bert(Transformer):
     Devlin et al. 2019; parameter counts as in Hugging Face's `BertModel` and its heads.
     """
 
-    sequence: int = 512
-    vocabulary: int = 30522
-    positions: int = 512
-    other_rows: int = 2
+    sequence: Size = 512
+    vocabulary: Size = 30522
+    positions: OptionalSize = 512
+    other_rows: OptionalSize = 2
     after: Heads = "pretraining"
     norm_first: bool = False
     embedding_norm: bool = True

@@ -20,18 +20,21 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from hardware_profiles import LAYER_KINDS, MOST_COUNT, Work, brief, check_real, check_whole
+from hardware_profiles import LAYER_KINDS, MOST_COUNT, Bounds, Work, brief, check_numbers, check_real, check_whole
 
 MOST_PARAMETERS = 2**63 - 1
 """Prefix sums of weight elements are int64."""
 
+Count = Annotated[int, Bounds(ge=0, le=MOST_PARAMETERS)]
+Amount = Annotated[float, Bounds(ge=0)]
+
 Attention = Literal["fused", "unfused", "eager"]
 """How a transformer computes attention: "unfused" writes the scores to memory and keeps them for the backward pass, with scale,
 mask and softmax in one kernel (Megatron-LM's, of 16-bit numbers); "eager" has a kernel for each of them; "fused" (FlashAttention,
-Dao et al. 2022) makes the scores again from a number a query."""
+Dao et al. 2022) makes the scores again from one number per query."""
 
 SCORE_MOVES: Mapping[Attention, float] = {"fused": 0.0, "unfused": 2.0, "eager": 6.0}
-"""Elements that a forward moves a score beside its products' operands, without dropout: softmax reads and writes; of eager
+"""Elements that a forward moves per score beside its products' operands, without dropout: softmax reads and writes; of eager
 attention the first product writes, mask and softmax each read and write, and the second product reads."""
 
 Split = Literal["", "columns", "rows", "heads", "features", "tokens", "vocabulary"]
@@ -48,7 +51,7 @@ class Layer:
     name: unique in its workload
     kind: one of LAYER_KINDS
     flop: forward FLOP per sample (a multiply-add counts 2)
-    parameters: weight elements of its own (not a sample: once)
+    parameters: weight elements of its own (once, not per sample)
     output_elements: elements of the output tensor per sample
     stashed_elements: elements per sample that stay in memory from forward to backward; stashed_bytes: bytes that do beside them,
         in any precision: masks, indices, numbers that stay in fp32
@@ -73,25 +76,25 @@ class Layer:
 
     name: str
     kind: str
-    flop: float = 0.0
-    parameters: int = 0
-    output_elements: float = 0.0
-    stashed_elements: float = 0.0
-    sequential_steps: int = 1
+    flop: Amount = 0.0
+    parameters: Count = 0
+    output_elements: Amount = 0.0
+    stashed_elements: Amount = 0.0
+    sequential_steps: Annotated[int, Bounds(ge=1, le=MOST_PARAMETERS)] = 1
     measured: tuple[tuple[float, float, float], ...] = ()
     tied_to: str = ""
-    tied_parameters: int = 0
-    scratch_elements: float = 0.0
-    loaded_elements: float = 0.0
+    tied_parameters: Count = 0
+    scratch_elements: Amount = 0.0
+    loaded_elements: Amount = 0.0
     channels: tuple[int, int] = (0, 0)
-    fused_pairs: float = 0.0
+    fused_pairs: Amount = 0.0
     split: Split = ""
-    undivided: int = 0
-    heads: int = 0
-    causal_tokens: int = 0
-    experts: int = 0
-    block: int = 0
-    stashed_bytes: float = 0.0
+    undivided: Count = 0
+    heads: Count = 0
+    causal_tokens: Count = 0
+    experts: Count = 0
+    block: Count = 0
+    stashed_bytes: Amount = 0.0
     part: Part = ""
 
     def __repr__(self) -> str:
@@ -317,23 +320,6 @@ def _check_blocks(where: str, workload: Workload) -> None:
         before, last = layer.block, max(last, layer.block)
 
 
-_COUNTS = {
-    "parameters": 0,
-    "sequential_steps": 1,
-    "tied_parameters": 0,
-    "undivided": 0,
-    "heads": 0,
-    "causal_tokens": 0,
-    "experts": 0,
-    "block": 0,
-}
-"""Whole numbers of a layer, with the least of each."""
-
-_AMOUNTS = (
-    *("flop", "output_elements", "stashed_elements", "scratch_elements", "loaded_elements", "fused_pairs"),
-    "stashed_bytes",
-)
-
 _WORDS = {"split": get_args(Split), "part": get_args(Part)}
 
 
@@ -343,8 +329,7 @@ def _check_layer(layer: Layer) -> None:
         raise ValueError("name must not be empty")
     if layer.kind not in LAYER_KINDS:
         raise ValueError(f"kind must be one of {', '.join(LAYER_KINDS)}, got {layer.kind!r}")
-    for count, least in _COUNTS.items():
-        check_whole(count, getattr(layer, count), least, MOST_PARAMETERS)
+    check_numbers("", layer)
     for word, choices in _WORDS.items():
         if (given := getattr(layer, word)) not in choices:
             raise ValueError(f"{word} must be one of {', '.join(map(repr, choices))}, got {given!r}")
@@ -354,8 +339,6 @@ def _check_layer(layer: Layer) -> None:
         raise ValueError(f"tied_parameters go with tied_to, got {layer.tied_parameters} without")
     for channels in layer.channels:
         check_whole("channels", channels, 0, MOST_PARAMETERS)
-    for figure in _AMOUNTS:
-        check_real(figure, getattr(layer, figure))
     before = 0.0
     for row in layer.measured:
         if len(row) != 3:

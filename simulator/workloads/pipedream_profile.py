@@ -1,6 +1,6 @@
 """PipeDream profile: the `graph.txt` that PipeDream's profiler writes, read as a measured workload.
 
-Format (github.com/msr-fiddle/pipedream, `graph/graph.py`): one line a node and one tab-indented line an
+Format (github.com/msr-fiddle/pipedream, `graph/graph.py`): one line per node and one tab-indented line per
 edge, in any order; milliseconds and fp32 bytes of one mini-batch:
 
     node12 -- Conv2d(128, 256, ...) -- forward_compute_time=10.8, backward_compute_time=18.3,
@@ -72,7 +72,7 @@ LARGEST_AMOUNT = 1e15
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """One line of the file: seconds and elements of the profiled mini-batch (outputs one a tensor)."""
+    """One line of the file: seconds and elements of the profiled mini-batch (outputs: one per tensor)."""
 
     number: int
     description: str
@@ -142,7 +142,7 @@ def _parse(path: Path) -> tuple[dict[int, _Node], dict[int, list[int]]]:
                 raise _wrong(where, f"node{node.number} {rule}", f"a node {rule}")
             nodes[node.number] = node
     if not nodes:
-        raise _wrong(f"{path}:1", "no nodes; a PipeDream profile has a `node1 -- ...` line a layer")
+        raise _wrong(f"{path}:1", "no nodes; a PipeDream profile has a `node1 -- ...` line per layer")
     producers: dict[int, list[int]] = {number: [] for number in nodes}
     for (producer, consumer), line in sorted(edges.items()):
         for end in (producer, consumer):
@@ -249,7 +249,7 @@ def _topological_order(path: Path, nodes: dict[int, _Node], producers: dict[int,
 
 
 def _detect_minibatch(path: Path, nodes: dict[int, _Node], producers: dict[int, list[int]]) -> int:
-    """Samples of the profiled mini-batch, from shapes that are a known size a sample."""
+    """Samples of the profiled mini-batch, from shapes whose size per sample is known."""
     found: dict[float, _Node] = {}
     sequences = any(node.kind in ("recurrent", "embedding") for node in nodes.values())
     for node in sorted(nodes.values(), key=lambda node: node.number):

@@ -10,7 +10,7 @@ and 2·s·h + a·s² bytes of masks, which is the 34·s·b·h + 5·a·s²·b byt
 ("Reducing Activation Recomputation in Large Transformer Models", section 4.1, equation 1). Fused attention keeps 4·a·s
 bytes in place of what grows with s²: an fp32 log-sum-exp of the scores of every query.
 FLOP: full s×s attention, also for causal models (what dense matrix products do and torch's counter counts):
-4·s²·h a block beside 2·s a projection weight; of experts those that a token goes through.
+4·s²·h per block beside 2·s per projection weight; of experts those that a token goes through.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from hardware_profiles import check_whole, shown
+from hardware_profiles import Bounds, check_numbers, check_whole, shown
 from simulator.workloads.builder import FP32, MASK, Builder
 from simulator.workloads.layers import SCORE_MOVES, Attention, Layer, Part, Split, Workload
 from simulator.workloads.network_files import LARGEST_SIZE
@@ -31,15 +31,9 @@ MOST_BLOCKS = 10_000
 MOST_SHARED = 10_000 * LARGEST_SIZE
 """Features of shared experts together at most."""
 
-_SIZES = (
-    *("hidden", "heads", "sequence", "vocabulary", "positions", "other_rows", "word_features", "intermediate"),
-    *("key_value_heads", "head_size", "window"),
-)
-_LEFT_OUT = (
-    *("positions", "other_rows", "word_features", "intermediate", "key_value_heads", "head_size", "window"),
-    *("query_rank", "shared"),
-)
-"""Sizes that may be 0, which then is none, or what follows from others."""
+Size = Annotated[int, Bounds(ge=1, le=LARGEST_SIZE)]
+OptionalSize = Annotated[int, Bounds(ge=0, le=LARGEST_SIZE)]
+"""One that may be 0, which then is none, or what follows from others."""
 
 Heads = Literal["language", "pooler", "masked", "pretraining"]
 """What follows the blocks: a language model's head; or BERT's pooler alone (`BertModel`), masked-language head alone
@@ -56,15 +50,14 @@ class LatentAttention:
     value: of a value head
     """
 
-    query_rank: int
-    key_value_rank: int
-    plain: int
-    rotary: int
-    value: int
+    query_rank: OptionalSize
+    key_value_rank: Size
+    plain: Size
+    rotary: Size
+    value: Size
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
-            check_whole(f"latent attention: {name}", getattr(self, name), int(name not in _LEFT_OUT), LARGEST_SIZE)
+        check_numbers("latent attention: ", self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +72,16 @@ class Experts:
     Tokens are spread evenly: no expert is full, none is dropped. ValueError for more active experts than there are.
     """
 
-    count: int
+    count: Annotated[int, Bounds(ge=1, le=MOST_SHARED)]
     active: int
-    intermediate: int
-    shared: int = 0
+    intermediate: Annotated[int, Bounds(ge=1, le=MOST_SHARED)]
+    shared: Annotated[int, Bounds(ge=0, le=MOST_SHARED)] = 0
     shared_gate: bool = False
     bias: bool = False
     dense: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("count", "intermediate", "shared"):
-            check_whole(f"experts: {name}", getattr(self, name), int(name not in _LEFT_OUT), MOST_SHARED)
+        check_numbers("experts: ", self)
         if not 1 <= self.active <= self.count:
             raise ValueError(f"experts of a token must be from 1 to all {self.count}, got {shown(self.active)}")
         check_whole("experts: active", self.active, 1, MOST_SHARED)
@@ -126,17 +118,17 @@ class Transformer:
     for heads that key-value heads do not divide.
     """
 
-    layers: int
-    hidden: int
-    heads: int
-    sequence: int = 1024
-    vocabulary: int = 50257
-    positions: int = 0
-    other_rows: int = 0
-    word_features: int = 0
-    intermediate: int = 0
-    key_value_heads: int = 0
-    head_size: int = 0
+    layers: Annotated[int, Bounds(ge=1, le=MOST_BLOCKS)]
+    hidden: Size
+    heads: Size
+    sequence: Size = 1024
+    vocabulary: Size = 50257
+    positions: OptionalSize = 0
+    other_rows: OptionalSize = 0
+    word_features: OptionalSize = 0
+    intermediate: OptionalSize = 0
+    key_value_heads: OptionalSize = 0
+    head_size: OptionalSize = 0
     after: Heads = "language"
     tied: bool = True
     rotary: bool = False
@@ -152,9 +144,9 @@ class Transformer:
     norm_first: bool = True
     embedding_norm: bool = False
     attention: Attention = "unfused"
-    window: int = 0
+    window: OptionalSize = 0
     whole: tuple[int, ...] = ()
-    further: int = 0
+    further: Annotated[int, Bounds(ge=0, le=MOST_BLOCKS)] = 0
     latent: LatentAttention | None = None
     experts: Experts | None = None
     name: str = ""
@@ -163,10 +155,7 @@ class Transformer:
         family = type(self).__name__
         if not 1 <= self.sequence <= LARGEST_SIZE:
             raise ValueError(f"{family} sequence must be from 1 to {LARGEST_SIZE}, got {shown(self.sequence)}")
-        for name in _SIZES:
-            check_whole(f"{family} {name}", getattr(self, name), int(name not in _LEFT_OUT), LARGEST_SIZE)
-        for name, least in (("layers", 1), ("further", 0)):
-            check_whole(f"{family} {name}", getattr(self, name), least, MOST_BLOCKS)
+        check_numbers(f"{family} ", self)
         if self.layers + self.further > MOST_BLOCKS:
             raise ValueError(
                 f"{family} blocks must be at most {MOST_BLOCKS:,}, got {self.layers} layers and {self.further} of further tokens"

@@ -54,7 +54,7 @@ def test_shipped_files_are_beyond_doubt() -> None:
         (BOARD, "count", "100000000000", "DSP blocks"),
         (BOARD, "clock_mhz", "200e6", "10^6 cycles/s"),
         (BOARD, "efficiency", "80", "share of the peak"),
-        (BOARD, "macs_per_cycle_fp16", "1e9", "multiply-adds a DSP and cycle"),
+        (BOARD, "macs_per_cycle_fp16", "1e9", "multiply-adds per DSP and cycle"),
         (BOARD, "memory_mbit", "345.9e6", "10^6 bits"),
         (BOARD, "bandwidth_gb_per_s", "38.4e9", "10^9 bytes/s"),
         (BOARD, "lanes", "1" + "0" * 400, "serial links"),
