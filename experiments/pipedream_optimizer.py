@@ -1,8 +1,8 @@
 """PipeDream optimizer: does the search find what the official program found, and how much sooner?
 
-`python -m experiments.pipedream_optimizer --runs FILE --profiles DIR --json` re-plans every row of a file of recorded
-runs in the script's form. A row is matched if the slowest stage's seconds agree within 1e-6 and the plan is equal,
-or equally good: the recorded plan, costed by this package's own functions, is as fast as the plan found.
+Re-plans every row of a file of recorded runs in the script's form. A row is matched if the slowest stage's seconds agree within
+1e-6 and the plan is equal, or equally good: the recorded plan, costed by this package's own functions, is as fast as the plan
+found.
 
 The official program numbers the states of a branching graph in an order that depends on Python's hash seed, so a
 recorded "states 13 to 70" may be other states here. Each recorded stage also has its compute seconds, to four
@@ -11,8 +11,6 @@ the recorded compute seconds and workers, whose slowest stage is as fast as the 
 
 The speedup compares the recorded wall-clock of the whole program with reading the profile, forming its states and
 the search, once compiled.
-
-Exit codes: 0 all matched, 1 a row failed, 2 usage, 4 bad input file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Schedule cases: replay recorded schedules on both engines and compare with their expected times.
 
-    python -m experiments.schedule_cases --cases FILE [--json]
-
 A case file is a JSON list; each entry names a schedule, its devices, micro-batches and seconds, and what an independent
 replay found. Entries of torch classes that have no family here are counted as unknown. Exit code 1 if any entry fails.
 """

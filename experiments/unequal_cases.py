@@ -1,9 +1,8 @@
 """Unequal cases: do all evaluators of unequal micro-batches agree to the last bit, and is the exact method exact?
 
-`python -m experiments.unequal_cases --json [--count N --seed S]` generates N instances over all families of tables and kinds
-of recomputation, evaluates random size vectors with every entry of `EVALUATORS`, and compares bits; of one vector of each also
-the 1F1B order with credits on both engines. On small instances it compares the exact method with an exhaustive search. Exit
-code 1 on any difference.
+Generates N instances (`--count N`) over all families of tables and kinds of recomputation, evaluates random size vectors with
+every entry of `EVALUATORS`, and compares bits; of one vector of each also the 1F1B order with credits on both engines. On small
+instances it compares the exact method with an exhaustive search. Exit code 1 on any difference.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """BaPipe explore: its schedules, its explorer and its claims, on GPU clusters and FPGA boards.
 
-`python -m experiments.bapipe_explore [--out FOLDER] [--json] [--quick]`. Studies:
 - schedules: formula, simulation and memory of 1F1B-AS, FBP-AS (shared and split lanes), 1F1B-SNO and 1F1B-SO over transfers
 - plans: VGG-16, ResNet-50 and GNMT-8 on 2, 4, 8 V100 (pipedream-b) and on chains of 1 to 4 FPGA boards, by data parallelism,
   uniform GPipe, PipeDream (asynchronous and flushed) and BaPipe (its answer, and its best straight pipeline); where the rule of

@@ -1,7 +1,5 @@
 """Benchmark of two commits: how many times the CPU seconds of the new one the old one takes, measured in one run.
 
-    python -m experiments.benchmarks.benchmark_commits OLD NEW [--repository DIR] [--rounds N] [--quick]
-
 Each commit is checked out into a temporary worktree. Its own command line runs there with this interpreter: two benchmarks whose
 rates are read from their documents, and two plans, whose process is timed. Rounds alternate which commit goes first. A ratio
 belongs to a round; what is told is the median of the rounds, with the least and the most.

@@ -1,7 +1,5 @@
 """How many plans a second does a search evaluate, with seconds and peak memory, and how far is that from the limit?
 
-    python -m experiments.benchmarks.evaluator_speed [--json] [--seconds S]
-
 On one core, in CPU seconds, in one run: straight 1F1B pipelines on idle links, new cuts each time, of 8 stages and 64
 micro-batches and of 64 and 512; the first with contended links; new durations on one structure of 8 and 64, in batches; unequal
 sizes of 8 stages and 64 samples (the kernels of `planners.unequal`: their sizes, and so their structures, are new each time); and

@@ -1,7 +1,7 @@
 """PipeDream growth: how the partitioner's CPU seconds grow with states, workers and levels.
 
-`python -m experiments.benchmarks.pipedream_growth [--json] [--out FOLDER]`. Networks are synthetic, seeded chains, and a graph of
-Inception-v3's shape; every search is run once to warm up the caches and then timed, the least of a few repeats.
+Networks are synthetic, seeded chains, and a graph of Inception-v3's shape; every search is run once to warm up the caches and
+then timed, the least of a few repeats.
 """
 
 from __future__ import annotations

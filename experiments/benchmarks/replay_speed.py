@@ -1,8 +1,5 @@
 """Replay speed: ops per CPU second of the three engines and of a plain-Python replay, measured in one run.
 
-    python -m experiments.benchmarks.replay_speed [--json]
-    python -m experiments.benchmarks.replay_speed --growth [--largest P M] [--out DIR]
-
 1F1B, forward 1 s, backward 2 s, with and without a transfer of 0.1 s, and with the transfers of each boundary and direction in
 turn on a channel of their own (contended). `--growth` replays ever larger pipelines, each in a
 process of its own, and draws seconds and memory against ops. Absolute figures are this machine's; the ratios are what to compare.

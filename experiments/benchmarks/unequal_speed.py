@@ -1,9 +1,8 @@
 """How many evaluations a second does each evaluator of unequal micro-batches do, and how far is that from the limit?
 
-`python -m experiments.benchmarks.unequal_speed --json` times every entry of `EVALUATORS` on a random population per instance
-shape, in one run. An evaluation is the forward and the backward pass of one individual. Evaluations per CPU second
-charge every core that works; evaluations per second (wall) show the scaling of the parallel evaluator, on the same
-population and, to leave out the start of the threads, on many of them at once.
+Times every entry of `EVALUATORS` on a random population per instance shape, in one run. An evaluation is the forward and the
+backward pass of one individual. Evaluations per CPU second charge every core that works; evaluations per second (wall) show the
+scaling of the parallel evaluator, on the same population and, to leave out the start of the threads, on many of them at once.
 
 The limit. An evaluation needs one max-plus operation (a maximum and an addition) per block of every process, counted
 exactly on the population. What a core can do is measured in the same run, in the first-level cache: `chain` a dependent

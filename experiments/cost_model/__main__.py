@@ -1,7 +1,5 @@
 """Cost model: how well the analytic seconds of a V100 match PipeDream's measured profiles.
 
-    python -m experiments.cost_model [--profiles DIR] [--profiled-minibatch NAME=N] [--out DIR] [--json]
-
 For each bundled profile, the analytic workload at the profile's mini-batch on accelerator `v100-sxm2` in fp32, beside
 the measured seconds: totals (forward + backward of all layers) and shares by group of layers. A group is a layer with
 parameters and the layers without that follow it, so that both graphs have the same groups in the same order. Left out

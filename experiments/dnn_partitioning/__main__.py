@@ -1,26 +1,22 @@
 """Device placement: is the largest load on published graphs the least there is, and what do its rules and a host core change?
 
-    python -m experiments.dnn_partitioning --inputs DIR [--json]
-
 Reads every graph of a checkout of msr-fiddle/dnn-partitioning (MIT; Tarnawski et al., NeurIPS 2020), or of any folder of such
 files, and places each on the devices that it names: with its cores of the host as devices and without, the load of an accelerator
 the sum of computation and transfers and the largest of them. Beside it stands what the repository's own program `throughput-dp`
 (commit b207b6a) prints for the file, and for the file with `maxCPUs` 0; that program adds transfers. Seconds are in the files'
 unit; CPU seconds are of one core, compilation left out.
-
-Exit codes: 0, 1 where a published load is not met, 2 usage, 4 bad input file, 130 with the rows so far after an interrupt.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from experiments.benchmarks.timing import least_seconds
 from experiments.dnn_partitioning.graph_files import OperatorGraph
 from experiments.studies.public_inputs import agreement, agrees, compared, read_inputs
 from experiments.studies.study_harness import Findings, run_study
@@ -77,9 +73,7 @@ def _row(name: str, graph: OperatorGraph, rule: str, cores: int) -> dict[str, An
     """One graph by one rule on its accelerators and so many cores of the host."""
     with blamed_on(name):
         problem = graph.problem(rule, cores)
-    began = time.process_time()
-    found = least_largest_load(problem)
-    spent = time.process_time() - began
+    found, spent = least_seconds(lambda: least_largest_load(problem))
     key = name.rpartition("/")[2], len(graph.nodes), graph.accelerators, graph.host_cores
     printed = PUBLISHED.get(key) if rule == "sum" else None
     published = None if printed is None else printed[0] if cores else printed[1]

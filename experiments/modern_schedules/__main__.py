@@ -1,7 +1,5 @@
 """Which schedule is fastest at which memory, how far from the bound, and how far ahead is a searched order?
 
-    python -m experiments.modern_schedules [--quick] [--json] [--out FOLDER]
-
 All families that end with a flush, each in the placement and with the number of stages a device that are its default, and
 orders that the scheduler searches for at limits from what one micro-batch needs to twice the memory of 1F1B, on the stage
 times that the zero-bubble paper (arXiv 2401.10241) publishes of 8 devices and 24 micro-batches: on even stages, and on stages

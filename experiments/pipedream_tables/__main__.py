@@ -1,10 +1,9 @@
 """PipeDream tables: the published speedups over data parallelism beside those simulated here.
 
-`python -m experiments.pipedream_tables [--profiles DIR] [--profiled-minibatch NAME=N] [--out DIR] [--json]` goes over SOSP'19
-Table 1 and arXiv 1806.03377 Table 1. Each row whose profile is at hand is run three times on the SimPy engine: data parallelism,
-the published plan, and the plan that PipeDream's search finds here. One constant is fitted to rows that are then reported, so
-that each of these is reported a second time, with the constant that the cluster's other rows alone would give ("left out").
-What was chosen, for all rows alike:
+Goes over SOSP'19 Table 1 and arXiv 1806.03377 Table 1. Each row whose profile is at hand is run three times on the SimPy engine:
+data parallelism, the published plan, and the plan that PipeDream's search finds here. One constant is fitted to rows that are
+then reported, so that each of these is reported a second time, with the constant that the cluster's other rows alone would give
+("left out"). What was chosen, for all rows alike:
 
 - one collective efficiency a cluster (its TOML file): on A and B fitted once to the convolutional rows within the rates that the
   measured speedups need (0.56-0.68 GB/s on cluster A, 1.0-1.45 GB/s on B); on the arXiv paper's B, whose software was another

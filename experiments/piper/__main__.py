@@ -1,24 +1,20 @@
 """Piper: are pipelines of layers with variants the best there are on its public inputs, and how soon are they found?
 
-    python -m experiments.piper --inputs DIR [--json]
-
 Reads every network of a checkout of msr-fiddle/piper (MIT; Tarnawski, Narayanan and Phanishayee, NeurIPS 2021), or of any folder
 of such files. BERT-32 is planned under the devices and memories of SETTINGS, with the bandwidth (25 GiB/s) and batch (1,920
 micro-batches) of the repository's own `main`; beside it stands what that program (commit d7fc8cf) finds. Other networks are
 planned for the devices that their file names. A plan is judged by the published cost model, restated in
 `experiments.piper.variant_problem`: seconds a sample of the slowest stage. CPU seconds are of one core, compilation left out.
-
-Exit codes: 0, 1 where a published optimum is not met, 2 usage, 4 bad input file, 130 with the rows so far after an interrupt.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from experiments.benchmarks.timing import least_seconds
 from experiments.piper.variant_files import VariantFile
 from experiments.piper.variant_partition import fastest_variant_plan
 from experiments.piper.variant_problem import LayerVariant, VariantProblem, VariantStage
@@ -87,10 +83,8 @@ def _compile() -> None:
 def _row(name: str, file: VariantFile, setting: PiperSetting) -> dict[str, Any]:
     """One network on the devices of a setting."""
     problem = file.problem(setting.devices, setting.memory_bytes, setting.bandwidth, setting.microbatches)
-    began = time.process_time()
     with blamed_on(name):
-        plan = fastest_variant_plan(problem)
-    spent = time.process_time() - began
+        plan, spent = least_seconds(lambda: fastest_variant_plan(problem))
     seconds = None if plan is None else plan.seconds_per_sample
     return {
         "instance": name,

@@ -1,7 +1,5 @@
 """Sailor: mixed pipelines of its published inputs, found by planner `mixed`'s search and judged by Sailor's own rules.
 
-    python -m experiments.sailor --inputs DIR [--json]
-
 DIR is a checkout of eth-easl/sailor: profiles of OPT-350M's layers by GPU, tensor-parallel degree and micro-batch, and rates
 between groups of GPUs. A row is a cluster: the best plan, and a bound that no plan of `planners.mixed.space` undercuts.
 """

@@ -1,8 +1,5 @@
 """How near its optimum does the searching scheduler come, how fast, and how far ahead of the known families?
 
-    python -m experiments.schedule_search [--quick] [--json]
-    python -m experiments.schedule_search --cases FILE [--seconds T] [--json]
-
 Without a file: published stage times at one and two times the memory of 1F1B (arXiv 2401.10241), long streams on even and
 uneven stages under five limits, and V-shaped placements at the memory of ZB-V, V-Half and V-Min (arXiv 2405.15362), each beside
 the lower bound under the same limit and beside the fastest known family that fits; and planner `modern` on eight A100s beside

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
+from experiments.benchmarks.timing import least_seconds
 from experiments.terminal.output import InputError
 from hardware_profiles import MOST_AMOUNT, MOST_COUNT, json_value, read_bytes
 from planners import FoundSchedule, ScheduleProblem, search_schedule
@@ -101,6 +101,4 @@ def check_optimum(case: OptimumCase, problem: ScheduleProblem, seconds: float) -
 
 def timed_search(problem: ScheduleProblem, seconds: float) -> tuple[FoundSchedule, float]:
     """What a search finds, and its CPU seconds."""
-    began = time.process_time()
-    found = search_schedule(problem, seconds=seconds)
-    return found, time.process_time() - began
+    return least_seconds(lambda: search_schedule(problem, seconds=seconds))

@@ -1,7 +1,5 @@
 """Time to accuracy: loss and accuracy against simulated seconds, for data parallelism and every pipeline method.
 
-    python -m experiments.time_to_accuracy [--out DIR] [--json] [--quick]
-
 Two things are joined, and both must be kept in mind. WHAT IS LEARNED is real: a perceptron of 8 blocks on the 8 x 8
 digits, trained under the order of ops and the weight versions of each method's timeline. WHAT TIME IT TAKES is
 simulated: the same order with the seconds of BERT-large in 8 balanced stages, a mini-batch of 32, on a cluster. The

@@ -1,8 +1,5 @@
 """Truth: the cost model and the engine beside published measurements, or a user's own.
 
-    python -m experiments.truth --tables DIR [--machine TABLE=CLUSTER] [--rename COLUMN=NAME] [--out DIR] [--json]
-    python -m experiments.truth --columns
-
 Reads every CSV file of a folder whose columns it knows (`--columns` prints them), predicts every row, and prints errors by table:
 predicted / measured - 1, those of rows that were at hand while constants were chosen beside those of rows held out. Files of
 other columns are named and passed over.

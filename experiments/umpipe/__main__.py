@@ -1,12 +1,12 @@
 """UMPIPE: what unequal micro-batches gain, over which baselines, and how the searches for them compare.
 
-`python -m experiments.umpipe [--out DIR] [--json] [--quick]`. GPT with 14 blocks and VGG-16 on every cluster of GPUs that comes
-with the package and has eight devices, with 4 and 8 stages, mini-batches of 48 and 96, activations stored or recomputed;
-"simulation networks" are random tables of four stated families (`unequal_sizes.random_tables`). A gain hangs on choices that the
-paper's abstract does not say: the partition, the sizes, what it costs to cut stored activations again, and the baseline. Every
-combination is a reading (`umpipe.readings`, `umpipe.system_baselines`), measured over all settings; sizes are proven optima of
-their partition, and partitions searched jointly are proven where all can be bounded. With --out: tables as CSV, figures as PNG
-and SVG. An interrupt ends with what is complete, marked so, and exit code 130.
+GPT with 14 blocks and VGG-16 on every cluster of GPUs that comes with the package and has eight devices, with 4 and 8 stages,
+mini-batches of 48 and 96, activations stored or recomputed; "simulation networks" are random tables of four stated families
+(`unequal_sizes.random_tables`). A gain hangs on choices that the paper's abstract does not say: the partition, the sizes, what it
+costs to cut stored activations again, and the baseline. Every combination is a reading (`umpipe.readings`,
+`umpipe.system_baselines`), measured over all settings; sizes are proven optima of their partition, and partitions searched
+jointly are proven where all can be bounded. With --out: tables as CSV, figures as PNG and SVG. An interrupt ends with what is
+complete, marked so, and exit code 130.
 """
 
 from __future__ import annotations

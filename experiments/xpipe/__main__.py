@@ -1,7 +1,5 @@
 """XPipe: which claims of its abstract hold here: throughput, memory, accuracy over seeds, prediction error.
 
-    python -m experiments.xpipe [--out DIR] [--json] [--quick]
-
 Throughput. XPipe's steady seconds of a mini-batch against GPipe's on balanced stages, beside (T+N-1)/T; then BERT-large
 on 8 V100 (cluster `dapple-b:8`), a mini-batch of 32 sequences, with predictions and updates as ops: samples a second
 and peak memory of every method. PipeDream and SpecTrain send whole mini-batches (T = 1), as their papers do.

@@ -234,7 +234,7 @@ def test_memory_limits_where_a_faster_plan_does_not_fit() -> None:
     found = found_limits(outcome, replayed=dict(zip(others, scores, strict=True)))
     free = outcome.memory[1].capacity_bytes - outcome.memory[1].peak_bytes
     room = f", of whose memory {free / 2**30:.3g} GiB are free,"
-    how = f"with 1 GiB more on GPU 1{room} and another plan (b, straight, 2 micro-batches)"
+    how = f"with 1 GiB more on device 1{room} and another plan (b, straight, 2 micro-batches)"
     assert [one for one in found if "memory" in one.name] == [Limit("the memory of another plan", 7.0, how)]
 
 
@@ -246,7 +246,7 @@ def test_memory_that_recomputation_saves() -> None:
     assert (row["stages"], row["recompute"], row["devices"], row["workspace"]) == ([0], ["whole"], [0], 48.0)
     assert row["capacity_bytes"] - row["peak_bytes"] == 52.0
     free = f", of whose memory {52 / 2**30:.3g} GiB are free,"
-    assert memory.how == f"without recomputation, which needs {92 / 2**30:.3g} GiB more on GPU 0{free}"
+    assert memory.how == f"without recomputation, which needs {92 / 2**30:.3g} GiB more on device 0{free}"
 
 
 def test_memory_is_the_limit_where_little_of_it_is_free() -> None:
@@ -254,7 +254,7 @@ def test_memory_is_the_limit_where_little_of_it_is_free() -> None:
     outcome = recomputed(52.0)
     (memory,) = found_limits(outcome)
     assert (memory.name, memory.seconds) == ("memory", 36.0)
-    assert memory.how == f"without recomputation, which needs {140 / 2**30:.3g} GiB more on GPU 0,"
+    assert memory.how == f"without recomputation, which needs {140 / 2**30:.3g} GiB more on device 0,"
 
 
 QUESTION = ("--workload", "chain:6", "--cluster", "pipedream-a", "--devices", "2", "--batch", "8")
