@@ -124,7 +124,7 @@ def stage_seconds(form: int, inner_seconds: float, synchronization: float, repli
     return max(inner_seconds, synchronization) / replicas
 
 
-@kernel(error_model="numpy")
+@kernel(inner=True, error_model="numpy")
 def _split_seconds(
     form: int, rest_seconds: float, last_seconds: float, entry_seconds: float, exit_seconds: float, replicas: int
 ) -> float:
@@ -145,7 +145,7 @@ class StageCopies(NamedTuple):
     weights: Floats
 
 
-@kernel(error_model="numpy")
+@kernel(inner=True, error_model="numpy")
 def copies_of(form: int, workers: int, held: VersionMemory) -> StageCopies:
     """What the stages of one component of a level keep; empty where memory is not tested there."""
     if not held.tested:
@@ -169,13 +169,13 @@ def copies_of(form: int, workers: int, held: VersionMemory) -> StageCopies:
     return StageCopies(flights, weights)
 
 
-@kernel(error_model="numpy")
-def kept_bytes(recompute: bool, flights: float, stash: float, entry: float) -> float:
+@kernel(inner=True, error_model="numpy")
+def in_flight_bytes(recompute: bool, flights: float, stash: float, entry: float) -> float:
     """Bytes of mini-batches in flight on a stage: one that recomputes keeps the input of each, and the stash of one."""
     return stash + flights * entry if recompute else flights * stash
 
 
-@kernel(error_model="numpy")
+@kernel(inner=True, error_model="numpy")
 def stage_bytes(
     held: VersionMemory, copies: StageCopies, total: int, replicas: int, stash: float, parameters: float, entry: float
 ) -> float:
@@ -185,11 +185,11 @@ def stage_bytes(
     """
     if not held.tested:
         return 0.0
-    kept = kept_bytes(held.recompute, copies.flights[total, replicas], stash, entry)
+    kept = in_flight_bytes(held.recompute, copies.flights[total, replicas], stash, entry)
     return float(kept + copies.weights[total, replicas] * parameters)
 
 
-@kernel(error_model="numpy")
+@kernel(inner=True, error_model="numpy")
 def _position(predecessors: Integers, offsets: Integers, inner: int, outer: int) -> int:
     """Where, in the rising list of states inside `outer`, the first one from `inner` on stands."""
     low, high = offsets[outer], offsets[outer + 1]
@@ -202,13 +202,13 @@ def _position(predecessors: Integers, offsets: Integers, inner: int, outer: int)
     return int(low)
 
 
-@kernel(error_model="numpy")
+@kernel(inner=True, error_model="numpy")
 def _is_inside(predecessors: Integers, offsets: Integers, inner: int, outer: int) -> bool:
     position = _position(predecessors, offsets, inner, outer)
     return bool(position < offsets[outer + 1] and predecessors[position] == inner)
 
 
-@kernel(error_model="numpy")
+@kernel(inner=True, error_model="numpy")
 def _next_replicas(
     form: int, inner_seconds: float, parameters: float, bandwidth: float, replicas: int, most: int, value: float
 ) -> int:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.pipedream.dynamic_program import RING, StateTotals, held_copies, kept_bytes, synchronization_seconds
+from planners.pipedream.dynamic_program import RING, StateTotals, held_copies, in_flight_bytes, synchronization_seconds
 from planners.pipedream.partitioner import LevelStage, slice_total, totals_of
 from planners.pipedream.state_table import StateTable
 from simulator import kernel
@@ -137,7 +137,7 @@ def _fewest_devices(
                 room = memory - weight_copies * (parameters + held_copies(copy_bytes, start, last))
                 if room < 0 or 2.0 * entry / bandwidth > limit:
                     continue
-                kept = kept_bytes(recompute, in_flight[k - 1], stash, entry)
+                kept = in_flight_bytes(recompute, in_flight[k - 1], stash, entry)
                 for replicas in range(1, fewest[k, start] - rest):
                     if kept * -(-samples // replicas) / samples > room:
                         continue

@@ -56,7 +56,7 @@ def draw(state: NDArray[np.uint64], below: int | np.int64) -> np.int64:
     return np.int64((high * np.uint64(below)) >> np.uint64(31))
 
 
-@kernel()
+@kernel(inner=True)
 def keep(values: NDArray[np.integer[Any]], kept: NDArray[np.integer[Any]]) -> None:
     """Copy the values into `kept`, of the same length; `kept[:] = values` takes seconds more to compile."""
     for i in range(len(values)):

@@ -183,7 +183,7 @@ def fit_block(instance: ScheduleInstance, period: float, pauses: Floats, weights
         first = last + 1
 
 
-@kernel(error_model="numpy")
+@kernel(inner=True, error_model="numpy")
 def fits(instance: ScheduleInstance, starts: Floats, period: float) -> bool:
     """Whether the stream of a block stays within the limits where weight gradients follow their input gradients at once."""
     for device in range(len(instance.limit)):

@@ -209,10 +209,14 @@ class _Search:
         """Replay a whole order and remember it; its cost."""
         self.work -= self.ops
         self.evaluations += 1
-        makespan = replay(self.instance, codes, self.instance.offsets, False, 0.0, self.trace, False)
-        cost = float(cost_of(makespan, self.longest_stage, self.trace))
+        cost = self.replayed(codes)
         self.keep(origin, cost, codes)
         return cost
+
+    def replayed(self, codes: Codes) -> float:
+        """Replay a whole order into the trace; its cost."""
+        makespan = replay(self.instance, codes, self.instance.offsets, False, 0.0, self.trace, False)
+        return float(cost_of(makespan, self.longest_stage, self.trace))
 
     def try_pattern(self, pattern: Schedule | None, problem: ScheduleProblem) -> float:
         """Try the order of a schedule if it is one of the problem; its cost, infinite for one that does not fit."""
@@ -237,8 +241,7 @@ class _Search:
         else:
             makespan, again = alternate(self.instance, maker, self.trace), True
         if makespan < math.inf and again:
-            order, offsets = self.trace.order.copy(), self.instance.offsets
-            makespan = replay(self.instance, order, offsets, False, 0.0, self.trace, False)
+            return self.replayed(self.trace.order.copy())
         return float(cost_of(makespan, self.longest_stage, self.trace))
 
     def on(self, short: ScheduleProblem, work: int) -> _Search:
@@ -436,8 +439,7 @@ def _fresh_rounds(search: _Search, one: _Repeated, problem: ScheduleProblem, ran
 def _keep_rounds(search: _Search, one: _Repeated, chains: int) -> None:
     """Remember the order that rounds make of the stream."""
     codes = without_twins(stream_of(one.instance, one.rounds), len(search.instance.device), one.count)
-    whole = replay(search.instance, codes, search.instance.offsets, False, 0.0, search.trace, False)
-    if whole < math.inf:
+    if search.replayed(codes) < math.inf:
         search.keep("rounds", one.period / (chains * one.count), codes)
 
 
@@ -642,21 +644,16 @@ def _anneal_short(annealer: _Annealer, problem: ScheduleProblem) -> None:
 
 def _fresh(search: _Search, random: np.random.Generator, source: Codes | None) -> tuple[float, Codes] | None:
     """The best of a few orders of random keys, or of keys near those of an order."""
-    instance, trace = search.instance, search.trace
-    best: tuple[float, Codes] | None = None
-    order = np.empty_like(trace.order)
+    instance, best = search.instance, (math.inf, np.empty_like(search.trace.order))
+    order = np.empty_like(search.trace.order)
     for _ in range(FRESH):
         if source is not None:
-            replay(instance, source, instance.offsets, False, 0.0, trace, False)
-            keys = moved_keys(instance, source, trace, random)
+            search.replayed(source)
+            keys = moved_keys(instance, source, search.trace, random)
         else:
             keys = random_keys(instance, random)
         search.work -= KEYS_WORK + search.ops * len(instance.device)
         search.evaluations += 1
-        if not sequence(instance, keys, order):
-            continue
-        makespan = replay(instance, order, instance.offsets, False, 0.0, trace, False)
-        cost = float(cost_of(makespan, search.longest_stage, trace))
-        if cost < (math.inf if best is None else best[0]):
+        if sequence(instance, keys, order) and (cost := search.replayed(order)) < best[0]:
             best = cost, order.copy()
-    return best
+    return best if best[0] < math.inf else None

@@ -89,7 +89,7 @@ def _tail(step: Step, after: Floats, before: Floats) -> None:
             before[s] = min(before[s], one[s])
 
 
-@kernel()
+@kernel(inner=True)
 def extend(profile: Floats, step: Step, block: int, tail: Floats, upper: float, ends: Floats) -> float:
     """Ends of the blocks of the step's link into `ends`; returns the last, or inf where it cannot beat `upper`."""
     samples = profile.shape[0] - 1
@@ -110,7 +110,7 @@ def extend(profile: Floats, step: Step, block: int, tail: Floats, upper: float, 
     return sent
 
 
-@kernel()
+@kernel(inner=True)
 def spread(ends: Floats, block: int, profile: Floats) -> None:
     """Block ends, written out as a profile by sample."""
     samples = profile.shape[0] - 1

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles import Level, load_cluster
+from planners.pipedream import dynamic_program
 from planners.pipedream import partitioner as pipedream
 from planners.pipedream.dynamic_program import held_copies
 from planners.pipedream.partitioner import (
@@ -379,7 +380,10 @@ def test_layers_that_take_no_time_divide_nothing_by_it(parameters: list[int], mo
     """A stage of 0 s is as fast as can be. Python refuses to divide by it, where compiled code would count 0 / 0 replicas."""
     nothing = [0.0] * len(parameters)
     compiled = partition(chain(nothing, parameters, nothing), network_levels((4,), (1.0,)))
-    monkeypatch.setattr(pipedream, "solve_row", getattr(pipedream.solve_row, "py_func", pipedream.solve_row))
+    for name, kernel in [*vars(dynamic_program).items()]:
+        if hasattr(kernel, "py_func"):
+            monkeypatch.setattr(dynamic_program, name, kernel.py_func)
+    monkeypatch.setattr(pipedream, "solve_row", dynamic_program.solve_row)
     assert partition(chain(nothing, parameters, nothing), network_levels((4,), (1.0,))).stages == compiled.stages
 
 
