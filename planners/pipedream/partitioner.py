@@ -346,7 +346,7 @@ class _Levels:
     _inner: dict[_Context, tuple[NDArray[np.float64], NDArray[np.int32]]] = field(default_factory=dict)
 
     def expand(self, level: int, downstream: Fraction, start: int, stop: int) -> tuple[float, list[list[LevelStage]]]:
-        """Value and stages, a list a level up to this one, of the best pipeline over states [start, stop).
+        """Value and stages, a list per level up to this one, of the best pipeline over states [start, stop).
 
         downstream: components downstream of the one that holds the slice, per replica of the stage it is in; the
             mini-batches in flight depend on it, and with them the memory
@@ -436,7 +436,7 @@ class _Levels:
         return self._inner[key]
 
     def _tables(self, level: int, ordered: list[Fraction]) -> list[NDArray[np.float64]]:
-        """A table a context. Workers downstream only take plans away: where two ends agree, all between do."""
+        """A table per context. Workers downstream only take plans away: where two ends agree, all between do."""
         first, last = self._all_slices(level, ordered[0]), self._all_slices(level, ordered[-1])
         if len(ordered) <= 2 or np.array_equal(first, last):
             return [first] * (len(ordered) - 1) + [last]

@@ -12,7 +12,7 @@ from simulator import AntichainStates, Workload, antichain_states, measured_laye
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateTable:
-    """What the dynamic programs need of a network at one mini-batch: one figure a state, of all its layers.
+    """What the dynamic programs need of a network at one mini-batch: one figure per state, of all its layers.
 
     A stage's copy of a shared weight counts in its memory. Its all-reduce is between stages, over all their replicas: one more
     replica of a stage hardly changes it, and how often it runs depends on the stage with the fewest rounds. No stage's cost knows

@@ -1,7 +1,7 @@
 """ScheduleInstance: a schedule problem as flat columns, the form that compiled searches take.
 
 A position is a stage of a chain; positions are numbered chain after chain. Micro-batches of one size are alike, so an order is a
-sequence of codes a device, `kind * positions + position`, and the micro-batch of an op is the number of ops of its code before.
+sequence of codes per device, `kind * positions + position`, and the micro-batch of an op is the number of ops of its code before.
 That each kind of each position takes its micro-batches in their order loses nothing: in any order the k-th op of a code begins
 after k ops of every code that it waits for have ended, so the micro-batches can be named anew by their turn at every code.
 """

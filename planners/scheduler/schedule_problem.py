@@ -1,4 +1,4 @@
-"""Schedule problem: what an order of ops is searched for, in numbers: seconds, transfers, bytes and a limit a device."""
+"""Schedule problem: what an order of ops is searched for, in numbers: seconds, transfers, bytes and a limit per device."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The best sizes known before it come from the greedy dynamic programme and the best equal size, or, where recomputation depends on
 the sizes (f_k != g_k) and the passes are decided together, from a genetic search with a fixed seed; and from the same sweep with
-few profiles a stage (a beam).
+few profiles per stage (a beam).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The genetic searches DGAP and TiDGAP, with a chromosome for each pass.
 
-Operators as the reference gives them: tournament of 2, two-point crossover over the stages (0.9), mutation 1/K a gene
+Operators as the reference gives them: tournament of 2, two-point crossover over the stages (0.9), mutation 1/K per gene
 (30 % any size, 40 % the next smaller or larger candidate, 30 % the size of a neighbouring stage), 4 elites, and a first
 population that holds every equal size. With a flush the passes add up, so the two chromosomes have a fitness each and
 evolve apart; where recomputation depends on the sizes they are one vector with one fitness, and half of the children give
@@ -157,7 +157,7 @@ class Population:
         self.take(vectors[kept], fitness[kept])
 
     def children(self, rng: np.random.Generator, crossover: float) -> Integers:
-        """As many children as there are individuals, of tournaments, crossovers and mutations (1/K a gene)."""
+        """As many children as there are individuals, of tournaments, crossovers and mutations (1/K per gene)."""
         crossed = self._crossed(rng, self._selected(rng), crossover)
         return self._mutated(rng, crossed, 1.0 / self.vectors.shape[1])
 

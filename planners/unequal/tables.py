@@ -57,7 +57,7 @@ class UnequalTables:
     """Costs of a chain of layers at every number of samples, for any cuts into stages.
 
     problem: whose costs these are; devices: of each stage of a pipeline, in order
-    crossing_bytes: float64 [layers + 1], a sample, across the cut before each layer
+    crossing_bytes: float64 [layers + 1]; per sample, across the cut before each layer
     stages: seconds of 0..batch samples by (kind of accelerator, first layer, end layer), float64 [3, batch + 1], rows as of
         PASSES; filled as they are asked for
     """
