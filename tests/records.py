@@ -46,8 +46,9 @@ def assert_recorded(path: Path, shows: str, value: Any) -> None:
     found = {"shows": shows, "record": plain(value)}
     if os.environ.get(REWRITE):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(readable(found) + "\n", encoding="utf-8")
-    differing = list(differences(json.loads(path.read_text(encoding="utf-8")), found))
+        path.write_text(readable(tabled(found)) + "\n", encoding="utf-8")
+    assert path.exists(), f"{path}: there is no record yet; {REWRITE}=1 python -m pytest TEST writes it"
+    differing = list(differences(untabled(json.loads(path.read_text(encoding="utf-8"))), found))
     assert not differing, "\n".join([f"{path}: {len(differing)} values are not those recorded", *differing[:20]])
 
 
@@ -89,16 +90,58 @@ def digest(values: list[Any]) -> Any:
     return values
 
 
+COLUMNS = "each row"
+"""Key of the names of a table's columns; its rows stand below `rows`."""
+
+
+def tabled(value: Any) -> Any:
+    """The value with lists of like mappings as tables, whose names stand once."""
+    if isinstance(value, dict):
+        return {key: tabled(one) for key, one in value.items()}
+    if not isinstance(value, list):
+        return value
+    alike = len(value) > 1 and all(isinstance(one, dict) and one.keys() == value[0].keys() for one in value)
+    if not alike:
+        return [tabled(one) for one in value]
+    return {COLUMNS: list(value[0]), "rows": [[tabled(one[key]) for key in value[0]] for one in value]}
+
+
+def untabled(value: Any) -> Any:
+    """What `tabled` was given."""
+    if isinstance(value, list):
+        return [untabled(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {COLUMNS, "rows"}:
+        return [dict(zip(value[COLUMNS], map(untabled, row), strict=True)) for row in value["rows"]]
+    return {key: untabled(one) for key, one in value.items()}
+
+
 def readable(value: Any, indent: str = "") -> str:
-    """JSON whose parts stand on one line where they fit."""
+    """JSON whose parts stand on one line where they fit; a list that is no table fills lines."""
     line = json.dumps(value, ensure_ascii=False)
     if len(indent) + len(line) <= WIDTH or not isinstance(value, dict | list) or not value:
         return line
     inner = indent + " "
     if isinstance(value, list):
+        words = [json.dumps(one, ensure_ascii=False) for one in value]
+        rows = all(isinstance(one, list) for one in value)
+        if not rows and max(map(len, words)) < WIDTH - len(inner) and not any(isinstance(one, dict) for one in value):
+            return "[\n" + "\n".join(_filled(words, inner)) + f"\n{indent}]"
         return "[\n" + ",\n".join(inner + readable(one, inner) for one in value) + f"\n{indent}]"
     parts = (f"{inner}{json.dumps(key, ensure_ascii=False)}: {readable(one, inner)}" for key, one in value.items())
     return "{\n" + ",\n".join(parts) + f"\n{indent}}}"
+
+
+def _filled(words: list[str], indent: str) -> Iterator[str]:
+    """Lines of as many words as fit, a comma behind each but the last."""
+    line = indent
+    for word in (*(f"{word}, " for word in words[:-1]), words[-1]):
+        if len(line) + len(word.rstrip()) > WIDTH and line != indent:
+            yield line.rstrip()
+            line = indent
+        line += word
+    yield line
 
 
 def differences(recorded: Any, found: Any, place: str = "") -> Iterator[str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,20 @@ import pytest
 from matplotlib.figure import Figure
 
 from tests.drawings import drawing
-from tests.records import REWRITE, assert_recorded, assert_text, differences, digest, lines, plain, without_measured
+from tests.records import (
+    REWRITE,
+    WIDTH,
+    assert_recorded,
+    assert_text,
+    differences,
+    digest,
+    lines,
+    plain,
+    readable,
+    tabled,
+    untabled,
+    without_measured,
+)
 
 TESTS = Path(__file__).parent
 
@@ -68,6 +81,20 @@ def test_a_digest_sees_values_and_their_order() -> None:
     assert list(differences(digest([[x, 1.0] for x in values]), digest([[x, 1.0] for x in changed])))
 
 
+def test_like_rows_stand_in_a_table_and_are_read_as_they_were() -> None:
+    """Names once, a line a row, at any depth; rows of other names, and a single one, stay as they are."""
+    rows = [{"name": "a", "parts": [{"x": 1, "y": 2}, {"x": 3, "y": 4}]}, {"name": "b", "parts": []}]
+    value = {"rows": rows, "one": [{"x": 1}], "unlike": [{"x": 1}, {"y": 2}], "numbers": [1.5] * 60}
+    table = tabled(value)
+    assert table["rows"]["rows"][1] == ["b", []]
+    assert table["one"] == value["one"]
+    assert table["unlike"] == value["unlike"]
+    written = readable(table)
+    assert untabled(json.loads(written)) == value
+    assert max(map(len, written.splitlines())) <= WIDTH + len('"rows": ')
+    assert len(written.splitlines()) < 40
+
+
 def test_what_is_measured_is_marked() -> None:
     """By key at any depth, and in printed lines by pattern; None stays."""
     assert without_measured({"a": [{"s": 1.0, "t": 2}], "s": None}, "s") == {
@@ -97,10 +124,11 @@ def test_a_record_is_written_on_request_and_read_otherwise(tmp_path: Path, monke
 
 def test_every_record_has_its_test() -> None:
     """No record lies about unread: the file's name begins with that of a test of its module."""
-    for path in TESTS.rglob("golden/*/*.json"):
-        module = path.parents[2] / f"test_{path.parent.name}.py"
-        tests = [one.name for one in ast.walk(ast.parse(module.read_text())) if isinstance(one, ast.FunctionDef)]
-        assert any(f"test_{path.stem}".startswith(name) for name in tests if name.startswith("test_")), path
+    for folder in {path.parent for path in TESTS.rglob("golden/*/*.json")}:
+        module = folder.parents[1] / f"test_{folder.name}.py"
+        tests = tuple(re.findall(r"^def (test_\w+)", module.read_text(encoding="utf-8"), re.MULTILINE))
+        for path in folder.glob("*.json"):
+            assert f"test_{path.stem}".startswith(tests), path
 
 
 def test_a_drawing_sees_what_is_drawn() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -56,16 +57,11 @@ def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 
     def asked(problem: Problem) -> dict[str, Any]:
         cluster = problem.cluster
-        return {
-            "asked": [
-                problem.workload.name,
-                [device.name for device in cluster.devices],
-                problem.batch,
-                sorted({link.bandwidth for link in cluster.links}),
-                sorted({device.memory_bytes for device in cluster.devices}),
-                problem.precision,
-            ]
-        }
+        devices = Counter(device.name for device in cluster.devices)
+        rates = sorted({link.bandwidth for link in cluster.links})
+        memory = sorted({device.memory_bytes for device in cluster.devices})
+        said = *(f"{count} {name}" for name, count in devices.items()), f"batch {problem.batch}", problem.precision
+        return {"asked": f"{problem.workload.name}: {', '.join(said)}; {rates} bytes/s, {memory} bytes"}
 
     monkeypatch.setattr(bapipe_explore, "_claim", asked)
     tried: list[int] = []
@@ -81,7 +77,7 @@ def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
     problems = [*bapipe_explore.gpu_problems(quick), *bapipe_explore.fpga_problems(quick)]
     monkeypatch.setattr(bapipe_explore, "_schedule_row", lambda row, *shape: shape)
     recorded(
-        problems=[[label, *asked(problem)["asked"]] for label, problem in problems],
+        problems=[f"{label}: {asked(problem)['asked']}" for label, problem in problems],
         claims=list(bapipe_explore.claim_rows(quick)),
         boards=list(bapipe_explore.board_rows(quick)),
         depth=list(bapipe_explore.depth_rows(quick)),

@@ -29,7 +29,7 @@ from tests.records import Recorded
 def test_a_planner_keeps_its_contract(name: str) -> None:
     """Answers of every small problem; of one, what is asked for, budgets, interrupts, little memory, and a second search."""
     shorter = {"microbatches": 2, "recompute": "none"} if "seconds" in PLANNERS[name].options else {}
-    check_planner(name, replace(REQUESTS[name], **shorter))
+    check_planner(name, replace(REQUESTS[name], **shorter), every=3)
 
 
 def straight(problem: Problem, cut: int = 0, microbatches: int = 1) -> Plan:
@@ -112,9 +112,9 @@ def test_a_planner_without_what_it_owes_is_named(made: Any, said: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["modern", "scheduler"])
-def test_a_search_for_an_order_keeps_its_contract(name: str) -> None:
-    """Of more than two micro-batches, and of stages that choose what they run again."""
+@pytest.mark.parametrize("name", PLANNERS)
+def test_a_planner_keeps_all_of_its_contract(name: str) -> None:
+    """Whatever it may be asked for."""
     check_planner(name, REQUESTS[name])
 
 

@@ -104,7 +104,7 @@ def test_recomputation_is_chosen_where_memory_asks_for_it() -> None:
     kept = LayerCosts(roomy).stashed_bytes.sum()
     state = LayerCosts(roomy).parameters.sum() * roomy.state_bytes
     tight = replace(roomy, cluster=line(memory_gib=(state * 0.5 + kept * 0.45) / 2**30))
-    few = Request(options={"seconds": "0.005"})
+    few = Request(options={"seconds": "0.001"})
     assert set(make_plan("modern", roomy, few).plan.recompute) == {"none"}
     found = make_plan("modern", tight, few)
     assert "whole" in found.plan.recompute

@@ -239,7 +239,7 @@ def test_a_minibatch_below_one_is_refused(small: Path) -> None:
         read_profile(small, profiled_minibatch=0)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.one_of(st.text(max_size=80), st.integers(0, len(LINEAR)).map(lambda cut: LINEAR[:cut])))
 def test_any_text_is_read_or_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     """Junk and files cut short give a workload or a WorkloadFileError, never another error."""
