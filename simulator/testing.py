@@ -9,9 +9,8 @@ from typing import Any
 from hardware_profiles import LAYER_KINDS
 from simulator.costs.given import OpSeconds, given_costs
 from simulator.engines import event_loop, recurrence, reference
-from simulator.lowering.lower import lower
+from simulator.lowering.lower import check_schedule, lower
 from simulator.schedules import ScheduleFamily, as_family, schedule_families
-from simulator.schedules.checks import check_schedule
 from simulator.schedules.schedule import Schedule
 from simulator.schedules.text import from_text, to_text
 from simulator.workloads.layers import Workload
