@@ -16,9 +16,9 @@ Bytes of rank r: what its stages hold all the time, what each keeps of its micro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from hardware_profiles import reduce_seconds
 from planners.estimate.like_blocks import LikeBlocks
 from planners.estimate.memory import in_flight, state_bytes, two_largest, unit_bytes
+from planners.estimate.replica_traffic import StageWeights, beside_traffic, unit_seconds
 from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, Pass, StageCosts
 from planners.large.division import BlockDivision, divided
 from planners.large.rank_groups import RankGroups
@@ -108,27 +109,6 @@ class ClosedForm:
 
     # ---- one shape ----
 
-    def best(
-        self,
-        shape: Shape,
-        spare: float = 0.0,
-        *,
-        limit: float = np.inf,
-        bounds: Mapping[Zero, float] | None = None,
-    ) -> DividedShape | None:
-        """The best division of a shape, and what its replicas divide; None where none below `limit` fits.
-
-        bounds: as of `least_seconds_in_memory`, of what replicas may divide, if not all that is asked for
-        spare: as of `division`
-        """
-        bounds = bounds or dict.fromkeys(self.zeros, 0.0)
-        found: DividedShape | None = None
-        for zero in sorted(list(bounds)[: None if shape.copies > 1 else 1], key=bounds.__getitem__):
-            most = limit if found is None else found.seconds
-            if bounds[zero] < most:
-                found = self.division(shape, zero, self.words, spare, limit=most, bound=bounds[zero]) or found
-        return found
-
     def division(
         self,
         shape: Shape,
@@ -192,6 +172,8 @@ class _Tables:
         self.held[MIDDLE] &= -number % shape.chunks <= 1
         if shape.pipeline == 1:
             self.held &= number == form.blocks.count
+        self.places = np.full((ONLY + 1, 1, shape.chunks), MIDDLE)
+        self.places[FIRST, :, 0], self.places[LAST, :, -1], self.places[ONLY] = FIRST, LAST, ONLY
         self.passes = [self._of_stages(self._line(one)) for one in PASSES]
         gather = form.costs.gather_seconds(shape.parallel, self._rates, shape.samples)
         if gather and shape.pipeline > 1:
@@ -314,27 +296,14 @@ class _Tables:
 
     def _of_stages(self, line: Line) -> Floats:
         """A figure of each stage; those that are not at the ends are like the middle ones."""
-        own = np.full(self.blocks.shape, line.own[MIDDLE])
-        own[FIRST, :, 0], own[LAST, :, -1], own[ONLY] = line.own[FIRST], line.own[LAST], line.own[ONLY]
-        return np.asarray(own + line.block * self.blocks)
+        return np.asarray(line.own[self.places] + line.block * self.blocks)
 
     def _seconds(self, zero: Zero) -> Floats:
-        """Seconds of a micro-batch in each stage, float64 [places, most + 1, chunks, words].
-
-        Where replicas divide gradients, those of a unit are scattered while the next one computes. Where they divide weights,
-        too, the next unit is gathered behind that: under the first unit of a forward, which follows a backward, and not under the
-        first one of a backward.
-        """
+        """Seconds of a micro-batch in each stage, float64 [places, most + 1, chunks, words]."""
         forward, backward = self.passes[0][..., None], self.passes[1][..., None] + self._again
         if zero >= 2 and self.shape.copies > 1:
-            weights, gradients = (one[..., None] for one in self._moved_seconds)
-            scattered = np.maximum(backward, gradients)
-            if zero == 3:
-                first = 1.0 / np.maximum(self._units[..., :1], 1.0)
-                both = weights + gradients
-                scattered = first * np.maximum(backward, weights) + (1.0 - first) * np.maximum(backward, both)
-                forward = first * np.maximum(forward, both) + (1.0 - first) * np.maximum(forward, weights)
-            backward = scattered
+            moved = (one[..., None] for one in self._moved_seconds)
+            forward, backward = beside_traffic(forward, backward, *moved, self._units[..., :1], zero)
         return np.asarray(forward + backward)
 
     @cached_property
@@ -354,21 +323,15 @@ class _Tables:
     @cached_property
     def _moved_seconds(self) -> tuple[Floats, Floats]:
         """Seconds in which the weights of each stage are gathered, and its gradients scattered."""
-        row, count = self.shape.row, np.maximum(self._units[..., 0], 1.0)
-        weights, gradients = (
-            count * self.form.tails.moved(row, (self._elements / count)[None], (self._experts / count)[None], size)[0]
-            for size in (self.problem.element_bytes, self.problem.accumulated_bytes)
-        )
-        return weights, gradients
+        tails, row = self.form.tails, self.shape.row
+        weights = StageWeights(self._elements[None], self._experts[None], self._units[None])
+        gathers, scatters = unit_seconds(self.problem, partial(tails.moved, row), weights)
+        return gathers[0], scatters[0]
 
     @cached_property
     def _units(self) -> Floats:
         """As of `StageCosts.units`, of each stage, float64 [places, most + 1, chunks, 5]."""
-        of_place = self.form.costs.units(self.shape.parallel, self.most)
-        found = of_place[MIDDLE][self.blocks]
-        found[FIRST, :, 0], found[ONLY] = of_place[FIRST][self.blocks[FIRST, :, 0]], of_place[ONLY][self.blocks[ONLY]]
-        found[LAST, :, -1] = of_place[LAST][self.blocks[LAST, :, -1]]
-        return np.asarray(found)
+        return self.form.costs.units(self.shape.parallel, self.most)[self.places, self.blocks]
 
     @cached_property
     def _elements(self) -> Floats:

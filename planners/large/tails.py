@@ -6,19 +6,20 @@ update of its stages follows, and what replicas divide is gathered again.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Rates, reduce_seconds
-from planners.estimate.gradient_buckets import bucket_counts, exposed_seconds
+from planners.estimate.replica_traffic import gathered_seconds, reduced_seconds, scattered_seconds, update_seconds
 from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, StageCosts
 from planners.large.rank_groups import RankGroups
 from planners.large.shapes import Integers, Shape, unlike
 from simulator import Parallelism
 
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 class Tails:
@@ -55,13 +56,13 @@ class Tails:
         size = self.costs.tied_elements(Parallelism(shape.tensor)) * self.problem.accumulated_bytes
         return reduce_seconds(self.devices.ends(shape), size)
 
-    def moved(self, shapes: Integers, elements: Floats, experts: Floats, size: float, *, apart: bool = True) -> Floats:
-        """Seconds in which those that hold the same weights scatter, or gather, so many bytes of each, float64 [shapes, ...].
-
-        experts: of these elements; apart: else they all-reduce
-        """
-        rows, number = unlike(shapes, (0, 2, 5, 6))
-        peers = [self.devices.peers(Shape(*row), apart) for row in shapes[rows].tolist()]
+    def moved(
+        self, shapes: Integers, elements: Floats, experts: Floats, size: float, apart: bool | Flags = True, /
+    ) -> Floats:
+        """As of `Moved`, of each shape, float64 [shapes, ...]; apart: of all, or of each."""
+        kinds = np.column_stack([shapes, np.broadcast_to(apart, len(shapes))])
+        rows, number = unlike(kinds, (0, 2, 5, 6, 7))
+        peers = [self.devices.peers(Shape(*row), bool(one)) for *row, one in kinds[rows].tolist()]
         dense, of_experts = (_Rates([one[kind] for one in peers], number, elements.ndim) for kind in (0, 1))
         divided = shapes[:, 6].reshape(-1, *[1] * (elements.ndim - 1)) > 1
         among = np.where(divided, experts, 0.0)
@@ -97,6 +98,7 @@ class _Tail:
     def __init__(self, tails: Tails, shapes: Integers, zero: Integers, most: int, place: int) -> None:
         self.tails, self.shapes, self.zero = tails, shapes, zero[:, None]
         self.problem, self.costs, self.most = tails.problem, tails.costs, most
+        self.moved, self.apart = partial(tails.moved, shapes), zero > 0
         self.copies, self.further = (shapes[:, 2] * shapes[:, 5])[:, None], shapes[:, 4:5] - 1
         number = np.arange(most + 1)
         alike = -(-number // shapes[:, 4:5])
@@ -120,31 +122,21 @@ class _Tail:
 
     def updates(self) -> Floats:
         """Seconds in which the optimizer updates what each stage holds of its weights."""
-        lines = np.array([self.costs.update_line(one) for one in self.kinds])[self.number]
-        least, own, element = lines.T[:, :, None]
+        lines = np.array([self.costs.update_line(one) for one in self.kinds])[self.number].T[:, :, None]
         shared, expert = (self.zero > 0) & (self.copies > 1), self.shapes[:, 6:] - 1
 
         def of(stage: int) -> Floats:
             held = self.elements[stage]
-            held = np.where(shared, (held + expert * self.experts[stage]) / self.copies, held)
-            return np.where(held > 0.0, np.maximum(own + held * element, least), 0.0)
+            return update_seconds(np.where(shared, (held + expert * self.experts[stage]) / self.copies, held), *lines)
 
         return np.asarray(of(0) + self.further * of(1))
 
     def reduced(self) -> Floats:
         """Seconds in which buckets of the first stage are reduced that its last backward does not hide."""
-        width, (experts, _) = self.problem.accumulated_bytes, self.experts
         first = np.maximum(self.elements[0] - self._tied_elements, 0.0)
-        buckets, found = bucket_counts(first * width, self.problem), np.empty_like(first)
-        for apart in (False, True):
-            at = np.flatnonzero((self.zero[:, 0] > 0) == apart)
-            if len(at):
-                parts = first[at] / buckets[at], experts[at] / buckets[at]
-                found[at] = buckets[at] * self.tails.moved(self.shapes[at], *parts, width, apart=apart)
-        # The last bucket has the layers in front of the blocks, which may be larger than others.
         front = np.array([one.own for one in self.lines])[self.number, self.place][:, None] - self._tied_elements
-        last = found * np.clip(np.maximum(1.0 / buckets, front / np.maximum(first, 1.0)), 0.0, 1.0)
-        return np.asarray(exposed_seconds(found, self._last_backward(), buckets, last) + self._left())
+        figures = first, self.experts[0], front, self._last_backward()
+        return np.asarray(reduced_seconds(self.problem, self.moved, *figures, self.apart) + self._left())
 
     def _left(self) -> Floats:
         """Seconds for which gradients of later stages are still being reduced when those of the first are ready: each has been
@@ -152,23 +144,15 @@ class _Tail:
         """
         if not self.further.any():
             return np.zeros(1)
-        width, (_, other), (_, experts) = self.problem.accumulated_bytes, self.elements, self.experts
-        found = np.empty_like(other)
-        for apart in (False, True):
-            at = np.flatnonzero((self.zero[:, 0] > 0) == apart)
-            if len(at):
-                found[at] = self.tails.moved(self.shapes[at], other[at], experts[at], width, apart=apart)
+        found = self.moved(self.elements[1], self.experts[1], self.problem.accumulated_bytes, self.apart)
         return np.asarray(self.further * np.maximum(found - self.shapes[:, 1:2] * self._last_backward(), 0.0))
 
     def scattered(self) -> Floats:
         """Seconds in which the last unit is scattered, and the first one gathered, beside nothing."""
         units = np.stack([self.costs.units(one, self.most) for one in self.kinds])
         held = np.clip(self.first, 0, self.most)
-        first, experts = np.moveaxis(units[self.number[:, None], self.place[:, None], held, 1:3], 2, 0)
-        scattered = np.maximum(first - self._tied_elements, 0.0)
-        found = self.tails.moved(self.shapes, scattered, experts, self.problem.accumulated_bytes)
-        again = self.tails.moved(self.shapes, first, experts, self.problem.element_bytes)
-        return np.asarray(found + again * (self.zero == 3))
+        first = units[self.number[:, None], self.place[:, None], held]
+        return scattered_seconds(self.problem, self.moved, first, self.zero, self._tied_elements)
 
     @cached_property
     def _tied_elements(self) -> Floats:
@@ -181,10 +165,8 @@ class _Tail:
         where = (self.zero == 1) | (self.zero == 2)
         if not where.any():
             return np.zeros(1)
-        size = self.problem.element_bytes
         first, other = (
-            self.tails.moved(self.shapes, held, experts, size)
-            for held, experts in zip(self.elements, self.experts, strict=True)
+            gathered_seconds(self.problem, self.moved, *held) for held in zip(self.elements, self.experts, strict=True)
         )
         return np.asarray((first + self.further * other) * where)
 

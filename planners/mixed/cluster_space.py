@@ -10,17 +10,26 @@ is what finalists are replayed for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 
 import numpy as np
 
 from hardware_profiles import Rates
-from planners.estimate.gradient_buckets import bucket_counts, exposed_seconds
 from planners.estimate.like_blocks import LikeBlocks
 from planners.estimate.memory import one_stage_in_flight, state_bytes, two_largest, unit_bytes
+from planners.estimate.replica_traffic import (
+    Flags,
+    StageWeights,
+    beside_traffic,
+    gathered_seconds,
+    reduced_seconds,
+    scattered_seconds,
+    unit_seconds,
+    update_seconds,
+)
 from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, Pass, StageCosts
 from planners.mixed.space import Floats, Integers, MixedPipeline, StageVariants, Variant
 from simulator import (
@@ -90,7 +99,7 @@ class ClusterSpace:
         self.stages = cache(self._uncached_stages)
         """(samples): what stages take."""
         self._passes = cache(self._uncached_passes)
-        """(number of a variant, samples): seconds of a forward and a backward, and of both with what runs again."""
+        """(number of a variant, samples): seconds of a forward, of a backward, and of what that runs again."""
         self.deepest = cache(self._uncached_deepest)
         """(samples, replicas): micro-batches in flight with which stages fit, [variants, layers + 1, layers + 1]."""
         self._peer_rates = cache(self._uncached_peer_rates)
@@ -141,13 +150,14 @@ class ClusterSpace:
 
     def _uncached_stages(self, samples: int) -> StageVariants:
         most = max(self.replicas(samples))
-        seconds = [self._passes(number, samples)[2] for number in range(len(self.variants))]
+        seconds = [sum(self._passes(number, samples)) for number in range(len(self.variants))]
         update = [self._update_seconds(variant, most) for variant in self.variants]
         forward = np.zeros((self.layers + 1, len(self.variants), len(self.variants)))
         for one, front in enumerate(self.variants):
             for two, behind in enumerate(self.variants):
                 forward[1:-1, one, two] = self._transfer_seconds(front, behind, samples)
-        return StageVariants(np.array(seconds), self.deepest(samples, most), np.array(update), forward, forward)
+        of_stages = np.where(self._blocks > 0, np.array(seconds), np.inf)
+        return StageVariants(of_stages, self.deepest(samples, most), np.array(update), forward, forward)
 
     def _uncached_passes(self, number: int, samples: int) -> tuple[Floats, Floats, Floats]:
         variant = self.variants[number]
@@ -158,22 +168,24 @@ class ClusterSpace:
         gather = costs.gather_seconds(parallel, rates, samples)
         begin, end = np.indices(again.shape)
         forward, backward = forward + gather * (begin > 0), backward + gather * (end < self.layers)
-        return forward, backward, np.where(begin < end, forward + backward + again, np.inf)
+        return forward, backward, again
 
     def _update_seconds(self, variant: Variant, replicas: int) -> Floats:
         """[layers + 1, layers + 1]."""
         costs, parallel = self.costs[variant.kind], Parallelism(variant.degree)
         elements = self._elements(variant) / (replicas if self.choices.zero else 1)
-        ends = elements.min(), elements.max() + 1.0
-        least, largest = (costs.costs.at(parallel).update_seconds(costs.device, one) for one in ends)
-        return np.asarray(least + (elements - ends[0]) * ((largest - least) / (ends[1] - ends[0])))
+        return update_seconds(elements, *costs.update_line(parallel))
 
     def _table(self, line: Line) -> Floats:
         """A figure of stages of blocks i to j - 1, [layers + 1, layers + 1]; 0 where there is none."""
         return np.where(self._blocks > 0, line.own[self._place] + line.block * self._blocks, 0.0)
 
+    def _line(self, variant: Variant) -> Line:
+        """Weight elements of a device."""
+        return self.costs[variant.kind].elements(Parallelism(variant.degree))[0]
+
     def _elements(self, variant: Variant) -> Floats:
-        return self._table(self.costs[variant.kind].elements(Parallelism(variant.degree))[0])
+        return self._table(self._line(variant))
 
     def _units(self, variant: Variant) -> Floats:
         """As of `StageCosts.units`, [layers + 1, layers + 1, 5]."""
@@ -239,52 +251,36 @@ class ClusterSpace:
         exposed, longer = np.zeros((2, len(sets), self.layers + 1, self.layers + 1))
         if replicas > 1:
             for place, members in enumerate(sets):
-                passes = [self._passes(number, samples)[:2] for number in members]
-                forward, backward = (np.max(one, axis=0) for one in zip(*passes, strict=True))
-                moved = self._divided if self.choices.zero >= 2 else self._reduced
-                exposed[place], longer[place] = moved(members, replicas, forward, backward)
+                exposed[place], longer[place] = self._synchronized(samples, replicas, members)
         return np.where(self._blocks > 0, exposed, 0.0), np.where(self._blocks > 0, longer, 0.0)
 
-    def _reduced(
-        self, members: Sequence[int], replicas: int, forward: Floats, backward: Floats
-    ) -> tuple[Floats, Floats | float]:
-        """Where gradients are whole on each replica: reduced in buckets, or scattered, while the last backward runs."""
-        size = self._least_divided(members, self._elements) * self.problem.accumulated_bytes
-        buckets = bucket_counts(size, self.problem)
-        reduced = buckets * self._reduce_seconds(members, replicas, size / buckets)
-        exposed = exposed_seconds(reduced, backward, buckets)
-        if self.choices.zero:  # weights are gathered behind the update
-            size = size * (self.problem.element_bytes / self.problem.accumulated_bytes)
-            exposed = exposed + self._reduce_seconds(members, replicas, size)
-        return exposed, 0.0
-
-    def _divided(
-        self, members: Sequence[int], replicas: int, forward: Floats, backward: Floats
-    ) -> tuple[Floats, Floats | float]:
-        """Where replicas divide gradients, and weights perhaps: unit by unit, beside every pass."""
-        elements = self._least_divided(members, self._elements)
-        units = self._least_divided(members, self._units)
-        count, first = np.maximum(units[..., 0], 1.0), units[..., 1]
-        again, widths = self.choices.zero == 3, (self.problem.element_bytes, self.problem.accumulated_bytes)
-        weights, gradients = (
-            count * self._reduce_seconds(members, replicas, elements / count * width) for width in widths
+    def _synchronized(self, samples: int, replicas: int, members: Sequence[int]) -> tuple[Floats, Floats | float]:
+        """`synchronization` of one set of variants, [layers + 1, layers + 1] both."""
+        problem, zero = self.problem, self.choices.zero
+        forward, backward, again = (
+            np.max(one, axis=0) for one in zip(*(self._passes(number, samples) for number in members), strict=True)
         )
-        longer = np.maximum(0.0, gradients + again * weights - backward) + again * np.maximum(0.0, weights - forward)
-        gathered, scattered = (
-            self._reduce_seconds(members, replicas, size)
-            for size in ((first if again else elements) * widths[0], first * widths[1])
+        # the variant with most of a layer on a device has most to move
+        widest = min((self.variants[number] for number in members), key=lambda one: one.degree)
+        rates = self._peer_rates(
+            tuple((self.variants[one].kind, self.variants[one].degree) for one in members), replicas
         )
-        return gathered + scattered, longer
+        elements, experts, longer = self._elements(widest), np.zeros(1), np.zeros(1)
 
-    def _least_divided(self, members: Sequence[int], figure: Callable[[Variant], Floats]) -> Floats:
-        """Of the variant with most of a layer on a device."""
-        return figure(min((self.variants[number] for number in members), key=lambda one: one.degree))
+        def moved(elements: Floats, experts: Floats, size: float, apart: bool | Flags = True, /) -> Floats:
+            return np.asarray(np.min([latency + elements * size * one for latency, one in rates], axis=0))
 
-    def _reduce_seconds(self, members: Sequence[int], replicas: int, sizes: Floats) -> Floats:
-        """Of an all-reduce; where replicas divide anything, of a scatter or a gather."""
-        kinds = tuple((self.variants[number].kind, self.variants[number].degree) for number in members)
-        rates = self._peer_rates(kinds, replicas)
-        return np.asarray(np.min([latency + sizes * one for latency, one in rates], axis=0))
+        if zero < 2:
+            front = self._table(replace(self._line(widest), block=0.0))
+            exposed = reduced_seconds(problem, moved, elements, experts, front, backward, zero > 0)
+        else:
+            units, backward = self._units(widest), backward + again
+            traffic = unit_seconds(problem, moved, StageWeights(elements, experts, units))
+            longer = sum(beside_traffic(forward, backward, *traffic, units[..., 0], zero)) - (forward + backward)
+            exposed = scattered_seconds(problem, moved, units, zero)
+        if zero in (1, 2):
+            exposed = exposed + gathered_seconds(problem, moved, elements, experts)
+        return exposed, longer
 
     def _uncached_peer_rates(self, kinds: tuple[tuple[int, int], ...], replicas: int) -> Rates:
         """Of a stage whose replicas are of several kinds, as many of each as can be."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, product
 from typing import Any, get_args
@@ -52,6 +52,13 @@ def with_experts(blocks: int) -> Workload:
     experts = Experts(4, 2, 1408)
     sizes = {"sequence": 512, "vocabulary": 4096, "key_value_heads": 2}
     return Llama(blocks, 1024, 4, **sizes, experts=experts, name="experts").workload()  # type: ignore[arg-type]
+
+
+def best_division(form: ClosedForm, shape: Shape, zeros: Sequence[Zero] = ()) -> DividedShape | None:
+    """The best division of a shape, and what its replicas divide, if not all that is asked for."""
+    asked = tuple(zeros or form.zeros)[: None if shape.copies > 1 else 1]
+    found = [one for zero in asked if (one := form.division(shape, zero, form.words)) is not None]
+    return min(found, key=lambda one: one.seconds, default=None)
 
 
 def small(
@@ -162,7 +169,7 @@ def test_gradients_queue_behind_buckets() -> None:
     shape, seconds = Shape(8, 8, 2, 1, 4), []
     for one in (problem, replace(problem, contention=False)):
         search = _ShapeSearch(LargeModels(Request(options={"zero": "1"})), one, Evaluator(one))
-        found = search.form.best(shape)
+        found = best_division(search.form, shape)
         assert found is not None
         seconds.append(found.seconds)
         assert found.seconds == pytest.approx(
@@ -243,7 +250,7 @@ def test_ways_between_ranks_are_unlike(shape: Shape) -> None:
     problem = small(6, 8, 32)
     problem = replace(problem, cluster=replace(tree((2, 9e10), (2, 4e10), (2, 2e9)), devices=problem.cluster.devices))
     search = _ShapeSearch(LargeModels(), problem, Evaluator(problem))
-    found = search.form.best(shape)
+    found = best_division(search.form, shape)
     assert found is not None
     replayed = simulate(problem, search.plan(found), engine="compiled").iteration_seconds
     assert found.seconds == pytest.approx(replayed, rel=0.12)
@@ -259,12 +266,12 @@ def test_cards_that_send_for_longer_than_stages_compute_set_the_pace(shape: Shap
     cluster = tree((4, 9e10), (4, 0.4e9))
     problem = replace(problem, cluster=replace(cluster, devices=(device,) * 16))
     search = _ShapeSearch(LargeModels(Request(options={"zero": "0"})), problem, Evaluator(problem))
-    found = search.form.best(shape)
+    found = best_division(search.form, shape)
     assert found is not None
     replayed = simulate(problem, search.plan(found), engine="compiled").iteration_seconds
     assert found.seconds == pytest.approx(replayed, rel=most)
     fast = replace(problem, cluster=replace(tree((4, 9e10), (4, 9e10)), devices=(device,) * 16))
-    alone = _ShapeSearch(LargeModels(), fast, Evaluator(fast)).form.best(shape)
+    alone = best_division(_ShapeSearch(LargeModels(), fast, Evaluator(fast)).form, shape)
     assert alone is not None
     assert alone.seconds < 0.7 * replayed
 
@@ -278,7 +285,7 @@ def test_closed_form_is_near_a_replay(shape: Shape, zero: int) -> None:
     """Seconds within 5 %, bytes of the fullest device within 3 %."""
     problem = small(12, 4, 16)
     search = _ShapeSearch(LargeModels(Request(options={"zero": str(zero)})), problem, Evaluator(problem))
-    found = search.form.best(shape)
+    found = best_division(search.form, shape)
     assert found is not None
     outcome = simulate(problem, search.plan(found))
     assert found.seconds == pytest.approx(outcome.iteration_seconds, rel=0.05)
@@ -302,7 +309,7 @@ def test_closed_form_knows_what_hides_scatters_and_gathers(
     links = tuple(replace(link, bandwidth=link.bandwidth / slower) for link in problem.cluster.links)
     problem = replace(problem, cluster=replace(problem.cluster, links=links))
     search = _ShapeSearch(LargeModels(Request(options={"zero": "3"})), problem, Evaluator(problem))
-    found = search.form.best(shape)
+    found = best_division(search.form, shape)
     assert found is not None
     assert found.seconds == pytest.approx(simulate(problem, search.plan(found)).iteration_seconds, rel=most)
 
@@ -322,7 +329,7 @@ def test_closed_form_of_contexts_and_experts_is_near_a_replay(shape: Shape, zero
     """As above: 5 % of the seconds, 3 % of the bytes."""
     problem = small(6, 4, 16, make=with_experts)
     search = _ShapeSearch(LargeModels(Request(options={"zero": str(zero)})), problem, Evaluator(problem))
-    found = search.form.best(shape)
+    found = best_division(search.form, shape)
     assert found is not None
     outcome = simulate(problem, search.plan(found))
     assert (outcome.plan.context, outcome.plan.expert) == (shape.context, shape.expert)
@@ -558,7 +565,7 @@ def test_a_rank_that_reduces_long_after_the_first_has_ended_holds_fewer_blocks()
     device = problem.cluster.devices[0]
     problem = replace(problem, cluster=replace(tree((2, 9e10), (4, 0.2e9)), devices=(device,) * 8))
     search = _ShapeSearch(LargeModels(Request(options={"zero": "1"})), problem, Evaluator(problem))
-    found = search.form.best(Shape(1, 2, 4, 1, 1))
+    found = best_division(search.form, Shape(1, 2, 4, 1, 1))
     assert found is not None
     assert min(found.blocks) >= 3
     assert found.seconds == pytest.approx(search.evaluate(search.plan(found)).iteration_seconds, rel=0.05)
@@ -571,7 +578,7 @@ def test_tied_weights_are_reduced_between_the_ends_of_a_pipeline() -> None:
     problem = Problem(load_workload("gpt2"), replace(cluster, links=links), 32, precision="bf16", optimizer="adam")
     search = _ShapeSearch(LargeModels(Request(options={"zero": "0"})), problem, Evaluator(problem))
     shape = Shape(1, 2, 8, 1, 1)
-    found = search.form.best(shape)
+    found = best_division(search.form, shape)
     assert found is not None
     replayed = search.evaluate(search.plan(found)).iteration_seconds
     assert found.seconds == pytest.approx(replayed, rel=0.1)
@@ -582,7 +589,7 @@ def test_layers_that_wait_for_the_host_are_those_of_all_blocks() -> None:
     """GPT-2 XL, one sample a micro-batch: a host that is ahead in the first blocks is behind in most of 48."""
     problem = Problem(load_workload("gpt2-xl"), load_cluster("dgx-h100:1"), 16, precision="bf16", optimizer="adam")
     search = _ShapeSearch(LargeModels(Request(options={"zero": "0"})), problem, Evaluator(problem))
-    found = search.form.best(Shape(1, 3, 1, 1, 1))
+    found = best_division(search.form, Shape(1, 3, 1, 1, 1))
     assert found is not None
     assert found.seconds == pytest.approx(search.evaluate(search.plan(found)).iteration_seconds, rel=0.02)
 
@@ -632,7 +639,7 @@ def test_runner_ups_without_a_replay_are_the_best_by_the_closed_form(monkeypatch
     asked = Request(options={"zero": "0,1"}, runner_ups=True)
     found = make_plan("large", problem, asked)
     search = _ShapeSearch(LargeModels(asked), problem, Evaluator(problem))
-    divisions = [one for row in search.shapes if (one := search.form.best(Shape(*row.tolist()))) is not None]
+    divisions = [one for row in search.shapes if (one := best_division(search.form, Shape(*row.tolist()))) is not None]
     best = {search.plan(one): one for one in divisions}
     chosen = best[found.plan]
     scale = found.outcome.iteration_seconds / chosen.seconds
@@ -669,7 +676,7 @@ def test_no_division_undercuts_the_bound_of_what_its_replicas_divide(gib: float,
         (max(rough[number], every[zero][number]), division.seconds)
         for number, row in enumerate(search.shapes.tolist())
         for zero in search.form.zeros
-        if (division := search.form.best(Shape(*row), bounds={zero: 0.0})) is not None
+        if (division := best_division(search.form, Shape(*row), (zero,))) is not None
     ]
     assert len(found) > len(search.shapes) / 4
     assert all(seconds >= bound * (1.0 - 1e-9) for bound, seconds in found)
@@ -714,7 +721,7 @@ def test_bounds_hold_where_the_first_block_of_a_stage_waits_less_than_others() -
     problem = replace(problem, cluster=replace(problem.cluster, devices=devices))
     search = _ShapeSearch(LargeModels(Request(stages=4, options={"zero": "0"})), problem, Evaluator(problem))
     bounds = search.bounds.least_seconds_in_memory(search.shapes)[:, 0].tolist()
-    found = [search.form.best(Shape(*row)) for row in search.shapes.tolist()]
+    found = [best_division(search.form, Shape(*row)) for row in search.shapes.tolist()]
     assert all(one is not None and one.seconds >= bound for one, bound in zip(found, bounds, strict=True))
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hardware_profiles import load_cluster
-from planners.estimate.gradient_buckets import bucket_counts, exposed_seconds
+from planners.estimate.replica_traffic import bucket_counts, exposed_seconds
 from simulator import BUCKET_BYTES, MOST_BUCKETS, Problem, cut_buckets, load_workload
 
 
@@ -41,7 +41,7 @@ def test_what_a_backward_does_not_hide_of_a_reduction() -> None:
     backward 4 s, buckets ready at 1, 2, 3, 4 s:  |1..3|3..5|5..7|7..9|: 5 s after its end
     """
     reduced, buckets = np.array([8.0, 8.0, 8.0]), np.array([4.0, 4.0, 1.0])
-    assert exposed_seconds(reduced, np.array([8.0, 4.0, 4.0]), buckets).tolist() == [2.0, 5.0, 8.0]
+    assert exposed_seconds(reduced, np.array([8.0, 4.0, 4.0]), buckets, reduced / buckets).tolist() == [2.0, 5.0, 8.0]
     assert exposed_seconds(reduced, np.array([8.0, 8.0, 8.0]), buckets, np.array([3.0, 3.0, 8.0])).tolist() == [
         3.0,
         3.0,
