@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planners.estimate.memory import StageBytes
+from planners.estimate.pipeline_seconds import pipelined
 from planners.partitioning.minimax_cuts import balanced_cuts, coarse_points, ideal_stage_seconds
 from planners.partitioning.straight_search import StraightShape, fastest_straight
 from planners.partitioning.streamed_search import StreamedSearch, one_moved
@@ -442,12 +443,9 @@ def formula_seconds(
 
     forward, backward: F and B of a stage; sending: SR, one transfer
     """
-    basis = (microbatches + stages - 1) * (forward + backward)
-    if schedule == "1f1b-sno":
-        return basis + 2.0 * sending * (microbatches + stages - 2)
-    if schedule == "1f1b-so":
-        return basis + 2.0 * sending * (stages - 1)
-    return basis
+    both, sent = forward + backward, 2.0 * sending
+    through = stages * both + (stages - 1) * sent * (schedule in ("1f1b-sno", "1f1b-so"))
+    return pipelined(through, both + sent * (schedule == "1f1b-sno"), microbatches)
 
 
 def _handovers(bounds: Sequence[int], stage: int) -> Iterator[list[int]]:

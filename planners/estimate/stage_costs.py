@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hardware_profiles import Phase, reduce_seconds
 from planners.estimate.like_blocks import LikeBlocks, shortened
+from planners.search.remembered import remembered
 from simulator import (
     BUCKET_BYTES,
     GroupRates,
@@ -62,13 +63,7 @@ class StageCosts:
         )
         workload = shortened(problem.workload, blocks, self.count)
         self.costs, self.words = LayerCosts(replace(problem, workload=workload)), tuple(words)
-        self._seconds: dict[tuple[str, int, Parallelism, GroupRates], Line] = {}
-        self._runs: dict[Pass, tuple[NDArray[np.int64], ...]] = {}
-        self._elements: dict[Parallelism, tuple[Line, Line]] = {}
-        self._in_work: dict[Parallelism, Line] = {}
-        self._updates: dict[Parallelism, tuple[float, float, float]] = {}
         self._units: dict[Parallelism, Floats] = {}
-        self._stashes: dict[Parallelism, tuple[tuple[Line, Line], ...]] = {}
 
     @cached_property
     def probes(self) -> tuple[NDArray[np.int64], ...]:
@@ -85,22 +80,18 @@ class StageCosts:
         block = two - one
         return Line(np.array([first - block, one - block, last - block, everything - block * self.count]), block)
 
+    @remembered
     def seconds(self, parallel: Parallelism, rates: GroupRates, samples: int, what: Pass) -> Line:
         """Of a pass over some samples, or of what a word runs again."""
-        key = what, samples, parallel, rates
-        if key not in self._seconds:
-            phase: Phase = "backward" if what == "backward" else "forward"
-            member = self.costs.at(parallel, rates)
-            of_layers, beside = member.seconds(self.device, samples, phase), 0.0
-            if what in ("forward", "backward"):
-                beside = self.costs.pass_seconds(self.device, phase)
-            waited = self._waits(member, samples, phase)
-            if waited is None:
-                line = self.line([float(of_layers[one].sum()) + beside for one in self._run(what)])
-            else:
-                line = self._waiting_line(of_layers, *waited, what, beside)
-            self._seconds[key] = line
-        return self._seconds[key]
+        phase: Phase = "backward" if what == "backward" else "forward"
+        member = self.costs.at(parallel, rates)
+        of_layers, beside = member.seconds(self.device, samples, phase), 0.0
+        if what in ("forward", "backward"):
+            beside = self.costs.pass_seconds(self.device, phase)
+        waited = self._waits(member, samples, phase)
+        if waited is None:
+            return self.line([float(of_layers[one].sum()) + beside for one in self._run(what)])
+        return self._waiting_line(of_layers, *waited, what, beside)
 
     def _waits(self, member: LayerCosts, samples: int, phase: Phase) -> tuple[Floats, Floats] | None:
         """What each layer of the network waits for the host, and what the layers that are looked at do; None where none waits.
@@ -133,13 +124,12 @@ class StageCosts:
         own = np.array([front, 0.0, behind, front + behind]) + beside
         return Line(own, float(found[begin:end].sum()) / self.whole.count)
 
+    @remembered
     def _run(self, what: Pass) -> tuple[NDArray[np.int64], ...]:
         """Layers of the probes that a pass has, or that a word runs again."""
-        if what not in self._runs:
-            word: Recompute = "whole" if what == "forward" or what == "backward" else what
-            runs = self.costs.runs_again(word)
-            self._runs[what] = tuple(one[runs[one]] for one in self.probes)
-        return self._runs[what]
+        word: Recompute = "whole" if what == "forward" or what == "backward" else what
+        runs = self.costs.runs_again(word)
+        return tuple(one[runs[one]] for one in self.probes)
 
     def gather_seconds(self, parallel: Parallelism, rates: GroupRates, samples: int) -> float:
         """Of a boundary that comes to a group in parts."""
@@ -159,26 +149,24 @@ class StageCosts:
         """A layer in front of which there is a boundary between blocks."""
         return int(self.probes[1][0])
 
+    @remembered
     def elements(self, parallel: Parallelism) -> tuple[Line, Line]:
         """Weight elements, and those of them that belong to experts."""
-        if parallel not in self._elements:
-            member = self.costs.at(parallel)
-            figures = member.weight_elements, lambda layers: float(member.expert_parameters[layers].sum())
-            held, experts = (self.line([figure(one) for one in self.probes]) for figure in figures)
-            self._elements[parallel] = held, experts
-        return self._elements[parallel]
+        member = self.costs.at(parallel)
+        figures = member.weight_elements, lambda layers: float(member.expert_parameters[layers].sum())
+        held, experts = (self.line([figure(one) for one in self.probes]) for figure in figures)
+        return held, experts
 
+    @remembered
     def update_line(self, parallel: Parallelism) -> tuple[float, float, float]:
         """Seconds in which the optimizer updates some elements: the least that a call takes, and the line that many follow: what
         it has beside them, and of each.
         """
-        if parallel not in self._updates:
-            member, held = self.costs.at(parallel), self.elements(parallel)[0]
-            most = max(1.0, float(held.own[ONLY]) + held.block * self.count)
-            least, half, whole = (member.update_seconds(self.device, one) for one in (1.0, most / 2, most))
-            element = (whole - half) / (most / 2)
-            self._updates[parallel] = least, whole - most * element, element
-        return self._updates[parallel]
+        member, held = self.costs.at(parallel), self.elements(parallel)[0]
+        most = max(1.0, float(held.own[ONLY]) + held.block * self.count)
+        least, half, whole = (member.update_seconds(self.device, one) for one in (1.0, most / 2, most))
+        element = (whole - half) / (most / 2)
+        return least, whole - most * element, element
 
     def tied_elements(self, parallel: Parallelism) -> float:
         """Weight elements that layers in front of the like blocks share with layers behind them: reduced apart, in the end."""
@@ -237,21 +225,19 @@ class StageCosts:
         whole = self.costs.problem.gradient_reduction == "whole"
         return cut_buckets(*(np.tile(one, count) for one in columns), whole=whole)
 
+    @remembered
     def gradient_in_work(self, parallel: Parallelism) -> Line:
         """Bytes of weight gradients before they are added up."""
-        if parallel not in self._in_work:
-            member = self.costs.at(parallel)
-            self._in_work[parallel] = self.line([gradient_in_work(member, one.tolist()) for one in self.probes])
-        return self._in_work[parallel]
+        member = self.costs.at(parallel)
+        return self.line([gradient_in_work(member, one.tolist()) for one in self.probes])
 
+    @remembered
     def stashes(self, parallel: Parallelism) -> tuple[tuple[Line, Line], ...]:
         """Of each word: bytes per sample that are kept, and that are made again."""
-        if parallel not in self._stashes:
-            member, found = self.costs.at(parallel), []
-            for word in self.words:
-                received = [0.0, *[self.boundary_bytes(parallel)] * 3, 0.0]
-                pairs = zip(self.probes, received, strict=True)
-                several = [stage_stash(member, one.tolist(), word, size) for one, size in pairs]
-                found.append((self.line([one.kept for one in several]), self.line([one.made for one in several])))
-            self._stashes[parallel] = tuple(found)
-        return self._stashes[parallel]
+        member, found = self.costs.at(parallel), []
+        for word in self.words:
+            received = [0.0, *[self.boundary_bytes(parallel)] * 3, 0.0]
+            pairs = zip(self.probes, received, strict=True)
+            several = [stage_stash(member, one.tolist(), word, size) for one, size in pairs]
+            found.append((self.line([one.kept for one in several]), self.line([one.made for one in several])))
+        return tuple(found)

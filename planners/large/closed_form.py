@@ -33,6 +33,7 @@ from planners.large.rank_groups import RankGroups
 from planners.large.rank_waits import RankWaits
 from planners.large.shapes import Integers, Shape
 from planners.large.tails import Tails
+from planners.search.remembered import remembered
 from simulator import (
     GroupRates,
     Problem,
@@ -79,8 +80,6 @@ class ClosedForm:
         self.costs = StageCosts(problem, blocks, words)
         self.devices = RankGroups(problem)
         self.tails = Tails(self.devices, self.costs)
-        self._ways: dict[Shape, RankWaits] = {}
-        self._tables: dict[tuple[Shape, int], _Tables] = {}
 
     @property
     def memory_bytes(self) -> float:
@@ -101,11 +100,14 @@ class ClosedForm:
         gather, scatter = (self.tails.moved(shapes, unit[0], unit[1], size) / most for size in sizes)
         return gather, scatter
 
+    @remembered
     def ways(self, shape: Shape) -> RankWaits:
         """What its ranks wait for what others send them."""
-        if shape not in self._ways:
-            self._ways[shape] = RankWaits(shape, self.devices, self.costs)
-        return self._ways[shape]
+        return RankWaits(shape, self.devices, self.costs)
+
+    @remembered
+    def _tables(self, shape: Shape, most: int) -> _Tables:
+        return _Tables(self, shape, most)
 
     # ---- one shape ----
 
@@ -127,9 +129,7 @@ class ClosedForm:
         blocks = self.blocks.count
         most = blocks if shape.pipeline == 1 else min(blocks, 2 * (-(-blocks // shape.pipeline) + shape.chunks))
         while True:
-            if (shape, most) not in self._tables:
-                self._tables[shape, most] = _Tables(self, shape, most)
-            tables = self._tables[shape, most]
+            tables = self._tables(shape, most)
             if tables.least_bytes(zero) > self.memory_bytes - spare or bound + tables.least_tail(zero) >= limit:
                 return None
             found = tables.best(zero, words, spare, limit)
@@ -157,9 +157,6 @@ class _Tables:
     def __init__(self, form: ClosedForm, shape: Shape, most: int) -> None:
         self.form, self.shape, self.most, self.problem = form, shape, most, form.problem
         self.count = shape.microbatches(form.problem.batch)
-        self._tails: dict[Zero, Floats] = {}
-        self._ends: dict[Zero, Floats] = {}
-        self._of_zero: dict[Zero, tuple[Floats, Floats]] = {}  # of stages, and bytes of ranks
         self.ranks = np.array([ONLY] if shape.pipeline == 1 else [FIRST, *[MIDDLE] * (shape.pipeline - 2), LAST])
         number = np.arange(most + 1)
         rising, falling = (chunk_blocks(number, shape.chunks, last=last) for last in (False, True))
@@ -184,9 +181,7 @@ class _Tables:
     def best(self, zero: Zero, words: tuple[Recompute, ...], spare: float, limit: float) -> DividedShape | None:
         """The best division below `limit` where replicas divide that, and stages run one of these again; None where none fits."""
         shape, form = self.shape, self.form
-        if zero not in self._of_zero:
-            self._of_zero[zero] = self._seconds(zero), self._bytes(zero)
-        stages, held = self._of_zero[zero]
+        stages, held = self._seconds(zero), self._bytes(zero)
         may = self.held[self.ranks][:, :, None] & np.array([one in words for one in form.words])
         seconds = np.maximum(stages.sum(axis=2), self._sent_seconds(zero)[:, :, None])[self.ranks]
         cost = np.where(may & (held <= form.memory_bytes - spare), seconds, np.inf)
@@ -227,23 +222,19 @@ class _Tables:
                 among += [(max(least, last), most), (least, last)]
         return best
 
+    @remembered
     def _rank_ends(self, zero: Zero) -> Floats:
         """Seconds from the last backward of the first rank to the end of each, float64 [ranks, most + 1]: every rank's own last
         backward is over as much sooner as those of the ranks before it take.
         """
-        if zero not in self._ends:
-            tails = [self.tail_seconds(zero)]
-            for place in ((), (LAST,), (MIDDLE, LAST))[min(self.shape.pipeline, 3) - 1]:
-                tails.append(self.form.tails.seconds(self.shape.row, np.array([zero]), self.most, place)[0])
-            stages = self.shape.pipeline * self.shape.chunks
-            sooner = self._line("backward").block * self.form.blocks.count / stages
-            rank = np.arange(self.shape.pipeline)
-            of_rank = (
-                np.minimum(rank, 1) if self.shape.pipeline < 3 else np.where(rank == rank[-1], 2, np.minimum(rank, 1))
-            )
-            found = np.array(tails)[of_rank] - rank[:, None] * sooner
-            self._ends[zero] = found
-        return self._ends[zero]
+        tails = [self.tail_seconds(zero)]
+        for place in ((), (LAST,), (MIDDLE, LAST))[min(self.shape.pipeline, 3) - 1]:
+            tails.append(self.form.tails.seconds(self.shape.row, np.array([zero]), self.most, place)[0])
+        stages = self.shape.pipeline * self.shape.chunks
+        sooner = self._line("backward").block * self.form.blocks.count / stages
+        rank = np.arange(self.shape.pipeline)
+        of_rank = np.minimum(rank, 1) if self.shape.pipeline < 3 else np.where(rank == rank[-1], 2, np.minimum(rank, 1))
+        return np.asarray(np.array(tails)[of_rank] - rank[:, None] * sooner)
 
     def _together(self, zero: Zero, seconds: Floats, stages: Floats, limit: float) -> BlockDivision | None:
         """The best division where a rank takes that for a micro-batch, float64 [ranks, most + 1]."""
@@ -260,7 +251,7 @@ class _Tables:
         shape, total, number = self.shape, self.form.blocks.count, np.arange(self.most + 1)
         rounds, fill, tail = self.count - 1 / shape.chunks, 1 / shape.chunks, self.tail_seconds(zero)
         alike, first = -(-number // shape.chunks), self.blocks[self.ranks][:, :, 0]
-        middle = self._of_zero[zero][0][MIDDLE, :: shape.chunks, -1].min(axis=1)  # of a stage of 0, 1, ... blocks
+        middle = self._seconds(zero)[MIDDLE, :: shape.chunks, -1].min(axis=1)  # of a stage of 0, 1, ... blocks
         least, best = -(-total // (shape.pipeline * shape.chunks)), None
         for most in range(least, min(least + FURTHER, len(middle))):
             for begin in range(max(1, most - FURTHER), most + 1):
@@ -298,12 +289,13 @@ class _Tables:
         """A figure of each stage; those that are not at the ends are like the middle ones."""
         return np.asarray(line.own[self.places] + line.block * self.blocks)
 
+    @remembered
     def _seconds(self, zero: Zero) -> Floats:
         """Seconds of a micro-batch in each stage, float64 [places, most + 1, chunks, words]."""
         forward, backward = self.passes[0][..., None], self.passes[1][..., None] + self._again
         if zero >= 2 and self.shape.copies > 1:
-            moved = (one[..., None] for one in self._moved_seconds)
-            forward, backward = beside_traffic(forward, backward, *moved, self._units[..., :1], zero)
+            gathers, scatters = (one[..., None] for one in self._moved_seconds)
+            forward, backward = beside_traffic(forward, backward, gathers, scatters, self._units[..., :1], zero)
         return np.asarray(forward + backward)
 
     @cached_property
@@ -331,7 +323,7 @@ class _Tables:
     @cached_property
     def _units(self) -> Floats:
         """As of `StageCosts.units`, of each stage, float64 [places, most + 1, chunks, 5]."""
-        return self.form.costs.units(self.shape.parallel, self.most)[self.places, self.blocks]
+        return np.asarray(self.form.costs.units(self.shape.parallel, self.most)[self.places, self.blocks])
 
     @cached_property
     def _elements(self) -> Floats:
@@ -350,19 +342,15 @@ class _Tables:
     def _ways(self) -> RankWaits:
         return self.form.ways(self.shape)
 
+    @remembered
     def tail_seconds(self, zero: Zero) -> Floats:
         """Seconds of the first rank after its last backward, float64 [most + 1]."""
-        if zero not in self._tails:
-            self._tails[zero] = self._tail_seconds(zero)
-        return self._tails[zero]
+        (seconds,) = self.form.tails.seconds(self.shape.row, np.array([zero]), self.most)
+        return np.asarray(seconds + self._queued_seconds(zero > 0) if zero < 2 and self.shape.copies > 1 else seconds)
 
     def least_tail(self, zero: Zero) -> float:
         """The least of `tail_seconds`, of blocks that the first rank may hold."""
         return float(self.tail_seconds(zero)[self.held[self.ranks[0]]].min(initial=np.inf))
-
-    def _tail_seconds(self, zero: Zero) -> Floats:
-        (seconds,) = self.form.tails.seconds(self.shape.row, np.array([zero]), self.most)
-        return np.asarray(seconds + self._queued_seconds(zero > 0) if zero < 2 and self.shape.copies > 1 else seconds)
 
     def _queued_seconds(self, apart: bool) -> float:
         """Seconds for which the gradient of the last micro-batch waits on its way up: behind every stage, the bucket that is
@@ -395,6 +383,7 @@ class _Tables:
         divided = held + (self.shape.expert - 1) * experts
         return float(state_bytes(self.problem, zero, held, divided, self.shape.copies)[0]) / self.shape.pipeline
 
+    @remembered
     def _bytes(self, zero: Zero) -> Floats:
         """Bytes on each device of a rank, float64 [ranks, most + 1, words]."""
         copies = self.shape.copies

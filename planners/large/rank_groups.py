@@ -13,6 +13,7 @@ from math import gcd
 from hardware_profiles import Flow, Rates
 from planners.large.shapes import Shape
 from planners.search.candidates import device_groups
+from planners.search.remembered import remembered
 from simulator import GroupRates, Parallelism, Problem, Stage, StagePlaces
 
 
@@ -21,7 +22,6 @@ class RankGroups:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self._groups: dict[int, tuple[tuple[int, ...], ...]] = {}
         self._rates: dict[tuple[Parallelism, int], GroupRates] = {}
         self._peers: dict[tuple[int, int, int, bool], tuple[Rates, Rates]] = {}
         self._queueing: dict[tuple[int, int], bool] = {}
@@ -29,11 +29,10 @@ class RankGroups:
         self._ends: dict[tuple[int, int, int], Rates] = {}
         self._unlike: dict[tuple[int, int, int], dict[int, int]] = {}
 
+    @remembered
     def groups(self, degree: int) -> tuple[tuple[int, ...], ...]:
         """Groups of that many devices, neighbours in a server beside each other."""
-        if degree not in self._groups:
-            self._groups[degree] = device_groups(self.problem, degree)
-        return self._groups[degree]
+        return device_groups(self.problem, degree)
 
     def rates(self, shape: Shape, *, alone: bool = False) -> GroupRates:
         """Of what the devices of a replica do, beside those of the others of its stage in its servers; alone: beside none but

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planners.estimate.memory import one_stage_in_flight, state_bytes, unit_bytes, warm_up
+from planners.estimate.pipeline_seconds import pipelined
 from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line
 from planners.large.closed_form import PASSES, ClosedForm
 from planners.large.shapes import Integers, Shape, unlike
@@ -164,7 +165,7 @@ class ShapeBounds:
         rest = np.maximum((whole - first) / others, least * -(-(self.blocks - number) // others))
         crossing = np.array([one.crossing for one in ways])[:, None]
         slowest = np.maximum(np.maximum(first, rest * (pipeline > 1)), crossing)
-        rounds = (self.problem.batch // (data * samples) - 1 / chunks) * slowest + whole / chunks
+        rounds = pipelined(whole, slowest, self.problem.batch // (data * samples), chunks)
         found = np.maximum(bounds[:, None], rounds) + self.form.tails.seconds(shapes, zero, self.blocks)
         alone = self.form.blocks.ends[0] & (chunks > 1)
         held = (number - -(-number // chunks) * (chunks - 1) >= 1 - alone) & (number > 0)
@@ -180,7 +181,7 @@ class ShapeBounds:
         """Seconds of the rounds, and of filling them, float64 [shapes]: from those of the slowest rank, and of all."""
         data, samples, chunks = shapes.T[2:5]
         count = self.problem.batch // (data * samples)
-        return np.asarray((count - 1 / chunks) * slowest + whole / chunks)
+        return pipelined(whole, slowest, count, chunks)
 
     # ---- figures ----
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy as np
 from hardware_profiles import Rates
 from planners.estimate.like_blocks import LikeBlocks
 from planners.estimate.memory import one_stage_in_flight, state_bytes, two_largest, unit_bytes
+from planners.estimate.pipeline_seconds import pipelined
 from planners.estimate.replica_traffic import (
     Flags,
     StageWeights,
@@ -32,6 +32,7 @@ from planners.estimate.replica_traffic import (
 )
 from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, Pass, StageCosts
 from planners.mixed.space import Floats, Integers, MixedPipeline, StageVariants, Variant
+from planners.search.remembered import remembered
 from simulator import (
     LayerCosts,
     Parallelism,
@@ -96,13 +97,6 @@ class ClusterSpace:
             Variant(kind, degree, word) for kind, degree in self.groups for word in range(len(choices.words))
         )
         self._places = {key: self._in_first_server(groups) for key, groups in self.groups.items()}
-        self.stages = cache(self._uncached_stages)
-        """(samples): what stages take."""
-        self._passes = cache(self._uncached_passes)
-        """(number of a variant, samples): seconds of a forward, of a backward, and of what that runs again."""
-        self.deepest = cache(self._uncached_deepest)
-        """(samples, replicas): micro-batches in flight with which stages fit, [variants, layers + 1, layers + 1]."""
-        self._peer_rates = cache(self._uncached_peer_rates)
 
     def _groups(self, kind: int, degree: int) -> Groups:
         """All groups of that many devices of a kind, server by server."""
@@ -148,7 +142,9 @@ class ClusterSpace:
 
     # ---- stages ----
 
-    def _uncached_stages(self, samples: int) -> StageVariants:
+    @remembered
+    def stages(self, samples: int) -> StageVariants:
+        """What stages take with the most replicas."""
         most = max(self.replicas(samples))
         seconds = [sum(self._passes(number, samples)) for number in range(len(self.variants))]
         update = [self._update_seconds(variant, most) for variant in self.variants]
@@ -159,7 +155,9 @@ class ClusterSpace:
         of_stages = np.where(self._blocks > 0, np.array(seconds), np.inf)
         return StageVariants(of_stages, self.deepest(samples, most), np.array(update), forward, forward)
 
-    def _uncached_passes(self, number: int, samples: int) -> tuple[Floats, Floats, Floats]:
+    @remembered
+    def _passes(self, number: int, samples: int) -> tuple[Floats, Floats, Floats]:
+        """Seconds of a forward, of a backward, and of what that runs again, of a variant, [layers + 1, layers + 1] each."""
         variant = self.variants[number]
         costs, parallel = self.costs[variant.kind], Parallelism(variant.degree)
         rates = self._places[variant.kind, variant.degree].rates(0)
@@ -192,7 +190,9 @@ class ClusterSpace:
         of_place = self.costs[variant.kind].units(Parallelism(variant.degree), self.layers)
         return np.asarray(of_place[self._place, np.maximum(self._blocks, 0)])
 
-    def _uncached_deepest(self, samples: int, replicas: int) -> Integers:
+    @remembered
+    def deepest(self, samples: int, replicas: int) -> Integers:
+        """Micro-batches in flight with which stages fit, [variants, layers + 1, layers + 1]."""
         found, problem = [], self.problem
         for variant in self.variants:
             costs, parallel = self.costs[variant.kind], Parallelism(variant.degree)
@@ -282,7 +282,8 @@ class ClusterSpace:
             exposed = exposed + gathered_seconds(problem, moved, elements, experts)
         return exposed, longer
 
-    def _uncached_peer_rates(self, kinds: tuple[tuple[int, int], ...], replicas: int) -> Rates:
+    @remembered
+    def _peer_rates(self, kinds: tuple[tuple[int, int], ...], replicas: int) -> Rates:
         """Of a stage whose replicas are of several kinds, as many of each as can be."""
         share = -(-replicas // len(kinds))
         groups = [group for key in kinds for group in self.groups[key][:share]][:replicas]
@@ -312,7 +313,7 @@ class ClusterSpace:
         ways = [one + two for one, two in zip([0.0, *crossing], [*crossing, 0.0], strict=True)]
         slowest = max(one + self.waiting * way for one, way in zip(own, ways, strict=True))
         rounds = self.rounds(pipeline.samples, pipeline.replicas)
-        return (rounds - 1) * slowest + sum(own) + sum(ways) + max(update) + max(reduced)
+        return pipelined(sum(own) + sum(ways), slowest, rounds) + max(update) + max(reduced)
 
     def _placed(self, pipeline: MixedPipeline) -> dict[tuple[int, int], tuple[int, ...]] | None:
         """Devices by stage and replica, large groups first, those of a stage beside each other; None where servers lack room."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planners.estimate.memory import ROUNDING
+from planners.estimate.pipeline_seconds import pipelined
 from planners.partitioning.partition_costs import PartitionCosts
 from simulator import kernel
 
@@ -56,7 +57,9 @@ class Ahead(NamedTuple):
 def least_seconds(costs: PartitionCosts, microbatches: int) -> float:
     """Seconds that no partition undercuts: the least sum and the least bottleneck, of any partitions; inf if none is feasible."""
     rest, floor = _completions(_tables(costs))
-    return math.inf if rest[0, 0] == math.inf else float(rest[0, 0] + (microbatches - 1) * floor[:, 0, 0].sum())
+    return (
+        math.inf if rest[0, 0] == math.inf else pipelined(float(rest[0, 0]), float(floor[:, 0, 0].sum()), microbatches)
+    )
 
 
 def fastest_cuts(

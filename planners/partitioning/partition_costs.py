@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hardware_profiles import Cluster, Phase
 from planners.estimate.memory import furthest_ends
+from planners.estimate.pipeline_seconds import pipelined
 from simulator import LayerCosts, SecondsOfStages
 
 MOST_PLACES = 64
@@ -89,7 +90,7 @@ def makespans(
         busy = _busy(costs, number, bounds)
         passed, slowest = np.cumsum(busy, axis=0), np.maximum.accumulate(busy)
         with np.errstate(invalid="ignore"):  # 0 times inf: what must not be, once
-            full = passed + (microbatches - 1) * slowest
+            full = pipelined(passed, slowest, microbatches)
         if last is None:
             total += full[-1]
             continue

@@ -14,11 +14,13 @@ from math import comb, inf
 import numpy as np
 from numpy.typing import NDArray
 
+from planners.estimate.pipeline_seconds import pipelined
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
 from planners.partitioning.straight_search import StraightShape
 from planners.search.candidates import straight_plan
 from planners.search.evaluator import Evaluator
+from planners.search.remembered import remembered
 from simulator import Plan
 
 Cuts = NDArray[np.int64]
@@ -49,7 +51,6 @@ class StreamedSearch:
         elements = np.concatenate([[0.0], np.cumsum(self.costs.parameters)])
         whole = [self.costs.update_seconds(device, elements[-1]) for device in range(len(self.problem.cluster.devices))]
         self._updates = np.outer(whole, elements / max(elements[-1], 1.0))
-        self._tables: dict[tuple[tuple[int, ...], int], PartitionCosts] = {}
 
     def fastest(self, planner: str, shapes: Iterable[StraightShape]) -> list[Plan]:
         """Of each schedule the fastest plan that is found, whether it fits or not."""
@@ -131,19 +132,19 @@ class StreamedSearch:
         links = costs.link_seconds[:, places[:-1], ends[1:-1]].max(axis=(0, 1), initial=0.0)
         held = np.array(devices)[:, None]
         with np.errstate(invalid="ignore"):  # of what must not be
-            rounds = (self.problem.batch / samples - 1.0) * np.maximum((forward + back).max(axis=0), links)
+            slowest = np.maximum((forward + back).max(axis=0), links)
             updates = self._updates[held, ends[1:]] - self._updates[held, ends[:-1]]
-            through = forward.sum(axis=0) + back.sum(axis=0) + waits + rounds
-            seconds = (through - (np.cumsum(back, axis=0) - back) + updates).max(axis=0)
+            through = forward.sum(axis=0) + back.sum(axis=0) + waits
+            rounds = pipelined(through, slowest, self.problem.batch / samples)
+            seconds = (rounds - (np.cumsum(back, axis=0) - back) + updates).max(axis=0)
         assert costs.furthest is not None  # it was asked for
         too_far = (ends[1:] > costs.furthest[places, ends[:-1]]).any(axis=0)
         return np.where(too_far | np.isnan(seconds), inf, seconds)
 
+    @remembered
     def _costs(self, devices: tuple[int, ...], samples: int) -> PartitionCosts:
-        if (devices, samples) not in self._tables:
-            held = [samples] * len(devices)
-            self._tables[devices, samples] = straight_costs(self.costs, devices, samples, in_flight=held)
-        return self._tables[devices, samples]
+        held = [samples] * len(devices)
+        return straight_costs(self.costs, devices, samples, in_flight=held)
 
 
 def one_moved(cuts: Sequence[int], layers: int) -> Iterator[list[int]]:

@@ -40,6 +40,7 @@ from planners.search.candidates import (
 from planners.search.evaluator import Evaluator, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
 from planners.search.quick_replay import QuickReplays
+from planners.search.remembered import remembered
 from planners.search.request import Request
 from simulator import (
     GroupRates,
@@ -281,11 +282,7 @@ class _Grid:
         self._whole: dict[tuple[int, int], float] = {}
         self._passes: dict[tuple[int, int], NDArray[np.float64]] = {}
         self._rates: dict[tuple[tuple[int, ...], int], float] = {}
-        self._ranks_of: dict[Groups, _Ranks] = {}
-        self._transfers_of: dict[Groups, _Transfers] = {}
         self._reduce_rates: dict[tuple[int, ...], Rates] = {}
-        self._least_reduced: dict[Groups, float] = {}
-        self._hops_of: dict[tuple[Groups, int], _Hops] = {}
 
     # ---- the grid ----
 
@@ -416,38 +413,35 @@ class _Grid:
         busiest = self._least_crossing * self.problem.batch / point.replicas * hops.busiest
         return max(computing + waits, busiest) + max(0.0, exposed)
 
+    @remembered
     def _least_reduction(self, groups: Groups) -> float:
         """Seconds in which the replicas of any rank reduce an equal share of the gradients: one has no less."""
-        if groups not in self._least_reduced:
-            elements = self.costs.range_elements([(0, len(self.problem.workload))]) / len(groups)
-            size = elements * self.problem.accumulated_bytes
-            self._least_reduced[groups] = min(self._reduce_seconds(group, size) for group in groups)
-        return self._least_reduced[groups]
+        elements = self.costs.range_elements([(0, len(self.problem.workload))]) / len(groups)
+        size = elements * self.problem.accumulated_bytes
+        return min(self._reduce_seconds(group, size) for group in groups)
 
     def _backward_at_most(self, slowest: tuple[int, ...], samples: int) -> float:
         """Seconds of the backward of the whole network, of one micro-batch, and of what it waits for in it."""
         return max(float(self._passes_before(device, samples)[1, -1]) for device in set(slowest))
 
+    @remembered
     def _hops(self, groups: Groups, chunks: int) -> _Hops:
-        if (groups, chunks) not in self._hops_of:
-            devices = [self._slowest(group) for group in groups] * chunks
-            ways = [self.problem.cluster.point_to_point(*way) for one in pairwise(devices) for way in (one, one[::-1])]
-            _, channel, bandwidth = self._links(groups, chunks)
-            busiest = float(np.bincount(channel, 1.0 / bandwidth).max(initial=0.0)) if self.problem.contention else 0.0
-            waits = sum(latency for latency, _ in ways), sum(1.0 / rate for _, rate in ways)
-            self._hops_of[groups, chunks] = _Hops(*waits, busiest)
-        return self._hops_of[groups, chunks]
+        devices = [self._slowest(group) for group in groups] * chunks
+        ways = [self.problem.cluster.point_to_point(*way) for one in pairwise(devices) for way in (one, one[::-1])]
+        _, channel, bandwidth = self._links(groups, chunks)
+        busiest = float(np.bincount(channel, 1.0 / bandwidth).max(initial=0.0)) if self.problem.contention else 0.0
+        waits = sum(latency for latency, _ in ways), sum(1.0 / rate for _, rate in ways)
+        return _Hops(*waits, busiest)
 
     def _samples(self, point: Point) -> int:
         """Samples of the largest part of a micro-batch that a replica gets."""
         return -(-self.problem.batch // (point.microbatches * point.replicas))
 
+    @remembered
     def _ranks(self, groups: Groups) -> _Ranks:
-        if groups not in self._ranks_of:
-            first = {self.costs.kind_of_device(device): device for group in reversed(groups) for device in group}
-            slowest = tuple(first[self.costs.kind_of_device(self._slowest(group))] for group in groups)
-            self._ranks_of[groups] = _Ranks(sum(map(self._memory_bytes, groups)), slowest)
-        return self._ranks_of[groups]
+        first = {self.costs.kind_of_device(device): device for group in reversed(groups) for device in group}
+        slowest = tuple(first[self.costs.kind_of_device(self._slowest(group))] for group in groups)
+        return _Ranks(sum(map(self._memory_bytes, groups)), slowest)
 
     def _whole_seconds(self, device: int, samples: int) -> float:
         key = self.costs.kind_of_device(device), samples
@@ -520,10 +514,9 @@ class _Grid:
         crowds = np.tile(self._transfers(point.groups).crowd, point.chunks)[: point.stages - 1]
         return replace(costs, link_seconds=costs.link_seconds * crowds[None, :, None])
 
+    @remembered
     def _transfers(self, groups: Groups) -> _Transfers:
-        if groups not in self._transfers_of:
-            self._transfers_of[groups] = _transfers(self.problem, groups)
-        return self._transfers_of[groups]
+        return _transfers(self.problem, groups)
 
     def most_held(self, point: Point) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Most micro-batches of all stages of each rank at once, float64 [ranks], and of each stage, int64 [stages]."""

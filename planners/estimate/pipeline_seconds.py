@@ -1,0 +1,30 @@
+"""Pipeline seconds: how long a pipeline takes for some micro-batches that follow each other, in closed form."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Seconds = TypeVar("Seconds", float, NDArray[np.float64])
+
+
+def pipelined(
+    through: Seconds,
+    slowest: Seconds,
+    microbatches: float | NDArray[np.int64] | NDArray[np.float64],
+    chunks: int | NDArray[np.int64] = 1,
+) -> Seconds:
+    """Seconds in which m micro-batches pass a pipeline: the first goes through all of it, each other one follows behind the part
+    that is the slowest.
+
+    through: of one micro-batch in all stages and on all ways between them; slowest: in the part that has most to do, all chunks
+        of a device together
+    With v chunks per device the pipeline fills and drains v times as fast (Narayanan et al. 2021, section 2.2):
+
+        (m - 1/v) * slowest + through / v
+
+    Exact for parts in a row with equal micro-batches, forwards before backwards; a bound or an estimate elsewhere.
+    """
+    return (microbatches - 1 / chunks) * slowest + through / chunks  # type: ignore[return-value]

@@ -1,0 +1,25 @@
+"""Remembered: methods whose answers an object keeps, by their arguments, for as long as it lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TypeVar, TypeVarTuple
+
+Self = TypeVar("Self")
+Arguments = TypeVarTuple("Arguments")
+Answer = TypeVar("Answer")
+
+
+def remembered(method: Callable[[Self, *Arguments], Answer]) -> Callable[[Self, *Arguments], Answer]:
+    """The method, called once for each choice of its arguments, which must be hashable and given by position."""
+    name = f"_remembered_{method.__name__.strip('_')}"
+
+    @wraps(method)
+    def ask(self: Self, *arguments: *Arguments) -> Answer:
+        known: dict[tuple[*Arguments], Answer] = self.__dict__.setdefault(name, {})
+        if arguments not in known:
+            known[arguments] = method(self, *arguments)
+        return known[arguments]
+
+    return ask
