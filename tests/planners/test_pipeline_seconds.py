@@ -17,7 +17,7 @@ def replayed(schedule: str, **figures: object) -> float:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_forwards_before_backwards_take_what_the_closed_form_says(seed: int) -> None:
-    """GPipe on random numbers: a pipeline of forwards, then one of backwards; no order of the same ops undercuts both together."""
+    """GPipe on random numbers: a pipeline of forwards, then one of backwards; 1F1B of stages that are alike."""
     choose = random.Random(seed)
     stages, microbatches = choose.randint(1, 6), choose.randint(1, 9)
     passes = [[float(choose.randint(1, 9)) for _ in range(stages)] for _ in range(2)]
