@@ -24,6 +24,7 @@ from .partitioning.minimax_cuts import (
 from .partitioning.partition_costs import (
     PartitionCosts as PartitionCosts,
     straight_costs as straight_costs,
+    uniform_cuts as uniform_cuts,
 )
 from .estimate.memory import (
     furthest_ends as furthest_ends,
@@ -40,7 +41,6 @@ from .straight.baselines import (
     DataParallel as DataParallel,
     GreedyBalance as GreedyBalance,
     UniformLayers as UniformLayers,
-    uniform_cuts as uniform_cuts,
 )
 from .straight.brute_force import BruteForce as BruteForce
 from .straight.grid import PipelineDataGrid as PipelineDataGrid

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from itertools import combinations
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planners.partitioning.fastest_cuts import fastest_cuts, least_seconds
-from planners.partitioning.partition_costs import makespans, straight_costs
+from planners.partitioning.partition_costs import every_cuts, makespans, straight_costs
 from simulator import LayerCosts
 
 MOST_PARTITIONS = 20_000
@@ -33,7 +32,7 @@ def equal_partition(
     layers = len(costs.problem.workload)
     every: NDArray[np.int64] | None = None
     if math.comb(layers - 1, len(devices) - 1) <= MOST_PARTITIONS:
-        every = _rows(combinations(range(1, layers), len(devices) - 1))
+        every = every_cuts(layers, len(devices))
     held = [costs.problem.batch] * len(devices)
     tables = {size: straight_costs(costs, devices, size, in_flight=held, spare=spare) for size in sizes}
     bounds = {size: least_seconds(table, costs.problem.batch // size) for size, table in tables.items()}
@@ -46,15 +45,9 @@ def equal_partition(
         cuts = every
         if cuts is None:
             front = fastest_cuts(tables[size], whole + (rest > 0), slack=EQUAL_SLACK if rest else 0.0)
-            cuts = _rows(one for _, one in front)
+            cuts = np.array([one for _, one in front], dtype=np.int64).reshape(len(front), len(devices) - 1)
         seconds = makespans(tables[size], cuts, whole, last)
         first = int(seconds.argmin())
         if seconds[first] < (math.inf if best is None else best[0]):
             best = float(seconds[first]), tuple(cuts[first].tolist()), size
     return best
-
-
-def _rows(cuts: Iterable[tuple[int, ...]]) -> NDArray[np.int64]:
-    """Cuts as an array, int64 [partitions, stages - 1]; of one stage a row without columns."""
-    rows = list(cuts)
-    return np.array(rows, dtype=np.int64).reshape(len(rows), len(rows[0]) if rows else 0)

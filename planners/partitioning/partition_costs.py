@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +72,18 @@ class PartitionCosts:
     def seconds(self, cuts: Sequence[int], microbatches: int) -> float:
         """The makespan of one partition, as `fastest_cuts` has it; inf where a stage or a cut must not be."""
         return float(makespans(self, np.array([cuts], dtype=np.int64).reshape(1, -1), microbatches)[0])
+
+
+def uniform_cuts(layers: int, stages: int) -> list[int]:
+    """Layers before each of the stages - 1 boundaries, stages as equal as whole layers permit, the first ones larger."""
+    size, more = divmod(layers, stages)
+    return [size * stage + min(stage, more) for stage in range(1, stages)]
+
+
+def every_cuts(layers: int, stages: int) -> NDArray[np.int64]:
+    """All partitions into so many stages, in the order of their cuts, int64 [partitions, stages - 1]."""
+    chosen = list(combinations(range(1, layers), stages - 1))
+    return np.array(chosen, dtype=np.int64).reshape(len(chosen), stages - 1)
 
 
 def makespans(

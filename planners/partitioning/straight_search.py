@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations, pairwise
+from itertools import pairwise
 from math import comb, inf
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from planners.estimate.memory import most_in_flight
 from planners.partitioning.fastest_cuts import fastest_cuts
-from planners.partitioning.partition_costs import PartitionCosts, straight_costs
+from planners.partitioning.partition_costs import PartitionCosts, every_cuts, straight_costs, uniform_cuts
 from planners.search.candidates import straight_plan
 from planners.search.evaluator import Evaluator
 from planners.search.quick_replay import (
@@ -173,8 +173,7 @@ class _Cuts:
         if self.cuts_of is not None:
             every = np.array([self.cuts_of(self.stages)], dtype=np.int64).reshape(1, -1)
         elif self._few():
-            chosen = list(combinations(range(1, self.layers), self.stages - 1))
-            every = np.array(chosen, dtype=np.int64).reshape(len(chosen), -1)
+            every = every_cuts(self.layers, self.stages)
         else:
             every = self._improved(best)
         seconds = self.quick(every) if len(every) else np.zeros(0)
@@ -190,9 +189,7 @@ class _Cuts:
         found = fastest_cuts(self._partition_costs, self.shape.microbatches * chunks)
         if not found:
             return np.zeros((0, self.stages - 1), dtype=np.int64)
-        size, more = divmod(self.layers, self.stages)
-        even = [size * stage + min(stage, more) for stage in range(1, self.stages)]
-        begun = np.array([found[0][1], even], dtype=np.int64).reshape(2, -1)
+        begun = np.array([found[0][1], uniform_cuts(self.layers, self.stages)], dtype=np.int64).reshape(2, -1)
         cuts = begun[np.argsort(self.quick(begun), kind="stable")]
         seconds = float(self.quick(cuts[:1])[0])
         if seconds >= PROMISING * best:

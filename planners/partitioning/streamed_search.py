@@ -8,7 +8,6 @@ they are too many, those of the partition search and what moves of one cut make 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations
 from math import comb, inf
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from planners.estimate.pipeline_seconds import pipelined
 from planners.partitioning.fastest_cuts import fastest_cuts
-from planners.partitioning.partition_costs import PartitionCosts, straight_costs
+from planners.partitioning.partition_costs import PartitionCosts, every_cuts, straight_costs
 from planners.partitioning.straight_search import StraightShape
 from planners.search.candidates import straight_plan
 from planners.search.evaluator import Evaluator
@@ -95,8 +94,7 @@ class StreamedSearch:
         """The least estimate, and cuts by rising estimates; none where memory permits none."""
         stages = len(devices)
         if comb(self.layers - 1, stages - 1) <= MOST_PARTITIONS:
-            chosen = list(combinations(range(1, self.layers), stages - 1))
-            every = np.array(chosen, dtype=np.int64).reshape(len(chosen), stages - 1)
+            every = every_cuts(self.layers, stages)
         else:
             every = self._moved(devices, count)
         seconds = self.estimates(devices, count, every) if len(every) else np.zeros(0)

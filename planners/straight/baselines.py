@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import combinations
 from math import comb
 
 import numpy as np
 
 from planners.partitioning.fastest_cuts import fastest_cuts
-from planners.partitioning.partition_costs import straight_costs
+from planners.partitioning.partition_costs import every_cuts, straight_costs, uniform_cuts
 from planners.partitioning.straight_search import StraightShape, fastest_straight
 from planners.partitioning.tight_memory import tight_plan
 from planners.search.candidates import (
@@ -72,20 +71,12 @@ class UniformLayers:
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best numbers of stages and micro-batches; InfeasiblePlanError if none fits."""
-        best = _quickest(self.name, problem, self.request, evaluate, partial(uniform_cuts, len(problem.workload)))
-        return best or fitting(self.name, _fastest(self._plans(problem, evaluate), evaluate), evaluate)
-
-    def _plans(self, problem: Problem, evaluate: Evaluator) -> Iterator[Plan]:
-        for schedule in _schedules(self.request):
-            for devices in _device_lists(problem, self.request, schedule, evaluate):
-                yield self._best_count(problem, evaluate, schedule, devices)
-
-    def _best_count(self, problem: Problem, evaluate: Evaluator, schedule: str, devices: tuple[int, ...]) -> Plan:
-        """The number of micro-batches with which these stages, one of each device of `devices`, are fastest."""
-        cuts = uniform_cuts(len(problem.workload), len(devices))
-        plan = partial(straight_plan, self.name, problem, schedule, cuts, devices, options=self.request.family_options)
-        counts = microbatch_counts(problem, self.request, len(set(devices)))
-        return closest_to_fit((_fastest([plan(microbatches=count)], evaluate) for count in counts), evaluate)
+        uniform = partial(uniform_cuts, len(problem.workload))
+        best = _quickest(self.name, problem, self.request, evaluate, uniform)
+        if best is not None:
+            return best
+        replayed = _replayed(self.name, problem, self.request, evaluate, lambda devices, count: [uniform(len(devices))])
+        return fitting(self.name, replayed, evaluate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,35 +96,18 @@ class GreedyBalance:
         best = _quickest(self.name, problem, self.request, evaluate)
         if best is not None:
             return best
-        best = _fastest(self._plans(problem, evaluate), evaluate)
+        best = _replayed(self.name, problem, self.request, evaluate, partial(promising_cuts, evaluate.layer_costs))
         if not evaluate(best).fits and self.request.slices is None:
             best = self._tight(problem, evaluate) or best
         return fitting(self.name, best, evaluate)
 
-    def _plans(self, problem: Problem, evaluate: Evaluator) -> Iterator[Plan]:
-        for schedule in _schedules(self.request):
-            for devices in _device_lists(problem, self.request, schedule, evaluate):
-                yield self._best_count(problem, evaluate, schedule, devices)
-
     def _tight(self, problem: Problem, evaluate: Evaluator) -> Plan | None:
         """The fastest plan that fits, whatever its balance; None if there is none."""
         found = []
-        for schedule in _schedules(self.request):
-            for devices in _device_lists(problem, self.request, schedule, evaluate):
-                counts = microbatch_counts(problem, self.request, len(set(devices)))
-                found.append(tight_plan(self.name, evaluate, schedule, devices, counts))
+        for schedule, devices in _rows(problem, self.request, evaluate):
+            counts = microbatch_counts(problem, self.request, len(set(devices)))
+            found.append(tight_plan(self.name, evaluate, schedule, devices, counts))
         return min((plan for plan in found if plan is not None), key=lambda plan: evaluate(plan).key, default=None)
-
-    def _best_count(self, problem: Problem, evaluate: Evaluator, schedule: str, devices: tuple[int, ...]) -> Plan:
-        """The number of micro-batches, and the cuts for it, with which a pipeline on `devices` is fastest."""
-
-        def plans() -> Iterator[Plan]:
-            for count in microbatch_counts(problem, self.request, len(set(devices))):
-                plan = partial(straight_plan, microbatches=count, options=self.request.family_options)
-                cuts = promising_cuts(evaluate.layer_costs, devices, count)
-                yield _fastest((plan(self.name, problem, schedule, one, devices) for one in cuts), evaluate)
-
-        return closest_to_fit(plans(), evaluate)
 
 
 def _quickest(
@@ -148,8 +122,7 @@ def _quickest(
         return None
     shapes = (
         StraightShape(schedule, devices, count)
-        for schedule in _schedules(request)
-        for devices in _device_lists(problem, request, schedule, evaluate)
+        for schedule, devices in _rows(problem, request, evaluate)
         for count in microbatch_counts(problem, request, len(set(devices)))
     )
     return fastest_straight(name, evaluate, shapes, cuts_of)
@@ -160,31 +133,47 @@ def _fastest(plans: Iterable[Plan], evaluate: Evaluator) -> Plan:
     return min(with_timed(evaluate.problem, plans, evaluate.layer_costs), key=lambda plan: evaluate(plan).key)
 
 
-def _device_lists(
-    problem: Problem, request: Request, schedule: str, evaluate: Evaluator
-) -> tuple[tuple[int, ...], ...]:
-    """The devices of the stages, for each choice of devices, and as many of them, that hold the stages that are asked for."""
+def _replayed(
+    name: str,
+    problem: Problem,
+    request: Request,
+    evaluate: Evaluator,
+    cuts_of: Callable[[tuple[int, ...], int], Iterable[Sequence[int]]],
+) -> Plan:
+    """The best plan by replays alone, whether it fits or not.
+
+    cuts_of: what to try on the devices of some stages with so many micro-batches
+    """
+
+    def best_count(schedule: str, devices: tuple[int, ...]) -> Plan:
+        plan = partial(straight_plan, name, problem, schedule, devices=devices, options=request.family_options)
+        counts = microbatch_counts(problem, request, len(set(devices)))
+        several = ([plan(cuts, microbatches=count) for cuts in cuts_of(devices, count)] for count in counts)
+        return closest_to_fit((_fastest(plans, evaluate) for plans in several), evaluate)
+
+    return _fastest((best_count(*row) for row in _rows(problem, request, evaluate)), evaluate)
+
+
+def _rows(problem: Problem, request: Request, evaluate: Evaluator) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Schedules with the devices of their stages, for each choice of devices, and as many of them, that hold the stages that are
+    asked for.
+    """
     choices = device_choices(problem, evaluate.layer_costs)
-    chunks = stages_per_device(problem, request, schedule)
-    lists = [
-        stage_devices(problem, schedule, request, devices[:count])
-        for devices in choices
-        for count in range(len(devices), 0, -1)
-        if count * chunks >= (request.stages or 1)
-    ]
-    return tuple(devices for devices in dict.fromkeys(lists) if request.stages in (None, len(devices)))
+    for schedule in _schedules(request):
+        chunks = stages_per_device(problem, request, schedule)
+        lists = dict.fromkeys(
+            stage_devices(problem, schedule, request, devices[:count])
+            for devices in choices
+            for count in range(len(devices), 0, -1)
+            if count * chunks >= (request.stages or 1)
+        )
+        yield from ((schedule, devices) for devices in lists if request.stages in (None, len(devices)))
 
 
 def _schedules(request: Request) -> tuple[str, ...]:
     if request.schedule is not None:
         return (request.schedule,)
     return ("looped-bfs", "interleaved-1f1b") if (request.chunks or 1) > 1 else ("gpipe", "1f1b")
-
-
-def uniform_cuts(layers: int, stages: int) -> list[int]:
-    """Layers before each of the stages - 1 boundaries, stages as equal as whole layers permit, the first ones larger."""
-    size, more = divmod(layers, stages)
-    return [size * stage + min(stage, more) for stage in range(1, stages)]
 
 
 def promising_cuts(costs: LayerCosts, devices: Sequence[int], microbatches: int) -> list[tuple[int, ...]]:
@@ -195,7 +184,7 @@ def promising_cuts(costs: LayerCosts, devices: Sequence[int], microbatches: int)
     """
     layers, stages = len(costs.problem.workload), len(devices)
     if comb(layers - 1, stages - 1) <= FEW:
-        return list(combinations(range(1, layers), stages - 1))
+        return [tuple(cuts) for cuts in every_cuts(layers, stages).tolist()]
     uniform, samples = tuple(uniform_cuts(layers, stages)), -(-costs.problem.batch // microbatches)
     tables = straight_costs(costs, devices, samples, alternating=True)
     # A device that holds several stages is as fast as their sum: the slowest stage counts for every round.

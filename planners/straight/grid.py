@@ -278,11 +278,6 @@ class _Grid:
         self.bytes = StageBytes(self.costs)
         self.whole_bytes = self.bytes.states([(0, len(problem.workload))])
         """Of all weights, gradients and optimizer states."""
-        self._held: dict[tuple[str, int, int, int], tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
-        self._whole: dict[tuple[int, int], float] = {}
-        self._passes: dict[tuple[int, int], NDArray[np.float64]] = {}
-        self._rates: dict[tuple[tuple[int, ...], int], float] = {}
-        self._reduce_rates: dict[tuple[int, ...], Rates] = {}
 
     # ---- the grid ----
 
@@ -397,16 +392,12 @@ class _Grid:
         Of micro-batches that are unlike, the smallest fill and drain the pipeline, and each takes its share of the largest one's
         seconds, at least.
         """
-        key = slowest, samples = self._ranks(point.groups).slowest, self._samples(point)
-        if key not in self._rates:
-            rate = {device: 1.0 / max(self._whole_seconds(device, samples), 1e-300) for device in set(slowest)}
-            # One by one, so that points that take equally long stay equal to the bit.
-            self._rates[key] = sum(rate[device] for device in slowest)
+        slowest, samples = self._ranks(point.groups).slowest, self._samples(point)
         hops = self._hops(point.groups, point.chunks)
         smallest = self.problem.batch // (point.microbatches * point.replicas)
         ranks, size = len(point.groups), self._least_crossing * smallest
         rounds = point.microbatches if smallest == samples else self.problem.batch / (point.replicas * samples)
-        computing = (rounds + (ranks - 1) * (smallest / samples) / point.chunks) / self._rates[key]
+        computing = (rounds + (ranks - 1) * (smallest / samples) / point.chunks) / self._rate(slowest, samples)
         # A device that has several stages runs others while a micro-batch is on its way from lap to lap.
         waits = (hops.latency + size * hops.there_and_back) * ((ranks - 1) / max(1, point.stages - 1))
         exposed = self._least_reduction(point.groups) - self._backward_at_most(slowest, samples)
@@ -418,11 +409,11 @@ class _Grid:
         """Seconds in which the replicas of any rank reduce an equal share of the gradients: one has no less."""
         elements = self.costs.range_elements([(0, len(self.problem.workload))]) / len(groups)
         size = elements * self.problem.accumulated_bytes
-        return min(self._reduce_seconds(group, size) for group in groups)
+        return min(reduce_seconds(self._peer_rates(group), size) for group in groups) if size else 0.0
 
     def _backward_at_most(self, slowest: tuple[int, ...], samples: int) -> float:
         """Seconds of the backward of the whole network, of one micro-batch, and of what it waits for in it."""
-        return max(float(self._passes_before(device, samples)[1, -1]) for device in set(slowest))
+        return max(self._backward_seconds(device, samples) for device in set(slowest))
 
     @remembered
     def _hops(self, groups: Groups, chunks: int) -> _Hops:
@@ -443,11 +434,16 @@ class _Grid:
         slowest = tuple(first[self.costs.kind_of_device(self._slowest(group))] for group in groups)
         return _Ranks(sum(map(self._memory_bytes, groups)), slowest)
 
+    @remembered
+    def _rate(self, slowest: tuple[int, ...], samples: int) -> float:
+        """Passes of the whole network per second, forward and backward, of the ranks together."""
+        rate = {device: 1.0 / max(self._whole_seconds(device, samples), 1e-300) for device in set(slowest)}
+        # One by one, so that points that take equally long stay equal to the bit.
+        return sum(rate[device] for device in slowest)
+
+    @remembered
     def _whole_seconds(self, device: int, samples: int) -> float:
-        key = self.costs.kind_of_device(device), samples
-        if key not in self._whole:
-            self._whole[key] = float(self.costs.round_trip_seconds(device, samples).sum())
-        return self._whole[key]
+        return float(self.costs.round_trip_seconds(device, samples).sum())
 
     def _slowest(self, group: Sequence[int]) -> int:
         """The device of a group that the others wait for."""
@@ -520,10 +516,13 @@ class _Grid:
 
     def most_held(self, point: Point) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Most micro-batches of all stages of each rank at once, float64 [ranks], and of each stage, int64 [stages]."""
-        key = point.schedule, point.stages, point.microbatches, point.chunks
-        if key not in self._held:
-            self._held[key] = most_held(_schedule(*key), np.ones(point.stages))
-        return self._held[key]
+        return self._most_held(point.schedule, point.stages, point.microbatches, point.chunks)
+
+    @remembered
+    def _most_held(
+        self, name: str, stages: int, microbatches: int, chunks: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        return most_held(_schedule(name, stages, microbatches, chunks), np.ones(stages))
 
     def _links(self, groups: Groups, chunks: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
         """Boundary, channel and bytes per second of every hop of a micro-batch, there and back."""
@@ -533,22 +532,17 @@ class _Grid:
         there = link < len(groups) * chunks - 1
         return link[there], np.tile(round_trip.channel, chunks)[there], np.tile(round_trip.bandwidth, chunks)[there]
 
-    def _passes_before(self, device: int, samples: int) -> NDArray[np.float64]:
-        """Seconds of a forward, and of a backward with what runs again, of layers before each cut, float64 [2, layers + 1]."""
-        key = self.costs.kind_of_device(device), samples
-        if key not in self._passes:
-            forward = self.costs.seconds(device, samples, "forward")
-            again = forward * self.costs.runs_again(self.problem.recompute)
-            passes = np.cumsum([forward, self.costs.seconds(device, samples, "backward") + again], axis=1)
-            self._passes[key] = np.hstack([np.zeros((2, 1)), passes])
-        return self._passes[key]
+    @remembered
+    def _backward_seconds(self, device: int, samples: int) -> float:
+        """Seconds of a backward of the whole network with what runs again."""
+        again = self.costs.seconds(device, samples, "forward") * self.costs.runs_again(self.problem.recompute)
+        return float((self.costs.seconds(device, samples, "backward") + again).sum())
 
-    def _reduce_seconds(self, group: tuple[int, ...], size: float) -> float:
-        """Seconds in which the replicas of a rank all-reduce so many bytes."""
-        if group not in self._reduce_rates:
-            rings = zip(*(self.members[device] for device in group), strict=True)
-            self._reduce_rates[group] = self.problem.cluster.collectives.allreduce_rates(*rings)
-        return reduce_seconds(self._reduce_rates[group], size) if size else 0.0
+    @remembered
+    def _peer_rates(self, group: tuple[int, ...]) -> Rates:
+        """All-reduces of the replicas of a rank."""
+        rings = zip(*(self.members[device] for device in group), strict=True)
+        return self.problem.cluster.collectives.allreduce_rates(*rings)
 
     @cached_property
     def _least_crossing(self) -> float:

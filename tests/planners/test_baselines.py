@@ -15,7 +15,7 @@ from planners.partitioning.partition_costs import straight_costs
 from planners.partitioning.tight_memory import tight_plan
 from planners.search.candidates import device_choices, devices_in_order, microbatch_counts, straight_plan
 from planners.search.evaluator import Score
-from planners.straight.baselines import DataParallel, GreedyBalance, _device_lists, promising_cuts
+from planners.straight.baselines import DataParallel, GreedyBalance, _rows, promising_cuts
 from planners.testing import line
 from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, load_workload, simulate
 from simulator.workloads.language_models import Gpt
@@ -270,7 +270,8 @@ def test_choices_of_devices_hold_the_stages_that_are_asked_for(
 ) -> None:
     """Of four devices of three speeds, the fastest second and fourth: the first of each choice, and fewer of them."""
     problem = Problem(uniform_chain(9), line(speeds=(1.0, 4.0, 2.0, 4.0)), 8)
-    found = _device_lists(problem, Request(stages=stages), schedule, Evaluator(problem))
+    request = Request(stages=stages, schedule=schedule)
+    found = [devices for _, devices in _rows(problem, request, Evaluator(problem))]
     assert set(found) == expected
     assert len(found) == len(expected)
 

@@ -9,8 +9,8 @@ import pytest
 
 from hardware_profiles import load_cluster
 from planners import Evaluator
+from planners.partitioning.partition_costs import uniform_cuts
 from planners.search.quick_replay import QuickReplays
-from planners.straight.baselines import uniform_cuts
 from simulator import Plan, Problem, equal_microbatches, load_workload, schedule_families, stages_from_cuts
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain
