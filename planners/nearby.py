@@ -56,7 +56,7 @@ def search_nearby(
 
 
 def _seconds(found: Result) -> float:
-    """Of an iteration; infinite for a plan that does not fit."""
+    """Seconds of an iteration; infinite for a plan that does not fit."""
     return found.outcome.iteration_seconds if found.outcome.fits else inf
 
 

@@ -241,14 +241,14 @@ class _Explorer:
                 yield self._candidate("PipeDream's partition", closest_to_fit(plans, self.evaluate))
 
     def _straight(self) -> Iterator[Candidate]:
-        """Of each schedule the fastest pipeline whose stages and transfers are weighed with its micro-batches and stages."""
+        """The fastest pipeline for each schedule; stages and transfers are weighed with its micro-batches and stages."""
         for schedule in schedules(self.problem, self.request):
             plan = fastest_straight(self.name, self.evaluate, self._shapes(schedule))
             if plan is not None:
                 yield self._candidate(PARTITIONS[2], plan)
 
     def _streamed(self) -> Iterator[Candidate]:
-        """The same of boards that stream, whose stages are no sum of layers; after moves of one cut by replays."""
+        """The fastest pipeline of boards that stream, whose stages are no sum of layers; after moves of one cut by replays."""
         shapes = [shape for schedule in schedules(self.problem, self.request) for shape in self._shapes(schedule)]
         for plan in StreamedSearch(self.evaluate).fastest(self.name, shapes):
             yield self._candidate(PARTITIONS[2], self._after_moves(plan))

@@ -81,7 +81,7 @@ def most_held(schedule: Schedule, each: Floats) -> tuple[Floats, Integers]:
 def _walk(
     offsets: NDArray[np.int64], stage: NDArray[np.int32], kind: NDArray[np.int8], each: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Both, from one walk over the ops; most is held when a forward starts."""
+    """Both figures of `most_held`, from one walk over the ops; most is held when a forward starts."""
     together, most = np.zeros(len(offsets) - 1), np.zeros(len(each), dtype=np.int64)
     own = np.empty(len(each), dtype=np.int64)
     for rank in range(len(together)):
@@ -132,7 +132,7 @@ def in_flight(ranks: int, chunks: int, microbatches: int) -> Floats:
     backwards = np.maximum(forwards - ahead - 1, 0)
 
     def passed(number: Integers) -> Integers:
-        """Of the first so many ops, those of each chunk in its turn."""
+        """How many of the first so many ops are of each chunk, in its turn."""
         rest = (number % lap)[:, :, None] - np.arange(chunks) * ranks
         return np.asarray((number // lap * ranks)[:, :, None] + np.clip(rest, 0, ranks))
 
@@ -152,7 +152,7 @@ class StageBytes:
         self.kept = kept_bytes(costs, recompute)
         """Bytes per sample that each layer keeps beside what its stage receives, float64 [layers]."""
         self.kept_before = np.concatenate([[0.0], np.cumsum(self.kept)])
-        """Of all layers before each cut, float64 [layers + 1]."""
+        """Bytes per sample that all layers before each cut keep, float64 [layers + 1]."""
 
     def states(self, ranges: Sequence[tuple[int, int]]) -> float:
         """Weights, gradients and optimizer states of a device that holds some ranges of layers."""
@@ -250,7 +250,7 @@ def _last_within(
 
 
 def _copied_weights(costs: LayerCosts) -> list[tuple[Integers, float]]:
-    """Of each tied weight, by a stage's first layer: the layer whose stage needs a copy (layers + 1: none), and its elements.
+    """For each tied weight, by a stage's first layer: the layer whose stage needs a copy (layers + 1: none), and its elements.
 
     That is the first user in the stage or behind it, where the owner stands before the stage.
     """

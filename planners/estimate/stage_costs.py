@@ -54,15 +54,15 @@ class Line:
 class StageCosts:
     """What stages take and keep on each device of a group; tables fill as they are asked for."""
 
-    def __init__(self, problem: Problem, blocks: LikeBlocks, words: Sequence[Recompute], device: int = 0) -> None:
-        """words: what stages may run again; device: any of those whose costs they are"""
+    def __init__(self, problem: Problem, blocks: LikeBlocks, policies: Sequence[Recompute], device: int = 0) -> None:
+        """policies: the recompute policies to choose from; device: any device of the kind"""
         self.device, self.whole = device, blocks
         self.count = min(PROBED, blocks.count)
         self.blocks = replace(
             blocks, count=self.count, layers=blocks.layers - (blocks.count - self.count) * blocks.size
         )
         workload = shortened(problem.workload, blocks, self.count)
-        self.costs, self.words = LayerCosts(replace(problem, workload=workload)), tuple(words)
+        self.costs, self.policies = LayerCosts(replace(problem, workload=workload)), tuple(policies)
         self._units: dict[Parallelism, Floats] = {}
 
     @cached_property
@@ -82,7 +82,7 @@ class StageCosts:
 
     @remembered
     def seconds(self, parallel: Parallelism, rates: GroupRates, samples: int, what: Pass) -> Line:
-        """Of a pass over some samples, or of what a word runs again."""
+        """Seconds of a pass over some samples, or of what a recompute policy runs again."""
         phase: Phase = "backward" if what == "backward" else "forward"
         member = self.costs.at(parallel, rates)
         of_layers, beside = member.seconds(self.device, samples, phase), 0.0
@@ -107,7 +107,7 @@ class StageCosts:
 
     @cached_property
     def _layers(self) -> NDArray[np.int64]:
-        """Of each layer of the network, the one that is looked at in its place."""
+        """For each layer of the network, the probed layer that stands for it, int64 [layers]."""
         block = np.arange(self.whole.count)
         held = np.where(block < self.whole.count - 1, np.minimum(block, max(self.count - 2, 0)), self.count - 1)
         begin, end = self.blocks.before, self.blocks.before + self.count * self.blocks.size
@@ -126,13 +126,13 @@ class StageCosts:
 
     @remembered
     def _run(self, what: Pass) -> tuple[NDArray[np.int64], ...]:
-        """Layers of the probes that a pass has, or that a word runs again."""
-        word: Recompute = "whole" if what == "forward" or what == "backward" else what
-        runs = self.costs.runs_again(word)
+        """Layers of the probes that a pass has, or that a policy runs again."""
+        policy: Recompute = "whole" if what == "forward" or what == "backward" else what
+        runs = self.costs.runs_again(policy)
         return tuple(one[runs[one]] for one in self.probes)
 
     def gather_seconds(self, parallel: Parallelism, rates: GroupRates, samples: int) -> float:
-        """Of a boundary that comes to a group in parts."""
+        """Seconds in which a group gathers a boundary tensor that it receives in parts."""
         gathered = self.costs.at(parallel).gathered_cut_bytes[self._between]
         return reduce_seconds(rates.tensor, float(gathered) * samples) / 2
 
@@ -218,7 +218,7 @@ class StageCosts:
     def bucket_shares(
         self, parallel: Parallelism, rates: GroupRates, samples: int, count: int
     ) -> list[tuple[float, float, float]]:
-        """As of `cut_buckets`, of a stage of so many blocks between others."""
+        """Gradient buckets of a middle stage of so many blocks, as `cut_buckets` cuts them."""
         member, block, width = self.costs.at(parallel, rates), self.probes[1], self.costs.problem.accumulated_bytes
         experts, backward = member.expert_parameters[block], member.seconds(0, samples, "backward")[block]
         columns = (member.parameters[block] - experts) * width, experts * width, backward / (backward.sum() * count)
@@ -233,11 +233,11 @@ class StageCosts:
 
     @remembered
     def stashes(self, parallel: Parallelism) -> tuple[tuple[Line, Line], ...]:
-        """Of each word: bytes per sample that are kept, and that are made again."""
+        """For each recompute policy: bytes per sample that are kept, and that are made again."""
         member, found = self.costs.at(parallel), []
-        for word in self.words:
+        for policy in self.policies:
             received = [0.0, *[self.boundary_bytes(parallel)] * 3, 0.0]
             pairs = zip(self.probes, received, strict=True)
-            several = [stage_stash(member, one.tolist(), word, size) for one, size in pairs]
+            several = [stage_stash(member, one.tolist(), policy, size) for one, size in pairs]
             found.append((self.line([one.kept for one in several]), self.line([one.made for one in several])))
         return tuple(found)

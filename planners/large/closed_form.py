@@ -59,25 +59,27 @@ ROUNDING = 1e-9
 class DividedShape:
     """The best division of a shape, by the closed form.
 
-    seconds: of an iteration; zero: what replicas divide; blocks: of each rank; words: what each of them runs again
-    choice: words among which it is the best
+    seconds: of an iteration; zero: ZeRO stage; blocks, policies: of each rank, whole blocks and the recompute policy
+    choice: recompute policies among which it is the best
     """
 
     seconds: float
     shape: Shape
     zero: Zero
     blocks: tuple[int, ...]
-    words: tuple[Recompute, ...]
+    policies: tuple[Recompute, ...]
     choice: tuple[Recompute, ...]
 
 
 class ClosedForm:
     """What the shapes of one problem cost; tables fill as they are asked for."""
 
-    def __init__(self, problem: Problem, blocks: LikeBlocks, words: Sequence[Recompute], zeros: Sequence[Zero]) -> None:
-        """words, zeros: the recompute policies and ZeRO stages to choose from."""
-        self.problem, self.blocks, self.words, self.zeros = problem, blocks, tuple(words), zeros
-        self.costs = StageCosts(problem, blocks, words)
+    def __init__(
+        self, problem: Problem, blocks: LikeBlocks, policies: Sequence[Recompute], zeros: Sequence[Zero]
+    ) -> None:
+        """policies, zeros: the recompute policies and ZeRO stages to choose from."""
+        self.problem, self.blocks, self.policies, self.zeros = problem, blocks, tuple(policies), zeros
+        self.costs = StageCosts(problem, blocks, policies)
         self.devices = RankGroups(problem)
         self.tails = Tails(self.devices, self.costs)
 
@@ -115,13 +117,13 @@ class ClosedForm:
         self,
         shape: Shape,
         zero: Zero,
-        words: tuple[Recompute, ...],
+        policies: tuple[Recompute, ...],
         spare: float = 0.0,
         *,
         limit: float = np.inf,
         bound: float = 0.0,
     ) -> DividedShape | None:
-        """The best division of a shape whose replicas divide that, and whose stages run one of these words again; None where
+        """The best division of a shape at that ZeRO stage whose ranks have one of these recompute policies; None where
         none below `limit` fits.
 
         spare: bytes of every device that are to stay free; bound: seconds before what follows the last backward, at least
@@ -132,7 +134,7 @@ class ClosedForm:
             tables = self._tables(shape, most)
             if tables.least_bytes(zero) > self.memory_bytes - spare or bound + tables.least_tail(zero) >= limit:
                 return None
-            found = tables.best(zero, words, spare, limit)
+            found = tables.best(zero, policies, spare, limit)
             if most == blocks or tables.seconds_beyond >= (limit if found is None else found.seconds):
                 return found
             most = min(blocks, 2 * most)
@@ -151,7 +153,7 @@ def chunk_blocks(count: int | NDArray[np.int64], chunks: int, *, last: bool) -> 
 class _Tables:
     """Seconds and bytes of the ranks of one shape that hold 0 to `most` blocks.
 
-    Arrays are float64 [places, most + 1, chunks] where they tell stages, and [ranks, most + 1, words] where they tell choices.
+    Arrays are float64 [places, most + 1, chunks] where they tell stages, and [ranks, most + 1, policies] where they tell choices.
     """
 
     def __init__(self, form: ClosedForm, shape: Shape, most: int) -> None:
@@ -178,11 +180,11 @@ class _Tables:
             ways[0, FIRST, :, 0] = ways[1, LAST, :, -1] = 0.0
             self.passes = [one + way for one, way in zip(self.passes, ways, strict=True)]
 
-    def best(self, zero: Zero, words: tuple[Recompute, ...], spare: float, limit: float) -> DividedShape | None:
-        """The best division below `limit` where replicas divide that, and stages run one of these again; None where none fits."""
+    def best(self, zero: Zero, policies: tuple[Recompute, ...], spare: float, limit: float) -> DividedShape | None:
+        """The best division below `limit` at that ZeRO stage with these recompute policies; None where none fits."""
         shape, form = self.shape, self.form
         stages, held = self._seconds(zero), self._bytes(zero)
-        may = self.held[self.ranks][:, :, None] & np.array([one in words for one in form.words])
+        may = self.held[self.ranks][:, :, None] & np.array([one in policies for one in form.policies])
         seconds = np.maximum(stages.sum(axis=2), self._sent_seconds(zero)[:, :, None])[self.ranks]
         cost = np.where(may & (held <= form.memory_bytes - spare), seconds, np.inf)
         chosen = cost.argmin(axis=2)
@@ -194,8 +196,8 @@ class _Tables:
         )
         if found is None:
             return None
-        again = tuple(form.words[chosen[rank, n]] for rank, n in enumerate(found.blocks))
-        return DividedShape(found.seconds + self._ways.seconds, shape, zero, found.blocks, again, words)
+        again = tuple(form.policies[chosen[rank, n]] for rank, n in enumerate(found.blocks))
+        return DividedShape(found.seconds + self._ways.seconds, shape, zero, found.blocks, again, policies)
 
     def _ended(
         self, zero: Zero, cost: Floats, search: Callable[[Floats, float], BlockDivision | None], limit: float
@@ -291,7 +293,7 @@ class _Tables:
 
     @remembered
     def _seconds(self, zero: Zero) -> Floats:
-        """Seconds of a micro-batch in each stage, float64 [places, most + 1, chunks, words]."""
+        """Seconds of a micro-batch in each stage, float64 [places, most + 1, chunks, policies]."""
         forward, backward = self.passes[0][..., None], self.passes[1][..., None] + self._again
         if zero >= 2 and self.shape.copies > 1:
             gathers, scatters = (one[..., None] for one in self._moved_seconds)
@@ -300,8 +302,8 @@ class _Tables:
 
     @cached_property
     def _again(self) -> Floats:
-        """Seconds for which each stage runs forwards again, float64 [places, most + 1, chunks, words]."""
-        return np.stack([self._of_stages(self._line(word)) for word in self.form.words], axis=3)
+        """Seconds for which each stage runs forwards again, float64 [places, most + 1, chunks, policies]."""
+        return np.stack([self._of_stages(self._line(policy)) for policy in self.form.policies], axis=3)
 
     def _sent_seconds(self, zero: Zero) -> Floats:
         """Seconds of a micro-batch for which the card of a rank moves what replicas divide, and sends to other ranks, float64
@@ -322,7 +324,7 @@ class _Tables:
 
     @cached_property
     def _units(self) -> Floats:
-        """As of `StageCosts.units`, of each stage, float64 [places, most + 1, chunks, 5]."""
+        """Units of each stage, as `StageCosts.units` tells them, float64 [places, most + 1, chunks, 5]."""
         return np.asarray(self.form.costs.units(self.shape.parallel, self.most)[self.places, self.blocks])
 
     @cached_property
@@ -385,7 +387,7 @@ class _Tables:
 
     @remembered
     def _bytes(self, zero: Zero) -> Floats:
-        """Bytes on each device of a rank, float64 [ranks, most + 1, words]."""
+        """Bytes on each device of a rank, float64 [ranks, most + 1, policies]."""
         copies = self.shape.copies
         always = state_bytes(self.problem, zero, self._elements.sum(axis=2), self._divided.sum(axis=2), copies)
         if zero >= 2 and copies > 1:
@@ -396,7 +398,7 @@ class _Tables:
     @cached_property
     def _activations(self) -> Floats:
         """What micro-batches keep, what is made again of one, what is sent, and gradients in work, float64 [ranks, most + 1,
-        words].
+        policies].
         """
         costs, parallel, found = self.form.costs, self.shape.parallel, []
         flight = in_flight(self.shape.pipeline, self.shape.chunks, self.count).swapaxes(1, 2)

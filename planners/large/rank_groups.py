@@ -18,7 +18,7 @@ from simulator import GroupRates, Parallelism, Problem, Stage, StagePlaces
 
 
 class RankGroups:
-    """Of the shapes of one problem; tables fill as they are asked for."""
+    """Groups and rates of the shapes of one problem; tables fill as they are asked for."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -35,8 +35,9 @@ class RankGroups:
         return device_groups(self.problem, degree)
 
     def rates(self, shape: Shape, *, alone: bool = False) -> GroupRates:
-        """Of what the devices of a replica do, beside those of the others of its stage in its servers; alone: beside none but
-        those that divide its experts.
+        """Rates of the collectives of a replica, whose stage has other replicas in its servers.
+
+        alone: beside none but those that divide its experts
         """
         step = shape.expert // gcd(shape.expert, shape.context)
         near = 1 if alone else max(self._in_server, shape.expert * shape.tensor) // (shape.tensor * shape.context)
@@ -47,7 +48,7 @@ class RankGroups:
         return self._rates[key]
 
     def _places(self, shape: Shape, replicas: int) -> StagePlaces:
-        """Of so many replicas of the first rank's stages."""
+        """Places of so many replicas of the first rank's stages."""
         parts = self.groups(shape.tensor)[: replicas * shape.context]
         degrees = (shape.tensor * shape.context,) * replicas
         stage = Stage((), tuple(device for part in parts for device in part), degrees)

@@ -12,7 +12,7 @@ from planners.large.shapes import Shape
 
 
 class RankWaits:
-    """Of one shape.
+    """Waits of the ranks of one shape.
 
     seconds: of an iteration that wait for transfers between ranks
     crossing: seconds of a round for which the busiest card, or cable, of a rank sends on both ways, beside what rounds wait

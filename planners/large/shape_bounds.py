@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 Counts = NDArray[np.int16]
 
 HALVINGS = 10
-"""Of the range in which the slowest rank's seconds are bounded."""
+"""How often the range is halved in which the slowest rank's seconds are bounded."""
 
 RANGE = 2.0
 """By how much memory lengthens the slowest rank's seconds at most, as far as a bound tells."""
@@ -37,9 +37,9 @@ class _DividedFigures(NamedTuple):
     """What stages take and keep of some samples, by how they divide layers; each a row a shape.
 
     passes: seconds of a block forward and backward, at least; own: of an end beside its blocks, by place
-    again: seconds for which each word runs a block again
+    again: seconds for which each policy runs a block again
     weights: elements of a block, and those of them that belong to experts; own_weights: the first of a stage, by place
-    kept, made, made_own: bytes per sample of a block that each word keeps, makes again, and makes again of any stage
+    kept, made, made_own: bytes per sample of a block that each policy keeps, makes again, and makes again of any stage
     boundary: bytes per sample between stages; in_work: bytes of gradients before they are added up, by place
     """
 
@@ -56,15 +56,16 @@ class _DividedFigures(NamedTuple):
 
 
 class ShapeBounds:
-    """Of the shapes of one problem, rows as of `grid`; figures fill as they are asked for."""
+    """Bounds of the shapes of one problem, which are rows of `grid`; figures fill as they are asked for."""
 
     def __init__(self, form: ClosedForm) -> None:
         self.form, self.problem, self.blocks = form, form.problem, form.blocks.count
         self._members: dict[tuple[int, ...], _DividedFigures] = {}
 
     def least_seconds(self, shapes: Integers) -> Floats:
-        """As if each sample took what it takes where most are passed at once, and memory held whatever micro-batches keep,
-        float64 [shapes]: infinite where it does not hold states.
+        """Seconds at least, float64 [shapes]; infinite where memory does not hold the states of weights.
+
+        As if each sample took what it takes where most are passed at once, and memory held whatever micro-batches keep.
         """
         rows, number = unlike(shapes, (0, 5, 6))
         seconds = self._of_samples(shapes, rows, number)
@@ -108,8 +109,10 @@ class ShapeBounds:
         return self.problem.cluster.devices[0].sublinear and not any(layer.measured for layer in layers)
 
     def least_seconds_in_memory(self, shapes: Integers) -> Floats:
-        """As of each shape's own samples, and of ranks that run again what they must so as to hold their blocks, float64 [shapes,
-        zeros]: infinite where they never do. As if replicas moved what they divide in no time but that of its bytes and units.
+        """Seconds at least, float64 [shapes, zeros]; infinite where ranks never hold their blocks.
+
+        Of each shape's own samples; ranks run again what they must so as to hold their blocks. As if replicas moved what they
+        divide in no time but that of its bytes and units.
         """
         zeros = self.form.zeros
         rows = np.repeat(shapes, len(zeros), axis=0), np.tile(zeros, len(shapes))
@@ -191,7 +194,7 @@ class ShapeBounds:
         return _DividedFigures(*(np.stack(one)[number] for one in zip(*found, strict=True)))
 
     def _member(self, *key: int) -> _DividedFigures:
-        """Of a device, by tensor degree, samples, context and expert degree."""
+        """Figures of one device; key: tensor degree, samples, context and expert degree."""
         if key not in self._members:
             tensor, samples, context, expert = key
             shape, costs = Shape(tensor, 1, expert, samples, 1, context, expert), self.form.costs
@@ -203,7 +206,7 @@ class ShapeBounds:
             figures = (
                 (_least_block(forward), _least_block(backward)),
                 (first, 0.0, last, min(only, first + last)),
-                [_least_block(costs.seconds(parallel, rates, samples, word)) for word in self.form.words],
+                [_least_block(costs.seconds(parallel, rates, samples, policy)) for policy in self.form.policies],
                 (held.block, experts.block),
                 held.own,
                 [one.block for one in kept],
@@ -216,7 +219,7 @@ class ShapeBounds:
         return self._members[key]
 
     def _passes(self, figures: _DividedFigures, shapes: Integers, zero: Integers) -> tuple[Floats, Floats]:
-        """Seconds of a block by what is run again, float64 [shapes, words], and of ends beside, [shapes, places]."""
+        """Seconds of a block by what is run again, float64 [shapes, policies], and of ends beside, [shapes, places]."""
         forward, backward = figures.passes[:, :1], figures.passes[:, 1:] + figures.again
         gathers, scatters = self._moves(shapes) if max(self.form.zeros) >= 2 else (np.zeros(1), np.zeros(1))
         gathers, scatters = gathers * (zero == 3), scatters * (zero >= 2)
@@ -237,7 +240,7 @@ class ShapeBounds:
         form, figures, ranks = self.form, self._figures(shapes), _RankWays(shapes, self.problem.batch, self.blocks)
         _, pipeline, data, samples, chunks, context, expert = shapes.T
         held, experts = figures.weights.T
-        copies, words = data * context, len(form.words)
+        copies, policies = data * context, len(form.policies)
         state = state_bytes(self.problem, zero, held, held + (expert - 1) * experts, copies)[:, None, None]
         own = np.take_along_axis(figures.own_weights, ranks.places, axis=1)
         in_work = np.take_along_axis(figures.in_work, ranks.places, axis=1)
@@ -246,7 +249,7 @@ class ShapeBounds:
             (np.repeat(one, 2, axis=1) * samples[:, None])[..., None]
             for one in (figures.kept, figures.made, figures.made_own)
         )
-        shares, more = (np.tile(one, (1, words, 1)) for one in (ranks.shares, ranks.more))
+        shares, more = (np.tile(one, (1, policies, 1)) for one in (ranks.shares, ranks.more))
         line = state + made / chunks[:, None, None] + kept * shares
         once = figures.boundary * samples * (pipeline > 1)
         left = form.memory_bytes - once[:, None, None] - made_own - ends - kept * more
@@ -254,7 +257,7 @@ class ShapeBounds:
         unit = (held * unit_bytes(self.problem, zero) * (copies > 1))[:, None, None]
         several, one = ((left - number * unit) / line for number in (2, 1))
         found = np.where(several < 2.0, np.minimum(one, 1.0), np.minimum(several, self.blocks))
-        steps, missing = ranks.steps(2 * words)
+        steps, missing = ranks.steps(2 * policies)
         return _whole(np.where(ranks.there, found, 0.0), steps[..., ranks.kinds], missing[..., ranks.kinds])
 
 
@@ -291,12 +294,12 @@ class _RankWays:
         self._steps = np.stack([chunks + 0 * self.places, np.where([False, False, True], chunks, 1)], axis=1)
 
     def steps(self, ways: int) -> tuple[Integers, Integers]:
-        """Of how many blocks a rank holds a multiple, and how many less than that, on so many ways, [shapes, ways, kinds]."""
+        """The number that blocks of a rank are a multiple of, and how many less than that they are, [shapes, ways, kinds]."""
         return np.tile(self._steps, (1, ways // 2, 1)), np.tile([[0, 0, 0], [0, 0, 1]], (ways // 2, 1))
 
 
 def _whole(blocks: Floats, steps: Integers, missing: Integers) -> Counts:
-    """As many of these as there may be, int16 of their shape."""
+    """The largest numbers of blocks that are possible, no more than these, int16 of their shape."""
     found = np.floor((blocks + (missing + ROUNDING)) / steps) * steps - missing
     return np.asarray(np.maximum(found, 0.0), dtype=np.int16)
 

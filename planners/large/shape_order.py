@@ -21,7 +21,7 @@ Flags = NDArray[np.bool_]
 
 
 class ShapeOrder:
-    """Of the shapes of one problem, rows as of `grid`; bounds fill as they are asked for."""
+    """Order of the shapes of one problem, which are rows of `grid`; bounds are found when they are asked for."""
 
     def __init__(self, shapes: Integers, bounds: ShapeBounds) -> None:
         self.shapes, self.bounds = shapes, bounds

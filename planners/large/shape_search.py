@@ -45,7 +45,7 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 SCHEDULES = "1f1b", "interleaved-1f1b"
-"""Of one stage a device, and of several."""
+"""Schedules of one stage per device, and of several."""
 
 MOST_WORK = 2**16
 """Work (see `Shape.work`) of all that are replayed beside the first that fits, and those that look better than the best."""
@@ -160,11 +160,11 @@ def _wanted(problem: Problem, request: Request) -> Wanted:
 
 
 class _Choice(NamedTuple):
-    """A shape, what its replicas divide, and words among which each stage has one that it runs again."""
+    """A shape, its ZeRO stage, and the recompute policies of which each rank has one."""
 
     shape: Shape
     zero: Zero
-    words: tuple[Recompute, ...]
+    policies: tuple[Recompute, ...]
 
 
 class _Place(NamedTuple):
@@ -227,8 +227,8 @@ class _ShapeSearch:
         return found
 
     def candidates(self, among: Flags | None = None, zeros: Sequence[Zero] | None = None) -> Iterator[DividedShape]:
-        """The best division of each shape for each of what its replicas may divide, and for each word that all stages run
-        again, best first, as far as they are below `limit`.
+        """The best division of each shape for each ZeRO stage, and for each recompute policy that all stages may have, best
+        first, as far as they are below `limit`.
 
         among: shapes that are meant, bool [shapes], if not all; zeros: what replicas may divide, if not all that is asked for
         """
@@ -257,10 +257,10 @@ class _ShapeSearch:
                         heappush(waiting, (found.seconds, next(counts), found))
                     continue
                 yield one
-                if one.choice == self.form.words and len(one.choice) > 1:
-                    for word in one.choice:
-                        if set(one.words) != {word}:  # else it is the same
-                            heappush(waiting, (one.seconds, next(counts), _Choice(one.shape, one.zero, (word,))))
+                if one.choice == self.form.policies and len(one.choice) > 1:
+                    for policy in one.choice:
+                        if set(one.policies) != {policy}:  # else it is the same
+                            heappush(waiting, (one.seconds, next(counts), _Choice(one.shape, one.zero, (policy,))))
 
     @staticmethod
     def _least(
@@ -270,14 +270,14 @@ class _ShapeSearch:
         return min(one[0] for one in (ahead, *rough[:1], *waiting[:1], (np.inf,)) if one is not None)
 
     def _places(self, numbers: Sequence[int], zeros: Sequence[int]) -> Iterator[_Place]:
-        """Of some shapes, with seconds that no division undercuts, as far as any fits; zeros: places among those asked for."""
+        """Bounds of some shapes, as far as any division fits; zeros: places among the ZeRO stages that are asked for."""
         bounds = self._bounds_of(np.array(numbers))[:, zeros]
         bounds[self.shapes[numbers, 2] * self.shapes[numbers, 5] == 1, 1:] = np.inf
         for row, place in zip(*np.nonzero(bounds < np.inf), strict=True):
             yield _Place(float(bounds[row, place]), numbers[row], zeros[place])
 
     def _choice(self, place: _Place) -> _Choice:
-        return _Choice(Shape(*self.shapes[place.number].tolist()), self.form.zeros[place.zero], self.form.words)
+        return _Choice(Shape(*self.shapes[place.number].tolist()), self.form.zeros[place.zero], self.form.policies)
 
     def _raised(self, places: Sequence[_Place]) -> list[float]:
         """Bounds with all that there is beside rounds."""
@@ -355,7 +355,7 @@ class _ShapeSearch:
             SCHEDULES[shape.chunks > 1],
             tuple(Stage(stage.layers, stage.devices, degrees) for stage in stages),
             (shape.samples * shape.data,) * count,
-            recompute=candidate.words * shape.chunks,
+            recompute=candidate.policies * shape.chunks,
             zero=candidate.zero,
             context=shape.context,
             expert=shape.expert,
@@ -381,8 +381,8 @@ class _ShapeSearch:
         more = "".join(f" × {name}" for name, at in (("context", 5), ("expert", 6)) if self.shapes[:, at].max() > 1)
         grid = f"tensor × pipeline × data{more} × micro-batch × stages per device"
         plans = f"{len(replayed):,} plans replayed, with ZeRO {_listed(sorted({plan.zero for plan in replayed}))}"
-        every = f"with ZeRO {_listed(self.form.zeros)}" + " and each word that all stages run again" * (
-            len(self.form.words) > 1
+        every = f"with ZeRO {_listed(self.form.zeros)}" + " and each recompute policy for all stages" * (
+            len(self.form.policies) > 1
         )
         near = f"all that are by it within {CLOSED_FORM_ERROR:.0%} of the answer"
         if self.left_out:
@@ -397,8 +397,8 @@ class _ShapeSearch:
 
     def does_not_fit(self) -> str:
         """One line with the numbers of the shape and the ZeRO of those asked for that need least of a device."""
-        state, kept, zero, word = min(self._least_needs(), key=lambda one: one[0] + one[1])
-        again = "" if word == "none" else f" with recomputation {word!r}"
+        state, kept, zero, policy = min(self._least_needs(), key=lambda one: one[0] + one[1])
+        again = "" if policy == "none" else f" with recomputation {policy!r}"
         return (
             f"planner {self.planner.name!r} finds no stages that fit: weights, gradients and optimizer states take at least "
             f"{state / 2**30:.4g} GiB of a device with ZeRO {zero}, and what it keeps of its micro-batches{again} "
@@ -417,10 +417,10 @@ class _ShapeSearch:
             parallel, costs = Shape(*self.shapes[rows[0]].tolist()).parallel, self.form.costs
             held, experts = (one.own[ONLY] + one.block * self.blocks.count for one in costs.elements(parallel))
             flight = one_stage_in_flight(pipeline, count)[rows] * samples[rows] / pipeline[rows]
-            for word, (line, _) in zip(self.form.words, costs.stashes(parallel), strict=True):
+            for policy, (line, _) in zip(self.form.policies, costs.stashes(parallel), strict=True):
                 kept = (line.own[ONLY] + line.block * self.blocks.count) * flight
                 for zero in self.form.zeros:
                     own = held / pipeline[rows], (held + (parallel.expert - 1) * experts) / pipeline[rows]
                     state = state_bytes(self.problem, zero, *own, copies[rows])
                     least = int((state + kept).argmin())
-                    yield float(state[least]), float(kept[least]), zero, word
+                    yield float(state[least]), float(kept[least]), zero, policy

@@ -47,7 +47,7 @@ class Shape:
 
     @property
     def row(self) -> Integers:
-        """As of `grid`, alone, int64 [1, 7]."""
+        """The shape as the only row of a `grid`, int64 [1, 7]."""
         own = self.tensor, self.pipeline, self.data, self.samples, self.chunks, self.context, self.expert
         return np.array([own])
 

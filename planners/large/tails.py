@@ -23,7 +23,7 @@ Flags = NDArray[np.bool_]
 
 
 class Tails:
-    """Of the shapes of one problem, rows as of `grid`."""
+    """Tails of the shapes of one problem, which are rows of `grid`."""
 
     def __init__(self, devices: RankGroups, costs: StageCosts) -> None:
         self.devices, self.costs, self.problem = devices, costs, devices.problem
@@ -59,7 +59,7 @@ class Tails:
     def moved(
         self, shapes: Integers, elements: Floats, experts: Floats, size: float, apart: bool | Flags = True, /
     ) -> Floats:
-        """As of `Moved`, of each shape, float64 [shapes, ...]; apart: of all, or of each."""
+        """Seconds as of `Moved`, float64 [shapes, ...]; apart: of all shapes, or of each."""
         kinds = np.column_stack([shapes, np.broadcast_to(apart, len(shapes))])
         rows, number = unlike(kinds, (0, 2, 5, 6, 7))
         peers = [self.devices.peers(Shape(*row), bool(one)) for *row, one in kinds[rows].tolist()]
@@ -81,7 +81,7 @@ class _Rates:
         )
 
     def seconds(self, sizes: Floats) -> Floats:
-        """Of so many bytes of each shape."""
+        """Seconds of a collective over so many bytes of each shape, in the fastest way."""
         found = self.latency[0] + sizes * self.rate[0]
         for latency, rate in zip(self.latency[1:], self.rate[1:], strict=True):
             found = np.minimum(found, latency + sizes * rate)

@@ -46,7 +46,7 @@ from simulator import (
 )
 
 MOST_SAMPLES = 64
-"""Of a micro-batch."""
+"""Samples of a micro-batch of a replica at most."""
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -60,7 +60,7 @@ class Choices:
     """
 
     degrees: tuple[int, ...]
-    words: tuple[Recompute, ...]
+    policies: tuple[Recompute, ...]
     zero: Zero
     microbatches: int | None = None
     fewest_replicas: int = 1
@@ -86,7 +86,7 @@ class ClusterSpace:
         at_end = end == self.layers
         self._blocks = end - begin
         self._place = np.where(begin == 0, np.where(at_end, ONLY, FIRST), np.where(at_end, LAST, MIDDLE))
-        self.costs = [StageCosts(problem, blocks, choices.words, device) for device in self.first]
+        self.costs = [StageCosts(problem, blocks, choices.policies, device) for device in self.first]
         self.groups: dict[tuple[int, int], Groups] = {
             (kind, degree): groups
             for kind in range(len(self.devices))
@@ -94,7 +94,7 @@ class ClusterSpace:
             if (groups := self._groups(kind, degree))
         }
         self.variants = tuple(
-            Variant(kind, degree, word) for kind, degree in self.groups for word in range(len(choices.words))
+            Variant(kind, degree, policy) for kind, degree in self.groups for policy in range(len(choices.policies))
         )
         self._places = {key: self._in_first_server(groups) for key, groups in self.groups.items()}
 
@@ -137,7 +137,7 @@ class ClusterSpace:
         return 1.0, 1.0
 
     def in_flight(self, samples: int, replicas: int, ahead: int) -> int:
-        """Of 1F1B."""
+        """Micro-batches that a stage of 1F1B has in flight."""
         return int(one_stage_in_flight(ahead, self.rounds(samples, replicas)))
 
     # ---- stages ----
@@ -161,7 +161,7 @@ class ClusterSpace:
         variant = self.variants[number]
         costs, parallel = self.costs[variant.kind], Parallelism(variant.degree)
         rates = self._places[variant.kind, variant.degree].rates(0)
-        asked: list[Pass] = ["forward", "backward", self.choices.words[variant.word]]
+        asked: list[Pass] = ["forward", "backward", self.choices.policies[variant.policy]]
         forward, backward, again = (self._table(costs.seconds(parallel, rates, samples, one)) for one in asked)
         gather = costs.gather_seconds(parallel, rates, samples)
         begin, end = np.indices(again.shape)
@@ -186,7 +186,7 @@ class ClusterSpace:
         return self._table(self._line(variant))
 
     def _units(self, variant: Variant) -> Floats:
-        """As of `StageCosts.units`, [layers + 1, layers + 1, 5]."""
+        """Units of stages, as `StageCosts.units` tells them, [layers + 1, layers + 1, 5]."""
         of_place = self.costs[variant.kind].units(Parallelism(variant.degree), self.layers)
         return np.asarray(of_place[self._place, np.maximum(self._blocks, 0)])
 
@@ -196,7 +196,7 @@ class ClusterSpace:
         found, problem = [], self.problem
         for variant in self.variants:
             costs, parallel = self.costs[variant.kind], Parallelism(variant.degree)
-            kept, made = (self._table(one) for one in costs.stashes(parallel)[variant.word])
+            kept, made = (self._table(one) for one in costs.stashes(parallel)[variant.policy])
             elements, zero = self._elements(variant), self.choices.zero
             always = state_bytes(problem, zero, elements, elements, replicas)
             begin, end = np.indices(kept.shape)
@@ -215,8 +215,9 @@ class ClusterSpace:
     # ---- transfers ----
 
     def _transfer_seconds(self, front: Variant, behind: Variant, samples: int) -> float:
-        """Of a boundary between blocks, where all groups of a server send at once to another server, or inside the only one; all
-        of a rack to another one, where kinds are in racks of their own.
+        """Seconds of a boundary tensor between blocks, where all groups of a server send at once.
+
+        They send to another server, or inside the only one; where kinds are in racks of their own, all of a rack to another one.
         """
         degree, cluster = max(front.degree, behind.degree), self.problem.cluster
         sending, receiving = (self.groups[variant.kind, variant.degree] for variant in (front, behind))
@@ -247,7 +248,7 @@ class ClusterSpace:
     # ---- gradients ----
 
     def synchronization(self, samples: int, replicas: int, sets: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
-        """Of what does not hide behind the last backward, and what does not behind a micro-batch's own passes."""
+        """Seconds of replicas' traffic that the last backward does not hide, and that the passes of a micro-batch do not."""
         exposed, longer = np.zeros((2, len(sets), self.layers + 1, self.layers + 1))
         if replicas > 1:
             for place, members in enumerate(sets):
@@ -284,7 +285,7 @@ class ClusterSpace:
 
     @remembered
     def _peer_rates(self, kinds: tuple[tuple[int, int], ...], replicas: int) -> Rates:
-        """Of a stage whose replicas are of several kinds, as many of each as can be."""
+        """Rates of the collectives of a stage whose replicas are of several kinds, as many of each as can be."""
         share = -(-replicas // len(kinds))
         groups = [group for key in kinds for group in self.groups[key][:share]][:replicas]
         if len(groups) == 1:
@@ -337,13 +338,13 @@ class ClusterSpace:
 
     def plan(self, name: str, pipeline: MixedPipeline) -> Plan:
         """The plan of a pipeline whose groups can be placed."""
-        placed, stages, words = self._placed(pipeline), [], []
+        placed, stages, policies = self._placed(pipeline), [], []
         assert placed is not None  # its seconds are finite
         for stage, (begin, end) in enumerate(pairwise((0, *pipeline.ends))):
             groups = [placed[stage, replica] for replica in range(pipeline.replicas)]
             devices = tuple(device for group in groups for device in group)
             stages.append(Stage(self.blocks.range(begin, end), devices, tuple(map(len, groups))))
-            words.append(self.choices.words[self.variants[pipeline.held(stage)[0]].word])
+            policies.append(self.choices.policies[self.variants[pipeline.held(stage)[0]].policy])
         size, rounds = pipeline.samples * pipeline.replicas, self.rounds(pipeline.samples, pipeline.replicas)
         zero = self.choices.zero
-        return Plan(name, "1f1b", tuple(stages), (size,) * rounds, recompute=tuple(words), zero=zero)
+        return Plan(name, "1f1b", tuple(stages), (size,) * rounds, recompute=tuple(policies), zero=zero)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_POWER = 2
-"""Of two, by which prices of more than two kinds differ at most."""
+"""Exponent of the largest power of two by which prices of more than two kinds differ."""
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -25,12 +25,12 @@ Integers = NDArray[np.int64]
 class Variant:
     """What a replica of a stage may be: `degree` devices of a kind.
 
-    word: number of what the stage runs again, the same for all of its replicas
+    policy: number of the recompute policy, the same for all replicas of a stage
     """
 
     kind: int
     degree: int
-    word: int = 0
+    policy: int = 0
 
 
 class StageVariants(NamedTuple):
@@ -100,7 +100,7 @@ class Space(Protocol):
         """What stages take; memory as with the most replicas."""
 
     def deepest(self, samples: int, replicas: int) -> Integers:
-        """As of `StageVariants`, of so many replicas."""
+        """The `deepest` of `StageVariants`, with so many replicas."""
 
     def synchronization(self, samples: int, replicas: int, sets: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
         """Least seconds in which gradients of stages of layers i to j - 1 are reduced in the end, and by which each micro-batch
@@ -118,10 +118,10 @@ class Space(Protocol):
 
 
 def variant_sets(variants: Sequence[Variant], usable: NDArray[np.bool_]) -> tuple[tuple[int, ...], ...]:
-    """What the replicas of a stage may be of: variants with one word, at most one of each kind."""
+    """What the replicas of a stage may be of: variants with one policy, at most one of each kind."""
     found: dict[tuple[int, ...], None] = {}
-    for word in sorted({one.word for one in variants}):
-        own = [number for number, one in enumerate(variants) if one.word == word and usable[number]]
+    for policy in sorted({one.policy for one in variants}):
+        own = [number for number, one in enumerate(variants) if one.policy == policy and usable[number]]
         kinds = sorted({variants[number].kind for number in own})
         choices = [(None, *(number for number in own if variants[number].kind == kind)) for kind in kinds]
         for chosen in product(*choices):

@@ -55,7 +55,7 @@ def minimax_cuts(points: Sequence[int], totals: NDArray[np.float64]) -> list[int
 
 @kernel()
 def _slowest_origins(held: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Of each stage and each point that it may end at, the point that it begins at, int64 [stages, points].
+    """For each stage and each point that it may end at, the point that it begins at, int64 [stages, points].
 
     held: float64 [stages, points]; seconds of all layers before each point
     """

@@ -204,7 +204,7 @@ def _streamed_ranges(costs: LayerCosts, device: int, samples: int, phase: Phase,
 
 @lru_cache(maxsize=KEPT)
 def _streamed_stages(costs: LayerCosts, device: int, again: bool) -> SecondsOfStages:
-    """The same of any number of samples and phase."""
+    """`_streamed_ranges` for any number of samples and any phase."""
     layers, places = np.arange(len(costs.problem.workload)), np.array(_places(costs))
     begin, end = (places[one][:, None] for one in np.triu_indices(len(places), 1))
     held = (begin <= layers) & (layers < end)

@@ -52,7 +52,7 @@ class StreamedSearch:
         self._updates = np.outer(whole, elements / max(elements[-1], 1.0))
 
     def fastest(self, planner: str, shapes: Iterable[StraightShape]) -> list[Plan]:
-        """Of each schedule the fastest plan that is found, whether it fits or not."""
+        """The fastest plan that is found for each schedule, whether it fits or not."""
         ranked = [(least, number, shape, cuts) for number, (least, shape, cuts) in enumerate(self._estimated(shapes))]
         best: dict[str, tuple[tuple[float, float], Plan]] = {}
         for least, _, shape, cuts in sorted(ranked, key=lambda one: one[:2]):

@@ -313,7 +313,7 @@ def replay_cuts(order: OrderColumns, costs: StraightSeconds, row_of: Integers, c
 
 @kernel()
 def _run(order: OrderColumns, seconds: Seconds, row_of: Integers) -> Floats:
-    """Of each stage the begin and end of its last gradient, and the end of its device's last op, float64 [stages, 3].
+    """For each stage the begin and end of its last gradient, and the end of its device's last op, float64 [stages, 3].
 
     row_of: of each kind, in `seconds.ops`
     """

@@ -167,7 +167,7 @@ WHOLE = GroupDivision()
 
 
 def _divisions(problem: Problem, evaluate: Evaluator, request: Request, degree: int) -> list[GroupDivision]:
-    """Of groups of one degree: one, or where replicas divide states one of each number of replicas, which tells the memory."""
+    """Divisions into groups of one degree: one, or one for each number of replicas where these divide states."""
     zero: Zero = asked_zeros(request, (0,))[0]
     one = GroupDivision(degree, zero)
     if not zero:
@@ -277,7 +277,7 @@ class _Grid:
         self.costs = evaluate.layer_costs.at(Parallelism(division.degree), rates, state)
         self.bytes = StageBytes(self.costs)
         self.whole_bytes = self.bytes.states([(0, len(problem.workload))])
-        """Of all weights, gradients and optimizer states."""
+        """Bytes of all weights, gradients and optimizer states."""
 
     # ---- the grid ----
 
@@ -473,13 +473,18 @@ class _Grid:
         shares = (state + kept * alone.reshape(point.chunks, -1) + stash) / (
             point.chunks * state + kept * together + stash
         )
-        return (memory * (1.0 - shares)).reshape(-1).tolist()
+        left = (memory * (1.0 - shares)).reshape(-1)
+        if self.problem.recompute == "blocks":  # a stage may begin within a block, and keep more than like layers do
+            left = left - alone * float(self.bytes.entering[:, -1].max()) * self._samples(point)
+        return [float(one) for one in np.maximum(left, 0.0)]
 
     def _like_stage(self, point: Point) -> tuple[float, float, float]:
         """Bytes of a stage if layers were alike: of its weights, of what backward makes again, and of each micro-batch held."""
         samples, stages = self._samples(point), self.bytes
-        again = float(stages.made[0, -1]) * samples / (point.stages if self.problem.recompute == "whole" else 1)
-        kept = float(stages.kept_before[-1]) * samples / point.stages + float(stages.entering[:, -1].mean()) * samples
+        whole = self.problem.recompute == "whole"
+        again = float(stages.made[0, -1]) * samples / (point.stages if whole else 1)
+        inputs = float(stages.entering[:, -1].mean()) * samples if whole else 0.0
+        kept = float(stages.kept_before[-1]) * samples / point.stages + inputs
         return self.whole_bytes / point.stages, again + float(stages.in_work[0, -1]), kept
 
     def _memory_bytes(self, group: Sequence[int]) -> float:

@@ -57,7 +57,7 @@ def with_experts(blocks: int) -> Workload:
 def best_division(form: ClosedForm, shape: Shape, zeros: Sequence[Zero] = ()) -> DividedShape | None:
     """The best division of a shape, and what its replicas divide, if not all that is asked for."""
     asked = tuple(zeros or form.zeros)[: None if shape.copies > 1 else 1]
-    found = [one for zero in asked if (one := form.division(shape, zero, form.words)) is not None]
+    found = [one for zero in asked if (one := form.division(shape, zero, form.policies)) is not None]
     return min(found, key=lambda one: one.seconds, default=None)
 
 
@@ -111,7 +111,7 @@ def test_lines_are_the_sums_of_layers(degree: int) -> None:
             )
         line, _ = costs.elements(Parallelism(degree))
         assert line.own[place] + count * line.block == pytest.approx(member.weight_elements(layers), rel=1e-9)
-        for word, pair in zip(costs.words, costs.stashes(Parallelism(degree)), strict=True):
+        for word, pair in zip(costs.policies, costs.stashes(Parallelism(degree)), strict=True):
             received = costs.boundary_bytes(Parallelism(degree)) if first else 0.0
             stash = stage_stash(member, layers.tolist(), word, received)
             told = [line.own[place] + count * line.block for line in pair]
@@ -290,7 +290,7 @@ def test_closed_form_is_near_a_replay(shape: Shape, zero: int) -> None:
     outcome = simulate(problem, search.plan(found))
     assert found.seconds == pytest.approx(outcome.iteration_seconds, rel=0.05)
     tables = _Tables(search.form, shape, max(found.blocks))
-    word = search.form.words.index(found.words[0])
+    word = search.form.policies.index(found.policies[0])
     told = max(tables._bytes(found.zero)[rank, own, word] for rank, own in enumerate(found.blocks))
     assert told == pytest.approx(outcome.fullest.peak_bytes, rel=0.03)
 
@@ -335,14 +335,14 @@ def test_closed_form_of_contexts_and_experts_is_near_a_replay(shape: Shape, zero
     assert (outcome.plan.context, outcome.plan.expert) == (shape.context, shape.expert)
     assert found.seconds == pytest.approx(outcome.iteration_seconds, rel=0.05)
     tables = _Tables(search.form, shape, max(found.blocks))
-    word = search.form.words.index(found.words[0])
+    word = search.form.policies.index(found.policies[0])
     told = max(tables._bytes(found.zero)[rank, own, word] for rank, own in enumerate(found.blocks))
     assert told == pytest.approx(outcome.fullest.peak_bytes, rel=0.03)
 
 
 def every_candidate(search: _ShapeSearch) -> Iterator[DividedShape]:
     """Every plan of the space: shapes, whole blocks, words and what replicas divide."""
-    total, words = search.blocks.count, search.form.words
+    total, words = search.blocks.count, search.form.policies
     for row in search.shapes.tolist():
         shape = Shape(*row)
         last = shape.pipeline - 1
@@ -459,7 +459,7 @@ def test_the_proof_says_what_was_replayed() -> None:
     assert found.proof.space.startswith(f"{len(found.replayed)} plans replayed, with ZeRO ")
     assert all(str(zero) in found.proof.space.split(":")[0] for zero in zeros)
     assert "its best ZeRO" not in found.proof.space
-    assert "each with ZeRO 0, 1, 2 and 3 and each word that all stages run again" in found.proof.space
+    assert "each with ZeRO 0, 1, 2 and 3 and each recompute policy for all stages" in found.proof.space
     assert "closed form of seconds and memory into whole blocks" in found.proof.space
     assert "within 25% of the answer" in found.proof.space
     assert "context" in found.proof.space
@@ -509,7 +509,7 @@ def ratios(rng: np.random.Generator, problem: Problem, most: int) -> Iterator[fl
         shape, zero = Shape(*row), search.form.zeros[rng.integers(4)]
         if shape.work(problem.batch) > 6000 or (shape.copies == 1 and zero):
             continue
-        found = search.form.division(shape, zero, search.form.words)
+        found = search.form.division(shape, zero, search.form.policies)
         if found is not None:
             yield found.seconds / search.evaluate(search.plan(found)).iteration_seconds
             most -= 1
@@ -695,7 +695,7 @@ def test_every_division_within_the_limit_is_a_candidate() -> None:
         (shape, zero): found.seconds
         for shape in (Shape(*row) for row in search.shapes.tolist())
         for zero in search.form.zeros[: None if shape.copies > 1 else 1]
-        if (found := search.form.division(shape, zero, search.form.words)) is not None
+        if (found := search.form.division(shape, zero, search.form.policies)) is not None
     }
     search.limit = float(np.median(list(every.values())))
     told = {(one.shape, one.zero) for one in search.candidates()}
