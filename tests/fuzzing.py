@@ -687,7 +687,7 @@ def _option_fault(words: list[str]) -> str | None:
         code in (2, 3, 4)
         and complaint.count("\n") == 1
         and complaint.rstrip("\n").isprintable()
-        and len(complaint) <= 300
+        and len(complaint) <= 400
     )
     return None if right else f"exit code {code} with {len(complaint)} characters on stderr: {complaint[:200]!r}"
 

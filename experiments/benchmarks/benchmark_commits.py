@@ -74,7 +74,7 @@ def commands_of(*, quick: bool) -> dict[str, tuple[str, ...]]:
 
 def checkout_of(folder: Path) -> Path:
     """The top folder of the git checkout that a folder is in; UsageError for any other folder."""
-    done = git(folder, "rev-parse", "--show-toplevel") if folder.is_dir() else None
+    done = git(folder, "rev-parse", "--show-toplevel") if os.path.isdir(folder) else None
     if done is None or done.returncode:
         raise UsageError(f"--repository: {shown(str(folder))} must be a folder of a git checkout")
     return Path(done.stdout.rstrip("\n"))
