@@ -137,7 +137,7 @@ def test_a_drawing_sees_what_is_drawn() -> None:
     def figure(**changed: Any) -> Figure:
         given: dict[str, Any] = {
             "size": 5.0, "y": 2.0, "color": "red", "dashes": "--", "width": 1.5, "bar": 3.0, "note": 0.5, "limit": 9.0,
-            "tick": 1.0, "title": "title", "columns": 1, "label": "x", "points": 9.0,
+            "tick": 1.0, "title": "title", "columns": 1, "label": "x",
         } | changed  # fmt: skip
         made = Figure(figsize=(given["size"], 3.0))
         axes = made.subplots()
@@ -150,7 +150,7 @@ def test_a_drawing_sees_what_is_drawn() -> None:
             label="a",
         )
         axes.bar([0], [given["bar"]], label="b")
-        axes.annotate("note", (given["note"], 1), (3, 4), textcoords="offset points", fontsize=given["points"])
+        axes.annotate("note", (given["note"], 1), (3, 4), textcoords="offset points")
         axes.set(ylim=(0, given["limit"]), title=given["title"], xlabel=given["label"])
         axes.set_xticks([0, given["tick"]], ["no", "yes"])
         axes.legend(ncols=given["columns"])
@@ -160,7 +160,7 @@ def test_a_drawing_sees_what_is_drawn() -> None:
     assert first == plain(drawing(figure()))
     changes: dict[str, Any] = {
         "size": 6.0, "y": 2.5, "color": "blue", "dashes": ":", "width": 2.0, "bar": 4.0, "note": 0.75, "limit": 8.0,
-        "tick": 0.75, "title": "other", "columns": 2, "label": "y", "points": 8.0,
+        "tick": 0.75, "title": "other", "columns": 2, "label": "y",
     }  # fmt: skip
     for name, value in changes.items():
         assert list(differences(first, plain(drawing(figure(**{name: value}))))), name

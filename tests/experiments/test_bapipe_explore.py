@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
@@ -22,68 +23,80 @@ from experiments.terminal.run_folder import MANIFEST, RunFolder
 from hardware_profiles import load_cluster
 from planners import Request, make_plan
 from simulator import Problem, load_workload
+from tests.chains import random_chain
 from tests.drawings import drawing
 from tests.layout import faults
 from tests.records import Recorded, lines
 
+NETWORK = random_chain(8, np.random.default_rng(1), flop=2e9, parameters=8_000_000, output_elements=4e5, minibatch=4)
+"""In place of the studies' networks."""
+
 
 @pytest.fixture(scope="module")
 def quick() -> dict[str, Any]:
-    """The quick studies, run once, on AlexNet and on networks of at most 128 layers."""
+    """The quick studies, run once, on a small network and on GNMTs of at most 128 layers."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bapipe_explore, "WORKLOADS", ("alexnet",))
+        patch.setattr(bapipe_explore, "load_workload", lambda name: NETWORK)
+        patch.setattr(bapipe_explore, "QUICK_FPGA_BATCH", 2)
         patch.setattr(bapipe_explore, "DEEPEST", 128)
         return bapipe_explore.measure(quick=True)
 
 
-def test_every_schedule_row_is_simulated_as_its_formula_says() -> None:
+@pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_every_schedule_row_is_simulated_as_its_formula_says(quick: bool) -> None:
     """Formula and simulation agree, 1F1B-SO while SR <= (F+B)/2; so do the micro-batches kept at every stage."""
-    for row in bapipe_explore.schedule_rows():
+    for row in bapipe_explore.schedule_rows(quick):
         if row["schedule"] != "1F1B-SO" or row["transfer_seconds"] <= 1.5:
             assert row["simulated_seconds"] == pytest.approx(row["formula_seconds"], rel=1e-12)
         assert row["kept_simulated"] == row["kept_by_formula"]
 
 
 def test_quick_studies(quick: dict[str, Any], recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
-    """The document of `--quick`, and the tables that it prints."""
+    """The tables that `--quick` prints of its document."""
     print_document(quick)
-    recorded(document=quick, printed=lines(capsys.readouterr().out))
+    recorded(sections=list(quick), printed=lines(capsys.readouterr().out))
 
 
-@pytest.mark.parametrize("quick", [False, True], ids=["full", "quick"])
-def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What each study asks: its problems in order (network, devices, batch, bytes/s of a link, bytes of a device, precision),
-    and how deep the search for the deepest network goes where a depth of 100 fits in every way."""
+def test_full_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every combination, in order: devices and boards of the plans; links and memories, links and precisions of the claims."""
+    monkeypatch.setattr(bapipe_explore, "load_workload", lambda name: NETWORK)
+    monkeypatch.setattr(bapipe_explore, "_claim", lambda problem: {"problem": problem})
+    networks, links = bapipe_explore.WORKLOADS, (0.125e9, 0.5e9, 1.25e9, 3.125e9, 12e9, 30e9)
+    gpus = [(label, problem.batch) for label, problem in bapipe_explore.gpu_problems(False)]
+    assert gpus == [(f"{count} V100", count * NETWORK.minibatch) for count in (2, 4, 8)] * len(networks)
+    boards = [(label, len(problem.cluster.devices)) for label, problem in bapipe_explore.fpga_problems(False)]
+    chains = [(f"{count} {kind}", count) for kind in ("VCU118", "VCU129") for count in (1, 2, 3, 4)]
+    chains += [("2 VCU118 + 2 VCU129", 4), ("2 U280", 2), ("VCU118 + VCU129 + U280", 3)]
+    assert boards == chains * len(networks)
+    assert {problem.batch / len(problem.cluster.devices) for _, problem in bapipe_explore.fpga_problems(False)} == {32}
+    claims = list(bapipe_explore.claim_rows())
+    asked = [(row["workload"], row["bandwidth"], row["memory_gib"]) for row in claims]
+    assert asked == list(product(networks, links, (16.0, 8.0, 4.0, 2.0)))
+    for row in claims:
+        cluster = row["problem"].cluster
+        assert {link.bandwidth for link in cluster.links} == {row["bandwidth"]}
+        assert [device.memory_bytes for device in cluster.devices] == [row["memory_gib"] * 2**30] * 8
+    rows = list(bapipe_explore.board_rows())
+    asked = [(row["workload"], row["precision"], row["bandwidth"]) for row in rows]
+    assert asked == list(product(networks, ("fp32", "fp16", "int8"), (0.125e9, 1.25e9, 12.5e9, 50e9)))
+    assert all(row["problem"].precision == row["precision"] for row in rows)
+    assert {link.bandwidth for link in rows[-1]["problem"].cluster.links} == {50e9}
 
-    def asked(problem: Problem) -> dict[str, Any]:
-        cluster = problem.cluster
-        devices = Counter(device.name for device in cluster.devices)
-        rates = sorted({link.bandwidth for link in cluster.links})
-        memory = sorted({device.memory_bytes for device in cluster.devices})
-        said = *(f"{count} {name}" for name, count in devices.items()), f"batch {problem.batch}", problem.precision
-        return {"asked": f"{problem.workload.name}: {', '.join(said)}; {rates} bytes/s, {memory} bytes"}
 
-    monkeypatch.setattr(bapipe_explore, "_claim", asked)
+def test_the_deepest_network_is_found_by_halving(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of steps of eight layers 25 fit on up to four devices: 1, 2, 4, … are tried, then halves; where nothing fits, none."""
     tried: list[int] = []
 
     def found(problem: Problem, planners: tuple[str], request: Request) -> list[str]:
-        if planners == ("none",):
-            return []
         tried.append(sum(layer.kind == "recurrent" for layer in problem.workload.layers))
-        return ["a plan"] * (problem.batch <= 64 * 4 and tried[-1] <= 201)
+        return ["a plan"] * (planners == ("any",) and problem.batch <= 64 * 4 and tried[-1] <= 201)
 
     monkeypatch.setattr(bapipe_explore, "DEPTH_METHODS", {name: (name, Request()) for name in ("any", "none")})
     monkeypatch.setattr(bapipe_explore, "_outcomes", found)
-    problems = [*bapipe_explore.gpu_problems(quick), *bapipe_explore.fpga_problems(quick)]
-    monkeypatch.setattr(bapipe_explore, "_schedule_row", lambda row, *shape: shape)
-    recorded(
-        problems=[f"{label}: {asked(problem)['asked']}" for label, problem in problems],
-        claims=list(bapipe_explore.claim_rows(quick)),
-        boards=list(bapipe_explore.board_rows(quick)),
-        depth=list(bapipe_explore.depth_rows(quick)),
-        tried=" ".join(map(str, tried)),
-        schedules=list(dict.fromkeys(bapipe_explore.schedule_rows(quick))),
-    )
+    rows = [(row["method"], row["devices"], row["layers"]) for row in bapipe_explore.depth_rows()]
+    deepest = {2: 200, 4: 200, 8: 0}
+    assert rows == [(name, n, layers * (name == "any")) for n, layers in deepest.items() for name in ("any", "none")]
+    assert (min(tried), max(tried), len(tried)) == (8, 256, 24)
 
 
 def test_forwards_beside_backwards_win_where_links_are_slow() -> None:
@@ -153,32 +166,21 @@ def test_ratios_of_seconds_are_counted(quick: dict[str, Any]) -> None:
     assert all("slower in 0" in line for line in bapipe_explore.never_slower(quick["plans"]))
 
 
-def full(quick: dict[str, Any]) -> dict[str, Any]:
-    """Rows of the full studies' shape: three networks, eleven chains, four memories, six bandwidths; values of the quick ones."""
-    plans = []
-    for study, clusters in (
-        ("gpu", ("2 V100", "4 V100", "8 V100")),
-        (
-            "fpga",
-            (*(f"{n} {kind}" for kind in ("VCU118", "VCU129") for n in range(1, 5)), "2 VCU118 + 2 VCU129", "2 U280"),
-        ),
-    ):
-        for workload in bapipe_explore.WORKLOADS:
-            for number, cluster in enumerate(clusters):
-                for place, method in enumerate(bapipe_explore.METHODS):
-                    row = {"study": study, "workload": workload, "cluster": cluster, "method": method}
-                    has = (number + place) % 5 > 0
-                    plans.append(row | ({"speedup": 0.4 + place, "peak_bytes": 2e9 * (place + 1)} if has else {}))
+def full() -> dict[str, Any]:
+    """Rows of the full studies' shape: three networks, eleven chains, two memories, six bandwidths."""
+    chains = [f"{n} {kind}" for kind in ("VCU118", "VCU129") for n in range(1, 5)] + ["2 VCU118 + 2 VCU129", "2 U280"]
+    clusters = [("gpu", f"{n} V100") for n in (2, 4, 8)] + [("fpga", chain) for chain in chains]
+    plans = [
+        {"study": study, "workload": workload, "cluster": cluster, "method": method}
+        | ({"speedup": 0.4 + place, "peak_bytes": 2e9 * (place + 1)} if (number + place) % 5 else {})
+        for workload in bapipe_explore.WORKLOADS
+        for number, (study, cluster) in enumerate(clusters)
+        for place, method in enumerate(bapipe_explore.METHODS)
+    ]
+    gains = {"speedup": 5.2, "memory_reduction": 0.96, "most_memory_reduction": 17.3}
     swept = [
-        {
-            "workload": workload,
-            "bandwidth": bandwidth,
-            "memory_gib": memory,
-            "precision": f"p{memory:g}",
-            "bapipe_fits": True,
-        }
-        | ({} if memory == 4.0 else {"speedup": 5.2, "memory_reduction": 0.96, "most_memory_reduction": 17.3})
-        | {"leanest_speedup": 0.0356}
+        {"workload": workload, "bandwidth": bandwidth, "memory_gib": memory, "precision": f"p{memory:g}"}
+        | {"bapipe_fits": True, "leanest_speedup": 0.0356, **(gains if memory > 4.0 else {})}
         for workload in bapipe_explore.WORKLOADS
         for bandwidth in (0.125e9, 0.5e9, 1.25e9, 3.125e9, 12e9, 30e9)
         for memory in (16.0, 4.0)
@@ -188,8 +190,7 @@ def full(quick: dict[str, Any]) -> dict[str, Any]:
         for n in (2, 4, 8)
         for place, method in enumerate(DEPTH_METHODS)
     ]
-    schedules = bapipe_explore.schedule_rows()
-    return {"schedules": schedules, "plans": plans, "claims": swept, "depth": depth}
+    return {"schedules": bapipe_explore.schedule_rows(), "plans": plans, "claims": swept, "depth": depth}
 
 
 @pytest.mark.parametrize("shape", ["quick", pytest.param("full", marks=pytest.mark.slow)])
@@ -200,7 +201,7 @@ def test_figures_can_be_read(
     legends told apart in grey."""
     drawn: dict[str, Figure] = {}
     monkeypatch.setattr(simulator, "save", lambda figure, path: drawn.setdefault(path.name, figure) and ())
-    found = quick if shape == "quick" else {**full(quick), "interrupted": True}
+    found = quick if shape == "quick" else {**full(), "interrupted": True}
     Findings(found, print, figures).end(RunFolder(tmp_path, "x"), True)
     names = {"schedules", "gpu-speedup", "gpu-memory", "fpga-speedup", "fpga-memory", "claims", "depth"}
     assert set(drawn) == names | ({"boards"} if shape == "quick" else set())
@@ -227,7 +228,7 @@ def test_an_interrupted_run_keeps_its_rows_and_says_so(
     assert (len(document["schedules"]), document["plans"]) == (20, [])
     assert json.loads((tmp_path / "explore.json").read_text()) == document
     assert {path.name for path in tmp_path.iterdir()} == {"explore.json", "schedules.png", "schedules.svg", MANIFEST}
-    assert run_study("bapipe-explore", ["--quick"]) == 130
+    Findings(document, print_document).end(None, False)
     assert "INTERRUPTED" in capsys.readouterr().out
     monkeypatch.setattr(bapipe_explore, "schedule_rows", lambda quick: stopped("", ()))
     assert run_study("bapipe-explore", ["--quick"]) == 130
@@ -241,11 +242,3 @@ def test_a_search_that_was_interrupted_ends_the_study(monkeypatch: pytest.Monkey
     monkeypatch.setattr(planners, "make_plan", lambda *given, seed: replace(found, interrupted=True))
     with pytest.raises(KeyboardInterrupt):
         next(bapipe_explore.plan_rows("gpu", iter([("2 V100", problem)])))
-
-
-def test_json_is_one_document(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--json` prints the studies by name and nothing else."""
-    document = {"interrupted": False, "schedules": bapipe_explore.schedule_rows(True)}
-    monkeypatch.setattr("experiments.bapipe_explore.__main__.measure", lambda quick: document)
-    assert run_study("bapipe-explore", ["--quick", "--json"]) == 0
-    assert set(json.loads(capsys.readouterr().out)) == {"interrupted", "schedules"}
