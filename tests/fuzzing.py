@@ -34,56 +34,16 @@ from experiments.terminal.exits import Parser
 from experiments.terminal.stops import INTERRUPTED
 
 NUMBERS = (
-    *(
-        b"0",
-        b"-1",
-        b"1",
-        b"2.5",
-        b"1e308",
-        b"-1e308",
-        b"1e400",
-        b"nan",
-        b"inf",
-        b"-inf",
-        b"1e-320",
-        b"0x10",
-        b"1_0",
-        b"007",
-    ),
+    *b"0 -1 1 2.5 1e308 -1e308 1e400 nan inf -inf 1e-320 0x10 1_0 007".split(),
     *(b"2147483647", b"2147483648", b"9223372036854775808", b"1e18", b"9" * 400, b"9" * 5000, b"4.0", b"true", b"null"),
 )
 """What a number may be replaced by: ends of ranges, other kinds, and what no float or integer holds."""
 
 TEXTS = (
-    *(
-        b"",
-        b"\x00",
-        b"\xff",
-        b"\xed\xa0\x80",
-        b"\x1b[31m",
-        b"\xef\xbb\xbf",
-        b"\xe2\x80\xae",
-        b"\r\n",
-        b"\t",
-        b" ",
-        b"[/red]",
-    ),
-    *(
-        b"$\\bad{$",
-        b"'",
-        b'"',
-        b"\\",
-        b"#",
-        b",",
-        b"-",
-        b"/",
-        b"../..",
-        b"/dev/zero",
-        b"/dev/null",
-        b"x" * 300,
-        b"(" * 2000,
-    ),
-    *(b"[" * 2000, b"{" * 2000, b'{"a":' * 2000, b"[[", b"]]", b"a." * 3000, b"%s%n", b"\xf0\x9f\x98\x80"),
+    *(b"", b"\x00", b"\xff", b"\xed\xa0\x80", b"\x1b[31m", b"\xef\xbb\xbf", b"\xe2\x80\xae", b"\r\n", b"\t", b" "),
+    *b"[/red] $\\bad{$ ' \" \\ # , - / ../.. /dev/zero /dev/null".split(),
+    *(b"x" * 300, b"(" * 2000, b"[" * 2000, b"{" * 2000, b'{"a":' * 2000, b"[[", b"]]", b"a." * 3000, b"%s%n"),
+    b"\xf0\x9f\x98\x80",
 )
 """What may stand anywhere: controls, broken UTF-8, quotes and brackets, names of devices, deep nesting."""
 
@@ -315,71 +275,22 @@ duplex = "half"
 shared = "bus"
 """
 
-CONFIGS = (
-    {
-        "model_type": "gpt2",
-        "n_layer": 2,
-        "n_embd": 8,
-        "n_head": 2,
-        "n_positions": 16,
-        "vocab_size": 32,
-        "resid_pdrop": 0.1,
-    },
-    {
-        "model_type": "llama",
-        "num_hidden_layers": 2,
-        "hidden_size": 8,
-        "num_attention_heads": 4,
-        "vocab_size": 32,
-        "num_key_value_heads": 2,
-        "intermediate_size": 16,
-        "max_position_embeddings": 16,
-        "tie_word_embeddings": True,
-    },
-    {
-        "model_type": "bert",
-        "num_hidden_layers": 2,
-        "hidden_size": 8,
-        "num_attention_heads": 2,
-        "vocab_size": 32,
-        "intermediate_size": 16,
-        "max_position_embeddings": 16,
-        "architectures": ["BertForMaskedLM"],
-    },
-    {
-        "model_type": "qwen3_moe",
-        "num_hidden_layers": 2,
-        "hidden_size": 8,
-        "num_attention_heads": 4,
-        "vocab_size": 32,
-        "intermediate_size": 16,
-        "max_position_embeddings": 16,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "num_key_value_heads": 2,
-        "moe_intermediate_size": 4,
-        "mlp_only_layers": [1],
-    },
-    {
-        "model_type": "deepseek_v3",
-        "num_hidden_layers": 2,
-        "hidden_size": 8,
-        "num_attention_heads": 4,
-        "vocab_size": 32,
-        "intermediate_size": 16,
-        "max_position_embeddings": 16,
-        "n_routed_experts": 4,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 4,
-        "first_k_dense_replace": 1,
-        "n_shared_experts": None,
-        "q_lora_rank": None,
-        "kv_lora_rank": 4,
-        "qk_nope_head_dim": 2,
-        "qk_rope_head_dim": 1,
-        "v_head_dim": 2,
-    },
-)
+CONFIGS = b"""
+{"model_type": "gpt2", "n_layer": 2, "n_embd": 8, "n_head": 2, "n_positions": 16, "vocab_size": 32,
+"resid_pdrop": 0.1}
+{"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 4, "vocab_size": 32,
+"num_key_value_heads": 2, "intermediate_size": 16, "max_position_embeddings": 16, "tie_word_embeddings": true}
+{"model_type": "bert", "num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "vocab_size": 32,
+"intermediate_size": 16, "max_position_embeddings": 16, "architectures": ["BertForMaskedLM"]}
+{"model_type": "qwen3_moe", "num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 4, "vocab_size":
+32, "intermediate_size": 16, "max_position_embeddings": 16, "num_experts": 4, "num_experts_per_tok": 2,
+"num_key_value_heads": 2, "moe_intermediate_size": 4, "mlp_only_layers": [1]}
+{"model_type": "deepseek_v3", "num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 4, "vocab_size":
+32, "intermediate_size": 16, "max_position_embeddings": 16, "n_routed_experts": 4, "num_experts_per_tok": 2,
+"moe_intermediate_size": 4, "first_k_dense_replace": 1, "n_shared_experts": null, "q_lora_rank": null,
+"kv_lora_rank": 4, "qk_nope_head_dim": 2, "qk_rope_head_dim": 1, "v_head_dim": 2}
+"""
+"""Configurations of Hugging Face, one after the other."""
 
 TIMING = {
     "samples": 1,
@@ -432,6 +343,11 @@ PROFILED = {
 }
 
 
+def _words(text: str) -> tuple[bytes, ...]:
+    """Words that bars part."""
+    return tuple(text.encode().split(b" | "))
+
+
 READERS: tuple[Reader, ...] = (
     Reader(
         "plan",
@@ -442,29 +358,10 @@ READERS: tuple[Reader, ...] = (
             json.dumps({**PLAN, "plan": OPPOSITE}, indent=2).encode(),
             json.dumps({**PLAN, "plan": MODERN}, indent=2).encode(),
         ),
-        (
-            *(b'"round-robin"', b'"split"', b'"1f1b-rr"', b'"interleaved-1f1b"', b'"xpipe"', b'"pipedream"', b'"fp16"'),
-            *(
-                b'"zb-v"',
-                b'"dualpipe"',
-                b'"hanayo"',
-                b'"seq1f1b"',
-                b'"whole"',
-                b"(0F1;0I0)OVERLAP_F_B",
-                b"0O0 0L0",
-                b"1A1",
-            ),
-            *(
-                b'"alexnet"',
-                b'"chain:100000"',
-                b'"profile"',
-                b'"out"',
-                b'"/etc/passwd"',
-                b'"dgx-a100:9999"',
-                b"[]",
-                b"{}",
-                b"[[1]]",
-            ),
+        _words(
+            '"round-robin" | "split" | "1f1b-rr" | "interleaved-1f1b" | "xpipe" | "pipedream" | "fp16" | "zb-v" | '
+            '"dualpipe" | "hanayo" | "seq1f1b" | "whole" | (0F1;0I0)OVERLAP_F_B | 0O0 0L0 | 1A1 | "alexnet" | '
+            '"chain:100000" | "profile" | "out" | "/etc/passwd" | "dgx-a100:9999" | [] | {} | [[1]]'
         ),
     ),
     Reader(
@@ -477,50 +374,22 @@ READERS: tuple[Reader, ...] = (
             b"0F0,0B0,0U0,0P1,0F1,0B1,0U1\n",
             b"0F0 (0F1;0I0)OVERLAP_F_B (0W0 0I1 0W1)*1\n1F0 1A0 1B0 1F1 1A1 1B1\n0O0 0L0\n",
         ),
-        (
-            b"0F0",
-            b"1B1",
-            b"7F7",
-            b"99999999999F0",
-            b"0F99999999999",
-            b"0U0",
-            b"(0F0;0B0)OVERLAP_F_B",
-            b"(0F1 0B1)*2",
-            b"0A0",
-            b"0L0 0O0",
-            b"0UNSHARD",
-            b"0B0,0B0",
+        _words(
+            "0F0 | 1B1 | 7F7 | 99999999999F0 | 0F99999999999 | 0U0 | (0F0;0B0)OVERLAP_F_B | (0F1 0B1)*2 | 0A0 | "
+            "0L0 0O0 | 0UNSHARD | 0B0,0B0"
         ),
     ),
     Reader(
         "graph",
         ".txt",
         (GRAPH, RECURRENT),
-        (
-            b"node2 -- ",
-            b"\tnode2 -- node3\n",
-            b"groups=0",
-            b"[1; 2]",
-            b"LSTM(1024, 0)",
-            b"Add",
-            b"parameter_size=",
-            b" -- ",
-        ),
+        _words("node2 --  | \tnode2 -- node3\n | groups=0 | [1; 2] | LSTM(1024, 0) | Add | parameter_size= |  --"),
     ),
     Reader(
         "accelerator",
         ".toml",
         (COMPUTE, (_SHIPPED / "accelerators" / "vcu118.toml").read_bytes()),
-        (
-            b"[dsp]",
-            b"[[compute]]",
-            b"tflops_bf16 = 1e99",
-            b"lanes = 0",
-            b'"fpga"',
-            b"kind",
-            b"[efficiency.magic]",
-            b"inf",
-        ),
+        _words('[dsp] | [[compute]] | tflops_bf16 = 1e99 | lanes = 0 | "fpga" | kind | [efficiency.magic] | inf'),
     ),
     Reader(
         "cluster",
@@ -529,51 +398,22 @@ READERS: tuple[Reader, ...] = (
             EXPLICIT,
             *((_SHIPPED / "clusters" / f"{name}.toml").read_bytes() for name in ("pipedream-a", "fpga-mixed-4")),
         ),
-        (
-            *(
-                b"[[servers]]",
-                b"[network]",
-                b'"full"',
-                b'"ring"',
-                b'"shared-bus"',
-                b"devices = 100000000",
-                b"count = 0",
-            ),
-            *(b'accelerator = "/dev/zero"', b'"a"', b'"hub"', b"[[links]]", b"carries_network = true", b'"flat-ring"'),
+        _words(
+            '[[servers]] | [network] | "full" | "ring" | "shared-bus" | devices = 100000000 | count = 0 | '
+            'accelerator = "/dev/zero" | "a" | "hub" | [[links]] | carries_network = true | "flat-ring"'
         ),
     ),
     Reader(
         "configuration",
         ".json",
-        tuple(json.dumps(one).encode() for one in CONFIGS),
-        (
-            b'"gpt2"',
-            b'"llama"',
-            b'"bert"',
-            b'"n_layer"',
-            b"10000000",
-            b"10000",
-            b'"n_inner": 1e9',
-            b"[]",
-            b"{}",
-            b'"head_dim": 3',
-        ),
+        tuple(re.findall(rb"\{[^}]*\}", CONFIGS)),
+        _words('"gpt2" | "llama" | "bert" | "n_layer" | 10000000 | 10000 | "n_inner": 1e9 | [] | {} | "head_dim": 3'),
     ),
     Reader(
         "profile",
         ".json",
         (json.dumps(PROFILED, indent=1).encode(),),
-        (
-            b'"pipeplan-profile-2"',
-            b"[[0, 0]]",
-            b"[1, 0]",
-            b'"timings"',
-            b'"loss"',
-            b"[]",
-            b"{}",
-            b'"tied_to": "b"',
-            b"1e18",
-        ),
+        _words('"pipeplan-profile-2" | [[0, 0]] | [1, 0] | "timings" | "loss" | [] | {} | "tied_to": "b" | 1e18'),
     ),
 )
 """Every kind of file that `pipeplan check` reads."""

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from hardware_profiles import GraphicsProcessor, load_cluster
-from planners import PLANNERS, Request, Result, applicable_planners, make_plan, testing
+from planners import PLANNERS, InapplicablePlannerError, Request, Result, applicable_planners, make_plan, testing
 from planners.testing import line
-from simulator import Plan, Problem
+from simulator import InfeasiblePlanError, Plan, Problem
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import measured_chain, random_chain
 
@@ -66,14 +66,34 @@ def slower(problem: Problem, factor: float) -> Problem:
     )
 
 
+def with_memory(problem: Problem, memory_bytes: float) -> Problem:
+    """The same problem on devices that hold so much."""
+    devices = tuple(replace(one, memory_bytes=memory_bytes) for one in problem.cluster.devices)  # type: ignore[type-var]
+    return replace(problem, cluster=replace(problem.cluster, devices=devices))
+
+
+def with_slower_links(problem: Problem, factor: float) -> Problem:
+    """The same problem behind links of a part of their bandwidth."""
+    links = tuple(replace(link, bandwidth=link.bandwidth / factor) for link in problem.cluster.links)
+    return replace(problem, cluster=replace(problem.cluster, links=links))
+
+
+def seconds_of(name: str, problem: Problem, request: Request | None = None) -> float:
+    """Of a planner's answer; infinite where it has none, or the request is not for it."""
+    try:
+        return make_plan(name, problem, request).outcome.iteration_seconds
+    except (InapplicablePlannerError, InfeasiblePlanError):
+        return float("inf")
+
+
 def problems() -> dict[str, Problem]:
-    """Problems that even brute force solves in a second, by name; the first for planners of large models."""
-    chain = random_chain(5, np.random.default_rng(1), flop=2e9, parameters=3_000_000)
+    """Problems that even brute force solves in half a second, by name; the first for planners of large models."""
+    chain = random_chain(4, np.random.default_rng(1), flop=2e9, parameters=3_000_000)
     return {
         "transformer": testing.small_problems()["transformer"],
         "two-servers": Problem(chain, load_cluster("pipedream-a").take(8), 4),
-        "recompute": Problem(chain, load_cluster("pipedream-b").take(3), 8, recompute=True),
-        "mixed-devices": Problem(chain, line(speeds=(1.0, 0.5, 2.0)), 8),
+        "recompute": Problem(chain, load_cluster("pipedream-b").take(3), 4, recompute=True),
+        "mixed-devices": Problem(chain, line(speeds=(1.0, 0.5, 2.0)), 6),
         "measured": Problem(
             measured_chain(
                 [3e-3, 1e-3, 2e-3, 5e-3],
@@ -83,7 +103,7 @@ def problems() -> dict[str, Problem]:
                 output_elements=[1e5] * 4,
             ),
             line(),
-            16,
+            6,
         ),
     }
 
@@ -91,7 +111,7 @@ def problems() -> dict[str, Problem]:
 PROBLEMS = problems()
 
 REQUESTS = {
-    name: Request(options={"seconds": "0.002"} if "seconds" in entry.options else {})
+    name: Request(options={"seconds": "0.001"} if "seconds" in entry.options else {})
     for name, entry in PLANNERS.items()
 }
 """What each planner is asked: all that it can do, with little work for an order of ops where it searches for one."""

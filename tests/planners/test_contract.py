@@ -29,7 +29,7 @@ from tests.records import Recorded
 def test_a_planner_keeps_its_contract(name: str) -> None:
     """Answers of every small problem; of one, what is asked for, budgets, interrupts, little memory, and a second search."""
     shorter = {"microbatches": 2, "recompute": "none"} if "seconds" in PLANNERS[name].options else {}
-    check_planner(name, replace(REQUESTS[name], **shorter), every=3)
+    check_planner(name, replace(REQUESTS[name], **shorter), every=6)
 
 
 def straight(problem: Problem, cut: int = 0, microbatches: int = 1) -> Plan:
@@ -120,7 +120,7 @@ def test_a_planner_keeps_all_of_its_contract(name: str) -> None:
 
 @pytest.mark.parametrize("name", PLANNERS)
 def test_answers(name: str, recorded: Recorded) -> None:
-    """Of each problem: the plan, its bound, what it took, and each improvement on the way; or why the planner does not apply."""
+    """Of each problem: the plan, its seconds, how many plans it took to find, and whether it is proven; or why none is made."""
     values: dict[str, Any] = {}
     for problem_name, problem in PROBLEMS.items():
         found = searched(name, problem_name)
@@ -128,14 +128,8 @@ def test_answers(name: str, recorded: Recorded) -> None:
             values[problem_name] = found
             continue
         check_result(problem, found)
-        values[problem_name] = {
-            "plan": shape(found.plan),
-            "bound": found.bound,
-            "proof": str(found.proof),
-            "evaluations": found.evaluations,
-            "history": [[step.evaluations, step.iteration_seconds] for step in found.history],
-            "details": dict(found.details),
-        }
+        proven = "proven" if found.proof else "not proven"
+        values[problem_name] = [*shape(found.plan), found.iteration_seconds, found.evaluations, proven]
     recorded(**values)
 
 
@@ -215,8 +209,8 @@ def test_unknown_names_and_impossible_counts_are_refused() -> None:
         Request(schedule="magic")
     with pytest.raises(ValueError, match="at least 1 or None, got 0"):
         Request(microbatches=0)
-    with pytest.raises(ValueError, match="17 micro-batches are more than the batch of 16 samples"):
-        make_plan("uniform", problem, Request(microbatches=17))
+    with pytest.raises(ValueError, match="7 micro-batches are more than the batch of 6 samples"):
+        make_plan("uniform", problem, Request(microbatches=7))
 
 
 CHOOSERS = ("large", "mixed", "modern", "scheduler")
