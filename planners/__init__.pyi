@@ -78,6 +78,8 @@ from .registry import (
     run_planner as run_planner,
 )
 from .nearby import replayed_beside as replayed_beside, search_nearby as search_nearby
+from .modern.order_search import OrderBound as OrderBound
+from .search.notes import CutsLeftOut as CutsLeftOut, Note as Note
 from .search.options import ASKED as ASKED, PLANNER_OPTIONS as PLANNER_OPTIONS
 from .search.request import Request as Request
 from .search.result import Proof as Proof, Result as Result, RunnerUp as RunnerUp

@@ -24,7 +24,6 @@ from hardware_profiles import (
     passed_over,
     plugged_in,
     read_options,
-    shown,
     summary_of,
     unchosen,
     unknown,
@@ -527,7 +526,8 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
             ) from None
         plan, interrupted = evaluate.best, True
     planning_seconds = time.process_time() - began
-    _check_answer(plan, evaluate.details)
+    if not isinstance(plan, Plan):
+        raise TypeError(f"a planner must return a Plan, not {type(plan).__name__}")
     try:
         outcome = simulate(problem, plan, layer_costs=evaluate.layer_costs)
     except KeyboardInterrupt:  # the plan is found: what it does is replayed once more
@@ -539,33 +539,10 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
         planning_seconds=planning_seconds,
         interrupted=interrupted,
         history=tuple(evaluate.history),
-        details=dict(evaluate.details),
         replayed=evaluate.replayed,
         told=tuple(evaluate.runner_ups),
         notes=tuple(evaluate.notes),
     )
-
-
-def _check_answer(plan: object, details: Mapping[str, object]) -> None:
-    """TypeError for an answer that is no plan, or details that cannot be written down."""
-    if not isinstance(plan, Plan):
-        raise TypeError(f"a planner must return a Plan, not {type(plan).__name__}")
-    for name, value in details.items():
-        if not _is_plain(value):
-            raise TypeError(
-                f"details[{name!r}] must be a number, a text, or a list or a table of these, not {shown(value)}"
-            )
-
-
-def _is_plain(value: object) -> bool:
-    """Whether JSON has a form for a value: numbers of numpy, too."""
-    if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _is_plain(one) for key, one in value.items())
-    if isinstance(value, list | tuple | set | frozenset | range):
-        return all(map(_is_plain, value))
-    if isinstance(value, np.ndarray | np.generic):
-        return value.dtype.kind in "biufU"
-    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _proof(evaluate: Evaluator, *, interrupted: bool) -> Proof:

@@ -325,8 +325,9 @@ def ask(name: str, question: Question) -> Answer:
     except ValueError as error:
         return Answer(name, "failed", reason=str(error), error=error)
     if result.outcome.fits:
-        notes = (result.outcome.warning, result.details.get("cuts_left_out"))
-        return Answer(name, "fits", result, "; ".join(str(note) for note in notes if note))
+        left_out = result.noted(planners.CutsLeftOut)
+        known = (result.outcome.warning, left_out.cuts_left_out if left_out else "")
+        return Answer(name, "fits", result, "; ".join(filter(None, known)))
     fullest = result.outcome.fullest
     reason = (
         f"needs {fullest.peak_bytes / 2**30:.4g} GiB on device {fullest.device}, "

@@ -10,7 +10,7 @@ from typing import Any
 
 from experiments.benchmarks.timing import least_seconds
 from hardware_profiles import Cluster, GraphicsProcessor, load_cluster
-from planners import Request, Result, make_plan
+from planners import OrderBound, Request, Result, make_plan
 from simulator import InfeasiblePlanError, Problem, Workload, load_workload, recompute_words
 
 SEEDS = range(3)
@@ -60,13 +60,14 @@ def joint_rows(question: JointQuestion) -> Iterator[dict[str, Any]]:
     baselines = {name: _baseline(question, name) for name in BASELINES}
     for seed in SEEDS:
         result, spent = least_seconds(partial(make_plan, "modern", question.problem(), seed=seed))
+        order = result.noted(OrderBound)
         yield {
             "network": question.workload.name,
             "memory_bytes": question.memory_bytes,
             "seed": seed,
             "cpu_seconds": spent,
             "iteration_seconds": result.outcome.iteration_seconds,
-            "order_lower_bound_seconds": result.details["order_lower_bound_seconds"],
+            "order_lower_bound_seconds": order.order_lower_bound_seconds if order else None,
             "peak_bytes": result.outcome.fullest.peak_bytes,
             "placement_stages": len(result.plan.stages),
             "microbatches": len(result.plan.microbatches),

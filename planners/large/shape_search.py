@@ -28,6 +28,7 @@ from planners.large.shapes import Shape, Wanted, grid
 from planners.search.candidates import asked_degrees, asked_words, asked_zeros, device_groups, searched_counts
 from planners.search.evaluator import Evaluator, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
+from planners.search.notes import Note
 from planners.search.request import Request
 from planners.search.result import RunnerUp
 from planners.search.runner_ups import DECISIONS
@@ -64,6 +65,15 @@ MOST_TRIED = 12
 
 CLOSED_FORM_ERROR = 0.25
 """Share by which the closed form may be above a replay: no candidate is looked at that is this much above the best."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShapesSearched(Note):
+    """How many shapes there are, the closed form divided into stages, and were left out for the work of their replays."""
+
+    shapes: int
+    opened: int
+    left_out: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +387,7 @@ class _ShapeSearch:
 
     def tell(self, replayed: Mapping[Plan, DividedShape]) -> None:
         """Record what is proven of the best plan."""
-        self.evaluate.details.update(shapes=len(self.shapes), opened=len(self.opened), left_out=self.left_out)
+        self.evaluate.note(ShapesSearched("", len(self.shapes), len(self.opened), self.left_out))
         more = "".join(f" × {name}" for name, at in (("context", 5), ("expert", 6)) if self.shapes[:, at].max() > 1)
         grid = f"tensor × pipeline × data{more} × micro-batch × stages per device"
         plans = f"{len(replayed):,} plans replayed, with ZeRO {_listed(sorted({plan.zero for plan in replayed}))}"

@@ -13,6 +13,7 @@ from planners.mixed.cluster_space import MOST_SAMPLES, Choices, ClusterSpace
 from planners.mixed.label_search import EXACT, Found, search
 from planners.search.candidates import asked_degrees, asked_words, asked_zeros, searched_counts
 from planners.search.evaluator import Evaluator, Score, fitting
+from planners.search.notes import Note
 from planners.search.request import Request
 from simulator import InfeasiblePlanError, Plan, Problem, Zero, group_degrees
 
@@ -24,6 +25,17 @@ FINALISTS = 4
 
 ROUNDS = 4
 """Searches at most, each with more memory left free than the last, where no finalist fits in its replay."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedFormGap(Note):
+    """How far the plan is above the least by the closed form, and how many shapes there are and were searched for it."""
+
+    shapes: int
+    opened: int
+    closed_form_seconds: float
+    closed_form_bound: float
+    closed_form_gap: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,16 +173,17 @@ class _PipelineSearch:
         """Record what is known of the best plan."""
         seconds, best = self.seconds[plan], min(self.seconds[one] for one in replayed)
         bound = min(best, *(found.bound for found in self.found))
-        self.evaluate.details.update(
-            shapes=sum(found.shapes for found in self.found),
-            opened=sum(found.opened for found in self.found),
-            closed_form_seconds=seconds,
-            closed_form_bound=bound,
-            closed_form_gap=seconds / bound - 1.0,
-        )
+        gap = seconds / bound - 1.0
         self.evaluate.note(
-            f"by the closed form {seconds:.4g} s, and no plan that the planner chooses from takes less than {bound:.4g} s by it: "
-            f"at most {100 * (seconds / bound - 1.0):.2g} % are left"
+            ClosedFormGap(
+                f"by the closed form {seconds:.4g} s, and no plan that the planner chooses from takes less than "
+                f"{bound:.4g} s by it: at most {100 * gap:.2g} % are left",
+                shapes=sum(found.shapes for found in self.found),
+                opened=sum(found.opened for found in self.found),
+                closed_form_seconds=seconds,
+                closed_form_bound=bound,
+                closed_form_gap=gap,
+            )
         )
         if bound >= best * (1.0 - EXACT) and not self.spare:
             among = f"{len(replayed)} of the best by the closed form of " if len(replayed) > 1 else ""

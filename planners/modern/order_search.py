@@ -34,6 +34,7 @@ from planners.search.candidates import (
 )
 from planners.search.evaluator import BudgetSpent, Evaluator, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
+from planners.search.notes import Note
 from planners.search.request import Request
 from simulator import (
     PLACEMENTS,
@@ -80,6 +81,21 @@ STEPS = (1, 2, 4, 8)
 LISTS, QUICK, FULL = 10, 0.0, 0.5
 """List schedules of an order that is sought for while layouts are compared, and what asks for these; seconds of search for an
 order in the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrderBound(Note):
+    """How good the order of a plan's ops is known to be, updates left out and links uncontended.
+
+    orders_tried: in the whole search; order_proven: no order of these stages and micro-batches is shorter
+    halves_assumed: the workload does not divide its backward passes, so half of each counts as the weights' gradient
+    """
+
+    orders_tried: int
+    order_seconds: float
+    order_lower_bound_seconds: float
+    order_proven: bool
+    halves_assumed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -510,19 +526,21 @@ class _Layouts:
         alike = self.problem.batch % layout.microbatches == 0
         bound = found.bound if alike else self.costs.least_seconds(layout)
         proven, assumed = found.proven and alike, not halves_are_known(self.problem)
-        self.evaluate.details.update(
-            orders_tried=self.orders,
-            order_seconds=found.makespan,
-            order_lower_bound_seconds=bound,
-            order_proven=proven,
-            halves_assumed=assumed,
-        )
         known = "none is shorter" if proven else f"at most {100 * (found.makespan / bound - 1):.2g} % are left"
         self.evaluate.note(
-            f"order of the ops: {found.makespan:.4g} s before updates, where links share no channel; with these stages and "
-            f"micro-batches no order within the memory takes less than {bound:.4g} s: {known}"
+            OrderBound(
+                f"order of the ops: {found.makespan:.4g} s before updates, where links share no channel; with these stages and "
+                f"micro-batches no order within the memory takes less than {bound:.4g} s: {known}",
+                orders_tried=self.orders,
+                order_seconds=found.makespan,
+                order_lower_bound_seconds=bound,
+                order_proven=proven,
+                halves_assumed=assumed,
+            )
         )
         if assumed:
             self.evaluate.note(
-                "of measured layers half of each backward counts as the gradient of its weights: the profile has them together"
+                Note(
+                    "half of each measured backward counts as the gradient of the weights: the profile has both as one time"
+                )
             )

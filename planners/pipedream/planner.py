@@ -27,6 +27,7 @@ from planners.pipedream.state_table import StateTable, state_table
 from planners.search.candidates import closest_to_fit, device_choices, devices_in_order, microbatch_counts
 from planners.search.evaluator import Evaluator, Score, best_plan, fitting
 from planners.search.memory_retry import shrunk, within_memory
+from planners.search.notes import CutsLeftOut
 from planners.search.request import Request
 from simulator import (
     InfeasiblePlanError,
@@ -263,8 +264,7 @@ def problem_table(problem: Problem, evaluate: Evaluator, minibatch: int, device:
     # A measured profile's inputs are layers that PipeDream's profiler timed.
     states = antichain_states(workload, drop_inputs=workload.bytes_per_element is None)
     if states.lost:
-        evaluate.details["cuts_left_out"] = states.lost
-        evaluate.note(f"partition: {states.lost}")
+        evaluate.note(CutsLeftOut.of(states.lost))
     return state_table(
         workload,
         evaluate.layer_costs.round_trip_seconds(device, minibatch),

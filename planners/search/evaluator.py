@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import MOST_COUNT, check_whole
+from hardware_profiles import MOST_COUNT, check_whole, shown
+from planners.search.notes import Note
 from simulator import (
     Engine,
     Evaluations,
@@ -81,8 +82,8 @@ class Evaluator:
 
     Lifetime: made for one problem and one search; called by the planner; read by `run_planner` when the planner returns or
     stops. Equal plans (whoever made them) are replayed once. It remembers the best plan that fits, so that an interrupted search
-    still has an answer. A planner may write down what it knows of its search: `details` for programs, a `note` for people, and
-    `runner_ups` beside those that its replays show.
+    still has an answer. A planner may write down what it knows of its search: a `note` of a kind of its own, and `runner_ups`
+    beside those that its replays show.
     """
 
     def __init__(
@@ -116,8 +117,7 @@ class Evaluator:
         self.history: list[Progress] = []
         self.best: Plan | None = None
         self.optimal_among = ""
-        self.details: dict[str, object] = {}
-        self.notes: list[str] = []
+        self.notes: list[Note] = []
         self.runner_ups: list[RunnerUp] = []
         self._best_seconds = float("inf")
         self._budget, self._progress, self._clock = budget, progress, clock
@@ -179,14 +179,23 @@ class Evaluator:
         if self._progress is not None:
             self._progress(Progress(self.evaluations + evaluations, self._clock() - self._began, seconds))
 
-    def note(self, line: str) -> None:
-        """Record a sentence about the search or its plan, once."""
-        if line not in self.notes:
-            self.notes.append(line)
+    def note(self, note: Note) -> None:
+        """Record what the planner says of its search or its plan; the same sentence of the same kind once.
+
+        Raises TypeError for what is no note.
+        """
+        if not isinstance(note, Note):
+            raise TypeError(f"a planner notes a Note, as in Note('a sentence'), not {shown(note)}")
+        if not note.text or (type(note), note.text) not in {(type(one), one.text) for one in self.notes}:
+            self.notes.append(note)
 
     def declare_optimal(self, among: str) -> None:
         """Record that the planner has proven its plan the best of the plans that `among` describes."""
         self.optimal_among = among
+
+    def withdraw(self) -> None:
+        """Forget what was noted and declared of a plan that is not the answer after all."""
+        self.notes, self.optimal_among = [], ""
 
     def _replay(self, plan: Plan, engine: Engine) -> Score:
         found = self._evaluations[engine](plan) if engine in self._evaluations else None

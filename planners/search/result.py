@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hardware_profiles import brief
+from planners.search.notes import Note
 from simulator import Replayed, TextTable
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from planners.search.evaluator import Progress, Score
     from simulator import DeviceMemory, Engine, Outcome, Plan, Problem, Schedule, Timeline
+
+Kind = TypeVar("Kind", bound=Note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class Result(Replayed):
     evaluations: plans replayed; planning_seconds: CPU seconds of the search in this process, compilation included
     interrupted: the search stopped early (interrupt or budget) and the plan is the best so far
     history: the improvements on the way
-    details: what the planner says about its search, plain values by names that are its own; notes: the same in sentences
+    notes: what the planner says of its search and its plan; `noted` finds those of a kind
     replayed: the plans that were replayed, links contended as the problem says, and their scores
     told: runner-ups that the planner knows itself
     """
@@ -75,10 +78,9 @@ class Result(Replayed):
     planning_seconds: float
     interrupted: bool = False
     history: tuple[Progress, ...] = ()
-    details: Mapping[str, object] = field(default_factory=dict)
     replayed: Mapping[Plan, Score] = field(default_factory=dict)
     told: tuple[RunnerUp, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -125,6 +127,15 @@ class Result(Replayed):
         """How far the plan is above the bound, as a part of it; infinite above a bound of no seconds."""
         return self.outcome.gap
 
+    @property
+    def details(self) -> dict[str, object]:
+        """The figures of all notes by name, for files; programs ask for a kind of note."""
+        return {name: value for note in self.notes for name, value in note.figures.items()}
+
+    def noted(self, kind: type[Kind]) -> Kind | None:
+        """The last note of a kind; None where the planner told none."""
+        return next((note for note in reversed(self.notes) if isinstance(note, kind)), None)
+
     def __repr__(self) -> str:
         seconds, known = self.outcome.iteration_seconds, "proven" if self.proof else "not proven"
         return brief(self, f"{self.outcome.title}: {seconds:.6g} s per iteration, gap {100 * self.gap:.1f} %, {known}")
@@ -139,7 +150,7 @@ class Result(Replayed):
         return (
             self.outcome.speed + self.outcome.beside_bound,
             f"planned in {self.planning_seconds:.2f} CPU s with {self.evaluations} evaluations; {self.proof}{gap}",
-            *self.notes,
+            *(note.text for note in self.notes if note.text),
             *self.outcome.doubts(),
         )
 

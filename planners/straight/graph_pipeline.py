@@ -32,6 +32,7 @@ from planners.search.candidates import (
 )
 from planners.search.evaluator import Evaluator, Score, fitting
 from planners.search.memory_retry import shrunk, within_memory
+from planners.search.notes import CutsLeftOut
 from planners.search.request import Request
 from simulator import (
     InfeasiblePlanError,
@@ -89,8 +90,7 @@ class GraphPipeline:
             if found is None:
                 return None
             if found.lost:
-                evaluate.details["cuts_left_out"] = found.lost
-                evaluate.note(f"partition: {found.lost}")
+                evaluate.note(CutsLeftOut.of(found.lost))
             stages = _stages(found, evaluate.layer_costs)
             return single_or_pipeline(self.name, self.request.schedule or "1f1b", stages, microbatches)
 

@@ -12,10 +12,9 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from planners.partitioning.partition_costs import straight_costs
 from planners.search.candidates import devices_in_order
 from planners.search.evaluator import BudgetSpent, Evaluator, Score, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
+from planners.search.notes import Note
 from planners.search.request import Request
 from planners.unequal.exact import exact_sizes
 from planners.unequal.found_sizes import Cuts, FoundSizes, Report, Sized
@@ -168,6 +168,25 @@ class _Meter:
         sizes = search(problem, rng, self)
         self.evaluate.credit(sizes.evaluations)
         return sizes
+
+
+@dataclass(frozen=True, slots=True)
+class SizesBound(Note):
+    """How good the sizes of micro-batches are known to be, where links share no channel.
+
+    stage_forward_samples, stage_backward_samples: the size in each stage; makespan_seconds: until the first stage's update ends
+    sizes_lower_bound_seconds: no sizes take less, 0 where nothing is known; sizes_gap: the replay's share above it
+    evaluations: of sizes; recomputation: "always", or "where-differs" if only stages whose two sizes differ recompute
+    """
+
+    stage_forward_samples: list[int]
+    stage_backward_samples: list[int]
+    makespan_seconds: float
+    sizes_lower_bound_seconds: float
+    sizes_gap: float | None
+    proven_optimal: bool
+    evaluations: int
+    recomputation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,18 +467,28 @@ def _tell(answer: _Answer, evaluate: Evaluator) -> None:
     """Write down what is known of an answer."""
     found, seconds = answer.found, answer.score.iteration_seconds
     bound = found.bound_seconds
-    evaluate.details.update(
-        stage_forward_samples=list(found.sizes.forward_sizes),
-        stage_backward_samples=list(found.sizes.backward_sizes),
-        makespan_seconds=found.seconds,
-        sizes_lower_bound_seconds=bound,
-        sizes_gap=max(0.0, seconds / bound - 1.0) if bound else None,
-        proven_optimal=answer.proven,
-        evaluations=found.sizes.evaluations,
-        recomputation="always" if answer.tables.problem.recompute == "whole" else "where-differs",
+    gap = max(0.0, seconds / bound - 1.0) if bound else None
+    forward, backward = list(found.sizes.forward_sizes), list(found.sizes.backward_sizes)
+    if answer.proven:
+        known = "no choice of sizes is faster"
+    elif gap is not None:
+        known = f"no choice of sizes takes less than {bound:.4g} s: at most {100 * gap:.2g} % are left"
+    else:
+        known = "nothing is proven of the sizes"
+    evaluate.note(Note(f"sizes of each stage: forward {forward}, backward {backward}"))
+    evaluate.note(
+        SizesBound(
+            f"{found.seconds:.4g} s where links share no channel and the first stage's update ends last; {known}",
+            stage_forward_samples=forward,
+            stage_backward_samples=backward,
+            makespan_seconds=found.seconds,
+            sizes_lower_bound_seconds=bound,
+            sizes_gap=gap,
+            proven_optimal=answer.proven,
+            evaluations=found.sizes.evaluations,
+            recomputation="always" if answer.tables.problem.recompute == "whole" else "where-differs",
+        )
     )
-    for line in _size_notes(evaluate.details):
-        evaluate.note(line)
     if answer.proven:
         evaluate.declare_optimal(answer.space)
 
@@ -495,23 +524,6 @@ def _on_replays(
         least = replayed.score.iteration_seconds
         return replace(found, unequal=unequal, sizes=seconds, bound_seconds=least, whole=False), True
     return replace(found, unequal=unequal, sizes=seconds, stopped=replayed.stopped), False
-
-
-def _size_notes(found: Mapping[str, Any]) -> tuple[str, str]:
-    """The sizes of unequal micro-batches, and how good they are known to be."""
-    if found["proven_optimal"]:
-        known = "no choice of sizes is faster"
-    elif found["sizes_lower_bound_seconds"]:
-        known = (
-            f"no choice of sizes takes less than {found['sizes_lower_bound_seconds']:.4g} s: at most "
-            f"{100 * found['sizes_gap']:.2g} % are left"
-        )
-    else:
-        known = "nothing is proven of the sizes"
-    return (
-        f"sizes of each stage: forward {found['stage_forward_samples']}, backward {found['stage_backward_samples']}",
-        f"{found['makespan_seconds']:.4g} s where links share no channel and the first stage's update ends last; {known}",
-    )
 
 
 def _plan(name: str, tables: UnequalTables, sized: Sized) -> Plan:

@@ -9,6 +9,7 @@ import numpy as np
 from planners.partitioning.straight_search import StraightShape, fastest_straight
 from planners.search.candidates import devices_in_order, microbatch_counts, one_a_device
 from planners.search.evaluator import Evaluator
+from planners.search.notes import Note
 from planners.search.request import Request
 from planners.unequal.planners import unequal_sizes
 from simulator import InfeasiblePlanError, Plan, Problem
@@ -38,10 +39,12 @@ class TunedEqual:
             raise failed or InfeasiblePlanError(f"planner {self.name!r} finds no plan")
         fastest = min(plans, key=lambda plan: evaluate.on_reference(plan).iteration_seconds)
         if fastest is not best:
-            evaluate.details, evaluate.optimal_among = {}, ""
-            evaluate.notes = [
-                "micro-batches as equal as whole samples permit are faster than those of one size and a smaller last one"
-            ]
+            evaluate.withdraw()
+            evaluate.note(
+                Note(
+                    "micro-batches as equal as whole samples permit are faster than those of one size and a smaller last one"
+                )
+            )
         return fastest
 
     def _straight(self, problem: Problem, evaluate: Evaluator) -> Plan | None:

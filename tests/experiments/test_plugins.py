@@ -217,7 +217,8 @@ def test_a_user_without_a_home_has_no_profiles(
 
 FAULTY = '''
 from simulator import Schedule, build_schedule, from_text, Plan, Stage, ScheduleFamily, workload_from_spec
-from planners import PlannerEntry
+from dataclasses import dataclass
+from planners import Note, PlannerEntry
 from typing import Annotated, Literal
 from hardware_profiles import Bounds
 
@@ -252,13 +253,19 @@ def twice(stages, microbatches):
 def endless(stages, microbatches): return build_schedule("endless", stages, microbatches)
 def leaves(stages, microbatches): raise SystemExit(7)
 
+@dataclass(frozen=True)
+class Found(Note):
+    makespan_seconds: float
+    depth: int
+    word: str
+
 def a_plan(problem, evaluate, rng, depth: Annotated[int, Bounds(ge=1)] = 1, word="x"):
     """A planner with options.
 
     depth: of its search
     """
     layers = len(problem.workload)
-    evaluate.details.update(makespan_seconds=1.0, depth=depth, word=word)
+    evaluate.note(Found("", 1.0, depth, word))
     return Plan("mine", "gpipe", (Stage(tuple(range(layers)), (0,)),), (problem.batch,))
 
 class Made:
@@ -276,7 +283,7 @@ def p_schedule(problem, evaluate, rng):
 def p_endless(problem, evaluate, rng): return p_endless(problem, evaluate, rng)
 def p_leaves(problem, evaluate, rng): raise SystemExit(7)
 def p_details(problem, evaluate, rng):
-    evaluate.details["what"] = object()
+    evaluate.note(Found("", object(), 0, ""))
     return a_plan(problem, evaluate, rng)
 p_default = PlannerEntry(
     lambda request: a_plan, "breaks where nobody asks", lambda problem, request: None, by_default=lambda problem: 1 / 0

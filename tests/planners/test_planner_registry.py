@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import make_dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,8 +11,10 @@ import pytest
 
 from hardware_profiles import load_cluster
 from planners import (
+    CutsLeftOut,
     Evaluator,
     InapplicablePlannerError,
+    Note,
     Planner,
     PlannerFailedError,
     Request,
@@ -204,18 +206,27 @@ def test_errors_of_a_planner_are_one_line_that_names_it(problem: Problem, monkey
 def test_details_of_a_planner_are_its_own(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever their names, no sentence is made of them; what it notes for people is told once."""
     own = ("makespan_seconds", "order_seconds", "closed_form_bound", "cuts_left_out", "sizes_gap", "order_proven")
+    kind = make_dataclass("Own", own, bases=(Note,), frozen=True)
 
     def telling(problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
-        evaluate.details.update(dict.fromkeys(own, 0.5))
-        evaluate.note("half of it")
-        evaluate.note("half of it")
+        for _ in range(2):
+            evaluate.note(kind("half of it", *[0.5] * len(own)))
+        evaluate.note(Note("all of it"))
         return whole(problem, evaluate, rng)
 
     monkeypatch.setitem(registry.PLANNERS, "telling", as_entry(telling))
     found = make_plan("telling", problem)
     assert dict(found.details) == dict.fromkeys(own, 0.5)
     assert found.remarks().count("half of it") == 1
-    assert found.remarks() == (*whole_result(problem).remarks()[:1], found.remarks()[1], "half of it")
+    assert found.remarks() == (*whole_result(problem).remarks()[:1], found.remarks()[1], "half of it", "all of it")
+    assert found.noted(kind) == kind("half of it", *[0.5] * len(own))
+    assert found.noted(CutsLeftOut) is None
+
+
+def test_a_note_is_a_note(problem: Problem) -> None:
+    """A bare sentence has no kind."""
+    with pytest.raises(TypeError, match=r"a planner notes a Note, as in Note\('a sentence'\), not 'half of it'"):
+        Evaluator(problem).note("half of it")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -233,16 +244,14 @@ def test_details_are_what_json_has_a_form_for(
     """At every depth of lists and tables: what has none is an error of the planner that names the detail."""
 
     def telling(problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
-        evaluate.details["mine"] = value
+        evaluate.note(make_dataclass("Mine", ("mine",), bases=(Note,), frozen=True)("", value))
         return whole(problem, evaluate, rng)
 
     monkeypatch.setitem(registry.PLANNERS, "telling", as_entry(telling))
     if right:
         assert make_plan("telling", problem).details["mine"] is value
     else:
-        with pytest.raises(
-            PlannerFailedError, match=r"details\['mine'\] must be a number, a text, or a list or a table"
-        ):
+        with pytest.raises(PlannerFailedError, match=r"Mine: mine must be a number, a text, or a list or a table"):
             make_plan("telling", problem)
 
 
