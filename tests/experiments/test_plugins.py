@@ -91,49 +91,58 @@ BROKEN = {
 }
 
 
-def install(folder: Path, module: str, text: str) -> None:
-    """A package as pip leaves it: its module, a folder with a cluster's file, and its entry points."""
+def install(folder: Path, module: str, text: str, entry_points: str) -> None:
+    """A package as pip leaves it: its module, its entry points, and where they name a folder of clusters that folder."""
     (folder / f"{module}.py").write_text(text, encoding="utf-8")
-    (folder / f"{module}_clusters").mkdir()
-    (folder / f"{module}_clusters" / "__init__.py").touch()
-    (folder / f"{module}_clusters" / "pair-of-mine.toml").write_text(CLUSTER, encoding="utf-8")
     information = folder / f"{module}-1.0.dist-info"
     information.mkdir()
     (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n", encoding="utf-8")
-    (information / "entry_points.txt").write_text(ENTRY_POINTS.format(module=module), encoding="utf-8")
+    (information / "entry_points.txt").write_text(entry_points.format(module=module), encoding="utf-8")
+    if "{module}_clusters" in entry_points:
+        clusters = folder / f"{module}_clusters"
+        clusters.mkdir()
+        (clusters / "__init__.py").touch()
+        (clusters / "pair-of-mine.toml").write_text(CLUSTER, encoding="utf-8")
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_plugins: None) -> Path:
+    """A folder in which packages are found; plug-ins are read anew."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], words: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of `pipeplan words…`."""
-    code = main(words)
+    code = main(words.split())
     out, err = capsys.readouterr()
     return code, out, err
 
 
-def test_each_kind_of_plug_in_is_used(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_plugins: None
-) -> None:
+def listed(capsys: pytest.CaptureFixture[str], topic: str) -> tuple[dict[str, dict[str, str]], str]:
+    """The rows of a list by name, and stderr."""
+    code, out, err = run(capsys, f"list {topic} --json")
+    assert code == 0
+    return {row["name"]: row for row in json.loads(out)[topic]}, err
+
+
+def refused(capsys: pytest.CaptureFixture[str], words: str, code: int = 1) -> str:
+    """The one line of a command that ends with this exit code and prints nothing."""
+    found, out, err = run(capsys, words)
+    assert (found, out, err.count("\n")) == (code, "", 1), (words, found, out, err)
+    return err
+
+
+NUMBERS = "--stages 2 --microbatches 3 --forward 1 --backward 2"
+MINE = "--workload five-layers --cluster pair-of-mine --batch 8"
+
+
+def test_each_kind_of_plug_in_is_used(capsys: pytest.CaptureFixture[str], site: Path) -> None:
     """A schedule and a planner that are functions, a workload, an accelerator's class and a cluster's file, by their names."""
-    install(tmp_path, "pipeplan_test_plugins", MODULE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    words = ("--schedule", "one-at-a-time", "--stages", "2", "--microbatches", "3", "--forward", "1", "--backward", "2")
-    code, out, err = run(capsys, "simulate", *words, "--json")
+    install(site, "pipeplan_test_plugins", MODULE, ENTRY_POINTS)
+    code, out, err = run(capsys, f"simulate --schedule one-at-a-time {NUMBERS} --json")
     assert (code, err, json.loads(out)["makespan_seconds"]) == (0, "", 18.0)
-    code, out, err = run(
-        capsys,
-        *(
-            "plan",
-            "--planner",
-            "two-devices",
-            "--workload",
-            "five-layers",
-            "--cluster",
-            "pair-of-mine",
-            "--batch",
-            "8",
-            "--json",
-        ),
-    )
+    code, out, err = run(capsys, f"plan --planner two-devices {MINE} --json")
     document = json.loads(out)
     assert (code, err) == (0, "")
     assert (document["schedule"], document["stages"][1]["layers"]) == ("one-at-a-time", [1, 2, 3, 4])
@@ -146,25 +155,19 @@ def test_each_kind_of_plug_in_is_used(
         ("accelerators", "constant", ""),
         ("clusters", "pair-of-mine", ""),
     ):
-        _, out, err = run(capsys, "list", topic, "--json")
-        (row,) = [row for row in json.loads(out)[topic] if row["name"] == name]
-        assert (row.get("summary", ""), err) == (said, "")
-    assert run(capsys, "study", "coin", "--heads") == (0, "heads\n", "")
+        rows, err = listed(capsys, topic)
+        assert (rows[name].get("summary", ""), err) == (said, "")
+    assert run(capsys, "study coin --heads") == (0, "heads\n", "")
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_a_broken_plug_in_is_named_and_passed_over(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_plugins: None, how: str
-) -> None:
+def test_a_broken_plug_in_is_named_and_passed_over(capsys: pytest.CaptureFixture[str], site: Path, how: str) -> None:
     """What does not use it works as without it; a line on stderr says which entry point is left out, and why."""
     text, said = BROKEN[how]
     module = f"pipeplan_broken_{list(BROKEN).index(how)}"
-    install(tmp_path, module, text)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    words = ("--stages", "2", "--microbatches", "3", "--forward", "1", "--backward", "2", "--json")
-    code, out, err = run(capsys, "simulate", "--schedule", "gpipe", *words)
-    assert (code, json.loads(out)["makespan_seconds"]) == (0, 12.0)
-    assert err.count("\n") == 1
+    install(site, module, text, ENTRY_POINTS)
+    code, out, err = run(capsys, f"simulate --schedule gpipe {NUMBERS} --json")
+    assert (code, json.loads(out)["makespan_seconds"], err.count("\n")) == (0, 12.0, 1)
     assert f"passing over plug-in one-at-a-time = {module}:one_at_a_time of pipeplan.schedules: {said}" in err
     for topic, own in (
         ("planners", "uniform"),
@@ -172,16 +175,13 @@ def test_a_broken_plug_in_is_named_and_passed_over(
         ("accelerators", "p40"),
         ("clusters", "dapple-a"),
     ):
-        code, out, err = run(capsys, "list", topic, "--json")
-        assert code == 0
-        assert own in {row["name"] for row in json.loads(out)[topic]}
-        assert err.count("\n") == 1
-        assert "passing over" in err
-    code, out, err = run(capsys, "study", "--json")
+        rows, err = listed(capsys, topic)
+        assert own in rows
+        assert (err.count("\n"), "passing over" in err) == (1, True)
+    code, out, err = run(capsys, "study --json")
     assert (code, err.count("\n")) == (0, 1)
     assert "coin" not in {row["name"] for row in json.loads(out)["studies"]}
-    code, out, err = run(capsys, "simulate", "--schedule", "one-at-a-time", *words)
-    assert (code, out, err.count("\n")) == (2, "", 1)
+    err = refused(capsys, f"simulate --schedule one-at-a-time {NUMBERS}", 2)
     assert "schedule 'one-at-a-time' is unknown" in err
 
 
@@ -192,10 +192,9 @@ def test_a_broken_profile_of_the_user_is_passed_over_in_lists(
     monkeypatch.setenv("PIPEPLAN_PROFILES", str(tmp_path))
     (tmp_path / "accelerators").mkdir()
     (tmp_path / "accelerators" / "mine.toml").write_text("kind = 3\n", encoding="utf-8")
-    code, out, err = run(capsys, "list", "accelerators", "--json")
-    assert (code, err.count("\n")) == (0, 1)
+    rows, err = listed(capsys, "accelerators")
     assert "passing over accelerator mine" in err
-    assert "p40" in out
+    assert (err.count("\n"), "p40" in rows) == (1, True)
 
 
 @pytest.mark.parametrize("home", [None, "/nonexistent", "/dev/null"])
@@ -208,9 +207,8 @@ def test_a_user_without_a_home_has_no_profiles(
         monkeypatch.setattr("os.path.expanduser", lambda path: path)
     else:
         monkeypatch.setenv("HOME", home)
-    code, out, err = run(capsys, "list", "clusters", "--json")
-    assert (code, err) == (0, "")
-    assert "dapple-a" in out
+    rows, err = listed(capsys, "clusters")
+    assert ("dapple-a" in rows, err) == (True, "")
 
 
 # ---- one kind of fault after the other -------------------------------------------------------------------------------
@@ -244,12 +242,6 @@ def refuses(stages, microbatches): raise ValueError("not today")
 def returns_none(stages, microbatches): return None
 def returns_text(stages, microbatches): return "0F0 0B0"
 def other_stages(stages, microbatches): return build_schedule("1f1b", stages + 1, microbatches)
-def incomplete(stages, microbatches):
-    lines = (" ".join(f"{s}F{m} {s}I{m}" for m in range(microbatches)) for s in range(stages))
-    return from_text("\\n".join(lines))
-def twice(stages, microbatches):
-    lines = (" ".join(f"{s}F{m} {s}B{m} {s}B{m}" for m in range(microbatches)) for s in range(stages))
-    return from_text("\\n".join(lines))
 def endless(stages, microbatches): return build_schedule("endless", stages, microbatches)
 def leaves(stages, microbatches): raise SystemExit(7)
 
@@ -295,55 +287,31 @@ def w_raises(): raise KeyError("at call")
 def w_leaves(): raise SystemExit(7)
 '''
 
-BROKEN_SCHEDULES = (
-    "raises",
-    "returns_none",
-    "returns_text",
-    "other_stages",
-    "incomplete",
-    "twice",
-    "endless",
-    "leaves",
-)
-PLANNERS = (
-    "p_raises",
-    "p_value",
-    "p_none",
-    "p_text",
-    "p_stages",
-    "p_schedule",
-    "p_endless",
-    "p_leaves",
-    "p_details",
-    "p_reason",
-)
+BROKEN_SCHEDULES = ("raises", "returns_none", "returns_text", "other_stages", "endless", "leaves")
+BROKEN_PLANNERS = (
+    "p_raises", "p_value", "p_none", "p_text", "p_stages", "p_schedule", "p_endless", "p_leaves", "p_details", "p_reason"
+)  # fmt: skip
 WORKLOADS = ("w_none", "w_raises", "w_leaves")
 
 
 @pytest.fixture
-def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_plugins: None) -> None:
+def faulty(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An installed package with an entry point for every function of FAULTY."""
     kinds = {
         "schedules": ("wraps", "wraps_stream", "vee", "drops", "refuses", *BROKEN_SCHEDULES),
-        "planners": ("a_plan", "Made", "p_default", *PLANNERS),
+        "planners": ("a_plan", "Made", "p_default", *BROKEN_PLANNERS),
         "workloads": WORKLOADS,
     }
-    module = "pipeplan_faulty"
-    (tmp_path / f"{module}.py").write_text(FAULTY, encoding="utf-8")
-    information = tmp_path / f"{module}-1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n", encoding="utf-8")
     points = "".join(
-        f"[pipeplan.{kind}]\n" + "".join(f"{name.replace('_', '-')} = {module}:{name}\n" for name in names)
+        f"[pipeplan.{kind}]\n" + "".join(f"{name.replace('_', '-')} = {{module}}:{name}\n" for name in names)
         for kind, names in kinds.items()
     )
-    (information / "entry_points.txt").write_text(points, encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, module, raising=False)
+    install(site, "pipeplan_faulty", FAULTY, points)
+    monkeypatch.delitem(sys.modules, "pipeplan_faulty", raising=False)
 
 
-NUMBERS = ("--stages", "4", "--microbatches", "4", "--forward", "1", "--backward", "2")
-PROBLEM = ("--workload", "chain:6", "--cluster", "pipedream-b", "--devices", "4", "--batch", "8")
+FOUR = "--stages 4 --microbatches 4 --forward 1 --backward 2"
+PROBLEM = "--workload chain:6 --cluster pipedream-b --devices 4 --batch 8"
 
 
 def test_a_schedule_that_wraps_another_is_that_schedule(faulty: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -351,18 +319,14 @@ def test_a_schedule_that_wraps_another_is_that_schedule(faulty: None, capsys: py
     for name, inner in (("wraps", "1f1b"), ("wraps-stream", "pipedream"), ("vee", "zb-v")):
         seconds = []
         for schedule in (name, inner):
-            code, out, err = run(capsys, "simulate", "--schedule", schedule, *NUMBERS, "--weight", "1", "--json")
+            code, out, err = run(capsys, f"simulate --schedule {schedule} {FOUR} --weight 1 --json")
             assert (code, err) == (0, "")
             seconds.append(json.loads(out)["makespan_seconds"])
         assert seconds[0] == seconds[1]
         mine, built_in = schedule_families()[name], schedule_families()[inner]
         assert (mine.flush, mine.placement, mine.chunks) == (built_in.flush, built_in.placement, built_in.chunks)
-    code, out, err = run(capsys, "list", "schedules", "--json")
-    assert code == 0
-    assert {"wraps", "vee"} <= {row["name"] for row in json.loads(out)["schedules"]}
-    code, out, err = run(
-        capsys, "plan", *PROBLEM, "--planner", "greedy", "--schedule", "vee", "--microbatches", "4", "--json"
-    )
+    assert {"wraps", "vee"} <= set(listed(capsys, "schedules")[0])
+    code, out, err = run(capsys, f"plan {PROBLEM} --planner greedy --schedule vee --microbatches 4 --json")
     assert (code, err) == (0, "")
     assert len(json.loads(out)["stages"]) in (4, 6)
 
@@ -371,124 +335,95 @@ def test_a_schedule_that_wraps_another_is_that_schedule(faulty: None, capsys: py
 def test_a_broken_schedule_is_one_line_that_names_it(
     faulty: None, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    """On numbers, in a plan, in a comparison, and beside others, which go on."""
+    """On numbers, in a plan, and in a comparison."""
     own = name.replace("_", "-")
-    for words in (
-        ("simulate", "--schedule", own, *NUMBERS, "--weight", "1"),
-        ("plan", *PROBLEM, "--planner", "greedy", "--schedule", own),
-        ("compare", *PROBLEM, "--planner", "greedy", "--schedule", own, "--no-figures"),
-    ):
-        code, out, err = run(capsys, *words)
-        assert (code, out, err.count("\n")) == (1, "", 1), (words, code, out, err)
+    asked = f"{PROBLEM} --planner uniform --microbatches 2 --schedule {own}"
+    for words in (f"simulate --schedule {own} {FOUR} --weight 1", f"plan {asked}", f"compare {asked} --no-figures"):
+        err = refused(capsys, words)
         assert f"schedule {own!r}" in err
         assert "plug-in" in err
-    code, out, err = run(capsys, "simulate", "--schedule", "gpipe", *NUMBERS, "--json")
-    assert (code, err) == (0, "")
-    code, out, err = run(capsys, "list", "schedules", "--json")
-    assert code == 0
-    assert "gpipe" in out
+
+
+def test_other_schedules_go_on_beside_broken_ones(faulty: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are replayed and listed."""
+    assert run(capsys, f"simulate --schedule gpipe {FOUR} --json")[::2] == (0, "")
+    assert "gpipe" in listed(capsys, "schedules")[0]
 
 
 def test_what_a_schedule_refuses_is_said_in_its_name(faulty: None, capsys: pytest.CaptureFixture[str]) -> None:
     """A ValueError is about what was asked for: usage."""
-    code, out, err = run(capsys, "simulate", "--schedule", "refuses", *NUMBERS)
-    assert (code, out, err) == (2, "", "pipeplan simulate: schedule 'refuses': not today\n")
-    code, out, err = run(capsys, "simulate", "--schedule", "vee", *NUMBERS[:1], "3", *NUMBERS[2:])
-    assert (code, err.count("\n")) == (2, 1)
-    assert "schedule 'vee': zb-v has two stages per device" in err
+    assert refused(capsys, f"simulate --schedule refuses {FOUR}", 2) == (
+        "pipeplan simulate: schedule 'refuses': not today\n"
+    )
+    odd = FOUR.replace("--stages 4 --microbatches 4", "--stages 3 --microbatches 4")
+    assert "schedule 'vee': zb-v has two stages per device" in refused(capsys, f"simulate --schedule vee {odd}", 2)
 
 
 def test_options_of_plug_ins_are_given_by_name(faulty: None, capsys: pytest.CaptureFixture[str]) -> None:
     """By --option, as the type that the function declares, within its range; on the command line and from Python alike."""
-    seconds = {}
+    peaks = []
     for width in ("1", "2"):
-        code, out, err = run(
-            capsys,
-            "simulate",
-            "--schedule",
-            "drops",
-            *NUMBERS,
-            "--option",
-            f"width={width}",
-            "--option",
-            "how=fast",
-            "--json",
-        )
+        words = f"simulate --schedule drops {FOUR} --option width={width} --option how=fast --json"
+        code, out, err = run(capsys, words)
         assert (code, err) == (0, "")
-        seconds[width] = json.loads(out)["peak_in_flight"]
-    assert seconds["1"] != seconds["2"]
+        peaks.append(json.loads(out)["peak_in_flight"])
+    assert peaks[0] != peaks[1]
     for option, said in (
         ("width=5", "option width must be a whole number of at least 1 and at most 4, got '5'"),
         ("width=x", "option width must be a whole number of at least 1 and at most 4, got 'x'"),
         ("how=well", "option how must be one of slow, fast, got 'well'"),
         ("wdth=3", "does not take wdth; it takes width, how"),
     ):
-        code, out, err = run(capsys, "simulate", "--schedule", "drops", *NUMBERS, "--option", option)
-        assert (code, out, err.count("\n")) == (2, "", 1)
+        err = refused(capsys, f"simulate --schedule drops {FOUR} --option {option}", 2)
         assert said in err
         assert "'drops'" in err
-    for planner, least in (("a-plan", 1), ("made", 2)):
-        name = {"made": "Made"}.get(planner, planner)
-        code, out, err = run(capsys, "plan", *PROBLEM, "--planner", name, "--json")
-        assert (code, json.loads(out)["details"]["depth"]) == (0, least)
-        code, out, err = run(capsys, "plan", *PROBLEM, "--planner", name, "--option", "depth=3", "--json")
-        assert (code, json.loads(out)["details"]["depth"], err) == (0, 3, "")
-        code, out, err = run(capsys, "plan", *PROBLEM, "--planner", name, "--option", "dept=3")
-        assert (code, out, err.count("\n")) == (2, "", 1)
+    for planner, least in (("a-plan", 1), ("Made", 2)):
+        asked = f"plan {PROBLEM} --planner {planner}"
+        for words, depth in ((f"{asked} --json", least), (f"{asked} --option depth=3 --json", 3)):
+            code, out, err = run(capsys, words)
+            assert (code, json.loads(out)["details"]["depth"], err) == (0, depth, "")
+        err = refused(capsys, f"{asked} --option dept=3", 2)
         assert "option 'dept' is unknown (did you mean depth?); choose from depth" in err
-    code, out, err = run(capsys, "plan", *PROBLEM, "--planner", "a-plan", "--option", "depth=0")
-    assert (code, out, err.count("\n")) == (2, "", 1)
+    err = refused(capsys, f"plan {PROBLEM} --planner a-plan --option depth=0", 2)
     assert "planner 'a-plan' does not apply: option depth must be a whole number of at least 1, got '0'" in err
-    code, out, err = run(capsys, "list", "planners", "--json")
-    assert {row["name"]: row["options"] for row in json.loads(out)["planners"]}["a-plan"] == "depth, word"
+    assert listed(capsys, "planners")[0]["a-plan"]["options"] == "depth, word"
 
 
 def test_options_of_a_schedule_reach_plans(faulty: None, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """And their files."""
-    file = str(tmp_path / "plan.json")
-    code, out, err = run(
-        capsys,
-        *(
-            "plan",
-            *PROBLEM,
-            "--planner",
-            "greedy",
-            "--schedule",
-            "drops",
-            "--option",
-            "width=2",
-            "--json",
-            "--out",
-            file,
-        ),
-    )
-    assert (code, err) == (0, "")
-    assert json.loads(Path(file).read_text(encoding="utf-8"))["plan"]["options"] == {"width": 2}
-    code, out, err = run(capsys, "simulate", "--plan", file, "--json")
-    assert (code, err) == (0, "")
-    wrong = Path(file).read_text(encoding="utf-8").replace('"width": 2', '"width": 9')
-    Path(file).write_text(wrong, encoding="utf-8")
-    code, out, err = run(capsys, "simulate", "--plan", file)
-    assert (code, out, err.count("\n")) == (4, "", 1)
+    file = tmp_path / "plan.json"
+    words = f"plan {PROBLEM} --planner uniform --microbatches 2 --schedule drops --option width=2 --json --out {file}"
+    assert run(capsys, words)[::2] == (0, "")
+    text = file.read_text(encoding="utf-8")
+    assert json.loads(text)["plan"]["options"] == {"width": 2}
+    assert run(capsys, f"simulate --plan {file} --json")[::2] == (0, "")
+    file.write_text(text.replace('"width": 2', '"width": 9'), encoding="utf-8")
+    err = refused(capsys, f"simulate --plan {file}", 4)
     assert "option width must be a whole number of at least 1 and at most 4, got 9" in err
 
 
-@pytest.mark.parametrize("name", PLANNERS)
+@pytest.mark.parametrize("name", BROKEN_PLANNERS)
 def test_a_broken_planner_is_one_line_that_names_it(
     faulty: None, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    """And a row of a comparison, whose other rows are there."""
+    """Exit code 1, or 3 where its plan fits nowhere."""
     own = name.replace("_", "-")
-    code, out, err = run(capsys, "plan", *PROBLEM, "--planner", own)
+    code, out, err = run(capsys, f"plan {PROBLEM} --planner {own}")
     assert (out, err.count("\n")) == ("", 1)
     assert code in (1, 3)
     assert f"planner {own!r}" in err or "schedule 'returns-none'" in err
-    code, out, err = run(capsys, "compare", *PROBLEM, "--planner", own, "--planner", "greedy", "--no-figures", "--json")
+
+
+def test_broken_planners_are_rows_of_a_comparison(faulty: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each with its reason; a planner that is not broken has its plan beside them."""
+    names = [name.replace("_", "-") for name in BROKEN_PLANNERS]
+    asked = " ".join(f"--planner {name}" for name in (*names, "greedy"))
+    code, out, err = run(capsys, f"compare {PROBLEM} {asked} --no-figures --json")
     assert (code, err) == (0, "")
     rows = {row["planner"]: row for row in json.loads(out)["plans"]}
-    assert rows["greedy"]["status"] == "fits"
-    assert rows[own]["status"] in ("failed", "no-plan-fits")
-    assert rows[own]["reason"]
+    assert rows.pop("greedy")["status"] == "fits"
+    assert list(rows) == names
+    assert all(row["status"] in ("failed", "no-plan-fits") and row["reason"] for row in rows.values())
 
 
 def test_a_planner_that_cannot_say_whether_it_is_asked_is_not(faulty: None) -> None:
@@ -503,14 +438,12 @@ def test_a_broken_workload_is_one_line_that_names_it(
 ) -> None:
     """And is passed over in lists."""
     own = name.replace("_", "-")
-    code, out, err = run(capsys, "plan", "--planner", "greedy", "--workload", own, "--cluster", "pipedream-b")
+    code, out, err = run(capsys, f"plan --planner greedy --workload {own} --cluster pipedream-b")
     assert (out, err.count("\n")) == ("", 1)
     assert code in (1, 2)
     assert f"workload {own!r}" in err
-    code, out, err = run(capsys, "list", "workloads", "--json")
-    assert code == 0
-    assert "vgg16" in out
-    assert err.count("\n") == len(WORKLOADS)
+    rows, err = listed(capsys, "workloads")
+    assert ("vgg16" in rows, err.count("\n")) == (True, len(WORKLOADS))
 
 
 @pytest.mark.parametrize(
@@ -532,9 +465,7 @@ def test_a_broken_study_is_one_line_that_names_it(
     monkeypatch.delitem(sys.modules, "pipeplan_study", raising=False)
     plugged = {**STUDIES, "mine": Study("pipeplan_study", "Why?", 0.1)}
     monkeypatch.setattr("experiments.studies.study_harness.studies", lambda: plugged)
-    code, out, err = run(capsys, "study", "mine")
-    assert (code, out, err.count("\n")) == (1, "", 1)
-    assert said in err
+    assert said in refused(capsys, "study mine")
 
 
 def test_functions_stand_in_place_of_names() -> None:
@@ -566,25 +497,18 @@ AT_FAULT = {
 
 
 @pytest.mark.parametrize("how", AT_FAULT)
-def test_a_plugged_in_schedule_at_fault_is_no_figure(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_plugins: None, how: str
-) -> None:
+def test_a_plugged_in_schedule_at_fault_is_no_figure(capsys: pytest.CaptureFixture[str], site: Path, how: str) -> None:
     """Simulated, planned with by its planner or by another, compared: one line that names the op, from Python, too."""
     words, said = AT_FAULT[how]
     module = "pipeplan_test_fault_" + "".join(filter(str.isalpha, how))
-    install(tmp_path, module, MODULE.replace("{s}F{m} {s}B{m}", words))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    problem = ("--workload", "five-layers", "--cluster", "pair-of-mine", "--batch", "8")
-    on_numbers = ("--stages", "2", "--microbatches", "3", "--forward", "1", "--backward", "2")
+    install(site, module, MODULE.replace("{s}F{m} {s}B{m}", words), ENTRY_POINTS)
     for command in (
-        ("simulate", "--schedule", "one-at-a-time", *on_numbers),
-        ("plan", "--planner", "two-devices", *problem),
-        ("plan", "--planner", "uniform", "--schedule", "one-at-a-time", *problem),
-        ("compare", "--planner", "uniform", "--schedule", "one-at-a-time", *problem),
+        f"simulate --schedule one-at-a-time {NUMBERS}",
+        f"plan --planner two-devices {MINE}",
+        f"plan --planner uniform --microbatches 2 --schedule one-at-a-time {MINE}",
+        f"compare --planner uniform --microbatches 2 --schedule one-at-a-time {MINE}",
     ):
-        code, out, err = run(capsys, *command)
-        assert (code, out, err.count("\n")) == (1, "", 1)
-        assert re.search(said, err)
+        assert re.search(said, refused(capsys, command))
     with pytest.raises(PluginError, match=said):
         pp.simulate("one-at-a-time", stages=2, microbatches=3, forward=1, backward=2)
     here = pp.Problem("five-layers", "pair-of-mine", batch=8)
@@ -598,14 +522,14 @@ def test_a_plugged_in_schedule_at_fault_is_no_figure(
 # ---- names and accelerators ---------------------------------------------------------------------------------------------
 
 TAKEN = {
-    "schedules": "gpipe",
-    "planners": "uniform",
-    "workloads": "vgg16",
-    "studies": "umpipe",
-    "accelerators": "p40",
-    "clusters": "pipedream-a",
+    "schedules": ("gpipe", "one_at_a_time"),
+    "planners": ("uniform", "two_devices"),
+    "workloads": ("vgg16", "five_layers"),
+    "studies": ("umpipe", "coin"),
+    "accelerators": ("p40", "Constant"),
+    "clusters": ("pipedream-a", "Constant"),
 }
-"""A name of this package, by what has names."""
+"""A name of this package by what has names, and what a plug-in would call so."""
 
 ACCELERATORS = """
 import math
@@ -645,71 +569,51 @@ ANSWERS = {
 }
 
 
-def installed(folder: Path, name: str, module: str, entries: str) -> None:
-    """A package of one module and these entry points."""
-    (folder / f"{name}.py").write_text(module, encoding="utf-8")
-    information = folder / f"{name}-1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", encoding="utf-8")
-    (information / "entry_points.txt").write_text(entries, encoding="utf-8")
-
-
 @pytest.mark.parametrize("group", TAKEN)
 def test_a_plug_in_with_a_name_of_ours_is_refused_by_name(
-    group: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    no_plugins: None,
+    group: str, capsys: pytest.CaptureFixture[str], site: Path
 ) -> None:
     """One line that names both; what has the name here stays, and so do the package's other offers."""
-    made = ["one_at_a_time", "two_devices", "five_layers", "coin", "Constant", "Constant"][list(TAKEN).index(group)]
-    module, name = f"pipeplan_taken_{group}", TAKEN[group]
+    (name, made), module = TAKEN[group], f"pipeplan_taken_{group}"
     before = pp.names(group) if group != "studies" else ()
     capsys.readouterr()
     plugged_in.cache_clear()
-    entries = f"[pipeplan.{group}]\n{name} = {module}:{made}\nof-its-own = {module}:{made}\n"
-    installed(tmp_path, module, MODULE, entries)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    code, out, err = run(capsys, *(("study",) if group == "studies" else ("list", group)))
+    entries = f"[pipeplan.{group}]\n{name} = {{module}}:{made}\nof-its-own = {{module}}:{made}\n"
+    install(site, module, MODULE, entries)
+    code, out, err = run(capsys, "study" if group == "studies" else f"list {group}")
     assert code == 0
     assert name in out
-    if group != "clusters":  # where an accelerator is none
-        assert "of-its-own" in out
-    told = [line for line in err.splitlines() if name in line]
-    assert len(told) == 1
-    assert f"plug-in {name} = {module}:{made} of pipeplan.{group}" in told[0]
-    assert f"{name!r} is pipeplan's own" in told[0]
-    if before:
-        assert set(before) <= set(pp.names(group))
+    assert "of-its-own" in out or group == "clusters"  # where an accelerator is none
+    (told,) = (line for line in err.splitlines() if name in line)
+    assert f"plug-in {name} = {module}:{made} of pipeplan.{group}" in told
+    assert f"{name!r} is pipeplan's own" in told
+    assert not before or set(before) <= set(pp.names(group))
+
+
+def cluster_of(site: Path, accelerator: str) -> Path:
+    """The file of two devices of that name."""
+    path = site / "c.toml"
+    path.write_text(CLUSTER.replace('"constant"', f'"{accelerator}"'), encoding="utf-8")
+    return path
 
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_broken_accelerator_is_one_line_that_names_it(
-    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_plugins: None
+    name: str, capsys: pytest.CaptureFixture[str], site: Path
 ) -> None:
     """Whatever its seconds are: exit code 1, the accelerator, and what it answered."""
-    module = f"pipeplan_slow_{name}"
-    installed(tmp_path, module, ACCELERATORS, f"[pipeplan.accelerators]\nmine = {module}:{name}\n")
-    (tmp_path / "c.toml").write_text(CLUSTER.replace('"constant"', '"mine"'), encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    question = ("--workload", "chain:4", "--cluster", str(tmp_path / "c.toml"), "--batch", "8")
-    code, out, err = run(capsys, "plan", "--planner", "greedy", *question)
-    assert (code, out) == (1, "")
-    assert err.count("\n") == 1
+    install(site, f"pipeplan_slow_{name}", ACCELERATORS, f"[pipeplan.accelerators]\nmine = {{module}}:{name}\n")
+    asked = f"--workload chain:4 --cluster {cluster_of(site, 'mine')} --batch 8"
+    err = refused(capsys, f"plan --planner uniform --microbatches 2 {asked}")
     assert "accelerator 'x'" in err
     assert ANSWERS[name] in err
 
 
-def test_a_right_accelerator_of_a_package_is_used(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_plugins: None
-) -> None:
+def test_a_right_accelerator_of_a_package_is_used(site: Path) -> None:
     """The class of the broken ones, with seconds that are some."""
-    installed(tmp_path, "pipeplan_good", ACCELERATORS, "[pipeplan.accelerators]\nmine = pipeplan_good:good\n")
-    (tmp_path / "c.toml").write_text(CLUSTER.replace('"constant"', '"mine"'), encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    problem = make_problem("chain:4", str(tmp_path / "c.toml"), 8)
-    assert pp.plan(problem, "greedy").iteration_seconds > 0.0
+    install(site, "pipeplan_good", ACCELERATORS, "[pipeplan.accelerators]\nmine = {module}:good\n")
+    problem = make_problem("chain:4", str(cluster_of(site, "mine")), 8)
+    assert pp.plan(problem, "uniform", microbatches=2).iteration_seconds > 0.0
 
 
 TALKING = """
@@ -743,25 +647,21 @@ def workload():
 
 TALKING_POINTS = """
 [pipeplan.accelerators]
-loud = {0}:Loud
+loud = {module}:Loud
 [pipeplan.schedules]
-aloud = {0}:schedule
+aloud = {module}:schedule
 [pipeplan.planners]
-talks = {0}:planner
+talks = {module}:planner
 [pipeplan.workloads]
-said = {0}:workload
+said = {module}:workload
 """
 
 
-def test_what_plug_ins_print_is_no_answer(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_plugins: None
-) -> None:
+def test_what_plug_ins_print_is_no_answer(capsys: pytest.CaptureFixture[str], site: Path) -> None:
     """It goes to stderr, from wherever it is printed; stdout is one JSON document."""
-    installed(tmp_path, "pipeplan_loud", TALKING, TALKING_POINTS.format("pipeplan_loud"))
-    (tmp_path / "c.toml").write_text(CLUSTER.replace('"constant"', '"loud"'), encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    question = ("--workload", "said", "--cluster", str(tmp_path / "c.toml"), "--batch", "8", "--json")
-    code, out, err = run(capsys, "plan", "--planner", "talks", *question)
+    install(site, "pipeplan_loud", TALKING, TALKING_POINTS)
+    words = f"plan --planner talks --workload said --cluster {cluster_of(site, 'loud')} --batch 8 --json"
+    code, out, err = run(capsys, words)
     assert code == 0
     assert json.loads(out)["schedule"] == "aloud"
     assert {"imported", "seconds", "schedule", "planner", "workload"} <= set(err.split())
