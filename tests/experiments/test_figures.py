@@ -165,12 +165,7 @@ def test_memory_points_can_be_read(recorded: Recorded) -> None:
                     above = {"above_busiest": 6 / limit**1.5 - 0.02 * rank, "bound_above_busiest": 4 / limit**1.5}
                     searched.append({**about, "placement": place, "limit_microbatches": float(limit), **above})
     figure = memory_point_plots.draw(
-        {
-            "families": families,
-            "searched": searched,
-            "limits_microbatches": [1, 2, 4, 8, 16],
-            "uneven_spread": 0.3,
-        }
+        {"families": families, "searched": searched, "limits_microbatches": [1, 2, 4, 8, 16], "uneven_spread": 0.3}
     )
     assert_readable(figure)
     recorded(figure=drawing(figure))

@@ -562,8 +562,7 @@ def test_an_order_at_fault_is_named_by_file_key_and_op(
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["check", "check --plan", "simulate --plan", "compare --plan", "export --format text --plan"],
+    "words", ["check", "check --plan", "simulate --plan", "compare --plan", "export --format text --plan"]
 )
 def test_whatever_reads_an_order_at_fault_says_so(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, words: str

@@ -216,11 +216,7 @@ def test_what_is_asked_of_the_profiler_and_said_of_its_profile(
     monkeypatch.setitem(sys.modules, "experiments.profiling.profiled_models", models)  # type: ignore[arg-type]
     monkeypatch.chdir(tmp_path)
     said = {}
-    for words in (
-        "mlp",
-        "mlp --out here.json --json",
-        TOKENS,
-    ):
+    for words in ("mlp", "mlp --out here.json --json", TOKENS):
         assert main(["profile", *words.split()]) == 0
         out, err = capsys.readouterr()
         assert err == ""

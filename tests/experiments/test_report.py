@@ -411,10 +411,7 @@ def test_the_tables_say_what_the_document_says(capsys: pytest.CaptureFixture[str
         (("simulate", "--plan", "a.json", "--report", "--engine", "recurrence"), "does not go with --report"),
         (("plan", *QUESTION, "--pareto", "1,3"), "devices 3: cluster pipedream-a has 2 devices"),
         (("plan", *QUESTION, "--pareto", "1", "--out", "a.json"), "--out is of one plan, --pareto searches several"),
-        (
-            ("plan", *QUESTION, "--report", "--price", "-1"),
-            "must be from 0 to 1e+06 per device and hour, got -1",
-        ),
+        (("plan", *QUESTION, "--report", "--price", "-1"), "must be from 0 to 1e+06 per device and hour, got -1"),
         (("plan", *QUESTION, "--report", "--price", "1e308"), "got 1e+308"),
         (
             ("plan", *QUESTION, "--report", "--price", "a100=1"),

@@ -34,10 +34,7 @@ KEYS = {"seed", "train_loss", "test_accuracy", "diverged", "weight_copies", "sim
 UNIT = given_clock(OpSeconds(4.0, 8.0))
 """A mini-batch takes 4 s forward and 8 s backward on each stage."""
 
-needs_sklearn = pytest.mark.skipif(
-    find_spec("sklearn") is None,
-    reason="scikit-learn is not installed (extra `learn`)",
-)
+needs_sklearn = pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed (extra `learn`)")
 
 
 @pytest.fixture

@@ -13,14 +13,7 @@ from experiments.cli import main
 from experiments.studies.study_harness import run_study
 from experiments.terminal.output import InputError
 from experiments.truth.errors import apart, errors, kendall, ranked, regret, summary
-from experiments.truth.measured_tables import (
-    AllReduce,
-    MatrixProduct,
-    MeasuredRun,
-    MeasuredTable,
-    kind_of,
-    read_tables,
-)
+from experiments.truth.measured_tables import AllReduce, MatrixProduct, MeasuredRun, MeasuredTable, kind_of, read_tables
 from experiments.truth.predictions import NotPredicted, machine_of, predicted, training_problem
 from experiments.truth.seen_rows import SEEN_ROWS, was_seen
 from hardware_profiles import load_accelerator

@@ -130,8 +130,7 @@ def test_speeds_are_printed(
 
 
 @pytest.mark.parametrize(
-    ("each", "many", "count", "calls"),
-    [(1 / 64, 200, 8, 7), (1 / 64, 4, 4, 15), (1 / 512, 1, 1, 511), (4.0, 3, 1, 3)],
+    ("each", "many", "count", "calls"), [(1 / 64, 200, 8, 7), (1 / 64, 4, 4, 15), (1 / 512, 1, 1, 511), (4.0, 3, 1, 3)]
 )
 def test_rates_are_those_of_the_best_call(
     each: float, many: int, count: int, calls: int, monkeypatch: pytest.MonkeyPatch

@@ -412,9 +412,7 @@ def test_epochs_and_seconds_to_a_target(clusters: DataSet) -> None:
     result = trained(clusters, MethodCase("synchronous", "synchronous", 2), seeds=1)[0]
     minibatches = len(result.runs[0].update_seconds)
     run = replace(
-        result.runs[0],
-        evaluated_updates=np.array([6, 12, 18, 24]),
-        evaluated_accuracy=np.array([0.5, 0.9, 0.8, 0.95]),
+        result.runs[0], evaluated_updates=np.array([6, 12, 18, 24]), evaluated_accuracy=np.array([0.5, 0.9, 0.8, 0.95])
     )
     dated = replace(result, runs=(run,))
     record = dated_training.target_record(dated, 2.0 * np.arange(1, minibatches + 1), 0.85, 12)

@@ -158,12 +158,7 @@ def test_against_an_independent_loop(hand: Any, blobs: DataSet, delayed: bool) -
     network = (Dense(5, 4, relu=False), Dense(4, 3, relu=False))
     order = staircase(hand, 2, 1, 6) if delayed else flushed(hand, 2, 1, 6)
     run = train_once(
-        order,
-        "naive",
-        network,
-        blobs,
-        MomentumSGD(momentum=0.0),
-        TrainingSettings(batch=8, learning_rate=0.1),
+        order, "naive", network, blobs, MomentumSGD(momentum=0.0), TrainingSettings(batch=8, learning_rate=0.1)
     )
     assert run.update_loss == pytest.approx(by_hand(2, delayed, blobs), rel=1e-12)
 
