@@ -10,9 +10,9 @@ import random
 import pytest
 
 from hardware_profiles import load_cluster
-from planners import PLANNERS, Request, make_plan, planner_entry
-from planners.search.evaluator import InapplicablePlannerError
-from simulator import InfeasiblePlanError, Problem, workload_from_spec
+from planners import PLANNERS, Request, planner_entry
+from simulator import Problem, workload_from_spec
+from tests.planners.conftest import seconds_of
 
 SMALL = ("chain:4", "chain:7"), ("pipedream-b:1", "dapple-b:4", "dapple-c:4")
 NETWORKS = ("chain:12", "vgg16", "gpt2"), ("pipedream-a:1", "dapple-c:4", "dgx-a100:1")
@@ -30,13 +30,6 @@ def _problem(choose: random.Random, workloads: tuple[str, ...], clusters: tuple[
     )
 
 
-def _seconds(name: str, problem: Problem, request: Request) -> float:
-    try:
-        return make_plan(name, problem, request).outcome.iteration_seconds
-    except (InapplicablePlannerError, InfeasiblePlanError):
-        return float("inf")
-
-
 def _check(name: str, seed: int, among: tuple[tuple[str, ...], tuple[str, ...]], most: int) -> None:
     choose = random.Random(seed)
     problem = _problem(choose, *among)
@@ -44,9 +37,9 @@ def _check(name: str, seed: int, among: tuple[tuple[str, ...], tuple[str, ...]],
     asked = (
         [] if entry.reason(problem, Request()) else [*entry.restrictions(problem)]
     )  # a part may be for it where all is not
-    every = _seconds(name, problem, Request()) if asked else 0.0
+    every = seconds_of(name, problem) if asked else 0.0
     for request in choose.sample(asked, min(most, len(asked))):
-        assert every <= _seconds(name, problem, request) * (1.0 + 1e-9), (name, seed, problem, request)
+        assert every <= seconds_of(name, problem, request) * (1.0 + 1e-9), (name, seed, problem, request)
 
 
 LONG = "brute-force", "modern", "scheduler", "unequal-nested"
@@ -73,8 +66,8 @@ def test_no_part_of_a_search_answers_better_on_networks(name: str) -> None:
 def test_a_tuned_gpipe_is_as_fast_as_any_gpipe_of_its_space(seed: int) -> None:
     """Whoever is compared with it has the same choices: stages, partition and micro-batches, on devices that are alike."""
     problem = _problem(random.Random(seed), *SMALL)
-    tuned = _seconds("best-equal", problem, Request())
-    assert tuned <= _seconds("greedy", problem, Request(schedule="gpipe")) * (1.0 + 1e-9)
+    tuned = seconds_of("best-equal", problem)
+    assert tuned <= seconds_of("greedy", problem, Request(schedule="gpipe")) * (1.0 + 1e-9)
 
 
 def test_every_planner_says_what_it_searches() -> None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hardware_profiles import load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry
-from planners.estimate.memory import most_held, most_in_flight
 from planners.straight import grid
 from planners.straight.grid import Point, _Grid
-from simulator import InfeasiblePlanError, Plan, Problem, Stage, build_schedule, simulate, workload_from_spec
+from simulator import InfeasiblePlanError, Plan, Problem, Stage, simulate, workload_from_spec
 from simulator.workloads.language_models import Gpt
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain
@@ -26,6 +23,11 @@ def _heavy(batch: int = 32) -> Problem:
     network = chain([2e12] * 4, parameters=[10**8] * 4, output_elements=[1e4] * 4)
     devices = tuple(replace(_gpu(), memory_bytes=3e9) for _ in range(8))
     return Problem(network, _switched(devices), batch, optimizer="adam")
+
+
+def search_of(problem: Problem, **asked: Any) -> _Grid:
+    """A search that has not begun."""
+    return _Grid(problem, Evaluator(problem), Request(**asked), "grid")
 
 
 def test_more_devices_than_layers_are_replicas() -> None:
@@ -47,16 +49,12 @@ def test_slow_devices_are_left_idle() -> None:
         assert make_plan(name, mixed).plan.devices == (0, 1), name
 
 
-def test_stages_and_chunks_are_kept_by_every_planner_that_takes_them() -> None:
-    """What is requested is what the plan has; a planner that cannot says so."""
+def test_stages_and_chunks_that_cannot_be_are_refused() -> None:
+    """In one line that names the number and the rule; two things that are asked for together are both kept."""
     problem = Problem(uniform_chain(8), _switched((_gpu(),) * 4), 8)
-    for name, (stages, chunks) in product(
-        ("uniform", "greedy", "pipeline-data", "brute-force"), ((2, None), (4, 2), (None, 2), (3, 1))
-    ):
-        plan = make_plan(name, problem, Request(stages=stages, chunks=chunks, microbatches=4)).plan
-        assert stages in (None, len(plan.stages)), name
-        assert plan.chunks == (chunks or 1), name
-    assert len(make_plan("bapipe", problem, Request(stages=2)).plan.stages) == 2
+    for name in ("uniform", "greedy", "pipeline-data"):
+        plan = make_plan(name, problem, Request(stages=4, chunks=2, microbatches=4)).plan
+        assert (len(plan.stages), plan.chunks) == (4, 2), name
     for name, request, said in (
         ("data-parallel", Request(stages=2), "it has no option 'stages'"),
         ("pipedream", Request(chunks=2), "it has no option 'chunks'"),
@@ -74,14 +72,6 @@ def test_stages_and_chunks_are_kept_by_every_planner_that_takes_them() -> None:
         Request(chunks=0)
 
 
-def test_activations_in_flight_are_those_of_the_schedule() -> None:
-    """1F1B holds as many micro-batches as stages are left, GPipe all, a looped schedule by its own order."""
-    assert most_in_flight(build_schedule("1f1b", 4, 8)).tolist() == [4, 3, 2, 1]
-    assert most_in_flight(build_schedule("gpipe", 3, 5)).tolist() == [5, 5, 5]
-    held, _ = most_held(build_schedule("interleaved-1f1b", 4, 4, chunks=2), np.ones(4))
-    assert held[0] == 5  # Megatron-LM: 2 (p - 1) + (v - 1) p warm-up forwards of the first rank, and one
-
-
 POINTS = {
     "1f1b": Point("1f1b", ((0,), (1,), (2,), (3,)), 1, 8),
     "eager": Point("eager-1f1b", ((0,), (1,), (2,), (3,)), 1, 8),
@@ -95,15 +85,15 @@ POINTS = {
 @pytest.mark.parametrize("point", POINTS.values(), ids=POINTS)
 @pytest.mark.parametrize(
     ("elements", "parameters", "error"),
-    [(1e4, 10**5, 0.01), (3e6, 10**5, 0.02), (2e7, 10**5, 0.16), (1e4, 2 * 10**7, 0.025)],
-    ids=["computation", "transfers", "links that bind", "all-reduces"],
+    [(1e4, 10**5, 0.01), (2e7, 10**5, 0.16), (1e4, 2 * 10**7, 0.025)],
+    ids=["computation", "links that bind", "all-reduces"],
 )
 def test_a_quick_replay_is_close_to_the_replay(point: Point, elements: float, parameters: int, error: float) -> None:
     """Eight like layers on four devices: quick replays are never above, 16 % below where links bind, 3 % at most elsewhere."""
     network = chain([2e10] * 8, parameters=[parameters] * 8, output_elements=[elements] * 8)
     problem = Problem(network, _switched((_gpu(),) * 4), 32)
     evaluate = Evaluator(problem)
-    search = _Grid(problem, evaluate, Request(), "test")
+    search = search_of(problem)
     candidate = search.candidate(point)
     assert candidate is not None
     plan = search.plan(candidate)
@@ -161,10 +151,10 @@ def test_many_equal_stages_are_counted() -> None:
 def test_numbers_of_microbatches_of_the_grid() -> None:
     """All of few samples; of a large batch those with 1, 2, 3, 4, 6, 8, ... samples of a micro-batch; the one asked for."""
     problem = replace(_heavy(), batch=12)
-    assert _Grid(problem, Evaluator(problem), Request(), "grid")._counts == tuple(range(1, 13))
+    assert search_of(problem)._counts == tuple(range(1, 13))
     large = replace(problem, batch=72)
-    assert _Grid(large, Evaluator(large), Request(), "grid")._counts == (1, 2, 3, 5, 6, 9, 12, 18, 24, 36, 72)
-    assert _Grid(problem, Evaluator(problem), Request(microbatches=5), "grid")._counts == (5,)
+    assert search_of(large)._counts == (1, 2, 3, 5, 6, 9, 12, 18, 24, 36, 72)
+    assert search_of(problem, microbatches=5)._counts == (5,)
 
 
 def test_transfers_that_share_a_channel_take_turns() -> None:
@@ -173,7 +163,7 @@ def test_transfers_that_share_a_channel_take_turns() -> None:
     points = Point("1f1b", ((0,), (4,)), 1, 8), Point("1f1b", ((0, 1), (4, 5)), 1, 4)
     for contention, times in ((True, 2.0), (False, 1.0)):
         asked = replace(problem, contention=contention)
-        search = _Grid(asked, Evaluator(asked), Request(), "grid")
+        search = search_of(asked)
         alone, crowded = (search._partition_costs(point, ()).link_seconds for point in points)
         assert crowded == pytest.approx(times * alone)
         assert alone.any() == contention
@@ -183,7 +173,7 @@ def test_points_come_by_their_quick_replays_however_their_stages_share_a_device(
     """By rising seconds, those that fit with equal shares of a device for its stages, and those that fit with others only."""
     network = chain([2e12] * 4, parameters=[2 * 10**8, 5 * 10**7, 10**8, 5 * 10**7], stashed_elements=[2e7] * 4)
     problem = Problem(network, _switched((replace(_gpu(), memory_bytes=6e9),) * 4), 4, optimizer="adam")
-    search = _Grid(problem, Evaluator(problem), Request(), "grid")
+    search = search_of(problem)
     found = [one for one in search.candidates() if one.fullest <= 1.0]
     even = [search.candidate(one.point, search._equal_shares(one.point)) for one in found]
     assert {one is None or one.fullest > 1.0 for one in even} == {True, False}
@@ -212,13 +202,13 @@ def test_room_is_judged_as_if_layers_were_alike(
     ):
         devices = (replace(_gpu(), memory_bytes=memory_bytes),) * 2
         problem = Problem(network, _switched(devices), 8, optimizer="momentum", recompute=recompute)
-        search = _Grid(problem, Evaluator(problem), Request(), "grid")
+        search = search_of(problem)
         assert (search._may_fit(point), search._has_room(point)) == (fits, room)
     monkeypatch.setattr(grid, "UNLIKE_LAYERS", 0.0)
     for memory_bytes in (first, first - 1.0):
         devices = (replace(_gpu(), memory_bytes=memory_bytes),) * 2
         problem = Problem(network, _switched(devices), 8, optimizer="momentum", recompute=recompute)
-        assert _Grid(problem, Evaluator(problem), Request(), "grid")._has_room(point) == (memory_bytes == first)
+        assert search_of(problem)._has_room(point) == (memory_bytes == first)
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -229,7 +219,7 @@ def test_stages_of_a_device_share_its_memory_by_what_each_needs(recompute: bool)
     """
     network = chain([2e10] * 6, parameters=[10**6] * 6, output_elements=[3e6] * 6, stashed_elements=[1.2e7] * 6)
     problem = Problem(network, _switched((_gpu(),) * 2), 8, optimizer="momentum", recompute=recompute)
-    search = _Grid(problem, Evaluator(problem), Request(), "grid")
+    search = search_of(problem)
     point = Point("interleaved-1f1b", ((0,), (1,)), 3, 4)
     again, kept = (96e6, 24e6 * 5 / 7) if recompute else (0.0, 96e6)
     spare = search._equal_shares(point)
@@ -261,7 +251,7 @@ def test_points_have_the_schedules_and_the_stages_a_device_that_are_asked_for(
     """Of ten layers on two devices: only looped schedules put several stages on a device, one only where that is asked for."""
     problem = Problem(uniform_chain(10), _switched((_gpu(),) * 2), 4)
     found: dict[str, set[int]] = {}
-    for point in _Grid(problem, Evaluator(problem), Request(**asked), "grid").points():
+    for point in search_of(problem, **asked).points():
         found.setdefault(point.schedule, set()).add(point.chunks)
         assert point.stages <= 10
         assert {count for group in point.groups for count in group} <= {0, 1}
@@ -286,7 +276,7 @@ def test_replicas_are_as_many_as_devices_and_samples_permit(
 ) -> None:
     """On seven devices: the most with a sample of each micro-batch for every replica, and the power of two below."""
     problem = Problem(uniform_chain(8), _switched((_gpu(),) * 7), batch)
-    search = _Grid(problem, Evaluator(problem), Request(microbatches=microbatches), "grid")
+    search = search_of(problem, microbatches=microbatches)
     found = [groups for groups, _ in search._placements(range(7), ranks)]
     assert {len(groups[0]) for groups in found} == replicas
     for count in replicas:
@@ -306,7 +296,7 @@ def test_cuts_keep_stages_within_what_they_have_in_flight(layers: float, reach: 
     network = chain([2e10] * 4, parameters=[10**6] * 4, stashed_elements=[1.2e7] * 4)
     devices = (replace(_gpu(), memory_bytes=layers * 108e6),) * 2
     problem = Problem(network, _switched(devices), 8, optimizer="momentum")
-    search = _Grid(problem, Evaluator(problem), Request(), "grid")
+    search = search_of(problem)
     furthest = search._partition_costs(Point("1f1b", ((0,), (1,)), 1, 4), ()).furthest
     assert furthest is not None
     assert tuple(furthest.tolist()) == reach
@@ -319,14 +309,14 @@ def test_recomputing_stages_hold_their_inputs_and_one_stash() -> None:
     """
     network = chain([2e10] * 8, parameters=[10**6] * 8, output_elements=[3e6] * 8, stashed_elements=[1.2e7] * 8)
     problem = Problem(network, _switched((_gpu(),) * 4), 32, optimizer="momentum", recompute=True)
-    search = _Grid(problem, Evaluator(problem), Request(), "grid")
+    search = search_of(problem)
     fullest = search._fullest(POINTS["1f1b"], (2, 4, 6))
     assert fullest * _gpu().memory_bytes == pytest.approx(24e6 + 384e6 + 3 * 48e6)
 
 
 def _language() -> Problem:
     """A GPT of 4 blocks on servers of eight and of four GPUs."""
-    return Problem(Gpt(4, 256, 8, 128, 1000).workload(), load_cluster("dgx-a100:2").take(12), 48, precision="fp16")
+    return Problem(Gpt(2, 256, 8, 128, 1000).workload(), load_cluster("dgx-a100:2").take(12), 24, precision="fp16")
 
 
 def test_tensor_parallel_groups_are_chosen_where_they_are_asked_for() -> None:

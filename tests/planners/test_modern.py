@@ -99,8 +99,8 @@ def test_no_partition_of_a_small_network_is_faster() -> None:
 
 def test_recomputation_is_chosen_where_memory_asks_for_it() -> None:
     """Devices that cannot hold what a forward keeps: a plan that recomputes fits, and is the answer; with room none does."""
-    network = chain([2e9] * 8, parameters=[10**6] * 8, output_elements=[10_000] * 8, stashed_elements=[400_000] * 8)
-    roomy = Problem(network, line(), 8)
+    network = chain([2e9] * 4, parameters=[10**6] * 4, output_elements=[10_000] * 4, stashed_elements=[400_000] * 4)
+    roomy = Problem(network, line(), 4)
     kept = LayerCosts(roomy).stashed_bytes.sum()
     state = LayerCosts(roomy).parameters.sum() * roomy.state_bytes
     tight = replace(roomy, cluster=line(memory_gib=(state * 0.5 + kept * 0.45) / 2**30))
@@ -156,7 +156,7 @@ def test_more_ops_than_a_search_replays_are_refused() -> None:
 
 def test_what_is_compared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many micro-batches a batch can have, layouts are compared until the work is done; the best of them is planned."""
-    problem = Problem(uniform_chain(6), line(speeds=(1.0,) * 2), 2**12)
+    problem = Problem(uniform_chain(4), line(speeds=(1.0,) * 2), 2**12)
     few = Request(options={"seconds": "0.001"})
     monkeypatch.setattr("planners.modern.order_search.WORK", 2**20)
     result = make_plan("modern", problem, few)
@@ -166,28 +166,24 @@ def test_what_is_compared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.evaluations <= 2**20 // AN_ORDER + 1 + FINALISTS + parts * (2 * FEW + 1)
 
 
-@pytest.mark.parametrize("after", [1, 9])
-def test_an_interrupt_answers_with_the_best_layout_so_far(after: int) -> None:
+def test_an_interrupt_answers_with_the_best_layout_so_far() -> None:
     """Ctrl-C while layouts are compared: the best of those is replayed and is the answer, marked."""
     heard = 0
 
     def stop(step: Progress) -> None:
         nonlocal heard
         heard += 1
-        if heard == after:
+        if heard == 9:
             raise KeyboardInterrupt
 
     found = make_plan("modern", UNLIKE, Request(options={"seconds": "0.001"}), progress=stop)
-    assert found.interrupted
-    assert found.evaluations == after + 1
-    assert found.outcome.fits
+    assert (found.interrupted, found.evaluations, found.outcome.fits) == (True, 10, True)
 
 
-def test_evaluations_are_layouts_and_replays() -> None:
-    """A budget is kept to: its last evaluation replays the best layout that the others have found."""
-    for budget in (2, 7):
-        found = make_plan("modern", UNLIKE, Request(options={"seconds": "0.001"}), budget=budget)
-        assert (found.evaluations, found.interrupted) == (budget, True)
+def test_a_budget_is_kept_to() -> None:
+    """Layouts and replays count: the last evaluation replays the best layout that the others have found."""
+    found = make_plan("modern", UNLIKE, Request(options={"seconds": "0.001"}), budget=7)
+    assert (found.evaluations, found.interrupted) == (7, True)
     with pytest.raises(
         InfeasiblePlanError, match="the budget of 0 evaluations ended before a plan that fits was found"
     ):

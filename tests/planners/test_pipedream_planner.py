@@ -49,8 +49,6 @@ def test_vgg16_on_cluster_a_is_15_1_after_pool5(shared_data: Path) -> None:
     [
         ("pipedream-a", 8, "7-1"),
         ("pipedream-b", 16, "15-1"),
-        ("pipedream-arxiv-a", 8, "7-1"),
-        ("pipedream-arxiv-b", 8, "7-1"),
         ("pipedream-arxiv-b", 4, "3-1"),
     ],
 )

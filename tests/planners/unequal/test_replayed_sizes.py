@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
@@ -50,6 +51,12 @@ def shared(seed: int, devices: int, batch: int) -> Problem:
     return Problem(workload, cluster, batch, recompute=bool(rng.integers(2)))
 
 
+@functools.cache
+def on_a_bus(seed: int) -> Result:
+    """What is found for three recomputing stages of four samples."""
+    return make_plan("exact-unequal", replace(shared(seed, 3, 4), recompute=True), Request(stages=3))
+
+
 def vectors(problem: Problem, stages: int) -> list[tuple[int, ...]]:
     """Every vector of sizes."""
     return list(itertools.product(range(1, problem.batch + 1), repeat=stages))
@@ -69,11 +76,11 @@ def replays(found: Result, pairs: Iterator[tuple[tuple[int, ...], tuple[int, ...
     return [score.iteration_seconds for score in scores if score.fits]
 
 
-@pytest.mark.parametrize("seed", [24, 45, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (6, 48))])
+@pytest.mark.parametrize("seed", [24, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (6, 45, 48))])
 def test_no_sizes_of_one_pass_are_faster(seed: int) -> None:
     """Stages that recompute always: the passes of a flush add up, so the best of each makes the best of both."""
-    problem = replace(shared(seed, 3, 4), recompute=True)
-    found = make_plan("exact-unequal", problem, Request(stages=3))
+    found = on_a_bus(seed)
+    problem = found.problem
     forward, backward = (tuple(found.details[f"stage_{way}_samples"]) for way in ("forward", "backward"))  # type: ignore[arg-type]
     every = vectors(problem, 3)
     best = min(replays(found, itertools.chain(((one, backward) for one in every), ((forward, one) for one in every))))
@@ -84,8 +91,7 @@ def test_no_sizes_of_one_pass_are_faster(seed: int) -> None:
 
 def test_the_proof_says_what_was_replayed() -> None:
     """A partition whose links share a bus: the recurrence leaves sizes open, replays of these decide."""
-    problem = replace(shared(24, 3, 4), recompute=True)
-    found = make_plan("exact-unequal", problem, Request(stages=3))
+    found = on_a_bus(24)
     assert found.outcome.iteration_seconds > float(found.details["makespan_seconds"]) * 1.001  # type: ignore[arg-type]
     assert found.proof.space == (
         "unequal micro-batch sizes of this partition on these devices: gpipe, a size for each stage and pass out of all from 1 "
@@ -121,7 +127,7 @@ def test_more_stages_are_searched_to_their_best_too(seed: int) -> None:
 
 
 @pytest.mark.parametrize("communication", ["overlapped", "send-blocking", *WITHOUT_LINKS])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_no_replay_is_below_its_bound(seed: int, communication: str) -> None:
     """Sizes at random: what channels carry, and what comes before and behind it, takes no longer than the replay."""
     problem = replace(shared(seed, 4, 5), communication=communication, contention=bool(seed))
@@ -139,7 +145,7 @@ def test_no_replay_is_below_its_bound(seed: int, communication: str) -> None:
 @pytest.mark.parametrize("communication", WITHOUT_LINKS)
 def test_transfers_that_take_no_time_leave_no_false_proof(communication: str) -> None:
     """The bound is one of the replay, in which links neither queue nor delay."""
-    problem = replace(shared(3, 2, 3), communication=communication)
+    problem = replace(shared(3, 2, 2), communication=communication)
     found = make_plan("exact-unequal", problem, Request(stages=2))
     every = vectors(problem, 2)
     best = min(replays(found, itertools.product(every, every)))
@@ -156,14 +162,3 @@ def test_the_turn_is_the_end_of_the_last_forward(contention: bool) -> None:
     evaluate(plan)
     timeline = simulate(problem, plan).timeline
     assert evaluate.forward_seconds(plan) == timeline.end[timeline.kind == OpKind.FORWARD].max()
-
-
-def test_a_budget_ends_the_replays_with_the_best_so_far() -> None:
-    """What was replayed counts; less than that is an interrupted search that proves nothing."""
-    problem = replace(shared(24, 3, 4), recompute=True)
-    free = make_plan("exact-unequal", problem, Request(stages=3))
-    assert make_plan("exact-unequal", problem, Request(stages=3), budget=free.evaluations).plan == free.plan
-    cut = make_plan("exact-unequal", problem, Request(stages=3), budget=free.evaluations - 2)
-    assert cut.interrupted
-    assert not cut.proof
-    assert cut.evaluations < free.evaluations
