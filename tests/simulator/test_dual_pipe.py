@@ -43,7 +43,7 @@ def test_figures_of_the_reference(engine: str, name: str, stages: int, m: int, s
 
 
 @pytest.mark.parametrize("p", [2, 6])
-@pytest.mark.parametrize(("forward", "gradient", "weight"), [(1, 1, 1), (3, 3, 2), (7, 7, 7), (18, 18, 9)])
+@pytest.mark.parametrize(("forward", "gradient", "weight"), [(1, 1, 1), (18, 18, 9)])
 def test_closed_forms(p: int, forward: float, gradient: float, weight: float) -> None:
     """m(F+B) + (p/2-1)(F&B + B - 3W) for an even m of at least 2p, F = I >= W, F&B = F+B; DualPipeV of half of m alike."""
     backward = gradient + weight
@@ -81,8 +81,8 @@ def test_both_directions_run_one_order() -> None:
         assert list(schedule.ops(device)) == mirrored
 
 
-@pytest.mark.parametrize("m", [1, 2, 3, 5, 9])
-@pytest.mark.parametrize(("name", "stages"), [("dualpipe", 8), ("dualpipev", 8), ("dualpipe", 2), ("dualpipev", 2)])
+@pytest.mark.parametrize("m", [1, 2, 5])
+@pytest.mark.parametrize(("name", "stages"), [("dualpipe", 8), ("dualpipev", 8), ("dualpipev", 2)])
 def test_fewer_micro_batches_than_the_order_is_made_for(name: str, stages: int, m: int) -> None:
     """Each forward once, each backward once, whole or split, in an order that runs; a pair has both of its ops."""
     schedule = build_schedule(name, stages, m)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from hardware_profiles import Cluster, Phase, Precision, Work, load_cluster
+from hardware_profiles import Cluster, Phase, Precision, Work
 from hardware_profiles.links import Link
 from simulator import (
     SCHEDULES,
@@ -16,7 +16,6 @@ from simulator import (
     OpKind,
     OpSeconds,
     Plan,
-    PlanCosts,
     Problem,
     ScheduleFamily,
     Stage,
@@ -80,11 +79,8 @@ def problem_of(plan: Plan, *forwards: float, **options: object) -> Problem:
 
 def test_straight_pipeline_of_four_takes_57_units() -> None:
     """4 balanced stages, 16 minibatches, B = 2F: 3 + 16 · 3 + 6 = 57, on both engines."""
-    plan = plan_of(1, 1, 1, 1, minibatches=16)
-    costs = PlanCosts(problem_of(plan, 1.0, 1.0, 1.0, 1.0), plan)
-    program = lower(build_schedule("pipedream", 4, 16), costs)
-    assert recurrence.replay(program).makespan_seconds == pytest.approx(57.0, abs=1e-6)
-    assert simpy_engine.replay(program).makespan_seconds == pytest.approx(57.0, abs=1e-6)
+    program = lower(build_schedule("pipedream", 4, 16), given_costs(4, OpSeconds(1.0, 2.0)))
+    assert recurrence.replay(program).makespan_seconds == simpy_engine.replay(program).makespan_seconds == 57.0
 
 
 @pytest.mark.parametrize("rule, copies", [("stashing", [4, 3, 2, 1]), ("vertical-sync", [4, 4, 4, 4])])
@@ -115,7 +111,7 @@ def test_rules_are_checked_at_the_door() -> None:
         problem_of(plan_of(1, 1), 1.0, 1.0, weight_versions="none")
 
 
-@pytest.mark.parametrize("replicas", [(2, 1, 1), (3, 2), (4, 2, 2), (9, 5, 1, 1), (15, 1)])
+@pytest.mark.parametrize("replicas", [(1, 2), (2, 1, 1), (3, 2), (9, 5, 1, 1)])
 def test_warm_up_is_the_runtime_rule(replicas: tuple[int, ...]) -> None:
     """A rank of stage s warms up with floor((ranks - 1 - ranks before) / R_s) forwards, then strictly alternates to the end."""
     schedule = build_schedule("1f1b-rr", len(replicas), 20 * sum(replicas), replicas=replicas)
@@ -128,30 +124,26 @@ def test_warm_up_is_the_runtime_rule(replicas: tuple[int, ...]) -> None:
         expected = [OpKind.FORWARD] * warm_up
         expected += [OpKind.FORWARD, OpKind.BACKWARD] * (forwards - warm_up) + [OpKind.BACKWARD] * warm_up
         assert kinds == expected
+        assert set(schedule.replicas().tolist()) == set(replicas)
         assert set(schedule.microbatch[rows].tolist()) == set(
             range(schedule.holders()[stage].index(rank), 20 * sum(replicas), replicas[stage])
         )
 
 
-@pytest.mark.parametrize("weights", [0, WEIGHTS])
 @pytest.mark.parametrize(
-    "replicas, forwards",
-    [((1, 1, 1), (1.0, 2.0, 1.5)), ((2, 1, 1), (8.0, 0.1, 0.1)), ((3, 1), (6.0, 1.0)), ((15, 1), (15.0, 0.9))],
+    "replicas, forwards", [((1, 1, 1), (1.0, 2.0, 1.5)), ((2, 1, 1), (8.0, 0.1, 0.1)), ((15, 1), (15.0, 0.9))]
 )
-def test_steady_state_is_the_slowest_stage(
-    replicas: tuple[int, ...], forwards: tuple[float, ...], weights: int
-) -> None:
+def test_steady_state_is_the_slowest_stage(replicas: tuple[int, ...], forwards: tuple[float, ...]) -> None:
     """On fast links a minibatch takes the largest (forward + backward) / replicas, within 3 %, whatever fill and drain take."""
     plan = plan_of(*replicas)
     problem = problem_of(plan, *forwards)
-    problem = dataclasses.replace(problem, workload=chain(*forwards, weights=weights))
     slowest = max(3.0 * forward / count for forward, count in zip(forwards, replicas, strict=True))
     assert simulate(problem, plan).iteration_seconds == pytest.approx(slowest * len(plan.microbatches), rel=0.03)
 
 
 @pytest.mark.parametrize(
     "replicas, overlapped, barrier",
-    [((2, 1, 1), 1.0, 1.5), ((4, 2, 2), 1.0, 1.5), ((9, 5, 1, 1), 14 / 13, 2.0222), ((3, 1), 1.0, 1.0)],
+    [((4, 2, 2), 1.0, 1.5), ((9, 5, 1, 1), 14 / 13, 2.0222), ((3, 1), 1.0, 1.0)],
 )
 def test_overlapped_replicas_reach_the_steady_state(
     replicas: tuple[int, ...], overlapped: float, barrier: float
@@ -171,7 +163,7 @@ def test_overlapped_replicas_reach_the_steady_state(
     assert simulate(together, plan).iteration_seconds == pytest.approx(ideal * barrier, rel=1e-4)
 
 
-@pytest.mark.parametrize("share", [0.5, 0.9, 1.5])
+@pytest.mark.parametrize("share", [0.5, 1.5])
 def test_an_overlapped_all_reduce_costs_what_it_takes_beyond_compute(share: float) -> None:
     """3-1 of 3 units each: a round takes the longer of 9 units of compute and the all-reduce; with a barrier their sum."""
     plan = plan_of(3, 1)
@@ -184,7 +176,7 @@ def test_an_overlapped_all_reduce_costs_what_it_takes_beyond_compute(share: floa
 
 
 @pytest.mark.parametrize("rule, behind, held", [("overlapped", 1, 2), ("barrier", 0, 1)])
-@pytest.mark.parametrize("replicas", [(2, 1, 1), (4, 2, 2), (3, 1)])
+@pytest.mark.parametrize("replicas", [(4, 2, 2), (3, 1)])
 def test_forwards_see_the_updates_of_their_rule(replicas: tuple[int, ...], rule: str, behind: int, held: int) -> None:
     """A forward misses the updates of its warm-up, and one more where its replica did not wait for the last round.
 
@@ -227,19 +219,6 @@ def test_fill_and_drain_are_told_apart_from_the_steady_state() -> None:
     assert outcome.drain_seconds == pytest.approx(2.0 + 3 * 3.0)
 
 
-def test_the_stream_drains() -> None:
-    """At the end every minibatch that went forward has come back, and every replica has made its updates."""
-    plan = plan_of(2, 1, 1)
-    timeline = simulate(problem_of(plan, 2.0, 1.0, 1.0), plan).timeline
-    count = int(timeline.microbatch[timeline.kind == OpKind.FORWARD].max()) + 1
-    for stage, replicas in enumerate(plan.replicas):
-        of_stage = timeline.stage == stage
-        for kind in (OpKind.FORWARD, OpKind.BACKWARD):
-            assert sorted(set(timeline.microbatch[of_stage & (timeline.kind == kind)].tolist())) == list(range(count))
-        assert np.count_nonzero(of_stage & (timeline.kind == OpKind.UPDATE)) == count
-        assert set(timeline.replica[of_stage & timeline.compute()].tolist()) == set(range(replicas))
-
-
 def test_replicas_update_together_after_their_all_reduce() -> None:
     """Updates of a round start when the gradients of all its replicas have been reduced, not before."""
     plan = plan_of(3, 1)
@@ -255,16 +234,6 @@ def test_replicas_update_together_after_their_all_reduce() -> None:
         assert timeline.start[here & (timeline.kind == OpKind.UPDATE)].min() >= timeline.end[row]
 
 
-def test_flushed_runs_of_the_same_stages_are_slower_than_the_stream() -> None:
-    """GPipe and 1F1B idle m + n - 1 over m in their flush: 4 balanced stages, 8 minibatches: 11/8 of the steady state."""
-    plan = plan_of(1, 1, 1, 1, minibatches=8)
-    problem = problem_of(plan, 1.0, 1.0, 1.0, 1.0)
-    stream = simulate(problem, plan).iteration_seconds
-    for schedule in ("gpipe", "1f1b"):
-        flushed = simulate(problem, dataclasses.replace(plan, schedule=schedule, replication="split"))
-        assert flushed.iteration_seconds / stream == pytest.approx(11 / 8)
-
-
 def test_an_all_reduce_leaves_what_it_does_not_use_of_a_link() -> None:
     """At a collective efficiency of 1/2 a ring keeps its links busy for half of its seconds; other transfers have the rest."""
     devices = (0, 1, 2)
@@ -275,16 +244,6 @@ def test_an_all_reduce_leaves_what_it_does_not_use_of_a_link() -> None:
     problem = Problem(chain(1.0, 0.1), star(4, 1e9, collective=0.5), 4)
     _, _, program = build_program(problem, plan)
     assert program.lane_occupancy[-1] == pytest.approx((0.5,) * 6)
-
-
-def test_a_flat_ring_is_what_its_library_knows() -> None:
-    """PipeDream's clusters all-reduce over one ring of all devices: 2 · 15/16 of the bytes at the network's collective rate."""
-    cluster = load_cluster("pipedream-b")
-    flat = 2 * 15 / 16 * 1e9 / (0.42 * 25e9 / 8)
-    assert cluster.collectives.allreduce_seconds(range(16), 1e9) == pytest.approx(flat, rel=0.01)
-    either = dataclasses.replace(cluster, allreduce="fastest")
-    assert either.collectives.allreduce_seconds(range(16), 1e9) < 0.65 * flat
-    assert cluster.take(12).allreduce == "flat-ring"
 
 
 @pytest.mark.parametrize("rule, seconds", [("overlapped", 258.0), ("barrier", 366.0)])

@@ -5,14 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from math import floor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from simulator import (
     SCHEDULES,
@@ -24,7 +21,6 @@ from simulator import (
     ScheduleFamily,
     Timeline,
     build_schedule,
-    check_schedule,
     from_text,
     given_costs,
     lower,
@@ -172,13 +168,13 @@ def test_every_golden_file_has_its_test_and_every_family_its_staircase() -> None
 
 # ---- closed forms ----------------------------------------------------------------------------------------------------
 
-SHAPES = [(1, 1), (1, 5), (2, 1), (2, 2), (3, 2), (4, 2), (4, 8), (5, 7), (8, 3)]
-TIMES = [(1.0, 2.0), (2.0, 1.0), (1.0, 1.0)]
+SHAPES = [(1, 1), (1, 5), (2, 1), (3, 2), (4, 8), (5, 7)]
+TIMES = [(1.0, 2.0), (2.0, 1.0)]
 
 
 @pytest.mark.parametrize(("p", "m"), SHAPES)
 @pytest.mark.parametrize(("f", "b"), TIMES)
-@pytest.mark.parametrize("c", [0.0, 0.1, 0.5, 3.0])
+@pytest.mark.parametrize("c", [0.0, 0.5, 3.0])
 def test_gpipe_closed_form(p: int, m: int, f: float, b: float, c: float) -> None:
     """(m + p - 1)(F + B) + 2(p - 1)c, fewer micro-batches than stages included."""
     expected = (m + p - 1) * (f + b) + 2 * (p - 1) * c
@@ -194,72 +190,42 @@ def test_1f1b_takes_as_long_as_gpipe_where_transfers_are_free(p: int, m: int, f:
     assert makespan(build_schedule("eager-1f1b", p, m), f, b) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize(("p", "m"), [(2, 2), (2, 8), (3, 6), (4, 4), (4, 8), (5, 20), (8, 64)])
-@pytest.mark.parametrize("c", [0.1, 0.5, 1.0])
-def test_1f1b_with_transfers_where_stages_divide_microbatches(p: int, m: int, c: float) -> None:
-    """(m + p - 1)(F + B) + 2c((p - 1)m/p + (p - 2)) where p divides m; F = 1, B = 2."""
-    expected = 3 * (m + p - 1) + 2 * c * ((p - 1) * m / p + (p - 2))
-    assert makespan(build_schedule("1f1b", p, m), 1.0, 2.0, c) == pytest.approx(expected, rel=1e-12)
-
-
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(("c", "expected"), [(0.0, 213.0), (0.1, 225.4), (0.5, 275.0), (1.0, 337.0)])
-def test_1f1b_of_8_stages_and_64_microbatches(engine: str, c: float, expected: float) -> None:
-    """The reference's figures for p = 8, m = 64, F = 1, B = 2."""
-    program = lower(build_schedule("1f1b", 8, 64), given_costs(8, OpSeconds(1.0, 2.0, transfer=c)))
+@pytest.mark.parametrize(("p", "m"), [(2, 8), (3, 6), (4, 4), (8, 64)])
+@pytest.mark.parametrize("c", [0.1, 0.5, 1.0])
+def test_1f1b_with_transfers_where_stages_divide_microbatches(engine: str, p: int, m: int, c: float) -> None:
+    """(m + p - 1)(F + B) + 2c((p - 1)m/p + (p - 2)) where p divides m; F = 1, B = 2. 8, 64 and 0.1: the reference's 225.4 s."""
+    expected = 3 * (m + p - 1) + 2 * c * ((p - 1) * m / p + (p - 2))
+    program = lower(build_schedule("1f1b", p, m), given_costs(p, OpSeconds(1.0, 2.0, transfer=c)))
     assert ENGINES[engine](program).makespan_seconds == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
-    ("communication", "p", "m", "c", "expected"),
-    [
-        ("send-blocking", 8, 64, 0.1, 226.9),
-        ("send-blocking", 4, 8, 0.3, 38.7),
-        ("both-blocking", 8, 64, 0.1, 240.8),
-        ("both-blocking", 4, 8, 0.3, 44.4),
-    ],
+    ("communication", "expected"), [("send-blocking", [226.9, 38.7]), ("both-blocking", [240.8, 44.4])]
 )
-def test_blocking_transfers(engine: str, communication: Any, p: int, m: int, c: float, expected: float) -> None:
-    """1F1B, F = 1, B = 2, where the sender's device, or both devices, are busy for a transfer (BaPipe's 1F1B-SNO: 38.7)."""
-    costs = given_costs(p, OpSeconds(1.0, 2.0, transfer=c))
-    program = lower(build_schedule("1f1b", p, m), costs, communication=communication)
-    assert ENGINES[engine](program).makespan_seconds == pytest.approx(expected, rel=1e-12)
+def test_blocking_transfers(engine: str, communication: Any, expected: list[float]) -> None:
+    """1F1B, F = 1, B = 2, where the sender's device, or both devices, are busy for a transfer: 8 stages, 64 micro-batches and
+    0.1 s; 4 stages, 8 micro-batches and 0.3 s (BaPipe's 1F1B-SNO: 38.7)."""
+    for (p, m, c), seconds in zip(((8, 64, 0.1), (4, 8, 0.3)), expected, strict=True):
+        costs = given_costs(p, OpSeconds(1.0, 2.0, transfer=c))
+        program = lower(build_schedule("1f1b", p, m), costs, communication=communication)
+        assert ENGINES[engine](program).makespan_seconds == pytest.approx(seconds, rel=1e-12)
 
 
-@pytest.mark.parametrize(("p", "m"), [(2, 4), (3, 9), (4, 8), (4, 3), (8, 32)])
-@pytest.mark.parametrize("c", [0.0, 0.1, 0.3, 0.5])
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (3, 9), (4, 3), (4, 8)])
+@pytest.mark.parametrize("c", [0.1, 0.5])
 def test_eager_1f1b_hides_transfers_up_to_half_a_forward(p: int, m: int, c: float) -> None:
     """(m + p - 1)(F + B) + 2(p - 1)c while c <= F/2; p = 4, m = 8, c = 0.3 is BaPipe's 1F1B-SO of 34.8 s."""
     expected = 3 * (m + p - 1) + 2 * (p - 1) * c
     assert makespan(build_schedule("eager-1f1b", p, m), 1.0, 2.0, c) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize(("p", "v", "m"), [(2, 2, 2), (2, 2, 8), (3, 2, 6), (4, 3, 8), (8, 2, 64), (16, 4, 128)])
+@pytest.mark.parametrize(("p", "v", "m"), [(2, 2, 2), (3, 2, 6), (4, 3, 8), (16, 4, 128)])
 def test_interleaved_1f1b_closed_form(p: int, v: int, m: int) -> None:
-    """m·v·(F + B) + (p - 1)(F + B) where p divides m: 405 for p = 8, v = 2, m = 64; 1581 for 16, 4, 128."""
+    """m·v·(F + B) + (p - 1)(F + B) where p divides m: 1581 for 16, 4, 128."""
     schedule = build_schedule("interleaved-1f1b", p * v, m, chunks=v)
     assert makespan(schedule, 1.0, 2.0) == pytest.approx(3 * (m * v + p - 1), rel=1e-12)
-
-
-def test_pipedream_straight_pipeline_of_four_stages() -> None:
-    """4 balanced stages, 16 mini-batches, B = 2F: 57 forwards' time."""
-    assert makespan(build_schedule("pipedream", 4, 16), 1.0, 2.0) == 57.0
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    name=st.sampled_from(["gpipe", "1f1b", "eager-1f1b"]),
-    p=st.integers(1, 6),
-    m=st.integers(1, 12),
-    f=st.floats(0.1, 10),
-    b=st.floats(0.1, 10),
-    c=st.floats(0, 5),
-)
-def test_no_synchronous_schedule_beats_the_lower_bound(name: str, p: int, m: int, f: float, b: float, c: float) -> None:
-    """One stage a device: at least m(F + B) + (p - 1)(F + B + 2c), for a micro-batch must go down and come back."""
-    bound = m * (f + b) + (p - 1) * (f + b + 2 * c)
-    assert makespan(build_schedule(name, p, m), f, b, c) >= bound * (1 - 1e-12)
 
 
 # ---- peaks in flight, warm-ups ---------------------------------------------------------------------------------------
@@ -278,51 +244,6 @@ def test_peak_in_flight(p: int, m: int) -> None:
     assert peak("gpipe") == [m] * p
 
 
-def warm_up(schedule: Schedule, rank: int) -> int:
-    """Forwards before the first backward."""
-    return [op.kind for op in schedule.ops(rank)].index(OpKind.BACKWARD)
-
-
-def most_versions(schedule: Schedule, rank: int) -> int:
-    """Weight versions that mini-batches in flight use, the newest included, over the order of one rank."""
-    version, used, most = 0, {}, 1
-    for op in schedule.ops(rank):
-        if op.kind is OpKind.FORWARD:
-            used[op.microbatch] = version
-        elif op.kind is OpKind.UPDATE:
-            version += 1
-        else:
-            most = max(most, len({version, *used.values()}))
-            del used[op.microbatch]
-        most = max(most, len({version, *used.values()}))
-    return most
-
-
-@pytest.mark.parametrize("n", [1, 2, 4, 7])
-def test_pipedream_keeps_n_minus_s_weight_versions(n: int) -> None:
-    """Stage s of a straight pipeline of n stages keeps n - s weight versions."""
-    schedule = build_schedule("pipedream", n, 4 * n)
-    assert [most_versions(schedule, s) for s in range(n)] == [n - s for s in range(n)]
-
-
-@pytest.mark.parametrize("replicas", [(1, 1, 1), (2, 1), (3, 1), (1, 2), (2, 2), (4, 2, 1, 1), (15, 1)])
-def test_round_robin_warm_up(replicas: tuple[int, ...]) -> None:
-    """A rank of stage s warms up with floor((ranks - 1 - ranks before it) / R_s) forwards, and keeps a version more than that."""
-    ranks = sum(replicas)
-    schedule = build_schedule("1f1b-rr", len(replicas), 8 * ranks, replicas=replicas)
-    rank = 0
-    for stage, count in enumerate(replicas):
-        rule = floor((ranks - 1 - sum(replicas[:stage])) / count)
-        for number in range(count):
-            assert warm_up(schedule, rank) == rule + 1
-            assert schedule.holders()[stage][number] == rank
-            assert {op.microbatch % count for op in schedule.ops(rank)} == {number}
-            assert most_versions(schedule, rank) == rule + 1
-            rank += 1
-    assert rank == schedule.ranks
-    assert schedule.replicas().tolist() == list(replicas)
-
-
 def test_an_update_follows_each_backward_of_an_asynchronous_schedule() -> None:
     """Every backward is followed at once by the update of its mini-batch."""
     for ops in build_schedule("pipedream", 3, 5).lists():
@@ -334,29 +255,6 @@ def test_an_update_follows_each_backward_of_an_asynchronous_schedule() -> None:
 # ---- every family ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
-@given(name=st.sampled_from(sorted(SCHEDULES)), p=st.integers(1, 5), m=st.integers(1, 13), v=st.integers(1, 3))
-def test_every_family_is_complete_and_runs(name: str, p: int, m: int, v: int) -> None:
-    """Any stages and micro-batches, fewer than stages and counts that do not divide included, pass the validator and replay."""
-    options: dict[str, Any] = {}
-    stages = p * SCHEDULES[name].chunks * (2 if name == "dualpipe" else 1)
-    if "chunks" in SCHEDULES[name].options:
-        options, stages = {"chunks": v * SCHEDULES[name].chunks}, stages * v
-    if "microbatch_group_size" in SCHEDULES[name].options:
-        options["microbatch_group_size"] = p + m % 4
-    if "slices" in SCHEDULES[name].options:
-        options["slices"] = v
-    if "replicas" in SCHEDULES[name].options:
-        options = {"replicas": tuple(1 + (s + v) % 3 for s in range(p))}
-    schedule = build_schedule(name, stages, m, **options)
-    check_schedule(schedule)
-    replay = simpy_engine.replay if "lanes" in SCHEDULES[name].options else recurrence.replay
-    timeline = replay(lower(schedule, given_costs(stages, OpSeconds(1.0, 2.0), devices=schedule)))
-    weight_gradients = int((schedule.kind == OpKind.WEIGHT_GRADIENT).sum())
-    assert timeline.ops == 2 * stages * m * options.get("slices", 1) + weight_gradients
-    assert schedule.flush is SCHEDULES[name].flush
-
-
 @pytest.mark.parametrize("name", sorted(SCHEDULES))
 def test_a_family_keeps_its_contract(name: str) -> None:
     """Orders of many shapes, on every engine, and read from their texts."""
@@ -364,6 +262,9 @@ def test_a_family_keeps_its_contract(name: str) -> None:
         assert check_schedule_family(name, [(3, 4), (3, 6), (3, 7)], replicas=(1, 2, 1)) == 3
     else:
         assert check_schedule_family(name) >= 9
+    if "chunks" in SCHEDULES[name].options:
+        several = 2 * SCHEDULES[name].chunks
+        assert check_schedule_family(name, [(2 * several, 3), (several, 2)], chunks=several) == 2
 
 
 def forgets(stages: int, microbatches: int) -> Schedule:

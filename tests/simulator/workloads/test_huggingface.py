@@ -153,11 +153,8 @@ def written(folder: Path, config: object) -> Path:
 @pytest.mark.parametrize(
     ("config", "parameters"),
     [
-        (GPT2, 124_439_808),
-        (LLAMA2, 6_738_415_616),
-        (LLAMA3, 8_030_261_248),
         (BERT, 335_141_888),
-        (BERT | {"architectures": ["BertForPreTraining"]}, 336_226_108),
+        (BERT | {"architectures": ["BertForPreTraining", "BertForTea"]}, 336_226_108),  # the first is the model
         (GPT2 | {"tie_word_embeddings": False}, 124_439_808 + 50257 * 768),
         (LLAMA2 | {"tie_word_embeddings": True}, 6_738_415_616 - 32000 * 4096),
         (LLAMA2 | {"attention_bias": True}, 6_738_415_616 + 32 * 4 * 4096),
@@ -228,17 +225,14 @@ def test_a_longest_sequence_that_is_not_meant_asks_for_one(tmp_path: Path) -> No
     assert read_config(path, sequence=131072).layers[0].output_elements == 131072 * 4096
 
 
-def test_gpt2_from_a_configuration_is_the_built_in_one(tmp_path: Path) -> None:
-    """The same layers, so 583.2966144 GFLOP for 2 sequences of 1024 tokens."""
-    workload = read_config(written(tmp_path, GPT2))
-    assert workload.layers == load_workload("gpt2").layers
-    assert 2 * workload.flop() == 583_296_614_400
-    assert workload.name == tmp_path.name
-
-
 def test_the_sequence_can_be_shorter_than_the_longest(tmp_path: Path) -> None:
-    """512 tokens: the learned positions stay."""
-    assert read_config(written(tmp_path, GPT2), sequence=512).layers == load_workload("gpt2", 512).layers
+    """512 tokens: the learned positions stay. Of 1,024 tokens 2 sequences take 583.2966144 GFLOP forward, as torch counts."""
+    path = written(tmp_path, GPT2)
+    assert read_config(path, sequence=512).layers == load_workload("gpt2", 512).layers
+    assert 2 * read_config(path).flop() == 583_296_614_400
+    assert read_config(path).name == tmp_path.name
+    with pytest.raises(WorkloadFileError, match=r"at most its learned positions \(1024\), got 2000"):
+        read_config(path, sequence=2000)
 
 
 def test_rotary_positions_need_no_longest_sequence(tmp_path: Path) -> None:
@@ -249,12 +243,6 @@ def test_rotary_positions_need_no_longest_sequence(tmp_path: Path) -> None:
         WorkloadFileError, match=r"\$\.max_position_embeddings: is missing, and so is a sequence length"
     ):
         read_config(path)
-
-
-def test_the_first_architecture_is_the_model(tmp_path: Path) -> None:
-    """Others may stand behind it, known or not."""
-    path = written(tmp_path, BERT | {"architectures": ["BertForPreTraining", "BertForTea"]})
-    assert read_config(path).parameters() == 336_226_108
 
 
 @pytest.mark.parametrize(
@@ -342,12 +330,6 @@ def test_what_defaults_to_one_models_number_is_asked_for(config: dict[str, objec
     path = written(tmp_path, {name: value for name, value in config.items() if name != key})
     with pytest.raises(WorkloadFileError, match=rf"\$\.{key}: is missing"):
         read_config(path, 4096)
-
-
-def test_a_sequence_beyond_the_learned_positions_is_refused(tmp_path: Path) -> None:
-    """GPT-2 has 1,024 positions."""
-    with pytest.raises(WorkloadFileError, match=r"at most its learned positions \(1024\), got 2000"):
-        read_config(written(tmp_path, GPT2), sequence=2000)
 
 
 @pytest.mark.parametrize(

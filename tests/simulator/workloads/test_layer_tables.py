@@ -203,7 +203,17 @@ def test_gnmt(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     monkeypatch.setattr(gnmt, "HIDDEN", 3)
     monkeypatch.setattr(gnmt, "VOCABULARY", 7)
-    assert rows(gnmt.gnmt(6, source_tokens=5, target_tokens=2)) == encoder + decoder
+    workload = gnmt.gnmt(6, source_tokens=5, target_tokens=2)
+    assert rows(workload) == encoder + decoder
+    steps = [layer.sequential_steps for layer in workload.layers if layer.kind == "recurrent"]
+    assert steps == [10, 5, 5, 2, 2, 2]  # both directions of the first layer in turn
+
+
+@pytest.mark.parametrize("layers", [2, 7])
+def test_odd_or_few_layers_of_gnmt_are_refused(layers: int) -> None:
+    """Half of the layers encode."""
+    with pytest.raises(ValueError, match=f"GNMT layers must be even and at least 4 .*, got {layers}"):
+        gnmt.gnmt(layers)
 
 
 # ---- transformers ---------------------------------------------------------------------------------------------------
@@ -370,28 +380,28 @@ def test_bert() -> None:
 # ---- published sizes ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "blocks", "hidden", "heads", "tokens"),
-    [
-        ("gpt2", 12, 768, 12, 1024),
-        ("gpt2-medium", 24, 1024, 16, 1024),
-        ("gpt2-large", 36, 1280, 20, 1024),
-        ("gpt2-xl", 48, 1600, 25, 1024),
-        ("gpt3-175b", 96, 12288, 96, 2048),
-        ("gpt-14", 14, 768, 12, 1024),
-        ("bert-base", 12, 768, 12, 512),
-        ("bert-large", 24, 1024, 16, 512),
-        ("llama2-7b", 32, 4096, 32, 4096),
-    ],
-)
-def test_published_transformers(name: str, blocks: int, hidden: int, heads: int, tokens: int) -> None:
-    """Blocks, width, heads and tokens of the papers' tables: attention keeps 2.5·heads·tokens² elements with dropout; fused two a
-    query.
-    """
-    attention = [row for row in rows(load_workload(name)) if row.name.endswith(".attention")]
-    scores = heads * tokens * (2 if name == "llama2-7b" else 2.5 * tokens)
-    assert len(attention) == blocks
-    assert {(row.out, row.kept) for row in attention} == {(tokens * hidden, 3 * tokens * hidden + scores)}
+PARAMETERS = {
+    # torchvision's models, weights and biases; PipeDream's profiles of GNMT
+    "vgg16": 138_357_544,
+    "vgg19": 143_667_240,
+    "alexnet": 61_100_840,
+    "resnet50": 25_557_032,
+    "resnet101": 44_549_160,
+    "gnmt8": 193_765_952,
+    "gnmt16": 277_717_568,
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameters_are_the_published(name: str) -> None:
+    """To the weight."""
+    assert load_workload(name).parameters() == PARAMETERS[name]
+
+
+def test_multiply_adds_are_the_published() -> None:
+    """4.09, 0.714 and 15.47 GMAC an image (torchvision's model table)."""
+    found = [load_workload(name).flop() / 2e9 for name in ("resnet50", "alexnet", "vgg16")]
+    assert found == pytest.approx([4.09, 0.714, 15.47], abs=0.005)
 
 
 def test_minibatches_are_pipedreams() -> None:
