@@ -49,7 +49,6 @@ from simulator import (
     stages_from_cuts,
 )
 from simulator.costs.lower_bound import best_weighted_sum
-from simulator.workloads.language_models import Gpt
 from simulator.workloads.layers import Split
 from simulator.workloads.sequence_slices import context_part
 from simulator.workloads.shares import share_of
@@ -74,15 +73,6 @@ def least(problem: Problem, *, flush: bool = True) -> float:
     return lower_bound(problem).of(flush=flush).seconds
 
 
-def test_one_device_with_the_whole_batch_attains_the_bound() -> None:
-    """A single device runs forward, backward and update of the batch at once: nothing is left to gain."""
-    problem = Problem(uniform_chain(1), _switched((_gpu(),)), 16)
-    plan = make_plan("data-parallel", problem).plan
-    seconds = simulate(problem, plan).iteration_seconds
-    assert least(problem) == pytest.approx(seconds, rel=1e-8)
-    assert least(problem) <= seconds
-
-
 def test_experts_are_on_no_more_devices_than_there_are() -> None:
     """One device reads the weights of all four experts: with two samples at once it attains the bound."""
     (layer,) = uniform_chain(1).layers
@@ -96,23 +86,6 @@ def test_the_bound_knows_that_ops_may_overlap() -> None:
     """Where a forward and a backward together take half their seconds, so may all of them."""
     problem = Problem(chain([1e9] * 4, parameters=[0] * 4), _switched((_gpu(), _gpu())), 8)
     assert least(replace(problem, overlap=0.5), flush=False) == 0.5 * least(problem, flush=False)
-
-
-@pytest.mark.parametrize("device", [_gpu(), load_accelerator("vcu118")], ids=["gpu", "board"])
-def test_work_bound_by_hand(device: Accelerator) -> None:
-    """Measured layers of 3 + 6 seconds for 4 samples, no weights: 16 samples on 2 devices, of any kind, are 4 * 9 / 2 seconds."""
-    problem = Problem(measured_chain([1.0, 2.0], [2.0, 4.0], samples=4.0), _switched((device, device)), 16)
-    assert least(problem, flush=False) == pytest.approx(18.0)
-    assert lower_bound(replace(problem, recompute=True)) == lower_bound(
-        problem
-    )  # a plan may say that nothing runs again
-
-
-def test_latency_bounds_small_batches_of_flushed_plans() -> None:
-    """One sample on 4 devices: 9 / 4 seconds of its forward and backward are the latency, a quarter of it the work."""
-    problem = Problem(measured_chain([1.0, 2.0], [2.0, 4.0], samples=4.0), _switched((_gpu(),) * 4), 1)
-    assert least(problem) == pytest.approx(9.0 / 4.0)
-    assert least(problem, flush=False) == pytest.approx(9.0 / 16.0)
 
 
 def test_latency_is_that_of_one_sample_through_all_layers() -> None:
@@ -132,25 +105,13 @@ def test_profile_rows_between_sizes_are_used() -> None:
     assert least(problem, flush=False) == pytest.approx(6 * 0.5)
 
 
-def test_devices_of_one_kind_at_two_speeds_add_their_rates() -> None:
-    """Seconds a sample of 1 and 1/2 on two devices: together 3 samples a second (harmonic rates)."""
-    assert best_weighted_sum(np.array([[1.0, 1.0], [0.5, 0.5]])) == pytest.approx(2.0 / 3.0)
-
-
 def test_devices_that_differ_by_layer_take_what_they_are_good_at() -> None:
     """Each of two devices does one of two jobs in 1 s and the other in 10 s: 1 s is the optimum of the assignment."""
     assert best_weighted_sum(np.array([[1.0, 10.0], [10.0, 1.0]])) == pytest.approx(1.0)
 
 
-def test_two_unlike_devices_get_the_best_weights() -> None:
-    """min(y, 3 - 3y) + min(4y, 1 - y) + min(2y, 5 - 5y) is largest at y = 5/7, where the last job changes hands: 17/7."""
-    seconds = np.array([[1.0, 4.0, 2.0], [3.0, 1.0, 5.0]])
-    assert best_weighted_sum(seconds) == pytest.approx(17.0 / 7.0)
-    assert best_weighted_sum(seconds[::-1]) == pytest.approx(17.0 / 7.0)
-
-
 @given(st.integers(1, 6), st.integers(0, 2**32 - 1))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_weights_of_two_kinds_are_the_best_of_all(jobs: int, seed: int) -> None:
     """The sum is concave and bends where a job changes hands: the largest value of all is at one of these weights."""
     one, two = np.random.default_rng(seed).uniform(0.1, 3.0, (2, jobs))
@@ -159,7 +120,7 @@ def test_weights_of_two_kinds_are_the_best_of_all(jobs: int, seed: int) -> None:
     assert best_weighted_sum(np.array([one, two])) == pytest.approx(best, rel=1e-9)
 
 
-@pytest.mark.parametrize(("kinds", "jobs", "seeds"), [(3, 6, range(3, 10)), (4, 5, (3, 7, 8, 9))])
+@pytest.mark.parametrize(("kinds", "jobs", "seeds"), [(3, 6, range(3, 7)), (4, 5, (3, 7))])
 def test_weights_of_more_kinds_are_the_best_of_each_pair(kinds: int, jobs: int, seeds: Sequence[int]) -> None:
     """From equal totals pair after pair gets its best share, found here by thirds, until no pair gains any more."""
     for seed in seeds:
@@ -203,6 +164,10 @@ def test_plans_of_measured_layers_attain_the_bound() -> None:
     problem = Problem(measured_chain([1.0, 2.0], [2.0, 4.0], samples=4.0), _switched((_gpu(), _gpu())), 16)
     both = Plan("hand", "gpipe", stages_from_cuts((), 2, [(0, 1)]), (16,))
     assert _replayed(problem, both) == pytest.approx(least(problem)) == pytest.approx(18.0)
+    board = load_accelerator("vcu118")
+    assert least(replace(problem, cluster=_switched((board, board)), recompute=True), flush=False) == pytest.approx(
+        18.0
+    )
     alone = replace(problem, batch=1)
     one = Plan("hand", "gpipe", stages_from_cuts((), 2, [(0,)]), (1,))
     assert _replayed(alone, one) == pytest.approx(least(alone)) == pytest.approx(9.0 / 4.0)
@@ -281,18 +246,6 @@ def test_a_bound_is_kept_with_costs_for_its_problem_alone() -> None:
     assert lower_bound(problem, costs) == lower_bound(problem) != lower_bound(larger)
 
 
-def test_planners_of_unlike_degrees_stand_beside_one_bound() -> None:
-    """One sample of a language model on four GPUs: `large` divides layers over tensor-parallel groups, `uniform` has stages."""
-    problem = Problem(
-        Gpt(2, 256, 4, 64, vocabulary=100).workload(), load_cluster("dgx-a100").take(4), 1, precision="fp16"
-    )
-    divided = make_plan("large", problem, Request(options={"tensor": "2"}))
-    straight = make_plan("uniform", problem)
-    assert divided.plan.stages[0].degrees[0] == 2
-    assert not straight.plan.stages[0].degrees
-    assert divided.bound == straight.bound == least(problem)
-
-
 def test_a_replay_below_the_bound_is_an_error_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line with the plan and both figures; a planner's answer, too, ends in it. A noisy replay has no bound."""
     problem = Problem(uniform_chain(2), _switched((_gpu(),)), 4)
@@ -314,7 +267,7 @@ def test_a_replay_below_the_bound_is_an_error_of_the_program(monkeypatch: pytest
 
 
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(0, 2**32 - 1))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=20)
 def test_weighted_sum_never_passes_an_assignment(kinds: int, jobs: int, seed: int) -> None:
     """Whatever whole assignment of jobs to devices: its slowest device takes no less than the bound."""
     rng = np.random.default_rng(seed)
@@ -362,7 +315,7 @@ def test_other_accelerators_are_asked_for_every_size(quick: int, seconds: float)
 @example(
     layers=4, speeds=[1.0] * 4, batch=1, recompute=False, name="best-equal", schedule="2bw", seed=0
 )  # a batch too small for the schedule's weight versions: every planner still says whether it applies
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=25)
 def test_no_plan_beats_the_bound(
     layers: int,
     speeds: list[float],
@@ -385,14 +338,6 @@ def test_no_plan_beats_the_bound(
     family = SCHEDULES[plan.schedule]
     seconds = simulate(problem, plan, engine="simpy" if family.lanes else "recurrence").iteration_seconds
     assert least(problem, flush=family.flush) <= seconds
-
-
-def test_bound_holds_on_boards() -> None:
-    """FPGAs of two kinds: the uniform plan is no faster than the bound."""
-    boards = (load_accelerator("vcu118"), load_accelerator("vcu129"))
-    problem = Problem(uniform_chain(4), _switched(boards), 4, precision="fp16")
-    plan = make_plan("uniform", problem).plan
-    assert 0 < least(problem) <= simulate(problem, plan).iteration_seconds
 
 
 # ---- plans that decide anything --------------------------------------------------------------------------------------
@@ -530,7 +475,7 @@ def sliced_plans(draw: st.DrawFn) -> tuple[Problem, list[Plan]]:
     return problem, [Plan("hand", "seq1f1b", one, sizes, options=(("slices", draw(st.integers(1, 12))),))]
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(sliced_plans(), st.integers(0, 10**9))
 def test_parts_of_a_layer_take_together_no_less_than_it(case: tuple[Problem, list[Plan]], seed: int) -> None:
     """On GPUs of any figures: slices, parts of the context, and shares of a tensor-parallel group, in every pass."""

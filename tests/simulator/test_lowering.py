@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from simulator import (
-    COMMUNICATIONS,
     Bucket,
     DeadlockError,
     LaneKind,
@@ -74,13 +73,6 @@ def test_backward_sizes_of_their_own() -> None:
         lower(from_text("0F0 0B0 0F1 0B1"), costs, forward_sizes=[1, 3], backward_sizes=[2, 2])
 
 
-def test_unequal_sizes_scale_durations_and_transfers() -> None:
-    """1 and 3 samples, F = 1, transfer 0.5 a sample: stage 1 has them at 1.5 and 4 + 1.5."""
-    costs = given_costs(2, OpSeconds(1.0, 2.0, transfer=0.5), per_sample=True)
-    program = lower(build_schedule("gpipe", 2, 2), costs, forward_sizes=[1, 3])
-    assert spans(program, 1, F) == [(1.5, 2.5), (5.5, 8.5)]
-
-
 def test_one_transfer_carries_all_that_a_device_needs_of_an_op() -> None:
     """Stage 0 gives 4 samples to two ops of stage 1: one transfer of 4 samples' seconds and bytes, for both."""
     costs = HandCosts((0.25, 0.25), (0.25, 0.25), transfer_seconds=0.5, transfer_bytes=10.0)
@@ -105,29 +97,7 @@ def test_sample_numbers_beyond_32_bits(replay: Any) -> None:
     assert timeline.peak_in_flight(unit="samples").tolist() == [2 * size, size]
 
 
-def test_replicas_tile_a_microbatch_of_the_most_samples() -> None:
-    """2^52 samples in one micro-batch over 3,000 replicas: every share is right, no product overflows."""
-    total = 2**52
-    costs = given_costs(1, OpSeconds(1e-15, 1e-15), per_sample=True, devices=None)
-    costs = replace(costs, devices=(tuple(range(3000)),))
-    program = lower(build_schedule("gpipe", 1, 1), costs, forward_sizes=[total], split_replicas=[3000])
-    forward = program.kind == F
-    assert program.first_sample[forward].tolist() == [total * r // 3000 for r in range(3000)]
-    assert program.samples[forward].sum() == total
-
-
-def test_transfers_of_many_samples_between_many_devices_are_told_apart() -> None:
-    """2^52 samples from 60 replicas to 70: as many transfers as pairs that share a sample, each of its own samples."""
-    total = 2**52
-    costs = HandCosts((1e-15, 1e-15), (1e-15, 1e-15), transfer_bytes=1.0)
-    program = lower(build_schedule("gpipe", 2, 1), costs, forward_sizes=[total], split_replicas=[60, 70])
-    downwards = program.transfer[(program.kind == F)[program.consumers()] & (program.transfer > 0)]
-    cuts = {total * r // 60 for r in range(61)} | {total * r // 70 for r in range(71)}
-    bounds = sorted(cuts)
-    assert sorted(program.transfer_bytes[downwards].tolist()) == sorted(float(b - a) for a, b in pairwise(bounds))
-
-
-@pytest.mark.parametrize("sizes", [[2**52, 1], [2**62] * 4, [2**63] * 2, [2**70, 1]])
+@pytest.mark.parametrize("sizes", [[2**52, 1], [2**62] * 4, [2**70, 1]])
 def test_more_samples_than_float64_counts_are_refused(sizes: list[int]) -> None:
     """The sum of a mini-batch is at most 2^52 samples."""
     with pytest.raises(
@@ -137,33 +107,14 @@ def test_more_samples_than_float64_counts_are_refused(sizes: list[int]) -> None:
     assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize(
-    "costs",
-    [
-        given_costs(2, OpSeconds(1e308, 1e308)),
-        given_costs(2, OpSeconds(1e299, 1e299, transfer=1e300)),
-        given_costs(2, OpSeconds([1.0, 1e301], 1.0)),
-        given_costs(2, OpSeconds(1.0, 1e308, weight=1e308)),
-    ],
-)
-def test_durations_whose_sum_could_overflow_are_refused(costs: Any) -> None:
+@pytest.mark.parametrize("seconds", [OpSeconds(1e308, 1e308), OpSeconds(1e299, 1e299, transfer=1e300)])
+def test_durations_whose_sum_could_overflow_are_refused(seconds: OpSeconds) -> None:
     """All tasks and transfers of a program together take at most 1e300 seconds, said in one line."""
     with pytest.raises(ValueError, match=r"must sum to at most 1e\+300 seconds, got (inf|[1-9.]+e\+30[01])$"):
-        lower(build_schedule("gpipe", 2, 4), costs)
+        lower(build_schedule("gpipe", 2, 4), given_costs(2, seconds))
 
 
-def test_three_samples_over_two_replicas() -> None:
-    """Split as 1 and 2: ranges [0, 1) and [1, 3); both together cover the micro-batch."""
-    program = lower(build_schedule("gpipe", 1, 2), HandCosts((1.0,), (2.0,)), forward_sizes=[3, 3], split_replicas=[2])
-    rows = program.kind == F
-    assert program.replica[rows].tolist() == [0, 0, 1, 1]
-    assert program.first_sample[rows].tolist() == [0, 3, 1, 4]
-    assert program.samples[rows].tolist() == [1, 1, 2, 2]
-    assert program.lane_device.tolist() == [0, 100]
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
-@pytest.mark.parametrize("size", [1, 2, 7])
+@pytest.mark.parametrize(("count", "size"), [(1, 2), (2, 1), (3, 7), (5, 2)])
 def test_replicas_tile_every_microbatch(count: int, size: int) -> None:
     """Whatever the numbers, the replicas' ranges are disjoint, differ by at most one sample and cover all; none takes no time."""
     program = lower(
@@ -180,6 +131,17 @@ def test_replicas_tile_every_microbatch(count: int, size: int) -> None:
             assert sorted(covered) == list(range(size * microbatch, size * (microbatch + 1)))
             assert program.samples[rows].max() - program.samples[rows].min() <= 1
     assert (program.seconds[program.samples == 0] == 0.0).all()
+    assert program.lane_device.tolist() == [100 * replica for replica in range(count)]
+
+
+def test_the_most_samples_are_told_apart() -> None:
+    """2^52 samples from 60 replicas to 70: as many transfers as pairs that share a sample, each of its own samples."""
+    total = 2**52
+    costs = HandCosts((1e-15, 1e-15), (1e-15, 1e-15), transfer_bytes=1.0)
+    program = lower(build_schedule("gpipe", 2, 1), costs, forward_sizes=[total], split_replicas=[60, 70])
+    downwards = program.transfer[(program.kind == F)[program.consumers()] & (program.transfer > 0)]
+    bounds = sorted({total * r // 60 for r in range(61)} | {total * r // 70 for r in range(71)})
+    assert sorted(program.transfer_bytes[downwards].tolist()) == sorted(float(b - a) for a, b in pairwise(bounds))
 
 
 def test_a_replica_sends_only_the_samples_that_the_other_side_needs() -> None:
@@ -209,15 +171,6 @@ def test_what_replicas_that_lie_alike_take_is_asked_once() -> None:
     program = lower(build_schedule("1f1b", 1, 4), Counting((0.5,), (1.0,)), forward_sizes=[64] * 4, split_replicas=[64])
     assert asked == [(F, [1]), (B, [1])]
     assert [set(program.seconds[program.kind == kind].tolist()) for kind in (F, B)] == [{0.5}, {1.0}]
-
-
-def test_round_robin_replicas_take_turns() -> None:
-    """2-1: mini-batches 0 and 2 on one replica, 1 and 3 on the other, on a device each."""
-    schedule = build_schedule("1f1b-rr", 2, 4, replicas=(2, 1), replica_updates="barrier")
-    program = lower(schedule, HandCosts((1.0, 1.0), (1.0, 1.0)))
-    assert lane(program, 0) == ["0F0", "0F2", "0B0", "0U0", "0B2", "0U2"]
-    assert lane(program, 1) == ["0F1", "0F3", "0B1", "0U1", "0B3", "0U3"]
-    assert program.lane_device.tolist() == [0, 100, 1]
 
 
 def test_gradients_of_replicas_are_reduced_on_a_lane_of_their_own() -> None:
@@ -268,16 +221,6 @@ def test_both_blocking_tasks() -> None:
     assert spans(program, 1, F)[0] == (2.0, 3.0)
 
 
-def test_modes_are_the_same_where_transfers_are_free() -> None:
-    """With transfers of 0 s the three modes have one makespan."""
-    costs = given_costs(4, OpSeconds(1.0, 2.0))
-    ends = {
-        replay(lower(build_schedule("1f1b", 4, 8), costs, communication=mode)).makespan_seconds  # type: ignore[arg-type]
-        for mode in COMMUNICATIONS
-    }
-    assert ends == {33.0}
-
-
 # ---- updates ---------------------------------------------------------------------------------------------------------
 
 
@@ -316,6 +259,8 @@ def test_an_asynchronous_schedule_brings_its_own_updates() -> None:
         ({"forward_sizes": [1, 2], "backward_sizes": [2, 2]}, "backward sizes of stage 0 sum to 4 samples"),
         ({"split_replicas": [1]}, r"split replicas need a count of at least 1 for each of 2 stages, got \[1\]"),
         ({"split_replicas": [1, 0]}, r"got \[1, 0\]"),
+        ({"forward_sizes": [[1, 1, 1], [1, 1, 1]]}, "device 0: op 0F2 is missing"),
+        ({"forward_sizes": [1.5, 1.5]}, "sizes"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
@@ -323,18 +268,6 @@ def test_arguments_that_do_not_fit_are_refused(options: dict[str, Any], message:
     with pytest.raises(ValueError, match=message) as caught:
         lower(build_schedule("gpipe", 2, 2), given_costs(2, OpSeconds(1.0, 1.0)), **options)
     assert "\n" not in str(caught.value)
-
-
-def test_sizes_that_no_op_covers_are_refused() -> None:
-    """Three micro-batches of samples, two in the lists: the third would be lost."""
-    with pytest.raises(ScheduleError, match="device 0: op 0F2 is missing"):
-        lower(build_schedule("gpipe", 2, 2), given_costs(2, OpSeconds(1.0, 1.0)), forward_sizes=[[1, 1, 1], [1, 1, 1]])
-
-
-def test_the_op_that_nobody_runs_is_named() -> None:
-    """The gradient of micro-batch 0 comes, that of 1 does not, which 0B1 needs."""
-    with pytest.raises(ScheduleError, match=r"device 1: op 1B1 is missing \(or 1I1 with 1W1\)"):
-        lower(from_text("0F0 0F1 0B0 0B1\n1F0 1F1 1B0"), given_costs(2, OpSeconds(1.0, 1.0)))
 
 
 def test_updates_that_wait_for_their_own_round_are_a_deadlock() -> None:
@@ -347,24 +280,12 @@ def test_updates_that_wait_for_their_own_round_are_a_deadlock() -> None:
         lower(from_text("0F0 0U0 0B0 0F2 0B2 0U2\n" + second), costs)
 
 
-def test_fractions_of_a_sample_are_refused() -> None:
-    """Sizes are whole samples; 1.5 is not silently 1."""
-    with pytest.raises(ValueError, match="sizes"):
-        lower(build_schedule("gpipe", 1, 2), given_costs(1, OpSeconds(1.0, 1.0)), forward_sizes=[1.5, 1.5])  # type: ignore[list-item]
-
-
 def test_two_kinds_of_replication_are_refused() -> None:
     """Round robin and split exclude each other; stages of one device have one number of replicas."""
     with pytest.raises(ValueError, match="cannot split micro-batches over replicas as well"):
         lower(build_schedule("1f1b-rr", 1, 4, replicas=(2,)), HandCosts((1.0,), (1.0,)), split_replicas=[2])
     with pytest.raises(ValueError, match=r"the stages of device 0 must have one number of replicas, got \[1, 2\]"):
         lower(build_schedule("looped-bfs", 2, 1, chunks=2), HandCosts((1.0,) * 2, (1.0,) * 2), split_replicas=[1, 2])
-
-
-def test_an_order_that_contradicts_its_data_is_refused() -> None:
-    """A backward before its forward on one device is named without a replay."""
-    with pytest.raises(ScheduleError, match=r"device 0, position 0: op 0B0 waits for 0F0 \(device 0, position 1\)"):
-        lower(from_text("0B0 0F0"), given_costs(1, OpSeconds(1.0, 1.0)))
 
 
 @pytest.mark.parametrize(
@@ -382,13 +303,7 @@ def test_given_costs_are_checked(arguments: dict[str, Any], message: str) -> Non
         given_costs(3, OpSeconds(**{"forward": 1.0, "backward": 1.0, **arguments}))
 
 
-def test_predictions_cost_nothing_unless_given() -> None:
-    """A schedule with weight predictions (P) lowers with given costs."""
-    program = lower(from_text("0P0 0F0 0B0 0U0"), given_costs(1, OpSeconds(1.0, 2.0)))
-    assert replay(program).makespan_seconds == 3.0
-
-
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_dependencies_of_one_producer_class_and_receiver_are_one_delivery(seed: int) -> None:
     """Random dependencies of 12 tasks on 3 lanes: grouped by producer, class of transfer, and receiving lane where they move."""
     rng = np.random.default_rng(seed)

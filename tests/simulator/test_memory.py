@@ -71,16 +71,13 @@ def test_peak_of_a_two_stage_pipeline(engine: Engine) -> None:
     """
     outcome = run(engine=engine)
     assert outcome.timeline.makespan_seconds == 11.0
+    buffers = [0, 16, 16, 0, 0, 0, 16, 0, 16, 0, 0]  # of activations and gradients on their way, at both ends
+    assert [[at(outcome, device, t + 0.5).get("buffers", 0) for t in range(11)] for device in (0, 1)] == [buffers] * 2
+    stashes = [at(outcome, 0, t + 0.5).get("activations", 0) for t in range(12)]
+    assert stashes == [12, *[24] * 8, 12, 12, 0]
     assert parts(outcome, 0) == {"weights": 40, "gradients": 40, "optimizer": 40, "activations": 24, "buffers": 16}
     assert parts(outcome, 1) == {"weights": 80, "gradients": 80, "optimizer": 80, "activations": 40}
     assert [device.peak_bytes for device in outcome.memory] == [160.0, 280.0]
-
-
-def test_buffers_live_from_the_producers_end_to_the_arrival_and_to_the_consumers_start() -> None:
-    """Activations are on both devices at 1-2 and 2-3, gradients at 6-7 and 8-9: each is used as it arrives."""
-    outcome = run()
-    assert [at(outcome, 0, t + 0.5).get("buffers", 0) for t in range(11)] == [0, 16, 16, 0, 0, 0, 16, 0, 16, 0, 0]
-    assert [at(outcome, 1, t + 0.5).get("buffers", 0) for t in range(11)] == [0, 16, 16, 0, 0, 0, 16, 0, 16, 0, 0]
 
 
 def test_a_tensor_that_waits_keeps_its_buffer() -> None:
@@ -88,7 +85,6 @@ def test_a_tensor_that_waits_keeps_its_buffer() -> None:
 
     The gradient of that B travels at 5-6.
     """
-    assert [at(run(), 1, t + 0.5).get("buffers", 0) for t in range(6)] == [0, 16, 16, 0, 0, 0]
     waiting = run(schedule="1f1b")
     assert [at(waiting, 1, t + 0.5).get("buffers", 0) for t in range(6)] == [0, 16, 16, 16, 16, 16]
 
@@ -108,12 +104,6 @@ def test_a_tensor_that_several_ops_use_leaves_its_buffer_sample_by_sample(
     for stage, kind, waiting in (1, OpKind.FORWARD, [5, 0]), (0, OpKind.BACKWARD, gradients):
         starts = timeline.start[(timeline.stage == stage) & (timeline.kind == kind)].tolist()
         assert [at(outcome, stage, start).get("buffers", 0.0) for start in starts] == [16.0 * one for one in waiting]
-
-
-def test_activations_live_from_forward_to_backward() -> None:
-    """Stash of 12 bytes a sample on device 0: taken at 0 and 1, freed at 9 and 11."""
-    outcome = run()
-    assert [at(outcome, 0, t + 0.5).get("activations", 0) for t in range(12)] == [12, *[24] * 8, 12, 12, 0]
 
 
 def test_recomputation_keeps_the_input_only() -> None:
@@ -199,51 +189,11 @@ def test_what_recomputes_is_said_in_words() -> None:
         simulate(problem(), Plan("hand", "gpipe", STRAIGHT, (2,), recompute=("none", "attention")))
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"optimizer": "sgd"}, {"weights": 40, "gradients": 40, "optimizer": 0}),
-        ({"optimizer": "adam"}, {"weights": 40, "gradients": 40, "optimizer": 80}),
-        ({"optimizer": "adam", "precision": "fp16"}, {"weights": 20, "gradients": 20, "optimizer": 120}),
-    ],
-)
-def test_state_of_a_parameter(changes: dict[str, Any], expected: dict[str, float]) -> None:
-    """10 weights: fp32 states, and a master copy where weights are narrower."""
-    held = run(**changes).memory[0].peak_parts
-    assert {name: held[name] for name in expected} == expected
-
-
-def test_asynchronous_stages_keep_a_version_for_every_minibatch_in_flight() -> None:
-    """Stage s of n keeps n - s versions: one copy beside the current weights on stage 0 of 2, none on stage 1."""
-    outcome = run(schedule="pipedream")
-    assert [device.peak_parts["weight versions"] for device in outcome.memory] == [40.0, 0.0]
-
-
-@pytest.mark.parametrize("n", [3, 5])
-def test_versions_of_a_straight_pipeline(n: int) -> None:
-    """n - 1 - s copies of 40 bytes beside the current weights."""
-    one = Problem(chain([1.0] * n, parameters=[10] * n, output_elements=[0.0] * n), chain_cluster(n), 4)
-    stages = tuple(Stage((s,), (s,)) for s in range(n))
-    outcome = simulate(one, Plan("hand", "pipedream", stages, (1,) * 4))
-    assert [device.peak_parts["weight versions"] for device in outcome.memory] == [40.0 * (n - 1 - s) for s in range(n)]
-
-
 def test_memory_of_replicas_is_that_of_their_samples() -> None:
     """2 samples split over 2 replicas of both layers: each stashes 32 bytes and holds all weights."""
     outcome = simulate(problem(), Plan("hand", "gpipe", (Stage((0, 1), (0, 1)),), (2,)))
     for device in (0, 1):
         assert parts(outcome, device) == {"weights": 120, "gradients": 120, "optimizer": 120, "activations": 32}
-
-
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "pipedream"])
-@pytest.mark.parametrize("recompute", [False, True])
-def test_everything_taken_is_given_back(schedule: str, recompute: bool) -> None:
-    """At the end nothing is held but weights, versions, gradients and states; nothing is ever below 0; times rise."""
-    for device in run(schedule=schedule, recompute=recompute).memory:
-        held = dict(zip(CATEGORIES, device.bytes[-1].tolist(), strict=True))
-        assert held["activations"] == held["workspace"] == held["buffers"] == 0.0
-        assert (device.bytes >= 0).all()
-        assert (np.diff(device.times) >= 0).all()
 
 
 @pytest.mark.parametrize("text", ["0F0 0F1 0B0 0B1", "0F0 0F1 0I0 0I1 0W0 0W1"])
@@ -261,12 +211,6 @@ def test_parts_of_a_reduced_backward_free_the_stash_once(text: str) -> None:
         assert device.bytes[:, activations].max() == 2 * 3 * 16.0
         assert device.bytes[:, activations].min() == 0.0
         assert device.bytes[-1, activations] == 0.0
-
-
-def test_buffers_are_held_under_blocking_transfers_too() -> None:
-    """A tensor that is sent takes room whether or not the device is busy sending it."""
-    outcome = run(communication="send-blocking")
-    assert max(device.bytes[:, CATEGORIES.index("buffers")].max() for device in outcome.memory) >= 16.0
 
 
 def test_a_plan_that_does_not_fit_is_reported_not_raised() -> None:
@@ -359,7 +303,7 @@ def untimed_peak(costs: PlanCosts, timeline: Timeline, stage: int, replica: int)
     return most
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None)
 @given(replayed_plans())
 def test_memory_is_never_negative_and_at_least_what_the_order_needs(replayed: tuple[PlanCosts, Outcome]) -> None:
     """No category is ever below 0, nothing is left at the end, and a device with one list of ops peaks at least as it must."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles import load_cluster
@@ -87,44 +87,31 @@ def test_sizes_that_do_not_make_the_batch_are_refused(sizes: tuple[int, ...]) ->
         check_plan(problem(), plan(TWO, microbatches=sizes))
 
 
-def test_a_flushed_schedule_cannot_go_round_robin() -> None:
-    """Round robin needs a schedule with a list for each replica: replicas must not be left idle without a word."""
-    with pytest.raises(InfeasiblePlanError, match="round-robin"):
-        build_program(problem(), plan((Stage((0, 1, 2, 3), (0, 1)),), replication="round-robin"))
-
-
-def test_stages_share_all_of_their_devices_or_none_where_replicas_split() -> None:
-    """Device 1 would run the lists of both stages at the same time."""
-    with pytest.raises(
-        InfeasiblePlanError, match="device 1 of plan 'hand' holds stages that schedule '1f1b' runs on several"
-    ):
-        build_program(problem(), plan((Stage((0, 1), (0, 1)), Stage((2, 3), (1, 2)))))
-
-
-def test_a_round_robin_schedule_cannot_split() -> None:
-    """1F1B-RR deals whole micro-batches."""
-    with pytest.raises(ValueError, match=r"2 lists of ops of stage 0, .* on 2 devices, replication split"):
-        build_program(problem(), plan((Stage((0, 1, 2, 3), (0, 1)),), schedule="1f1b-rr", replication="split"))
-
-
-def test_one_device_cannot_hold_two_stages_of_a_schedule_of_one_stage_a_device() -> None:
-    """1F1B gives each stage a list, so that two stages on device 0 would compute at the same time on it."""
-    stages = (Stage((0, 1), (0,)), Stage((2, 3), (0,)))
-    with pytest.raises(InfeasiblePlanError, match="device 0"):
-        build_program(problem(), plan(stages))
-
-
-def test_stages_of_a_looped_schedule_must_lie_as_it_deals_them() -> None:
-    """Interleaved 1F1B on 2 devices deals stages 0 and 2 to one, 1 and 3 to the other; 0 and 1 together is another plan."""
-    blocks = tuple(Stage((layer,), (layer // 2,)) for layer in range(4))
-    with pytest.raises(InfeasiblePlanError, match="device"):
-        build_program(problem(), plan(blocks, schedule="interleaved-1f1b"))
-
-
-def test_an_unknown_schedule_is_refused() -> None:
-    """The choices are told."""
-    with pytest.raises(ValueError, match="schedule 'zigzag' is unknown; choices: 1f1b"):
-        build_program(problem(), plan(TWO, schedule="zigzag"))
+@pytest.mark.parametrize(
+    ("stages", "changes", "message"),
+    [
+        # a list for each replica is needed: replicas must not be left idle without a word
+        ((Stage((0, 1, 2, 3), (0, 1)),), {"replication": "round-robin"}, "round-robin"),
+        # 1F1B-RR deals whole micro-batches
+        ((Stage((0, 1, 2, 3), (0, 1)),), {"schedule": "1f1b-rr"}, "2 lists of ops of stage 0, .* replication split"),
+        # device 1 would run the lists of both stages at the same time
+        (
+            (Stage((0, 1), (0, 1)), Stage((2, 3), (1, 2))),
+            {},
+            "device 1 of plan 'hand' holds stages that schedule '1f1b'",
+        ),
+        ((Stage((0, 1), (0,)), Stage((2, 3), (0,))), {}, "device 0"),
+        # interleaved 1F1B on 2 devices deals stages 0 and 2 to one, 1 and 3 to the other
+        (tuple(Stage((n,), (n // 2,)) for n in range(4)), {"schedule": "interleaved-1f1b"}, "device"),
+        (TWO, {"schedule": "zigzag"}, "schedule 'zigzag' is unknown; choices: 1f1b"),
+    ],
+)
+def test_schedules_that_devices_and_replicas_do_not_fit_are_refused(
+    stages: tuple[Stage, ...], changes: dict[str, Any], message: str
+) -> None:
+    """The device or stage, and the rule."""
+    with pytest.raises(ValueError, match=message):
+        build_program(problem(), plan(stages, **changes))
 
 
 @pytest.mark.parametrize(
@@ -168,13 +155,6 @@ def test_a_precision_is_one_that_all_devices_have() -> None:
     assert Problem(measured, cluster, 8, precision="bf16").element_bytes == 4
 
 
-def test_a_measured_workload_keeps_its_bytes() -> None:
-    """Bytes are as profiled, whatever the precision asked for."""
-    layer = Layer("one", "linear", 0.0, 10, 1.0, 1.0, measured=((1.0, 0.1, 0.2),))
-    measured = Workload("measured", (layer,), (), bytes_per_element=4)
-    assert problem(workload=measured, precision="fp16").element_bytes == 4
-
-
 def test_notation_is_the_papers() -> None:
     """15-1, 16 for data parallelism, straight for a stage a device."""
 
@@ -187,12 +167,7 @@ def test_notation_is_the_papers() -> None:
     assert of(1) == "1"
 
 
-def test_chunks_replicas_and_devices_of_a_plan() -> None:
-    """Stages a device, devices a stage, devices in use."""
-    looped = plan(tuple(Stage((layer,), (3 - layer % 2,)) for layer in range(4)))
-    assert (looped.chunks, looped.replicas, looped.devices) == (2, (1, 1, 1, 1), (2, 3))
-
-
+@settings(max_examples=30)
 @given(st.integers(1, 500), st.integers(1, 500))
 def test_equal_microbatches(batch: int, count: int) -> None:
     """They sum to the batch, differ by at most one sample, the larger ones first; more than samples is refused."""
@@ -206,13 +181,12 @@ def test_equal_microbatches(batch: int, count: int) -> None:
     assert list(sizes) == sorted(sizes, reverse=True)
 
 
-def test_stages_from_cuts() -> None:
-    """Contiguous layers between the cuts, with the devices given."""
-    assert stages_from_cuts([1, 3], 5, [[0], [1, 2], [3]]) == (
-        Stage((0,), (0,)),
-        Stage((1, 2), (1, 2)),
-        Stage((3, 4), (3,)),
-    )
+def test_stages_of_a_plan() -> None:
+    """Contiguous layers between the cuts, with the devices given; stages a device, replicas, devices in use."""
+    stages = Stage((0,), (0,)), Stage((1, 2), (1, 2)), Stage((3, 4), (3,))
+    assert stages_from_cuts([1, 3], 5, [[0], [1, 2], [3]]) == stages
+    looped = plan(tuple(Stage((layer,), (3 - layer % 2,)) for layer in range(4)))
+    assert (looped.chunks, looped.replicas, looped.devices) == (2, (1, 1, 1, 1), (2, 3))
 
 
 # ---- orders and recomputation of a plan's own ------------------------------------------------------------------------

