@@ -168,7 +168,7 @@ def test_only_inputs_are_refused() -> None:
         antichain_states(workload(1, [], {0: "input"}))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(graphs())
 def test_states_are_all_down_sets(graph: Workload) -> None:
     """Against enumeration: every non-empty set of layers closed under producers, each once, smaller ones first."""
@@ -190,7 +190,7 @@ def test_states_are_all_down_sets(graph: Workload) -> None:
         assert all(states.contains(outer, inner) == (inner in inside) for inner in range(len(found)))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(graphs())
 def test_cut_of_a_prefix_agrees_with_the_workload(graph: Workload) -> None:
     """Where a state is a prefix of the layer order, its cut is the workload's own."""

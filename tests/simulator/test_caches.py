@@ -215,7 +215,8 @@ def test_one_object_answers_changed_plans_as_fresh_ones(seeds: Sequence[int]) ->
         for tied in (False, True):
             asked = problem(tied=tied, bandwidth=bandwidth)
             kept, costs = Evaluations(asked), LayerCosts(asked)
-            for plan in begun(rng)[tied::2]:
+            begins = begun(rng)[tied::2]
+            for plan in begins if seed > 9 else begins[tied::2]:
                 for name in ("", "backward_sizes", *rng.permutation(list(CHANGES)).tolist()):
                     changed = replace(plan, **CHANGES[name](rng, plan)) if name else plan
                     for one in (changed, replace(changed, stages=recut(rng, changed)))[rng.integers(2) :]:

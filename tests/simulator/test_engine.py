@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from simulator import (
     lower,
 )
 from simulator.engines.reference import replay
-from tests.simulator.strategies import HandCosts, bits, channel, lower_unchecked, programs
+from tests.simulator.strategies import HandCosts, channel, lower_unchecked, programs
 
 
 def times(timeline: Timeline, stage: int, kind: OpKind, replica: int = 0) -> list[tuple[float, float]]:
@@ -71,12 +70,6 @@ def two_senders(routes: dict[tuple[int, int], tuple[int, ...]], channels: tuple[
     return times(replay(program, contention=True), 1, F)[0][0]
 
 
-def test_transfers_on_different_channels_do_not_wait() -> None:
-    """Two replicas send 2 bytes at 1 byte a second: side by side until 3, one after the other until 5."""
-    assert two_senders({(0, 1): (0,), (100, 1): (1,)}, (channel(1.0), channel(1.0)), 2.0) == 3.0
-    assert two_senders({(0, 1): (0,), (100, 1): (0,)}, (channel(1.0), channel(1.0)), 2.0) == 5.0
-
-
 @pytest.mark.parametrize("bandwidths", [(4.0, 2.0), (2.0, 4.0)])
 def test_cut_through_on_two_hops(bandwidths: tuple[float, float]) -> None:
     """8 bytes at 2 bytes a second and 0.75 s of latency: 4.75 alone; the second message is one bottleneck's 4 s behind: 8.75."""
@@ -94,7 +87,7 @@ def test_half_duplex_makes_activations_and_gradients_wait_for_each_other() -> No
     assert times(replay(half, contention=True), 0, B) == [(10.0, 11.0), (13.0, 14.0)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     p=st.integers(1, 4),
     m=st.integers(1, 6),
@@ -120,7 +113,7 @@ def test_idle_links_under_contention_equal_no_contention(
     np.testing.assert_allclose(contended.transfers.end, free.transfers.end, rtol=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_contention_without_routes_is_no_contention(data: st.DataObject) -> None:
     """The loop for contended links finds the same times as the lean one where every link is its own (1e-12)."""
@@ -153,7 +146,7 @@ def contended_programs(draw: st.DrawFn) -> Program:
     return lower(build_schedule(name, p, m), costs, forward_sizes=[2] * m, split_replicas=replicas, updates=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(program=contended_programs())
 def test_contention_only_delays(program: Program) -> None:
     """The order on each device is fixed, so that no task and no tensor is earlier than on unlimited links."""
@@ -163,7 +156,7 @@ def test_contention_only_delays(program: Program) -> None:
     assert (contended.transfers.end >= free.transfers.end - 1e-9).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(program=contended_programs(), seed=st.integers(0, 2**32 - 1))
 def test_channels_serve_first_come_first_served(program: Program, seed: int) -> None:
     """Served one after the other in the order in which heads reach them, the channels alone give the replay's times (1e-9).
@@ -296,7 +289,7 @@ def test_the_tail_arrives_when_all_bytes_have_passed_every_channel(size: float, 
     assert arrivals([(0.0, size, (1,)), (0.0, 8.0, (0, 1))], (channel(1.0), channel(4.0)))[1] == time
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     links=st.lists(st.tuples(st.floats(0.1, 10.0), st.floats(0.0, 3.0)), min_size=1, max_size=5),
     size=st.floats(0.0, 100.0),
@@ -373,16 +366,6 @@ def test_only_the_last_backward_is_reduced() -> None:
     assert times(timeline, 0, OpKind.REDUCE) == [(8.0, 10.0), (10.0, 11.0)]
 
 
-def test_all_reduces_on_one_channel_queue() -> None:
-    """Stage 1 reduces 3-8 over the channel that stage 0 wants at 4: 8-13; on channels of their own 4-9."""
-    shared = {s: (Bucket(1.0, 5.0, (0,)),) for s in range(2)}
-    costs = HandCosts((1.0, 1.0), (1.0, 1.0), stage_buckets=shared, channels=(channel(1.0),))
-    program = lower(build_schedule("gpipe", 2, 1), costs, forward_sizes=[2], split_replicas=[2, 2])
-    assert times(replay(program, contention=True), 1, OpKind.REDUCE) == [(3.0, 8.0)]
-    assert times(replay(program, contention=True), 0, OpKind.REDUCE) == [(8.0, 13.0)]
-    assert times(replay(program), 0, OpKind.REDUCE) == [(4.0, 9.0)]
-
-
 def test_round_robin_replicas_reduce_once_each_has_run_one_minibatch() -> None:
     """2-1, F = B = 1, all-reduce 0.5 s: mini-batches 0 and 1 end at 4 and 6 on stage 0, reduced 6-6.5, both updated then."""
     schedule = build_schedule("1f1b-rr", 2, 2, replicas=(2, 1))
@@ -425,19 +408,10 @@ def test_a_deadlock_of_many_devices_names_three() -> None:
 # ---- noise -----------------------------------------------------------------------------------------------------------
 
 
-def test_noise_is_seeded() -> None:
-    """The same seed gives the same bits, another seed others, and no noise the durations themselves."""
-    program = lower(build_schedule("1f1b", 4, 8), given_costs(4, OpSeconds(1.0, 2.0)))
-    first, again, other = (program.with_noise(0.1, np.random.default_rng(seed)) for seed in (7, 7, 8))
-    assert bits(replay(first).end, replay(again).end)
-    assert not bits(first.seconds, other.seconds)
-    assert bits(program.with_noise(0.0, np.random.default_rng(7)).seconds, program.seconds)
-
-
-@pytest.mark.parametrize("spread", [0.05, 0.3, 0.8])
+@pytest.mark.parametrize("spread", [0.3, 0.8])
 def test_noise_has_mean_one_and_the_spread_asked_for(spread: float) -> None:
-    """Factors are log-normal of mean 1; 65,536 of them come within 5 standard errors."""
-    program = lower(build_schedule("gpipe", 8, 4096), given_costs(8, OpSeconds(1.0, 1.0)))
+    """Factors are log-normal of mean 1; 16,384 of them come within 5 standard errors."""
+    program = lower(build_schedule("gpipe", 8, 1024), given_costs(8, OpSeconds(1.0, 1.0)))
     factors = program.with_noise(spread, np.random.default_rng(11)).seconds
     deviation = np.sqrt(np.expm1(spread * spread))
     assert abs(factors.mean() - 1.0) < 5 * deviation / np.sqrt(len(factors))
@@ -499,15 +473,6 @@ def test_noise_applies_to_all_reduces_once() -> None:
     lasted = [end - start for start, end in spans]
     assert lasted == pytest.approx(noisy.seconds[-2:].tolist())
     assert len({2.0, *lasted}) == 3
-
-
-def test_noise_on_noise_multiplies() -> None:
-    """Drawn twice, a transfer has the product of its factors, contended or not."""
-    costs = HandCosts((9.0, 9.0), (9.0, 9.0), transfer_bytes=2.0, routes={(0, 1): (0,)}, channels=(channel(1.0),))
-    program = lower(build_schedule("gpipe", 2, 1), costs)
-    twice = program.with_noise(0.1, np.random.default_rng(1)).with_noise(0.1, np.random.default_rng(2))
-    free, contended = replay(twice).transfers, replay(twice, contention=True).transfers
-    np.testing.assert_allclose(free.end - free.start, contended.end - contended.start, rtol=1e-12)
 
 
 @pytest.mark.parametrize("spread", [-0.1, 2.0, float("nan")])
@@ -575,7 +540,7 @@ def test_a_lane_that_joins_slows_the_other_from_then_on() -> None:
     assert replay(program).end.tolist() == [4.0, 3.0, 1.0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(seconds=st.lists(st.lists(st.floats(0.0, 10.0), max_size=5), min_size=1, max_size=4))
 def test_a_shared_device_does_all_its_work_without_idling(seconds: list[list[float]]) -> None:
     """Without dependencies the last lane ends when the work of all is done."""
@@ -583,33 +548,12 @@ def test_a_shared_device_does_all_its_work_without_idling(seconds: list[list[flo
     assert replay(lanes(seconds, [0] * len(seconds))).makespan_seconds == pytest.approx(work, rel=1e-9, abs=1e-12)
 
 
-def test_sharing_forward_and_backward_lanes_of_a_lowered_program() -> None:
-    """Two stages lowered as lanes of one shared device take the sum of their work when both are always busy."""
-    program = lower(build_schedule("gpipe", 2, 1), given_costs(2, OpSeconds(1.0, 1.0)))
-    shared = replace(program, lane_sharing=np.zeros(2, dtype=np.int32))
-    assert bits(replay(shared).end, replay(program).end)  # one lane is active at a time: nobody is slowed
-
-
-def test_replays_repeat_to_the_bit() -> None:
-    """The same program gives the same bits, contended or not."""
-    program = two_stages({(0, 1): (0,), (1, 0): (0,)}, 0.3, 1, "1f1b", 7)
-    for contention in (False, True):
-        assert bits(replay(program, contention=contention).end, replay(program, contention=contention).end)
-
-
-def test_simpy_replays_programs_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """8,388,608 tasks are taken, one more is refused before anything is built."""
+def test_simpy_replays_programs_up_to_a_limit() -> None:
+    """8,388,608 tasks are the most: one more is refused before anything is built."""
 
     class Long:
-        def __init__(self, tasks: int) -> None:
-            self.tasks = tasks
-
         def __len__(self) -> int:
-            return self.tasks
+            return 8_388_609
 
-    monkeypatch.setattr(
-        "simulator.engines.reference._Run", lambda program, contention: SimpleNamespace(timeline=lambda: len(program))
-    )
-    assert replay(Long(8_388_608)) == 8_388_608  # type: ignore[arg-type, comparison-overlap]
     with pytest.raises(ValueError, match="at most 8,388,608 tasks, got 8,388,609"):
-        replay(Long(8_388_609))  # type: ignore[arg-type]
+        replay(Long())  # type: ignore[arg-type]

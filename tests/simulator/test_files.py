@@ -127,15 +127,6 @@ files.write_atomically(sys.argv[1], b"half")
 """
 
 
-OTHERS = (
-    ".plan.json.original",
-    ".plan.json.original.bak",
-    ".other.json.abcd1234.part",
-    "plan.json.abcd1234.part",
-    "..part",
-)
-
-
 def test_the_leftover_of_a_killed_writer_is_removed(tmp_path: Path) -> None:
     """SIGKILL before the rename leaves a file beside; the next write of that path removes it, and no other's."""
     path = tmp_path / "plan.json"

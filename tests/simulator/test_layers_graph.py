@@ -66,7 +66,7 @@ def graphs(draw: st.DrawFn) -> Workload:
     return Workload("random", tuple(layer(f"l{i}", x) for i, x in enumerate(outputs)), tuple(edges))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(graphs())
 def test_cuts_equal_brute_force_on_any_graph(workload: Workload) -> None:
     """Cut i carries every producer before it that has a consumer at or after it, to the last bit."""

@@ -509,7 +509,7 @@ def _holds(case: tuple[Problem, Plan]) -> None:
         assert bound.seconds <= outcome.iteration_seconds
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(decided_plans())
 def test_no_plan_whatever_it_decides_beats_the_bound(case: tuple[Problem, Plan]) -> None:
     """Recomputation, ops of their own for it, offload, pairs that overlap, tensor, context and expert degrees, ZeRO, slices,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator import COMPUTE_KINDS, LETTERS, Op, OpKind
@@ -39,6 +39,7 @@ def test_letters_and_numbers_of_kinds_are_fixed() -> None:
     assert "".join(LETTERS[kind] for kind in COMPUTE_KINDS) == "FBIW"
 
 
+@settings(max_examples=30)
 @given(
     st.integers(0, 5000),
     st.sampled_from([kind for kind in OpKind if LETTERS[kind] in "FBIWAUPOL"]),

@@ -62,23 +62,16 @@ def lowered(draw: st.DrawFn) -> Program | None:
         return None
 
 
-@settings(max_examples=120, deadline=None)
-@given(program=lowered())
-def test_engine_and_recurrence_agree_to_the_last_bit(program: Program | None) -> None:
-    """Start and end of every task are the same bits on both engines, on any plan; a deadlock is the same deadlock."""
+@settings(max_examples=80, deadline=None)
+@given(program=lowered(), seed=st.one_of(st.none(), st.integers(0, 2**32 - 1)))
+def test_engine_and_recurrence_agree_to_the_last_bit(program: Program | None, seed: int | None) -> None:
+    """Start and end of every task are the same bits on both engines, on any plan, noisy or not, or it is the same deadlock."""
     if program is not None:
-        assert_engines_agree(program)
+        noisy = program if seed is None else program.with_noise(0.3, np.random.default_rng(seed))
+        assert_engines_agree(noisy)
 
 
-@settings(max_examples=60, deadline=None)
-@given(program=lowered(), seed=st.integers(0, 2**32 - 1))
-def test_engines_agree_on_noisy_durations(program: Program | None, seed: int) -> None:
-    """Noise is drawn before the replay: both engines replay the same noisy durations to the same bits."""
-    if program is not None:
-        assert_engines_agree(program.with_noise(0.3, np.random.default_rng(seed)))
-
-
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(program=lowered())
 def test_no_task_starts_before_its_lane_and_its_data(program: Program | None) -> None:
     """start = max(end of the lane's task before, end of each dependency + lag), and end = start + seconds, for every task but the

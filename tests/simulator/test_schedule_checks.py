@@ -65,7 +65,7 @@ def test_a_good_schedule_passes() -> None:
     check_schedule(from_text("0F0 0F1 0I0 0B1 0W0\n1F0 1B0 1F1 1I1 1W1\n"))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(schedule=schedules())
 def test_families_and_random_valid_orders_pass(schedule: object) -> None:
     """What a family builds, and any linear extension of the data dependencies, passes."""
@@ -137,7 +137,7 @@ def test_a_long_deadlock_names_three_devices_and_counts_the_rest() -> None:
         check_schedule(from_lists("stuck", lists))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(lists=op_lists(), data=st.data())
 def test_a_valid_order_without_one_of_its_ops_is_refused(lists: Words, data: st.DataObject) -> None:
     """Any op taken away is noticed, be it of an overlapped pair, unless it leaves a smaller schedule that is complete."""
@@ -223,7 +223,7 @@ def replay_reference(schedule: Schedule) -> object:
     return replay_schedule(schedule, OpSeconds(1.0, 2.0))
 
 
-@settings(max_examples=90, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(schedule=any_schedule(), faults=st.integers(0, 2), seed=st.integers(0, 2**32))
 def test_schedules_are_refused_where_an_oracle_says_so(schedule: Schedule, faults: int, seed: int) -> None:
     """Families and random orders, whole or with a fault or two: the check and both replays refuse those that lack an op, have one
@@ -251,7 +251,7 @@ def unequal(draw: st.DrawFn) -> tuple[Schedule, list[list[int]], list[list[int]]
     return schedule, forward, backward
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(made=unequal(), faults=st.integers(0, 2), seed=st.integers(0, 2**32))
 def test_unequal_sizes_are_checked_by_samples(
     made: tuple[Schedule, list[list[int]], list[list[int]]], faults: int, seed: int
@@ -306,7 +306,7 @@ def answers(problem: Problem, plan: Plan) -> set[str]:
     }
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(lists=op_lists(), faults=st.integers(0, 2), seed=st.integers(0, 2**32))
 def test_plans_are_refused_where_an_oracle_says_so(lists: Words, faults: int, seed: int) -> None:
     """A plan's order, and a plug-in family's: simulated, evaluated, read from a file, all say the same of the same fault."""

@@ -23,7 +23,7 @@ def test_memory_is_taken_at_a_start_and_freed_at_an_end() -> None:
     assert device.fits
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=25)
 @given(op_lists(offloads=False), st.data())
 def test_the_order_of_a_device_alone_says_its_peak(lists: Words, data: st.DataObject) -> None:
     """Whatever the seconds, on every engine: the most that a count along the list of ops finds, overlapped or not."""

@@ -70,14 +70,14 @@ def test_replicas_in_turn_are_no_csv() -> None:
         to_torch_csv(from_text("0F0 0B0\n0F1 0B1\n1F0 1B0 1F1 1B1\n"))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(schedule=schedules())
 def test_text_round_trip(schedule: Schedule) -> None:
     """Reading what was written gives the same schedule, updates included."""
     assert_same(from_text(to_text(schedule), schedule.name), schedule)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(schedule=schedules())
 def test_csv_round_trip(schedule: Schedule) -> None:
     """Reading what was written gives the same compute ops, of every schedule that torch can run."""

@@ -158,7 +158,7 @@ def test_unequal_minibatches_of_a_stream() -> None:
 # ---- engines and noise -----------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     schedule=st.sampled_from(["gpipe", "1f1b", "eager-1f1b", "pipedream"]),
     flop=st.lists(st.floats(0.1, 5.0), min_size=1, max_size=4),

@@ -58,7 +58,7 @@ def test_the_drawing_of_the_module() -> None:
     assert second == [("F", 0), ("F", 1), ("B", 0), ("F", 2), ("F", 3), ("B", 1)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(unequal_sizes(), st.integers(0, 2))
 def test_credits_neither_deadlock_nor_are_exceeded(sizes: tuple[list[list[int]], list[list[int]]], ahead: int) -> None:
     """Under safe credits every order runs on the engine, and no stage holds more samples than its credit."""
