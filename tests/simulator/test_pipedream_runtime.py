@@ -219,21 +219,6 @@ def test_fill_and_drain_are_told_apart_from_the_steady_state() -> None:
     assert outcome.drain_seconds == pytest.approx(2.0 + 3 * 3.0)
 
 
-def test_replicas_update_together_after_their_all_reduce() -> None:
-    """Updates of a round start when the gradients of all its replicas have been reduced, not before."""
-    plan = plan_of(3, 1)
-    bandwidth = 4.0 * WEIGHTS / 0.75  # a ring of 3 moves 4/3 of 4 MB: 1 s
-    problem = problem_of(plan, 2.0, 0.5, bandwidth=bandwidth, contention=False)
-    timeline = simulate(problem, plan).timeline
-    reduce = np.flatnonzero(timeline.kind == OpKind.REDUCE)
-    assert (timeline.end - timeline.start)[reduce] == pytest.approx(1.0)
-    for row in reduce.tolist():
-        members = timeline.microbatch // 3 == timeline.microbatch[row]
-        here = (timeline.stage == 0) & members
-        assert timeline.end[here & (timeline.kind == OpKind.BACKWARD)].max() <= timeline.start[row]
-        assert timeline.start[here & (timeline.kind == OpKind.UPDATE)].min() >= timeline.end[row]
-
-
 def test_an_all_reduce_leaves_what_it_does_not_use_of_a_link() -> None:
     """At a collective efficiency of 1/2 a ring keeps its links busy for half of its seconds; other transfers have the rest."""
     devices = (0, 1, 2)

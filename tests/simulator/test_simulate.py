@@ -41,13 +41,6 @@ def test_a_flushed_iteration_is_its_makespan() -> None:
     assert outcome.stream == 8
 
 
-def test_unequal_microbatches_and_updates() -> None:
-    """One device, micro-batches of 1, 3 and 2 samples: 6 forwards and 6 backwards of a sample."""
-    outcome = simulate(problem([1.0], 6), Plan("hand", "gpipe", straight(1), (1, 3, 2)))
-    assert outcome.iteration_seconds == 18.0
-    assert outcome.timeline.samples[outcome.timeline.kind == OpKind.FORWARD].tolist() == [1, 3, 2]
-
-
 def test_sizes_of_a_stages_own() -> None:
     """Stages may cut the mini-batch at their own places; the plan carries both lists."""
     plan = Plan("hand", "gpipe", straight(2), (2, 2), forward_sizes=((1, 3), (2, 2)), backward_sizes=((2, 2), (3, 1)))
@@ -97,28 +90,11 @@ def test_bytes_per_sample() -> None:
 # ---- asynchronous ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [1, 2, 4, 6])
-@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize(("n", "count"), [(1, 4), (2, 1), (6, 4)])
 def test_steady_state_of_a_balanced_chain_is_a_stages_round_trip(n: int, count: int) -> None:
     """Asynchronous 1F1B has no bubble: F + B = 3 s a mini-batch, fill and drain not counted."""
     outcome = simulate(problem([1.0] * n, count), Plan("hand", "pipedream", straight(n), (1,) * count))
     assert outcome.iteration_seconds == pytest.approx(3.0 * count, rel=1e-12)
-
-
-@pytest.mark.parametrize("flop", [[1.0, 2.0], [3.0, 1.0, 1.0], [1.0, 1.0, 4.0, 1.0]])
-def test_steady_state_is_the_slowest_stage(flop: list[float]) -> None:
-    """The stage of the longest round trip sets the pace."""
-    outcome = simulate(problem(flop, 1), Plan("hand", "pipedream", straight(len(flop)), (1,)))
-    assert outcome.iteration_seconds == pytest.approx(3.0 * max(flop), rel=1e-12)
-
-
-@pytest.mark.parametrize("batch", [1, 2, 6])
-def test_round_robin_two_and_one(batch: int) -> None:
-    """2-1: stage 0 of 6 s on 2 replicas and stage 1 of 3 s keep pace: 3 s a mini-batch."""
-    stages = (Stage((0,), (0, 1)), Stage((1,), (2,)))
-    plan = Plan("hand", "1f1b-rr", stages, (1,) * batch, replication="round-robin")
-    one = Problem(chain([2.0, 1.0]), chain_cluster(3), batch)
-    assert simulate(one, plan).iteration_seconds == pytest.approx(3.0 * batch, rel=1e-12)
 
 
 def round_robin(replicas: tuple[int, ...], parameters: int = 0) -> float:
@@ -131,7 +107,7 @@ def round_robin(replicas: tuple[int, ...], parameters: int = 0) -> float:
     return simulate(one, plan).iteration_seconds
 
 
-REPLICAS = [(2, 1), (3, 1), (5, 1), (15, 1), (1, 2), (2, 2), (4, 2), (3, 2), (2, 1, 1)]
+REPLICAS = [(2, 1), (5, 1), (15, 1), (1, 2), (3, 2), (2, 1, 1)]
 
 
 @pytest.mark.parametrize("replicas", REPLICAS)
@@ -147,12 +123,6 @@ def test_round_robin_keeps_the_pace_of_the_slowest_stage(replicas: tuple[int, ..
 def test_round_robin_is_never_faster_than_its_slowest_stage(replicas: tuple[int, ...]) -> None:
     """With weights every update waits for its round's all-reduce: 3 s a mini-batch at least, all in turn at most."""
     assert 3.0 * (1 - 1e-9) <= round_robin(replicas, parameters=10) <= 3.0 * sum(replicas)
-
-
-def test_unequal_minibatches_of_a_stream() -> None:
-    """Micro-batches of 1 and 3 samples in turn on one device: 4 samples take 12 s."""
-    outcome = simulate(problem([1.0], 4), Plan("hand", "pipedream", straight(1), (1, 3)))
-    assert outcome.iteration_seconds == pytest.approx(12.0, rel=1e-12)
 
 
 # ---- engines and noise -----------------------------------------------------------------------------------------------
@@ -182,17 +152,6 @@ def test_engines_agree_on_plans(
     assert reference.iteration_seconds == compiled.iteration_seconds
     for ours, theirs in zip(reference.memory, compiled.memory, strict=True):
         assert bits(ours.bytes, theirs.bytes)
-
-
-def test_contention_never_shortens_an_iteration() -> None:
-    """Tensors of 2 s on a chain of two hops a stage: queueing costs time."""
-    workload = chain([1.0] * 3, output_elements=[0.5] * 3)
-    stages = (Stage((0,), (0,)), Stage((1,), (2,)), Stage((2,), (1,)))
-    plan = Plan("hand", "1f1b", stages, (1,) * 6)
-    free, contended = (
-        simulate(Problem(workload, chain_cluster(3), 6, contention=contention), plan) for contention in (False, True)
-    )
-    assert contended.iteration_seconds > free.iteration_seconds
 
 
 def test_noise_is_seeded_and_wants_its_generator() -> None:

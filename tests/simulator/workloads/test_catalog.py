@@ -88,11 +88,17 @@ def test_an_installed_package_adds_a_workload(
     assert capsys.readouterr().err.count(said) == 1
 
 
-def test_a_spec_is_a_name_a_chain_or_a_configuration(tmp_path: Path) -> None:
-    """vgg16, chain:3, and a config.json; sequence goes where there are sequences."""
-    config = tmp_path / "config.json"
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """The configuration of a small language model."""
+    path = tmp_path / "config.json"
     sizes = {"n_layer": 2, "n_embd": 8, "n_head": 2, "n_positions": 16, "vocab_size": 10}
-    config.write_text(json.dumps({"model_type": "gpt2"} | sizes))
+    path.write_text(json.dumps({"model_type": "gpt2"} | sizes))
+    return path
+
+
+def test_a_spec_is_a_name_a_chain_or_a_configuration(config: Path) -> None:
+    """vgg16, chain:3, and a config.json; sequence goes where there are sequences."""
     assert workload_from_spec("vgg16") == vgg16()
     assert len(workload_from_spec("chain:3")) == 3
     assert isinstance(workload_from_spec(str(config)), Workload)
@@ -118,11 +124,8 @@ def test_a_profile_describes_a_network(tmp_path: Path) -> None:
         workload_from_spec(f"described:{path}", sequence=8)
 
 
-def test_attention_is_chosen_where_there_is_one(tmp_path: Path) -> None:
+def test_attention_is_chosen_where_there_is_one(config: Path) -> None:
     """By name, from a configuration, and by what a plan file says; a network without it, or another form, is one line."""
-    config = tmp_path / "config.json"
-    sizes = {"n_layer": 2, "n_embd": 8, "n_head": 2, "n_positions": 16, "vocab_size": 10}
-    config.write_text(json.dumps({"model_type": "gpt2"} | sizes))
     for spec in ("gpt2", str(config)):
         usual, fused = workload_from_spec(spec), workload_from_spec(spec, attention="fused")
         assert kept_bytes(fused.layers, 2) < kept_bytes(usual.layers, 2)
@@ -156,13 +159,11 @@ def test_every_name_is_in_one_family(monkeypatch: pytest.MonkeyPatch, no_plugins
         ("vgg16", 8, "workload 'vgg16' has no sequence length to set, got 8"),
         ("chain:3", 8, "workload 'chain:3' has no sequence length to set, got 8"),
         ("chain:", None, "a chain is written chain:LAYERS with 1 to 100000 layers, got 'chain:'"),
-        ("chain:-1", None, "got 'chain:-1'"),
         ("chain:0", None, "got 'chain:0'"),
         ("chain:99999999999999999999", None, "with 1 to 100000 layers"),
         ("gpt2", 0, "sequence must be a whole number of at least 1, got 0"),
         ("none.json", None, r"none\.json: cannot be read: No such file"),
         ("./none", None, "none: cannot be read: No such file"),
-        ("none.txt", None, r"none\.txt: cannot be read: No such file"),
         ("none.txt", 8, "has no sequence length to set"),
         ("", None, "workload '' is not known"),
     ],
