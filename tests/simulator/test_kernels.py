@@ -59,6 +59,16 @@ def test_kernels_compile_without_a_place_for_a_cache(tmp_path: Path) -> None:
     assert "NUMBA_CACHE_DIR" in done.stderr
 
 
+def imported(path: Path) -> Any:
+    """The module of a file, anew."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def test_only_kernels_call_an_inner_kernel() -> None:
     """Python is refused, before and after a kernel has called it."""
 
@@ -97,12 +107,7 @@ def test_a_changed_neighbour_makes_compiled_code_old(tmp_path: Path) -> None:
     source.write_text(KERNELS.replace("print(double(21), inverse(0.0))", ""), encoding="utf-8")
 
     def stamp() -> object:
-        spec = importlib.util.spec_from_file_location("held", source)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module.double._cache._cache_file._source_stamp
+        return imported(source).double._cache._cache_file._source_stamp
 
     neighbour.write_text("one = 1\n", encoding="utf-8")
     before = stamp()
@@ -119,11 +124,7 @@ def test_compiled_code_that_names_what_is_gone_is_made_anew(tmp_path: Path) -> N
     )
 
     def double() -> Any:
-        spec = importlib.util.spec_from_file_location("left", path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = imported(path)
         assert module.double(21) == 42
         return module.double
 

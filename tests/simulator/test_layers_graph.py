@@ -35,21 +35,11 @@ def test_a_producer_with_three_consumers_crosses_a_cut_once() -> None:
     assert diamond().cut_elements().tolist() == [0, 10, 30, 70, 0]
 
 
-def test_totals_of_the_diamond() -> None:
-    """Sums over the layers."""
+def test_a_graph_adds_up_and_is_a_value() -> None:
+    """Sums over the layers; d reads a, b and c, 70 elements; it cannot be changed, and can be a key."""
     workload = diamond()
     assert (workload.parameters(), workload.flop(), len(workload)) == (26, 15.0, 4)
-
-
-def test_a_layer_reads_the_outputs_of_all_its_producers() -> None:
-    """d reads a, b and c: 70 elements; a reads nothing."""
-    workload = diamond()
     assert workload.input_elements().tolist() == [0, 10, 10, 70]
-
-
-def test_a_workload_cannot_be_changed_and_can_be_a_key() -> None:
-    """Values are frozen and hashable."""
-    workload = diamond()
     assert hash(workload) == hash(diamond())
     with pytest.raises(FrozenInstanceError):
         workload.minibatch = 2  # type: ignore[misc]

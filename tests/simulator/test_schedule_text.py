@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +12,15 @@ from hypothesis import assume, given, settings
 from simulator import (
     COMPUTE_KINDS,
     SCHEDULES,
-    OpSeconds,
     Schedule,
     ScheduleError,
     build_schedule,
-    check_schedule,
     from_text,
     from_torch_csv,
-    given_costs,
-    lower,
     read_schedule,
     to_text,
     to_torch_csv,
 )
-from simulator.engines import recurrence
-from simulator.engines import reference as simpy_engine
 from tests.simulator.strategies import schedules
 
 
@@ -239,28 +232,6 @@ def test_torch_reads_every_cell(visualizer: Any) -> None:
     for cell in to_torch_csv(build_schedule("interleaved-1f1b", 6, 4, chunks=3)).replace("\n", ",").split(","):
         if cell:
             assert str(visualizer._Action.from_str(cell)) == cell
-
-
-def test_reference_cases_of_torch_classes(visualizer: Any, shared_data: Path) -> None:
-    """Orders of torch's zero-bubble schedules, read from its CSV, take the seconds of schedule_cases.json on both engines."""
-    known = 0
-    for case in json.loads((shared_data / "schedule_cases.json").read_text(encoding="utf-8")):
-        if case["schedule"] not in ("ZBVZeroBubble", "InterleavedZeroBubble", "LoopedBFS"):
-            continue
-        chunks = case["chunks_per_device"]
-        text = csv_of_torch(visualizer, case["schedule"], case["devices"], case["microbatches"], chunks)
-        schedule = from_torch_csv(text)
-        check_schedule(schedule)
-        costs = given_costs(
-            schedule.stages, OpSeconds(case["F"], case["B"], weight=case["W"], transfer=case["p2p"]), devices=schedule
-        )
-        for replay in (simpy_engine.replay, recurrence.replay):
-            timeline = replay(lower(schedule, costs))
-            assert timeline.makespan_seconds == pytest.approx(case["expected_makespan"], rel=1e-9)
-            assert timeline.bubble().idle_over_makespan == pytest.approx(case["expected_bubble"], abs=6e-7)
-            assert timeline.ops == case["ops"]
-        known += 1
-    assert known == 8
 
 
 # ---- repeated patterns -----------------------------------------------------------------------------------------------

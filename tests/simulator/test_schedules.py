@@ -330,11 +330,14 @@ def test_impossible_schedules_are_refused(arguments: Any, options: dict[str, Any
 # ---- the reference cases ---------------------------------------------------------------------------------------------
 
 
+TORCH = {"LoopedBFS": "looped-bfs", "ZBVZeroBubble": "zb-v", "InterleavedZeroBubble": "interleaved-zb"}
+
+
 def replay_case(case: dict[str, Any], engine: str) -> Timeline:
     """One entry of schedule_cases.json on one engine."""
-    name = {"LoopedBFS": "looped-bfs"}.get(case["schedule"], case["schedule"])
+    name = TORCH.get(case["schedule"], case["schedule"])
     chunks = case.get("chunks_per_device", 1)
-    options = {"chunks": chunks} if "chunks_per_device" in case else {}
+    options = {"chunks": chunks} if "chunks" in SCHEDULES[name].options else {}
     stages = case["devices"] * chunks
     schedule = build_schedule(name, stages, case["microbatches"], **options)
     if "sizes" in case:
@@ -353,7 +356,7 @@ def test_reference_cases(shared_data: Path, engine: str) -> None:
     """Every entry of schedule_cases.json whose family is here: makespan within 1e-9, bubbles, ops and peaks as printed."""
     known = 0
     for case in json.loads((shared_data / "schedule_cases.json").read_text(encoding="utf-8")):
-        if case["schedule"] not in SCHEDULES and case["schedule"] != "LoopedBFS":
+        if case["schedule"] not in (*SCHEDULES, *TORCH):
             continue
         known += 1
         if engine == "simpy" and case["devices"] * case["microbatches"] > 300:
