@@ -61,7 +61,7 @@ MEASURED = ("planning_seconds",)
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A folder of its own with a profile of four equal layers, noisy clusters by the name of `wine`, and figures by their titles."""
+    """A folder of its own with a profile of four equal layers, noisy clusters as `wine`, and figures by their titles."""
     monkeypatch.chdir(tmp_path)
     layer = "node{0} -- Linear(in_features=8, out_features=8, bias=True) -- forward_compute_time=1.0, backward_compute_time=2.0, "
     layer += "activation_size=2048.000, parameter_size=4096.000"

@@ -159,23 +159,17 @@ def test_an_interrupt_is_marked_everywhere_and_ends_the_comparison(
 
 
 def test_asynchronous_plans_and_proofs_are_marked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A pipeline without flush trains on stale weights, brute force proves its own best: table, CSV, JSON and figure say so."""
+    """A pipeline without flush trains on stale weights, brute force proves its own best: CSV and JSON say so."""
     words = ("compare", *SMALL, "--schedule", "pipedream", "--planner", "brute-force", "--planner", "uniform")
-    code, out, _ = _run(capsys, *words, "--out", str(tmp_path), "--json")
+    code, out, _ = _run(capsys, *words, "--no-figures", "--out", str(tmp_path), "--json")
     assert code == 0
     proven, plain = json.loads(out)["plans"]
     assert proven["asynchronous"]
     assert plain["asynchronous"]
     assert proven["optimal_among"]
     assert not plain["optimal_among"]
-    assert "stale weights" in (tmp_path / "comparison.svg").read_text(encoding="utf-8")
     with (tmp_path / "comparison.csv").open(encoding="utf-8") as lines:
         assert [row["asynchronous"] for row in csv.DictReader(lines)] == ["True", "True"]
-    _, out, _ = _run(capsys, *words, "--no-figures", "--out", str(tmp_path))
-    assert "pipedream*" in out
-    assert "* asynchronous: gradients of stale weights" in out
-    assert "brute-force: proven the fastest of straight pipelines" in out
-    assert "its gap is to the lower bound on any plan" in out
     _, out, _ = _run(capsys, *(words[:-6]), "--planner", "uniform", "--no-figures", "--out", str(tmp_path), "--json")
     assert not json.loads(out)["plans"][0]["asynchronous"]
 

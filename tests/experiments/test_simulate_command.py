@@ -105,14 +105,6 @@ def test_a_file_says_its_own_counts(capsys: pytest.CaptureFixture[str], tmp_path
     assert "come from the file" in capsys.readouterr().err
 
 
-def test_engines_that_know_shared_lanes_take_them(capsys: pytest.CaptureFixture[str]) -> None:
-    """Two lanes of a device are for the event loops, which agree."""
-    words = ("--schedule", "fbp-as", "--stages", "2", "--microbatches", "4")
-    documents = [simulated(capsys, *words, "--engine", engine) for engine in ("simpy", "compiled")]
-    assert [document["engine"] for document in documents] == ["simpy", "compiled"]
-    assert documents[0]["makespan_seconds"] == documents[1]["makespan_seconds"]
-
-
 SEARCH = ("simulate", "--schedule", "search", "--stages", "4", "--microbatches", "8", *SECONDS)
 
 

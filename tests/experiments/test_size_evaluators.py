@@ -95,7 +95,7 @@ def test_recomputation_adds_the_forward_pass() -> None:
         backward_seconds(differs, (4,))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     stages=st.integers(1, 7),

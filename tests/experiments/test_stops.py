@@ -205,7 +205,8 @@ def test_a_plan_that_is_found_is_told_once_and_marked(
         return result
 
     monkeypatch.setattr(place, name, stopped)
-    code = main([command, *SMALL, *(("--out", str(tmp_path)) if command == "compare" else ())])
+    drawn = () if name in ("plot", "save") else ("--no-figures",)
+    code = main([command, *SMALL, *(("--out", str(tmp_path), *drawn) if command == "compare" else ())])
     document = json.loads(capsys.readouterr().out)
     assert (code, document["interrupted"]) in ((130, True), (0, False))
     assert code == 130 or not came or name in ("decisions", "peak_rows", "_tell", "_document")  # the document is begun

@@ -275,7 +275,8 @@ def test_kernels_of_every_form(tmp_path: Path) -> None:
         read_tables(table(tmp_path, "kernels.csv", columns, lines[0].replace("4096,4096,4096", "4096,4096,")), {})
 
 
-def test_sequence_parallel_runs_are_as_published(tmp_path: Path) -> None:
+@pytest.mark.parametrize("networks", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_sequence_parallel_runs_are_as_published(networks: int, tmp_path: Path) -> None:
     """Korthikanti et al. 2022, table 5: 22B and 175B parameters, full recomputation without sequence parallelism, of attention
     with it; no constant saw them. Mean error of 5 % at most."""
     columns = (
@@ -287,7 +288,7 @@ def test_sequence_parallel_runs_are_as_published(tmp_path: Path) -> None:
     forms = "full,False", "selective,True"
     rows = [
         f"{size},{form},{one},2048,51200,8,dgx-a100,Megatron-LM"
-        for size, several in zip(sizes, seconds, strict=True)
+        for size, several in [*zip(sizes, seconds, strict=True)][:networks]
         for form, one in zip(forms, several, strict=True)
     ]
     tables, _ = read_tables(table(tmp_path, "table5.csv", columns, *rows), {})

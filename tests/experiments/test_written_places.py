@@ -133,7 +133,7 @@ def test_a_folder_that_cannot_be_listed_is_written_to(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["order.txt"]
 
 
-@pytest.mark.parametrize("home", [None, os.devnull])
+@pytest.mark.parametrize("home", [pytest.param(None, marks=pytest.mark.slow), os.devnull])
 def test_a_command_that_draws_without_a_home_says_nothing_of_matplotlibs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str | None
 ) -> None:

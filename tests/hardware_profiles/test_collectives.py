@@ -231,7 +231,7 @@ def test_allreduce_within_a_server_does_not_touch_the_network() -> None:
     assert any("card" in cluster.channels[c].name for c in cluster.collectives.allreduce_channels([0, 1, 2, 3])[0])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(
     name=st.sampled_from(["pipedream-a", "pipedream-b", "dgx-a100", "fpga-vcu118-4"]),
     data=st.data(),
@@ -251,7 +251,7 @@ def test_allreduce_grows_with_bytes_and_ignores_order(
 
 
 @given(cluster=st.one_of(almost_stars(), racks()), step=st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_an_exchange_loads_what_its_messages_pass(cluster: Cluster, step: int) -> None:
     """Each channel carries as many messages as there are pairs of devices whose route it is on."""
     devices = range(0, len(cluster.devices), step)
