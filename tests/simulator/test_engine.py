@@ -207,6 +207,35 @@ def test_channels_serve_first_come_first_served(program: Program, seed: int) -> 
 # ---- what each clause of the contention model says ---------------------------------------------------------------------
 
 
+def lanes(seconds: Sequence[Sequence[float]], sharing: Sequence[int], after: dict[int, int] | None = None) -> Program:
+    """Lanes of tasks with the given durations on devices of their own; `after`: task -> the task that it waits for."""
+    waits = after or {}
+    flat = [one for lane in seconds for one in lane]
+    count = len(flat)
+    zeros = np.zeros(count, dtype=np.int32)
+    has = [task in waits for task in range(count)]
+    return Program(
+        lane_offsets=np.cumsum([0, *map(len, seconds)], dtype=np.int64),
+        lane_device=np.arange(len(seconds), dtype=np.int32),
+        lane_kind=np.zeros(len(seconds), dtype=np.int8),
+        lane_sharing=np.array(sharing, dtype=np.int32),
+        kind=zeros.astype(np.int8),
+        stage=zeros,
+        microbatch=np.arange(count, dtype=np.int32),
+        replica=zeros,
+        first_sample=zeros,
+        samples=zeros + 1,
+        seconds=np.array(flat),
+        dependency_offsets=np.cumsum([0, *has], dtype=np.int64),
+        dependency=np.array([waits[task] for task in sorted(waits)], dtype=np.int32),
+        transfer=np.zeros(len(waits), dtype=np.int32),
+        transfer_seconds=np.zeros(1),
+        transfer_bytes=np.zeros(1),
+        transfer_route=((),),
+        lane_route=((),) * len(seconds),
+    )
+
+
 def arrivals(
     requests: Sequence[tuple[float, float, tuple[int, ...]]], channels: tuple[Any, ...], reduction: Any = None
 ) -> list[float]:
@@ -214,48 +243,27 @@ def arrivals(
 
     reduction: (moment, seconds, route, occupancy) of one all-reduce beside them, whose start and end stand at the end of the list
     """
-    count, extra = len(requests), 0 if reduction is None else 2
-    tasks = 2 * count + extra
-    seconds = np.zeros(tasks)
-    seconds[:count] = [moment for moment, _, _ in requests]
-    numbers = np.arange(count)
-    lane_kind = np.zeros(tasks, dtype=np.int8)
-    waits, producers, classes = count + numbers, numbers, 1 + numbers
-    lane_route: tuple[tuple[int, ...], ...] = ((),) * tasks
-    lane_occupancy: tuple[tuple[float, ...], ...] = ((),) * tasks
+    count = len(requests)
+    seconds, waits = [moment for moment, _, _ in requests] + [0.0] * count, {count + n: n for n in range(count)}
+    classes, kinds, routes, occupancy = [*range(1, count + 1)], [LaneKind.COMPUTE] * 2 * count, [()] * 2 * count, [()]
     if reduction is not None:
-        seconds[-2], seconds[-1] = reduction[:2]
-        lane_kind[-1] = LaneKind.COLLECTIVE
-        waits, producers = np.append(waits, tasks - 1), np.append(producers, tasks - 2)
-        classes = np.append(classes, 0)
-        lane_route = (*lane_route[:-1], reduction[2])
-        lane_occupancy = (*lane_occupancy[:-1], reduction[3])
-    zeros = np.zeros(tasks, dtype=np.int32)
-    idle = [
+        seconds, waits = [*seconds, *reduction[:2]], {**waits, 2 * count + 1: 2 * count}
+        classes, kinds = [*classes, 0], [*kinds, LaneKind.COMPUTE, LaneKind.COLLECTIVE]
+        routes, occupancy = [*routes, (), reduction[2]], [reduction[3]]
+    idle = (
         sum(channels[c].latency for c in route) + size / min(channels[c].bandwidth for c in route)
         for _, size, route in requests
-    ]
-    program = Program(
-        lane_offsets=np.arange(tasks + 1, dtype=np.int64),
-        lane_device=np.arange(tasks, dtype=np.int32),
-        lane_kind=lane_kind,
-        lane_sharing=np.full(tasks, -1, dtype=np.int32),
-        kind=zeros.astype(np.int8),
-        stage=zeros,
-        microbatch=zeros,
-        replica=zeros,
-        first_sample=zeros,
-        samples=zeros + 1,
-        seconds=seconds,
-        dependency_offsets=np.searchsorted(waits, np.arange(tasks + 1)).astype(np.int64),
-        dependency=producers.astype(np.int32),
-        transfer=classes.astype(np.int32),
+    )
+    program = replace(
+        lanes([[one] for one in seconds], [-1] * len(seconds), waits),
+        lane_kind=np.array(kinds, dtype=np.int8),
+        transfer=np.array(classes, dtype=np.int32),
         transfer_seconds=np.array([0.0, *idle]),
         transfer_bytes=np.array([0.0, *(size for _, size, _ in requests)]),
         transfer_route=((), *(route for _, _, route in requests)),
-        lane_route=lane_route,
+        lane_route=tuple(routes),
+        lane_occupancy=((),) * (len(seconds) - 1) + tuple(occupancy),
         channels=channels,
-        lane_occupancy=lane_occupancy,
     )
     timeline = replay(program, contention=True)
     times = timeline.start[count : 2 * count].tolist()
@@ -484,36 +492,6 @@ def test_impossible_noise_is_refused(spread: float) -> None:
 
 
 # ---- lanes that share a device ---------------------------------------------------------------------------------------
-
-
-def lanes(seconds: list[list[float]], sharing: list[int], after: dict[int, int] | None = None) -> Program:
-    """Lanes of tasks with the given durations; `after`: task -> the task that it waits for."""
-    waits = after or {}
-    flat = [one for lane in seconds for one in lane]
-    count = len(flat)
-    zeros = np.zeros(count, dtype=np.int32)
-    offsets = np.concatenate([[0], np.cumsum([len(lane) for lane in seconds])]).astype(np.int64)
-    has = np.array([task in waits for task in range(count)], dtype=np.int64)
-    return Program(
-        lane_offsets=offsets,
-        lane_device=np.zeros(len(seconds), dtype=np.int32),
-        lane_kind=np.zeros(len(seconds), dtype=np.int8),
-        lane_sharing=np.array(sharing, dtype=np.int32),
-        kind=zeros.astype(np.int8),
-        stage=zeros,
-        microbatch=np.arange(count, dtype=np.int32),
-        replica=zeros,
-        first_sample=zeros,
-        samples=np.ones(count, dtype=np.int32),
-        seconds=np.array(flat),
-        dependency_offsets=np.concatenate([[0], np.cumsum(has)]).astype(np.int64),
-        dependency=np.array([waits[task] for task in sorted(waits)], dtype=np.int32),
-        transfer=np.zeros(len(waits), dtype=np.int32),
-        transfer_seconds=np.zeros(1),
-        transfer_bytes=np.zeros(1),
-        transfer_route=((),),
-        lane_route=((),) * len(seconds),
-    )
 
 
 @pytest.mark.parametrize(

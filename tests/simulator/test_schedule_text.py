@@ -32,14 +32,11 @@ def assert_same(read: Schedule, written: Schedule) -> None:
     assert read.flush is written.flush
 
 
-def test_text_is_one_line_a_device() -> None:
-    """Ops apart by spaces, device 0 first."""
-    assert to_text(build_schedule("1f1b", 2, 2)) == "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1\n"
-
-
-def test_csv_is_one_row_a_rank() -> None:
-    """Cells as torch prints its actions."""
-    assert to_torch_csv(build_schedule("1f1b", 2, 2)) == "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+def test_text_is_one_line_a_device_and_csv_one_row_a_rank() -> None:
+    """Ops apart by spaces, device 0 first; cells as torch prints its actions."""
+    schedule = build_schedule("1f1b", 2, 2)
+    assert to_text(schedule) == "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1\n"
+    assert to_torch_csv(schedule) == "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from pathlib import Path
@@ -242,14 +241,6 @@ def test_peak_in_flight(p: int, m: int) -> None:
     assert peak("1f1b") == [min(p - s, m) for s in range(p)]
     assert peak("eager-1f1b") == [min(2 * (p - s) - 1, m) for s in range(p)]
     assert peak("gpipe") == [m] * p
-
-
-def test_an_update_follows_each_backward_of_an_asynchronous_schedule() -> None:
-    """Every backward is followed at once by the update of its mini-batch."""
-    for ops in build_schedule("pipedream", 3, 5).lists():
-        for op, after in itertools.pairwise(ops):
-            if op.kind is OpKind.BACKWARD:
-                assert (after.kind, after.microbatch) == (OpKind.UPDATE, op.microbatch)
 
 
 # ---- every family ----------------------------------------------------------------------------------------------------

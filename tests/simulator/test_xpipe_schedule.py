@@ -52,21 +52,6 @@ def replayed(name: str, n: int, t: int, minibatches: int, on: str = "recurrence"
 # ---- order -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_papers_staircase() -> None:
-    """N=4, T=2 as XPipe draws it, micro-batches from 1, [x] a backward."""
-    drawn = {
-        3: "1 [1] 2 [2] 3 [3] 4 [4] 5 [5] 6 [6]",
-        2: "1 2 [1] 3 [2] 4 [3] 5 [4] 6 [5]",
-        1: "1 2 3 [1] 4 [2] 5 [3] 6 [4] 7 [5]",
-        0: "1 2 3 4 [1] 5 [2] 6 [3] 7 [4] 8 [5] 9",
-    }
-    lists = list(build_schedule("xpipe", 4, 12, microbatches_per_minibatch=2).lists())
-    for stage, text in drawn.items():
-        own = [str(op.microbatch + 1) if op.kind is F else f"[{op.microbatch + 1}]"
-               for op in lists[stage] if op.kind in (F, B)]  # fmt: skip
-        assert " ".join(own).startswith(text)
-
-
 @pytest.mark.parametrize("name", VERSION_METHODS)
 def test_one_order_for_every_method(name: str) -> None:
     """Without predictions every method has the order of `naive`, which at T = 1 is that of PipeDream."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from pathlib import Path
 
@@ -65,26 +64,6 @@ def test_the_argument_overrides_the_shapes(small: Path) -> None:
     assert workload.minibatch == 1
 
 
-BUNDLED = {
-    # profiled mini-batch, layers without Input, parameter elements, forward + backward seconds
-    "vgg16": (128, 40, 138_357_544, 0.672535),
-    "alexnet": (256, 22, 61_100_840, 0.085321),
-    "resnet50": (128, 176, 25_557_032, 0.443419),
-    "gnmt": (32, 45, 193_765_952, 0.089416),
-    "gnmt_large": (128, 93, 277_717_568, 0.520453),
-}
-
-
-@pytest.mark.parametrize("name", BUNDLED)
-def test_bundled_profiles(name: str, shared_data: Path) -> None:
-    """Mini-batch from the shapes, layers, weights and total seconds (as in PipeDream's own optimizer runs)."""
-    workload = read_profile(shared_data / "pipedream_profiles" / f"{name}.txt")
-    seconds = sum(row[1] + row[2] for layer in workload.layers for row in layer.measured)
-    found = (workload.minibatch, len(workload), workload.parameters())
-    assert found == BUNDLED[name][:3]
-    assert seconds == pytest.approx(BUNDLED[name][3], rel=1e-12)
-
-
 @pytest.mark.parametrize(("stride", "padding"), [(2, 0), (1, 1)])
 def test_images_tell_the_mini_batch(tmp_path: Path, stride: int, padding: int) -> None:
     """Seven images of 3 x 11 x 11 and a window of 3 x 3, in a network without a Linear layer; other sizes do not fit it."""
@@ -113,19 +92,6 @@ def test_measured_and_analytic_networks_agree(profile: str, name: str, shared_da
     if analytic.sample == "image":
         assert kept_bytes(measured.layers, 4) == kept_bytes(analytic.layers, 4) - 4000
         assert measured.sample == "image"
-
-
-@settings(deadline=None, max_examples=8)
-@given(st.integers(0, 2**32))
-def test_the_order_of_lines_does_not_matter(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
-    """Any shuffle of the lines reads as the same workload."""
-    lines = LINEAR.splitlines()
-    random.Random(seed).shuffle(lines)
-    folder = tmp_path_factory.mktemp("shuffled")
-    (folder / "shuffled.txt").write_text("\n".join(lines))
-    (folder / "plain").mkdir()
-    (folder / "plain" / "shuffled.txt").write_text(LINEAR)
-    assert read_profile(folder / "shuffled.txt") == read_profile(folder / "plain" / "shuffled.txt")
 
 
 def test_ties_in_the_order_go_to_the_lowest_node_number(tmp_path: Path) -> None:
