@@ -24,7 +24,6 @@ from simulator import (
     given_costs,
     lower,
 )
-from simulator.engines import recurrence
 from simulator.engines import reference as engine
 from simulator.schedules.schedule import from_columns
 
@@ -197,13 +196,6 @@ def test_two_lanes_are_one_device() -> None:
     assert program.lane_device.tolist() == [0, 0, 1, 1, 2, 2]
     assert program.lane_sharing.tolist() == [0, 0, 1, 1, 2, 2]
     assert np.count_nonzero(program.kind == OpKind.UPDATE) == 3
-
-
-def test_lanes_that_share_are_left_to_the_engine() -> None:
-    """The recurrence says that it cannot share a device."""
-    schedule = build_schedule("fbp-as", 2, 2)
-    with pytest.raises(ValueError, match="use the engine simpy or compiled"):
-        recurrence.replay(lower(schedule, given_costs(2, OpSeconds(1.0, 2.0), devices=schedule)))
 
 
 def test_a_credit_that_the_order_overdraws_is_a_deadlock() -> None:

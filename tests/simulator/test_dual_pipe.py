@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pytest
 
 from simulator import (
-    Evaluations,
     Op,
     OpKind,
-    Plan,
-    Problem,
     build_schedule,
     check_schedule,
     from_torch_csv,
-    simulate,
-    stages_from_cuts,
     to_text,
     to_torch_csv,
 )
-from tests.chains import random_chain
-from tests.simulator.strategies import bits, star_cluster, timeline_of
+from tests.simulator.strategies import timeline_of
 
 
 @pytest.mark.parametrize(
@@ -53,24 +44,6 @@ def test_closed_forms(p: int, forward: float, gradient: float, weight: float) ->
             timeline = timeline_of(schedule, forward, gradient, weight=weight, overlapped=forward + backward)
             assert timeline.makespan_seconds == expected
             assert timeline.peak_in_flight().max() == p + 1
-
-
-@pytest.mark.parametrize(("name", "stages"), [("dualpipe", 6), ("dualpipev", 6)])
-def test_closed_forms_need_short_weight_gradients(name: str, stages: int) -> None:
-    """F = I = 2, W = 3: more than the closed form."""
-    timeline = timeline_of(build_schedule(name, stages, 12), 2.0, 2.0, weight=3.0, overlapped=7.0)
-    p, m = (stages, 12) if name == "dualpipe" else (stages, 24)
-    assert timeline.makespan_seconds > m * 7 + (p / 2 - 1) * (7 + 5 - 9)
-
-
-def test_pairs_that_overlap_well_save_time() -> None:
-    """A pair that takes a second less than its ops: no device waits for one that it does not need."""
-    schedule = build_schedule("dualpipe", 8, 24)
-    apart, well = (timeline_of(schedule, 2.0, 3.0, weight=1.0, overlapped=one) for one in (6.0, 5.0))
-    assert schedule.overlapped is not None
-    pairs = np.bincount(schedule.rank_of_row()[schedule.overlapped], minlength=8)
-    assert pairs.min() >= 13
-    assert apart.makespan_seconds - well.makespan_seconds >= pairs.min()
 
 
 def test_both_directions_run_one_order() -> None:
@@ -109,24 +82,3 @@ def test_an_odd_number_of_stages_is_refused(name: str, message: str) -> None:
     """Two stages a device, or a device's mirror image."""
     with pytest.raises(ValueError, match=message):
         build_schedule(name, 3, 4)
-
-
-@pytest.mark.parametrize(
-    ("name", "held", "own"),
-    [
-        ("dualpipe", [(0, 3), (1, 2), (2, 1), (3, 0)], {"replication": "round-robin"}),
-        ("dualpipev", [(0,), (1,), (1,), (0,)], {}),
-    ],
-)
-def test_plans_replay_alike_on_engines_and_evaluator(name: str, held: Any, own: dict[str, Any]) -> None:
-    """Seconds and peaks to the bit, of a plan whose pairs overlap."""
-    workload = random_chain(8, np.random.default_rng(1), flop=1.0, parameters=1000)
-    problem = Problem(workload, star_cluster(4, bandwidth=1e5), 20, overlap=0.75)
-    plan = Plan("hand", name, stages_from_cuts([2, 4, 6], 8, held), (2,) * 10, **own)
-    reference, compiled = (simulate(problem, plan, engine=engine) for engine in ("simpy", "compiled"))
-    assert bits(reference.timeline.start, compiled.timeline.start)
-    evaluate = Evaluations(problem)
-    found = evaluate(plan)
-    assert found is not None
-    assert found.seconds == reference.iteration_seconds
-    assert evaluate.peak_bytes(plan) == {memory.device: memory.peak_bytes for memory in reference.memory}

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 
 from simulator import (
+    SCHEDULES,
     Communication,
     Evaluations,
     InfeasiblePlanError,
     OpKind,
+    Outcome,
     Plan,
     PlanCosts,
     Problem,
@@ -27,20 +29,24 @@ from simulator import (
 from simulator import evaluation as module
 from simulator.plan_replay import plan_structure, stream_length
 from tests.chains import random_chain
-from tests.simulator.strategies import ASYNCHRONOUS, chain_cluster, plans, star_cluster
+from tests.simulator.strategies import ASYNCHRONOUS, bits, chain_cluster, plans, star_cluster
 
 
 def assert_as_replayed(case: tuple[Problem, list[Plan]]) -> None:
-    """Seconds, the fullest device, and the peak of every device are those of SimPy's replay."""
+    """One object has of several plans, and of the first again, what SimPy's replays have."""
     problem, several = case
     evaluate = Evaluations(problem)
     for plan in (*several, several[0]):
-        outcome = simulate(problem, plan)
-        fullest, found = outcome.fullest, evaluate(plan)
-        assert found is not None
-        assert (found.seconds, found.device) == (outcome.iteration_seconds, fullest.device)
-        assert (found.peak_bytes, found.capacity_bytes) == (fullest.peak_bytes, fullest.capacity_bytes)
-        assert evaluate.peak_bytes(plan) == {one.device: one.peak_bytes for one in outcome.memory}
+        assert_evaluated(evaluate, plan, simulate(problem, plan))
+
+
+def assert_evaluated(evaluate: Evaluations, plan: Plan, outcome: Outcome) -> None:
+    """Seconds, the fullest device, and the peak of every device are those of a replay."""
+    fullest, found = outcome.fullest, evaluate(plan)
+    assert found is not None
+    assert (found.seconds, found.device) == (outcome.iteration_seconds, fullest.device)
+    assert (found.peak_bytes, found.capacity_bytes) == (fullest.peak_bytes, fullest.capacity_bytes)
+    assert evaluate.peak_bytes(plan) == {one.device: one.peak_bytes for one in outcome.memory}
 
 
 @settings(max_examples=25)
@@ -48,6 +54,33 @@ def assert_as_replayed(case: tuple[Problem, list[Plan]]) -> None:
 def test_plans_have_the_seconds_and_peaks_of_their_replays(case: tuple[Problem, list[Plan]]) -> None:
     """Of every synchronous family, on the reference engine."""
     assert_as_replayed(case)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_plan_of_every_family_replays_alike(name: str) -> None:
+    """SimPy, the compiled engines and the evaluator to the bit, with links that are contended or not, and a weight that the first
+    and the last layer share; pairs that overlap take three quarters of their seconds."""
+    family, devices, own = SCHEDULES[name], [(2,), (0,), (1,)], {}
+    if "replicas" in family.options:
+        devices, own = [(2, 3), (0,), (1,)], {"replication": "round-robin"}
+    held = family.device_of_stage(devices, 4 if family.placement == "wave" else family.chunks)
+    if family.placement == "bidirectional":
+        held, own = ((0, 3), (1, 2), (2, 1), (3, 0)), {"replication": "round-robin"}
+    layers = 2 * len(held)
+    plain = random_chain(layers, np.random.default_rng(1), flop=1.0, parameters=1000)
+    first, *middle, last = plain.layers
+    tied = replace(last, tied_to=first.name, tied_parameters=first.parameters)
+    workload = replace(plain, layers=(first, *middle, tied))
+    communication = family.communications[0] if family.communications else "overlapped"
+    one = Plan("hand", name, stages_from_cuts(range(2, layers, 2), layers, held), (2,) * 6, **own)
+    for contention in (True, False):
+        cluster = star_cluster(4, bandwidth=1e5)
+        problem = Problem(workload, cluster, 12, communication=communication, contention=contention, overlap=0.75)
+        reference, compiled = (simulate(problem, one, engine=engine) for engine in ("simpy", "compiled"))
+        assert bits(reference.timeline.start, compiled.timeline.start)
+        assert bits(reference.timeline.end, compiled.timeline.end)
+        assert [memory.peak_bytes for memory in reference.memory] == [memory.peak_bytes for memory in compiled.memory]
+        assert_evaluated(Evaluations(problem), one, reference)
 
 
 @pytest.mark.slow

@@ -160,14 +160,6 @@ def test_sequence_parallel_groups_scatter_and_gather_at_rates_of_their_own() -> 
     assert seconds_of(simulate(Problem(CHAIN, cluster, 2), PAIRS), OpKind.FORWARD) == [24.0, 28.0]
 
 
-def test_what_runs_again_reduces_again() -> None:
-    """A backward that runs the stage forward again takes a forward more, with its collectives, but gathers its input once."""
-    kept = simulate(Problem(CHAIN, CLUSTER, 2), PAIRS)
-    again = simulate(Problem(CHAIN, CLUSTER, 2, recompute="whole"), PAIRS)
-    longer = np.subtract(seconds_of(again, OpKind.BACKWARD), seconds_of(kept, OpKind.BACKWARD))
-    assert longer.tolist() == [16.0 + 8.0, 16.0 + 8.0]
-
-
 def test_bytes_of_a_group_are_counted() -> None:
     """A sample: 16 bytes each way over the boundary; 2(t-1) times 16 in three all-reduces; (t-1) times 16 in two gathers."""
     assert simulate(Problem(CHAIN, CLUSTER, 2), PAIRS).bytes_per_sample == 32.0 + 3 * 2 * 16.0 + 2 * 16.0

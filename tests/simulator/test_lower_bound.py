@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -28,9 +28,8 @@ from hardware_profiles import (
     load_cluster,
 )
 from hardware_profiles.gpu import DEFAULT_EFFICIENCIES, KindEfficiency
-from planners import PLANNERS, Request, applicable_planners, make_plan
+from planners import make_plan
 from simulator import (
-    SCHEDULES,
     BoundTerm,
     InfeasiblePlanError,
     Layer,
@@ -271,43 +270,6 @@ def test_other_accelerators_are_asked_for_every_size(quick: int, seconds: float)
     """One size costs 1 s a sample each way, all others 2 s: 7 samples cost at least 14 s, and 28 if they are too few for it."""
     problem = Problem(chain([1e9], output_elements=[1e5]), _switched((_Odd(quick),)), 7)
     assert least(problem, flush=False) == pytest.approx(seconds)
-
-
-@given(
-    layers=st.integers(1, 5),
-    speeds=st.lists(st.sampled_from([1.0, 0.5, 3.0]), min_size=1, max_size=4),
-    batch=st.integers(1, 12),
-    recompute=st.booleans(),
-    name=st.sampled_from([name for name in PLANNERS if name != "brute-force"]),
-    schedule=st.sampled_from([None, *SCHEDULES]),
-    seed=st.integers(0, 2**32 - 1),
-)
-@example(
-    layers=4, speeds=[1.0] * 4, batch=1, recompute=False, name="best-equal", schedule="2bw", seed=0
-)  # a batch too small for the schedule's weight versions: every planner still says whether it applies
-@settings(deadline=None, max_examples=25)
-def test_no_plan_beats_the_bound(
-    layers: int,
-    speeds: list[float],
-    batch: int,
-    recompute: bool,
-    name: str,
-    schedule: str | None,
-    seed: int,
-) -> None:
-    """Random chains, devices, batches, planners and schedules."""
-    chain = random_chain(layers, np.random.default_rng(seed))
-    problem = Problem(chain, _switched(tuple(_gpu(speed) for speed in speeds)), batch, recompute=recompute)
-    request = Request(schedule=schedule)
-    if applicable_planners(problem, request)[name] is not None:
-        return
-    try:
-        plan = make_plan(name, problem, request).plan
-    except InfeasiblePlanError:
-        return
-    family = SCHEDULES[plan.schedule]
-    seconds = simulate(problem, plan, engine="simpy" if family.lanes else "recurrence").iteration_seconds
-    assert least(problem, flush=family.flush) <= seconds
 
 
 # ---- plans that decide anything --------------------------------------------------------------------------------------

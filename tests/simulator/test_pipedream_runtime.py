@@ -194,20 +194,6 @@ def test_forwards_see_the_updates_of_their_rule(replicas: tuple[int, ...], rule:
         assert memory["gradients"] == 4 * WEIGHTS * (held if count > 1 else 1)
 
 
-def test_replicas_in_step_wait_for_the_order_of_later_stages() -> None:
-    """2-1-1 of F = 4, 1/2, 1/2: stage 1 runs 4F before 3B, and 4F comes after the next round's forward of stage 0.
-
-    Replicas that update together come back in step, so each round waits for 4F and 3B of stage 1, 1.5 units: 13.5 where free
-    replicas need 12. Of equal stages (F = 2, 1, 1) a round takes 9 instead of 6.
-    """
-    plan = plan_of(2, 1, 1)
-    for forwards, free, together in (((4.0, 0.5, 0.5), 12.0, 13.5), ((2.0, 1.0, 1.0), 6.0, 9.0)):
-        problem = problem_of(plan, *forwards, replica_updates="barrier")
-        alone = dataclasses.replace(problem, workload=chain(*forwards, weights=0))
-        assert simulate(alone, plan).iteration_seconds == pytest.approx(2 * free)
-        assert simulate(problem, plan).iteration_seconds == pytest.approx(2 * together)
-
-
 def test_fill_and_drain_are_told_apart_from_the_steady_state() -> None:
     """4 stages of F = 1, B = 2: full after 3 units; n minibatches take 3 n + 9 in all, the steady state 3 each."""
     plan = plan_of(1, 1, 1, 1)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgba_array
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from matplotlib.text import Text
 
 from hardware_profiles import legible
@@ -625,14 +624,6 @@ def test_a_memory_figure_close_to_the_capacity(recorded: Recorded) -> None:
     figure = memory_figure([memory(0, 95.0, 100.0)], title=LONG)
     assert_readable(figure)
     recorded(figure=drawing(figure))
-
-
-def test_a_legend_without_room_stands_below_its_heading() -> None:
-    """Words of 65 characters in six entries and a heading need 656 points; with less room the legend has rows of its own."""
-    words = "forward", "backward", "update", "gradient reduce-scatter", "weight all-gather", "idle"
-    handles = [Patch(label=word) for word in words]
-    assert [gantt_plots._legend_rows(handles, room) for room in (608.0, 660.0)] == [1, 0]
-    assert gantt_plots._legend_rows(handles * 2, 608.0) == 2
 
 
 def test_names_are_shown_as_they_are(tmp_path: Path) -> None:

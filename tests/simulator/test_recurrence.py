@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from simulator import (
     DeadlockError,
-    Op,
     OpSeconds,
     Program,
     build_schedule,
@@ -22,7 +21,7 @@ from simulator import (
 from simulator.engines import recurrence
 from simulator.engines import reference as simpy_engine
 from simulator.schedules.schedule import ScheduleError
-from tests.simulator.strategies import B, F, bits, from_lists, lower_unchecked, programs
+from tests.simulator.strategies import bits, programs
 
 
 def one_forward_one_backward(forward: float = 1.0, transfer: float = 0.0) -> Program:
@@ -98,11 +97,6 @@ def test_no_task_starts_before_its_lane_and_its_data(program: Program | None) ->
             free = timeline.end[task]
 
 
-def test_makespan_is_the_closed_form() -> None:
-    """1F1B without transfers: (m + p - 1)(F + B) = 11 · 3."""
-    assert recurrence.replay(one_forward_one_backward()).makespan_seconds == 33.0
-
-
 @pytest.mark.parametrize("rows", [0, 1, 8, 11])
 @pytest.mark.parametrize("several", [False, True])
 def test_makespans_of_many_durations_equal_single_ones(several: bool, rows: int) -> None:
@@ -126,18 +120,3 @@ def test_shared_lanes_are_refused() -> None:
     shared = replace(program, lane_sharing=np.zeros(program.lanes, dtype=np.int32))
     with pytest.raises(ValueError, match="use the engine simpy or compiled"):
         recurrence.order_of(shared)
-
-
-def test_deadlock_names_device_position_and_op() -> None:
-    """Two devices that each begin with what the other still has to deliver are both named."""
-    lists = [
-        [Op(0, F, 0), Op(0, B, 0), Op(0, F, 1), Op(0, B, 1)],
-        [Op(1, F, 0), Op(1, F, 1), Op(1, B, 0), Op(1, B, 1)],
-    ]
-    program = lower_unchecked(from_lists("stuck", lists), given_costs(2, OpSeconds(1.0, 1.0)))
-    with pytest.raises(DeadlockError) as caught:
-        recurrence.order_of(program)
-    assert str(caught.value) == (
-        "deadlock: device 0, position 1: op 0B0 waits for 1B0 (device 1, position 2); "
-        "device 1, position 1: op 1F1 waits for 0F1 (device 0, position 2)"
-    )

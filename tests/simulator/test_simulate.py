@@ -8,16 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from planners import make_plan
-from simulator import LayerCosts, OpKind, Plan, Problem, Stage, equal_microbatches, simulate
+from simulator import LayerCosts, OpKind, Plan, Problem, Stage, simulate
 from simulator.costs.plan_costs import PlanCosts
 from simulator.lowering.structure import Structure
 from simulator.plan_replay import plan_structure
 from tests.chains import chain
-from tests.simulator.strategies import bits, chain_cluster, star_cluster
+from tests.simulator.strategies import chain_cluster, star_cluster
 
 
 def straight(n: int) -> tuple[Stage, ...]:
@@ -39,34 +37,6 @@ def test_a_flushed_iteration_is_its_makespan() -> None:
     assert outcome.iteration_seconds == outcome.timeline.makespan_seconds == 33.0
     assert outcome.samples_per_second == 8 / 33
     assert outcome.stream == 8
-
-
-def test_sizes_of_a_stages_own() -> None:
-    """Stages may cut the mini-batch at their own places; the plan carries both lists."""
-    plan = Plan("hand", "gpipe", straight(2), (2, 2), forward_sizes=((1, 3), (2, 2)), backward_sizes=((2, 2), (3, 1)))
-    timeline = simulate(problem([1.0, 1.0], 4), plan).timeline
-    forward, backward = timeline.kind == OpKind.FORWARD, timeline.kind == OpKind.BACKWARD
-    assert timeline.samples[forward].tolist() == [1, 3, 2, 2]
-    assert timeline.samples[backward].tolist() == [2, 2, 3, 1]
-
-
-def test_interleaved_plan() -> None:
-    """2 devices, 2 stages each, 4 micro-batches: m·v·(F + B) + (p - 1)(F + B) = 8 · 3 + 3."""
-    stages = tuple(Stage((s,), (s % 2,)) for s in range(4))
-    outcome = simulate(problem([1.0] * 4, 4), Plan("hand", "interleaved-1f1b", stages, (1,) * 4))
-    assert outcome.iteration_seconds == 27.0
-    assert outcome.timeline.devices().tolist() == [0, 1]
-
-
-def test_data_parallelism() -> None:
-    """One stage on 4 devices, 8 samples: 2 samples each, 6 s, and the ring all-reduce of 400 bytes."""
-    workload = chain([1.0], parameters=[100], output_elements=[1.0])
-    one = Problem(workload, star_cluster(4), 8, optimizer="sgd")
-    outcome = simulate(one, Plan("hand", "gpipe", (Stage((0,), (0, 1, 2, 3)),), (8,)))
-    assert outcome.iteration_seconds == pytest.approx(
-        6.0 + one.cluster.collectives.allreduce_seconds((0, 1, 2, 3), 400.0), abs=1e-3
-    )
-    assert outcome.bytes_per_sample == pytest.approx(2 * 3 * 400 / 8)
 
 
 def test_a_flushed_iteration_ends_in_the_update_of_every_stage() -> None:
@@ -97,61 +67,7 @@ def test_steady_state_of_a_balanced_chain_is_a_stages_round_trip(n: int, count: 
     assert outcome.iteration_seconds == pytest.approx(3.0 * count, rel=1e-12)
 
 
-def round_robin(replicas: tuple[int, ...], parameters: int = 0) -> float:
-    """Steady seconds a mini-batch where stage s takes r_s + 2·r_s seconds on r_s replicas."""
-    first = np.concatenate([[0], np.cumsum(replicas)]).tolist()
-    stages = tuple(Stage((s,), tuple(range(first[s], first[s + 1]))) for s in range(len(replicas)))
-    workload = chain([float(r) for r in replicas], parameters=[parameters] * len(replicas))
-    one = Problem(workload, chain_cluster(sum(replicas), bandwidth=1e12), 1)
-    plan = Plan("hand", "1f1b-rr", stages, (1,), replication="round-robin")
-    return simulate(one, plan).iteration_seconds
-
-
-REPLICAS = [(2, 1), (5, 1), (15, 1), (1, 2), (3, 2), (2, 1, 1)]
-
-
-@pytest.mark.parametrize("replicas", REPLICAS)
-def test_round_robin_keeps_the_pace_of_the_slowest_stage(replicas: tuple[int, ...]) -> None:
-    """Every stage takes 3 s a mini-batch, and so does the pipeline: without weights replicas never wait for each other.
-
-    The seconds are measured over whole rounds: 15 replicas that end together are 15 mini-batches, not a part of them.
-    """
-    assert round_robin(replicas) == pytest.approx(3.0, rel=1e-9)
-
-
-@pytest.mark.parametrize("replicas", REPLICAS)
-def test_round_robin_is_never_faster_than_its_slowest_stage(replicas: tuple[int, ...]) -> None:
-    """With weights every update waits for its round's all-reduce: 3 s a mini-batch at least, all in turn at most."""
-    assert 3.0 * (1 - 1e-9) <= round_robin(replicas, parameters=10) <= 3.0 * sum(replicas)
-
-
 # ---- engines and noise -----------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=15, deadline=None)
-@given(
-    schedule=st.sampled_from(["gpipe", "1f1b", "eager-1f1b", "pipedream"]),
-    flop=st.lists(st.floats(0.1, 5.0), min_size=1, max_size=4),
-    count=st.integers(1, 4),
-    communication=st.sampled_from(["overlapped", "send-blocking", "both-blocking"]),
-    recompute=st.booleans(),
-    size=st.floats(0.0, 2.0),
-)
-def test_engines_agree_on_plans(
-    schedule: str, flop: list[float], count: int, communication: Any, recompute: bool, size: float
-) -> None:
-    """Without contention both engines give the same timeline and the same memory, to the bit."""
-    n = len(flop)
-    workload = chain(flop, parameters=[10] * n, output_elements=[size] * n)
-    one = Problem(
-        workload, chain_cluster(n), 3 * count, communication=communication, recompute=recompute, contention=False
-    )
-    plan = Plan("hand", schedule, straight(n), equal_microbatches(3 * count, count))
-    reference, compiled = (simulate(one, plan, engine=engine) for engine in ("simpy", "recurrence"))
-    assert bits(reference.timeline.end, compiled.timeline.end)
-    assert reference.iteration_seconds == compiled.iteration_seconds
-    for ours, theirs in zip(reference.memory, compiled.memory, strict=True):
-        assert bits(ours.bytes, theirs.bytes)
 
 
 def test_noise_is_seeded_and_wants_its_generator() -> None:

@@ -45,17 +45,6 @@ def test_groups_of_more_micro_batches_take_as_long_where_transfers_are_free(p: i
     assert timeline.peak_in_flight().tolist() == [2 * (p - 1 - d) + (v - 1) * group + 1 for d in range(p)]
 
 
-def test_groups_of_more_micro_batches_hide_transfers() -> None:
-    """4 devices, 2 chunks, 16 micro-batches, a quarter of a forward a transfer: sooner in groups of 8 than in groups of 4."""
-    seconds = {
-        group: timeline_of(
-            build_schedule("interleaved-1f1b", 8, 16, chunks=2, microbatch_group_size=group), 1.0, 2.0, transfer=0.25
-        ).makespan_seconds
-        for group in (4, 8)
-    }
-    assert seconds[8] < seconds[4]
-
-
 def test_a_group_is_no_smaller_than_the_devices_nor_larger_than_the_stream() -> None:
     """Fewer than one a device is refused; more than there are is all of them; by default one a device."""
     for name in ("interleaved-1f1b", "interleaved-zb"):
