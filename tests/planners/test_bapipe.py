@@ -363,25 +363,6 @@ def test_slow_transfers_are_cut_elsewhere(batch: int, count: int, cuts: list[int
     assert search.transfer_seconds((0,), 3).tolist() == [0.0] * 5
 
 
-@pytest.mark.parametrize(("batch", "devices", "share"), [(5, 4, 2), (8, 4, 2), (3, 4, 1), (9, 2, 5)])
-def test_pipedreams_partition_is_that_of_a_devices_largest_share(
-    batch: int, devices: int, share: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Samples of a mini-batch divided among the devices."""
-    problem, shares = by_hand([1.0] * 4, [1.0] * 4, batch, bandwidth=1.0, devices=devices), list[int]()
-    table_of = bapipe.problem_table
-
-    def watched(problem: Problem, evaluate: Evaluator, minibatch: int) -> Any:
-        shares.append(minibatch)
-        return table_of(problem, evaluate, minibatch)
-
-    monkeypatch.setattr(bapipe, "problem_table", watched)
-    search = explorer(problem)
-    found = search._partitions_of_pipedream(())
-    assert shares == [share]
-    assert all(len(stages) > 1 for stages in found)
-
-
 @pytest.mark.parametrize("forward", [1.0, 2.0, 2.5])
 @pytest.mark.parametrize("spare", [0.0, -1.0])
 def test_the_rule_for_boards_needs_a_slow_link_and_room(

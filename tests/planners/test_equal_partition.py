@@ -11,7 +11,6 @@ import pytest
 from hardware_profiles import load_cluster
 from planners import equal_partition
 from planners.partitioning import equal_partition as module
-from planners.partitioning.partition_costs import PartitionCosts
 from simulator import LayerCosts, Plan, Problem, simulate, stages_from_cuts
 from tests.chains import chain
 from tests.simulator.strategies import chain_cluster
@@ -49,25 +48,6 @@ def test_no_partition_with_an_equal_size_is_faster(seed: int, most: int, monkeyp
     assert seconds == pytest.approx(replayed(costs, cuts, size), rel=1e-9)
     every = [replayed(costs, cuts, size) for cuts in combinations(range(1, 6), 2) for size in sizes]
     assert seconds == pytest.approx(min(every), rel=1e-9)
-
-
-def test_a_front_is_searched_for_where_partitions_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six layers have 5 x 4 / 2 = 10 partitions into three stages: with a limit of 10 no front is needed, with 9 one a size."""
-    searched: list[float] = []
-    search = module.fastest_cuts
-
-    def front(costs: PartitionCosts, count: int, *, slack: float = 0.0) -> object:
-        searched.append(slack)
-        return search(costs, count, slack=slack)
-
-    monkeypatch.setattr(module, "fastest_cuts", front)
-    costs = costs_of(0, 8)
-    for most, slacks in ((10, []), (9, [0.0, 0.02])):
-        monkeypatch.setattr(module, "MOST_PARTITIONS", most)
-        searched.clear()
-        assert equal_partition(costs, range(3), (4,)) is not None
-        assert equal_partition(costs, range(3), (5,)) is not None
-        assert searched == slacks
 
 
 def test_where_no_size_fits_there_is_no_partition() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles import load_cluster
-from planners import PartitionCosts, fastest_cuts, furthest_ends, straight_costs
+from planners import PartitionCosts, fastest_cuts, straight_costs
 from planners.partitioning import fastest_cuts as fastest
 from planners.partitioning import partition_costs as costing
 from planners.partitioning.partition_costs import makespans
@@ -20,14 +20,11 @@ from simulator import (
     LayerCosts,
     Plan,
     Problem,
-    Workload,
     equal_microbatches,
     load_workload,
     simulate,
     stages_from_cuts,
 )
-from simulator.workloads.language_models import Gpt
-from simulator.workloads.synthetic import uniform_chain
 
 
 @st.composite
@@ -229,7 +226,7 @@ def by_hand(durations: list[list[float]]) -> float:
     return ends[-1]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_smaller_last_micro_batch_waits_its_turn(seed: int) -> None:
     """Two passes, forward down the stages and backward up again, and one micro-batch more, no longer than the others."""
     rng = np.random.default_rng(seed)
@@ -280,51 +277,6 @@ def test_its_seconds_are_those_of_the_reference_replay(cluster: str, recompute: 
             assert seconds == pytest.approx(passed, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("workload", "batch", "capacity"),
-    [
-        (load_workload("vgg16"), 256, 12e9),
-        *((Gpt(2, 64, 2, 16, 4000).workload(), 1, size) for size in (4.0e6, 4.3e6, 4.6e6)),
-    ],
-)
-def test_partitions_that_cannot_fit_are_left_out(workload: Workload, batch: int, capacity: float) -> None:
-    """A stage is left out exactly where its weights and what it keeps exceed its device, as the replay's memory has it.
-
-    So it is with tied weights, of which a stage that begins behind their owner keeps a copy.
-    """
-    cluster = load_cluster("pipedream-c").take(2)
-    devices = tuple(replace(one, memory_bytes=capacity) for one in cluster.devices)  # type: ignore[type-var]
-    problem = Problem(workload, replace(cluster, devices=devices), batch)
-    costs = LayerCosts(problem)
-    furthest = furthest_ends(costs, (0, 1), batch, (batch, batch))
-    refused = 0
-    for cut in range(1, len(problem.workload)):
-        stages = stages_from_cuts((cut,), len(problem.workload), [(0,), (1,)])
-        for device, (begin, end) in zip(
-            simulate(problem, Plan("test", "gpipe", stages, (batch,))).memory,
-            ((0, cut), (cut, len(problem.workload))),
-            strict=True,
-        ):
-            kept = device.bytes[:, [0, 2, 3, 4]].sum(axis=1).max()  # without the buffers of transfers
-            assert (end <= furthest[device.device, begin]) == (kept <= capacity)
-            refused += end > furthest[device.device, begin]
-    assert refused > 0
-
-
-def test_alternating_passes_share_a_link_of_one_medium() -> None:
-    """1F1B sends both ways at once: a full-duplex link is busy for the longer one, a shared bus for both."""
-    problem = Problem(uniform_chain(6), load_cluster("dapple-c").take(2), 8)
-    apart = straight_costs(LayerCosts(problem), (0, 1), 2)
-    together = straight_costs(LayerCosts(problem), (0, 1), 2, alternating=True)
-    assert together.link_seconds[0] == pytest.approx(apart.link_seconds.max(axis=0))
-    assert together.seconds((3,), 1) == pytest.approx(apart.seconds((3,), 1))
-    bus = Problem(problem.workload, load_cluster("pipedream-a"), 8)
-    route = bus.cluster.route
-    assert set(route(0, 1)) & set(route(1, 0)), "a cluster with a shared bus"
-    shared = straight_costs(LayerCosts(bus), (0, 1), 2, alternating=True)
-    assert shared.link_seconds[0] == pytest.approx(straight_costs(LayerCosts(bus), (0, 1), 2).link_seconds.sum(axis=0))
-
-
 def test_wrong_shapes_are_named() -> None:
     """Tables that do not go together."""
     with pytest.raises(ValueError, match=r"link_seconds must have shape \(1, 1, 4\), got \(1, 2, 4\)"):
@@ -345,17 +297,3 @@ def test_deep_networks_on_boards_are_cut_at_places_that_divide_the_work(monkeypa
     assert 8 < len(places) <= 16
     heaviest = max(layer.flop for layer in problem.workload.layers)
     assert np.diff(work[places]).max() <= work[-1] / 15 + heaviest
-
-
-def test_bytes_to_spare_are_as_good_as_gone() -> None:
-    """A stage ends where it would on a device with so much less memory."""
-    problem = Problem(load_workload("vgg16"), load_cluster("dapple-c").take(2), 8)
-    spare = 13e9
-    devices = tuple(
-        replace(one, memory_bytes=one.memory_bytes - spare * place)  # type: ignore[type-var]
-        for place, one in enumerate(problem.cluster.devices)
-    )
-    less = replace(problem, cluster=replace(problem.cluster, devices=devices))
-    found = furthest_ends(LayerCosts(problem), (0, 1), 1, (64, 64), (0.0, spare))
-    assert found.tolist() == furthest_ends(LayerCosts(less), (0, 1), 1, (64, 64)).tolist()
-    assert found.tolist() != furthest_ends(LayerCosts(problem), (0, 1), 1, (64, 64)).tolist()

@@ -25,7 +25,6 @@ from simulator import (
     LayerCosts,
     Parallelism,
     Problem,
-    Recompute,
     Workload,
     Zero,
     build_schedule,
@@ -172,61 +171,9 @@ def test_micro_batches_in_flight_are_those_of_the_schedule(pipeline: int, chunks
         assert (flight @ each).max(axis=1).tolist() == held.tolist()
 
 
-def test_gradients_queue_behind_buckets() -> None:
-    """8 ranks of 4 stages, two servers each: on 31 ways up the last gradient waits for a bucket on its card, 8 % of an iteration
-    in all. The closed form is within 5 % of the replay; without contention nothing waits.
-    """
-    problem = Problem(
-        load_workload("gpt3-6.7b"),
-        load_cluster("dgx-a100:16"),
-        16,
-        precision="fp16",
-        optimizer="adam",
-        gradient_bytes=4,
-    )
-    shape, seconds = Shape(8, 8, 2, 1, 4), []
-    for one in (problem, replace(problem, contention=False)):
-        search = search_of(one, Request(options={"zero": "1"}))
-        found = division_of(search, shape)
-        seconds.append(found.seconds)
-        assert found.seconds == pytest.approx(
-            simulate(one, search.plan(found), engine="compiled").iteration_seconds, rel=0.05
-        )
-    assert seconds[0] > 1.05 * seconds[1]
-
-
-@pytest.mark.parametrize(
-    ("buckets", "waits"),
-    [
-        ([(1.0, 9.0, 0.0)], 0.0),  # ready with the last gradient, and behind it
-        ([(0.5, 0.25, 0.0), (0.5, 9.0, 0.0)], 0.0),  # over before the backward is
-        ([(0.5, 0.75, 0.0), (0.5, 9.0, 0.0)], 0.25),
-        ([(0.5, 0.5, 0.25), (0.5, 9.0, 0.0)], 0.25),  # of experts behind the others
-        ([(0.25, 0.5, 0.0), (0.25, 0.5, 0.0), (0.5, 9.0, 0.0)], 0.25),  # the second waits for the first
-        (
-            [(0.25, 0.125, 0.0), (0.25, 0.75, 0.0), (0.5, 9.0, 0.0)],
-            0.25,
-        ),  # the second is ready later than the first is over
-        ([(0.25, 2.0, 0.0), (0.25, 9.0, 0.0), (0.5, 9.0, 0.0)], 1.25),  # the gradient is next on the card
-    ],
-)
-def test_a_gradient_waits_for_the_bucket_that_has_the_card(
-    monkeypatch: pytest.MonkeyPatch, buckets: list[tuple[float, float, float]], waits: float
-) -> None:
-    """Shares of a backward behind which buckets are ready, and how many backwards their reductions take; on three ways up."""
-    problem = replace(small(8, 1, 8), cluster=load_cluster("dgx-a100:8"))
-    blocks = blocks_of(problem)
-    tables = _Tables(ClosedForm(problem, blocks, ("none",), (0,)), Shape(8, 4, 2, 1, 1), 4)
-    backward = float(tables.passes[1][MIDDLE, 2, 0])
-    monkeypatch.setattr(StageCosts, "bucket_shares", lambda *words: buckets)
-    monkeypatch.setattr(closed_form, "reduce_seconds", lambda rates, size: size * backward)
-    assert tables._queued_seconds(False) == pytest.approx(3 * waits * backward)
-
-
 def test_ranks_in_racks_of_their_own_share_the_uplinks() -> None:
     """4 replicas in a rack send to the next one over an uplink of 1 GB/s, 2 over the card of their server; alone over neither."""
-    problem = replace(small(4, 8, 16), cluster=tree((2, 8e9), (2, 4e9), (2, 1e9)))
-    problem = replace(problem, cluster=replace(problem.cluster, devices=small(4, 8, 16).cluster.devices))
+    problem = on_tree(small(4, 8, 16), (2, 8e9), (2, 4e9), (2, 1e9))
     blocks = blocks_of(problem)
     for contention, bandwidths in ((True, (0.25e9, 2e9)), (False, (1e9, 4e9))):
         form = ClosedForm(replace(problem, contention=contention), blocks, ("none",), (0,))
@@ -258,34 +205,77 @@ def test_what_follows_the_last_backward_does_not_depend_on_what_ranks_might_hold
     assert np.maximum(own + stages * element, least) == pytest.approx(update, rel=1e-12)
 
 
-@pytest.mark.parametrize("shape", [Shape(2, 3, 1, 32, 1), Shape(1, 6, 1, 32, 1), Shape(1, 4, 2, 4, 1)])
-def test_ways_between_ranks_are_unlike(shape: Shape) -> None:
-    """Over a slow spine from one rank to the next alone: within 12 % of a replay; as if all ways were the first, 43 % off."""
-    problem = small(6, 8, 32)
-    problem = replace(problem, cluster=replace(tree((2, 9e10), (2, 4e10), (2, 2e9)), devices=problem.cluster.devices))
-    search = search_of(problem)
-    found = division_of(search, shape)
-    replayed = simulate(problem, search.plan(found), engine="compiled").iteration_seconds
-    assert found.seconds == pytest.approx(replayed, rel=0.12)
+def on_tree(problem: Problem, *levels: tuple[int, float]) -> Problem:
+    """The same problem on devices of its kind behind levels of switches: how many each holds, and bytes a second."""
+    cluster = tree(*levels)
+    devices = (problem.cluster.devices[0],) * len(cluster.devices)
+    return replace(problem, cluster=replace(cluster, devices=devices))
 
 
-@pytest.mark.parametrize(
-    ("shape", "most"), [(Shape(1, 4, 4, 1, 2), 0.1), (Shape(1, 4, 4, 1, 4), 0.12), (Shape(1, 4, 4, 1, 1), 0.1)]
-)
-def test_cards_that_send_for_longer_than_stages_compute_set_the_pace(shape: Shape, most: float) -> None:
-    """Four servers of four devices behind a slow card each: near a replay, of which stages alone take 70 % at most."""
-    problem = small(24, 4, 32)
-    device = problem.cluster.devices[0]
-    cluster = tree((4, 9e10), (4, 0.4e9))
-    problem = replace(problem, cluster=replace(cluster, devices=(device,) * 16))
-    search = search_of(problem, Request(options={"zero": "0"}))
-    found = division_of(search, shape)
-    replayed = simulate(problem, search.plan(found), engine="compiled").iteration_seconds
-    assert found.seconds == pytest.approx(replayed, rel=most)
-    fast = replace(problem, cluster=replace(tree((4, 9e10), (4, 9e10)), devices=(device,) * 16))
-    alone = best_division(search_of(fast).form, shape)
-    assert alone is not None
-    assert alone.seconds < 0.7 * replayed
+def queue() -> Problem:
+    """8 ranks of 4 stages, two servers each: on 31 ways up the last gradient waits for a bucket on its card."""
+    more = {"precision": "fp16", "optimizer": "adam", "gradient_bytes": 4}
+    return Problem(load_workload("gpt3-6.7b"), load_cluster("dgx-a100:16"), 16, **more)  # type: ignore[arg-type]
+
+
+def named(name: str, cluster: str, batch: int, slower: float) -> Problem:
+    """A network on a bundled cluster, links of a part of their bandwidth."""
+    problem = Problem(load_workload(name), load_cluster(cluster), batch, precision="bf16", optimizer="adam")
+    return with_slower_links(problem, slower)
+
+
+SPINE = (2, 9e10), (2, 4e10), (2, 2e9)
+CARDS = (4, 9e10), (4, 0.4e9)
+TERMS: dict[str, tuple[Callable[[], Problem], str, list[Shape], float]] = {
+    "a gradient that queues behind buckets, 8 % in all": (queue, "1", [Shape(8, 8, 2, 1, 4)], 0.05),
+    "ways between ranks that are unlike, over a slow spine": (
+        *(lambda: on_tree(small(6, 8, 32), *SPINE), "0,1,2,3"),
+        *([Shape(2, 3, 1, 32, 1), Shape(1, 6, 1, 32, 1), Shape(1, 4, 2, 4, 1)], 0.12),
+    ),
+    "cards that send for longer than stages compute": (
+        *(lambda: on_tree(small(24, 4, 32), *CARDS), "0"),
+        *([Shape(1, 4, 4, 1, 2), Shape(1, 4, 4, 1, 4), Shape(1, 4, 4, 1, 1)], 0.12),
+    ),
+    "a forward's first unit beside the last scatter and a gather": (
+        *(lambda: with_slower_links(small(12, 4, 32), 20.0), "3"),
+        *([Shape(1, 2, 2, 2, 6)], 0.025),
+    ),
+    "what a backward runs again beside scatters and gathers": (
+        *(lambda: replace(with_slower_links(small(12, 4, 32), 15.0), recompute="blocks"), "3"),
+        *([Shape(1, 1, 4, 1, 1)], 0.07),
+    ),
+    "a rank that reduces long after the first has ended": (
+        *(lambda: on_tree(small(8, 4, 16), (2, 9e10), (4, 0.2e9)), "1"),
+        *([Shape(1, 2, 4, 1, 1)], 0.05),
+    ),
+    "tied weights that the ends of a pipeline reduce, a third of GPT-2": (
+        *(lambda: named("gpt2", "dgx-a100:2", 32, 100.0), "0"),
+        *([Shape(1, 2, 8, 1, 1)], 0.1),
+    ),
+    "a host that is behind in most of 48 blocks": (
+        *(lambda: named("gpt2-xl", "dgx-h100:1", 16, 1.0), "0"),
+        *([Shape(1, 3, 1, 1, 1)], 0.02),
+    ),
+}
+"""What a closed form without one of its terms would be further off from: problem, ZeRO stages, shapes, and how near it is."""
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_every_term_of_the_closed_form_is_there(term: str) -> None:
+    """Seconds as near to a replay as none would be without it."""
+    make, zero, shapes, most = TERMS[term]
+    problem = make()
+    search = search_of(problem, Request(options={"zero": zero}))
+    for shape in shapes:
+        found = division_of(search, shape)
+        replayed = simulate(problem, search.plan(found), engine="compiled").iteration_seconds
+        assert found.seconds == pytest.approx(replayed, rel=most)
+
+
+def test_a_rank_that_reduces_long_after_the_first_has_ended_holds_fewer_blocks() -> None:
+    """Two ranks of four replicas behind slow cards: were the first to end last, it would hold one block of eight."""
+    search = search_of(on_tree(small(8, 4, 16), (2, 9e10), (4, 0.2e9)), Request(options={"zero": "1"}))
+    assert min(division_of(search, Shape(1, 2, 4, 1, 1)).blocks) >= 3
 
 
 @pytest.mark.parametrize(
@@ -314,23 +304,6 @@ def test_closed_form_is_near_a_replay(shape: Shape, zero: int) -> None:
     word = search.form.policies.index(found.policies[0])
     told = max(tables._bytes(found.zero)[rank, own, word] for rank, own in enumerate(found.blocks))
     assert told == pytest.approx(outcome.fullest.peak_bytes, rel=0.03)
-
-
-@pytest.mark.parametrize(
-    ("shape", "slower", "word", "most"),
-    [(Shape(1, 2, 2, 2, 6), 20.0, "none", 0.025), (Shape(1, 1, 4, 1, 1), 15.0, "blocks", 0.07)],
-)
-def test_closed_form_knows_what_hides_scatters_and_gathers(
-    shape: Shape, slower: float, word: Recompute, most: float
-) -> None:
-    """A forward's first unit computes beside the last scatter and a gather; what a backward runs again hides both: links of a
-    tenth of their bandwidth, and less, expose much of them.
-    """
-    problem = replace(small(12, 4, 32), recompute=word)
-    problem = with_slower_links(problem, slower)
-    search = search_of(problem, Request(options={"zero": "3"}))
-    found = division_of(search, shape)
-    assert found.seconds == pytest.approx(simulate(problem, search.plan(found)).iteration_seconds, rel=most)
 
 
 def every_candidate(search: _ShapeSearch) -> Iterator[DividedShape]:
@@ -520,40 +493,6 @@ def test_closed_form_stays_near_replays(make: Callable[[np.random.Generator], Pr
     assert off[-1] < 0.25
 
 
-def test_a_rank_that_reduces_long_after_the_first_has_ended_holds_fewer_blocks() -> None:
-    """Two ranks of four replicas behind slow cards: were the first to end last, it would hold one block, and the other its
-    gradients of seven. The ends are within 5 % of a replay.
-    """
-    problem = small(8, 4, 16)
-    device = problem.cluster.devices[0]
-    problem = replace(problem, cluster=replace(tree((2, 9e10), (4, 0.2e9)), devices=(device,) * 8))
-    search = search_of(problem, Request(options={"zero": "1"}))
-    found = division_of(search, Shape(1, 2, 4, 1, 1))
-    assert min(found.blocks) >= 3
-    assert found.seconds == pytest.approx(search.evaluate(search.plan(found)).iteration_seconds, rel=0.05)
-
-
-def test_tied_weights_are_reduced_between_the_ends_of_a_pipeline() -> None:
-    """GPT-2's embedding, a third of its weights, over slow cards: what follows the last backward is longer by it."""
-    cluster = load_cluster("dgx-a100:2")
-    links = tuple(replace(link, bandwidth=link.bandwidth / 100) for link in cluster.links)
-    problem = Problem(load_workload("gpt2"), replace(cluster, links=links), 32, precision="bf16", optimizer="adam")
-    search = search_of(problem, Request(options={"zero": "0"}))
-    shape = Shape(1, 2, 8, 1, 1)
-    found = division_of(search, shape)
-    replayed = search.evaluate(search.plan(found)).iteration_seconds
-    assert found.seconds == pytest.approx(replayed, rel=0.1)
-    assert search.form.tails._tied(shape) > 0.1 * replayed
-
-
-def test_layers_that_wait_for_the_host_are_those_of_all_blocks() -> None:
-    """GPT-2 XL, one sample a micro-batch: a host that is ahead in the first blocks is behind in most of 48."""
-    problem = Problem(load_workload("gpt2-xl"), load_cluster("dgx-h100:1"), 16, precision="bf16", optimizer="adam")
-    search = search_of(problem, Request(options={"zero": "0"}))
-    found = division_of(search, Shape(1, 3, 1, 1, 1))
-    assert found.seconds == pytest.approx(search.evaluate(search.plan(found)).iteration_seconds, rel=0.02)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(24))
 def test_asked_for_less_it_never_answers_better(seed: int) -> None:
@@ -741,3 +680,31 @@ def test_what_does_not_fit_is_told_of_the_zero_that_was_asked_for() -> None:
     state = float(LayerCosts(problem).parameters.sum()) * problem.state_bytes / 2**30
     assert f"take at least {state:.4g} GiB" in words[0, "attention"]
     assert f"take at least {state / 4:.4g} GiB" in words[3, "attention"]
+
+
+@pytest.mark.parametrize(
+    ("buckets", "waits"),
+    [
+        ([(1.0, 9.0, 0.0)], 0.0),  # ready with the last gradient, and behind it
+        ([(0.5, 0.25, 0.0), (0.5, 9.0, 0.0)], 0.0),  # over before the backward is
+        ([(0.5, 0.75, 0.0), (0.5, 9.0, 0.0)], 0.25),
+        ([(0.5, 0.5, 0.25), (0.5, 9.0, 0.0)], 0.25),  # of experts behind the others
+        ([(0.25, 0.5, 0.0), (0.25, 0.5, 0.0), (0.5, 9.0, 0.0)], 0.25),  # the second waits for the first
+        (
+            [(0.25, 0.125, 0.0), (0.25, 0.75, 0.0), (0.5, 9.0, 0.0)],
+            0.25,
+        ),  # the second is ready later than the first is over
+        ([(0.25, 2.0, 0.0), (0.25, 9.0, 0.0), (0.5, 9.0, 0.0)], 1.25),  # the gradient is next on the card
+    ],
+)
+def test_a_gradient_waits_for_the_bucket_that_has_the_card(
+    monkeypatch: pytest.MonkeyPatch, buckets: list[tuple[float, float, float]], waits: float
+) -> None:
+    """Shares of a backward behind which buckets are ready, and how many backwards their reductions take; on three ways up."""
+    problem = replace(small(8, 1, 8), cluster=load_cluster("dgx-a100:8"))
+    blocks = blocks_of(problem)
+    tables = _Tables(ClosedForm(problem, blocks, ("none",), (0,)), Shape(8, 4, 2, 1, 1), 4)
+    backward = float(tables.passes[1][MIDDLE, 2, 0])
+    monkeypatch.setattr(StageCosts, "bucket_shares", lambda *words: buckets)
+    monkeypatch.setattr(closed_form, "reduce_seconds", lambda rates, size: size * backward)
+    assert tables._queued_seconds(False) == pytest.approx(3 * waits * backward)

@@ -38,7 +38,7 @@ def random_pipeline(choose: random.Random) -> tuple[Problem, Plan]:
     return problem, straight_plan("", problem, schedule, cuts, tuple(range(ranks)) * chunks, choose.choice((4, 8, 12)))
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(14))
 def test_stages_need_the_peaks_of_replays_but_for_buffers_of_transfers(seed: int) -> None:
     """What the closed form says is there at the peak of every device, and beside it nothing but boundary tensors."""
     problem, plan = random_pipeline(random.Random(seed))

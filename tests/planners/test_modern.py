@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from hardware_profiles import load_cluster
-from planners import Evaluator, Progress, Request, applicable_planners, make_plan, planner_entry, search_schedule
+from planners import Evaluator, Request, applicable_planners, make_plan, planner_entry, search_schedule
 from planners.modern.layouts import Layout, LayoutCosts
 from planners.modern.order_search import AN_ORDER, FEW, FINALISTS, LARGEST, LISTS, OrderSearch
 from planners.testing import line
-from simulator import InfeasiblePlanError, LayerCosts, Problem, check_schedule, simulate
+from simulator import LayerCosts, Problem, check_schedule, simulate
 from simulator.memory.device_memory import CATEGORIES
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain, random_chain
@@ -164,30 +164,6 @@ def test_what_is_compared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(result.plan.microbatches) <= 2**20 // LARGEST // (3 * LISTS)
     parts = len([*planner_entry("modern").restrictions(problem)])
     assert result.evaluations <= 2**20 // AN_ORDER + 1 + FINALISTS + parts * (2 * FEW + 1)
-
-
-def test_an_interrupt_answers_with_the_best_layout_so_far() -> None:
-    """Ctrl-C while layouts are compared: the best of those is replayed and is the answer, marked."""
-    heard = 0
-
-    def stop(step: Progress) -> None:
-        nonlocal heard
-        heard += 1
-        if heard == 9:
-            raise KeyboardInterrupt
-
-    found = make_plan("modern", UNLIKE, Request(options={"seconds": "0.001"}), progress=stop)
-    assert (found.interrupted, found.evaluations, found.outcome.fits) == (True, 10, True)
-
-
-def test_a_budget_is_kept_to() -> None:
-    """Layouts and replays count: the last evaluation replays the best layout that the others have found."""
-    found = make_plan("modern", UNLIKE, Request(options={"seconds": "0.001"}), budget=7)
-    assert (found.evaluations, found.interrupted) == (7, True)
-    with pytest.raises(
-        InfeasiblePlanError, match="the budget of 0 evaluations ended before a plan that fits was found"
-    ):
-        make_plan("modern", UNLIKE, Request(options={"seconds": "0.001"}), budget=1)
 
 
 def test_boards_stream_their_layers() -> None:

@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from hardware_profiles import Level, load_cluster
 from planners import Request, make_plan, planner_entry
 from planners.pipedream import planner as pipedream_planner
-from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
-from planners.pipedream.partitioner import HierarchicalPartition, LevelStage, PlannedStage, partition
+from planners.pipedream.partitioner import HierarchicalPartition, LevelStage, MemoryLimit, PlannedStage, partition
 from planners.pipedream.planner import cluster_views, pipedream_plans, place_stages, problem_table
-from planners.pipedream.state_table import StateTable, state_table
+from planners.pipedream.state_table import state_table
 from planners.search.evaluator import Evaluator
 from simulator import InfeasiblePlanError, Plan, Problem, read_profile
 from simulator.simulation import simulate
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain
 from tests.hardware_profiles.clusters import tree
+from tests.planners.conftest import with_memory
 
 
 def _vgg(shared_data: Path, cluster: str, devices: int) -> tuple[Problem, Plan]:
@@ -105,14 +105,6 @@ def test_small_weights_give_plain_data_parallelism() -> None:
     problem = Problem(chain([1e12] * 4, output_elements=[1e6] * 4), load_cluster("pipedream-a").take(4), 16)
     plan, plain = (make_plan(name, problem).plan for name in ("pipedream", "data-parallel"))
     assert replace(plan, planner="") == replace(plain, planner="")
-
-
-@pytest.mark.parametrize(("count", "schedule"), [(1, "gpipe"), (2, "1f1b"), (4, "1f1b")])
-def test_requested_microbatches_of_a_single_stage_are_kept(count: int, schedule: str) -> None:
-    """Where the partition is one stage the plan is synchronous, with the micro-batches that were asked for."""
-    problem = Problem(chain([1e12] * 4, output_elements=[1e6] * 4), load_cluster("pipedream-a").take(4), 16)
-    plan = make_plan("pipedream", problem, Request(microbatches=count)).plan
-    assert (plan.notation, len(plan.microbatches), plan.schedule) == ("4", count, schedule)
 
 
 def test_a_barrier_changes_what_is_chosen() -> None:
@@ -220,42 +212,22 @@ def test_partitions_fit_into_the_smallest_device(
 ) -> None:
     """A stage may come to any device. Beside its versions of the weights it keeps gradients, and two states of Adam.
 
-    Flushed, it has one version more; overlapped, a stage with replicas the gradients of a round before.
+    Overlapped, a stage with replicas keeps the gradients of a round before.
     """
-    cluster = load_cluster("pipedream-a").take(2)
+    cluster, asked = load_cluster("pipedream-a").take(2), set[tuple[float, ...]]()
+    devices = tuple(replace(one, memory_bytes=size) for one, size in zip(cluster.devices, (8e9, 4e9), strict=True))  # type: ignore[type-var]
+    more = {"optimizer": optimizer, "replica_updates": updates}
+    problem = Problem(uniform_chain(4), replace(cluster, devices=devices), 8, **more)  # type: ignore[arg-type]
 
-    def with_memory(*sizes: float) -> Problem:
-        pairs = zip(cluster.devices, sizes, strict=True)
-        devices = tuple(replace(one, memory_bytes=size) for one, size in pairs)  # type: ignore[type-var]
-        return Problem(
-            uniform_chain(4),
-            replace(cluster, devices=devices),
-            8,
-            optimizer=optimizer,
-            replica_updates=updates,
-        )
-
-    asked: set[tuple[float, ...]] = set()
-
-    def streamed(*arguments: Any, **options: Any) -> HierarchicalPartition:
-        memory = options["memory"]
+    def streamed(*arguments: Any, memory: MemoryLimit, **options: Any) -> HierarchicalPartition:
         asked.add((memory.capacity_bytes, memory.unversioned_copies, memory.replicated_copies))
-        return partition(*arguments, **options)
-
-    def flushed(table: StateTable, pipeline: FlushedPipeline) -> tuple[LevelStage, ...] | None:
-        asked.add((pipeline.memory_bytes, pipeline.weight_copies))
-        return flushed_partition(table, pipeline)
+        return partition(*arguments, memory=memory, **options)
 
     monkeypatch.setattr(pipedream_planner, "partition", streamed)
-    monkeypatch.setattr(pipedream_planner, "flushed_partition", flushed)
-    make_plan("pipedream", with_memory(8e9, 4e9))
+    make_plan("pipedream", problem)
     assert asked == {(4e9, copies, replicated)}
-    asked.clear()
-    make_plan("pipedream-flush", with_memory(8e9, 4e9))
-    assert (4e9, copies + 1.0) in asked
-    assert asked <= {(4e9, copies + 1.0), (4e9, copies, replicated)}
     with pytest.raises(InfeasiblePlanError, match=r"over 2 devices within 0\.0009313 GiB a device"):
-        make_plan("pipedream", with_memory(2e6, 1e6))
+        make_plan("pipedream", with_memory(problem, 1e6))
 
 
 def test_the_table_holds_the_seconds_of_a_device() -> None:

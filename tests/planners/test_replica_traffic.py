@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles import load_cluster
@@ -18,6 +18,7 @@ def problem(reduction: str) -> Problem:
 
 
 @given(st.lists(st.floats(1e4, 1e9), min_size=1, max_size=60))
+@settings(max_examples=30)
 def test_no_fewer_buckets_than_layers_are_cut_into(layers: list[float]) -> None:
     """But for what is left in front: layers are never cut, so that buckets are rather larger."""
     sizes = np.array(layers)

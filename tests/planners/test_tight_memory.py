@@ -132,27 +132,6 @@ def test_a_plan_that_fits_is_found_often(
     _finds_what_fits(name, layers, devices, batch, recompute, seed, room)
 
 
-def test_partitions_within_memory_are_all_and_only_those() -> None:
-    """Every stage of a partition that is left out needs more than there is, by weights and activations alone."""
-    problem = _problem(6, 3, 4, False, 7, memory_bytes=250e6)
-    evaluate = Evaluator(problem)
-    held = most_in_flight(build_schedule("1f1b", 3, 4)).tolist()
-    costs = straight_costs(evaluate.layer_costs, (0, 1, 2), 1, alternating=True, in_flight=held)
-    width = 2.0 * problem.element_bytes + problem.optimizer_bytes
-    need = evaluate.layer_costs.parameters * width
-    expected = []
-    for cuts in combinations(range(1, 6), 2):
-        bounds = (0, *cuts, 6)
-        bytes_of = [
-            need[bounds[s] : bounds[s + 1]].sum()
-            + held[s] * evaluate.layer_costs.stashed_bytes[bounds[s] : bounds[s + 1]].sum()
-            for s in range(3)
-        ]
-        expected += [cuts] if max(bytes_of) <= 250e6 else []
-    assert 0 < len(expected) < 10
-    assert list(cuts_within(costs)) == expected
-
-
 @pytest.mark.parametrize(("last", "expected"), [(1, []), (2, [tuple(range(2, 40, 2))])])
 def test_dead_ends_are_not_followed(last: int, expected: list[tuple[int, ...]]) -> None:
     """Twenty stages of up to two of forty layers, one or none of 2^19 ways leaves the last what it holds: few looks find it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -338,25 +338,6 @@ def test_a_refusal_names_the_least_that_the_fullest_stage_needs(name: str, recom
     assert f"stage {least.argmax()} of an even partition needs at least {least.max() / 2**30:.4g} GiB" in refusal
 
 
-def test_room_is_the_share_that_the_fullest_stage_spares() -> None:
-    """With twice the memory the fullest stage fills half of the share; no room is left where it just fits."""
-    problem = generated(0, 2, 4)
-    rooms = []
-    for memory_bytes in (1e9, 2e9):
-        space = tight_sizes._space(tables_of(with_memory(problem, memory_bytes), range(2)), (1,), (1, 2))
-        assert space is not None
-        rooms.append(space.room)
-    filled = 1.0 - rooms[0]
-    assert 0.0 < filled < 1.0
-    assert 1.0 - rooms[1] == pytest.approx(filled / 2)
-    tight = tight_sizes._space(tables_of(with_memory(problem, 1e9 * filled * (1 + 1e-9)), range(2)), (1,), (1, 2))
-    assert tight is not None
-    assert tight.room == pytest.approx(0.0, abs=1e-8)
-    assert (
-        tight_sizes._space(tables_of(with_memory(problem, 1e9 * filled * (1 - 1e-9)), range(2)), (1,), (1, 2)) is None
-    )
-
-
 @pytest.mark.parametrize("seed", [0, 1])
 def test_what_the_stages_may_choose_leaves_out_only_what_does_not_fit(seed: int) -> None:
     """In the memory of the median plan: all plans that fit are there, each once, and some that do not fit are not."""
@@ -427,3 +408,18 @@ def test_plans_are_judged_with_the_contention_of_the_problem() -> None:
     assert make_plan("tidgap", with_memory(problem, least), request).outcome.fits
     with pytest.raises(InfeasiblePlanError, match="no sizes fit"):
         make_plan("tidgap", with_memory(problem, least - 1.0), request)
+
+
+def test_paths_leave_out_what_is_ruled_out_when_its_turn_comes() -> None:
+    """Of three choices of 1 or 2: 2, 2, 1 is ruled out from the beginning, and 1, 2 once it has begun; depth first."""
+    choices = [((1, False), (2, False))] * 3
+    ruled_out, found = set[tuple[int, ...]]({(2, 2, 1)}), list[tuple[int, ...]]()
+
+    def sizes(path: Iterable[tuple[int, bool]]) -> tuple[int, ...]:
+        return tuple(size for size, _ in path)
+
+    for path in tight_sizes._paths(choices, lambda begin: sizes(begin) in ruled_out):
+        found.append(sizes(path))
+        if found[-1] == (1, 2, 1):
+            ruled_out.add((1, 2))
+    assert found == [(1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1), (2, 1, 2), (2, 2, 2)]

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from experiments.cli import main
 from experiments.unequal_sizes.table_costs import program_of
 from hardware_profiles import load_cluster
-from planners import Request, Result, applicable_planners, make_plan
+from planners import Request, Result, applicable_planners, make_plan, run_planner
 from planners.search.evaluator import Evaluator
 from planners.unequal import (
+    Compiled,
     FoundSizes,
     InfeasibleSizes,
+    UnequalProblem,
     balanced_problem,
     exact_sizes,
     limited_problem,
@@ -23,7 +26,7 @@ from planners.unequal import (
     unequal_plan,
     unequal_problem,
 )
-from planners.unequal.planners import MOST_DURATIONS, SEARCHES, _bound
+from planners.unequal.planners import MOST_DURATIONS, SEARCHES, UnequalSizes, _bound
 from planners.unequal.tables import blocks, candidate_sizes
 from simulator import Problem, check_plan, load_workload, simulate
 from simulator.engines import reference as engine
@@ -232,3 +235,17 @@ def test_a_batch_too_large_for_the_tables_is_refused_before_they_are_built(vgg: 
         assert reason is not None
         assert f"{(most + 1) * len(problem.workload):,}, the limit is {MOST_DURATIONS:,}" in reason
         assert len(reason) < 250
+
+
+def test_an_interrupt_ends_with_the_best_so_far(vgg: dict[bool, Problem]) -> None:
+    """A search that was interrupted and hands back its best: the outcome says so, and the plan is there."""
+
+    def interrupted(problem: UnequalProblem, rng: np.random.Generator, progress: object) -> FoundSizes:
+        sizes = (16,) * problem.stages
+        seconds = float(Compiled(problem)([sizes], [sizes])[0])
+        return FoundSizes(sizes, sizes, seconds, 0.0, 1, 0.0, interrupted=True)
+
+    planner = UnequalSizes(Request(stages=4), "tidgap", interrupted)
+    outcome = run_planner(planner, vgg[True], Evaluator(vgg[True]), np.random.default_rng(0))
+    assert outcome.interrupted
+    assert outcome.outcome.fits

@@ -82,21 +82,6 @@ def test_descent_alone_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.sizes.makespan_seconds <= exact_sizes(build((2, 5))).makespan_seconds
 
 
-def test_each_improvement_is_moved_on_from_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One cut of 8 layers, the later the better: from the even one it moves a layer at a time, and looks at no more."""
-    looked: list[int] = []
-
-    def build(cuts: tuple[int, ...]) -> UnequalProblem:
-        looked.append(cuts[0])
-        seconds = np.array([[0.0, 10.0 - cuts[0]]])
-        return UnequalProblem(1, seconds.repeat(2, axis=0), seconds.repeat(2, axis=0), 0 * seconds, 0 * seconds, (1,))
-
-    monkeypatch.setattr(nested, "MOST_PARTITIONS", 0)
-    found = search_partition(build, LAYERS, 2)
-    assert found.cuts == (7,)
-    assert looked == [4, 3, 5, 6, 7, 2, 1]
-
-
 def test_no_cut_is_better_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without looking at all partitions: VGG-16 on eight stages is no slower than with any one cut anywhere else.
 
