@@ -602,3 +602,22 @@ def test_never_slower_on_a_network_with_experts() -> None:
 def test_never_slower_on_any_profile(name: str, cluster: str, shared_data: Path) -> None:
     """The same on the bundled measured profiles."""
     never_slower(read_profile(shared_data / "pipedream_profiles" / f"{name}.txt"), cluster)
+
+
+@pytest.mark.parametrize(("batch", "devices", "share"), [(5, 4, 2), (8, 4, 2), (3, 4, 1), (9, 2, 5)])
+def test_pipedreams_partition_is_that_of_a_devices_largest_share(
+    batch: int, devices: int, share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples of a mini-batch divided among the devices."""
+    problem, shares = by_hand([1.0] * 4, [1.0] * 4, batch, bandwidth=1.0, devices=devices), list[int]()
+    table_of = bapipe.problem_table
+
+    def watched(problem: Problem, evaluate: Evaluator, minibatch: int) -> Any:
+        shares.append(minibatch)
+        return table_of(problem, evaluate, minibatch)
+
+    monkeypatch.setattr(bapipe, "problem_table", watched)
+    search = explorer(problem)
+    found = search._partitions_of_pipedream(())
+    assert shares == [share]
+    assert all(len(stages) > 1 for stages in found)

@@ -14,9 +14,10 @@ from planners import Evaluator, Request, applicable_planners, make_plan, uniform
 from planners.partitioning.partition_costs import straight_costs
 from planners.partitioning.tight_memory import tight_plan
 from planners.search.candidates import device_choices, devices_in_order, microbatch_counts, straight_plan
+from planners.search.evaluator import Score
 from planners.straight.baselines import DataParallel, GreedyBalance, _rows, promising_cuts
 from planners.testing import line
-from simulator import LayerCosts, Problem, load_workload, simulate
+from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, load_workload, simulate
 from simulator.workloads.language_models import Gpt
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain, random_chain
@@ -242,3 +243,21 @@ def test_choices_of_devices_hold_the_stages_that_are_asked_for(
     found = [devices for _, devices in _rows(problem, request, Evaluator(problem))]
     assert set(found) == expected
     assert len(found) == len(expected)
+
+
+def test_greedy_turns_to_memory_where_nothing_fits(
+    small_problems: dict[str, Problem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Balanced plans that do not fit give way to a tight one; where there is none the closest is named."""
+    problem = small_problems["two-devices"]
+
+    class Fits(Evaluator):
+        def __call__(self, plan: Plan) -> Score:
+            return Score(1.0, 1.0 if len(plan.microbatches) == 3 else 2.0 * 2**30, 2.0**30, 0)
+
+    tight = straight_plan("test", problem, "gpipe", (3,), (0, 1), 3)
+    monkeypatch.setattr(GreedyBalance, "_tight", lambda self, problem, evaluate: tight)
+    assert GreedyBalance(Request(microbatches=4))(problem, Fits(problem), np.random.default_rng(0)) == tight
+    monkeypatch.setattr(GreedyBalance, "_tight", lambda self, problem, evaluate: None)
+    with pytest.raises(InfeasiblePlanError, match="closest needs 2 GiB on device 0, which holds 1 GiB"):
+        GreedyBalance(Request(microbatches=4))(problem, Fits(problem), np.random.default_rng(0))

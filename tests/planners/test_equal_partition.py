@@ -11,6 +11,7 @@ import pytest
 from hardware_profiles import load_cluster
 from planners import equal_partition
 from planners.partitioning import equal_partition as module
+from planners.partitioning.partition_costs import PartitionCosts
 from simulator import LayerCosts, Plan, Problem, simulate, stages_from_cuts
 from tests.chains import chain
 from tests.simulator.strategies import chain_cluster
@@ -65,3 +66,22 @@ def test_of_equally_fast_sizes_that_with_the_least_bound_is_kept() -> None:
     network = chain([1.0, 2.0], output_elements=[0.0, 0.0])
     costs = LayerCosts(Problem(network, chain_cluster(1), 8))
     assert equal_partition(costs, (0,), range(1, 9)) == (72.0, (), 5)
+
+
+def test_a_front_is_searched_for_where_partitions_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six layers have 5 x 4 / 2 = 10 partitions into three stages: with a limit of 10 no front is needed, with 9 one a size."""
+    searched: list[float] = []
+    search = module.fastest_cuts
+
+    def front(costs: PartitionCosts, count: int, *, slack: float = 0.0) -> object:
+        searched.append(slack)
+        return search(costs, count, slack=slack)
+
+    monkeypatch.setattr(module, "fastest_cuts", front)
+    costs = costs_of(0, 8)
+    for most, slacks in ((10, []), (9, [0.0, 0.02])):
+        monkeypatch.setattr(module, "MOST_PARTITIONS", most)
+        searched.clear()
+        assert equal_partition(costs, range(3), (4,)) is not None
+        assert equal_partition(costs, range(3), (5,)) is not None
+        assert searched == slacks

@@ -423,3 +423,22 @@ def test_paths_leave_out_what_is_ruled_out_when_its_turn_comes() -> None:
         if found[-1] == (1, 2, 1):
             ruled_out.add((1, 2))
     assert found == [(1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1), (2, 1, 2), (2, 2, 2)]
+
+
+def test_room_is_the_share_that_the_fullest_stage_spares() -> None:
+    """With twice the memory the fullest stage fills half of the share; no room is left where it just fits."""
+    problem = generated(0, 2, 4)
+    rooms = []
+    for memory_bytes in (1e9, 2e9):
+        space = tight_sizes._space(tables_of(with_memory(problem, memory_bytes), range(2)), (1,), (1, 2))
+        assert space is not None
+        rooms.append(space.room)
+    filled = 1.0 - rooms[0]
+    assert 0.0 < filled < 1.0
+    assert 1.0 - rooms[1] == pytest.approx(filled / 2)
+    tight = tight_sizes._space(tables_of(with_memory(problem, 1e9 * filled * (1 + 1e-9)), range(2)), (1,), (1, 2))
+    assert tight is not None
+    assert tight.room == pytest.approx(0.0, abs=1e-8)
+    assert (
+        tight_sizes._space(tables_of(with_memory(problem, 1e9 * filled * (1 - 1e-9)), range(2)), (1,), (1, 2)) is None
+    )

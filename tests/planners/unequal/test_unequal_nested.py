@@ -182,3 +182,18 @@ def test_what_a_solution_leaves_open_is_no_proof() -> None:
             ),
         )
         assert found.whole is proven
+
+
+def test_each_improvement_is_moved_on_from_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One cut of 8 layers, the later the better: from the even one it moves a layer at a time, and looks at no more."""
+    looked: list[int] = []
+
+    def build(cuts: tuple[int, ...]) -> UnequalProblem:
+        looked.append(cuts[0])
+        seconds = np.array([[0.0, 10.0 - cuts[0]]])
+        return UnequalProblem(1, seconds.repeat(2, axis=0), seconds.repeat(2, axis=0), 0 * seconds, 0 * seconds, (1,))
+
+    monkeypatch.setattr(nested, "MOST_PARTITIONS", 0)
+    found = search_partition(build, LAYERS, 2)
+    assert found.cuts == (7,)
+    assert looked == [4, 3, 5, 6, 7, 2, 1]
