@@ -17,7 +17,7 @@ COMMANDS: dict[str, str] = {
     "train": "train a real network under the weight versions of a method's timeline",
     "profile": "measure a PyTorch model layer by layer and write a profile that planners read",
     "export": "write a plan for other tools: Chrome trace, torch CSV, text",
-    "list": "list workloads, accelerators, clusters, schedules and planners",
+    "list": "list workloads, accelerators, clusters, stacks, schedules and planners",
     "study": "list the experiments, or run one",
     "check": "check a profile file, or print the JSON Schema of one",
 }

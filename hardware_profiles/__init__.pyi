@@ -20,7 +20,12 @@ from .cluster import (
     Flow as Flow,
     Level as Level,
 )
-from .collectives import Rates as Rates, halved as halved, reduce_seconds as reduce_seconds
+from .collectives import (
+    Rates as Rates,
+    halved as halved,
+    reduce_seconds as reduce_seconds,
+    scaled as scaled,
+)
 from .documents import explained as explained, json_value as json_value
 from .fields import (
     FieldError as FieldError,
@@ -41,7 +46,9 @@ from .load import (
     cluster_names as cluster_names,
     load_accelerator as load_accelerator,
     load_cluster as load_cluster,
+    load_stack as load_stack,
     schema as schema,
+    stack_names as stack_names,
 )
 from .numbers import (
     MOST_AMOUNT as MOST_AMOUNT,
@@ -79,6 +86,13 @@ from .reading import (
     read_bytes as read_bytes,
     referred as referred,
     remembering as remembering,
+)
+from .stack import (
+    GENERIC as GENERIC,
+    PRODUCTS as PRODUCTS,
+    Constant as Constant,
+    Runs as Runs,
+    Stack as Stack,
 )
 from .words import (
     brief as brief,

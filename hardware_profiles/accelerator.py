@@ -66,6 +66,7 @@ class Work:
     fused_pairs: of attention in one kernel the share of all pairs of a query and a key (`flop` counts all) that it computes: half
         under a causal mask; 0: in several kernels
     experts: of a product with matrices of their own for parts of the samples, how many matrices; 0 for other layers
+    head_size: of attention the elements of a head; 0 where it is not known, and for other layers
     """
 
     kind: str
@@ -79,6 +80,7 @@ class Work:
     channels: tuple[int, int] = (0, 0)
     fused_pairs: float = 0.0
     experts: int = 0
+    head_size: int = 0
 
 
 @runtime_checkable
@@ -115,6 +117,7 @@ class OptionalMembers(NamedTuple):
     peak_flops: FLOP/s of the data sheet by precision, of which efficiencies are told; none where it is not known
     reserve_bytes: memory beside `memory_bytes` that no plan may fill
     host_bandwidth: bytes/s to the host, and as many back at the same time; 0 where it is not known
+    generation: name of its architecture, such as "ampere", by which constants of stacks are told
     launch_overhead: seconds that the host needs before it can send the next layer's forward, not part of `seconds`
     pass_overhead: seconds that a framework takes for the forward of a stage, and as much for its backward, not part of `seconds`
     """
@@ -126,6 +129,7 @@ class OptionalMembers(NamedTuple):
     host_bandwidth: float = 0.0
     launch_overhead: float = 0.0
     pass_overhead: float = 0.0
+    generation: str = ""
 
 
 def optional_members(accelerator: Accelerator) -> OptionalMembers:

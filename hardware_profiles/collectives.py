@@ -45,6 +45,11 @@ def halved(rates: Rates) -> Rates:
     return tuple((latency / 2, seconds_per_byte / 2) for latency, seconds_per_byte in rates)
 
 
+def scaled(rates: Rates, factor: float) -> Rates:
+    """Of the same where everything takes `factor` times as long."""
+    return rates if factor == 1.0 else tuple((factor * latency, factor * per_byte) for latency, per_byte in rates)
+
+
 class CollectiveRates:
     """What devices of a topology do together; what was asked for once is kept.
 

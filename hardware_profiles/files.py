@@ -156,6 +156,7 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
     `host_bandwidth_gb_per_s` is what its link to the host carries each way, for activations that are offloaded.
     `like`: the GPU whose efficiencies and overheads it has, but for those that the file itself gives; hooks are not inherited.
     `measured`: it is like no other: what it does not give is as gpu.py has it.
+    `generation`: name of its architecture, by which constants of stacks are told; that of `like` where it says none.
     """
 
     word: ClassVar[str] = "GPU"
@@ -169,6 +170,7 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
     profiler: ProfilerTable = ProfilerTable()
     efficiency: EfficiencyTables = EfficiencyTables()  # type: ignore[valid-type]
     like: Text | None = None
+    generation: Name | None = None
     measured: bool = False
     description: str = ""
 
@@ -203,6 +205,7 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
                 for kind, one in base.efficiencies.items()
             },
             word=self.word,
+            generation=self.generation or (base.generation if self.like else ""),
             **given,
         )
 

@@ -245,6 +245,7 @@ class GraphicsProcessor:
     pass_overhead: the framework fetches the micro-batch, waits for messages, scales and reports the loss
     efficiencies: by kind of layer; a kind left out takes the default's
     reserve_bytes: what driver, communication buffers and fragmentation take
+    generation: name of its architecture, such as "ampere"
     streams, sublinear: layers run one after the other; a call is a line in its samples, above its overhead
 
     Raises ValueError for figures that are not positive and precisions that the device does not list.
@@ -264,6 +265,7 @@ class GraphicsProcessor:
     forward_hook: Amount = 0.0
     gradient_hook: Amount = 0.0
     load_seconds_per_byte: Amount = 0.0
+    generation: str = ""
     word: str = field(default="GPU", compare=False)
     streams: bool = field(default=False, init=False)
     sublinear: bool = field(default=True, init=False)

@@ -1,8 +1,8 @@
-"""Load: find accelerators and clusters by name or path, and say in one line what is wrong with a file.
+"""Load: find accelerators, clusters and stacks by name or path, and say in one line what is wrong with a file.
 
-A name is looked up in the user's folder (`$PIPEPLAN_PROFILES`, else `~/.config/pipeplan`; its
-`accelerators` and `clusters` subfolders), then among the files shipped here, then in the entry-point groups
-`pipeplan.accelerators` and `pipeplan.clusters`. What contains a slash or ends in `.toml` is a path.
+A name is looked up in the user's folder (`$PIPEPLAN_PROFILES`, else `~/.config/pipeplan`; its `accelerators`, `clusters` and
+`stacks` subfolders), then among the files shipped here, then in the entry-point groups `pipeplan.accelerators`,
+`pipeplan.clusters` and `pipeplan.stacks`. What contains a slash or ends in `.toml` is a path.
 """
 
 from __future__ import annotations
@@ -40,12 +40,19 @@ from hardware_profiles.numbers import MOST_DEVICES
 from hardware_profiles.plugins import plugged_in
 from hardware_profiles.ranges import doubts, impossible
 from hardware_profiles.reading import FileError, read_bytes, referred, remembering
+from hardware_profiles.stack import GENERIC, Stack
+from hardware_profiles.stack_files import StackFile
 from hardware_profiles.words import one_line, shown, unknown
 
 Built = TypeVar("Built")
 
-FileKind = Literal["accelerator", "cluster"]
-FOLDERS: dict[str, str] = {"accelerator": "accelerators", "cluster": "clusters"}
+Offer = Accelerator | Cluster | Stack | Traversable
+"""What a name leads to: an object of an entry point, or a file."""
+
+_OFFERED: dict[type, str] = {Accelerator: "an accelerator", Cluster: "a cluster", Stack: "a stack"}
+
+FileKind = Literal["accelerator", "cluster", "stack"]
+FOLDERS: dict[FileKind, str] = {"accelerator": "accelerators", "cluster": "clusters", "stack": "stacks"}
 _ACCELERATOR_KINDS = ("gpu", "accelerator", "fpga")
 
 _DEEP_KEY = re.compile(
@@ -76,9 +83,7 @@ def load_accelerator(name_or_path: str | os.PathLike[str]) -> Accelerator:
     """The accelerator of that name, or in that TOML file. Raises ProfileError."""
     text = path_text("accelerator", name_or_path)
     found = _find("accelerator", text)
-    if isinstance(found, Cluster):
-        raise ProfileWordsError(f"{text}: the entry point offers a cluster, where an accelerator is wanted")
-    return found if isinstance(found, Accelerator) else _read_accelerator(found)
+    return _read_accelerator(found) if isinstance(found, Traversable) else _wanted(Accelerator, found, text)  # type: ignore[type-abstract]
 
 
 def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
@@ -88,13 +93,32 @@ def load_cluster(name_or_path: str | os.PathLike[str]) -> Cluster:
     """
     text, count = _split_count(path_text("cluster", name_or_path))
     found = _find("cluster", text)
-    if isinstance(found, Accelerator):
-        raise ProfileWordsError(f"{text}: the entry point offers an accelerator, where a cluster is wanted")
     if isinstance(found, Cluster) and count is not None:
         raise ProfileWordsError(f"{text}:{count}: cluster {text!r} is an object of an entry point and does not scale")
-    cluster = found if isinstance(found, Cluster) else _read_cluster(found, count)
-    name = str(Path(text).resolve()) if _is_path(text) else text
+    cluster = _read_cluster(found, count) if isinstance(found, Traversable) else _wanted(Cluster, found, text)
+    name = _lasting(text)
     return remembering(cluster, ClusterSource(name if count is None else f"{name}:{count}"))
+
+
+def load_stack(name_or_path: str | os.PathLike[str]) -> Stack:
+    """The stack of that name, or in that TOML file. Raises ProfileError."""
+    text = path_text("stack", name_or_path)
+    found = _find("stack", text)
+    stack = _read_stack(found) if isinstance(found, Traversable) else _wanted(Stack, found, text)
+    return remembering(stack, _lasting(text))
+
+
+def _wanted(kind: type[Built], found: object, text: str) -> Built:
+    """What an entry point offers, if it is of the kind that is wanted."""
+    if isinstance(found, kind):
+        return found
+    offered = next(words for one, words in _OFFERED.items() if isinstance(found, one))
+    raise ProfileWordsError(f"{text}: the entry point offers {offered}, where {_OFFERED[kind]} is wanted")
+
+
+def _lasting(text: str) -> str:
+    """A name; or a path, whatever the working folder is."""
+    return str(Path(text).resolve()) if _is_path(text) else text
 
 
 def accelerator_names() -> tuple[str, ...]:
@@ -107,10 +131,17 @@ def cluster_names() -> tuple[str, ...]:
     return _names("cluster")
 
 
+def stack_names() -> tuple[str, ...]:
+    """Names that `load_stack` knows, sorted."""
+    return _names("stack")
+
+
 def schema(kind: FileKind) -> dict[str, Any]:
     """JSON Schema of a file of that kind. Raises ValueError for another kind."""
     if kind == "accelerator":
         return msgspec.json.schema(AcceleratorFile)
+    if kind == "stack":
+        return msgspec.json.schema(StackFile)
     if kind == "cluster":
         # msgspec takes no untagged union of tables: join the schemas of the two forms by hand.
         schemas, components = msgspec.json.schema_components((CompactFile, GraphFile), ref_template="#/$defs/{name}")
@@ -119,10 +150,15 @@ def schema(kind: FileKind) -> dict[str, Any]:
 
 
 def check_file(path: str | os.PathLike[str]) -> str:
-    """Read a file of either kind and sum it up in a line. Raises ProfileError saying what is wrong with it."""
+    """Read a file of any kind and sum it up in a line. Raises ProfileError saying what is wrong with it."""
     source = Path(path)
     table = _read_toml(source)
-    if _file_kind(source, table) == "cluster":
+    kind = _file_kind(source, table)
+    if kind == "stack":
+        stack = _read_stack(source)
+        fitted = sum(one.value != GENERIC.constants()[name].value for name, one in stack.constants().items())
+        return f"{source}: stack {stack.name}: {fitted} constants of its own; runs {stack.runs}"
+    if kind == "cluster":
         cluster = _read_cluster(source, None)
         kinds = sorted({device.name for device in cluster.devices})
         return (
@@ -168,7 +204,7 @@ def _user_folders(kind: FileKind) -> list[Path]:
         return []
 
 
-def _offered(value: object) -> Accelerator | Cluster | Traversable:
+def _offered(value: object) -> Offer:
     """What an entry point offers: a finished object under its own name, a class of one, or a folder or file of profiles."""
     if isinstance(value, type) and hasattr(value, "seconds"):
         value = value()
@@ -178,10 +214,10 @@ def _offered(value: object) -> Accelerator | Cluster | Traversable:
         value = Path(value)
     if isinstance(value, Path) and not value.exists():
         raise ValueError(f"there is no file or folder {value}")
-    if isinstance(value, (Accelerator, Cluster, Path, Traversable)):
+    if isinstance(value, (Accelerator, Cluster, Stack, Path, Traversable)):
         return value
     raise TypeError(
-        f"must be an accelerator, a cluster, a folder, a package or a path, not {type(value).__name__}; "
+        f"must be an accelerator, a cluster, a stack, a folder, a package or a path, not {type(value).__name__}; "
         "an accelerator has name, memory_bytes, streams, sublinear and seconds"
     )
 
@@ -194,7 +230,7 @@ def _files_in(folder: Traversable) -> dict[str, Traversable]:
     return {f.name.removesuffix(".toml"): f for f in folder.iterdir() if f.name.endswith(".toml")}
 
 
-def _offers(kind: FileKind) -> Iterator[Mapping[str, Accelerator | Cluster | Traversable]]:
+def _offers(kind: FileKind) -> Iterator[Mapping[str, Offer]]:
     """What each place knows by name, in the order in which they are searched: folders, then entry points."""
     for folder in _user_folders(kind):
         yield _files_in(folder)
@@ -204,7 +240,7 @@ def _offers(kind: FileKind) -> Iterator[Mapping[str, Accelerator | Cluster | Tra
         yield _files_in(offered) if isinstance(offered, Traversable) else {own: offered}
 
 
-def _find(kind: FileKind, name: str) -> Accelerator | Cluster | Traversable:
+def _find(kind: FileKind, name: str) -> Offer:
     """What a path or a name leads to: a file, or an object of an entry point."""
     if _is_path(name):
         return Path(name)
@@ -275,14 +311,25 @@ def _check_finite(source: Traversable, value: object, path: str) -> None:
 
 
 def _file_kind(source: Traversable, table: dict[str, Any]) -> FileKind:
+    if table.get("kind") == "stack":
+        return "stack"
     if "kind" in table:
         return "accelerator"
     if "servers" in table or "devices" in table:
         return "cluster"
     raise ProfileError(
-        f'{source}: $: an accelerator says kind = "gpu", "accelerator" or "fpga", a cluster has [[servers]] or [[devices]]; '
+        f'{source}: $: an accelerator says kind = "gpu", "accelerator" or "fpga", a stack kind = "stack", '
+        "a cluster has [[servers]] or [[devices]]; "
         f"this file has only {', '.join(table)}"
     )
+
+
+def _read_stack(source: Traversable) -> Stack:
+    table = _read_toml(source)
+    if table.get("kind") != "stack":
+        raise _without_content(f'{source}: $.kind: a stack\'s file says kind = "stack"')
+    file: StackFile = _convert(source, table, StackFile)
+    return _build(source, file, file.build)
 
 
 def _read_accelerator(source: Traversable, likenesses: tuple[str, ...] = ()) -> Accelerator:

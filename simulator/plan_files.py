@@ -10,8 +10,8 @@
     }
 
 The keys are the fields of `Problem`, `Plan` and `Stage`; what a problem leaves out has its default, what a plan leaves out is
-empty. A workload and a cluster are named as loaders take them, or are a table of `WorkloadSource`, `ClusterSource`. A problem
-alone has no key `plan`.
+empty. A workload and a cluster are named as loaders take them, or are a table of `WorkloadSource`, `ClusterSource`; a stack is
+named. A problem alone has no key `plan`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 import msgspec
 
 from hardware_profiles import (
+    GENERIC,
     MOST_AMOUNT,
     Bounds,
     ClusterSource,
     FileError,
+    Stack,
     check_fields,
     check_kind,
     explained,
     json_value,
     load_cluster,
+    load_stack,
     msgspec_type,
     path_text,
     read_bytes,
@@ -94,6 +97,7 @@ ProblemTable = _table(
     omit_defaults=False,
     workload=(str | WorkloadSource,),
     cluster=(str | ClusterSource,),
+    stack=(str, GENERIC.name),
     recompute=(Recompute | bool, "none"),
 )
 StageTable = _table(Stage, ("layers", "devices"))
@@ -127,11 +131,12 @@ class PlanFile:
     def to_json(self) -> str:
         """The JSON document; reading it gives the same problem and plan, and writing those the same text.
 
-        ValueError for a workload or a cluster that was made in Python: a file can only name it.
+        ValueError for a workload, a cluster or a stack that was made in Python: a file can only name it.
         """
         problem = _fields_of(self.problem)
         for name in ("workload", "cluster"):
             problem[name] = _named(name, problem[name])
+        problem["stack"] = _stack_name(self.problem.stack)
         plan = msgspec.UNSET if self.plan is None else _plan_table(self.plan)
         document = Document(format="pipeplan-plan-2", problem=ProblemTable(**problem), plan=plan)
         text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
@@ -159,6 +164,8 @@ class PlanFile:
             said = given[name]
             with referred(f"{source}: $.problem.{name}", PlanFileError):
                 given[name] = make(kind(said) if isinstance(said, str) else said)
+        with referred(f"{source}: $.problem.stack", PlanFileError):
+            given["stack"] = load_stack(given["stack"])
         problem = _blamed(f"{source}: $.problem", Problem, **given)
         for line in problem.doubts():
             warnings.warn(line, stacklevel=2)
@@ -229,6 +236,13 @@ def _named(what: str, value: Any) -> Any:
             f"{what} {value.name!r} was made or changed in Python: a plan file names one that can be loaded again"
         )
     return source.name if source == type(source)(source.name or "") else source
+
+
+def _stack_name(stack: Stack) -> str:
+    """How a document refers to a stack."""
+    if stack.source is None and stack != GENERIC:
+        raise ValueError(f"stack {stack.name!r} was made in Python: a plan file names one that can be loaded again")
+    return stack.source or GENERIC.name
 
 
 def _cluster_of(source: ClusterSource) -> Any:

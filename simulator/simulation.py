@@ -142,6 +142,7 @@ class Outcome(Replayed):
         """The figures by name, in base units."""
         fullest = self.fullest
         return {
+            "stack": self.problem.stack.name,
             "asynchronous": not self.schedule.flush,
             "iteration_seconds": self.iteration_seconds,
             "samples_per_second": self.samples_per_second,

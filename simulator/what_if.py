@@ -40,7 +40,7 @@ class _FreeCosts(PlanCosts):
     def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
         """Seconds of an op without the parts that are free."""
         own = {OpKind.RECOMPUTE: "recomputation", OpKind.UPDATE: "optimizer", OpKind.PREDICT: "optimizer"}.get(kind, "")
-        names = own, *(own if own in self.free else name for name in GROUPS)
+        names = own, *(own if own in self.free else name for name in (*GROUPS, "gradient sync"))
         parts = (self.parts(kind, stage, replica, count) for count in samples.tolist())
         left = (
             sum(seconds for name, seconds in zip(names, one, strict=True) if name not in self.free) for one in parts

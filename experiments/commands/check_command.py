@@ -10,7 +10,7 @@ from experiments.compare.problem_options import PROFILED_MINIBATCH
 from experiments.terminal.argument_types import add_options, check_choice
 from experiments.terminal.output import UsageError, blamed_on, print_json, say
 
-SCHEMAS = ("accelerator", "cluster", "plan")
+SCHEMAS = ("accelerator", "cluster", "stack", "plan")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -77,6 +77,11 @@ def _cluster(name: str) -> Row:
     return str(len(cluster.servers)), str(len(cluster.devices)), kinds
 
 
+def _stack(name: str) -> Row:
+    stack = hardware_profiles.load_stack(name)
+    return str(stack.runs), stack.description
+
+
 def _cluster_groups() -> Mapping[str, Sequence[str]]:
     """By what the name begins with, up to a hyphen: the paper or the machine."""
     groups: dict[str, list[str]] = {}
@@ -115,6 +120,7 @@ TOPICS: dict[str, tuple[dict[str, str], Callable[[str], Row]]] = {
         lambda name: (f"{hardware_profiles.load_accelerator(name).memory_bytes / 2**30:.4g}",),
     ),
     "clusters": (_alike("name", "servers", "devices", "accelerators"), _cluster),
+    "stacks": (_alike("name", "runs", "description"), _stack),
     "schedules": (_alike("name", "flushes", "options", "summary"), _schedule),
     "planners": (
         {**_alike("name", "summary", "options"), "searches where not asked for": "searches unless\nasked for"},

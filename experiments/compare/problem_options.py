@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 DEFAULT_WORKLOAD = "vgg16"
 DEFAULT_CLUSTER = "pipedream-b"
+DEFAULT_STACK = "generic"
 
 NO_PLANS: Mapping[str, Problem] = MappingProxyType({})
 
@@ -53,6 +54,7 @@ SOURCE: dict[str, Option] = {
 PROBLEM: dict[str, Option] = {
     "--problem FILE": "problem, or plan with its problem, from a file (pipeplan export --format problem)",
     "--cluster NAME": f"cluster name, name:SERVERS, or TOML file (default {DEFAULT_CLUSTER})",
+    "--stack NAME": f"what runs the plans: name or TOML file (default {DEFAULT_STACK}; see pipeplan list stacks)",
     "--devices N": ("use the first N devices of the cluster only", count),
     "--batch N": ("samples per iteration (default: the workload's mini-batch × devices)", count),
     "--sequence N": ("tokens per sample, for workloads that have them", count),
@@ -124,6 +126,7 @@ def _described(arguments: argparse.Namespace) -> Problem:
         devices=arguments.devices,
         sequence=arguments.sequence,
         attention=arguments.attention,
+        stack=_given(arguments.stack, DEFAULT_STACK),
         **_said(arguments, TRAINING),
     )
 
@@ -166,6 +169,7 @@ def options_of(problem: Problem) -> dict[str, object]:
         "attention": workload and workload.attention,
         "cluster": cluster and cluster.name,
         "devices": len(problem.cluster.devices),
+        "stack": problem.stack.source or problem.stack.name,
         "batch": problem.batch,
         **{
             destination(one): value != one.default if one.kind is bool else value

@@ -16,7 +16,7 @@ import simulator
 from experiments.compare.comparison import Comparison, compare_planners
 
 if TYPE_CHECKING:
-    from hardware_profiles import Cluster
+    from hardware_profiles import Cluster, Stack
     from planners import Progress, Result, SearchedSchedule
     from simulator import Attention, Engine, Outcome, Plan, Problem, Schedule, ScheduleReplay, Workload
 
@@ -24,6 +24,7 @@ TOPICS: dict[str, Callable[[], Sequence[str]]] = {
     "workloads": lambda: sorted(simulator.workload_names()),
     "accelerators": lambda: sorted(hardware_profiles.accelerator_names()),
     "clusters": lambda: sorted(hardware_profiles.cluster_names()),
+    "stacks": lambda: sorted(hardware_profiles.stack_names()),
     "schedules": lambda: sorted(simulator.schedule_families()),
     "planners": lambda: sorted(planners.planner_entries()),
 }
@@ -48,6 +49,7 @@ def make_problem(
     devices: int | None = None,
     sequence: int | None = None,
     attention: Attention | None = None,
+    stack: Stack | str = hardware_profiles.GENERIC,
     **training: Any,
 ) -> Problem:
     """A problem; what is given by name is looked up.
@@ -55,6 +57,7 @@ def make_problem(
     workload: or its name, config.json, or chain:N; cluster: or its name, name:SERVERS, or TOML file
     batch: samples of an iteration; default the workload's mini-batch on every device
     devices: use the first of the cluster only; sequence: tokens of a sample; attention: its form
+    stack: what runs the plans; or its name, or TOML file
     training: the other fields of `simulator.Problem` (precision, optimizer, recompute, communication, contention, …)
     Warns of options without an effect. Raises ValueError for unknown names, more devices than there are, options out of range.
     """
@@ -74,8 +77,10 @@ def make_problem(
         if devices > len(cluster.devices):
             raise ValueError(f"devices {devices}: cluster {cluster.name} has {len(cluster.devices)} devices")
         cluster = cluster.take(devices)
+    if isinstance(stack, str):
+        stack = hardware_profiles.load_stack(stack)
     samples = workload.minibatch * len(cluster.devices) if batch is None else batch
-    problem = simulator.Problem(workload, cluster, samples, **training)
+    problem = simulator.Problem(workload, cluster, samples, stack, **training)
     for line in problem.doubts():
         warnings.warn(line, stacklevel=2)
     return problem

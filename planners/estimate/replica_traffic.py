@@ -96,17 +96,24 @@ def unit_seconds(problem: Problem, moved: Moved, weights: StageWeights) -> tuple
 
 
 def beside_traffic(
-    forward: Floats, backward: Floats, gathers: Floats, scatters: Floats, units: Floats, zero: Zero
+    forward: Floats,
+    backward: Floats,
+    gathers: Floats,
+    scatters: Floats,
+    units: Floats,
+    zero: Zero,
+    exposed: float = 0.0,
 ) -> tuple[Floats, Floats]:
     """Seconds of a forward and of a backward whose weights are gathered meanwhile, and gradients scattered (ZeRO 2 and 3).
 
     Gradients of a unit are scattered while the next one computes. Where replicas divide weights, too, the next unit is gathered
     behind that: under the first unit of a forward, which follows a backward, and not under the first one of a backward.
-    units: how many a stage has
+    units: how many a stage has; exposed: the share of this that the problem's stack never hides
     """
     if zero < 3:
-        return forward, np.maximum(backward, scatters)
+        return forward, np.maximum(backward + exposed * scatters, scatters)
     first, both = 1.0 / np.maximum(units, 1.0), gathers + scatters
+    forward, backward = forward + exposed * gathers, backward + exposed * both
     return (
         first * np.maximum(forward, both) + (1.0 - first) * np.maximum(forward, gathers),
         first * np.maximum(backward, gathers) + (1.0 - first) * np.maximum(backward, both),

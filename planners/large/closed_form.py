@@ -297,7 +297,10 @@ class _Tables:
         forward, backward = self.passes[0][..., None], self.passes[1][..., None] + self._again
         if zero >= 2 and self.shape.copies > 1:
             gathers, scatters = (one[..., None] for one in self._moved_seconds)
-            forward, backward = beside_traffic(forward, backward, gathers, scatters, self._units[..., :1], zero)
+            exposed = self.problem.stack.exposed.on(self.problem.cluster.devices[0])
+            forward, backward = beside_traffic(
+                forward, backward, gathers, scatters, self._units[..., :1], zero, exposed
+            )
         return np.asarray(forward + backward)
 
     @cached_property

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Rates, reduce_seconds
+from hardware_profiles import Rates, reduce_seconds, scaled
 from planners.estimate.memory import StageBytes, most_held
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
@@ -272,7 +272,9 @@ class _Grid:
         self.quick = QuickReplays(problem, evaluate.layer_costs)
         self.members = {group[0]: group for group in device_groups(problem, division.degree)}
         first = next(iter(self.members.values()), ())
-        rates = GroupRates(problem.cluster.collectives.allreduce_rates(first) if division.degree > 1 else ())
+        times = problem.stack.tensor_collectives.on(problem.cluster.devices[0])
+        tensor = problem.cluster.collectives.allreduce_rates(first) if division.degree > 1 else ()
+        rates = GroupRates(scaled(tensor, times))
         state = problem.divided_state_bytes(division.zero, division.replicas or 1)
         self.costs = evaluate.layer_costs.at(Parallelism(division.degree), rates, state)
         self.bytes = StageBytes(self.costs)
@@ -547,7 +549,8 @@ class _Grid:
     def _peer_rates(self, group: tuple[int, ...]) -> Rates:
         """All-reduces of the replicas of a rank."""
         rings = zip(*(self.members[device] for device in group), strict=True)
-        return self.problem.cluster.collectives.allreduce_rates(*rings)
+        cluster, times = self.problem.cluster, self.problem.stack.replica_collectives
+        return scaled(cluster.collectives.allreduce_rates(*rings), times.on(cluster.devices[group[0]]))
 
     @cached_property
     def _least_crossing(self) -> float:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from hardware_profiles import (
     PRECISION_BYTES,
+    PRODUCTS,
     Phase,
     Rates,
     Work,
@@ -32,6 +34,9 @@ from simulator.workloads.shares import Parallelism, Share, share_of
 BACKWARD_LAUNCHES = 1.5
 """Launches of a backward for one of a forward: it has twice the products, and as many element-wise kernels."""
 
+
+_PASSES: Mapping[Phase, float] = {"forward": 1.0, "backward": 1.0, "input_gradient": 0.5, "weight_gradient": 0.5}
+"""Passes over a block for which each phase counts."""
 
 SecondsOfStages = Callable[[int, Phase], NDArray[np.float64]]
 """(samples, phase) -> seconds of one pass of each of several stages, float64 [stages]."""
@@ -173,7 +178,7 @@ class LayerCosts:
 
     def seconds(self, device: int, samples: int, phase: Phase) -> NDArray[np.float64]:
         """Seconds of one pass of every layer over `samples` samples on a device, float64 [layers]: kernel time plus waits for the
-        host.
+        host, and what the stack takes of every block.
 
         A host that sends a layer every `launch_overhead` seconds is behind where layers are small, and ahead after a large one:
         what the pass of a network waits in all is laid on the layers before which it waits, so that seconds of layers add up.
@@ -183,10 +188,22 @@ class LayerCosts:
             kernels = self.kernel_seconds(device, samples, phase)
             launches = self.launch_seconds(device, phase)
             seconds = kernels + launch_waits(kernels, launches, phase) if launches.any() else kernels
+            if block_pass := self.problem.stack.block_pass.on(self._accelerators[key[0]]):
+                seconds = seconds + block_pass * _PASSES[phase] * self._parts_of_blocks
             if any(self.member.rates):
                 seconds = seconds + self._collective_seconds(samples, phase)
             self._seconds[key] = seconds
         return self._seconds[key]
+
+    @cached_property
+    def _parts_of_blocks(self) -> NDArray[np.float64]:
+        """Each layer's part of its block, float64 [layers]: evenly over those with weights of their own, which have all passes;
+        0 where a measured profile includes what a framework takes.
+        """
+        layers = self.problem.workload.layers
+        counted = [layer.block if layer.kind in PRODUCTS and layer.has_weight_gradient else 0 for layer in layers]
+        count = Counter(counted)
+        return np.array([1.0 / count[one] if one and not self._measured else 0.0 for one in counted])
 
     def launch_seconds(self, device: int, phase: Phase) -> NDArray[np.float64]:
         """Seconds that the host needs to launch each layer's pass, float64 [layers]; 0 where a measured profile includes them. A
@@ -228,7 +245,7 @@ class LayerCosts:
 
             @cache  # blocks of a network repeat
             def modelled(work: Work) -> float:
-                return answered_seconds(accelerator, work, samples, phase, self.problem.precision)
+                return self.problem.stack.layer_seconds(accelerator, work, samples, phase, self.problem.precision)
 
             self._kernels[key] = np.array(
                 [

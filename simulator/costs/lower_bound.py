@@ -1,8 +1,9 @@
 """Lower bound: seconds of an iteration that no plan of a problem can beat, whatever it decides.
 
-It is a property of the problem: of its network, machine, batch, precision, optimizer and `overlap`. What a plan decides, or a
-planner is asked for, is not in it: partition, replicas, what runs again (`Problem.recompute` is what stages do where their plan
-does not say), tensor, context and expert degrees, ZeRO, slices, sizes, the order of the ops, pairs that overlap, offload.
+It is a property of the problem: of its network, machine, stack, batch, precision, optimizer and `overlap`. What a plan
+decides, or a planner is asked for, is not in it: partition, replicas, what runs again (`Problem.recompute` is what stages do
+where their plan does not say), tensor, context and expert degrees, ZeRO, slices, sizes, the order of the ops, pairs that
+overlap, offload.
 Transfers, collectives, bubbles, memory and what runs again only add to its terms, each of which holds by itself; the largest is
 the bound. A plan that trains on stale weights is bounded in its periodic steady state, where the term of `latency` does not
 hold. Noise is not covered.
@@ -144,6 +145,7 @@ class _LeastSeconds:
     def _of_pass(self, device: int, works: tuple[Work, ...], phase: Phase, *, per_sample: bool) -> list[float]:
         """Least seconds of one pass of each layer, per op of 1 to `batch` samples, or per sample of such an op."""
         batch, precision, accelerator = self.problem.batch, self.problem.precision, self.problem.cluster.devices[device]
+        stack = self.problem.stack
         sizes: Iterable[int] = (batch if per_sample else 1,)
         if not accelerator.sublinear:
             sizes = range(1, batch + 1) if batch <= MOST_SIZES else ()
@@ -155,7 +157,7 @@ class _LeastSeconds:
         def modelled(work: Work) -> float:
             if streaming(accelerator):
                 return accelerator.multiply_seconds(work, phase, precision)
-            return least(lambda size: accelerator.seconds(work, size, phase, precision), sizes)
+            return least(lambda size: stack.layer_seconds(accelerator, work, size, phase, precision), sizes)
 
         def of(layer: Layer, work: Work) -> float:
             if layer.measured:

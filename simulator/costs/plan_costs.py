@@ -10,7 +10,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Channel, Flow, Phase, Rates, halved, optional_members, reduce_seconds
+from hardware_profiles import (
+    Channel,
+    Flow,
+    Phase,
+    Rates,
+    halved,
+    optional_members,
+    reduce_seconds,
+    scaled,
+)
 from simulator.costs.given import ALONE as LONE
 from simulator.costs.given import Bucket, StageCollectives, TiedReduction, Transfer, Unit
 from simulator.costs.layer_costs import ALONE, NO_RATES, GroupRates, LayerCosts
@@ -45,6 +54,14 @@ _PHASES: dict[OpKind, Phase] = {
 
 _PASSES: tuple[Phase, Phase] = "forward", "backward"
 
+_TRAFFIC: dict[OpKind, tuple[int, int]] = {
+    OpKind.FORWARD: (1, 0),
+    OpKind.BACKWARD: (1, 1),
+    OpKind.INPUT_GRADIENT: (1, 0),
+    OpKind.WEIGHT_GRADIENT: (0, 1),
+}
+"""How often replicas that divide weights gather them, and scatter their gradients, in an op."""
+
 
 class Group(NamedTuple):
     """What the seconds of a replica's ops depend on, beside its stage's layers; symmetrically placed replicas share it.
@@ -63,12 +80,15 @@ class Group(NamedTuple):
 
 
 class OpParts(NamedTuple):
-    """Seconds of an op by cause: computing, and waiting for the collectives of tensor, context and expert groups."""
+    """Seconds of an op by cause: computing, waiting for the collectives of tensor, context and expert groups, and what the stack
+    does not hide of those of replicas.
+    """
 
     computing: float
     tensor: float = 0.0
     context: float = 0.0
     expert: float = 0.0
+    replicas: float = 0.0
 
 
 class StagePlaces:
@@ -80,7 +100,7 @@ class StagePlaces:
 
     def __init__(self, stage: Stage, problem: Problem, context: int, expert: int, number: int = 0) -> None:
         self.number, self.groups, self.cluster = number, stage.replicas, problem.cluster
-        self.sequence_parallel = problem.sequence_parallel
+        self.sequence_parallel, self.stack = problem.sequence_parallel, problem.stack
         self.parts = tensor_groups(stage.replicas, context)
         self.context, self.expert = context, expert
         self._peer_rates: dict[bool, tuple[Rates, Rates]] = {}
@@ -113,8 +133,11 @@ class StagePlaces:
         """
         if apart not in self._peer_rates:
             collectives = self.cluster.gathers if apart else self.cluster.collectives
-            dense = collectives.allreduce_rates(*self.rings)
-            experts = collectives.allreduce_rates(*self.expert_rings) if self.expert > 1 else ()
+            device = self.cluster.devices[self.groups[0][0]]
+            dense, experts = (
+                scaled(collectives.allreduce_rates(*rings) if rings else (), self.stack.replica_collectives.on(device))
+                for rings in (self.rings, self.expert_rings if self.expert > 1 else [])
+            )
             self._peer_rates[apart] = (halved(dense), halved(experts)) if apart else (dense, experts)
         return self._peer_rates[apart]
 
@@ -138,8 +161,9 @@ class StagePlaces:
         parts = self.parts[replica * self.context : (replica + 1) * self.context]
         together, apart = self.cluster.collectives, self.cluster.gathers
         reduce = (apart if self.sequence_parallel else together).allreduce_rates
+        times = self.stack.tensor_collectives.on(self.cluster.devices[self.groups[replica][0]])
         return GroupRates(
-            self._slowest(parts, self._tensor_groups, reduce) if len(parts[0]) > 1 else (),
+            scaled(self._slowest(parts, self._tensor_groups, reduce), times) if len(parts[0]) > 1 else (),
             self._slowest(peers_of(parts), self._contexts, apart.allreduce_rates) if self.context > 1 else (),
             self._slowest(self._exchanging(parts), self._exchanges, apart.alltoall_rates) if self.expert > 1 else (),
         )
@@ -215,6 +239,7 @@ class PlanCosts:
         self.layers = LayerCosts(problem) if layer_costs is None else layer_costs
         self._stage_seconds: dict[tuple[OpKind, int, Group, int], float] = {}
         self._stage_parts: dict[tuple[OpKind, int, Group, int], OpParts] = {}
+        self._unit_traffic: dict[int, tuple[float, float]] = {}
         self._slices: dict[int, PlanCosts] = {}
         self._groups: dict[tuple[int, int, int, int], Group] = {}
         self._flows: dict[tuple[int, int, int, int], tuple[Flow, float]] = {}
@@ -488,7 +513,7 @@ class PlanCosts:
             value = self._seconds_in_step(kind, (stage, replica), samples, self._member(stage, replica))
             if any(group.gathers):
                 value += self._gather_seconds(kind, stage, group, samples)
-            self._stage_seconds[key] = value
+            self._stage_seconds[key] = value + self._exposed_seconds(kind, stage)
         return self._stage_seconds[key]
 
     def parts(self, kind: OpKind, stage: int, replica: int, samples: int) -> OpParts:
@@ -507,7 +532,8 @@ class PlanCosts:
                     for alone in (GroupRates(context=group.rates.context), GroupRates(expert=group.rates.expert))
                 )
             tensor = within - computing - context - expert
-            self._stage_parts[key] = OpParts(computing, tensor, context, expert)
+            replicas = self._exposed_seconds(kind, stage)
+            self._stage_parts[key] = OpParts(computing, tensor, context, expert, replicas)
         return self._stage_parts[key]
 
     def _seconds_in_step(self, kind: OpKind, place: tuple[int, int], samples: int, layers: LayerCosts) -> float:
@@ -545,6 +571,18 @@ class PlanCosts:
             return 0.0
         whole = self._crossing(self.layers.at(group.parallel), gathered=True)[stage - 1 + received]
         return reduce_seconds(group.rates.tensor, whole * samples) / 2
+
+    def _exposed_seconds(self, kind: OpKind, stage: int) -> float:
+        """Seconds of an op in which replicas gather weights, or scatter gradients, and nothing computes (ZeRO 2 and 3)."""
+        if self.plan.zero < 2:
+            return 0.0
+        share = self.problem.stack.exposed.on(self.problem.cluster.devices[self.device(stage, 0)])
+        if not share or kind not in _TRAFFIC:
+            return 0.0
+        if stage not in self._unit_traffic:
+            units = self.collectives(stage).units
+            self._unit_traffic[stage] = sum(one.gather or 0.0 for one in units), sum(one.scatter for one in units)
+        return share * sum(one * times for one, times in zip(self._unit_traffic[stage], _TRAFFIC[kind], strict=True))
 
     def inside_bytes(self, stage: int) -> float:
         """Bytes per sample that the devices of a replica send to each other in collectives; the mean over unequal replicas."""

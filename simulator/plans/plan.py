@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from typing import Annotated, Literal, get_args
 
 from hardware_profiles import (
+    GENERIC,
     PRECISION_BYTES,
     Bounds,
     Cluster,
     FileBounds,
     OptionValue,
+    Stack,
     brief,
     check_fields,
+    check_known,
     optional_members,
     shown,
     unchosen,
@@ -48,11 +51,13 @@ class Problem(TrainingOptions):
     batch: samples of one iteration of the whole cluster (one update of a synchronous plan)
     recompute: of all stages; True and False stand for `whole` and `none`
     contention: not known to the engine `recurrence`
+    stack: what runs the plans
     """
 
     workload: Workload = field(metadata=LAYERS)
     cluster: Cluster = field(metadata=LAYERS)
     batch: Annotated[int, Bounds(ge=1, le=MOST_SAMPLES)]
+    stack: Stack = GENERIC
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "recompute", recompute_word(self.recompute))
@@ -67,10 +72,20 @@ class Problem(TrainingOptions):
                 f"{', '.join(common) or 'nothing in common'}"
             )
         check_recompute(self.workload, self.recompute)
+        self._check_stack()
+
+    def _check_stack(self) -> None:
+        """Raise ValueError for a stack that knows other words of recomputation, or that runs no plan of this problem."""
+        stack, runs = self.stack, self.stack.runs
+        check_known(f"stack {stack.name!r}: no recompute policy is", runs.recompute, get_args(Recompute))
+        if runs.precisions and self.precision not in runs.precisions:
+            raise ValueError(f"stack {stack.name!r} runs {', '.join(runs.precisions)}, not precision {self.precision}")
+        if self.sequence_parallel and not runs.sequence_parallel:
+            raise ValueError(f"stack {stack.name!r} has no sequence parallelism")
 
     def __repr__(self) -> str:
         options: list[str] = [self.precision, self.optimizer]
-        for one in fields(TrainingOptions)[len(options) :]:
+        for one in fields(TrainingOptions)[2:]:
             value, name = getattr(self, one.name), one.name.replace("_", " ")
             if value != one.default:
                 options.append(name if value is True else f"no {name}" if value is False else f"{name} {value}")
@@ -78,9 +93,10 @@ class Problem(TrainingOptions):
 
     @property
     def title(self) -> str:
-        """Workload, machine and mini-batch, as a heading names them."""
+        """Workload, machine, mini-batch and stack, as a heading names them; without the generic one."""
         devices, samples = len(self.cluster.devices), f"{self.batch} {self.workload.sample}{'s' * (self.batch > 1)}"
-        return f"{self.workload.name} on {self.cluster.name}, {devices} device{'s' * (devices > 1)}, {samples}"
+        stack = f", {self.stack.name}" * (self.stack != GENERIC)
+        return f"{self.workload.name} on {self.cluster.name}, {devices} device{'s' * (devices > 1)}, {samples}{stack}"
 
     @property
     def device_word(self) -> str:
@@ -114,7 +130,7 @@ class Problem(TrainingOptions):
     @property
     def accumulated_bytes(self) -> int:
         """Bytes per parameter of the gradient that micro-batches accumulate and replicas all-reduce."""
-        return self.gradient_bytes or self.element_bytes
+        return self.gradient_bytes or (self.element_bytes == 2 and self.stack.gradient_bytes) or self.element_bytes
 
     @property
     def state_bytes(self) -> float:
@@ -393,6 +409,41 @@ def check_plan(problem: Problem, plan: Plan) -> None:
         _check_experts(problem, plan)
     if plan.zero:
         _check_zero(plan)
+    _check_stack(problem, plan)
+
+
+def _check_stack(problem: Problem, plan: Plan) -> None:
+    """Raise InfeasiblePlanError for what the problem's stack does not run."""
+    runs = problem.stack.runs
+    sizes = {*plan.microbatches, *(size for one in (*plan.forward_sizes, *plan.backward_sizes) for size in one)}
+    unlike = len(sizes) > 1 or len({(len(stage.devices), stage.degrees) for stage in plan.stages}) > 1
+    policies = set(plan.recompute or (problem.recompute,))
+    kept: tuple[tuple[str, Collection[object], set[object]], ...] = (
+        ("zero", runs.zero, {plan.zero} if len(plan.devices) > 1 else set()),
+        ("schedule", runs.schedules, {plan.schedule} if len(plan.stages) > 1 else set()),
+        ("recompute", runs.recompute, {*policies}),
+    )
+    for name, allowed, found in kept:
+        if allowed and (wrong := sorted(map(str, found.difference(allowed)))):
+            raise _not_run(problem, plan, f"{name} {wrong[0]}", f"; choices: {', '.join(map(str, allowed))}")
+    degree = max((degree // plan.context for stage in plan.stages for degree in stage.degrees), default=1)
+    ways: tuple[tuple[bool, int, str], ...] = (
+        (runs.tensor, degree, "tensor-parallel groups"),
+        (runs.context, plan.context, "context parallelism"),
+        (runs.expert, plan.expert, "expert parallelism"),
+        (runs.pipeline, len(plan.stages), "pipelines of several stages"),
+        (runs.interleaved, plan.chunks, "several stages per device"),
+        (runs.unequal, 1 + unlike, "micro-batches, stages or replicas of unlike sizes"),
+    )
+    for permitted, count, words in ways:
+        if count > 1 and not permitted:
+            raise _not_run(problem, plan, words)
+
+
+def _not_run(problem: Problem, plan: Plan, what: str, choices: str = "") -> InfeasiblePlanError:
+    return InfeasiblePlanError(
+        f"stack {problem.stack.name!r} does not run plan {plan.planner!r}: it has no {what}{choices}"
+    )
 
 
 def _check_groups(problem: Problem, plan: Plan) -> None:

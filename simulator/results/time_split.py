@@ -198,7 +198,7 @@ def _op_parts(costs: PlanCosts, op: list[int], apart: set[int], split: bool) -> 
     def add(one: OpKind, part: int) -> None:
         parts = own.parts(one, stage, replica, samples)
         found[part] += parts.computing
-        found[[_TENSOR, _CONTEXT, _EXPERT]] += parts[1:]
+        found[[_TENSOR, _CONTEXT, _EXPERT, _SYNC]] += parts[1:]
 
     if kind in _ADMINISTRATION:
         add(kind, _OPTIMIZER)

@@ -67,6 +67,7 @@ class Layer:
     split: how a tensor-parallel group divides it, "" for not at all
     undivided: of its own weight elements, those that every member of such a group keeps (a bias after `rows`)
     heads: of attention the key-value heads, which the size of a group divides; 0 for other layers
+    head_size: of attention the elements of a head's values; 0 where it is not known, and for other layers
     causal_tokens: tokens of a sample, of attention where each token attends to those before it alone; 0 for other layers
     experts: routed experts that its weights belong to, evenly; 0 for layers that all tokens go through
     block: number, from 1, of the block of like layers that it stands in, which recomputation may make again from what the block
@@ -96,6 +97,7 @@ class Layer:
     block: Count = 0
     stashed_bytes: Amount = 0.0
     part: Part = ""
+    head_size: Count = 0
 
     def __repr__(self) -> str:
         measured = f", measured at {len(self.measured)} sizes" if self.measured else ""
@@ -238,6 +240,7 @@ class Workload:
                 layer.channels,
                 layer.fused_pairs,
                 layer.experts if layer.kind == "linear" else 0,
+                layer.head_size,
             )
             for layer, read in zip(self.layers, self.input_elements(), strict=True)
         )

@@ -345,6 +345,7 @@ class _Network:
             fused_pairs=(1.0 - attended / (2.0 * model.sequence) * (model.after == "language")) if fused else 0.0,
             split="heads",
             heads=model.heads if latent else model.key_value_heads,
+            head_size=value,
             causal_tokens=model.sequence if model.after == "language" else 0,
         )
         y = self.builder.add(layer, inputs)

@@ -1,0 +1,166 @@
+"""Stack: what runs a plan, a framework of some year: which plans it can run, and its seconds beside the devices' own.
+
+seconds of a layer = those of the accelerator × products, attention or elementwise, by its kind
+a pass over a block = its layers + block_pass
+a forward           = its layers + exposed × the gathers of its units             where replicas divide weights (ZeRO 3)
+a backward          = its layers + exposed × (the gathers and the scatters)
+collectives         = those of the cluster × tensor_collectives, or × replica_collectives
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from hardware_profiles.accelerator import Accelerator, Phase, Precision, Work, answered_seconds, optional_members
+from hardware_profiles.numbers import check_real
+from hardware_profiles.words import brief, shown
+
+PRODUCTS = frozenset({"convolution", "linear", "recurrent"})
+"""Kinds of layer that are matrix products."""
+
+LANES = 8
+"""Elements that the size of a head is a multiple of, where kernels of attention run at their rate."""
+
+
+RANGES: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(
+        ("products", "attention", "elementwise", "tensor_collectives", "replica_collectives"), (0.05, 100.0)
+    ),
+    "odd_heads": (0.0, 100.0),
+    "block_pass": (0.0, 10.0),
+    "exposed": (0.0, 1.0),
+}
+"""The constants of a stack, and the least and the most that each may be; seconds, shares, or times others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number of a stack, and what it rests on.
+
+    value: on every generation of accelerators that has none of its own
+    source: where it comes from
+    fitted, judged: measured tables that it was fitted on, and those that judged it
+    generations: names of generations of accelerators, with the constant that holds there
+    """
+
+    value: float
+    source: str = ""
+    fitted: tuple[str, ...] = ()
+    judged: tuple[str, ...] = ()
+    generations: tuple[tuple[str, Constant], ...] = ()
+
+    def on(self, accelerator: Accelerator) -> float:
+        """Its value on an accelerator."""
+        if not self.generations:
+            return self.value
+        return dict(self.generations).get(optional_members(accelerator).generation, self).value
+
+
+SAME, NONE = Constant(1.0), Constant(0.0)
+"""A factor, and an addition, that change nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """Which plans a stack can run; an empty list of words is all that there are.
+
+    zero: what replicas may divide; schedules, recompute, precisions: those that it has
+    tensor, context, expert, pipeline: whether it divides layers, tokens, experts, and the network
+    interleaved: whether a device may hold several stages
+    unequal: whether micro-batches, replicas and stages of a plan may have unlike sizes
+    sequence_parallel: whether tensor-parallel groups may divide the rest, too
+    """
+
+    zero: tuple[int, ...] = (0, 1, 2, 3)
+    schedules: tuple[str, ...] = ()
+    recompute: tuple[str, ...] = ()
+    precisions: tuple[Precision, ...] = ()
+    tensor: bool = True
+    context: bool = True
+    expert: bool = True
+    pipeline: bool = True
+    interleaved: bool = True
+    unequal: bool = True
+    sequence_parallel: bool = True
+
+    def __str__(self) -> str:
+        """In words what it does not leave to a plan."""
+        lists = {
+            "ZeRO": self.zero,
+            "schedules": self.schedules,
+            "recompute": self.recompute,
+            "precisions": self.precisions,
+        }
+        said = [f"{words} {', '.join(map(str, known))}" for words, known in lists.items() if 0 < len(known) < 4]
+        said += [f"no {one.name.replace('_', ' ')}" for one in fields(self) if getattr(self, one.name) is False]
+        return "; ".join(said) or "every plan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """What runs a plan.
+
+    runs: which plans it can run
+    products, attention, elementwise: times the accelerator's seconds of layers of those kinds
+    odd_heads: added to `attention` where LANES does not divide the size of a head
+    tensor_collectives: times the seconds of collectives inside tensor-parallel groups
+    replica_collectives: times those of reductions, scatters and gathers among replicas
+    block_pass: seconds of every pass over a block beside its kernels
+    exposed: share of what replicas gather and scatter in every pass that is never hidden behind computation
+    gradient_bytes: of an accumulated 16-bit gradient where the problem says nothing; 0: as the weights
+    source: the name or the path that gives it again; None for one that was made in Python
+    """
+
+    name: str
+    description: str = ""
+    runs: Runs = Runs()
+    products: Constant = SAME
+    attention: Constant = SAME
+    odd_heads: Constant = NONE
+    elementwise: Constant = SAME
+    tensor_collectives: Constant = SAME
+    replica_collectives: Constant = SAME
+    block_pass: Constant = NONE
+    exposed: Constant = NONE
+    gradient_bytes: int = 0
+    source: str | None = field(init=False, default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return brief(self, self.name)
+
+    def __post_init__(self) -> None:
+        for name, constant in self.constants().items():
+            least, most = RANGES[name]
+            for where, one in ((name, constant), *((f"{name} of {of}", own) for of, own in constant.generations)):
+                check_real(f"stack {self.name}: {where}", one.value)
+                if not least <= one.value <= most:
+                    raise ValueError(
+                        f"stack {self.name}: {where} must be from {least:g} to {most:g}, got {shown(one.value)}; check the unit"
+                    )
+
+    def constants(self) -> dict[str, Constant]:
+        """Its constants by name."""
+        return {name: getattr(self, name) for name in RANGES}
+
+    def times(self, accelerator: Accelerator, work: Work) -> float:
+        """Times the accelerator's own seconds that a layer takes; 1 on boards whose layers stream, which no framework runs."""
+        if accelerator.streams:
+            return 1.0
+        if work.kind in PRODUCTS:
+            return self.products.on(accelerator)
+        if work.kind != "attention":
+            return self.elementwise.on(accelerator)
+        odd = self.odd_heads.on(accelerator) if work.head_size % LANES else 0.0
+        return self.attention.on(accelerator) + odd
+
+    def layer_seconds(
+        self, accelerator: Accelerator, work: Work, samples: float, phase: Phase, precision: Precision
+    ) -> float:
+        """Seconds of one pass of one layer over `samples` samples."""
+        own = answered_seconds(accelerator, work, samples, phase, precision)
+        return self.times(accelerator, work) * own
+
+
+GENERIC = Stack(name="generic", description="no framework in particular: the seconds of devices and links as they are")
+"""What runs a plan where nobody says."""

@@ -1,0 +1,107 @@
+"""Stack files: what a stack's TOML file may say, and the stack that it describes."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Literal
+
+import msgspec
+
+from hardware_profiles.accelerator import PRECISION_BYTES, Precision
+from hardware_profiles.files import MICRO, FileTable, Name, Text
+from hardware_profiles.stack import Constant, Runs, Stack
+
+
+class ConstantValue(FileTable, frozen=True, kw_only=True):
+    """A constant: its value, where it comes from, measured tables that it was fitted on, and those that judged it."""
+
+    value: float
+    source: Text
+    fitted: tuple[Text, ...] = ()
+    judged: tuple[Text, ...] = ()
+
+    def constant(self, scale: float = 1.0, generations: tuple[tuple[str, Constant], ...] = ()) -> Constant:
+        """The constant in base units."""
+        return Constant(scale * self.value, self.source, self.fitted, self.judged, generations)
+
+
+class ConstantTable(ConstantValue, frozen=True, kw_only=True):
+    """A constant, and other ones for accelerators of some generations (`generation` in their files)."""
+
+    generations: dict[Name, ConstantValue] = msgspec.field(default_factory=dict)
+
+    def constant(self, scale: float = 1.0, generations: tuple[tuple[str, Constant], ...] = ()) -> Constant:
+        """The constant in base units, with those of its generations."""
+        own = tuple((name, one.constant(scale)) for name, one in self.generations.items())
+        return super().constant(scale, own + generations)
+
+
+class FactorsTable(FileTable, frozen=True, kw_only=True):
+    """`[factors]` of a stack: times the seconds of accelerator and cluster; `odd_heads` is added to that of attention."""
+
+    products: ConstantTable | None = None
+    attention: ConstantTable | None = None
+    odd_heads: ConstantTable | None = None
+    elementwise: ConstantTable | None = None
+    tensor_collectives: ConstantTable | None = None
+    replica_collectives: ConstantTable | None = None
+
+
+class OverheadsTable(FileTable, frozen=True, kw_only=True):
+    """`[overheads]` of a stack: seconds of every pass over a block, and the share of replicas' traffic that is never hidden."""
+
+    block_pass_us: ConstantTable | None = None
+    exposed: ConstantTable | None = None
+
+
+RunsTable = msgspec.defstruct(
+    "RunsTable",
+    [
+        ("schedules", tuple[str, ...], ()),
+        ("recompute", tuple[str, ...], ()),
+        ("precisions", tuple[Precision, ...], ()),
+        ("zero", tuple[Literal[0, 1, 2, 3], ...], (0, 1, 2, 3)),
+        *((one.name, bool, True) for one in fields(Runs) if one.default is True),
+    ],
+    bases=(FileTable,),
+    namespace={"__doc__": "`[runs]` of a stack: which plans it can run; what is left out it can."},
+    frozen=True,
+    kw_only=True,
+)
+
+
+class GradientsTable(FileTable, frozen=True, kw_only=True):
+    """`[gradients]` of a stack: the precision in which micro-batches add them up where weights have 16 bits."""
+
+    precision: Precision
+
+
+class StackFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="stack"):
+    """A stack's file."""
+
+    name: Name
+    description: str = ""
+    runs: RunsTable = RunsTable()  # type: ignore[valid-type]
+    factors: FactorsTable = FactorsTable()
+    overheads: OverheadsTable = OverheadsTable()
+    gradients: GradientsTable | None = None
+
+    def build(self) -> Stack:
+        """The stack, whose missing constants change nothing. Raises ValueError as a `Stack`."""
+        tables = {name: (table, 1.0) for name, table in _tables(self.factors).items()}
+        tables |= {
+            name.removesuffix("_us"): (table, MICRO if name.endswith("_us") else 1.0)
+            for name, table in _tables(self.overheads).items()
+        }
+        return Stack(
+            name=self.name,
+            description=self.description,
+            runs=Runs(**msgspec.structs.asdict(self.runs)),
+            gradient_bytes=0 if self.gradients is None else PRECISION_BYTES[self.gradients.precision],
+            **{name: table.constant(scale) for name, (table, scale) in tables.items()},
+        )
+
+
+def _tables(of: FileTable) -> dict[str, ConstantTable]:
+    """The constants that a table gives."""
+    return {name: table for name, table in msgspec.structs.asdict(of).items() if table is not None}

@@ -1,0 +1,134 @@
+"""Stack: constants by kind of layer and generation of accelerators, and one clear line for every mistake of a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hardware_profiles import (
+    GENERIC,
+    Constant,
+    ProfileError,
+    Runs,
+    Stack,
+    Work,
+    check_file,
+    load_accelerator,
+    load_stack,
+    schema,
+    stack_names,
+)
+
+AMPERE, HOPPER = load_accelerator("a100-80"), load_accelerator("gh200")
+PRODUCT = Work("linear", 2e12, 1e6, 1e6, 1_000_000)
+ATTENTION = Work("attention", 2e12, 1e6, 1e6, 0, fused_pairs=0.5, head_size=128)
+OTHER = Work("normalization", 0.0, 1e6, 1e6, 1000)
+
+MINE = """
+kind = "stack"
+name = "mine"
+[runs]
+zero = [3]
+tensor = false
+[gradients]
+precision = "fp32"
+[factors.products]
+value = 1.25
+source = "my runs"
+fitted = ["mine.csv"]
+[factors.products.generations.hopper]
+value = 2
+source = "my runs of a GH200"
+[overheads.block_pass_us]
+value = 500
+source = "my runs"
+"""
+
+
+def written(folder: Path, text: str, name: str = "mine.toml") -> Path:
+    """A file of a folder."""
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_generic_stack_changes_nothing() -> None:
+    """The file and the default are one stack, under which layers take the accelerator's own seconds, to the bit."""
+    assert load_stack("generic") == GENERIC
+    for work in (PRODUCT, ATTENTION, OTHER):
+        own = AMPERE.seconds(work, 3, "backward", "bf16")
+        assert GENERIC.layer_seconds(AMPERE, work, 3, "backward", "bf16") == own
+
+
+def test_seconds_are_times_those_of_the_accelerator() -> None:
+    """By kind of layer; a head of 108 elements, which 8 does not divide, adds its own; boards that stream are left alone."""
+    one = Stack(
+        name="one",
+        products=Constant(2.0, generations=(("hopper", Constant(4.0)),)),
+        attention=Constant(3.0),
+        odd_heads=Constant(0.5),
+        elementwise=Constant(0.25),
+    )
+    odd = Work("attention", 2e12, 1e6, 1e6, 0, fused_pairs=0.5, head_size=108)
+    works = {PRODUCT: 2.0, ATTENTION: 3.0, odd: 3.5, OTHER: 0.25}
+    assert {work: one.times(AMPERE, work) for work in works} == works
+    assert one.times(HOPPER, PRODUCT) == 4.0
+    assert one.times(load_accelerator("vcu118"), PRODUCT) == 1.0
+    seconds = one.layer_seconds(AMPERE, PRODUCT, 2, "forward", "bf16")
+    assert seconds == 2.0 * AMPERE.seconds(PRODUCT, 2, "forward", "bf16")
+
+
+def test_a_file_is_a_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by path, and by name in a folder of one's own; constants in base units, with what they rest on."""
+    found = load_stack(written(tmp_path, MINE))
+    assert (found.runs, found.gradient_bytes) == (Runs(zero=(3,), tensor=False), 4)
+    assert (found.products.on(AMPERE), found.products.on(HOPPER), found.block_pass.value) == (1.25, 2.0, 5e-4)
+    assert (found.products.source, found.products.fitted) == ("my runs", ("mine.csv",))
+    assert found.attention == GENERIC.attention
+    (tmp_path / "stacks").mkdir()
+    written(tmp_path / "stacks", MINE)
+    monkeypatch.setenv("PIPEPLAN_PROFILES", str(tmp_path))
+    assert {"mine", "generic"} <= set(stack_names())
+    assert load_stack("mine") == found
+    assert "stack mine: 2 constants of its own; runs ZeRO 3; no tensor" in check_file(tmp_path / "mine.toml")
+    assert "odd_heads" in str(schema("stack"))
+
+
+@pytest.mark.parametrize("name", stack_names())
+def test_every_constant_says_what_it_rests_on(name: str) -> None:
+    """One that changes anything has a source and tables that it was fitted on, or says that it is assumed."""
+    for constant in load_stack(name).constants().values():
+        for one in (constant, *(other for _, other in constant.generations)):
+            assert one.source or one in GENERIC.constants().values()
+            assert one.fitted or one.value in (0.0, 1.0) or "assumed" in one.source
+
+
+@pytest.mark.parametrize(
+    ("said", "instead", "words"),
+    [
+        ("tensor = false", "tensors = false", "$.runs.tensors = False: unknown key (did you mean tensor?)"),
+        ("value = 1.25", "value = 0", "products must be from 0.05 to 100, got 0.0; check the unit"),
+        ("value = 2\n", "value = 2e9\n", "products of hopper must be from 0.05 to 100"),
+        ("value = 500", "value = 5e9", "block_pass must be from 0 to 10"),
+        ('source = "my runs"\nfitted', "fitted", "source"),
+        ("zero = [3]", "zero = [4]", "$.runs.zero"),
+        ('precision = "fp32"', 'precision = "fp33"', "$.gradients.precision"),
+        ('kind = "stack"', 'kind = "gpu"', 'a stack\'s file says kind = "stack"'),
+        ("overheads.block_pass_us", "overheads.block_pass", "unknown key (did you mean block_pass_us?)"),
+    ],
+)
+def test_what_a_file_cannot_say_is_one_line(tmp_path: Path, said: str, instead: str, words: str) -> None:
+    """File, key, value and rule."""
+    path = written(tmp_path, MINE.replace(said, instead))
+    with pytest.raises(ProfileError) as told:
+        load_stack(path)
+    assert str(told.value).startswith(f"{path}: ")
+    assert words in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_an_unknown_name_lists_the_choices() -> None:
+    """As of accelerators and clusters."""
+    with pytest.raises(ProfileError, match=r"stack 'megatron-cor' is not known.*megatron-core"):
+        load_stack("megatron-cor")

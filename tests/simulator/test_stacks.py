@@ -1,0 +1,179 @@
+"""Stacks: what runs a plan changes the seconds of its ops, at one place, and refuses what it cannot run."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pipeplan
+from hardware_profiles import GENERIC, Constant, Runs, Stack, load_cluster, load_stack
+from simulator import (
+    Evaluations,
+    InfeasiblePlanError,
+    LayerCosts,
+    OpKind,
+    Plan,
+    PlanCosts,
+    PlanFile,
+    PlanFileError,
+    Problem,
+    Stage,
+    simulate,
+)
+from simulator.workloads.language_models import Llama
+
+NETWORK = Llama(
+    4, 1024, 8, sequence=512, vocabulary=4096, intermediate=2816, key_value_heads=4, name="llama"
+).workload()
+
+
+def problem_on(stack: Stack = GENERIC, **options: Any) -> Problem:
+    """A small Llama on four A100."""
+    return Problem(NETWORK, load_cluster("dgx-a100:1").take(4), 8, stack, precision="bf16", optimizer="adam", **options)
+
+
+def divided(zero: Any = 0, *, degree: int = 1, stages: int = 1, **decided: Any) -> Plan:
+    """Blocks over stages in a row, each on as many replicas, groups of `degree`, as there are devices for."""
+    blocks = [layer.block for layer in NETWORK.layers]
+    cuts = [0, *(blocks.index(4 * one // stages + 1) for one in range(1, stages)), len(blocks)]
+    each = 4 // stages
+    held = [tuple(range(stage * each, (stage + 1) * each)) for stage in range(stages)]
+    degrees = (degree,) * (each // degree) if degree > 1 else ()
+    found = tuple(Stage(tuple(range(cuts[i], cuts[i + 1])), held[i], degrees) for i in range(stages))
+    return Plan("hand", "1f1b", found, **{"microbatches": (4, 4), "zero": zero, **decided})
+
+
+def any_stack(choose: random.Random) -> Stack:
+    """A stack that runs everything, of random constants."""
+
+    def of(low: float, high: float) -> Constant:
+        return Constant(choose.uniform(low, high))
+
+    return Stack(
+        name="any",
+        products=of(0.5, 3.0),
+        attention=of(0.5, 3.0),
+        odd_heads=of(0.0, 3.0),
+        elementwise=of(0.2, 2.0),
+        tensor_collectives=of(0.3, 3.0),
+        replica_collectives=of(0.3, 3.0),
+        block_pass=of(0.0, 3e-3),
+        exposed=of(0.0, 1.0),
+        gradient_bytes=choose.choice([0, 2, 4]),
+    )
+
+
+def test_seconds_of_layers_are_times_those_of_the_device() -> None:
+    """Products, attention and the rest each times their own; every block takes as much more, a gradient alone half of it."""
+    stack = Stack(
+        name="one",
+        products=Constant(2.0),
+        attention=Constant(3.0),
+        elementwise=Constant(0.5),
+        block_pass=Constant(1e-3),
+    )
+    kinds = {"linear": 2.0, "attention": 3.0}
+    times = np.array([kinds.get(layer.kind, 0.5) for layer in NETWORK.layers])
+    block = np.array([layer.block for layer in NETWORK.layers])
+    of_device, found = LayerCosts(problem_on()), LayerCosts(problem_on(stack))
+    for phase, passes in (("forward", 1.0), ("backward", 1.0), ("input_gradient", 0.5), ("weight_gradient", 0.5)):
+        kernels = times * of_device.kernel_seconds(0, 2, phase)  # type: ignore[arg-type]
+        assert found.kernel_seconds(0, 2, phase) == pytest.approx(kernels)  # type: ignore[arg-type]
+        waits = replace(problem_on(stack), stack=replace(stack, block_pass=Constant(0.0)))
+        beside = found.seconds(0, 2, phase) - LayerCosts(waits).seconds(0, 2, phase)  # type: ignore[arg-type]
+        assert [beside[block == one].sum() for one in range(5)] == pytest.approx([0.0, *[passes * 1e-3] * 4])
+
+
+def test_collectives_are_times_those_of_the_cluster() -> None:
+    """Inside groups, and among replicas, each its own; what is exposed of units is added to the passes under which they move."""
+    stack = Stack(
+        name="one", tensor_collectives=Constant(3.0), replica_collectives=Constant(2.0), exposed=Constant(0.25)
+    )
+    groups, replicas = divided(degree=2), divided(3)
+    plain, slow = (PlanCosts(problem_on(one), groups).parts(OpKind.FORWARD, 0, 0, 2) for one in (GENERIC, stack))
+    assert (slow.computing, slow.tensor) == pytest.approx((plain.computing, 3.0 * plain.tensor))
+    costs, generic = PlanCosts(problem_on(stack), replicas), PlanCosts(problem_on(), replicas)
+    gathers, scatters = (
+        sum(getattr(one, name) for one in costs.collectives(0).units) for name in ("gather", "scatter")
+    )
+    assert gathers == pytest.approx(2.0 * sum(one.gather or 0.0 for one in generic.collectives(0).units))
+    samples = np.array([2])
+    for kind, moved in ((OpKind.FORWARD, gathers), (OpKind.BACKWARD, gathers + scatters)):
+        own = generic.seconds(kind, 0, 0, samples)[0]
+        assert costs.seconds(kind, 0, 0, samples)[0] == pytest.approx(own + 0.25 * moved)
+        assert sum(costs.parts(kind, 0, 0, 2)) == pytest.approx(costs.seconds(kind, 0, 0, samples)[0])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_replay_under_any_stack_is_one_and_above_the_bound(seed: int) -> None:
+    """Random constants, divisions and ZeRO: engines agree to the bit, and `simulate` itself refuses what undercuts the bound."""
+    choose = random.Random(seed)
+    problem = problem_on(any_stack(choose), recompute=choose.choice(["none", "blocks", "attention"]))
+    stages = choose.choice([1, 2, 4])
+    degree = choose.choice([one for one in (1, 2) if stages * one <= 4])
+    plan = divided(choose.choice([0, 1, 2, 3]), degree=degree, stages=stages)
+    outcome = simulate(problem, plan)
+    evaluation = Evaluations(problem)(plan)
+    assert evaluation is not None
+    assert evaluation.seconds == outcome.iteration_seconds
+    assert outcome.record()["stack"] == "any"
+    assert outcome.time_split()
+
+
+def test_gradients_have_the_bytes_of_the_stack() -> None:
+    """Of 16-bit weights where the problem says nothing; never where it does."""
+    wide = replace(GENERIC, name="wide", gradient_bytes=4)
+    assert (problem_on(wide).accumulated_bytes, problem_on().accumulated_bytes) == (4, 2)
+    assert problem_on(wide, gradient_bytes=2).accumulated_bytes == 2
+
+
+@pytest.mark.parametrize(
+    ("runs", "plan", "words"),
+    [
+        (Runs(zero=(0, 1)), divided(3), "zero 3; choices: 0, 1"),
+        (Runs(schedules=("gpipe",)), divided(stages=2), "schedule 1f1b; choices: gpipe"),
+        (Runs(recompute=("blocks",)), divided(), "recompute none; choices: blocks"),
+        (Runs(tensor=False), divided(degree=2), "tensor-parallel groups"),
+        (Runs(pipeline=False), divided(stages=2), "pipelines of several stages"),
+        (Runs(unequal=False), divided(microbatches=(5, 3)), "of unlike sizes"),
+        (Runs(context=False), divided(degree=2, context=2), "context parallelism"),
+    ],
+)
+def test_a_stack_refuses_a_plan_that_it_cannot_run(runs: Runs, plan: Plan, words: str) -> None:
+    """One line with the stack, the plan, what it has not, and the choices; another stack runs it."""
+    stack = replace(GENERIC, name="narrow", runs=runs)
+    with pytest.raises(InfeasiblePlanError, match=f"stack 'narrow' does not run plan 'hand': it has no .*{words}$"):
+        simulate(problem_on(stack), plan)
+    assert simulate(problem_on(), plan).iteration_seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("runs", "options", "words"),
+    [
+        (Runs(precisions=("fp8",)), {}, "stack 'narrow' runs fp8, not precision bf16"),
+        (Runs(sequence_parallel=False), {"sequence_parallel": True}, "stack 'narrow' has no sequence parallelism"),
+        (Runs(recompute=("some",)), {}, "stack 'narrow': no recompute policy is 'some'"),
+    ],
+)
+def test_a_stack_refuses_a_problem_that_it_cannot_run(runs: Runs, options: dict[str, Any], words: str) -> None:
+    """One line."""
+    with pytest.raises(ValueError, match=words):
+        problem_on(replace(GENERIC, name="narrow", runs=runs), **options)
+
+
+def test_a_plan_file_names_its_stack() -> None:
+    """By its name, the generic one too; a stack made in Python has no name that can be loaded."""
+    asked = pipeplan.Problem("gpt2", "dgx-a100:1", batch=8, precision="bf16", stack="megatron-core")
+    text = PlanFile(asked).to_json()
+    assert '"stack": "megatron-core"' in text
+    assert PlanFile.from_json(text).problem == asked
+    assert asked.title.endswith(", megatron-core")
+    assert asked.stack == load_stack("megatron-core")
+    with pytest.raises(PlanFileError, match=r"\$\.problem\.stack: stack 'nobody' is not known"):
+        PlanFile.from_json(text.replace("megatron-core", "nobody"))
+    with pytest.raises(ValueError, match="stack 'any' was made in Python"):
+        PlanFile(replace(asked, stack=any_stack(random.Random(0)))).to_json()
