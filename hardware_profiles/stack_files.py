@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -15,7 +15,7 @@ from hardware_profiles.stack import Constant, Runs, Stack
 class ConstantValue(FileTable, frozen=True, kw_only=True):
     """A constant: its value, where it comes from, measured tables that it was fitted on, and those that judged it."""
 
-    value: float
+    value: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
     source: Text
     fitted: tuple[Text, ...] = ()
     judged: tuple[Text, ...] = ()

@@ -15,7 +15,7 @@ from typing import Any
 from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.output import InputError, UsageError, say
 from experiments.terminal.report_tables import ReportTable, figure
-from experiments.truth.errors import PARTS, apart, summary
+from experiments.truth.errors import PARTS, apart, errors, summary
 from experiments.truth.measured_tables import (
     KINDS,
     AllReduce,
@@ -28,7 +28,7 @@ from experiments.truth.measured_tables import (
 )
 from experiments.truth.predictions import predicted
 from experiments.truth.seen_rows import was_seen
-from hardware_profiles import load_cluster
+from hardware_profiles import GENERIC, load_cluster, load_stack
 
 PEERS: Mapping[str, str] = {
     "vtrain_multi": "time: vTrain 14.7 %, Calculon 15.3 %; regret: Calculon 1.27 %",
@@ -48,6 +48,10 @@ SEEN: Mapping[str, str] = {
     "vtrain_single": "its cells (table vtrain_single_cells)",
     "vtrain_single_cells": "all: launches of layers, element-wise kernels, the framework's seconds of a pass",
     "simumax_b200": "the nine of dense models: element-wise kernels",
+    "mosaic": "all but fp8: the stack fsdp1-eager",
+    "bigscience": "all: the stack megatron-deepspeed",
+    "dgxc_h100_llama": "all: the stack megatron-core",
+    "dgxc_h100_gpt175b": "all: the stack megatron-core",
     "simumax_ops_a100_pcie": "half of the products, at random; attention",
     "simumax_ops_b200": "half of the products, at random; attention",
 }
@@ -55,7 +59,7 @@ SEEN: Mapping[str, str] = {
 to a network or to a table."""
 
 BY: Mapping[type, tuple[str, ...]] = {
-    MeasuredRun: ("tp", "hidden", "recompute", "cluster"),
+    MeasuredRun: ("stack", "tp", "hidden", "recompute", "cluster"),
     TransformerCell: ("tp", "hidden"),
     MatrixProduct: ("op", "tp"),
     AllReduce: ("gpu", "gpus"),
@@ -93,13 +97,14 @@ def run(options: argparse.Namespace) -> Findings:
     for name in machines.values():
         load_cluster(name)
     found: dict[str, Any] = {}
-    points = {}
+    points, runs = {}, list[dict[str, Any]]()
     for table in tables:
         frame, left_out = predicted(table, machines.get(table.name))
         kind = table.kind
         if len(frame):
             if kind is MeasuredRun:
                 frame["devices"] = frame["tp"] * frame["pp"] * frame["dp"]
+                runs += frame.assign(table=table.name, seen=was_seen(table.name, frame)).to_dict("records")
             points[table.name] = frame[["what", "measured", "predicted"]]
             found[table.name] = summary(frame, BY.get(kind, ()), QUESTION.get(kind, ()))
             found[table.name]["apart"] = apart(frame, was_seen(table.name, frame))
@@ -107,7 +112,13 @@ def run(options: argparse.Namespace) -> Findings:
             found[table.name] = {"rows": 0, "apart": {}}
         found[table.name]["left_out"] = left_out
         found[table.name] |= {"peers": named(PEERS, table.name), "seen": named(SEEN, table.name) or "none"}
-    document = {"tables": found, "skipped": list(skipped), "skipped_because": skipped}
+    document = {
+        "tables": found,
+        "stacks": by_stack(runs),
+        "constants": [row for name in dict.fromkeys(one["stack"] for one in runs) for row in constants_of(name)],
+        "skipped": list(skipped),
+        "skipped_because": skipped,
+    }
 
     def drawn(document: Mapping[str, Any]) -> Made:
         from experiments.truth.truth_plots import draw
@@ -115,6 +126,41 @@ def run(options: argparse.Namespace) -> Findings:
         yield "truth", draw(points)
 
     return Findings(document, print_document, drawn)
+
+
+def by_stack(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Errors of iterations by what ran them, and by table; of rows that were at hand while constants were chosen, and others.
+
+    runs: lines of predictions with `stack`, `table` and `seen`
+    """
+    rows = []
+    for key in ("stack",), ("stack", "table"):
+        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for one in runs:
+            groups.setdefault((*(str(one[name]) for name in key), one["what"]), []).append(one)
+        for (stack, *where, what), lines in groups.items():
+            parts = {
+                "": lines,
+                "seen ": [one for one in lines if one["seen"]],
+                "held out ": [one for one in lines if not one["seen"]],
+            }
+            told = {"stack": stack, "table": where[0] if where else "all", "what": what}
+            for part, some in parts.items():
+                figures = errors([one["measured"] for one in some], [one["predicted"] for one in some]) if some else {}
+                told |= {f"{part}{name}": figures.get(name) for name in ("rows", "mape", "signed")}
+            rows.append(told)
+    return sorted(rows, key=lambda row: (row["stack"], row["what"], row["table"] != "all", row["table"]))
+
+
+def constants_of(name: str) -> list[dict[str, Any]]:
+    """The constants of a stack that change anything, by generation of accelerators, with what they rest on."""
+    neutral, rows = GENERIC.constants(), []
+    for constant, own in load_stack(name).constants().items():
+        for generation, one in (("", own), *own.generations):
+            if one.source or one.value != neutral[constant].value:
+                told = {"stack": name, "constant": constant, "generation": generation, "value": one.value}
+                rows.append(told | {"source": one.source, "fitted": list(one.fitted), "judged": list(one.judged)})
+    return rows
 
 
 def named(words: Mapping[str, str], table: str) -> str | None:
@@ -217,12 +263,47 @@ SPLIT = ReportTable(
 )
 
 
+STACKS_TABLE = ReportTable(
+    "Iterations by stack: errors, per cent",
+    "stacks",
+    {"stack": "{stack}", "table": "{table}", "figure": "{what}"}
+    | {
+        f"{part}{words}": figure(f"{part}{key}", form, scale)
+        for part in ("", "seen ", "held out ")
+        for words, key, form, scale in (
+            ("rows", "rows", "d", 1),
+            ("mean", "mape", ".1f", 100),
+            ("signed", "signed", "+.1f", 100),
+        )
+    },
+)
+
+CONSTANTS_TABLE = ReportTable(
+    "Constants of stacks, and what they rest on",
+    lambda document: [
+        {**one, "fitted": ", ".join(one["fitted"]), "judged": "; ".join(one["judged"])} for one in document["constants"]
+    ],
+    {
+        "stack": "{stack}",
+        "constant": "{constant}",
+        "generation": "{generation}",
+        "value": figure("value", ".4g"),
+        "fitted on": "{fitted}",
+        "judged by": "{judged}",
+    },
+)
+
+
 def print_document(document: Mapping[str, Any]) -> None:
     """The errors by table and by column, and what was left out."""
     TABLE.print(document)
     APART.print(document)
     SPLIT.print(document)
     SEEN_TABLE.print(document)
+    if document["stacks"]:
+        STACKS_TABLE.print(document)
+    if document["constants"]:
+        CONSTANTS_TABLE.print(document)
     for name, table in document["tables"].items():
         for reason, count in table["left_out"].items():
             say(f"{name}: {count} rows are not predicted: {reason}")

@@ -17,7 +17,16 @@ import msgspec
 
 from experiments.terminal.output import InputError
 from hardware_profiles import MOST_DEVICES, Precision, explained, read_bytes
-from simulator import LARGEST_SIZE, MOST_BLOCKS, MOST_SAMPLES, GradientBytes, GradientReduction, OptimizerName, Zero
+from simulator import (
+    LARGEST_SIZE,
+    MOST_BLOCKS,
+    MOST_SAMPLES,
+    Attention,
+    GradientBytes,
+    GradientReduction,
+    OptimizerName,
+    Zero,
+)
 
 _Size = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_SIZE)]
 _Blocks = Annotated[int, msgspec.Meta(ge=1, le=MOST_BLOCKS)]
@@ -37,13 +46,15 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     tp, pp, dp, cp, ep: degrees of tensor, pipeline, data, context and expert parallelism; interleave: stages a device
     micro_batch: samples of one replica's micro-batch; global_batch: samples of the iteration
     layers_per_stage: parts of the pipeline as `16;18`, the embedding and the head one layer each; even where nothing is said
-    recompute: none, attention (or selective) or full; flash: fused attention; sequence_parallel; precision
+    recompute: none, attention (or selective) or full; sequence_parallel; precision
+    flash: fused attention; attention: its form, in place of that
     gradient_reduction: whole (after the last backward) or in buckets, while it goes on; gradient_bytes: 2, 4, or 0 for those of
         the precision; zero: 0 to 3; optimizer: adam where nothing is said
-    machine: a cluster of `pipeplan list clusters`, or a file; where it is missing, what MACHINES of `predictions` knows of
-        `hardware`, `cluster` and `nodes`, or what --machine says
+    machine: a cluster of `pipeplan list clusters`, or a file, from the folder of the table; where it is missing, what MACHINES of
+        `predictions` knows of `hardware`, `cluster` and `nodes`, or what --machine says
     nodes: servers, each with the same share of the GPUs; as few as hold them where nothing is said
-    framework, source: words that RUNTIMES of `predictions` may know
+    stack: what ran it, of `pipeplan list stacks`, or a file; where it is missing, what STACKS of `predictions` knows of the rest
+    framework, source: words that RUNTIMES and STACKS of `predictions` may know
     measured_s: seconds
     measured_alloc_gib: of the fullest device, its tensors alone; measured_peak_bytes: as its driver tells, with the reserve
     """
@@ -69,6 +80,7 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     layers_per_stage: Annotated[str, msgspec.Meta(pattern="^([0-9]{1,6}(;[0-9]{1,6})*)?$")] = ""
     recompute: Literal["none", "attention", "selective", "full"] = "none"
     flash: bool = False
+    attention: Attention | None = None
     sequence_parallel: bool = False
     precision: Precision = "fp16"
     gradient_reduction: GradientReduction = "whole"
@@ -82,6 +94,7 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     hardware: str = ""
     cluster: str = ""
     nodes: _Devices | None = None
+    stack: str = ""
     framework: str = ""
     source: str = ""
 
@@ -266,8 +279,15 @@ def _read_table(path: Path, renamed: Mapping[str, str]) -> MeasuredTable | str:
             if not any(cells):
                 continue
             raise InputError(f"{path}: line {number} has {len(cells)} cells, and there are {len(columns)} columns")
-        rows[number] = _row(f"{path}: line {number}", kind, dict(zip(columns, cells, strict=True)))
+        row = _row(f"{path}: line {number}", kind, dict(zip(columns, cells, strict=True)))
+        rows[number] = _beside(path.parent, row)
     return MeasuredTable(path.stem, path, rows) if rows else "has no rows"
+
+
+def _beside(folder: Path, row: Row) -> Row:
+    """A row whose files of machines and stacks are looked for in the folder of its table."""
+    files = {name: folder / said for name in ("machine", "stack") if (said := getattr(row, name, "")).endswith(".toml")}
+    return msgspec.structs.replace(row, **{name: str(file) for name, file in files.items() if file.exists()})
 
 
 def _row(where: str, kind: type[Row], cells: Mapping[str, str]) -> Row:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from experiments.terminal.output import InputError, UsageError, tracked
+from experiments.terminal.output import InputError, tracked
 from experiments.truth.measured_tables import (
     AllReduce,
     KernelShare,
@@ -22,14 +22,17 @@ from experiments.truth.measured_tables import (
     TransformerCell,
 )
 from hardware_profiles import (
+    GENERIC,
     Cluster,
     FileError,
     Phase,
     Precision,
+    Stack,
     UnknownProfileError,
     Work,
     load_accelerator,
     load_cluster,
+    load_stack,
     optional_members,
 )
 from simulator import (
@@ -86,6 +89,22 @@ gradients in fp32, and with a distributed optimizer; the first block of networks
 simu_tools/megatron_scripts/scripts/run_pretrain_deepseekv2.sh). Sailor cf2c8e3 ran DeepSpeed's pipeline, which refuses
 asynchronous sends and receives (its deepspeed/p2p.py)."""
 
+STACKS: tuple[tuple[str, str], ...] = (
+    ("via-research/vtrain", "generic"),  # the constants of devices and links are of its cluster
+    ("neuron", "generic"),
+    ("megatron-deepspeed", "megatron-deepspeed"),
+    ("megatron", "megatron-core"),
+    ("nemo", "megatron-core"),
+    ("nvidia/dgxc-benchmarking", "megatron-core"),
+    ("torchtitan eager", "fsdp2-eager"),
+    ("fsdp2 eager", "fsdp2-eager"),
+    ("torchtitan", "fsdp2-compiled"),
+    ("fsdp2", "fsdp2-compiled"),
+    ("fsdp", "fsdp1-eager"),
+)
+"""Stacks of rows that name none, by words of their `framework` and `source`, the first that is found in either; generic for any
+other row."""
+
 FAMILIES: Mapping[str, Callable[..., Transformer]] = {
     "opt": Opt,
     "gpt-neo": partial(Gpt, dropout=False, attention_dropout=False),
@@ -128,18 +147,20 @@ class Prediction(NamedTuple):
     predicted: float
 
 
-def predicted(table: MeasuredTable, machine: str | None) -> tuple[pd.DataFrame, dict[str, int]]:
+def predicted(
+    table: MeasuredTable, machine: str | None, stack: Stack | None = None
+) -> tuple[pd.DataFrame, dict[str, int]]:
     """Measured and predicted figures of a table, a line each with its row's columns; and the rows left out, counted by reason.
 
-    machine: cluster of all its rows, in place of what they say. Raises InputError (one line: file, line, rule) for a row that no
-        plan can be
+    machine: cluster of all its rows, in place of what they say; stack: what runs the plans of all its iterations
+    Raises InputError (one line: file, line, rule) for a row that names a file which cannot be used
     """
     lines: list[dict[str, Any]] = []
     left_out: dict[str, int] = {}
     predict, columns = _PREDICT[table.kind], table.kind.__struct_fields__
     for line, row in tracked(table.name, list(table.rows.items()), lambda item: ""):
         try:
-            found = predict(row, machine)
+            found = predict(row, machine) if stack is None else _training(row, machine, stack)
         except (NotPredicted, UnknownProfileError) as error:
             reason = str(error)
             if isinstance(error, UnknownProfileError):  # without its list of those that are known
@@ -148,9 +169,12 @@ def predicted(table: MeasuredTable, machine: str | None) -> tuple[pd.DataFrame, 
             continue
         except FileError as error:  # of a machine or an accelerator that the row names
             raise InputError(f"{table.path}: line {line}: {error.untold}") from None
-        except ValueError as error:
-            raise InputError(f"{table.path}: line {line}: {error}") from None
+        except ValueError as error:  # a row that no plan can be, or that its stack does not run
+            left_out[str(error)] = left_out.get(str(error), 0) + 1
+            continue
         said = {column: getattr(row, column) for column in columns}
+        if isinstance(row, MeasuredRun):
+            said["stack"] = stack_of(row) if stack is None else stack.name
         lines += [said | one._asdict() for one in found]
     return pd.DataFrame(lines), left_out
 
@@ -158,8 +182,10 @@ def predicted(table: MeasuredTable, machine: str | None) -> tuple[pd.DataFrame, 
 # ------------------------------------------------------------------------------------------------ whole iterations
 
 
-def _training(run: MeasuredRun, machine: str | None) -> list[Prediction]:
+def _training(run: MeasuredRun, machine: str | None, stack: Stack | None = None) -> list[Prediction]:
     problem, plan = training_problem(run, machine)
+    if stack is not None:
+        problem = replace(problem, stack=stack)
     evaluation = Evaluations(problem)(plan)
     if evaluation is None:
         raise NotPredicted("its plan has stages that the evaluator cannot replay")
@@ -186,6 +212,7 @@ def training_problem(run: MeasuredRun, machine: str | None = None) -> tuple[Prob
         workload,
         cluster,
         run.global_batch,
+        load_stack(stack_of(run)),
         precision=_precision(run, cluster),
         optimizer=run.optimizer,
         communication=runtime.communication,
@@ -208,8 +235,19 @@ def training_problem(run: MeasuredRun, machine: str | None = None) -> tuple[Prob
 
 
 def _runtime(run: MeasuredRun) -> Runtime:
-    known = f"{run.framework} {run.source}".lower()
+    known = _runner(run)
     return next((RUNTIMES[words] for words in RUNTIMES if words in known), Runtime())
+
+
+def _runner(run: MeasuredRun) -> str:
+    """What a row says of what ran it, in small letters."""
+    return f"{run.framework} {run.source}".lower()
+
+
+def stack_of(run: MeasuredRun) -> str:
+    """The name of the stack that a row was measured on."""
+    known = re.sub(r"[(),]", "", _runner(run))
+    return run.stack or next((stack for words, stack in STACKS if words in known), GENERIC.name)
 
 
 def _precision(run: MeasuredRun, cluster: Cluster) -> Precision:
@@ -263,7 +301,7 @@ def _with_experts(name: str) -> Transformer | None:
 
 def _network(run: MeasuredRun, runtime: Runtime) -> Workload:
     wide = run.precision in ("fp32", "tf32")  # Megatron-LM's kernel of scale, mask and softmax takes 16-bit numbers
-    attention = "fused" if run.flash else "eager" if wide else "unfused"
+    attention = run.attention or ("fused" if run.flash else "eager" if wide else "unfused")
     sizes: dict[str, Any] = {"sequence": run.seq, "vocabulary": run.vocab, "attention": attention}
     others = {"intermediate": run.intermediate, "key_value_heads": run.kv_heads, "head_size": run.head_size}
     sizes |= {name: size for name, size in others.items() if size}
@@ -294,14 +332,15 @@ def machine_of(row: Row) -> str:
 def _cluster(name: str, devices: int, servers: int | None = None) -> Cluster:
     """So many devices of a cluster, of as many servers as they need; or all devices of so many servers.
 
-    A cluster of several kinds is as large as its file says: another number of servers would leave their kinds open.
+    A cluster of several kinds is as large as its file says: another number of servers would leave their kinds open; so is one
+    whose name says its servers (`dgx-b200:4`).
     """
-    cluster = load_cluster(name)
-    alike = len({device.name for device in cluster.devices}) == 1
+    cluster, sized = load_cluster(name), re.search(r":[0-9]+$", name) is not None
+    alike = not sized and len({device.name for device in cluster.devices}) == 1
     if alike and (len(cluster.devices) < devices or len(cluster.servers) > 1):
         cluster = load_cluster(f"{name}:{servers or -(-devices // len(cluster.servers[0]))}")
     if len(cluster.devices) < devices:
-        raise UsageError(f"cluster {name!r} has {len(cluster.devices)} devices, and a row takes {devices}")
+        raise NotPredicted(f"cluster {name!r} has {len(cluster.devices)} devices, and a row takes {devices}")
     return cluster.take(sum(map(len, cluster.servers[:servers])) if servers else devices)
 
 

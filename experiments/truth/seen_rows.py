@@ -47,6 +47,63 @@ WHOLE = ("a100_gemm", "vtrain_allreduce_nvlink", "simumax_ops")
 """Tables of kernels and collectives that were seen whole, by what their names begin with."""
 
 SEEN_ROWS: Mapping[str, SeenRows] = {
+    "bigscience_a100": known(
+        RUN,
+        """
+        0070a49103a73260073f2ad409fcf0b40a6616d310188578134c2d8a1376c24d1dcea8d429d7f37a2f5c90b6305dbde43312cbc5447ddc41
+        45313fb645cd59514cae92cb522a0f5d5319b06b5e721c4f6255638f6bb1eb16739c18c277f4925b7e5aef1e7f28b82881fe9356844c82a3
+        8751433287c6b1a58c750ef68f975b3992cfacb79d79df78a447cdddaa02756fb4d84e5fbcdc9bd0bebbdd5dc023069cc1dd81a3c38994db
+        c79460accc5e73a8d6f36e0ee177bd4ce2fb26baefa8b637f1786d66f5f49318f7b50069fb59f43afebf8ef6
+        """,
+    ),
+    "dgxc_h100_gpt175b": known(
+        RUN,
+        """
+        233d8e406f9c69cb73cb2f1a77a17d5eeb14e8f9
+        """,
+    ),
+    "dgxc_h100_llama": known(
+        RUN,
+        """
+        0818f9a618b443d33a09ddec465f3325478445765b7205ef80e8bdbc8c19481591abe0c39408c06ea0a328daadd00870af18d9f3b70e2b88
+        d3239214e28625cff7e3a0b4
+        """,
+    ),
+    "mosaic_a100_40": known(
+        RUN,
+        """
+        0276343106f7b1b5088587fc0b1690832237f8ac2412b7d6262e16f928095dcf2bd0829e3023084932745d3c3ca86d904f1751794f1c985e
+        544122365df1b91f5fcd89ee69e3ab0571f6bb157bd9af107e3b436580305f1f80b3f5a781664a9a8c5dd9938fdaaccfa7edf19cb76dd724
+        bb3b73e7c1ab22c1c3fe66a0c839588fd0b09e38da6b84d3dad203dceccb15bcf24b29e2f3682b85f513626f
+        """,
+    ),
+    "mosaic_a100_80": known(
+        RUN,
+        """
+        0256cb890fe94c48169c8cd72aca9b872d34d8f63f52286659ff7b315f2eefae6809b9396ac4ff256f795ed4752487ab7538e2a477b51fcf
+        7d817309843dc48f8543817b8e174c298e9dd1db90651c2891bb9702923934e694af4fb8a5489bcba7e5d9e7bbfc9dc6bddf57adcfc9b3f6
+        e278bd51fe51e489
+        """,
+    ),
+    "mosaic_h100_fp8": known(
+        RUN,
+        """
+        6445def1acadd36ed44c9f4e
+        """,
+    ),
+    "mosaic_h100_large": known(
+        RUN,
+        """
+        16e7078430fed74137cf9718544e95a15da91025786265249b91bcfca2e3a4eddb1ae743
+        """,
+    ),
+    "mosaic_h100": known(
+        RUN,
+        """
+        0b1388d3317ad7c9422d184942f9b8e445401fdb4a4a809c505ea8bd5608d6fc5ec8990b6e0add7c706d6bac79e2005e80de800e84778741
+        96d14db598f56527a329d066b1368585b34abe3bbd71a25ac1b460b3c9299eeecbb785d3d0ec0aafd99d2dc8f8616a77
+        """,
+    ),
     "sailor_validation": known(
         RUN,
         """

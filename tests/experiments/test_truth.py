@@ -14,7 +14,7 @@ from experiments.studies.study_harness import run_study
 from experiments.terminal.output import InputError
 from experiments.truth.errors import apart, errors, kendall, ranked, regret, summary
 from experiments.truth.measured_tables import AllReduce, MatrixProduct, MeasuredRun, MeasuredTable, kind_of, read_tables
-from experiments.truth.predictions import NotPredicted, machine_of, predicted, training_problem
+from experiments.truth.predictions import NotPredicted, machine_of, predicted, stack_of, training_problem
 from experiments.truth.seen_rows import SEEN_ROWS, was_seen
 from hardware_profiles import load_accelerator
 
@@ -124,6 +124,7 @@ def test_tables_of_a_folder(tmp_path: Path) -> None:
         ("64,4,2,32,1,1,1,1,2,fast,,", "line 2: $.measured_s"),
         ("64,4,2,32,1,1,1,1,2,0.5,some,", "attention, full, none, selective"),
         ("64,4,2", "line 2 has 3 cells"),
+        ("65,4,2,32,1,1,1,1,2,0.5,,dgx-a100", "hidden must be a multiple of heads, 4"),
     ],
 )
 def test_bad_cells_are_one_line(tmp_path: Path, line: str, said: str) -> None:
@@ -135,22 +136,51 @@ def test_bad_cells_are_one_line(tmp_path: Path, line: str, said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_row_that_no_plan_can_be_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is counted with the rule, as is one that its stack does not run, or whose machine is too small; others are predicted."""
+    lines = (
+        "64,4,2,32,3,1,1,1,2,0.5,,dgx-a100,",
+        "64,4,2,32,1,1,1,1,2,0.5,,dgx-a100,fsdp1-eager",
+        "64,4,2,32,2,1,2,1,4,0.5,,dgx-a100,fsdp1-eager",
+        "64,4,2,32,1,1,16,1,16,0.5,,dgx-a100:1,",
+    )
+    assert main(["study", "truth", "--tables", str(table(tmp_path, "mine.csv", f"{RUN},stack", *lines))]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "mine: 1 rows are not predicted: stage 0 of plan 'measured' has groups of 3" in printed
+    assert "stack 'fsdp1-eager' does not run plan 'measured': it has no zero 0; choices: 2, 3" in printed
+    assert "mine: 1 rows are not predicted: cluster 'dgx-a100:1' has 8 devices, and a row takes 16" in printed
+    assert "fsdp1-eager mine seconds 1" in printed
+
+
+def test_files_of_machines_and_stacks_stand_beside_their_table(tmp_path: Path) -> None:
+    """Relative paths are from the table's folder, whatever the working folder is."""
+    (tmp_path / "mine.toml").write_text(
+        'kind = "stack"\nname = "mine"\n[overheads.block_pass_us]\nvalue = 1000\nsource = "here"\n'
+    )
+    lines = [f"64,4,2,32,1,1,1,1,2,0.5,,dgx-a100,{stack}" for stack in ("generic", "mine.toml")]
+    tables, _ = read_tables(table(tmp_path, "runs.csv", f"{RUN},stack", *lines), {})
+    frame, left_out = predicted(tables[0], None)
+    assert not left_out
+    generic, mine = frame["predicted"]
+    assert mine > generic + 4e-3
+
+
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("framework", "source", "stack"),
     [
-        ("64,4,2,32,3,1,1,1,2,0.5,,dgx-a100", "line 2: stage 0 of plan 'measured' has groups of 3"),
-        ("65,4,2,32,1,1,1,1,2,0.5,,dgx-a100", "hidden must be a multiple of heads, 4"),
+        ("Megatron-DeepSpeed", "VIA-Research/vTrain@f8dda84", "generic"),
+        ("Megatron-DeepSpeed", "bigscience", "megatron-deepspeed"),
+        ("Megatron-LM (NeMo / Megatron-Core)", "", "megatron-core"),
+        ("Composer FSDP", "", "fsdp1-eager"),
+        ("torchtitan (FSDP2, compiled)", "", "fsdp2-compiled"),
+        ("torchtitan, eager", "", "fsdp2-eager"),
+        ("MaxText (JAX)", "", "generic"),
     ],
 )
-def test_a_row_that_no_plan_can_be_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, said: str
-) -> None:
-    """Exit code 4; file, line and rule, and no table."""
-    assert main(["study", "truth", "--tables", str(table(tmp_path, "mine.csv", RUN, line))]) == 4
-    printed = capsys.readouterr()
-    assert said in printed.err
-    assert "mine.csv: line 2" in printed.err
-    assert not printed.out
+def test_a_row_has_the_stack_that_its_words_tell(framework: str, source: str, stack: str) -> None:
+    """By framework and source; the row's own column goes before them."""
+    assert stack_of(measured(framework=framework, source=source)) == stack
+    assert stack_of(measured(framework=framework, source=source, stack="generic")) == "generic"
 
 
 def test_rows_of_a_machine_that_is_not_known_are_passed_over_by_name(

@@ -109,8 +109,8 @@ def test_every_constant_says_what_it_rests_on(name: str) -> None:
     [
         ("tensor = false", "tensors = false", "$.runs.tensors = False: unknown key (did you mean tensor?)"),
         ("value = 1.25", "value = 0", "products must be from 0.05 to 100, got 0.0; check the unit"),
-        ("value = 2\n", "value = 2e9\n", "products of hopper must be from 0.05 to 100"),
-        ("value = 500", "value = 5e9", "block_pass must be from 0 to 10"),
+        ("value = 2\n", "value = 2e6\n", "products of hopper must be from 0.05 to 100"),
+        ("value = 500", "value = 5e8", "block_pass must be from 0 to 10"),
         ('source = "my runs"\nfitted', "fitted", "source"),
         ("zero = [3]", "zero = [4]", "$.runs.zero"),
         ('precision = "fp32"', 'precision = "fp33"', "$.gradients.precision"),
