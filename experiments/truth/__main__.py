@@ -104,7 +104,8 @@ def run(options: argparse.Namespace) -> Findings:
         if len(frame):
             if kind is MeasuredRun:
                 frame["devices"] = frame["tp"] * frame["pp"] * frame["dp"]
-                runs += frame.assign(table=table.name, seen=was_seen(table.name, frame)).to_dict("records")
+                lines = frame.assign(table=table.name, seen=was_seen(table.name, frame)).to_dict("records")
+                runs += [{str(name): value for name, value in line.items()} for line in lines]
             points[table.name] = frame[["what", "measured", "predicted"]]
             found[table.name] = summary(frame, BY.get(kind, ()), QUESTION.get(kind, ()))
             found[table.name]["apart"] = apart(frame, was_seen(table.name, frame))
@@ -144,7 +145,7 @@ def by_stack(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "seen ": [one for one in lines if one["seen"]],
                 "held out ": [one for one in lines if not one["seen"]],
             }
-            told = {"stack": stack, "table": where[0] if where else "all", "what": what}
+            told: dict[str, Any] = {"stack": stack, "table": where[0] if where else "all", "what": what}
             for part, some in parts.items():
                 figures = errors([one["measured"] for one in some], [one["predicted"] for one in some]) if some else {}
                 told |= {f"{part}{name}": figures.get(name) for name in ("rows", "mape", "signed")}
@@ -158,7 +159,12 @@ def constants_of(name: str) -> list[dict[str, Any]]:
     for constant, own in load_stack(name).constants().items():
         for generation, one in (("", own), *own.generations):
             if one.source or one.value != neutral[constant].value:
-                told = {"stack": name, "constant": constant, "generation": generation, "value": one.value}
+                told: dict[str, Any] = {
+                    "stack": name,
+                    "constant": constant,
+                    "generation": generation,
+                    "value": one.value,
+                }
                 rows.append(told | {"source": one.source, "fitted": list(one.fitted), "judged": list(one.judged)})
     return rows
 

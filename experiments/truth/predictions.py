@@ -27,7 +27,6 @@ from hardware_profiles import (
     FileError,
     Phase,
     Precision,
-    Stack,
     UnknownProfileError,
     Work,
     load_accelerator,
@@ -147,20 +146,18 @@ class Prediction(NamedTuple):
     predicted: float
 
 
-def predicted(
-    table: MeasuredTable, machine: str | None, stack: Stack | None = None
-) -> tuple[pd.DataFrame, dict[str, int]]:
+def predicted(table: MeasuredTable, machine: str | None) -> tuple[pd.DataFrame, dict[str, int]]:
     """Measured and predicted figures of a table, a line each with its row's columns; and the rows left out, counted by reason.
 
-    machine: cluster of all its rows, in place of what they say; stack: what runs the plans of all its iterations
-    Raises InputError (one line: file, line, rule) for a row that names a file which cannot be used
+    machine: cluster of all its rows, in place of what they say. Raises InputError (one line: file, line, rule) for a row that
+        names a file which cannot be used
     """
     lines: list[dict[str, Any]] = []
     left_out: dict[str, int] = {}
     predict, columns = _PREDICT[table.kind], table.kind.__struct_fields__
     for line, row in tracked(table.name, list(table.rows.items()), lambda item: ""):
         try:
-            found = predict(row, machine) if stack is None else _training(row, machine, stack)
+            found = predict(row, machine)
         except (NotPredicted, UnknownProfileError) as error:
             reason = str(error)
             if isinstance(error, UnknownProfileError):  # without its list of those that are known
@@ -174,7 +171,7 @@ def predicted(
             continue
         said = {column: getattr(row, column) for column in columns}
         if isinstance(row, MeasuredRun):
-            said["stack"] = stack_of(row) if stack is None else stack.name
+            said["stack"] = stack_of(row)
         lines += [said | one._asdict() for one in found]
     return pd.DataFrame(lines), left_out
 
@@ -182,10 +179,8 @@ def predicted(
 # ------------------------------------------------------------------------------------------------ whole iterations
 
 
-def _training(run: MeasuredRun, machine: str | None, stack: Stack | None = None) -> list[Prediction]:
+def _training(run: MeasuredRun, machine: str | None) -> list[Prediction]:
     problem, plan = training_problem(run, machine)
-    if stack is not None:
-        problem = replace(problem, stack=stack)
     evaluation = Evaluations(problem)(plan)
     if evaluation is None:
         raise NotPredicted("its plan has stages that the evaluator cannot replay")
