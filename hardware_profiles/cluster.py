@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
 from hardware_profiles.accelerator import PRECISION_BYTES, Accelerator, optional_members
 from hardware_profiles.collectives import AllReduce, CollectiveRates
-from hardware_profiles.links import Channel, Link
+from hardware_profiles.links import Channel, Link, Sharing
 from hardware_profiles.numbers import MOST_COUNT, MOST_DEVICES, check_whole
 from hardware_profiles.reading import remembering
 from hardware_profiles.topology import ROUTING_BYTES, Topology
@@ -67,6 +67,7 @@ class Cluster:
     servers: device ids by server; links: cables
     allreduce: the rings that all-reduces run over, one of `AllReduce`
     tensor_groups: one of `TensorGroups`
+    sharing: of the links that do not say how messages share them
     prices: of each device an hour, in `currency`; empty where they are not known
     source: what gives it again; None for one that was made in Python, or changed there
 
@@ -83,6 +84,7 @@ class Cluster:
     tensor_groups: TensorGroups = "server"
     prices: tuple[float, ...] = ()
     currency: str = ""
+    sharing: Sharing = "fifo"
     source: ClusterSource | None = field(init=False, default=None, repr=False, compare=False)
     topology: Topology = field(init=False, repr=False, compare=False)
 
@@ -95,6 +97,8 @@ class Cluster:
             raise ValueError(f"{self.name}: a cluster has at least one device")
         if len(self.nodes) != len(self.devices):
             raise ValueError(f"{self.name}: {len(self.devices)} devices need as many nodes: {len(self.nodes)}")
+        if self.sharing not in ("fair", "fifo"):
+            raise ValueError(f"{self.name}: sharing is fair or fifo: {self.sharing!r}")
         topology = Topology(self.name, self.nodes, self.switches, self.servers, self.links)
         object.__setattr__(self, "topology", topology)
 
@@ -134,10 +138,15 @@ class Cluster:
 
     # ---------------------------------------------------------------------------------------------- transfers
 
-    @property
+    @cached_property
     def channels(self) -> tuple[Channel, ...]:
         """What transfers and all-reduces occupy."""
-        return self.topology.channels
+        return tuple(replace(one, sharing=one.sharing or self.sharing) for one in self.topology.channels)
+
+    @cached_property
+    def alike_channels(self) -> dict[Sharing, tuple[Channel, ...]]:
+        """The `channels` where messages share all of them in one way, whatever the links say."""
+        return {how: tuple(replace(one, sharing=how) for one in self.channels) for how in get_args(Sharing)}
 
     def route(self, source: int, destination: int) -> tuple[int, ...]:
         """Indices of the channels from one device to another, as of its topology."""
@@ -260,6 +269,7 @@ class Cluster:
             tensor_groups=self.tensor_groups,
             prices=self.prices[:count],
             currency=self.currency,
+            sharing=self.sharing,
         )
         source = self.source
         return taken if source is None else remembering(taken, msgspec.structs.replace(source, devices=count))

@@ -24,7 +24,7 @@ from hardware_profiles.gpu import (
     GraphicsProcessor,
     KindEfficiency,
 )
-from hardware_profiles.links import Duplex, Link
+from hardware_profiles.links import Duplex, Link, Sharing
 from hardware_profiles.numbers import MOST_DEVICES
 from hardware_profiles.ranges import within
 
@@ -291,6 +291,7 @@ class Medium(FileTable, frozen=True, kw_only=True):
     collective_latency_us: LatencyMicroseconds = 0.0
     gather_efficiency: Share | None = None
     gather_latency_us: LatencyMicroseconds = 0.0
+    sharing: Sharing | None = None
 
     def link(self, where: str, first: str, second: str, shared: str | None = None) -> Link:
         """A link of this medium; `where` is the table's path, for the error."""
@@ -302,7 +303,9 @@ class Medium(FileTable, frozen=True, kw_only=True):
             )
         reached = self.point_to_point_efficiency, self.collective_efficiency
         together = self.collective_latency_us * MICRO, self.gather_efficiency or 0.0, self.gather_latency_us * MICRO
-        return Link(first, second, given[0], self.latency_us * MICRO, self.duplex, *reached, shared, *together)
+        return Link(
+            first, second, given[0], self.latency_us * MICRO, self.duplex, *reached, shared, *together, self.sharing
+        )
 
 
 class InsideTable(Medium, frozen=True, kw_only=True):
@@ -380,6 +383,7 @@ class ClusterTable(FileTable, frozen=True, kw_only=True):
     name: Name
     allreduce: AllReduce = "fastest"
     tensor_groups: TensorGroups = "server"
+    sharing: Sharing = "fifo"
     price_per_device_hour: Price | None = None
     currency: Currency = "USD"
     description: str = ""
@@ -458,6 +462,7 @@ def build_graph(file: GraphFile, find: FindAccelerator) -> Cluster:
         tensor_groups=file.tensor_groups,
         prices=file.prices([device.price_per_device_hour for device in file.devices]),
         currency=file.currency,
+        sharing=file.sharing,
     )
 
 
@@ -506,6 +511,7 @@ def build_compact(file: CompactFile, find: FindAccelerator, count: int | None = 
         tensor_groups=file.tensor_groups,
         prices=file.prices(prices),
         currency=file.currency,
+        sharing=file.sharing,
     )
 
 

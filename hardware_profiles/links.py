@@ -11,6 +11,10 @@ from hardware_profiles.options import Bounds
 
 Duplex = Literal["full", "half"]
 
+Sharing = Literal["fair", "fifo"]
+"""How messages that meet on a link share it: in equal parts for each pair of devices (max-min fair), those of one pair one after
+the other; or all of them one after the other, first come, first served."""
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -23,6 +27,7 @@ class Link:
         again whenever the servers double; 0: those of every hop of its ring, one after the other
     gather, gather_latency: the same of a reduce-scatter and an all-gather in passes of their own, together, and of exchanges;
         0: as of an all-reduce
+    sharing: what meets on it shares it so; None: as the cluster says
     shared: links with the same label are one medium and share its channels (a PCIe bus, a server's network
         card); a channel then belongs to the direction first -> second of each of them, or to both
     """
@@ -38,6 +43,7 @@ class Link:
     collective_latency: Amount = 0.0
     gather: Annotated[float, Bounds(ge=0, le=1)] = 0.0
     gather_latency: Amount = 0.0
+    sharing: Sharing | None = None
 
     @property
     def gathering(self) -> Link:
@@ -53,6 +59,8 @@ class Link:
             raise ValueError(f"{label}: a link joins two different nodes")
         if self.duplex not in ("full", "half"):
             raise ValueError(f"{label}: duplex is full or half: {self.duplex!r}")
+        if self.sharing not in ("fair", "fifo", None):
+            raise ValueError(f"{label}: sharing is fair or fifo: {self.sharing!r}")
         check_figures(label, self)
 
 
@@ -61,7 +69,7 @@ class Channel:
     """One direction of a link (both of a half-duplex one): what a transfer occupies.
 
     bandwidth: bytes/s that a lone transfer reaches; collective_bandwidth: bytes/s of an all-reduce; latency: seconds
-    collective_latency: as of a `Link`
+    collective_latency, sharing: as of a `Link`
     """
 
     name: str
@@ -69,6 +77,7 @@ class Channel:
     latency: float
     collective_bandwidth: float
     collective_latency: float = 0.0
+    sharing: Sharing | None = None
 
 
 def channels_of(links: Sequence[Link]) -> tuple[tuple[Channel, ...], dict[tuple[str, str], int]]:
@@ -81,7 +90,7 @@ def channels_of(links: Sequence[Link]) -> tuple[tuple[Channel, ...], dict[tuple[
             model, forth, back = media[link.shared]
             agreed = (
                 *("bandwidth", "latency", "duplex", "point_to_point"),
-                *("collective", "collective_latency", "gather", "gather_latency"),
+                *("collective", "collective_latency", "gather", "gather_latency", "sharing"),
             )
             differing = [figure for figure in agreed if getattr(model, figure) != getattr(link, figure)]
             if differing:
@@ -95,7 +104,7 @@ def channels_of(links: Sequence[Link]) -> tuple[tuple[Channel, ...], dict[tuple[
             forth, back = len(channels), len(channels) + len(names) - 1
             for name in names:
                 figures = link.bandwidth * link.point_to_point, link.latency, link.bandwidth * link.collective
-                channels.append(Channel(name, *figures, link.collective_latency))
+                channels.append(Channel(name, *figures, link.collective_latency, link.sharing))
             if link.shared is not None:
                 media[link.shared] = (link, forth, back)
         hops[link.first, link.second] = forth

@@ -67,7 +67,7 @@ DOORS = {
 """Modules that other floors enter by name, for what they load: SimPy, numba, matplotlib."""
 
 OWNERS: dict[str, tuple[str, ...]] = {
-    "simpy": ("simulator.engines.reference",),
+    "simpy": ("simulator.engines.reference", "simulator.engines.fair_links"),
     "networkx": ("hardware_profiles.topology",),
 }
 """Which modules may import a library; `.*` stands for the modules below."""

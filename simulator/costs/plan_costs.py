@@ -259,8 +259,9 @@ class PlanCosts:
 
     @property
     def channels(self) -> tuple[Channel, ...]:
-        """The cluster's channels."""
-        return self.problem.cluster.channels
+        """The cluster's channels, shared as the problem says."""
+        cluster, sharing = self.problem.cluster, self.problem.sharing
+        return cluster.channels if sharing == "links" else cluster.alike_channels[sharing]
 
     @cached_property
     def boundary_bytes(self) -> tuple[float, ...]:

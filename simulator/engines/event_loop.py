@@ -8,6 +8,8 @@ quicker and the same.
     arrival         the last byte of a delivery is there
     head            the head of a transfer reaches the next channel of its route
     share           the first of the lanes of a shared device would be done, unless another has begun or ended meanwhile
+    arrived         the last byte of a flow over fair links is there, unless it was slowed meanwhile
+    leaves          the first of the flows that are watched ends, unless another has begun or ended meanwhile
 """
 
 from __future__ import annotations
@@ -18,15 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.compiled.kernels import kernel
+from simulator.engines.compiled_flows import UNSETTLED, Flows, Passing, ask, leave, no_flows, rest
+from simulator.engines.event_heap import ARRIVAL, ARRIVED, HEAD, KINDS, LANE, LEAVES, SHARE, Heap, empty_heap, pop, push
 from simulator.engines.timeline import Timeline, timeline_of
+from simulator.lowering.flows import NO_FLOWS, FlowColumns, flow_columns, shares_fairly
 from simulator.lowering.program import LaneKind, Program, describe_deadlock
 from simulator.schedules.schedule import DeadlockError
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
-
-_LANE, _ARRIVAL, _HEAD, _SHARE = range(4)
-"""Kinds of events; an event is the number kind + 4 · index."""
 
 
 class Prepared(NamedTuple):
@@ -43,6 +45,7 @@ class Prepared(NamedTuple):
     member_offsets, members: lanes of each shared device, rising
     channels: int64 [1]; number of channels
     hop_class, hop_bandwidth: class of each hop, and bytes per second of its channel
+    flows: what flows over fair links load; without slots where no link is fair
     """
 
     lane_offsets: Integers
@@ -70,6 +73,7 @@ class Prepared(NamedTuple):
     channels: Integers
     hop_class: Integers
     hop_bandwidth: Floats
+    flows: FlowColumns
 
     def with_seconds(
         self, seconds: Floats, least: Floats | None, class_seconds: Floats, class_bytes: Floats
@@ -81,15 +85,6 @@ class Prepared(NamedTuple):
             class_seconds=class_seconds,
             hop_passing=class_bytes[self.hop_class] / self.hop_bandwidth,
         )
-
-
-class _Heap(NamedTuple):
-    """Events that wait, a binary heap by (time, number); counters: events waiting, events so far."""
-
-    time: Floats
-    number: Integers
-    event: Integers
-    counters: Integers
 
 
 class _Shares(NamedTuple):
@@ -114,10 +109,11 @@ class _State(NamedTuple):
     idle: NDArray[np.bool_]
     missing: Integers
     channel_free: Floats
-    heap: _Heap
+    heap: Heap
     move_hop: Integers
     move_tail: Floats
     shares: _Shares
+    flows: Flows
 
 
 def prepare(program: Program, *, contention: bool = False) -> Prepared:
@@ -166,6 +162,7 @@ def prepare(program: Program, *, contention: bool = False) -> Prepared:
         channels=np.array([len(program.channels)]),
         hop_class=of_class,
         hop_bandwidth=bandwidth,
+        flows=flow_columns(program) if contention and shares_fairly(program) else NO_FLOWS,
     )
 
 
@@ -205,6 +202,8 @@ def _run(prepared: Prepared) -> _State:
     groups = len(prepared.member_offsets)  # and one to spare
     # A lane and a delivery wait for one event each, and a task that shares outdates two. Room that is not used takes no memory.
     most = lanes + deliveries + 2 * tasks
+    if len(prepared.flows.slot):  # and each flow an arrival when it begins, one when it ends, and three announcements
+        most += 5 * (deliveries + tasks)
     state = _State(
         start=np.zeros(tasks),
         end=np.full(tasks, -1.0),
@@ -213,9 +212,7 @@ def _run(prepared: Prepared) -> _State:
         idle=np.ones(lanes, dtype=np.bool_),
         missing=prepared.missing.copy(),
         channel_free=np.zeros(int(prepared.channels[0])),
-        heap=_Heap(
-            np.empty(most), np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64), np.zeros(2, dtype=np.int64)
-        ),
+        heap=empty_heap(most),
         move_hop=np.zeros(deliveries + lanes, dtype=np.int64),
         move_tail=np.zeros(deliveries + lanes),
         shares=_Shares(
@@ -226,6 +223,7 @@ def _run(prepared: Prepared) -> _State:
             since=np.zeros(groups),
             announced=np.full(groups, -1, dtype=np.int64),
         ),
+        flows=no_flows(prepared.flows, deliveries + lanes),
     )
     _loop(prepared, state)
     return state
@@ -265,28 +263,42 @@ def _loop(program: Prepared, state: _State) -> None:
         _,
         _,
         _,
+        columns,
     ) = program
-    start, end, arrival, position, idle, missing, channel_free, heap, move_hop, move_tail, shares = state
-    lanes, deliveries = len(lane_group), len(delivery_class)
-    tried = 0
+    start, end, arrival, position, idle, missing, channel_free, heap, move_hop, move_tail, shares, flows = state
+    lanes, deliveries, classes = len(lane_group), len(delivery_class), len(hop_offsets) - 1
+    passing, fair = Passing(hop_offsets, hop_passing, hop_latency), len(columns.slot) > 0
+    tried, now = 0, 0.0
     while True:
         move, lane, ended = -1, -1, -1
         row = row_end = delivery = delivery_end = 0
         if tried < lanes:  # at the beginning every lane is tried
-            now = 0.0
             lane = tried
             tried += 1
+        elif fair and flows.counters[UNSETTLED] and (heap.counters[0] == 0 or heap.time[0] > now):
+            rest(flows, columns, passing, heap, now)
+            continue
         elif heap.counters[0] > 0:
             now, number, event = heap.time[0], heap.number[0], heap.event[0]
-            _pop(heap)
-            kind, index = event % 4, event // 4
-            if kind == _HEAD:
+            pop(heap)
+            kind, index = event % KINDS, event // KINDS
+            if kind == HEAD:
                 move = index
-            elif kind == _ARRIVAL:
+            elif kind == ARRIVAL:
                 row, row_end = row_offsets[index], row_offsets[index + 1]
+            elif kind == LEAVES:
+                leave(flows, columns, passing, heap, number, now)
+                continue
+            elif kind == ARRIVED and index < deliveries:
+                if flows.valid[index] == number:
+                    row, row_end = row_offsets[index], row_offsets[index + 1]
             else:
                 ended = index
-                if kind == _SHARE:
+                if kind == ARRIVED:
+                    if flows.valid[index] != number:
+                        continue
+                    ended = index - deliveries
+                elif kind == SHARE:
                     if shares.announced[index] != number:
                         continue
                     ended = _first_done(shares, member_offsets, members, index)
@@ -302,7 +314,17 @@ def _loop(program: Prepared, state: _State) -> None:
             return
 
         while True:
-            if move >= 0:
+            if move >= 0 and fair:
+                carrier = delivery_class[move] if move < deliveries else sends[position[move - deliveries]]
+                seconds_alone = 0.0
+                for hop in range(hop_offsets[carrier], hop_offsets[carrier + 1]):
+                    seconds_alone = max(seconds_alone, hop_passing[hop])
+                if move >= deliveries and carrier == 0:
+                    carrier, seconds_alone = classes + move - deliveries, seconds[position[move - deliveries]]
+                flows.carrier[move], flows.seconds[move] = carrier, seconds_alone
+                ask(flows, columns, passing, heap, move, now)
+                move = -1
+            elif move >= 0:
                 carrier = delivery_class[move] if move < deliveries else sends[position[move - deliveries]]
                 hop, tail = move_hop[move], move_tail[move]
                 while True:
@@ -314,12 +336,12 @@ def _loop(program: Prepared, state: _State) -> None:
                     head = begins + hop_latency[hop]
                     hop += 1
                     if hop == hop_offsets[carrier + 1]:
-                        event = _ARRIVAL + 4 * move if move < deliveries else _LANE + 4 * (move - deliveries)
-                        _push(heap, now + (tail - now), event)
+                        event = ARRIVAL + KINDS * move if move < deliveries else LANE + KINDS * (move - deliveries)
+                        push(heap, now + (tail - now), event)
                         break
                     if head > now:
                         move_hop[move], move_tail[move] = hop, tail
-                        _push(heap, now + (head - now), _HEAD + 4 * move)
+                        push(heap, now + (head - now), HEAD + KINDS * move)
                         break
                 move = -1
             elif lane >= 0:
@@ -337,6 +359,8 @@ def _loop(program: Prepared, state: _State) -> None:
                     elif hop_offsets[carrier] < hop_offsets[carrier + 1]:
                         move = deliveries + lane
                         move_hop[move], move_tail[move] = hop_offsets[carrier], now
+                    elif fair and turn_offsets[lane] < turn_offsets[lane + 1]:
+                        move = deliveries + lane
                     else:
                         begins = now
                         for turn in range(turn_offsets[lane], turn_offsets[lane + 1]):
@@ -346,7 +370,7 @@ def _loop(program: Prepared, state: _State) -> None:
                             begins = max(begins, own)
                         wait = begins - now
                         start[task] = now + wait
-                        _push(heap, now + (wait + seconds[task]), _LANE + 4 * lane)
+                        push(heap, now + (wait + seconds[task]), LANE + KINDS * lane)
                 lane = -1
             elif row < row_end:
                 arrival[rows[row]] = now
@@ -361,7 +385,7 @@ def _loop(program: Prepared, state: _State) -> None:
                     move = delivery
                     move_hop[move], move_tail[move] = hop_offsets[carrier], now
                 elif class_seconds[carrier] > 0.0:
-                    _push(heap, now + class_seconds[carrier], _ARRIVAL + 4 * delivery)
+                    push(heap, now + class_seconds[carrier], ARRIVAL + KINDS * delivery)
                 else:
                     row, row_end = row_offsets[delivery], row_offsets[delivery + 1]
                 delivery += 1
@@ -386,9 +410,7 @@ def _advance(shares: _Shares, member_offsets: Integers, members: Integers, group
 
 
 @kernel(inner=True)
-def _announce(
-    shares: _Shares, member_offsets: Integers, members: Integers, group: int, now: float, heap: _Heap
-) -> None:
+def _announce(shares: _Shares, member_offsets: Integers, members: Integers, group: int, now: float, heap: Heap) -> None:
     """Divide the device as the engine's `_Sharing` does, and announce the lane that is done first."""
     first, end = member_offsets[group], member_offsets[group + 1]
     count = 0
@@ -415,7 +437,7 @@ def _announce(
             shares.slowdown[chosen] = last_need * count / capacity
     lane = _first_done(shares, member_offsets, members, group)
     shares.announced[group] = heap.counters[1]
-    _push(heap, now + shares.left[lane] * shares.slowdown[lane], _SHARE + 4 * group)
+    push(heap, now + shares.left[lane] * shares.slowdown[lane], SHARE + KINDS * group)
 
 
 @kernel(inner=True)
@@ -429,42 +451,3 @@ def _first_done(shares: _Shares, member_offsets: Integers, members: Integers, gr
         ):
             chosen = lane
     return chosen
-
-
-# ---- the heap of events ----------------------------------------------------------------------------------------------
-
-
-@kernel(inner=True)
-def _push(heap: _Heap, time: float, event: int) -> None:
-    times, numbers, events, counters = heap
-    place, number = counters[0], counters[1]
-    counters[0], counters[1] = place + 1, number + 1
-    while place > 0:
-        parent = (place - 1) // 2
-        if times[parent] <= time:  # an earlier event of the same time has the lower number
-            break
-        times[place], numbers[place], events[place] = times[parent], numbers[parent], events[parent]
-        place = parent
-    times[place], numbers[place], events[place] = time, number, event
-
-
-@kernel(inner=True)
-def _pop(heap: _Heap) -> None:
-    """Drop the first event."""
-    times, numbers, events, counters = heap
-    counters[0] -= 1
-    count = counters[0]
-    time, number, event = times[count], numbers[count], events[count]
-    place = 0
-    while 2 * place + 1 < count:
-        child = 2 * place + 1
-        other = child + 1
-        if other < count and (
-            times[other] < times[child] or (times[other] == times[child] and numbers[other] < numbers[child])
-        ):
-            child = other
-        if time < times[child] or (time == times[child] and number < numbers[child]):
-            break
-        times[place], numbers[place], events[place] = times[child], numbers[child], events[child]
-        place = child
-    times[place], numbers[place], events[place] = time, number, event

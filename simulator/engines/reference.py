@@ -4,7 +4,8 @@ Each task is one SimPy `Timeout` on its lane, each transfer with a delay one mor
 head reaches later. Links are first-in-first-out and kept as arithmetic (the moment at which each channel is free again): the
 same times as a resource and a process per transfer, at a quarter of the cost.
 
-Contention:
+Contention on channels that are shared fairly is that of `simulator.engines.fair_links`. On those of a program that has no such
+channel:
 
 1. A transfer cuts through its route: its head enters a channel when the channel is free, and reaches the next one a latency
    later. It asks for a channel at the moment at which its head reaches it, never before.
@@ -28,7 +29,9 @@ import numpy as np
 import simpy
 
 from simulator.compiled.garbage import no_garbage_collection
+from simulator.engines.fair_links import Clock, FairLinks, Flow, Hops
 from simulator.engines.timeline import Timeline, timeline_of
+from simulator.lowering.flows import flow_columns, shares_fairly
 from simulator.lowering.program import LaneKind, Program, describe_deadlock
 from simulator.schedules.schedule import DeadlockError
 
@@ -52,17 +55,13 @@ def replay(program: Program, *, contention: bool = False) -> Timeline:
     return run.timeline()
 
 
-_Hops = tuple[tuple[int, float, float], ...]
-"""Channels that a transfer passes in turn: number, seconds for which its bytes keep it busy, latency."""
-
-
 class _Run:
     """One replay: the only mutable object of this module."""
 
     def __init__(self, program: Program, contention: bool) -> None:
         self.program = program
         self.contention = contention
-        self.environment = simpy.Environment()
+        self.environment = Clock() if contention and shares_fairly(program) else simpy.Environment()
         tasks = len(program)
         self.start = [0.0] * tasks
         self.end = [-1.0] * tasks
@@ -154,7 +153,9 @@ class _Run:
         missing = np.diff(program.dependency_offsets).tolist()
         sharing = program.lane_sharing.tolist()
         least = (program.seconds if program.least_seconds is None else program.least_seconds).tolist()
-        groups = {number: _Sharing(environment) for number in set(sharing) if number >= 0}
+        links = FairLinks(environment, flow_columns(program)) if isinstance(environment, Clock) else None
+        rest = [links.rest] if links else []
+        groups = {number: _Sharing(environment, rest) for number in set(sharing) if number >= 0}
         outgoing = _outgoing(program)
         sends = [0] * len(program) if program.sends is None else program.sends.tolist()
         idle = [True] * program.lanes
@@ -174,7 +175,9 @@ class _Run:
             if sharing[lane] >= 0:
                 groups[sharing[lane]].add(seconds[task], least[task], lane, finish)
             elif hops_of[sends[task]]:
-                reach(now, hops_of[sends[task]], 0, now, on_end, lane)
+                move(now, sends[task], on_end, lane)
+            elif links and routes[lane]:
+                links.ask(Flow(len(hops_of) + lane, (), seconds[task], on_end, lane), now)
             else:
                 wait = self._seize(routes[lane], seconds[task], now) if routes[lane] else 0.0
                 start[task] = now + wait
@@ -188,7 +191,7 @@ class _Run:
             idle[lane] = True
             for transfer, waiting in outgoing[task]:
                 if hops_of[transfer]:
-                    reach(now, hops_of[transfer], 0, now, on_arrival, waiting)
+                    move(now, transfer, on_arrival, waiting)
                 elif delay[transfer] > 0.0:
                     timeout(environment, delay[transfer], waiting).callbacks = on_arrival
                 else:
@@ -203,7 +206,15 @@ class _Run:
                 if not missing[follower] and position[lane_of[follower]] == follower:
                     try_lane(lane_of[follower], now)
 
-        def reach(now: float, hops: _Hops, hop: int, tail: float, then: list[Any], what: Any) -> None:
+        def move(now: float, transfer: int, then: list[Any], what: Any) -> None:
+            """A transfer sets out; what its last byte makes when it arrives is as of `reach`."""
+            hops = hops_of[transfer]
+            if links:
+                links.ask(Flow(transfer, hops, max(busy for _, busy, _ in hops), then, what), now)
+            else:
+                reach(now, hops, 0, now, then, what)
+
+        def reach(now: float, hops: Hops, hop: int, tail: float, then: list[Any], what: Any) -> None:
             """The head of a transfer reaches the channel `hop` of its route, whose last byte has left the one before at `tail`.
 
             Of the event that its last byte makes when it arrives, `then` are the callbacks and `what` is the value.
@@ -223,14 +234,16 @@ class _Run:
                     timeout(environment, head - now, (hops, hop, tail, then, what)).callbacks = on_head
                     return
 
-        on_end.append(lambda event: finish(event.value))
-        on_arrival.append(lambda event: deliver(event.value, environment.now))
+        on_end.extend((lambda event: finish(event.value), *rest))
+        on_arrival.extend((lambda event: deliver(event.value, environment.now), *rest))
         on_head.append(lambda event: reach(environment.now, *event.value))
         for lane in range(program.lanes):
             try_lane(lane, 0.0)
+        if links:
+            links.rest()
         environment.run()
 
-    def _hops(self) -> list[_Hops]:
+    def _hops(self) -> list[Hops]:
         """Of each transfer class the channels of its route; none where it queues on none."""
         program = self.program
         if not self.contention:
@@ -239,7 +252,7 @@ class _Run:
             np.ones(len(program.transfer_route)) if program.transfer_slowdown is None else program.transfer_slowdown
         )
 
-        def hops(transfer: int, size: float, slower: float) -> _Hops:
+        def hops(transfer: int, size: float, slower: float) -> Hops:
             pairs = zip(program.transfer_route[transfer], program.hop_bandwidths(transfer), strict=True)
             return tuple(
                 (number, size / bandwidth * slower, program.channels[number].latency * slower)
@@ -276,10 +289,12 @@ class _Sharing:
 
     A task that must not end before `least` seconds needs only seconds / least of the device; what it leaves goes to the others,
     in equal parts (max-min fair).
+
+    rest: callbacks that end every event
     """
 
-    def __init__(self, environment: simpy.Environment) -> None:
-        self.environment = environment
+    def __init__(self, environment: simpy.Environment, rest: list[Any]) -> None:
+        self.environment, self.rest = environment, rest
         self.left: dict[int, float] = {}  # seconds at full speed that each active lane still needs
         self.need: dict[int, float] = {}  # part of the device that it then takes
         self.slowdown: dict[int, float] = {}
@@ -329,7 +344,7 @@ class _Sharing:
             self._next(finish)
             finish(lane)
 
-        event.callbacks.append(done)
+        event.callbacks.extend((done, *self.rest))
 
 
 def _outgoing(program: Program) -> list[list[tuple[int, list[tuple[int, int]]]]]:

@@ -96,6 +96,7 @@ def fill(structure: Structure, costs: Costs) -> Program:
         transfer_seconds=np.zeros_like(seconds) if structure.free else seconds,
         transfer_bytes=np.array([one.size_bytes for one in transfers]),
         transfer_route=tuple(() if structure.free else one.route for one in transfers),
+        transfer_pair=_pairs(structure, costs),
         transfer_loads=tuple(() if structure.free else one.loads for one in transfers),
         lane_route=(*((),) * compute, *(route for route, _ in busy)),
         channels=tuple(costs.channels),
@@ -104,6 +105,13 @@ def fill(structure: Structure, costs: Costs) -> Program:
         sends=structure.sends,
         together=structure.together,
     )
+
+
+def _pairs(structure: Structure, costs: Costs) -> NDArray[np.int32]:
+    """The pair of devices of each transfer class, numbered as they come; class 0, which moves nothing, has the first."""
+    known: dict[tuple[int, int], int] = {(-1, -1): 0}
+    ends = [(costs.device(*source), costs.device(*target)) for source, target, _ in structure.moves]
+    return np.array([0, *(known.setdefault(one, len(known)) for one in ends)], dtype=np.int32)
 
 
 def _asked(structure: Structure, costs: Costs) -> Values:

@@ -61,6 +61,8 @@ class Program:
     dependency: int32 [dependencies]; the task that must have ended
     transfer: int32 [dependencies]; class of the transfer in between, 0 for none
     transfer_seconds, transfer_bytes: float64 [classes]; class 0 is nothing
+    transfer_pair: int32 [classes] or None; number of the pair of devices between which each class moves; None: each between one
+        of its own
     transfer_route: channels of each class; transfer_loads: how many times its bytes pass each of them, () is once
     lane_route: channels that each task of a collective lane occupies
     lane_occupancy: share of a task's seconds for which it keeps each channel of `lane_route` busy; () is all of them
@@ -100,6 +102,7 @@ class Program:
     transfer_slowdown: NDArray[np.float64] | None = None
     together: NDArray[np.int32] | None = None
     transfer_loads: tuple[tuple[float, ...], ...] = ()
+    transfer_pair: NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -159,6 +162,15 @@ class Program:
         pairs = zip(route, loads or (1.0,) * len(route), strict=True)
         return [self.channels[channel].bandwidth / load for channel, load in pairs]
 
+    def lane_uses(self, lane: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Channels that each all-reduce of a lane keeps busy, and for which share of its seconds; none on other lanes."""
+        if self.lane_kind[lane] != LaneKind.COLLECTIVE:
+            return (), ()
+        route = self.lane_route[lane]
+        shares = (self.lane_occupancy[lane] if self.lane_occupancy else ()) or (1.0,) * len(route)
+        used = [(channel, share) for channel, share in zip(route, shares, strict=True) if share > 0.0]
+        return tuple(channel for channel, _ in used), tuple(share for _, share in used)
+
     def with_noise(self, spread: float, rng: np.random.Generator) -> Program:
         """Every duration times a log-normal factor of mean 1 and standard deviation `spread` of its logarithm.
 
@@ -196,6 +208,7 @@ class Program:
             transfer_route=tuple(self.transfer_route[one] for one in before.tolist()),
             transfer_slowdown=slowdown,
             transfer_loads=tuple(self.transfer_loads[one] for one in before.tolist()) if self.transfer_loads else (),
+            transfer_pair=None if self.transfer_pair is None else self.transfer_pair[before],
             sends=None if self.sends is None else sends_now,
         )
 

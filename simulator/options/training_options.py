@@ -34,6 +34,9 @@ REPLICA_UPDATES: tuple[str, ...] = get_args(ReplicaUpdates)
 GradientBytes = Literal[0, 2, 4]
 GradientReduction = Literal["buckets", "whole"]
 
+LinkSharing = Literal["links", "fair", "fifo"]
+"""How messages that meet on a link share it: as each link of the cluster says, or all of them so (`Sharing` of the profiles)."""
+
 DEFAULT_PRECISION: Precision = "fp32"
 
 
@@ -50,6 +53,8 @@ class TrainingOptions:
         whole (all at once: a stage then keeps its input only); planners that choose it do so where this is none
     communication: how transfers and computation share a device
     contention: transfers queue on the links that they share
+    sharing: how transfers and reductions that meet on a link share it: as each of the cluster's links says, in equal parts for
+        each pair of devices (fair), or first come, first served (fifo)
     weight_versions: of PipeDream's asynchronous schedules
     replica_updates: when replicas that take mini-batches in turn update: overlapped (after the next backward, while the gradients
         of the round are all-reduced) or barrier (at once, all of a round together)
@@ -65,6 +70,7 @@ class TrainingOptions:
     recompute: Recompute = "none"
     communication: Communication = "overlapped"
     contention: bool = True
+    sharing: LinkSharing = "links"
     weight_versions: WeightVersions = "stashing"
     replica_updates: ReplicaUpdates = "overlapped"
     overlap: Annotated[float, Bounds(gt=0.0, le=1.0)] = 1.0

@@ -1,0 +1,73 @@
+"""Event heap: the events that wait in the compiled event loop, by moment and then in the order in which they were caused."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.compiled.kernels import kernel
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+LANE, ARRIVAL, HEAD, SHARE, ARRIVED, LEAVES = range(6)
+"""Kinds of events; `simulator.engines.event_loop` says what happens at each."""
+
+KINDS = 6
+"""An event is the number kind + KINDS · index."""
+
+
+class Heap(NamedTuple):
+    """Events that wait, a binary heap by (time, number); counters: events waiting, events so far."""
+
+    time: Floats
+    number: Integers
+    event: Integers
+    counters: Integers
+
+
+def empty_heap(most: int) -> Heap:
+    """Room for so many events; what is not used takes no memory."""
+    return Heap(
+        np.empty(most), np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64), np.zeros(2, dtype=np.int64)
+    )
+
+
+@kernel(inner=True)
+def push(heap: Heap, time: float, event: int) -> None:
+    """Add an event, behind those of the same time."""
+    times, numbers, events, counters = heap
+    place, number = counters[0], counters[1]
+    counters[0], counters[1] = place + 1, number + 1
+    while place > 0:
+        parent = (place - 1) // 2
+        if times[parent] <= time:  # an earlier event of the same time has the lower number
+            break
+        times[place], numbers[place], events[place] = times[parent], numbers[parent], events[parent]
+        place = parent
+    times[place], numbers[place], events[place] = time, number, event
+
+
+@kernel(inner=True)
+def pop(heap: Heap) -> None:
+    """Drop the first event."""
+    times, numbers, events, counters = heap
+    counters[0] -= 1
+    count = counters[0]
+    time, number, event = times[count], numbers[count], events[count]
+    place = 0
+    while 2 * place + 1 < count:
+        child = 2 * place + 1
+        other = child + 1
+        if other < count and (
+            times[other] < times[child] or (times[other] == times[child] and numbers[other] < numbers[child])
+        ):
+            child = other
+        if time < times[child] or (time == times[child] and number < numbers[child]):
+            break
+        times[place], numbers[place], events[place] = times[child], numbers[child], events[child]
+        place = child
+    times[place], numbers[place], events[place] = time, number, event
