@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 import simulator
 from experiments.cli import main
-from experiments.training import DATA_SETS, DataSet
+from experiments.training import DATA_SETS
+from tests.experiments.commands import noisy_clusters
 from tests.records import Recorded, lines, without_measured
 
 SMALL = "--workload chain:4 --cluster pipedream-a --devices 2 --batch 8"
@@ -67,11 +67,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     layer += "activation_size=2048.000, parameter_size=4096.000"
     text = [*(layer.format(number) for number in range(1, 5)), *(f"\tnode{n} -- node{n + 1}" for n in range(1, 4))]
     (tmp_path / "four.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
-    draw = np.random.default_rng(11)
-    labels = draw.integers(0, 3, 120)
-    x = draw.normal(size=(120, 5)) + 2.0 * labels[:, None]
-    data = DataSet("wine", 3, x[:96], labels[:96], x[96:], labels[96:])
-    monkeypatch.setitem(DATA_SETS, "wine", lambda: data)
+    monkeypatch.setitem(DATA_SETS, "wine", lambda: noisy_clusters("wine"))
     drawn: dict[str, Any] = {}
 
     def save(figure: Figure, stem: Path | str) -> tuple[()]:

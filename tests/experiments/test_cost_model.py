@@ -25,6 +25,7 @@ from experiments.studies.study_harness import run_study
 from experiments.terminal.run_folder import MANIFEST
 from hardware_profiles import load_accelerator
 from simulator import Layer, Workload, load_workload, read_profile
+from tests.experiments.commands import refused
 from tests.records import Recorded, lines
 
 ROWS = [
@@ -226,8 +227,5 @@ def test_profiled_minibatches_are_taken(shared_data: Path, capsys: pytest.Captur
 def test_missing_folder_is_one_line_and_code_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A folder without profiles writes nothing but the complaint."""
     out = tmp_path / "figures"
-    assert run_study("cost-model", ["--profiles", str(tmp_path / "gone"), "--out", str(out)]) == 4
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
+    refused(capsys, ["study", "cost-model", "--profiles", str(tmp_path / "gone"), "--out", str(out)], 4)
     assert not out.exists()

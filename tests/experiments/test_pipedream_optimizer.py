@@ -15,6 +15,7 @@ from experiments.pipedream_optimizer import RecordedLevel, RecordedRun, Recorded
 from experiments.studies.study_harness import run_study
 from planners import HierarchicalPartition, LevelStage, measured_table, network_levels, plan_seconds
 from simulator import Layer, Workload, antichain_states
+from tests.experiments.commands import refused
 from tests.records import Recorded, lines, ticking
 
 # Two layers of 4 and 2 s and no weights; the tensor between them is 5 bytes.
@@ -197,19 +198,15 @@ def test_bad_files_are_one_line_and_exit_4(
     """Empty, no JSON, other JSON, missing keys, wrong types, no seconds; the line is named."""
     path = tmp_path / "runs.jsonl"
     path.write_text(text)
-    assert run_study("pipedream-optimizer", ["--runs", str(path), "--profiles", str(tmp_path)]) == 4
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert captured.err.startswith(f"python -m experiments.pipedream_optimizer: {path}{line}: ")
+    words = ["study", "pipedream-optimizer", "--runs", str(path), "--profiles", str(tmp_path)]
+    assert refused(capsys, words, 4).startswith(f"pipeplan study pipedream-optimizer: {path}{line}: ")
 
 
 def test_missing_files_and_folders_are_exit_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No runs, a folder as runs, no profile."""
     (tmp_path / "runs.jsonl").write_text(json.dumps(ROW))
     for runs in (tmp_path / "absent", tmp_path, tmp_path / "runs.jsonl"):
-        assert run_study("pipedream-optimizer", ["--runs", str(runs), "--profiles", str(tmp_path)]) == 4
-        assert capsys.readouterr().err.count("\n") == 1
+        refused(capsys, ["study", "pipedream-optimizer", "--runs", str(runs), "--profiles", str(tmp_path)], 4)
 
 
 def test_every_recorded_run_is_matched(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,13 +14,13 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from experiments.cli import main
 from experiments.compare.problem_options import PROBLEM, SOURCE, options_of
 from experiments.compare.questions import make_problem
 from experiments.terminal.argument_types import names_of
 from hardware_profiles import GENERIC
 from simulator import Evaluations, Plan, PlanFile, PlanFileError, Problem, Stage, read_any_profile, simulate
 from simulator.plan_files import PlanTable, ProblemTable, StageTable
+from tests.experiments.commands import ended, refused
 from tests.fuzzing import GRAPH, PROFILED
 
 DOCUMENT: dict[str, Any] = {
@@ -70,9 +70,7 @@ def without(path: str) -> str:
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of `pipeplan words…`."""
-    code = main(words)
-    out, err = capsys.readouterr()
-    return code, out, err
+    return ended(capsys, words)
 
 
 CASES = [
@@ -131,8 +129,7 @@ def test_a_wrong_value_is_one_line(
     file = tmp_path / "plan.json"
     file.write_text(changed(path, value), encoding="utf-8")
     before = sorted(tmp_path.iterdir())
-    code, out, err = run(capsys, "export", "--format", "text", "--out", str(tmp_path / "ops"), "--plan", str(file))
-    assert (code, out, err.count("\n")) == (4, "", 1), err
+    err = refused(capsys, ("export", "--format", "text", "--out", str(tmp_path / "ops"), "--plan", str(file)), 4)
     assert "plan.json: $." in err or "not JSON" in err
     assert err.rstrip("\n").isprintable()
     assert len(err) <= 300 + len(str(tmp_path))
@@ -179,8 +176,7 @@ def test_what_is_no_plan_file_is_one_line(
     """Absent keys, other documents, broken and endless JSON: exit code 4 and one short line."""
     path = tmp_path / "plan.json"
     path.write_text(text, encoding="utf-8")
-    code, out, err = run(capsys, "export", "--format", "text", "--plan", str(path))
-    assert (code, out, err.count("\n")) == (4, "", 1)
+    err = refused(capsys, ("export", "--format", "text", "--plan", str(path)), 4)
     assert said in err
     assert len(err) <= 300 + len(str(tmp_path))
 
@@ -272,28 +268,16 @@ def test_a_document_is_the_same_when_it_is_read_again(
 
 
 ASKED = (
-    "--workload",
-    "chain:4",
-    "--cluster",
-    "pipedream-arxiv-b",
-    "--devices",
-    "2",
-    "--batch",
-    "8",
-    "--optimizer",
-    "adam",
-)
+    "--workload", "chain:4", "--cluster", "pipedream-arxiv-b", "--devices", "2", "--batch", "8", "--optimizer", "adam"
+)  # fmt: skip
 
 
 @pytest.fixture
 def problem_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> str:
     """A problem alone, written from its options."""
     path = str(tmp_path / "problem.json")
-    assert run(capsys, "export", "--format", "problem", *ASKED, "--out", path) == (
-        0,
-        f"problem written to {path}\n",
-        "",
-    )
+    said = f"problem written to {path}\n"
+    assert run(capsys, "export", "--format", "problem", *ASKED, "--out", path) == (0, said, "")
     return path
 
 
@@ -318,8 +302,7 @@ def test_a_problem_alone_is_planned_and_compared_from_its_file(
     assert (code, [row["planner"] for row in json.loads(out)["plans"]]) == (0, ["plan.json", "uniform"])
     Path(problem_file).write_text(problem.replace("adam", "sgd"))
     monkeypatch.chdir(tmp_path)
-    code, out, err = run(capsys, *comparison, "problem.json", "--plan", "plan.json")
-    assert (code, out, err.count("\n")) == (2, "", 1)
+    err = refused(capsys, (*comparison, "problem.json", "--plan", "plan.json"))
     assert "--plan plan.json: $.problem.optimizer is 'adam', in --problem problem.json it is 'sgd'" in err
 
 
@@ -344,9 +327,7 @@ def test_what_does_not_go_with_a_problem_alone_is_one_line(
     capsys: pytest.CaptureFixture[str], problem_file: str, words: tuple[str, ...], code: int, said: str
 ) -> None:
     """Options that say something else, options of a search that is not made, and a plan that is not there."""
-    found, out, err = run(capsys, *words, problem_file)
-    assert (found, out, err.count("\n")) == (code, "", 1)
-    assert said in err
+    assert said in refused(capsys, (*words, problem_file), code)
 
 
 def test_what_was_made_in_python_has_no_document() -> None:
@@ -395,28 +376,15 @@ def test_options_that_contradict_the_plan_are_refused(
     """A plan has its problem and its decisions: an option that says something else ends with exit code 2 and one line."""
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(DOCUMENT), encoding="utf-8")
-    code, out, err = run(capsys, "export", "--format", "text", "--plan", str(path), *words)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert said in err
+    assert said in refused(capsys, ("export", "--format", "text", "--plan", str(path), *words))
 
 
 def test_options_that_say_the_same_as_the_plan_are_taken(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """What the plan says too is no contradiction."""
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(DOCUMENT), encoding="utf-8")
-    words = (
-        "--cluster",
-        "pipedream-arxiv-b",
-        "--batch",
-        "8",
-        "--microbatches",
-        "2",
-        "--planner",
-        "hand",
-        "--seed",
-        "0",
-    )
-    code, out, _ = run(capsys, "export", "--format", "text", "--plan", str(path), *words)
+    words = "--cluster pipedream-arxiv-b --batch 8 --microbatches 2 --planner hand --seed 0"
+    code, out, _ = run(capsys, "export", "--format", "text", "--plan", str(path), *words.split())
     assert (code, out) == (0, "0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1\n")
 
 
@@ -555,9 +523,7 @@ def test_an_order_at_fault_is_named_by_file_key_and_op(
 ) -> None:
     """Exit code 4, and the file, the key, the device, its position, the op."""
     path = with_order(tmp_path / "plan.json", [wrong if number == line else one for number, one in enumerate(ORDER)])
-    code, out, err = run(capsys, "check", str(path))
-    assert (code, out, err.count("\n")) == (4, "", 1)
-    assert f"{path}: $.plan.order: {said}" in err
+    assert f"{path}: $.plan.order: {said}" in refused(capsys, ("check", str(path)), 4)
 
 
 @pytest.mark.parametrize(

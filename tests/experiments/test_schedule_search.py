@@ -16,6 +16,7 @@ from experiments.studies.study_harness import run_study
 from planners import ScheduleProblem
 from simulator import chains_of
 from tests.chains import chain
+from tests.experiments.commands import refused
 from tests.planners.scheduler.schedule_cases import TWO_DEVICES
 
 CASE: dict[str, Any] = {
@@ -84,9 +85,7 @@ def test_a_wrong_file_is_one_line(
     """The line names the file, the case and the rule; exit code 4."""
     path = tmp_path / "cases.json"
     path.write_text(json.dumps(cases))
-    assert run_study("schedule-search", ["--cases", str(path)]) == 4
-    line = capsys.readouterr().err
-    assert line.count("\n") == 1
+    line = refused(capsys, ["study", "schedule-search", "--cases", str(path)], 4)
     assert str(path) in line
     assert said in line
 

@@ -8,7 +8,6 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
-import numpy as np
 import pytest
 
 from experiments.cli import main
@@ -16,7 +15,6 @@ from experiments.training import (
     DATA_SETS,
     NETWORKS,
     OPTIMIZERS,
-    DataSet,
     MomentumSGD,
     TrainingSettings,
     check_work,
@@ -28,6 +26,7 @@ from experiments.training.clocks import MethodCase, given_clock, network_clock, 
 from experiments.training.run import MOST_TRAINED
 from hardware_profiles import load_cluster
 from simulator import COPY_RULES, METHOD_SCHEDULES, OpKind, OpSeconds, build_schedule
+from tests.experiments.commands import ended, noisy_clusters, refused
 from tests.experiments.training.test_replicas import SETTINGS, losses_by_versions, train_once
 
 KEYS = {"seed", "train_loss", "test_accuracy", "diverged", "weight_copies", "simulated_seconds"}
@@ -40,19 +39,17 @@ needs_sklearn = pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-
 @pytest.fixture
 def clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     """A data set of noisy clusters by the name of `wine`: no scikit-learn needed."""
-    draw = np.random.default_rng(11)
-    labels = draw.integers(0, 3, 120)
-    x = draw.normal(size=(120, 5)) + 2.0 * labels[:, None]
-    data = DataSet("wine", 3, x[:96], labels[:96], x[96:], labels[96:])
+    data = noisy_clusters("wine")
     monkeypatch.setitem(DATA_SETS, "wine", lambda: data)
 
 
+SHORT = "train --data wine --stages 3 --microbatches-per-minibatch 2 --batch 8 --epochs 2 --seeds 2"
+"""A short training of 3 stages, T = 2, on 12 mini-batches of 8 an epoch."""
+
+
 def trained(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a short training of 3 stages, T = 2, on 12 mini-batches of 8 an epoch."""
-    short = "--data wine --stages 3 --microbatches-per-minibatch 2 --batch 8 --epochs 2 --seeds 2"
-    code = main(["train", *short.split(), *words])
-    out, err = capsys.readouterr()
-    return code, out, err
+    """Exit code, stdout and stderr of the short training."""
+    return ended(capsys, [*SHORT.split(), *words])
 
 
 def document(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
@@ -267,10 +264,7 @@ def test_the_network_as_a_workload() -> None:
 )
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], clusters: None, words: str, message: str) -> None:
     """Exit code 2, nothing on stdout, the rule and the value."""
-    code, out, err = trained(capsys, *words.split())
-    assert (code, out) == (2, "")
-    assert message in err
-    assert err.count("\n") == 1
+    assert message in refused(capsys, f"{SHORT} {words}".split())
 
 
 def test_missing_scikit_learn_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,10 +272,7 @@ def test_missing_scikit_learn_is_one_line(capsys: pytest.CaptureFixture[str], mo
     for name in [name for name in sys.modules if name.partition(".")[0] == "sklearn"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    code, out, err = trained(capsys, "--method", "xpipe")
-    assert (code, out) == (2, "")
-    assert "pip install 'pipeplan[learn]'" in err
-    assert err.count("\n") == 1
+    assert "pip install 'pipeplan[learn]'" in refused(capsys, f"{SHORT} --method xpipe".split())
 
 
 # ---- the paper's order -----------------------------------------------------------------------------------------------
@@ -327,10 +318,7 @@ def test_work_is_counted_before_it_is_made(
 ) -> None:
     """Ops of all seeds together: exit code 2 and one line, before a network is built."""
     monkeypatch.setitem(NETWORKS, "mlp", lambda *given: pytest.fail("was built"))
-    code, out, err = trained(capsys, "--method", "xpipe", *words)
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
-    assert "at most" in err
+    assert "at most" in refused(capsys, [*SHORT.split(), "--method", "xpipe", *words])
 
 
 def test_work_is_counted_in_python(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,39 @@
+"""Command lines run in this process: what they end with and print, and the one line of those that are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from experiments.cli import main
+from experiments.training import DataSet
+
+
+def ended(
+    capsys: pytest.CaptureFixture[str], words: Sequence[str], run: Callable[[Sequence[str]], int] = main
+) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of `pipeplan words…`, or of what is run in its place."""
+    try:
+        code = run(words)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    return (code, *capsys.readouterr())
+
+
+def refused(
+    capsys: pytest.CaptureFixture[str], words: Sequence[str], code: int = 2, run: Callable[[Sequence[str]], int] = main
+) -> str:
+    """The one line on stderr of a command that ends with this exit code and prints nothing."""
+    found, out, err = ended(capsys, words, run)
+    assert (found, out, err.count("\n")) == (code, "", 1), (words, found, out, err)
+    return err
+
+
+def noisy_clusters(name: str) -> DataSet:
+    """Three noisy clusters in place of a data set: 96 samples to train on, 24 to test with."""
+    draw = np.random.default_rng(11)
+    labels = draw.integers(0, 3, 120)
+    x = draw.normal(size=(120, 5)) + 2.0 * labels[:, None]
+    return DataSet(name, 3, x[:96], labels[:96], x[96:], labels[96:])
