@@ -92,7 +92,6 @@ def problems() -> dict[str, Problem]:
     return {
         "transformer": testing.small_problems()["transformer"],
         "two-servers": Problem(chain, load_cluster("pipedream-a").take(8), 4),
-        "recompute": Problem(chain, load_cluster("pipedream-b").take(3), 4, recompute=True),
         "mixed-devices": Problem(chain, line(speeds=(1.0, 0.5, 2.0)), 6),
         "measured": Problem(
             measured_chain(
@@ -104,6 +103,7 @@ def problems() -> dict[str, Problem]:
             ),
             line(),
             6,
+            recompute=True,
         ),
     }
 
@@ -111,7 +111,7 @@ def problems() -> dict[str, Problem]:
 PROBLEMS = problems()
 
 REQUESTS = {
-    name: Request(options={"seconds": "0.001"} if "seconds" in entry.options else {})
+    name: Request(options={"seconds": "0.0005"} if "seconds" in entry.options else {})
     for name, entry in PLANNERS.items()
 }
 """What each planner is asked: all that it can do, with little work for an order of ops where it searches for one."""

@@ -46,7 +46,7 @@ def slow_line(seed: int) -> Problem:
 )
 def test_nothing_in_the_space_beats_the_proven_plan_on_the_reference(seed: int, engine: Engine) -> None:
     """Slow cables, latency, contention and the update included, also where the search's engine knows no contention."""
-    problem = slow_line(seed)
+    problem = replace(slow_line(seed), batch=4)
     request = Request(engine=engine)
     planner = BruteForce(request)
     found = make_plan("brute-force", problem, request)
@@ -70,7 +70,7 @@ def test_contention_decides_between_plans_that_idle_links_rank_otherwise() -> No
 
 def test_memory_is_that_of_the_reference() -> None:
     """The fastest plan does not fit: the proven one is the fastest of those that do."""
-    problem = slow_line(1)
+    problem = replace(slow_line(1), batch=4)
     planner = BruteForce(Request())
     outcomes = reference(problem, planner)
     fastest = min(outcomes, key=lambda one: one.iteration_seconds)

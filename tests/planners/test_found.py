@@ -53,10 +53,9 @@ def sized(layers: int, cluster: Cluster, batch: int, seed: int, **more: Any) -> 
 
 
 LARGER = {
-    "alike": sized(6, line(speeds=(1.0,) * 4), 8, 0),
     "recomputed": sized(6, line(speeds=(1.0,) * 4), 8, 1, recompute=True),
     "mixed": sized(5, line(speeds=(1.0, 3.0, 1.0)), 6, 2),
-    "servers": sized(5, load_cluster("pipedream-a").take(8), 16, 3),
+    "servers": sized(5, load_cluster("pipedream-a").take(8), 8, 3),
     "calm": sized(6, line(speeds=(1.0,) * 3), 9, 4, contention=False, communication="send-blocking"),
 }
 """Problems with room for choices, by name."""
@@ -77,7 +76,7 @@ def test_points_of_the_grid(recorded: Recorded) -> None:
 
 SMALL = {
     "mixed": sized(4, line(speeds=(1.0, 2.0, 1.0)), 4, 7),
-    "servers": sized(4, load_cluster("pipedream-a").take(8), 8, 8),
+    "servers": sized(4, load_cluster("pipedream-a").take(8), 4, 8),
 }
 TIGHT = ("data-parallel", "uniform", "greedy", "pipeline-data", "pipedream", "pipedream-flush", "bapipe", "best-equal")
 

@@ -316,7 +316,7 @@ def test_recomputing_stages_hold_their_inputs_and_one_stash() -> None:
 
 def _language() -> Problem:
     """A GPT of 4 blocks on servers of eight and of four GPUs."""
-    return Problem(Gpt(2, 256, 8, 128, 1000).workload(), load_cluster("dgx-a100:2").take(12), 24, precision="fp16")
+    return Problem(Gpt(2, 256, 8, 128, 1000).workload(), load_cluster("dgx-a100:2").take(12), 12, precision="fp16")
 
 
 def test_tensor_parallel_groups_are_chosen_where_they_are_asked_for() -> None:

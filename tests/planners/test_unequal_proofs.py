@@ -59,7 +59,7 @@ def every_plan(problem: Problem, plan: Plan) -> list[float]:
 @pytest.mark.parametrize("seed", [4, 3])
 def test_no_sizes_beat_a_proven_plan_or_a_bound(seed: int) -> None:
     """All pairs of size vectors of the partition, replayed with everything that the problem has."""
-    problem = generated(seed)
+    problem = replace(generated(seed), batch=3)
     found = make_plan("exact-unequal", problem, Request(stages=2))
     _check(problem, found)
     assert found.details["proven_optimal"]
@@ -154,7 +154,7 @@ def test_no_tuned_gpipe_is_slower_than_a_known_one() -> None:
 @pytest.mark.parametrize("name", ["exact-unequal", "unequal-nested"])
 def test_where_memory_caps_the_sizes_nothing_is_proven_that_is_not(name: str) -> None:
     """Activations stored, in memory for which the caps leave out sizes that fit: bounds hold for all of them."""
-    free = replace(generated(0), recompute=False, contention=True)
+    free = replace(generated(0), batch=3, recompute=False, contention=True)
     peaks = {one.peak_bytes for one in make_plan("best-equal", free, Request(stages=2)).outcome.memory}
     problem = with_memory(free, max(peaks))
     found = make_plan(name, problem, Request(stages=2, options={"candidates": "all"}))
