@@ -146,12 +146,6 @@ def test_pipedream_clusters_are_those_of_the_papers(name: str, servers: int, gpu
     assert cluster.levels()[-1].bandwidth == pytest.approx(between)
 
 
-def test_cluster_a_all_reduces_at_half_of_line_rate() -> None:
-    """The measured speedups need 0.56-0.68 GB/s on A and 1.0-1.45 GB/s on B."""
-    assert 0.56e9 <= load_cluster("pipedream-a").levels()[-1].collective_bandwidth <= 0.68e9
-    assert 1.0e9 <= load_cluster("pipedream-b").levels()[-1].collective_bandwidth <= 1.45e9
-
-
 def test_levels_need_servers_with_equal_links() -> None:
     """Each server's links are alike, the two servers' are not."""
     links = [Link(f"d{i}", f"s{i // 2}", GIGA * (1 + i // 2)) for i in range(4)]

@@ -185,26 +185,23 @@ def test_every_number_of_a_shipped_file_states_its_source(path: Path) -> None:
 
 
 def test_data_sheet_figures_arrive_in_base_units() -> None:
-    """V100 SXM2: 16 GiB, of which 1 is no plan's, 900 GB/s, 15.7 TFLOP/s."""
+    """V100 SXM2: 16 GiB, of which 1 is no plan's, 900 GB/s, 15.7 TFLOP/s; VCU118: 345.9 Mb are 43.24 MB."""
     device = load_accelerator("v100-sxm2")
     assert isinstance(device, GraphicsProcessor)
     assert (device.memory_bytes, device.reserve_bytes) == (15 * 2**30, 2**30)
     assert device.memory_bandwidth == 900e9
     assert device.peak_flops["fp32"] == pytest.approx(15.7e12)
-
-
-def test_vcu118_on_chip_bytes() -> None:
-    """345.9 Mb are 43.24 MB."""
     board = load_accelerator("vcu118")
     assert isinstance(board, FieldProgrammableGateArray)
     assert board.on_chip_bytes == pytest.approx(345.9e6 / 8)
     assert board.dsps == 6840
 
 
-@pytest.mark.parametrize(("name", "servers"), [("dgx-a100", 2), ("dgx-a100:1", 1), ("dgx-a100:4", 4)])
-def test_name_and_count(name: str, servers: int) -> None:
-    """`name:count` overrides the number of servers."""
-    assert [len(server) for server in load_cluster(name).servers] == [8] * servers
+def test_name_and_count(tmp_path: Path) -> None:
+    """`name:count` overrides the number of servers, of a path as well; zeros in front change nothing."""
+    for name, servers in (("dgx-a100", 2), ("dgx-a100:1", 1), ("dgx-a100:4", 4), (f"dgx-a100:{'0' * 5000}3", 3)):
+        assert [len(server) for server in load_cluster(name).servers] == [8] * servers
+    assert len(load_cluster(f"{written(tmp_path, PAIR)}:5").servers) == 5
 
 
 # ------------------------------------------------------------------------------------------------- user's own
@@ -298,11 +295,6 @@ def test_cluster_refers_to_an_accelerator_beside_it(tmp_path: Path) -> None:
     cluster = load_cluster(written(tmp_path, PAIR.replace("v100-sxm2", "parts/mine.toml"), "pair.toml"))
     assert cluster.devices[1].name == "mine"
     assert cluster.transfer_seconds(0, 1, 1e9) == pytest.approx(1.0 + 20e-6)
-
-
-def test_path_and_count(tmp_path: Path) -> None:
-    """The count works on a path as well."""
-    assert len(load_cluster(f"{written(tmp_path, PAIR)}:5").servers) == 5
 
 
 def test_explicit_graph(tmp_path: Path) -> None:
@@ -531,8 +523,7 @@ def test_counts_are_whole_numbers_from_one(count: str) -> None:
 
 
 def test_counts_within_the_limit_are_taken() -> None:
-    """Zeros in front change nothing; the most servers are too many only for the eight devices of each."""
-    assert len(load_cluster(f"dgx-a100:{'0' * 5000}3").servers) == 3
+    """The most servers are too many only for the eight devices of each."""
     with pytest.raises(ProfileError, match="at most 32768 devices, this one 262144"):
         load_cluster("dgx-a100:32768")
 
