@@ -24,16 +24,11 @@ from simulator.workloads.synthetic import uniform_chain
 from tests.planners.conftest import PROBLEMS, REQUESTS, searched, shape, slower
 from tests.records import Recorded
 
-LONG = "brute-force", "modern", "scheduler"
-"""Searches that take long for every number of micro-batches; here of two alone."""
-
 
 @pytest.mark.parametrize("name", PLANNERS)
 def test_a_planner_keeps_its_contract(name: str) -> None:
     """Answers of every small problem; of one, what is asked for, budgets, interrupts, little memory, and a second search."""
-    shorter: dict[str, Any] = {"microbatches": 2} if name in LONG else {}
-    if "seconds" in PLANNERS[name].options:
-        shorter["recompute"] = "none"
+    shorter = {"microbatches": 2, "recompute": "none"} if "seconds" in PLANNERS[name].options else {}
     check_planner(name, replace(REQUESTS[name], **shorter), every=8)
 
 

@@ -13,7 +13,7 @@ from planners import Evaluator, Request, applicable_planners, make_plan, planner
 from planners.modern.layouts import Layout, LayoutCosts
 from planners.modern.order_search import AN_ORDER, FEW, FINALISTS, LARGEST, LISTS, OrderSearch
 from planners.testing import line
-from simulator import LayerCosts, Problem, check_schedule, simulate
+from simulator import InfeasiblePlanError, LayerCosts, Problem, check_schedule, simulate
 from simulator.memory.device_memory import CATEGORIES
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain, random_chain
@@ -164,6 +164,16 @@ def test_what_is_compared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(result.plan.microbatches) <= 2**20 // LARGEST // (3 * LISTS)
     parts = len([*planner_entry("modern").restrictions(problem)])
     assert result.evaluations <= 2**20 // AN_ORDER + 1 + FINALISTS + parts * (2 * FEW + 1)
+
+
+def test_a_budget_is_kept_to() -> None:
+    """Layouts and replays count: the last evaluation replays the best layout that the others have found."""
+    found = make_plan("modern", UNLIKE, Request(options={"seconds": "0.001"}), budget=7)
+    assert (found.evaluations, found.interrupted) == (7, True)
+    with pytest.raises(
+        InfeasiblePlanError, match="the budget of 0 evaluations ended before a plan that fits was found"
+    ):
+        make_plan("modern", UNLIKE, Request(options={"seconds": "0.001"}), budget=1)
 
 
 def test_boards_stream_their_layers() -> None:

@@ -161,3 +161,13 @@ def test_where_memory_caps_the_sizes_nothing_is_proven_that_is_not(name: str) ->
     best = min(every_plan(problem, found.plan))
     assert float(found.details["sizes_lower_bound_seconds"]) * CLOSE <= best  # type: ignore[arg-type]
     assert "all partitions" not in found.proof.space
+
+
+def test_a_search_leaves_enough_of_its_budget_to_replay_its_plan() -> None:
+    """With one or two evaluations less than it needs a search ends with an answer."""
+    problem = replace(generated(4), batch=3)
+    free = make_plan("exact-unequal", problem, Request(stages=2))
+    for less in (1, 2):
+        found = make_plan("exact-unequal", problem, Request(stages=2), budget=free.evaluations - less)
+        assert found.interrupted
+        assert found.outcome.fits

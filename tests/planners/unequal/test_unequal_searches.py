@@ -208,6 +208,21 @@ def test_history_never_rises() -> None:
     assert len(plan.history_seconds) == len(plan.history)
 
 
+def test_an_interrupt_returns_the_best_so_far() -> None:
+    """Ctrl-C in the third generation: the plan is the best of the first three, marked as interrupted."""
+    problem = random_problem(np.random.default_rng(1), "uniform", 8, 64, powers_of_two(64))
+    calls: list[float] = []
+
+    def progress(evaluations: int, best: float) -> None:
+        calls.append(best)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+
+    plan = Genetic(individuals=20)(problem, np.random.default_rng(0), progress)
+    assert plan.interrupted
+    assert plan.makespan_seconds == calls[-1]
+
+
 def test_the_exact_method_tells_the_seconds_of_both_passes() -> None:
     """What is announced is the best known of both passes together; it never rises, and ends with what both searches found."""
     problem = random_problem(np.random.default_rng(1), "affine", 8, 64, tuple(range(1, 65)))
