@@ -109,7 +109,8 @@ def test_makespans_of_many_durations_equal_single_ones(several: bool, rows: int)
     order = recurrence.order_of(program)
     assert (len(order.offsets) > 0) == several
     seconds = program.seconds * np.random.default_rng(5).uniform(0.5, 2.0, (rows, len(program)))
-    found = recurrence.makespans_of_values(order, order.task, seconds, program.transfer_seconds)
+    what = order.task.astype(np.uint16)  # of the type that evaluations give
+    found = recurrence.makespans_of_values(order, what, seconds, program.transfer_seconds)
     alone = [recurrence.replay(replace(program, seconds=row)).makespan_seconds for row in seconds]
     assert found.tolist() == alone
 

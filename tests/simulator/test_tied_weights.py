@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hardware_profiles import load_accelerator
@@ -28,7 +27,6 @@ from simulator.workloads.language_models import Bert, Gpt
 from tests.simulator.strategies import chain_cluster, star_cluster
 
 TABLE = 1000
-ONE = np.ones(1, dtype=np.int64)
 
 
 def tied_chain(layers: int = 4) -> Workload:
@@ -201,9 +199,6 @@ def test_gathers_bring_the_copies_of_both_stages(zero: Any, gathers: int) -> Non
 
 
 # ---- schedules -------------------------------------------------------------------------------------------------------
-
-STRAIGHT = (((0, 1), (0,)), ((2,), (1,)), ((3,), (2,)))
-REPLICATED = (((0,), (0, 1, 2)), ((1, 2), (3,)), ((3,), (4, 5)))
 
 
 @pytest.mark.parametrize("replicas", [(3, 1), (1, 3), (3, 2)])

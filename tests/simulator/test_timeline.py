@@ -75,13 +75,6 @@ def test_parts_of_a_backward_free_their_microbatch_once() -> None:
     assert replay(program).peak_in_flight().tolist() == [m, m]
 
 
-def test_peak_counts_the_chunks_of_a_device() -> None:
-    """Looped BFS holds every micro-batch of every chunk: m·v."""
-    schedule = build_schedule("looped-bfs", 4, 3, chunks=2)
-    program = lower(schedule, given_costs(4, OpSeconds(1.0, 1.0), devices=schedule))
-    assert replay(program).peak_in_flight().tolist() == [6, 6]
-
-
 def test_peak_in_samples() -> None:
     """Micro-batches of 1, 5 and 2 samples: 8 in GPipe, and the largest alone on the last stage of 1F1B."""
     costs = given_costs(2, OpSeconds(1.0, 1.0), per_sample=True)
@@ -125,14 +118,6 @@ def test_transfers_of_a_replay() -> None:
     assert (moved.end - moved.start == 0.5).all()
     assert (outcome.start[moved.consumer] >= moved.end).all()
     assert (outcome.device[moved.producer] != outcome.device[moved.consumer]).all()
-
-
-@pytest.mark.parametrize("communication", ["send-blocking", "both-blocking"])
-def test_blocking_transfers_are_recorded_too(communication: Any) -> None:
-    """Who moved what when is known in every mode: memory and traces draw it."""
-    costs = HandCosts((1.0, 1.0), (2.0, 2.0), transfer_seconds=0.5, transfer_bytes=8.0)
-    moved = replay(lower(build_schedule("gpipe", 2, 2), costs, communication=communication)).transfers
-    assert moved.size_bytes.tolist() == [8.0] * 4
 
 
 def test_frame_has_one_row_a_task() -> None:
