@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simulator.costs.given import OpSeconds, given_costs
@@ -238,6 +238,7 @@ def test_counters_reach_the_peak() -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8)), max_size=20))
+@example([(0, 5), (5, 3)])  # one that begins as the other ends
 def test_free_tracks_are_as_few_as_overlap_demands(spans: list[tuple[int, int]]) -> None:
     """Intervals of one track do not overlap, and there are no more tracks than intervals at one moment."""
     start = np.array([begin for begin, _ in spans], dtype=np.int64)
