@@ -13,7 +13,7 @@ from simulator.schedules.ops import OpKind
 from tests.simulator.strategies import plans
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(plans(1))
 def test_peaks_are_those_of_memory_over_time(case: tuple[Problem, list[Plan]]) -> None:
     """Every device, to the last byte; and the fullest of them is found without a look at all."""

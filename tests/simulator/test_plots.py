@@ -460,7 +460,7 @@ def test_gantt_charts_of_families_can_be_read(name: str) -> None:
         pytest.param(lambda: replicated(60), id="rows shared"),
         pytest.param(lambda: replayed("gpipe", 1, 1), id="one box"),
         pytest.param(lambda: replayed("gpipe", 24, 12, transfer=0.1), id="many rows and boxes"),
-        pytest.param(lambda: replayed("interleaved-1f1b", 32, 4, chunks=8), id="eight stages per device"),
+        pytest.param(lambda: replayed("interleaved-1f1b", 16, 2, chunks=8), id="eight stages per device"),
     ],
 )
 def test_gantt_charts_can_be_read(timeline: Callable[[], Timeline]) -> None:

@@ -89,6 +89,7 @@ def test_measured_and_analytic_networks_agree(profile: str, name: str, shared_da
     assert measured.flop() == pytest.approx(analytic.flop(), rel=1e-12)
     steps = [[one.sequential_steps for one in each.layers if one.kind == "recurrent"] for each in (measured, analytic)]
     assert steps[0] == steps[1]
+    assert {one.sequential_steps for one in measured.layers if one.kind != "recurrent"} == {1}
     if analytic.sample == "image":
         assert kept_bytes(measured.layers, 4) == kept_bytes(analytic.layers, 4) - 4000
         assert measured.sample == "image"
