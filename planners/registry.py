@@ -145,6 +145,8 @@ class PlannerEntry:
             return str(error)
         if (unlike := self._unlike_recomputation(problem, request)) is not None:
             return unlike
+        if (unlike := self._unlike_stack(problem, request)) is not None:
+            return unlike
         if request.schedule is not None and schedule_families()[request.schedule].placement == "bidirectional":
             return f"planners put a pipeline in one direction; schedule {request.schedule!r} is for plan files"
         if request.microbatches is not None and request.microbatches > problem.batch:
@@ -157,6 +159,15 @@ class PlannerEntry:
             except ValueError as error:
                 return str(error)
         return self.applicable(problem, request)
+
+    def _unlike_stack(self, problem: Problem, request: Request) -> str | None:
+        """Why the problem's stack runs none of its plans, or none that is asked for; None where it may."""
+        stack, runs = problem.stack, problem.stack.runs
+        if "zero" not in self.options and 0 not in runs.zero and len(problem.cluster.devices) > 1:
+            return f"its replicas divide nothing, and stack {stack.name!r} runs ZeRO {', '.join(map(str, runs.zero))} alone"
+        if request.schedule is not None and runs.schedules and request.schedule not in runs.schedules:
+            return f"stack {stack.name!r} runs {', '.join(runs.schedules)}, not {request.schedule!r}"
+        return None
 
     def _unlike_recomputation(self, problem: Problem, request: Request) -> str | None:
         """Why its stages cannot run again what is asked for, or None."""

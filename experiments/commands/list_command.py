@@ -79,7 +79,7 @@ def _cluster(name: str) -> Row:
 
 def _stack(name: str) -> Row:
     stack = hardware_profiles.load_stack(name)
-    return str(stack.runs), stack.description
+    return ", ".join(map(str, stack.runs.zero)), stack.description
 
 
 def _cluster_groups() -> Mapping[str, Sequence[str]]:
@@ -120,7 +120,7 @@ TOPICS: dict[str, tuple[dict[str, str], Callable[[str], Row]]] = {
         lambda name: (f"{hardware_profiles.load_accelerator(name).memory_bytes / 2**30:.4g}",),
     ),
     "clusters": (_alike("name", "servers", "devices", "accelerators"), _cluster),
-    "stacks": (_alike("name", "runs", "description"), _stack),
+    "stacks": (_alike("name", "ZeRO", "description"), _stack),
     "schedules": (_alike("name", "flushes", "options", "summary"), _schedule),
     "planners": (
         {**_alike("name", "summary", "options"), "searches where not asked for": "searches unless\nasked for"},

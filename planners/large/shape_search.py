@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count, islice
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,7 +121,7 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     try:
         wanted = _wanted(problem, request)
         degrees = asked_degrees(problem, request)
-        asked_zeros(request)
+        asked_zeros(problem, request)
     except ValueError as error:
         return str(error)
     groups = {degree: len(device_groups(problem, degree)) for degree in degrees}
@@ -144,7 +144,7 @@ def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
         "chunks": range(1, 9),
         "recompute": asked_words(problem, request),
         **{name: asked_degrees(problem, Request(), option=name) for name in ("tensor", "context", "expert")},
-        "zero": get_args(Zero),
+        "zero": asked_zeros(problem, Request()),
     }
 
 
@@ -165,8 +165,14 @@ def _wanted(problem: Problem, request: Request) -> Wanted:
         if request.schedule is not None and (chunks == 1) != (request.schedule == SCHEDULES[0]):
             raise ValueError(f"schedule {request.schedule!r} has not {chunks} stages per device here")
         least, most = chunks, chunks
+    runs = problem.stack.runs
+    if not runs.interleaved or (runs.schedules and SCHEDULES[1] not in runs.schedules):
+        most = min(most, 1)
+    if runs.schedules and SCHEDULES[0] not in runs.schedules:
+        least = max(least, 2)
+    stages = 1 if request.stages is None and not runs.pipeline else request.stages
     contexts, experts = (asked_degrees(problem, request, option=one) for one in ("context", "expert"))
-    return Wanted(request.stages, request.microbatches, contexts, experts, least, most)
+    return Wanted(stages, request.microbatches, contexts, experts, least, most)
 
 
 class _Choice(NamedTuple):
@@ -193,7 +199,7 @@ class _ShapeSearch:
         blocks = like_blocks(problem.workload)
         assert blocks is not None  # as `inapplicable` says
         self.blocks, request = blocks, planner.request
-        self.form = ClosedForm(problem, blocks, asked_words(problem, request), asked_zeros(request))
+        self.form = ClosedForm(problem, blocks, asked_words(problem, request), asked_zeros(problem, request))
         self.shapes = grid(
             asked_degrees(problem, request),
             lambda degree: len(self.form.devices.groups(degree)),

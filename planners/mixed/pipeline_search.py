@@ -102,7 +102,7 @@ def _choices(problem: Problem, request: Request) -> list[Choices]:
     """What plans may be, by what replicas divide; ValueError for options that are none."""
     degrees = asked_degrees(problem, request, group_degrees(problem))
     policies = asked_words(problem, request)
-    first, *others = (Choices(degrees, policies, zero, request.microbatches) for zero in asked_zeros(request))
+    first, *others = (Choices(degrees, policies, zero, request.microbatches) for zero in asked_zeros(problem, request))
     return [first, *(replace(one, fewest_replicas=2) for one in others)]  # one replica divides nothing
 
 

@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 from math import isqrt
 from typing import get_args
 
-from hardware_profiles import OptionValue
+from hardware_profiles import OptionValue, unchosen
 from planners.search.evaluator import Evaluator
 from planners.search.quick_replay import QuickReplays
 from planners.search.request import Request
@@ -74,7 +74,7 @@ GROUPS = {
 def asked_degrees(
     problem: Problem, request: Request, default: Sequence[int] | None = None, option: str = "tensor"
 ) -> tuple[int, ...]:
-    """Numbers of devices, rising, of one of GROUPS that are asked for; default: all that are possible.
+    """Numbers of devices, rising, of one of GROUPS that are asked for; default: all that are possible under the problem's stack.
 
     ValueError for what is no list of possible numbers.
     """
@@ -83,9 +83,11 @@ def asked_degrees(
         "context": context_degrees(problem.workload),
         "expert": expert_degrees(problem.workload),
     }[option]
+    if not getattr(problem.stack.runs, option):
+        permitted = (1,)
     asked = request.asked(option)
     if asked is None:
-        return permitted if default is None else tuple(default)
+        return permitted if default is None else tuple(one for one in default if one in permitted)
     degrees = tuple(sorted(set(asked)))
     if wrong := sorted(set(degrees).difference(permitted)):
         groups, rule = GROUPS[option]
@@ -96,17 +98,24 @@ def asked_degrees(
     return degrees
 
 
-def asked_zeros(request: Request, default: tuple[Zero, ...] = get_args(Zero)) -> tuple[Zero, ...]:
-    """ZeRO stages to choose from, all by default; ValueError for what is no list of them."""
+def asked_zeros(problem: Problem, request: Request, default: tuple[Zero, ...] = get_args(Zero)) -> tuple[Zero, ...]:
+    """ZeRO stages to choose from, by default all that the problem's stack runs; ValueError for what is no list of such."""
+    runs = problem.stack.runs.zero
     asked: tuple[Zero, ...] | None = request.asked("zero")
-    return default if asked is None else tuple(sorted(set(asked)))
+    if asked is None:
+        return tuple(one for one in default if one in runs) or tuple(one for one in get_args(Zero) if one in runs)
+    if wrong := sorted(set(asked).difference(runs)):
+        raise ValueError(unchosen(f"ZeRO stage of stack {problem.stack.name!r}", str(wrong[0]), list(map(str, runs))))
+    return tuple(sorted(set(asked)))
 
 
 def asked_words(problem: Problem, request: Request) -> tuple[Recompute, ...]:
-    """What stages may run again: what is asked for, or what the problem says, or all that there is to choose from."""
+    """What stages may run again: what is asked for, or what the problem says, or all that its stack lets choose from."""
     if request.recompute is not None:
         return (request.recompute,)
-    return recompute_words(problem.workload) if problem.recompute == "none" else (problem.recompute,)
+    runs = problem.stack.runs.recompute
+    words = recompute_words(problem.workload) if problem.recompute == "none" else (problem.recompute,)
+    return tuple(word for word in words if not runs or word in runs)
 
 
 def device_choices(problem: Problem, costs: LayerCosts) -> tuple[tuple[int, ...], ...]:

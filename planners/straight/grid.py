@@ -168,7 +168,7 @@ WHOLE = GroupDivision()
 
 def _divisions(problem: Problem, evaluate: Evaluator, request: Request, degree: int) -> list[GroupDivision]:
     """Divisions into groups of one degree: one, or one for each number of replicas where these divide states."""
-    zero: Zero = asked_zeros(request, (0,))[0]
+    zero: Zero = asked_zeros(problem, request, (0,))[0]
     one = GroupDivision(degree, zero)
     if not zero:
         return [one]
@@ -292,7 +292,8 @@ class _Grid:
             for schedule in self._families():
                 for chunks in self._chunks("chunks" in families[schedule].options):
                     for ranks in range(1, min(len(devices), layers // chunks) + 1):
-                        if self.request.stages not in (None, ranks * chunks):
+                        piped = ranks > 1 and not self.problem.stack.runs.pipeline
+                        if piped or self.request.stages not in (None, ranks * chunks):
                             continue
                         for groups, counts in self._placements(devices, ranks):
                             if self.division.replicas in (None, len(groups[0])):
@@ -301,10 +302,12 @@ class _Grid:
     def _families(self) -> tuple[str, ...]:
         if self.request.schedule is not None:
             return (self.request.schedule,)
-        return SCHEDULES
+        allowed = self.problem.stack.runs.schedules
+        return tuple(one for one in SCHEDULES if not allowed or one in allowed)
 
     def _chunks(self, looped: bool) -> tuple[int, ...]:
         wanted = self.request.chunks
+        looped = looped and self.problem.stack.runs.interleaved
         if not looped:
             return (1,) if wanted in (None, 1) else ()
         if wanted is not None:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hardware_profiles import GraphicsProcessor, load_cluster
-from planners import Evaluator, Request, make_plan, planner_entry, runner_ups
+from hardware_profiles import GraphicsProcessor, load_cluster, load_stack
+from planners import Evaluator, InapplicablePlannerError, Request, make_plan, planner_entry, runner_ups
 from planners.estimate.like_blocks import LikeBlocks, like_blocks, shortened
 from planners.estimate.memory import in_flight, most_held
 from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, StageCosts
@@ -708,3 +708,28 @@ def test_a_gradient_waits_for_the_bucket_that_has_the_card(
     monkeypatch.setattr(StageCosts, "bucket_shares", lambda *words: buckets)
     monkeypatch.setattr(closed_form, "reduce_seconds", lambda rates, size: size * backward)
     assert tables._queued_seconds(False) == pytest.approx(3 * waits * backward)
+
+
+@pytest.mark.parametrize("name", ["megatron-core", "megatron-deepspeed", "fsdp1-eager", "fsdp2-compiled"])
+def test_it_searches_what_the_stack_runs(name: str) -> None:
+    """Every plan that is replayed runs under it, the closed form of it is near, and what it does not run is refused in a line."""
+    problem = replace(small(8, 4, 16), stack=load_stack(name), sequence_parallel=name != "fsdp1-eager")
+    runs = problem.stack.runs
+    result = make_plan("large", problem)
+    plan = result.plan
+    assert plan.zero in runs.zero
+    assert runs.pipeline or len(plan.stages) == 1
+    assert runs.interleaved or plan.chunks == 1
+    assert runs.tensor or not plan.stages[0].degrees
+    search = _ShapeSearch(LargeModels(), problem, Evaluator(problem))
+    shapes = [Shape(*row) for row in search.shapes.tolist()]
+    off = []
+    for shape in shapes[:: max(1, len(shapes) // 8)]:
+        found = best_division(search.form, shape)
+        assert found is not None
+        off.append(abs(found.seconds / simulate(problem, search.plan(found)).iteration_seconds - 1.0))
+    assert max(off) < 0.25
+    assert np.median(off) < 0.05
+    wrong = next(one for one in (0, 2, 3) if one not in runs.zero)
+    with pytest.raises(InapplicablePlannerError, match=f"ZeRO stage of stack '{name}' '{wrong}'"):
+        make_plan("large", problem, Request(options={"zero": str(wrong)}))
