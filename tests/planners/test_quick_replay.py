@@ -36,6 +36,7 @@ def _random(choose: random.Random, batch: int = 24) -> tuple[Problem, Plan]:
         gradient_reduction=choose.choice(["buckets", "whole"]),
         contention=choose.random() < 0.7,
         communication=choose.choice(["overlapped", "overlapped", "send-blocking"]),
+        sharing=choose.choice(["fair", "fifo"]),
     )
     name = choose.choice(FAMILIES)
     family, devices = schedule_families()[name], len(problem.cluster.devices)
