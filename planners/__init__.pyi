@@ -91,7 +91,6 @@ from .search.evaluator import (
     Planner as Planner,
     PlannerFailedError as PlannerFailedError,
     Progress as Progress,
-    Score as Score,
 )
 from .scheduler.schedule_problem import ScheduleProblem as ScheduleProblem
 from .scheduler.search import FoundSchedule as FoundSchedule, search_schedule as search_schedule

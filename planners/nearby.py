@@ -10,14 +10,14 @@ from math import inf
 from typing import TypeVar, get_args
 
 from planners.registry import make_plan, planner_entry
-from planners.search.evaluator import Evaluator, InapplicablePlannerError, Score
+from planners.search.evaluator import Evaluator, InapplicablePlannerError
 from planners.search.request import Request
 from planners.search.result import Proof, Result
 from simulator import (
     InfeasiblePlanError,
-    Outcome,
     Plan,
     Problem,
+    Score,
     Zero,
     equal_microbatches,
     flushes,
@@ -47,7 +47,7 @@ def search_nearby(
         except (InapplicablePlannerError, InfeasiblePlanError):
             continue
         replayed |= {plan: score for plan, score in found.replayed.items() if plan not in replayed}
-        replayed.setdefault(replace(found.plan, planner=""), _score(found.outcome))
+        replayed.setdefault(replace(found.plan, planner=""), found.outcome.score)
         best = min(best, found, key=_seconds)
     if best is result:
         return replace(result, replayed=replayed)
@@ -148,8 +148,3 @@ def _other_cuts(problem: Problem, plan: Plan) -> Iterator[tuple[int, ...]]:
         for place in _neighbours(ends[at], tuple(places)):
             if (0, *ends)[at] < place < ends[at + 1]:
                 yield (*ends[:at], place, *ends[at + 1 :])
-
-
-def _score(outcome: Outcome) -> Score:
-    fullest = outcome.fullest
-    return Score(outcome.iteration_seconds, fullest.peak_bytes, fullest.capacity_bytes, fullest.device)

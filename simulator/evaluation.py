@@ -34,6 +34,7 @@ from simulator.options.training_options import Recompute
 from simulator.plan_replay import grown, plan_structure, queues, steady_of
 from simulator.plans.keys import LAYERS, NOTHING, ORDER, PARTS, Kept, key_of
 from simulator.plans.plan import Plan, Problem, Stage, check_plan, family_of
+from simulator.results.score import Score
 from simulator.results.steady_state import SteadyState
 from simulator.schedules.ops import BACKWARD_KINDS, OpKind
 
@@ -44,16 +45,6 @@ _UPDATING = OpKind.UPDATE, OpKind.PREDICT
 
 MOST_TASKS = 2**20
 """Tasks of all structures that are kept, at about 300 bytes each; the ones that were used last stay."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Seconds of one mini-batch, and the (first) device whose peak memory is the largest part of its capacity."""
-
-    seconds: float
-    device: int
-    peak_bytes: float
-    capacity_bytes: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +82,7 @@ class Evaluations:
         self._seconds = np.full((64, 16), np.nan)
         self._collectives: dict[Hashable, StageCollectives] = {}
 
-    def __call__(self, plan: Plan) -> Evaluation | None:
+    def __call__(self, plan: Plan) -> Score | None:
         """Evaluate a plan; None if it is not covered: non-contiguous stages, too many tasks, an asynchronous schedule with
         several lanes per device, slices of sequences, or replicas of a stage with groups of different sizes.
 
@@ -108,7 +99,7 @@ class Evaluations:
             parts, devices = every / capacity, found.prepared.devices
             device = min(np.flatnonzero(parts == parts.max()).tolist(), key=devices.__getitem__)
             peak = every[device]
-        return Evaluation(found.seconds, found.prepared.devices[device], float(peak), float(capacity[device]))
+        return Score(found.seconds, float(peak), float(capacity[device]), found.prepared.devices[device])
 
     def peak_bytes(self, plan: Plan) -> dict[int, float] | None:
         """Peak memory of every device of a plan, by device; None if the plan is not covered (see the call)."""

@@ -31,6 +31,7 @@ from simulator.plan_replay import (
 from simulator.plans.plan import Plan, Problem, check_plan, flushes, ranges
 from simulator.results.memory_tables import peak_tables
 from simulator.results.replayed import Replayed
+from simulator.results.score import Score
 from simulator.results.steady_state import SteadyState
 from simulator.results.text_tables import TextTable
 from simulator.results.time_split import TimeSplit, time_split
@@ -114,6 +115,12 @@ class Outcome(Replayed):
     def fullest(self) -> DeviceMemory:
         """The device whose peak memory is the largest part of its capacity."""
         return max(self.memory, key=lambda device: device.peak_bytes / device.capacity_bytes)
+
+    @property
+    def score(self) -> Score:
+        """The numbers that a search compares."""
+        fullest = self.fullest
+        return Score(self.iteration_seconds, fullest.peak_bytes, fullest.capacity_bytes, fullest.device)
 
     @property
     def bytes_per_sample(self) -> float:

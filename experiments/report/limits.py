@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from planners import Score
 from simulator import (
     TIME_PARTS,
     InfeasiblePlanError,
@@ -22,6 +21,7 @@ from simulator import (
     Plan,
     PlanCosts,
     Recompute,
+    Score,
     TimeSplit,
     ranges,
     recompute_words,

@@ -11,7 +11,7 @@ from experiments.report.efficiency import Efficiency, Price, efficiency
 from experiments.report.limits import Limit, limit_rows, limit_sentence, limits
 from experiments.report.megatron_flags import NoFlagsError, megatron_flags
 from hardware_profiles import optional_members
-from planners import Result, RunnerUp, Score, replayed_beside, runner_ups
+from planners import Result, RunnerUp, replayed_beside, runner_ups
 from simulator import (
     ACTIVATIONS,
     CATEGORIES,
@@ -20,6 +20,7 @@ from simulator import (
     Outcome,
     Plan,
     PlanCosts,
+    Score,
     TextTable,
     TimeSplit,
     activations_by_part,

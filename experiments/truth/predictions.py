@@ -181,15 +181,15 @@ def predicted(table: MeasuredTable, machine: str | None) -> tuple[pd.DataFrame, 
 
 def _training(run: MeasuredRun, machine: str | None) -> list[Prediction]:
     problem, plan = training_problem(run, machine)
-    evaluation = Evaluations(problem)(plan)
-    if evaluation is None:
+    score = Evaluations(problem)(plan)
+    if score is None:
         raise NotPredicted("its plan has stages that the evaluator cannot replay")
-    found = [Prediction("seconds", run.measured_s, evaluation.seconds)]
+    found = [Prediction("seconds", run.measured_s, score.iteration_seconds)]
     if run.measured_alloc_gib is not None:
-        found.append(Prediction("memory", run.measured_alloc_gib * 2**30, evaluation.peak_bytes))
+        found.append(Prediction("memory", run.measured_alloc_gib * 2**30, score.peak_bytes))
     elif run.measured_peak_bytes is not None:
-        reserve = optional_members(problem.cluster.devices[evaluation.device]).reserve_bytes
-        found.append(Prediction("memory", run.measured_peak_bytes, evaluation.peak_bytes + reserve))
+        reserve = optional_members(problem.cluster.devices[score.device]).reserve_bytes
+        found.append(Prediction("memory", run.measured_peak_bytes, score.peak_bytes + reserve))
     return found
 
 

@@ -44,10 +44,10 @@ from planners.search.candidates import (
     straight_plan,
     unlike_rows,
 )
-from planners.search.evaluator import Evaluator, Planner, Score, fitting
+from planners.search.evaluator import Evaluator, Planner, fitting
 from planners.search.request import Request
 from planners.straight.baselines import DataParallel, UniformLayers
-from simulator import InfeasiblePlanError, Plan, Problem, Stage, equal_microbatches, schedule_families
+from simulator import InfeasiblePlanError, Plan, Problem, Score, Stage, equal_microbatches, schedule_families
 
 FloatArray = NDArray[np.float64]
 Layers = NDArray[np.int64]

@@ -26,7 +26,7 @@ from planners.large.shape_bounds import ShapeBounds
 from planners.large.shape_order import ShapeOrder
 from planners.large.shapes import Shape, Wanted, grid
 from planners.search.candidates import asked_degrees, asked_words, asked_zeros, device_groups, searched_counts
-from planners.search.evaluator import Evaluator, Score, fitting
+from planners.search.evaluator import Evaluator, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
 from planners.search.notes import Note
 from planners.search.request import Request
@@ -37,6 +37,7 @@ from simulator import (
     Plan,
     Problem,
     Recompute,
+    Score,
     Stage,
     Zero,
     stages_from_cuts,

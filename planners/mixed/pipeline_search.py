@@ -12,10 +12,10 @@ from planners.estimate.like_blocks import like_blocks
 from planners.mixed.cluster_space import MOST_SAMPLES, Choices, ClusterSpace
 from planners.mixed.label_search import EXACT, Found, search
 from planners.search.candidates import asked_degrees, asked_words, asked_zeros, searched_counts
-from planners.search.evaluator import Evaluator, Score, fitting
+from planners.search.evaluator import Evaluator, fitting
 from planners.search.notes import Note
 from planners.search.request import Request
-from simulator import InfeasiblePlanError, Plan, Problem, Zero, group_degrees
+from simulator import InfeasiblePlanError, Plan, Problem, Score, Zero, group_degrees
 
 MOST_WORK = 2.5e6
 """Stages that a search looks at, of each number of what replicas divide."""

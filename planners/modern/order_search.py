@@ -32,7 +32,7 @@ from planners.search.candidates import (
     searched_counts,
     straight_shape,
 )
-from planners.search.evaluator import BudgetSpent, Evaluator, Score, fitting
+from planners.search.evaluator import BudgetSpent, Evaluator, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
 from planners.search.notes import Note
 from planners.search.request import Request
@@ -44,6 +44,7 @@ from simulator import (
     Plan,
     Problem,
     Recompute,
+    Score,
     chains_of,
     check_size,
 )

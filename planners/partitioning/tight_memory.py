@@ -17,9 +17,9 @@ from planners.estimate.memory import most_in_flight
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
 from planners.search.candidates import straight_plan
-from planners.search.evaluator import Evaluator, Score
+from planners.search.evaluator import Evaluator
 from planners.search.memory_retry import missing_bytes, within_memory
-from simulator import InfeasiblePlanError, Plan, ScheduleError, build_program, schedule_families
+from simulator import InfeasiblePlanError, Plan, ScheduleError, Score, build_program, schedule_families
 
 PlanOf = Callable[[Sequence[int]], Plan]
 """Cuts -> the plan with these cuts."""

@@ -25,7 +25,7 @@ from planners.pipedream.partitioner import (
 )
 from planners.pipedream.state_table import StateTable, state_table
 from planners.search.candidates import closest_to_fit, device_choices, devices_in_order, microbatch_counts
-from planners.search.evaluator import Evaluator, Score, best_plan, fitting
+from planners.search.evaluator import Evaluator, best_plan, fitting
 from planners.search.memory_retry import shrunk, within_memory
 from planners.search.notes import CutsLeftOut
 from planners.search.request import Request
@@ -34,6 +34,7 @@ from simulator import (
     LayerCosts,
     Plan,
     Problem,
+    Score,
     Stage,
     antichain_states,
     build_schedule,

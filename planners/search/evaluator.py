@@ -19,6 +19,7 @@ from simulator import (
     LayerCosts,
     Plan,
     Problem,
+    Score,
     simulate,
 )
 
@@ -26,30 +27,6 @@ if TYPE_CHECKING:
     from planners.search.result import RunnerUp
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """How good a plan is.
-
-    iteration_seconds: for one batch of the problem (steady state of an asynchronous plan)
-    peak_bytes, capacity_bytes: of the fullest device, which is `device`
-    """
-
-    iteration_seconds: float
-    peak_bytes: float
-    capacity_bytes: float
-    device: int
-
-    @property
-    def fits(self) -> bool:
-        """Whether every device holds its peak."""
-        return self.peak_bytes <= self.capacity_bytes
-
-    @property
-    def key(self) -> tuple[float, float]:
-        """Smaller is better: first how far memory is exceeded (0 if it fits), then seconds."""
-        return max(0.0, self.peak_bytes / self.capacity_bytes - 1.0), self.iteration_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +176,7 @@ class Evaluator:
 
     def _replay(self, plan: Plan, engine: Engine) -> Score:
         found = self._evaluations[engine](plan) if engine in self._evaluations else None
-        if found is not None:
-            return Score(found.seconds, found.peak_bytes, found.capacity_bytes, found.device)
-        outcome = simulate(self.problem, plan, engine=engine, layer_costs=self.layer_costs)
-        fullest = outcome.fullest
-        return Score(outcome.iteration_seconds, fullest.peak_bytes, fullest.capacity_bytes, fullest.device)
+        return found or simulate(self.problem, plan, engine=engine, layer_costs=self.layer_costs).score
 
     def _remember(self, plan: Plan, score: Score) -> None:
         if not score.fits or score.iteration_seconds >= self._best_seconds:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from planners.search.evaluator import Score
-from simulator import Plan
+from simulator import Plan, Score
 
 ROUNDS = 6
 """How often a search is repeated at most."""

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hardware_profiles import brief
 from planners.search.notes import Note
-from simulator import Replayed, TextTable
+from simulator import Replayed, Score, TextTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from planners.search.evaluator import Progress, Score
+    from planners.search.evaluator import Progress
     from simulator import DeviceMemory, Engine, Outcome, Plan, Problem, Schedule, Timeline
 
 Kind = TypeVar("Kind", bound=Note)

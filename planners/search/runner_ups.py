@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from types import MappingProxyType
 
-from planners.search.evaluator import Score
 from planners.search.result import Result, RunnerUp
-from simulator import Outcome, Plan, Problem
+from simulator import Outcome, Plan, Problem, Score
 
 Decision = Callable[[Problem, Plan], object]
 

@@ -30,7 +30,7 @@ from planners.search.candidates import (
     microbatch_counts,
     single_or_pipeline,
 )
-from planners.search.evaluator import Evaluator, Score, fitting
+from planners.search.evaluator import Evaluator, fitting
 from planners.search.memory_retry import shrunk, within_memory
 from planners.search.notes import CutsLeftOut
 from planners.search.request import Request
@@ -39,6 +39,7 @@ from simulator import (
     LayerCosts,
     Plan,
     Problem,
+    Score,
     Stage,
     equal_microbatches,
     kept_bytes,

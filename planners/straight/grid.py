@@ -37,7 +37,7 @@ from planners.search.candidates import (
     one_a_device,
     straight_shape,
 )
-from planners.search.evaluator import Evaluator, Score, fitting
+from planners.search.evaluator import Evaluator, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
 from planners.search.quick_replay import QuickReplays
 from planners.search.remembered import remembered
@@ -49,6 +49,7 @@ from simulator import (
     Plan,
     Problem,
     Schedule,
+    Score,
     Stage,
     Zero,
     build_schedule,

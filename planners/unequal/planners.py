@@ -22,7 +22,7 @@ from planners.partitioning.equal_partition import equal_partition
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import straight_costs
 from planners.search.candidates import devices_in_order
-from planners.search.evaluator import BudgetSpent, Evaluator, Score, fitting
+from planners.search.evaluator import BudgetSpent, Evaluator, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
 from planners.search.notes import Note
 from planners.search.request import Request
@@ -48,7 +48,7 @@ from planners.unequal.tables import (
     unequal_problem,
 )
 from planners.unequal.tight_sizes import NothingFits, tight_sizes
-from simulator import InfeasiblePlanError, Plan, Problem
+from simulator import InfeasiblePlanError, Plan, Problem, Score
 
 Search = Callable[[UnequalProblem, np.random.Generator, Report], FoundSizes]
 """(problem, generator, progress) -> sizes; `progress` as in `planners.unequal.found_sizes`."""

@@ -19,13 +19,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from planners.search.evaluator import BudgetSpent, Evaluator, Score
+from planners.search.evaluator import BudgetSpent, Evaluator
 from planners.unequal.chain import Chain, Floats, Integers
 from planners.unequal.compiled import Compiled
 from planners.unequal.found_sizes import Cuts
 from planners.unequal.problem import UnequalProblem, near_sizes
 from planners.unequal.tables import WITHOUT_LINKS, UnequalTables, unequal_plan
-from simulator import Plan
+from simulator import Plan, Score
 
 Vector = tuple[int, ...]
 """A size for each stage."""

@@ -32,7 +32,7 @@ MOST_FOR_ALL = 64
 """Largest batch in samples for which every size is a candidate unless the user says otherwise."""
 
 
-class StageBytes(NamedTuple):
+class SizedStageBytes(NamedTuple):
     """Whole bytes of a stage, as a replay counts them, but for tensors on their way.
 
     always: weights, gradients, optimizer states; stash: of a sample, from its forward to its backward pass; inputs: of a sample,
@@ -92,12 +92,12 @@ class UnequalTables:
         """First layer and end of each stage."""
         return list(pairwise([0, *map(int, cuts), self.layers]))
 
-    def stage_bytes(self, first: int, end: int) -> StageBytes:
+    def stage_bytes(self, first: int, end: int) -> SizedStageBytes:
         """Bytes of layers `first` to `end` - 1 as one stage."""
         elements = self.costs.weight_elements(range(first, end))
         always = float(always_there(self.problem, elements).sum()) + gradient_in_work(self.costs, range(first, end))
         inputs = float(np.ceil(self.crossing_bytes[first]))
-        return StageBytes(always, stage_stash(self.costs, range(first, end), "none").kept, inputs)
+        return SizedStageBytes(always, stage_stash(self.costs, range(first, end), "none").kept, inputs)
 
     def link_seconds(self, link: int, cut: int) -> tuple[Floats, float]:
         """Between stages `link` and `link + 1`, cut before layer `cut`: seconds that 0..batch samples keep the link busy, float64

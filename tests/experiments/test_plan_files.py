@@ -217,7 +217,7 @@ def test_a_plan_gives_its_schedule_options() -> None:
     seconds = [simulate(split.problem, one).iteration_seconds for one in (split.plan, shared, usual)]
     assert seconds[0] > seconds[1] == seconds[2]
     evaluate = Evaluations(split.problem)
-    assert [evaluate(one).seconds for one in (split.plan, shared, usual)] == seconds  # type: ignore[union-attr]
+    assert [evaluate(one).iteration_seconds for one in (split.plan, shared, usual)] == seconds  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("table", "value"), [(ProblemTable, Problem), (PlanTable, Plan), (StageTable, Stage)])

@@ -21,13 +21,14 @@ from experiments.report.limits import Limit, limit_sentence, limits
 from experiments.report.megatron_flags import NoFlagsError, megatron_flags
 from experiments.report.pareto import GIB, Pareto, UnbeatenPlan, in_less_memory, pareto
 from hardware_profiles import GraphicsProcessor, load_cluster
-from planners import Request, Score, make_plan
+from planners import Request, make_plan
 from simulator import (
     TIME_PARTS,
     Layer,
     Outcome,
     Plan,
     Problem,
+    Score,
     Stage,
     Workload,
     equal_microbatches,

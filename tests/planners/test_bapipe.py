@@ -33,7 +33,6 @@ from planners import (
 )
 from planners.bapipe import explorer as bapipe
 from planners.bapipe.intra_layer import GRAIN
-from planners.search.evaluator import Score
 from planners.testing import line
 from simulator import (
     InfeasiblePlanError,
@@ -41,6 +40,7 @@ from simulator import (
     LayerCosts,
     Plan,
     Problem,
+    Score,
     Workload,
     load_workload,
     read_profile,

@@ -14,10 +14,9 @@ from planners import Evaluator, Request, applicable_planners, make_plan, uniform
 from planners.partitioning.partition_costs import straight_costs
 from planners.partitioning.tight_memory import tight_plan
 from planners.search.candidates import device_choices, devices_in_order, microbatch_counts, straight_plan
-from planners.search.evaluator import Score
 from planners.straight.baselines import DataParallel, GreedyBalance, _rows, promising_cuts
 from planners.testing import line
-from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, load_workload, simulate
+from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, Score, load_workload, simulate
 from simulator.workloads.language_models import Gpt
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain, random_chain

@@ -20,8 +20,7 @@ from planners.search.candidates import (
     straight_plan,
     straight_shape,
 )
-from planners.search.evaluator import Score
-from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem
+from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, Score
 from simulator.workloads.synthetic import uniform_chain
 from tests.simulator.strategies import UnitDevice
 from tests.simulator.test_lower_bound import _gpu, _switched

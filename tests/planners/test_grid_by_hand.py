@@ -12,10 +12,9 @@ import pytest
 
 from planners import Evaluator, Request
 from planners.search import memory_retry
-from planners.search.evaluator import Score
 from planners.straight import grid
 from planners.straight.grid import CutPoint, PipelineDataGrid, Point, _Grid
-from simulator import BUCKET_BYTES, Layer, Plan, Problem, Workload
+from simulator import BUCKET_BYTES, Layer, Plan, Problem, Score, Workload
 from tests.simulator.strategies import UnitDevice, chain_cluster
 
 SECONDS = 3.0

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from planners.search.evaluator import Score
 from planners.search.memory_retry import ROUNDS, missing_bytes, shrunk, within_memory
+from simulator import Score
 
 
 def score(seconds: float, peak: float, device: int = 0) -> Score:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planners import PLANNERS, Request, Score, make_plan, replayed_beside, runner_ups, search_nearby
+from planners import PLANNERS, Request, make_plan, replayed_beside, runner_ups, search_nearby
 from planners.nearby import changed, nearby
-from simulator import Plan, Problem, equal_microbatches, simulate, stages_from_cuts
+from simulator import Plan, Problem, Score, equal_microbatches, simulate, stages_from_cuts
 from simulator.workloads.language_models import Gpt
 
 

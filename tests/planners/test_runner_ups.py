@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from planners import Proof, Result, RunnerUp, Score, make_plan, runner_ups
-from simulator import Plan, Problem, equal_microbatches, simulate, stages_from_cuts
+from planners import Proof, Result, RunnerUp, make_plan, runner_ups
+from simulator import Plan, Problem, Score, equal_microbatches, simulate, stages_from_cuts
 
 
 def _plan(problem: Problem, schedule: str, microbatches: int, cut: int = 3) -> Plan:

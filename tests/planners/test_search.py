@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from planners import Evaluator, Planner, Progress, Request, UniformLayers, make_plan, run_planner
-from planners.search.evaluator import BudgetSpent, Score, best_plan
-from simulator import InfeasiblePlanError, Plan, Problem, equal_microbatches, stages_from_cuts
+from planners.search.evaluator import BudgetSpent, best_plan
+from simulator import InfeasiblePlanError, Plan, Problem, Score, equal_microbatches, stages_from_cuts
 from tests.chains import chain
 
 

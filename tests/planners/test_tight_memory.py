@@ -20,11 +20,10 @@ from planners.partitioning import tight_memory
 from planners.partitioning.partition_costs import straight_costs
 from planners.partitioning.tight_memory import cuts_within, fitting_cuts, tight_plan
 from planners.search.candidates import devices_in_order, microbatch_counts, straight_plan
-from planners.search.evaluator import Score
 from planners.straight.baselines import DataParallel
 from planners.straight.brute_force import BruteForce
 from planners.straight.grid import CutPoint, _Grid
-from simulator import InfeasiblePlanError, OpKind, Plan, Problem, build_schedule
+from simulator import InfeasiblePlanError, OpKind, Plan, Problem, Score, build_schedule
 from simulator.schedules.text import from_text
 from tests.chains import chain
 from tests.simulator.test_lower_bound import _gpu, _switched

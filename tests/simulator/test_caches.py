@@ -184,7 +184,7 @@ def evaluated(evaluate: Evaluations, plan: Plan) -> Answer | None:
         found, peaks = evaluate(plan), evaluate.peak_bytes(plan)
     except ValueError as error:
         return str(error)
-    return None if found is None or peaks is None else (found.seconds, peaks)
+    return None if found is None or peaks is None else (found.iteration_seconds, peaks)
 
 
 def begun(rng: Random) -> list[Plan]:

@@ -44,7 +44,7 @@ def assert_evaluated(evaluate: Evaluations, plan: Plan, outcome: Outcome) -> Non
     """Seconds, the fullest device, and the peak of every device are those of a replay."""
     fullest, found = outcome.fullest, evaluate(plan)
     assert found is not None
-    assert (found.seconds, found.device) == (outcome.iteration_seconds, fullest.device)
+    assert (found.iteration_seconds, found.device) == (outcome.iteration_seconds, fullest.device)
     assert (found.peak_bytes, found.capacity_bytes) == (fullest.peak_bytes, fullest.capacity_bytes)
     assert evaluate.peak_bytes(plan) == {one.device: one.peak_bytes for one in outcome.memory}
 
@@ -227,7 +227,7 @@ def test_other_durations_are_replayed_beside_each_other(case: tuple[Problem, lis
     assert found is not None
     rows = np.stack([own.seconds, *(own.seconds * factor for factor in np.linspace(0.5, 2.0, 10))])
     seconds = evaluate.makespans(one, rows)
-    assert seconds[0] == found.seconds
+    assert seconds[0] == found.iteration_seconds
     if not problem.contention and not (one.schedule in schedule_families() and schedule_families()[one.schedule].lanes):
         assert (np.diff(seconds[1:]) >= 0.0).all()
     alone = [float(evaluate.makespans(one, row[None])[0]) for row in rows]

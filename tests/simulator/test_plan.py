@@ -213,7 +213,7 @@ def test_an_order_is_replayed_as_the_family_that_made_it() -> None:
         assert found.bytes_per_sample == expected.bytes_per_sample
         evaluation = Evaluations(here)(order)
         assert evaluation is not None
-        assert evaluation.seconds == expected.iteration_seconds
+        assert evaluation.iteration_seconds == expected.iteration_seconds
 
 
 def test_an_order_that_no_family_makes_is_a_plan() -> None:
@@ -270,7 +270,7 @@ def test_each_stage_recomputes_as_the_plan_says() -> None:
     assert outcome.memory[1].bytes[:, CATEGORIES.index("activations")].max() > 0.0
     found = Evaluations(here)(own)
     assert found is not None
-    assert (found.seconds, found.peak_bytes) == (outcome.iteration_seconds, outcome.fullest.peak_bytes)
+    assert (found.iteration_seconds, found.peak_bytes) == (outcome.iteration_seconds, outcome.fullest.peak_bytes)
     with pytest.raises(InfeasiblePlanError, match="says of 1 stages whether they recompute, and has 2"):
         simulate(here, plan(TWO, recompute=(True,)))
 

@@ -119,7 +119,7 @@ def test_a_replay_under_any_stack_is_one_and_above_the_bound(seed: int) -> None:
     outcome = simulate(problem, plan)
     evaluation = Evaluations(problem)(plan)
     assert evaluation is not None
-    assert evaluation.seconds == outcome.iteration_seconds
+    assert evaluation.iteration_seconds == outcome.iteration_seconds
     assert outcome.record()["stack"] == "any"
     assert outcome.time_split()
 
