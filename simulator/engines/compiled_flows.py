@@ -299,7 +299,9 @@ def _fair_speeds(flows: Flows, columns: FlowColumns, count: int) -> None:
     """Max-min fair speeds of the slots found, as `simulator.engines.fair_links.fair_speeds`."""
     offsets, channels, shares = columns.offsets, columns.channel, columns.share
     room, load, rising, speeds = flows.room, flows.load, flows.rising, flows.speeds
-    first_come = columns.first_come.any()
+    first_come = False  # `any` of an array would load numba's array library at every start
+    for one in columns.first_come:
+        first_come |= one
     waiting, before = count, 0.0
     for place in range(count):
         rising[place] = place
