@@ -1,7 +1,8 @@
 """Compiled flows: the compiled twin of `simulator.engines.fair_links`, for the event loop.
 
 The same flows, the same additions in the same order, and events of one moment in the order in which they were caused. A flow
-stands in the row of its slot; it is of a move: a delivery, or (behind these) what a lane does.
+stands in the row of its slot; it is of a move: a delivery, or (behind these) what a lane does. What every flow passes is compiled
+into the loop itself (`inline`): handing over all these arrays takes longer than what is done with them.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def no_flows(columns: FlowColumns, moves: int) -> Flows:
     )
 
 
-@kernel(inner=True)
+@kernel(inner=True, inline="always")
 def ask(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, move: int, now: float) -> None:
     """Let the flow of a move begin, or wait for those of its slot before it. Its carrier and seconds are written."""
     slot = columns.slot[flows.carrier[move]]
@@ -132,7 +133,7 @@ def ask(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, move: 
     flows.counters[UNSETTLED] = 1
 
 
-@kernel(inner=True)
+@kernel(inner=True, inline="always")
 def _begin(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, move: int, now: float) -> None:
     carrier = flows.carrier[move]
     slot = columns.slot[carrier]
@@ -152,7 +153,7 @@ def _begin(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, mov
         _change(flows, columns, carrier)
 
 
-@kernel(inner=True)
+@kernel(inner=True, inline="always")
 def _run_alone(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, slot: int, now: float) -> None:
     move = flows.move[slot]
     carrier = flows.carrier[move]
@@ -172,14 +173,14 @@ def _run_alone(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap,
     _keep_busy(flows, columns, carrier, flows.ends[slot])
 
 
-@kernel(inner=True)
+@kernel(inner=True, inline="always")
 def _keep_busy(flows: Flows, columns: FlowColumns, carrier: int, ends: float) -> None:
     for use in range(columns.offsets[carrier], columns.offsets[carrier + 1]):
         channel = columns.channel[use]
         flows.busy_until[channel] = max(flows.busy_until[channel], ends)
 
 
-@kernel(inner=True)
+@kernel(inner=True, inline="always")
 def _change(flows: Flows, columns: FlowColumns, carrier: int) -> None:
     """The rates on the channels of a carrier are to be set anew."""
     for use in range(columns.offsets[carrier], columns.offsets[carrier + 1]):
