@@ -80,7 +80,11 @@ def test_document_and_tables(
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["growth.json", "pipeplan-files.json"]
     assert saved == ["here/growth"] * 2
     program = on_channels(build(3, 2, 0.1))
-    queues = {"bytes": program.transfer_bytes, "routes": program.transfer_route, "channels": program.channels}
+    queues = {
+        "bytes": program.transfer_bytes,
+        "routes": program.transfer_route,
+        "bandwidths": [one.bandwidth for one in program.channels],
+    }
     recorded(**found, program={"seconds": program.seconds, "transfers": program.transfer_seconds, **queues})
 
 
