@@ -22,11 +22,12 @@ from .cluster import (
 )
 from .collectives import (
     Rates as Rates,
-    halved as halved,
+    one_after_the_other as one_after_the_other,
     reduce_seconds as reduce_seconds,
     scaled as scaled,
 )
 from .documents import explained as explained, json_value as json_value
+from .fabrics import Operation as Operation
 from .fields import (
     FieldError as FieldError,
     check_kind as check_kind,

@@ -108,16 +108,6 @@ class Cluster:
         return CollectiveRates(self.topology, self.allreduce)
 
     @cached_property
-    def gathers(self) -> CollectiveRates:
-        """The same where devices reduce-scatter and all-gather in passes of their own, one of each for an all-reduce, and where
-        they exchange.
-        """
-        links = tuple(link.gathering for link in self.links)
-        if links == self.links:
-            return self.collectives
-        return CollectiveRates(replace(self.topology, links=links), self.allreduce)
-
-    @cached_property
     def kinds(self) -> tuple[tuple[Accelerator, ...], tuple[int, ...]]:
         """Its different accelerators, in the order of their first devices, and which of them each device is."""
         numbers: dict[int, int] = {}

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain as chained
 from itertools import combinations, pairwise, permutations
-from math import log2
+from math import inf, log2
 from typing import Literal
 
+from hardware_profiles.algorithms import (
+    IN_SWITCH_LEAST,
+    Line,
+    Steps,
+    binomial,
+    in_switch,
+    in_switch_tree,
+    ring,
+    tree,
+)
+from hardware_profiles.fabrics import Fabric, Operation, Protocol
 from hardware_profiles.likeness import Likeness
+from hardware_profiles.links import Channel
 from hardware_profiles.rings import chain, joined, parallel_rings
 from hardware_profiles.topology import Topology
 
@@ -19,30 +32,77 @@ AllReduce = Literal["fastest", "flat-ring"]
 
 @dataclass(frozen=True, slots=True)
 class CollectivePlan:
-    """One way to all-reduce: seconds = latency + seconds_per_byte * bytes, on these channels.
+    """One way to run a collective: seconds = latency + seconds_per_byte * bytes, on these channels.
 
+    name: of the algorithm and the protocol
     occupancy: share of those seconds for which its bytes keep each channel busy at the rate of a lone transfer; what a
         collective does not reach of a channel (its efficiency, a narrower channel elsewhere) is left to other transfers
     """
 
+    name: str
     latency: float
     seconds_per_byte: float
     channels: tuple[int, ...]
     occupancy: tuple[float, ...]
 
+    def seconds(self, size_bytes: float) -> float:
+        """Of a tensor of so many bytes."""
+        return self.latency + size_bytes * self.seconds_per_byte
+
 
 Rates = tuple[tuple[float, float], ...]
-"""Ways to all-reduce: seconds of latency, and seconds per byte, of each; none among devices that are one."""
+"""Ways to run a collective: seconds of latency, and seconds per byte, of each; none among devices that are one."""
 
 
 def reduce_seconds(rates: Rates, size_bytes: float) -> float:
-    """Seconds of an all-reduce of `size_bytes` on the quickest way; of a reduce-scatter or an all-gather the half."""
+    """Seconds of a collective of `size_bytes`, the whole tensor, on the quickest way."""
     return min((latency + size_bytes * seconds_per_byte for latency, seconds_per_byte in rates), default=0.0)
 
 
-def halved(rates: Rates) -> Rates:
-    """Of a reduce-scatter, or an all-gather, alone."""
-    return tuple((latency / 2, seconds_per_byte / 2) for latency, seconds_per_byte in rates)
+def one_after_the_other(first: Rates, second: Rates) -> Rates:
+    """Of two collectives of as many bytes, each on its quickest way."""
+    both = [(one[0] + two[0], one[1] + two[1]) for one in first for two in second]
+    return tuple(both[place] for place in _least(both))
+
+
+def _least(lines: Sequence[tuple[float, float]]) -> list[int]:
+    """Which of some lines (latency, seconds per byte) are least somewhere from 0 bytes on, by rising latency."""
+    kept: list[int] = []
+    for place in sorted(range(len(lines)), key=lambda place: lines[place]):
+        latency, rate = lines[place]
+        if kept and rate >= lines[kept[-1]][1]:
+            continue
+        while len(kept) > 1:
+            (l0, r0), (l1, r1) = lines[kept[-2]], lines[kept[-1]]
+            if (l1 - l0) * (r1 - rate) < (latency - l1) * (r0 - r1):
+                break
+            kept.pop()  # where it undercuts the one before, the new one undercuts both
+        kept.append(place)
+    return kept
+
+
+@dataclass(frozen=True, slots=True)
+class _Flows:
+    """The messages of rings, or of a chain, that run at once.
+
+    name: of the algorithm; inside, between: routes in servers, and from one to another; parts: rings of one tensor
+    devices, servers: of each ring
+    """
+
+    name: str
+    inside: tuple[tuple[int, ...], ...]
+    between: tuple[tuple[int, ...], ...]
+    devices: int
+    servers: int
+    parts: int = 1
+
+
+_Key = tuple[Operation, tuple[tuple[int, ...], ...], bool]
+
+
+def _largest(plans: Sequence[CollectivePlan]) -> CollectivePlan | None:
+    """The way of large tensors; None for one device."""
+    return min(plans, key=lambda plan: plan.seconds_per_byte, default=None)
 
 
 def scaled(rates: Rates, factor: float) -> Rates:
@@ -58,50 +118,57 @@ class CollectiveRates:
 
     def __init__(self, topology: Topology, allreduce: AllReduce) -> None:
         self.topology, self.likeness, self.allreduce = topology, Likeness(topology), allreduce
-        self._plans: dict[tuple[tuple[tuple[int, ...], ...], bool], tuple[CollectivePlan, ...]] = {}
+        self._plans: dict[_Key, tuple[CollectivePlan, ...]] = {}
 
     def allreduce_seconds(self, devices: Sequence[int], size_bytes: float) -> float:
-        """Seconds to sum `size_bytes` over `devices` and leave the sum on each: the best of these (the second is for libraries
-        that know more than a `flat-ring`); 0 for one device.
+        """Seconds to sum `size_bytes` over `devices` and leave the sum on each; 0 for one device. The ways as of `ways`."""
+        return self.seconds(Operation.ALL_REDUCE, devices, size_bytes)
 
-        - flat: one ring through the devices, server by server: 2(m-1)/m * bytes / bandwidth + 2(m-1) * latency,
-          where bandwidth is that of the narrowest channel divided by the edges of the ring that use it
-        - hierarchical, where components at some levels (servers, racks, ...; at one or more) take part with equal numbers:
-          reduce-scatter inside each server, then inside each rack what a local rank holds, one ring per rank between the racks
-          (all at once, sharing network cards and uplinks where they do), all-gathers back
-        - parallel: rings that all pass every device, each with a part of the bytes, where they share no cable: between servers
-          whose devices have cards of their own as many as devices, each leaving a server at another one; inside a server
-          whose devices are linked pair by pair as many as there are steps from device to device that pass all of them, or
-          both ways round each of the link-disjoint cycles of unlike cables
-        - chain, inside a server whose cables close no ring: the sum goes along it and comes back, 2 * bytes / bandwidth. NCCL
-          counts half of the links' rate for its trees, too (5 V100 of a DGX-1: 23 of two links' 45 GB/s, vTrain f8dda84)
+    def seconds(self, operation: Operation, devices: Sequence[int], size_bytes: float) -> float:
+        """Seconds of a collective over `devices`, of a tensor of `size_bytes`; 0 for one device.
 
-        Patarasuk and Yuan, JPDC 2009, for the ring. Raises ValueError for repeated or unknown devices.
+        Raises ValueError for repeated or unknown devices.
         """
         if not size_bytes >= 0.0:
             raise ValueError(f"{self.topology.name}: size_bytes is at least 0: {size_bytes}")
-        return reduce_seconds(self.allreduce_rates(devices), size_bytes)
+        return reduce_seconds(self.rates(operation, devices), size_bytes)
+
+    def rates(self, operation: Operation, devices: Sequence[int], *beside: Sequence[int]) -> Rates:
+        """The ways to run a collective over `devices` while each of `beside`, as many devices each, runs the same; none for one
+        device. Raises ValueError as `seconds`.
+        """
+        plans = self._collective_plans(operation, (devices, *beside))
+        return tuple((plan.latency, plan.seconds_per_byte) for plan in plans)
 
     def allreduce_rates(self, devices: Sequence[int], *beside: Sequence[int]) -> Rates:
-        """The ways to all-reduce over `devices` while each of `beside`, as many devices each, all-reduces as much; none for one
-        device. Raises ValueError as `allreduce_seconds`.
+        """`rates` of all-reduces."""
+        return self.rates(Operation.ALL_REDUCE, devices, *beside)
+
+    def taken(
+        self, operation: Operation, size_bytes: float, devices: Sequence[int], *beside: Sequence[int]
+    ) -> CollectivePlan | None:
+        """The quickest way to run a collective of so many bytes; None for one device."""
+        plans = self._collective_plans(operation, (devices, *beside))
+        return min(plans, key=lambda plan: plan.seconds(size_bytes), default=None)
+
+    def busy(
+        self, operation: Operation, devices: Sequence[int], *beside: Sequence[int]
+    ) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Channels that collectives of large tensors occupy, by rising index, and shares of their seconds (0 to 1) for which
+        they keep each busy; beside: as of `rates`.
         """
-        return tuple((plan.latency, plan.seconds_per_byte) for plan in self._collective_plans((devices, *beside)))
+        plan = _largest(self._collective_plans(operation, (devices, *beside), whole=True))
+        return ((), ()) if plan is None else (plan.channels, plan.occupancy)
 
     def allreduce_channels(
         self, devices: Sequence[int], *beside: Sequence[int]
     ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Channels that the all-reduces of large tensors occupy, by rising index, and shares of their seconds (0 to 1) for which
-        they keep each busy; beside: as of `allreduce_rates`.
-        """
-        plans = self._collective_plans((devices, *beside), whole=True)
-        plan = min(plans, key=lambda plan: plan.seconds_per_byte, default=None)
-        return ((), ()) if plan is None else (plan.channels, plan.occupancy)
+        """`busy` of all-reduces."""
+        return self.busy(Operation.ALL_REDUCE, devices, *beside)
 
     def allreduces_meet(self, route: Iterable[int], devices: Sequence[int], *beside: Sequence[int]) -> bool:
         """Whether a transfer from the first of some devices over a route queues with their all-reduces of large tensors."""
-        plans = self._collective_plans((devices, *beside))
-        plan = min(plans, key=lambda plan: plan.seconds_per_byte, default=None)
+        plan = _largest(self._collective_plans(Operation.ALL_REDUCE, (devices, *beside)))
         return plan is not None and not set(plan.channels).isdisjoint(route)
 
     def alltoall_rates(self, devices: Sequence[int], *beside: Sequence[int]) -> Rates:
@@ -117,10 +184,15 @@ class CollectiveRates:
         uses = Counter[int]()
         for group in (devices, *beside):
             uses.update(self._exchange_uses(group))
-        busiest = max(count / self.topology.channels[index].collective_bandwidth for index, count in uses.items())
-        at_once = max(self.topology.channels[index].collective_latency for index in uses)
-        if at_once:
-            latency = at_once / 2 * max(1.0, log2(len(self.topology.by_server(devices))))
+        used, operation = {index: self.topology.channels[index] for index in uses}, Operation.ALL_GATHER
+        busiest = max(count / used[index].collective_bandwidths[operation] for index, count in uses.items())
+        servers = len(self.topology.by_server(devices))
+        told = max(one.latencies[operation] for one in used.values())
+        known = [one.own_fabric.protocol(operation, 1) for one in used.values() if one.own_fabric is not None]
+        if told:
+            latency = told * max(1.0, log2(servers))
+        elif known:
+            latency = max(one.base for one in known) + log2(servers) * max(one.hop for one in known)
         else:
             latency = max(self._latency(self.topology.route(*pair)) for pair in permutations(devices, 2))
         return ((latency, busiest / len(devices)),)
@@ -153,40 +225,64 @@ class CollectiveRates:
         below = Counter(switch for switch in switches if switch in self.topology.uplinks)
         return {leaf: sign * count * (len(devices) - count) for leaf, count in below.items()}
 
-    def _collective_plans(self, several: Sequence[Sequence[int]], *, whole: bool = False) -> tuple[CollectivePlan, ...]:
-        """Ways in which some devices, and others at the same time, all-reduce.
+    def _collective_plans(
+        self, operation: Operation, several: Sequence[Sequence[int]], *, whole: bool = False
+    ) -> tuple[CollectivePlan, ...]:
+        """Ways in which some devices, and others at the same time, run a collective: those that are quickest for some size.
 
         whole: with all of their channels, else with those of components that stand for like ones
         """
-        key = tuple(tuple(sorted(devices)) for devices in several), whole or not self.likeness.forms
-        if not key[1]:
-            key = self._in_first_server(key[0]), False
+        groups, whole = tuple(tuple(sorted(devices)) for devices in several), whole or not self.likeness.forms
+        key = operation, groups if whole else self._in_first_server(groups), whole
         known = self._plans.get(key)
         if known is None:
-            for devices in key[0]:
+            for devices in key[1]:
                 self.topology.check_ids(devices)
                 if len(set(devices)) != len(devices):
                     raise ValueError(f"{self.topology.name}: an all-reduce names each device once: {devices}")
-            known = self._make_collective_plans(*key) if len(key[0][0]) > 1 else ()
+            plans = self.ways(*key) if len(key[1][0]) > 1 else []
+            known = tuple(plans[one] for one in _least([(plan.latency, plan.seconds_per_byte) for plan in plans]))
             self._plans[key] = known
         return known
 
-    def _make_collective_plans(self, several: Sequence[Sequence[int]], whole: bool) -> tuple[CollectivePlan, ...]:
+    def ways(self, operation: Operation, several: Sequence[Sequence[int]], whole: bool = False) -> list[CollectivePlan]:
+        """All ways in which some devices, and others at the same time, could run a collective; the quickest is taken.
+
+        - ring: one through the devices, server by server
+        - rails: rings that all pass every device, each with a part of the bytes, where they share no cable: between servers
+          whose devices have cards of their own as many as devices, each leaving a server at another one; inside a server
+          whose devices are linked pair by pair as many as there are steps from device to device that pass all of them, or
+          both ways round each of the link-disjoint cycles of unlike cables
+        - chain, inside a server whose cables close no ring: the sum goes along it and comes back, 2 * bytes / bandwidth. NCCL
+          counts half of the links' rate for its trees, too (5 V100 of a DGX-1: 23 of two links' 45 GB/s, vTrain f8dda84)
+        - hierarchical, where components at some levels (servers, racks, ...; at one or more) take part with equal numbers:
+          reduce-scatter inside each server, then inside each rack what a local rank holds, one ring per rank between the racks
+          (all at once, sharing network cards and uplinks where they do), all-gathers back. Libraries of a known fabric have none
+        - tree of the servers, and sums inside a server's switch, of an all-reduce; PAT of a gather or a scatter of one device
+          a server: where the fabrics are known
+
+        Each of them in each protocol. With `flat-ring` the library has the first alone between servers. whole: as of
+        `_collective_plans`. Patarasuk and Yuan, JPDC 2009, for the ring.
+        """
         deepest, members = self.topology.depth, len(several[0])
         few = [several if whole else self.likeness.standing(several, depth) for depth in range(1, deepest + 1)]
         housed = [self.topology.by_server(devices) for devices in few[-1]]
         servers = len(self.topology.by_server(several[0]))
-        flat = self._rings([joined(groups) for groups in housed], members, servers)
+        flat = self._flows("ring", [joined(groups) for groups in housed], members, servers)
         if self.allreduce == "flat-ring" and servers > 1:
-            return (flat,)
-        plans = [flat, *self._parallel(housed, members, servers)]
-        devices, *inner, whole_ring = self.topology.even_levels(several)
-        for count in range(1, len(inner) + 1):
-            for chosen in combinations(inner, count):
-                plans.append(self._hierarchical(several, few, (devices, *chosen, whole_ring)))
-        return tuple(plans)
+            return self._ring_plans(operation, flat)
+        flows = [flat, *self._parallel(housed, members, servers)]
+        plans = [plan for one in flows for plan in self._ring_plans(operation, one)]
+        widest = flows[-1]
+        if not self._fabrics(flat):
+            plans += self._hierarchical_plans(operation, several, few)
+        if operation is not Operation.ALL_REDUCE:
+            return plans + (self._binomial_plans(operation, flat) if members == servers else [])
+        if servers > 1:
+            plans += self._tree_plans(flat, widest)
+        return plans + self._in_switch_plans(widest)
 
-    def _parallel(self, housed: Sequence[Sequence[Sequence[int]]], members: int, servers: int) -> list[CollectivePlan]:
+    def _parallel(self, housed: Sequence[Sequence[Sequence[int]]], members: int, servers: int) -> list[_Flows]:
         """Several rings at once through all devices, as many of each server; or chains, where one server's close no ring."""
         if len({len(group) for groups in housed for group in groups}) > 1:
             return []
@@ -194,13 +290,80 @@ class CollectiveRates:
         fewest = min(map(len, parallel))
         if fewest > 1:
             rings = [ring for rings in parallel for ring in rings[:fewest]]
-            return [self._rings(rings, members, servers, parts=fewest)]
+            return [self._flows("rails" if servers > 1 else "rings", rings, members, servers, fewest)]
         if servers == 1 and all(chains := [chain(self.topology, groups[0]) for groups in housed]):
-            return [self._there_and_back(chains)]
+            hops = [hop for chain in chains for pair in pairwise(chain) for hop in (pair, pair[::-1])]
+            return [_Flows("chain", tuple(self.topology.route(*hop) for hop in hops), (), members, 1)]
         return []
+
+    def _flows(self, name: str, rings: Sequence[Sequence[int]], devices: int, servers: int, parts: int = 1) -> _Flows:
+        """Rings at once, each of so many devices on so many servers (of which those that are given stand for all), and each of
+        one of so many parts of a tensor.
+        """
+        server, _ = self.topology.numbered(self.topology.depth)
+        edges = [(one[place - 1], one[place]) for one in rings for place in range(len(one))]
+        routes: tuple[list[tuple[int, ...]], ...] = [], []
+        for first, second in edges:
+            routes[server[first] != server[second]].append(self.topology.route(first, second))
+        return _Flows(name, tuple(routes[0]), tuple(routes[1]), devices, servers, parts)
+
+    # ------------------------------------------------------------------------------------------------ algorithms
+
+    def _ring_plans(self, operation: Operation, flows: _Flows) -> list[CollectivePlan]:
+        """A ring, or several at once, in each protocol; a chain passes a tensor whole, each way."""
+        own = max((one.own_part[operation] for one in self._fabrics(flows)), default=0.0)
+        own = 1.0 if flows.name == "chain" else own
+        steps = self._protocols(operation, flows)
+        return [
+            self._plan(
+                operation, flows, f"{flows.name} {name}", ring(operation, flows.devices, flows.servers, one, own)
+            )
+            for name, one in steps
+        ]
+
+    def _tree_plans(self, flat: _Flows, flows: _Flows) -> list[CollectivePlan]:
+        """Trees of the servers, where it is known what their steps take; in a server they are a chain, as the flat ring is."""
+        channels = self.topology.channels
+        if not all(any(channels[one].latencies[0] or channels[one].fabric for one in way) for way in flows.between):
+            return []
+        plans, inside = list[CollectivePlan](), self._protocols(Operation.ALL_REDUCE, flat)
+        for (_, alone), (name, steps) in zip(inside, self._protocols(Operation.ALL_REDUCE, flows), strict=True):
+            line = tree(flows.devices, flows.servers, steps._replace(inside_rate=alone.inside_rate))
+            plans.append(self._plan(Operation.ALL_REDUCE, flows, f"tree {name}", line))
+        return plans
+
+    def _binomial_plans(self, operation: Operation, flows: _Flows) -> list[CollectivePlan]:
+        """PAT, which the library has in its highest protocol alone."""
+        if not self._fabrics(flows):
+            return []
+        name, steps = self._protocols(operation, flows)[-1]
+        return [self._plan(operation, flows, f"PAT {name}", binomial(flows.devices, steps))]
+
+    def _in_switch_plans(self, flows: _Flows) -> list[CollectivePlan]:
+        """Sums inside the switches of servers, and a tree of these between."""
+        rate = min((self.topology.channels[one].in_switch for way in flows.inside for one in way), default=0.0)
+        fabrics, each = self._fabrics(flows), flows.devices // flows.servers
+        if not rate or not fabrics or each < IN_SWITCH_LEAST:
+            return []
+        line = in_switch(each, max(one.sum_base for one in fabrics), rate)
+        if flows.servers == 1:
+            return [self._plan(Operation.ALL_REDUCE, flows, "NVLS Simple", line)]
+        name, steps = self._protocols(Operation.ALL_REDUCE, flows)[-1]
+        return [
+            self._plan(Operation.ALL_REDUCE, flows, f"NVLS-tree {name}", in_switch_tree(flows.servers, line, steps))
+        ]
+
+    def _hierarchical_plans(
+        self, operation: Operation, several: Sequence[Sequence[int]], few: Sequence[Sequence[Sequence[int]]]
+    ) -> list[CollectivePlan]:
+        """Through the components of every choice of levels that hold as many of some devices each; few: as of `_hierarchical`."""
+        devices, *inner, whole_ring = self.topology.even_levels(several)
+        chosen = chained.from_iterable(combinations(inner, count) for count in range(1, len(inner) + 1))
+        return [self._hierarchical(operation, several, few, (devices, *one, whole_ring)) for one in chosen]
 
     def _hierarchical(
         self,
+        operation: Operation,
         several: Sequence[Sequence[int]],
         few: Sequence[Sequence[Sequence[int]]],
         levels: Sequence[tuple[int, int]],
@@ -219,7 +382,7 @@ class CollectiveRates:
             ]
             first = self.topology.in_components(several[0], outer)[0]
             servers = size // held if held > 1 else len(self.topology.by_server(first))
-            plan = self._rings(rings, size // held, servers)
+            (plan,) = self._ring_plans(operation, self._flows("ring", rings, size // held, servers))
             # A ring carries the part that its devices hold after the reduce-scatters before.
             parts.append((plan, plan.seconds_per_byte / held))
         seconds = sum(part for _, part in parts)
@@ -228,7 +391,7 @@ class CollectiveRates:
             for channel, share in zip(plan.channels, plan.occupancy, strict=True):
                 busy[channel] += share * part / seconds
         latency = sum(plan.latency for plan, _ in parts)
-        return CollectivePlan(latency, seconds, tuple(busy), tuple(busy.values()))
+        return CollectivePlan("hierarchical", latency, seconds, tuple(busy), tuple(busy.values()))
 
     def _in_first_server(self, several: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
         """Devices at the same places of the first server like theirs, where all are in one server; else themselves."""
@@ -239,49 +402,77 @@ class CollectiveRates:
         first = self.topology.servers[self.likeness.first_like[servers.pop()]]
         return tuple([tuple([first[places[device][-1]] for device in devices]) for devices in several])
 
-    def _rings(self, rings: Sequence[Sequence[int]], members: int, servers: int = 1, parts: int = 1) -> CollectivePlan:
-        """Rings at once, each of so many members on so many servers (of which those that are given stand for all), and each a
-        reduce-scatter and an all-gather of one of so many parts of a tensor.
-        """
-        routes = [route for ring in rings for route in self._edges(ring)]
-        return self._collective(routes, 2.0 * (members - 1) / members / parts, members, servers)
+    # ------------------------------------------------------------------------------------------------ steps
 
-    def _there_and_back(self, chains: Sequence[Sequence[int]]) -> CollectivePlan:
-        """Chains of equal length at once: the sum goes along each of them, and then the result comes back."""
-        hops = [hop for chain in chains for pair in pairwise(chain) for hop in (pair, pair[::-1])]
-        return self._collective([self.topology.route(*hop) for hop in hops], 2.0, len(chains[0]))
+    def _channels(self, flows: _Flows) -> list[Channel]:
+        return [self.topology.channels[one] for one in {*chained.from_iterable((*flows.inside, *flows.between))}]
 
-    def _collective(
-        self, routes: Sequence[tuple[int, ...]], passes: float, members: int, servers: int = 1
-    ) -> CollectivePlan:
-        """An all-reduce whose messages, a tensor's bytes so many times, go over all of these routes at once.
+    def _fabrics(self, flows: _Flows) -> list[Fabric]:
+        """Fabrics that some messages pass and that say what a collective takes there."""
+        return [one.own_fabric for one in self._channels(flows) if one.own_fabric is not None]
 
-        members, servers: of each of the rings or chains
-        """
-        latency = max(map(self._latency, routes))
-        bandwidth = self._shared_bandwidth(routes)
-        uses = Counter(index for route in routes for index in route)
-        at_once = max(self.topology.channels[index].collective_latency for index in uses)
-        return CollectivePlan(
-            at_once * max(1.0, log2(servers)) if at_once else 2.0 * (members - 1) * latency,
-            passes / bandwidth,
-            tuple(sorted(uses)),
-            tuple(
-                min(1.0, uses[index] * bandwidth / self.topology.channels[index].bandwidth) for index in sorted(uses)
-            ),
+    def _protocols(self, operation: Operation, flows: _Flows) -> list[tuple[str, Steps]]:
+        """The protocols by name, and what each of them takes of some messages."""
+        names = max((one.protocols for one in self._fabrics(flows)), key=len, default=(Protocol(),))
+        return [(one.name, self._steps(operation, number, flows)) for number, one in enumerate(names)]
+
+    def _steps(self, operation: Operation, number: int, flows: _Flows) -> Steps:
+        inside = [self._step(operation, number, route, between=False) for route in set(flows.inside)]
+        between = [self._step(operation, number, route, between=True) for route in set(flows.between)]
+        both = [*inside, *between]
+        uses = self._uses(flows)
+        rates = (self._rate(operation, number, routes, uses) for routes in (flows.inside, flows.between))
+        return Steps(
+            max(one.base for one in both),
+            max((one.hop for one in inside), default=0.0),
+            max((one.hop for one in between), default=0.0),
+            max((one.tree_hop for one in inside), default=0.0),
+            max((one.tree_hop for one in between), default=0.0),
+            *(flows.parts * rate for rate in rates),
         )
+
+    def _step(self, operation: Operation, number: int, route: tuple[int, ...], *, between: bool) -> Protocol:
+        """What a protocol takes of a step over a route: as long as its slowest channel, or its latencies where none says more."""
+        channels = (self.topology.channels[index] for index in route)
+        known = [one for one in (one.protocol(operation, number, between=between) for one in channels) if one]
+        if not known:
+            latency = self._latency(route)
+            return Protocol(hop=latency, tree_hop=latency)
+        return Protocol(
+            base=max(one.base for one in known),
+            hop=max(one.hop for one in known),
+            tree_hop=max(one.tree_hop for one in known),
+        )
+
+    def _rate(
+        self, operation: Operation, number: int, routes: Iterable[tuple[int, ...]], uses: Mapping[int, int]
+    ) -> float:
+        """Bytes/s of the slowest of some messages in a protocol where all share channels evenly; infinite of none."""
+        passed = {index: self.topology.channels[index] for route in routes for index in route}
+        shares = {
+            index: 1.0 if one.own_fabric is None else one.own_fabric.protocols[number].share
+            for index, one in passed.items()
+        }
+        rates = (one.collective_bandwidths[operation] * shares[index] / uses[index] for index, one in passed.items())
+        return min(rates, default=inf)
+
+    def _plan(self, operation: Operation, flows: _Flows, name: str, line: Line) -> CollectivePlan:
+        """A way whose messages go over these routes at once."""
+        uses, channels = self._uses(flows), self.topology.channels
+        bandwidth = min(channels[index].collective_bandwidths[operation] / count for index, count in uses.items())
+        passed = tuple(sorted(uses))
+        busy = (min(1.0, uses[index] * bandwidth / channels[index].bandwidth) for index in passed)
+        return CollectivePlan(name.rstrip(), *line, passed, tuple(busy))
+
+    @staticmethod
+    def _uses(flows: _Flows) -> Counter[int]:
+        """How many messages pass each channel."""
+        return Counter(chained.from_iterable((*flows.inside, *flows.between)))
+
+    def ring_bandwidth(self, members: Sequence[int]) -> float:
+        """Bytes/s of each member of a ring that all-reduces."""
+        _, steps = self._protocols(Operation.ALL_REDUCE, self._flows("ring", [members], len(members), 1))[-1]
+        return steps.rate
 
     def _latency(self, route: Iterable[int]) -> float:
         return sum(self.topology.channels[index].latency for index in route)
-
-    def _edges(self, ring: Sequence[int]) -> list[tuple[int, ...]]:
-        return [self.topology.route(ring[position - 1], ring[position]) for position in range(len(ring))]
-
-    def ring_bandwidth(self, ring: Sequence[int]) -> float:
-        """Bytes/s of each member of a ring."""
-        return self._shared_bandwidth(self._edges(ring))
-
-    def _shared_bandwidth(self, routes: Iterable[Sequence[int]]) -> float:
-        """Bytes/s of the slowest of these flows where they share channels evenly."""
-        uses = Counter(index for route in routes for index in route)
-        return min(self.topology.channels[index].collective_bandwidth / count for index, count in uses.items())

@@ -18,6 +18,7 @@ import msgspec
 from hardware_profiles.accelerator import PRECISION_BYTES, Accelerator
 from hardware_profiles.cluster import Cluster, TensorGroups
 from hardware_profiles.collectives import AllReduce
+from hardware_profiles.fabrics import FabricName
 from hardware_profiles.fpga import FieldProgrammableGateArray
 from hardware_profiles.gpu import (
     DEFAULT_EFFICIENCIES,
@@ -292,6 +293,9 @@ class Medium(FileTable, frozen=True, kw_only=True):
     gather_efficiency: Share | None = None
     gather_latency_us: LatencyMicroseconds = 0.0
     sharing: Sharing | None = None
+    scatter_efficiency: Share | None = None
+    in_switch_efficiency: Share | None = None
+    fabric: FabricName | None = None
 
     def link(self, where: str, first: str, second: str, shared: str | None = None) -> Link:
         """A link of this medium; `where` is the table's path, for the error."""
@@ -303,9 +307,9 @@ class Medium(FileTable, frozen=True, kw_only=True):
             )
         reached = self.point_to_point_efficiency, self.collective_efficiency
         together = self.collective_latency_us * MICRO, self.gather_efficiency or 0.0, self.gather_latency_us * MICRO
-        return Link(
-            first, second, given[0], self.latency_us * MICRO, self.duplex, *reached, shared, *together, self.sharing
-        )
+        others = self.scatter_efficiency or 0.0, self.in_switch_efficiency or 0.0
+        own = first, second, given[0], self.latency_us * MICRO, self.duplex
+        return Link(*own, *reached, shared, *together, self.sharing, self.fabric, *others)
 
 
 class InsideTable(Medium, frozen=True, kw_only=True):

@@ -34,8 +34,8 @@ class Likeness:
             if inside[: len(around)] != around:
                 return {}
             roles = len(one), place, len(other), place_of_other
-            speed = link.bandwidth, link.latency, link.duplex, link.point_to_point
-            own.append((*speed, link.collective, link.collective_latency, medium, *roles))
+            speed = link.bandwidth, link.latency, link.duplex, link.point_to_point, link.in_switch, link.fabric
+            own.append((*speed, *link.shares, *link.latencies, medium, *roles))
         known: dict[Hashable, int] = {}
         found: dict[Place, int] = {}
         components, inner = sorted({place[:-1] for place in self.topology.places}), dict[Place, list[Place]]()

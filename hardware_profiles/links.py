@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 from hardware_profiles.accelerator import Amount, Positive, ShareOfPeak, check_figures
+from hardware_profiles.fabrics import FABRICS, Fabric, FabricName, Operation, Protocol
 from hardware_profiles.options import Bounds
 
 Duplex = Literal["full", "half"]
@@ -23,11 +24,14 @@ class Link:
     bandwidth: bytes/s of the medium in one direction; latency: seconds
     duplex: `full` is one channel each way, `half` one channel that both directions share
     point_to_point, collective: share of the bandwidth that a lone transfer, and an all-reduce, reach
-    collective_latency: seconds that an all-reduce over such links takes beside its bytes, in one server or between two, and
-        again whenever the servers double; 0: those of every hop of its ring, one after the other
+    fabric: its kind, whose protocols and latencies collectives have; None: each step of a ring takes the latencies of its links
+    collective_latency: seconds that an all-reduce over such links takes beside its bytes, in one server or between two, in place
+        of its fabric's; 0: those
     gather, gather_latency: the same of a reduce-scatter and an all-gather in passes of their own, together, and of exchanges;
         0: as of an all-reduce
     sharing: what meets on it shares it so; None: as the cluster says
+    scatter: the share that a reduce-scatter reaches; 0: as of an all-gather
+    in_switch: the share of the bandwidth that sums inside the switch reach; 0: it cannot add
     shared: links with the same label are one medium and share its channels (a PCIe bus, a server's network
         card); a channel then belongs to the direction first -> second of each of them, or to both
     """
@@ -44,14 +48,21 @@ class Link:
     gather: Annotated[float, Bounds(ge=0, le=1)] = 0.0
     gather_latency: Amount = 0.0
     sharing: Sharing | None = None
+    fabric: FabricName | None = None
+    scatter: Annotated[float, Bounds(ge=0, le=1)] = 0.0
+    in_switch: Annotated[float, Bounds(ge=0, le=1)] = 0.0
 
     @property
-    def gathering(self) -> Link:
-        """The link for whom scatters and gathers are what all-reduces are for others."""
-        if not (self.gather or self.gather_latency):
-            return self
-        figures = self.gather or self.collective, self.gather_latency or self.collective_latency
-        return replace(self, collective=figures[0], collective_latency=figures[1], gather=0.0, gather_latency=0.0)
+    def shares(self) -> tuple[float, float, float]:
+        """Of the bandwidth, by operation."""
+        gather = self.gather or self.collective
+        return self.collective, self.scatter or gather, gather
+
+    @property
+    def latencies(self) -> tuple[float, float, float]:
+        """Seconds beside the bytes that it says itself, by operation; of two passes where one is half."""
+        half = (self.gather_latency or self.collective_latency) / 2
+        return self.collective_latency, half, half
 
     def __post_init__(self) -> None:
         label = f"link {self.first} - {self.second}"
@@ -61,6 +72,8 @@ class Link:
             raise ValueError(f"{label}: duplex is full or half: {self.duplex!r}")
         if self.sharing not in ("fair", "fifo", None):
             raise ValueError(f"{label}: sharing is fair or fifo: {self.sharing!r}")
+        if self.fabric is not None and self.fabric not in FABRICS:
+            raise ValueError(f"{label}: fabric is one of {', '.join(FABRICS)}: {self.fabric!r}")
         check_figures(label, self)
 
 
@@ -68,16 +81,35 @@ class Link:
 class Channel:
     """One direction of a link (both of a half-duplex one): what a transfer occupies.
 
-    bandwidth: bytes/s that a lone transfer reaches; collective_bandwidth: bytes/s of an all-reduce; latency: seconds
-    collective_latency, sharing: as of a `Link`
+    bandwidth: bytes/s that a lone transfer reaches; collective_bandwidths: bytes/s of a ring, by operation; latency: seconds
+    latencies, sharing: as of a `Link`; fabric: its constants; in_switch: bytes/s of sums inside the switch, 0 where it cannot add
     """
 
     name: str
     bandwidth: float
     latency: float
-    collective_bandwidth: float
-    collective_latency: float = 0.0
+    collective_bandwidths: tuple[float, float, float]
+    latencies: tuple[float, float, float] = (0.0, 0.0, 0.0)
     sharing: Sharing | None = None
+    fabric: Fabric | None = None
+    in_switch: float = 0.0
+
+    @property
+    def collective_bandwidth(self) -> float:
+        """Bytes/s of an all-reduce over a ring."""
+        return self.collective_bandwidths[Operation.ALL_REDUCE]
+
+    def protocol(self, operation: Operation, number: int, *, between: bool) -> Protocol | None:
+        """What a protocol takes in a server, or between two; None where only the latency of a message is known."""
+        if told := self.latencies[operation]:
+            a_pass = told / operation.passes
+            return Protocol(hop=a_pass, tree_hop=a_pass) if between else Protocol(base=a_pass)
+        return None if self.fabric is None else self.fabric.protocol(operation, number)
+
+    @property
+    def own_fabric(self) -> Fabric | None:
+        """The fabric whose latencies it has; None where it says its own."""
+        return None if any(self.latencies) else self.fabric
 
 
 def channels_of(links: Sequence[Link]) -> tuple[tuple[Channel, ...], dict[tuple[str, str], int]]:
@@ -88,10 +120,7 @@ def channels_of(links: Sequence[Link]) -> tuple[tuple[Channel, ...], dict[tuple[
     for link in links:
         if link.shared is not None and link.shared in media:
             model, forth, back = media[link.shared]
-            agreed = (
-                *("bandwidth", "latency", "duplex", "point_to_point"),
-                *("collective", "collective_latency", "gather", "gather_latency", "sharing"),
-            )
+            agreed = [one.name for one in fields(Link) if one.name not in ("first", "second", "shared")]
             differing = [figure for figure in agreed if getattr(model, figure) != getattr(link, figure)]
             if differing:
                 raise ValueError(
@@ -103,10 +132,24 @@ def channels_of(links: Sequence[Link]) -> tuple[tuple[Channel, ...], dict[tuple[
             names = (label,) if link.duplex == "half" else (f"{label}:forth", f"{label}:back")
             forth, back = len(channels), len(channels) + len(names) - 1
             for name in names:
-                figures = link.bandwidth * link.point_to_point, link.latency, link.bandwidth * link.collective
-                channels.append(Channel(name, *figures, link.collective_latency, link.sharing))
+                channels.append(_channel(name, link))
             if link.shared is not None:
                 media[link.shared] = (link, forth, back)
         hops[link.first, link.second] = forth
         hops[link.second, link.first] = back
     return tuple(channels), hops
+
+
+def _channel(name: str, link: Link) -> Channel:
+    """A channel of a link."""
+    reduced, scattered, gathered = (link.bandwidth * share for share in link.shares)
+    return Channel(
+        name,
+        link.bandwidth * link.point_to_point,
+        link.latency,
+        (reduced, scattered, gathered),
+        link.latencies,
+        link.sharing,
+        link.fabric and FABRICS[link.fabric],
+        link.bandwidth * link.in_switch,
+    )

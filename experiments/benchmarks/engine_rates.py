@@ -92,7 +92,7 @@ def on_channels(program: Program) -> Program:
         program,
         transfer_bytes=program.transfer_seconds,
         transfer_route=((), *((number,) for number in range(count))),
-        channels=(Channel("link", 1.0, 0.0, 1.0),) * count,
+        channels=(Channel("link", 1.0, 0.0, (1.0, 1.0, 1.0)),) * count,
     )
 
 

@@ -27,7 +27,7 @@ class TableCosts:
     def channels(self) -> tuple[Channel, ...]:
         """Down and up between each pair of stages; at 1 byte/s, so that bytes are seconds."""
         links = 2 * (self.problem.stages - 1)
-        return tuple(Channel(f"link {number}", 1.0, 0.0, 1.0) for number in range(links))
+        return tuple(Channel(f"link {number}", 1.0, 0.0, (1.0, 1.0, 1.0)) for number in range(links))
 
     def device(self, stage: int, replica: int) -> int:
         """A stage's own."""

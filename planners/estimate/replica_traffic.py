@@ -13,18 +13,19 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Operation
 from simulator import BUCKET_BYTES, MOST_BUCKETS, Problem, Zero
 
 Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+Integers = NDArray[np.int64]
 
 
 class Moved(Protocol):
     """Seconds in which all that hold the same weights move some of them."""
 
-    def __call__(self, elements: Floats, experts: Floats, size: float, apart: bool | Flags = True, /) -> Floats:
-        """elements: of each; experts: those of them in routed experts; size: bytes per element; apart: whether they scatter or
-        gather these, else they all-reduce them.
+    def __call__(self, operation: Operation | Integers, elements: Floats, experts: Floats, size: float, /) -> Floats:
+        """operation: of all stages, or of each; elements: of each; experts: those of them in routed experts; size: bytes per
+        element.
         """
 
 
@@ -59,14 +60,14 @@ def reduced_seconds(
     experts: Floats,
     front: Floats,
     backward: Floats,
-    apart: bool | Flags,
+    operation: Operation | Integers,
 ) -> Floats:
     """Seconds after the last backward in which gradients are reduced in buckets (ZeRO 0), or scattered so (1).
 
     front: elements of the layers in front of the blocks, which are in the last bucket; backward: seconds of the last backward
     """
     buckets = bucket_counts(elements * problem.accumulated_bytes, problem)
-    reduced = buckets * moved(elements / buckets, experts / buckets, problem.accumulated_bytes, apart)
+    reduced = buckets * moved(operation, elements / buckets, experts / buckets, problem.accumulated_bytes)
     last = reduced * np.clip(np.maximum(1.0 / buckets, front / np.maximum(elements, 1.0)), 0.0, 1.0)
     return exposed_seconds(reduced, backward, buckets, last)
 
@@ -78,21 +79,24 @@ def scattered_seconds(
     one gathered for the next iteration (3); tied: elements that are reduced apart.
     """
     first, experts = units[..., 1], units[..., 2]
-    scattered = moved(np.maximum(first - tied, 0.0), experts, problem.accumulated_bytes)
-    return np.asarray(scattered + moved(first, experts, problem.element_bytes) * np.equal(zero, 3))
+    scattered = moved(Operation.REDUCE_SCATTER, np.maximum(first - tied, 0.0), experts, problem.accumulated_bytes)
+    gathered = moved(Operation.ALL_GATHER, first, experts, problem.element_bytes)
+    return np.asarray(scattered + gathered * np.equal(zero, 3))
 
 
 def gathered_seconds(problem: Problem, moved: Moved, elements: Floats, experts: Floats) -> Floats:
     """Seconds behind the update in which its weights come to all replicas (ZeRO 1 and 2)."""
-    return moved(elements, experts, problem.element_bytes)
+    return moved(Operation.ALL_GATHER, elements, experts, problem.element_bytes)
 
 
 def unit_seconds(problem: Problem, moved: Moved, weights: StageWeights) -> tuple[Floats, Floats]:
     """Seconds in which the weights of stages are gathered, and their gradients scattered, unit by unit."""
     count = np.maximum(weights.units[..., 0], 1.0)
     parts = weights.elements / count, weights.experts / count
-    gathers, scatters = (count * moved(*parts, size) for size in (problem.element_bytes, problem.accumulated_bytes))
-    return gathers, scatters
+    return (
+        count * moved(Operation.ALL_GATHER, *parts, problem.element_bytes),
+        count * moved(Operation.REDUCE_SCATTER, *parts, problem.accumulated_bytes),
+    )
 
 
 def beside_traffic(

@@ -134,7 +134,7 @@ class StageCosts:
     def gather_seconds(self, parallel: Parallelism, rates: GroupRates, samples: int) -> float:
         """Seconds in which a group gathers a boundary tensor that it receives in parts."""
         gathered = self.costs.at(parallel).gathered_cut_bytes[self._between]
-        return reduce_seconds(rates.tensor, float(gathered) * samples) / 2
+        return reduce_seconds(rates.gather, float(gathered) * samples)
 
     def boundary_bytes(self, parallel: Parallelism) -> float:
         """Bytes per sample that a device keeps of a boundary between blocks."""

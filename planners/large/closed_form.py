@@ -23,7 +23,7 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import reduce_seconds
+from hardware_profiles import Operation, reduce_seconds
 from planners.estimate.like_blocks import LikeBlocks
 from planners.estimate.memory import in_flight, state_bytes, two_largest, unit_bytes
 from planners.estimate.replica_traffic import StageWeights, beside_traffic, unit_seconds
@@ -98,9 +98,10 @@ class ClosedForm:
         most = np.array([self.costs.most_in_unit(one) for one in kinds])
         pairs = [self.costs.elements(one) for one in kinds]
         unit = [most * np.array([pair[kind].block for pair in pairs]) for kind in (0, 1)]
-        sizes = self.problem.element_bytes, self.problem.accumulated_bytes
-        gather, scatter = (self.tails.moved(shapes, unit[0], unit[1], size) / most for size in sizes)
-        return gather, scatter
+        moved = partial(self.tails.moved, shapes)
+        gather = moved(Operation.ALL_GATHER, unit[0], unit[1], self.problem.element_bytes)
+        scatter = moved(Operation.REDUCE_SCATTER, unit[0], unit[1], self.problem.accumulated_bytes)
+        return gather / most, scatter / most
 
     @remembered
     def ways(self, shape: Shape) -> RankWaits:
@@ -351,15 +352,19 @@ class _Tables:
     def tail_seconds(self, zero: Zero) -> Floats:
         """Seconds of the first rank after its last backward, float64 [most + 1]."""
         (seconds,) = self.form.tails.seconds(self.shape.row, np.array([zero]), self.most)
-        return np.asarray(seconds + self._queued_seconds(zero > 0) if zero < 2 and self.shape.copies > 1 else seconds)
+        return np.asarray(
+            seconds + self._queued_seconds(Operation.of_gradients(zero > 0))
+            if zero < 2 and self.shape.copies > 1
+            else seconds
+        )
 
     def least_tail(self, zero: Zero) -> float:
         """The least of `tail_seconds`, of blocks that the first rank may hold."""
         return float(self.tail_seconds(zero)[self.held[self.ranks[0]]].min(initial=np.inf))
 
-    def _queued_seconds(self, apart: bool) -> float:
+    def _queued_seconds(self, operation: Operation) -> float:
         """Seconds for which the gradient of the last micro-batch waits on its way up: behind every stage, the bucket that is
-        reduced when its backward ends has the card. apart: as of `peers`.
+        reduced when its backward ends has the card. operation: as of `peers`.
         """
         shape, form = self.shape, self.form
         if not form.devices.transfers_queue(shape):
@@ -374,7 +379,7 @@ class _Tables:
                 break
             dense, experts = (
                 reduce_seconds(rates, size) if size else 0.0
-                for rates, size in zip(form.devices.peers(shape, apart), sizes, strict=True)
+                for rates, size in zip(form.devices.peers(shape, operation), sizes, strict=True)
             )
             free = max(ready, free) + dense + experts
         return (stages - 1) * max(0.0, free - backward)

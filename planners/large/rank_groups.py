@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import pairwise, takewhile
 from math import gcd
 
-from hardware_profiles import Flow, Rates
+from hardware_profiles import Flow, Operation, Rates
 from planners.large.shapes import Shape
 from planners.search.candidates import device_groups
 from planners.search.remembered import remembered
@@ -23,7 +23,7 @@ class RankGroups:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._rates: dict[tuple[Parallelism, int], GroupRates] = {}
-        self._peers: dict[tuple[int, int, int, bool], tuple[Rates, Rates]] = {}
+        self._peers: dict[tuple[int, int, int, Operation], tuple[Rates, Rates]] = {}
         self._queueing: dict[tuple[int, int], bool] = {}
         self._links: dict[tuple[int, int, int, int, int], Flow] = {}
         self._ends: dict[tuple[int, int, int], Rates] = {}
@@ -58,14 +58,11 @@ class RankGroups:
     def _in_server(self) -> int:
         return max(map(len, self.problem.cluster.servers))
 
-    def peers(self, shape: Shape, apart: bool) -> tuple[Rates, Rates]:
-        """All-reduces of each device of a rank with those that hold the same weights, and the same experts.
-
-        apart: their scatters, or gathers
-        """
-        key = shape.tensor, shape.copies, shape.expert, apart
+    def peers(self, shape: Shape, operation: Operation) -> tuple[Rates, Rates]:
+        """Collectives of each device of a rank with those that hold the same weights, and the same experts."""
+        key = shape.tensor, shape.copies, shape.expert, operation
         if key not in self._peers:
-            self._peers[key] = self._places(shape, shape.data).peer_rates(apart=apart)
+            self._peers[key] = self._places(shape, shape.data).peer_rates(operation)
         return self._peers[key]
 
     def ends(self, shape: Shape) -> Rates:

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Rates, reduce_seconds
+from hardware_profiles import Operation, Rates, reduce_seconds
 from planners.estimate.replica_traffic import gathered_seconds, reduced_seconds, scattered_seconds, update_seconds
 from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, StageCosts
 from planners.large.rank_groups import RankGroups
@@ -19,7 +19,6 @@ from planners.large.shapes import Integers, Shape, unlike
 from simulator import Parallelism
 
 Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 
 class Tails:
@@ -57,12 +56,12 @@ class Tails:
         return reduce_seconds(self.devices.ends(shape), size)
 
     def moved(
-        self, shapes: Integers, elements: Floats, experts: Floats, size: float, apart: bool | Flags = True, /
+        self, shapes: Integers, operation: Operation | Integers, elements: Floats, experts: Floats, size: float, /
     ) -> Floats:
-        """Seconds as of `Moved`, float64 [shapes, ...]; apart: of all shapes, or of each."""
-        kinds = np.column_stack([shapes, np.broadcast_to(apart, len(shapes))])
+        """Seconds as of `Moved`, float64 [shapes, ...]."""
+        kinds = np.column_stack([shapes, np.broadcast_to(operation, len(shapes))])
         rows, number = unlike(kinds, (0, 2, 5, 6, 7))
-        peers = [self.devices.peers(Shape(*row), bool(one)) for *row, one in kinds[rows].tolist()]
+        peers = [self.devices.peers(Shape(*row), Operation(one)) for *row, one in kinds[rows].tolist()]
         dense, of_experts = (_Rates([one[kind] for one in peers], number, elements.ndim) for kind in (0, 1))
         divided = shapes[:, 6].reshape(-1, *[1] * (elements.ndim - 1)) > 1
         among = np.where(divided, experts, 0.0)
@@ -98,7 +97,8 @@ class _Tail:
     def __init__(self, tails: Tails, shapes: Integers, zero: Integers, most: int, place: int) -> None:
         self.tails, self.shapes, self.zero = tails, shapes, zero[:, None]
         self.problem, self.costs, self.most = tails.problem, tails.costs, most
-        self.moved, self.apart = partial(tails.moved, shapes), zero > 0
+        self.moved = partial(tails.moved, shapes)
+        self.reduction = np.where(zero > 0, Operation.REDUCE_SCATTER, Operation.ALL_REDUCE)
         self.copies, self.further = (shapes[:, 2] * shapes[:, 5])[:, None], shapes[:, 4:5] - 1
         number = np.arange(most + 1)
         alike = -(-number // shapes[:, 4:5])
@@ -136,7 +136,7 @@ class _Tail:
         first = np.maximum(self.elements[0] - self._tied_elements, 0.0)
         front = np.array([one.own for one in self.lines])[self.number, self.place][:, None] - self._tied_elements
         figures = first, self.experts[0], front, self._last_backward()
-        return np.asarray(reduced_seconds(self.problem, self.moved, *figures, self.apart) + self._left())
+        return np.asarray(reduced_seconds(self.problem, self.moved, *figures, self.reduction) + self._left())
 
     def _left(self) -> Floats:
         """Seconds for which gradients of later stages are still being reduced when those of the first are ready: each has been
@@ -144,7 +144,7 @@ class _Tail:
         """
         if not self.further.any():
             return np.zeros(1)
-        found = self.moved(self.elements[1], self.experts[1], self.problem.accumulated_bytes, self.apart)
+        found = self.moved(self.reduction, self.elements[1], self.experts[1], self.problem.accumulated_bytes)
         return np.asarray(self.further * np.maximum(found - self.shapes[:, 1:2] * self._last_backward(), 0.0))
 
     def scattered(self) -> Floats:

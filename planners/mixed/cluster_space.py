@@ -16,12 +16,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from hardware_profiles import Rates
+from hardware_profiles import Operation, Rates
 from planners.estimate.like_blocks import LikeBlocks
 from planners.estimate.memory import one_stage_in_flight, state_bytes, two_largest, unit_bytes
 from planners.estimate.pipeline_seconds import pipelined
 from planners.estimate.replica_traffic import (
-    Flags,
     StageWeights,
     beside_traffic,
     gathered_seconds,
@@ -263,17 +262,18 @@ class ClusterSpace:
         )
         # the variant with most of a layer on a device has most to move
         widest = min((self.variants[number] for number in members), key=lambda one: one.degree)
-        rates = self._peer_rates(
-            tuple((self.variants[one].kind, self.variants[one].degree) for one in members), replicas
-        )
+        kinds = tuple((self.variants[one].kind, self.variants[one].degree) for one in members)
         elements, experts, longer = self._elements(widest), np.zeros(1), np.zeros(1)
 
-        def moved(elements: Floats, experts: Floats, size: float, apart: bool | Flags = True, /) -> Floats:
+        def moved(operation: Operation | Integers, elements: Floats, experts: Floats, size: float, /) -> Floats:
+            rates = self._peer_rates(kinds, replicas, Operation(int(operation)))
             return np.asarray(np.min([latency + elements * size * one for latency, one in rates], axis=0))
 
         if zero < 2:
             front = self._table(replace(self._line(widest), block=0.0))
-            exposed = reduced_seconds(problem, moved, elements, experts, front, backward, zero > 0)
+            exposed = reduced_seconds(
+                problem, moved, elements, experts, front, backward, Operation.of_gradients(zero > 0)
+            )
         else:
             units, backward = self._units(widest), backward + again
             traffic = unit_seconds(problem, moved, StageWeights(elements, experts, units))
@@ -284,13 +284,13 @@ class ClusterSpace:
         return exposed, longer
 
     @remembered
-    def _peer_rates(self, kinds: tuple[tuple[int, int], ...], replicas: int) -> Rates:
+    def _peer_rates(self, kinds: tuple[tuple[int, int], ...], replicas: int, operation: Operation) -> Rates:
         """Rates of the collectives of a stage whose replicas are of several kinds, as many of each as can be."""
         share = -(-replicas // len(kinds))
         groups = [group for key in kinds for group in self.groups[key][:share]][:replicas]
         if len(groups) == 1:
             return ((0.0, 0.0),)
-        return self._stage_places(groups).peer_rates(apart=bool(self.choices.zero))[0]
+        return self._stage_places(groups).peer_rates(operation)[0]
 
     # ---- whole pipelines ----
 

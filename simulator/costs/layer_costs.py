@@ -47,12 +47,13 @@ class GroupRates(NamedTuple):
     elsewhere.
 
     tensor: all-reduces of its tensor-parallel group; context: of those that have the other tokens of its samples
-    expert: exchanges of those that have other experts
+    expert: exchanges of those that have other experts; gather: all-gathers of its tensor-parallel group
     """
 
     tensor: Rates = ()
     context: Rates = ()
     expert: Rates = ()
+    gather: Rates = ()
 
 
 ALONE, NO_RATES = Parallelism(), GroupRates()

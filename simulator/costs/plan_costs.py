@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from hardware_profiles import (
     Channel,
     Flow,
+    Operation,
     Phase,
     Rates,
-    halved,
+    one_after_the_other,
     optional_members,
     reduce_seconds,
     scaled,
@@ -103,8 +104,8 @@ class StagePlaces:
         self.sequence_parallel, self.stack = problem.sequence_parallel, problem.stack
         self.parts = tensor_groups(stage.replicas, context)
         self.context, self.expert = context, expert
-        self._peer_rates: dict[bool, tuple[Rates, Rates]] = {}
-        self._busy: dict[bool, tuple[tuple[int, ...], tuple[float, ...]]] = {}
+        self._peer_rates: dict[Operation, tuple[Rates, Rates]] = {}
+        self._busy: dict[Operation, tuple[tuple[int, ...], tuple[float, ...]]] = {}
 
     @cached_property
     def members(self) -> frozenset[tuple[int, ...]]:
@@ -126,46 +127,46 @@ class StagePlaces:
         """Devices that hold the same experts."""
         return [ring[first :: self.expert] for ring in self.rings for first in range(self.expert)]
 
-    def peer_rates(self, *, apart: bool) -> tuple[Rates, Rates]:
-        """Rates of the all-reduces over all `rings` at once, and over all `expert_rings` if experts are divided.
+    def peer_rates(self, operation: Operation) -> tuple[Rates, Rates]:
+        """Rates of a collective over all `rings` at once, and over all `expert_rings` if experts are divided."""
+        if operation not in self._peer_rates:
+            rates = partial(self.cluster.collectives.rates, operation)
+            times = self.stack.replica_collectives.on(self.cluster.devices[self.groups[0][0]])
+            experts = rates(*self.expert_rings) if self.expert > 1 else ()
+            self._peer_rates[operation] = scaled(rates(*self.rings), times), scaled(experts, times)
+        return self._peer_rates[operation]
 
-        apart: of a reduce-scatter, or an all-gather, alone
-        """
-        if apart not in self._peer_rates:
-            collectives = self.cluster.gathers if apart else self.cluster.collectives
-            device = self.cluster.devices[self.groups[0][0]]
-            dense, experts = (
-                scaled(collectives.allreduce_rates(*rings) if rings else (), self.stack.replica_collectives.on(device))
-                for rings in (self.rings, self.expert_rings if self.expert > 1 else [])
-            )
-            self._peer_rates[apart] = (halved(dense), halved(experts)) if apart else (dense, experts)
-        return self._peer_rates[apart]
+    def busy(self, operation: Operation) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Channels that a collective over all `rings` occupies, with the share of time that it keeps each busy."""
+        if operation not in self._busy:
+            self._busy[operation] = self.cluster.collectives.busy(operation, *self.rings)
+        return self._busy[operation]
 
-    def busy(self, *, apart: bool) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Channels that all-reduces (or scatters) over all `rings` occupy, with the share of time that they keep each busy."""
-        if apart not in self._busy:
-            collectives = self.cluster.gathers if apart else self.cluster.collectives
-            self._busy[apart] = collectives.allreduce_channels(*self.rings)
-        return self._busy[apart]
-
-    def reduce_seconds(self, dense: float, experts: float, *, apart: bool) -> float:
-        """Seconds to all-reduce `dense` bytes over each ring, then `experts` bytes over each expert ring; apart: reduce-scatter,
-        or all-gather, alone.
-        """
-        rates, of_experts = self.peer_rates(apart=apart)
+    def moved_seconds(self, operation: Operation, dense: float, experts: float) -> float:
+        """Seconds of a collective of `dense` bytes over each ring, then of `experts` bytes over each expert ring."""
+        rates, of_experts = self.peer_rates(operation)
         seconds = reduce_seconds(rates, dense) if dense > 0 else 0.0
         return seconds + reduce_seconds(of_experts, experts) if experts else seconds
 
     def rates(self, replica: int) -> GroupRates:
         """Rates of the collectives of a replica: inside its groups, and with other replicas that divide experts with it."""
         parts = self.parts[replica * self.context : (replica + 1) * self.context]
-        together, apart = self.cluster.collectives, self.cluster.gathers
-        reduce = (apart if self.sequence_parallel else together).allreduce_rates
+        collectives = self.cluster.collectives
+
+        def gathers(*groups: Devices) -> Rates:
+            return collectives.rates(Operation.ALL_GATHER, *groups)
+
+        def both(*groups: Devices) -> Rates:
+            return one_after_the_other(collectives.rates(Operation.REDUCE_SCATTER, *groups), gathers(*groups))
+
+        reduce, divided = both if self.sequence_parallel else collectives.allreduce_rates, len(parts[0]) > 1
         times = self.stack.tensor_collectives.on(self.cluster.devices[self.groups[replica][0]])
+        exchange = self.cluster.collectives.alltoall_rates
         return GroupRates(
-            scaled(self._slowest(parts, self._tensor_groups, reduce), times) if len(parts[0]) > 1 else (),
-            self._slowest(peers_of(parts), self._contexts, apart.allreduce_rates) if self.context > 1 else (),
-            self._slowest(self._exchanging(parts), self._exchanges, apart.alltoall_rates) if self.expert > 1 else (),
+            scaled(self._slowest(parts, self._tensor_groups, reduce), times) if divided else (),
+            self._slowest(peers_of(parts), self._contexts, both) if self.context > 1 else (),
+            self._slowest(self._exchanging(parts), self._exchanges, exchange) if self.expert > 1 else (),
+            scaled(self._slowest(parts, self._tensor_groups, gathers), times) if divided else (),
         )
 
     def _slowest(self, own: Sequence[Devices], several: _ByComponent, rates: Callable[..., Rates]) -> Rates:
@@ -571,7 +572,7 @@ class PlanCosts:
         if received is None or not group.gathers[received]:
             return 0.0
         whole = self._crossing(self.layers.at(group.parallel), gathered=True)[stage - 1 + received]
-        return reduce_seconds(group.rates.tensor, whole * samples) / 2
+        return reduce_seconds(group.rates.gather, whole * samples)
 
     def _exposed_seconds(self, kind: OpKind, stage: int) -> float:
         """Seconds of an op in which replicas gather weights, or scatter gradients, and nothing computes (ZeRO 2 and 3)."""
@@ -629,8 +630,8 @@ class PlanCosts:
         update_gather = None
         if plan.zero in (1, 2) and (held := self.held_elements(stage, places.widest)):
             experts = self._expert_elements(stage, places.widest)
-            seconds = places.reduce_seconds((held - experts) * width, experts * width, apart=True)
-            update_gather = Bucket(1.0, seconds, *places.busy(apart=True))
+            seconds = places.moved_seconds(Operation.ALL_GATHER, (held - experts) * width, experts * width)
+            update_gather = Bucket(1.0, seconds, *places.busy(Operation.ALL_GATHER))
         if plan.zero < 2:
             return StageCollectives(self.buckets(stage), (), update_gather)
         return StageCollectives((), self._units(stage), update_gather)
@@ -646,15 +647,15 @@ class PlanCosts:
         dense, experts = np.add.reduceat(self._reduced_parameters(stage, len(places.rings)), bounds, axis=1)
         forward, backward = (np.add.reduceat(self._layer_shares(stage, one), bounds) for one in _PASSES)
 
-        def seconds(dense: NDArray[np.float64], width: float) -> list[float]:
-            return [places.reduce_seconds(*one, apart=True) for one in zip(dense * width, experts * width, strict=True)]
+        def seconds(operation: Operation, dense: NDArray[np.float64], width: float) -> list[float]:
+            return [places.moved_seconds(operation, *one) for one in zip(dense * width, experts * width, strict=True)]
 
-        gathers = seconds(weights - experts, problem.element_bytes)
-        scatters = seconds(dense, problem.accumulated_bytes)
+        gathers = seconds(Operation.ALL_GATHER, weights - experts, problem.element_bytes)
+        scatters = seconds(Operation.REDUCE_SCATTER, dense, problem.accumulated_bytes)
         whole = self.plan.zero == 3
         columns, busy = (
             zip(forward.tolist(), backward.tolist(), gathers, scatters, strict=True),
-            places.busy(apart=True),
+            places.busy(Operation.REDUCE_SCATTER),
         )
         return tuple(Unit(f, b, gather if whole else None, scatter, *busy) for f, b, gather, scatter in columns)
 
@@ -675,10 +676,11 @@ class PlanCosts:
         dense, experts = self._reduced_parameters(stage, len(places.rings)) * self.problem.accumulated_bytes
         if len(places.parts) == 1 or not (dense + experts).any():
             return ()  # without weights there is nothing to wait for
-        whole, apart = self.problem.gradient_reduction == "whole", self.plan.zero > 0
+        whole = self.problem.gradient_reduction == "whole"
+        operation = Operation.of_gradients(self.plan.zero > 0)
         cut = cut_buckets(dense, experts, self._layer_shares(stage, "backward"), whole=whole)
-        busy = places.busy(apart=apart)
-        return tuple(Bucket(share, places.reduce_seconds(*sizes, apart=apart), *busy) for share, *sizes in cut)
+        busy = places.busy(operation)
+        return tuple(Bucket(share, places.moved_seconds(operation, *sizes), *busy) for share, *sizes in cut)
 
     def _reduced_parameters(self, stage: int, degree: int) -> NDArray[np.float64]:
         """Weight elements per layer in a stage's buckets, on a device of a group of `degree` devices, float64 [2, layers of the

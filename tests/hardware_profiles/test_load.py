@@ -20,6 +20,7 @@ from hardware_profiles import (
     Cluster,
     FieldProgrammableGateArray,
     GraphicsProcessor,
+    Operation,
     ProfileError,
     Work,
     accelerator_names,
@@ -633,7 +634,9 @@ def test_like_servers_stand_for_each_other_in_all_reduces(tmp_path: Path, old: s
         groups = range(first, rng.randrange(first + 8, count + 1) - degree, degree * rng.choice((1, 1, 2)))
         rings = [tuple(group + place for group in groups) for place in range(degree)]
         told = cluster.collectives.allreduce_rates(*rings)
-        whole, few = (cluster.collectives._collective_plans(rings, whole=one) for one in (True, False))
+        whole, few = (
+            cluster.collectives._collective_plans(Operation.ALL_REDUCE, rings, whole=one) for one in (True, False)
+        )
         assert told == tuple((plan.latency, plan.seconds_per_byte) for plan in whole)
         looked_at += len(whole[0].channels) - len(few[0].channels) if whole else 0
     assert looked_at > 0

@@ -179,7 +179,7 @@ def star_cluster(devices: int, *, bandwidth: float = 1.0, memory_bytes: float = 
 
 def channel(bandwidth: float, latency: float = 0.0) -> Channel:
     """One channel."""
-    return Channel("wire", bandwidth, latency, bandwidth)
+    return Channel("wire", bandwidth, latency, (bandwidth,) * 3)
 
 
 def bits(program_start: NDArray[np.float64], other: NDArray[np.float64]) -> bool:

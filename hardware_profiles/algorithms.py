@@ -1,0 +1,82 @@
+"""Algorithms: latency and seconds per byte of a collective, by the way in which a library runs it.
+
+The formulas are those by which NCCL chooses (src/graph/tuning.cc, 5067397c): n devices on N servers, `passes` rounds of a ring (2
+of an all-reduce, 1 of a gather or a scatter), S bytes of a whole tensor.
+"""
+
+from __future__ import annotations
+
+from math import log2
+from typing import NamedTuple
+
+from hardware_profiles.fabrics import Operation
+
+TREE_SHARE = 0.92
+"""What a tree reaches of a rate: NCCL, src/graph/tuning.cc."""
+
+PAT_SHARE, PAT_HOPS, PAT_SECONDS = 0.63, 1 / 3.5, 2.8e-6
+"""Of the binomial gather: share of the rate (16 nodes of Leonardo: 7.7 of 12.2 GB/s), part of a step of Simple that a doubling
+takes, and seconds per device (both NCCL, src/graph/tuning.cc)."""
+
+IN_SWITCH_LEAST = 5
+"""Devices of a server from which the library sums inside the switch: fewer gain nothing (NCCL; 8 H200 do, 4 H100 do not)."""
+
+
+class Line(NamedTuple):
+    """Seconds of a collective = latency + seconds_per_byte * bytes of the whole tensor."""
+
+    latency: float
+    seconds_per_byte: float
+
+
+class Steps(NamedTuple):
+    """What one protocol takes on the links of some devices; seconds, and bytes/s of all rings at once.
+
+    base: once a pass; inside, between: per step of a ring in a server, and from one to the next; *_tree: of a tree
+    inside_rate, between_rate: of a ring's edges in the servers, and between them
+    """
+
+    base: float
+    inside: float
+    between: float
+    inside_tree: float
+    between_tree: float
+    inside_rate: float
+    between_rate: float
+
+    @property
+    def rate(self) -> float:
+        """Bytes/s of the narrowest edge."""
+        return min(self.inside_rate, self.between_rate)
+
+
+def ring(operation: Operation, devices: int, servers: int, steps: Steps, own_part: float = 0.0) -> Line:
+    """passes (base + (n - N) inside + (N - 1) between) + passes (n - 1 + own part) / n S / rate; N - 1 is 0 in one server."""
+    crossing = servers - 1
+    latency = steps.base + (devices - 1 - crossing) * steps.inside + crossing * steps.between
+    moved = operation.passes * (devices - 1 + own_part) / devices
+    return Line(operation.passes * latency, moved / steps.rate)
+
+
+def tree(devices: int, servers: int, steps: Steps) -> Line:
+    """An all-reduce: 2 (base + (n / N - 1) inside + log2 N between); 2 S in a server, S between two and 2 S between more."""
+    latency = steps.base + (devices / servers - 1) * steps.inside_tree + log2(servers) * steps.between_tree
+    slowest = max(2.0 / steps.inside_rate, (1.0 if servers == 2 else 2.0) / steps.between_rate)
+    return Line(2.0 * latency, slowest / TREE_SHARE)
+
+
+def in_switch(devices: int, base: float, rate: float) -> Line:
+    """An all-reduce in one server whose switch adds up: each device sends S and the n-th part that it fetched summed."""
+    return Line(base, (devices + 1) / devices / rate)
+
+
+def in_switch_tree(servers: int, inside: Line, steps: Steps) -> Line:
+    """An all-reduce: sums inside the switches, and a tree of the servers between."""
+    between = (1.0 if servers == 2 else 2.0) / TREE_SHARE / steps.between_rate
+    return Line(inside.latency + 2.0 * log2(servers) * steps.between_tree, max(inside.seconds_per_byte, between))
+
+
+def binomial(devices: int, steps: Steps) -> Line:
+    """PAT, a gather or a scatter of one device a server: base + log2 N hop / 3.5 + 2.8 us n."""
+    latency = log2(devices) * steps.between * PAT_HOPS + devices * PAT_SECONDS
+    return Line(steps.base + latency, (devices - 1) / devices / (PAT_SHARE * steps.rate))
