@@ -237,11 +237,11 @@ TERMS: dict[str, tuple[Callable[[], Problem], str, list[Shape], float]] = {
         *([Shape(1, 4, 4, 1, 2), Shape(1, 4, 4, 1, 4), Shape(1, 4, 4, 1, 1)], 0.12),
     ),
     "a forward's first unit beside the last scatter and a gather": (
-        *(lambda: with_slower_links(small(12, 4, 32), 20.0), "3"),
+        *(lambda: with_slower_links(small(12, 4, 32), 12.0), "3"),
         *([Shape(1, 2, 2, 2, 6)], 0.025),
     ),
     "what a backward runs again beside scatters and gathers": (
-        *(lambda: replace(with_slower_links(small(12, 4, 32), 15.0), recompute="blocks"), "3"),
+        *(lambda: replace(with_slower_links(small(12, 4, 32), 12.0), recompute="blocks"), "3"),
         *([Shape(1, 1, 4, 1, 1)], 0.07),
     ),
     "a rank that reduces long after the first has ended": (
