@@ -82,7 +82,7 @@ _Amount = Annotated[float, msgspec.Meta(ge=0, le=MOST_AMOUNT)]
 
 
 class ReplayCase(msgspec.Struct, frozen=True, kw_only=True):
-    """What a case may say that is read; one of unequal micro-batches has numbers a sample."""
+    """What a case may say that is read; one of unequal micro-batches has numbers per sample."""
 
     schedule: str
     expected_makespan: _Amount

@@ -234,7 +234,7 @@ def _for_pipedream(problem: Problem, request: Request) -> str | None:
 def _for_pipedream_flush(problem: Problem, request: Request) -> str | None:
     family = schedule_families()[request.schedule or "1f1b"]
     if not family.flush or family.placement != "straight":
-        return f"PipeDream's partition has one stage a device and is flushed here; schedule {request.schedule!r} is not that"
+        return f"PipeDream's partition has one stage per device and is flushed here; schedule {request.schedule!r} is not that"
     reason: str | None = _no_tree(problem)
     return reason
 
@@ -309,7 +309,7 @@ PLANNERS: dict[str, PlannerEntry] = {
     ),
     "greedy": PlannerEntry(
         _Later("straight.baselines", "GreedyBalance"),
-        "a stage a device, balanced by the seconds of stages and transfers; GPipe or 1F1B",
+        "one stage per device, balanced by the seconds of stages and transfers; GPipe or 1F1B",
         straight_shape,
         takes("stages", "chunks", "slices"),
         searches=STRAIGHT,
@@ -348,7 +348,7 @@ PLANNERS: dict[str, PlannerEntry] = {
     ),
     "largest-load": PlannerEntry(
         _Later("straight.graph_pipeline", "GraphPipeline"),
-        "a stage a device, cut anywhere in a branching network: the most loaded device has least to do",
+        "one stage per device, cut anywhere in a branching network: the most loaded device has least to do",
         _Later("straight.graph_pipeline", "inapplicable"),
         takes("load", "host"),
         searches={"microbatches": _counts, "load": _these("max", "sum")},

@@ -56,7 +56,7 @@ BASELINES = {
 
 
 def joint_rows(question: JointQuestion) -> Iterator[dict[str, Any]]:
-    """A row a seed: seconds of an iteration, and of the baselines as a share above it."""
+    """One row per seed: seconds of an iteration, and of the baselines as a share above it."""
     baselines = {name: _baseline(question, name) for name in BASELINES}
     for seed in SEEDS:
         result, spent = least_seconds(partial(make_plan, "modern", question.problem(), seed=seed))

@@ -161,7 +161,7 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
         return None
     family = schedule_families()[wanted]
     if not family.flush or family.placement != "straight":
-        return f"BaPipe's schedules are flushed, with one stage a device; schedule {wanted!r} is not that"
+        return f"BaPipe's schedules are flushed, with one stage per device; schedule {wanted!r} is not that"
     if wanted in STREAMED and not streams(problem):
         return f"schedule {wanted!r} needs accelerators that stream results while they compute (FPGAs)"
     own = family.communications

@@ -4,8 +4,8 @@ With M micro-batches, v stages per device, and T[r] the seconds of rank r for on
 
     iteration = M * R + (sum of T - R) / v + transfers + what ends last, after the first rank's last backward
 
-where R is the longest T with one stage a device. With several, stages that are unlike wait for each other: R is the longest first
-stage, and the longest second one, and so on.
+where R is the longest T with one stage per device. With several, stages that are unlike wait for each other: R is the longest
+first stage, and the longest second one, and so on.
 
 Mostly the first rank ends last, with what `Tails` tells, or one before it in the backward that has longer to reduce; `RankWaits`
 tells of transfers. On its way up the last gradient waits, behind every stage, for the bucket that is being reduced over the same

@@ -1,6 +1,6 @@
 """Rank waits: seconds for which the ranks of a shape wait for what others send them.
 
-The filling takes the ways from the first rank to the last and back. With one stage a device every round waits for one further
+The filling takes the ways from the first rank to the last and back. With one stage per device every round waits for one further
 transfer; with several each further lap begins when the one before has come back from the last rank.
 """
 

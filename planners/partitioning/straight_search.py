@@ -162,7 +162,7 @@ class _Cuts:
         kinds = {self.costs.kind_of_device(device): device for device in shape.devices}.values()
         samples = self.problem.batch // count
         whole = min(float(self.costs.round_trip_seconds(device, samples).sum()) for device in kinds)
-        in_turn = shape.schedule in WHOLE_BACKWARDS  # which have one stage a device
+        in_turn = shape.schedule in WHOLE_BACKWARDS  # which have one stage per device
         share = 1.0 - (1.0 - 1.0 / count) ** ranks if in_turn else min(1.0, ranks / count)
         return whole / share * (1.0 - SLACK)
 

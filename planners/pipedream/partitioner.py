@@ -146,7 +146,7 @@ def network_levels(workers: Sequence[int], bandwidths: Sequence[float]) -> tuple
     bandwidths: bytes per second. Raises ValueError unless there is one for each level.
     """
     if len(workers) != len(bandwidths):
-        raise ValueError(f"bandwidths must be {len(workers)}, one a level, got {tuple(bandwidths)}")
+        raise ValueError(f"bandwidths must be {len(workers)}, one per level, got {tuple(bandwidths)}")
     return tuple(Level(width, bandwidth, bandwidth) for width, bandwidth in zip(workers, bandwidths, strict=True))
 
 

@@ -179,7 +179,7 @@ def pipedream_plans(name: str, request: Request, problem: Problem, evaluate: Eva
         capacity = " or ".join(f"{one / 2**30:.4g}" for one in (sorted(memories) if unlike else [min(memories)]))
         raise InfeasiblePlanError(
             f"planner {name!r} finds no partition of {len(table)} states over {devices} devices within "
-            f"{capacity} GiB a device; use more devices, recomputation or a smaller batch"
+            f"{capacity} GiB per device; use more devices, recomputation or a smaller batch"
         )
     return plans
 

@@ -293,7 +293,7 @@ def counts_by_size(problem: Problem) -> set[int]:
 
 
 def one_a_device(problem: Problem) -> range:
-    """Numbers of stages of pipelines with one stage a device."""
+    """Numbers of stages of pipelines with one stage per device."""
     return range(1, min(len(problem.cluster.devices), len(problem.workload)) + 1)
 
 

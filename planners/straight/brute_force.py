@@ -160,7 +160,7 @@ class BruteForce:
         wanted = self.request
         for schedule in SCHEDULES if wanted.schedule is None else (wanted.schedule,):
             looped, own = "chunks" in families[schedule].options, families[schedule].chunks
-            # One stage a device is 1F1B or GPipe again: only where the looped schedule itself is asked for.
+            # One stage per device is 1F1B or GPipe again: only where the looped schedule itself is asked for.
             chunks = [CHUNKS] if looped and wanted.schedule is None else list({own, CHUNKS}) if looped else [own]
             if wanted.chunks is not None:
                 chunks = [wanted.chunks] if looped or wanted.chunks == own else []

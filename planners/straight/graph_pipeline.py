@@ -76,7 +76,7 @@ class GraphPipeline:
         if not plans:
             most = max(device.memory_bytes for device in problem.cluster.devices)
             raise InfeasiblePlanError(
-                f"planner {self.name!r} finds no parts of the network that fit into {most / 2**30:.4g} GiB a device; use more "
+                f"planner {self.name!r} finds no parts of the network that fit into {most / 2**30:.4g} GiB per device; use more "
                 "devices, recomputation or a smaller batch"
             )
         return fitting(self.name, closest_to_fit(plans, evaluate), evaluate)
@@ -115,7 +115,7 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     """Why it cannot plan that, or None."""
     family = schedule_families()[request.schedule or "1f1b"]
     if family.placement != "straight" or family.chunks > 1:
-        return f"a graph pipeline has one stage a device; schedule {request.schedule!r} is not that"
+        return f"a graph pipeline has one stage per device; schedule {request.schedule!r} is not that"
     if len(_links(problem)) > 1:
         return "links between its devices differ; a graph pipeline puts its stages on them in any order"
     costs = LayerCosts(problem)

@@ -63,7 +63,7 @@ def test_stages_and_chunks_that_cannot_be_are_refused() -> None:
         ("uniform", Request(stages=5), "5 stages, 1 a device, are more than 4 devices hold"),
         ("greedy", Request(stages=5, chunks=2), "5 stages cannot be 2 a device"),
         ("greedy", Request(chunks=9), "9 stages per device are more than the 8 layers"),
-        ("pipeline-data", Request(chunks=2, schedule="gpipe"), "schedule 'gpipe' has one stage a device, not 2"),
+        ("pipeline-data", Request(chunks=2, schedule="gpipe"), "schedule 'gpipe' has one stage per device, not 2"),
     ):
         reason = planner_entry(name).reason(problem, request)
         assert reason is not None

@@ -455,7 +455,7 @@ def test_bad_options_are_refused_in_one_line(options: dict[str, object], message
 
 def test_levels_and_memory_are_checked_where_they_are_made() -> None:
     """A rate for each level; a device of a number of bytes above 0."""
-    with pytest.raises(ValueError, match="bandwidths must be 1, one a level"):
+    with pytest.raises(ValueError, match="bandwidths must be 1, one per level"):
         network_levels((2,), (1.0, 2.0))
     for capacity in (0.0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="bytes > 0"):

@@ -226,7 +226,7 @@ def test_partitions_fit_into_the_smallest_device(
     monkeypatch.setattr(pipedream_planner, "partition", streamed)
     make_plan("pipedream", problem)
     assert asked == {(4e9, copies, replicated)}
-    with pytest.raises(InfeasiblePlanError, match=r"over 2 devices within 0\.0009313 GiB a device"):
+    with pytest.raises(InfeasiblePlanError, match=r"over 2 devices within 0\.0009313 GiB per device"):
         make_plan("pipedream", with_memory(problem, 1e6))
 
 

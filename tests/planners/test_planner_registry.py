@@ -93,7 +93,7 @@ def test_options_are_refused_by_who_does_not_take_them(
     ],
 )
 def test_schedules_are_refused_by_who_cannot_run_them(problem: Problem, schedule: str, takes: set[str]) -> None:
-    """PipeDream streams, its flushed kin and BaPipe flush one stage a device, data parallelism and the grid flush.
+    """PipeDream streams, its flushed kin and BaPipe flush one stage per device, data parallelism and the grid flush.
 
     Who searches for an order takes none.
     """

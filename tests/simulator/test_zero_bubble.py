@@ -47,7 +47,7 @@ def longest_stage(timeline: Timeline) -> float:
     return float(timeline.busy_seconds().max() / (1 - timeline.bubble().longest_stage))
 
 
-# ---- one stage a device ----------------------------------------------------------------------------------------------
+# ---- one stage per device ----------------------------------------------------------------------------------------------
 
 SECONDS = [(2, 1, 1), (18, 18, 9), (5, 6, 4)]
 
