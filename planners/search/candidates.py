@@ -200,18 +200,20 @@ def straight_shape(problem: Problem, request: Request) -> str | None:
     stages, chunks, layers = request.stages, request.chunks or family.chunks, len(problem.workload)
     if chunks != family.chunks and request.schedule is not None and "chunks" not in family.options:
         own = "one stage" if family.chunks == 1 else f"{family.chunks} stages"
-        return f"schedule {request.schedule!r} has {own} a device, not {chunks}"
+        return f"schedule {request.schedule!r} has {own} per device, not {chunks}"
     if chunks > layers:
         return f"{chunks} stages per device are more than the {layers} layers"
     if stages is None:
         return None
     if stages % chunks:
-        return f"{stages} stages cannot be {chunks} a device"
+        return f"{stages} stages cannot be {chunks} per device"
     if stages > layers:
         return f"{stages} stages are more than the {layers} layers"
     held = stages // stages_per_device(problem, request, request.schedule) if request.schedule else stages // chunks
     if held > len(problem.cluster.devices):
-        return f"{stages} stages, {stages // held} a device, are more than {len(problem.cluster.devices)} devices hold"
+        return (
+            f"{stages} stages, {stages // held} per device, are more than {len(problem.cluster.devices)} devices hold"
+        )
     return None
 
 

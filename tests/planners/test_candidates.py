@@ -67,7 +67,7 @@ def test_stages_that_no_devices_hold_are_refused() -> None:
     assert straight_shape(problem, Request(chunks=12)) is None
     assert straight_shape(problem, Request(chunks=13)) == "13 stages per device are more than the 12 layers"
     assert straight_shape(problem, Request(stages=13)) == "13 stages are more than the 12 layers"
-    assert straight_shape(problem, Request(stages=5)) == "5 stages, 1 a device, are more than 4 devices hold"
+    assert straight_shape(problem, Request(stages=5)) == "5 stages, 1 per device, are more than 4 devices hold"
     assert straight_shape(problem, Request(chunks=1, schedule="gpipe")) is None
     for request in (Request(schedule="looped-bfs", stages=10), Request(schedule="gpipe", stages=5)):
         assert "are more than 4 devices hold" in (straight_shape(problem, request) or "")
