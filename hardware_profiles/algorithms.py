@@ -22,7 +22,7 @@ IN_SWITCH_LEAST = 5
 """Devices of a server from which the library sums inside the switch: fewer gain nothing (NCCL; 8 H200 do, 4 H100 do not)."""
 
 
-class Line(NamedTuple):
+class CollectiveTime(NamedTuple):
     """Seconds of a collective = latency + seconds_per_byte * bytes of the whole tensor."""
 
     latency: float
@@ -50,33 +50,35 @@ class Steps(NamedTuple):
         return min(self.inside_rate, self.between_rate)
 
 
-def ring(operation: Operation, devices: int, servers: int, steps: Steps, own_part: float = 0.0) -> Line:
+def ring(operation: Operation, devices: int, servers: int, steps: Steps, own_part: float = 0.0) -> CollectiveTime:
     """passes (base + (n - N) inside + (N - 1) between) + passes (n - 1 + own part) / n S / rate; N - 1 is 0 in one server."""
     crossing = servers - 1
     latency = steps.base + (devices - 1 - crossing) * steps.inside + crossing * steps.between
     moved = operation.passes * (devices - 1 + own_part) / devices
-    return Line(operation.passes * latency, moved / steps.rate)
+    return CollectiveTime(operation.passes * latency, moved / steps.rate)
 
 
-def tree(devices: int, servers: int, steps: Steps) -> Line:
+def tree(devices: int, servers: int, steps: Steps) -> CollectiveTime:
     """An all-reduce: 2 (base + (n / N - 1) inside + log2 N between); 2 S in a server, S between two and 2 S between more."""
     latency = steps.base + (devices / servers - 1) * steps.inside_tree + log2(servers) * steps.between_tree
     slowest = max(2.0 / steps.inside_rate, (1.0 if servers == 2 else 2.0) / steps.between_rate)
-    return Line(2.0 * latency, slowest / TREE_SHARE)
+    return CollectiveTime(2.0 * latency, slowest / TREE_SHARE)
 
 
-def in_switch(devices: int, base: float, rate: float) -> Line:
+def in_switch(devices: int, base: float, rate: float) -> CollectiveTime:
     """An all-reduce in one server whose switch adds up: each device sends S and the n-th part that it fetched summed."""
-    return Line(base, (devices + 1) / devices / rate)
+    return CollectiveTime(base, (devices + 1) / devices / rate)
 
 
-def in_switch_tree(servers: int, inside: Line, steps: Steps) -> Line:
+def in_switch_tree(servers: int, inside: CollectiveTime, steps: Steps) -> CollectiveTime:
     """An all-reduce: sums inside the switches, and a tree of the servers between."""
     between = (1.0 if servers == 2 else 2.0) / TREE_SHARE / steps.between_rate
-    return Line(inside.latency + 2.0 * log2(servers) * steps.between_tree, max(inside.seconds_per_byte, between))
+    return CollectiveTime(
+        inside.latency + 2.0 * log2(servers) * steps.between_tree, max(inside.seconds_per_byte, between)
+    )
 
 
-def binomial(devices: int, steps: Steps) -> Line:
+def binomial(devices: int, steps: Steps) -> CollectiveTime:
     """PAT, a gather or a scatter of one device a server: base + log2 N hop / 3.5 + 2.8 us n."""
     latency = log2(devices) * steps.between * PAT_HOPS + devices * PAT_SECONDS
-    return Line(steps.base + latency, (devices - 1) / devices / (PAT_SHARE * steps.rate))
+    return CollectiveTime(steps.base + latency, (devices - 1) / devices / (PAT_SHARE * steps.rate))

@@ -12,7 +12,7 @@ from typing import Literal
 
 from hardware_profiles.algorithms import (
     IN_SWITCH_LEAST,
-    Line,
+    CollectiveTime,
     Steps,
     binomial,
     in_switch,
@@ -456,7 +456,7 @@ class CollectiveRates:
         rates = (one.collective_bandwidths[operation] * shares[index] / uses[index] for index, one in passed.items())
         return min(rates, default=inf)
 
-    def _plan(self, operation: Operation, flows: _Flows, name: str, line: Line) -> CollectivePlan:
+    def _plan(self, operation: Operation, flows: _Flows, name: str, line: CollectiveTime) -> CollectivePlan:
         """A way whose messages go over these routes at once."""
         uses, channels = self._uses(flows), self.topology.channels
         bandwidth = min(channels[index].collective_bandwidths[operation] / count for index, count in uses.items())

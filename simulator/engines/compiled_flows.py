@@ -28,7 +28,7 @@ _NOBODY = -1
 
 
 class Flows(NamedTuple):
-    """The flows of one replay. Of each slot, beside what a `Flow` of the reference has:
+    """The flows of one replay. Of each slot, beside what a `SharedFlow` of the reference has:
 
     move: of its flow, -1 for none; watched: its end is an event; first, last: moves that wait behind it
     arrival: number of the event of its arrival where that is certain, else -1

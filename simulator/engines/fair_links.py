@@ -47,7 +47,7 @@ class Clock(simpy.Environment):
 
 
 @dataclass(slots=True, eq=False)
-class Flow:
+class SharedFlow:
     """A transfer, or an all-reduce, from when it is asked for.
 
     carrier: as of `FlowColumns`; hops: of a transfer
@@ -100,9 +100,9 @@ class FairLinks:
     slowness: list[float] = field(init=False)
     first_come: list[bool] = field(init=False)
     busy_until: list[float] = field(init=False)
-    active: dict[int, Flow] = field(init=False, default_factory=dict)
-    watched: dict[int, Flow] = field(init=False, default_factory=dict)
-    waiting: dict[int, deque[Flow]] = field(init=False, default_factory=dict)
+    active: dict[int, SharedFlow] = field(init=False, default_factory=dict)
+    watched: dict[int, SharedFlow] = field(init=False, default_factory=dict)
+    waiting: dict[int, deque[SharedFlow]] = field(init=False, default_factory=dict)
     changed: list[int] = field(init=False, default_factory=list)
     unsettled: bool = field(init=False, default=False)
     begun: int = field(init=False, default=0)
@@ -117,7 +117,7 @@ class FairLinks:
         self.slowness, self.first_come = columns.slowness.tolist(), columns.first_come.tolist()
         self.busy_until = [0.0] * len(self.members)
 
-    def ask(self, flow: Flow, now: float) -> None:
+    def ask(self, flow: SharedFlow, now: float) -> None:
         """Let a flow begin, or wait for those of its slot before it."""
         slot = self.slot[flow.carrier]
         if slot not in self.watched and not self._moves(slot, now):
@@ -127,7 +127,7 @@ class FairLinks:
         self.watched[slot] = self.active[slot]
         self.unsettled = True
 
-    def _begin(self, flow: Flow, now: float) -> None:
+    def _begin(self, flow: SharedFlow, now: float) -> None:
         flow.since, flow.number = now, self.begun
         self.begun += 1
         self.active[self.slot[flow.carrier]] = flow
@@ -136,22 +136,22 @@ class FairLinks:
         else:
             self._change(flow)
 
-    def _run_alone(self, flow: Flow, now: float) -> None:
+    def _run_alone(self, flow: SharedFlow, now: float) -> None:
         flow.speed, flow.ends = 1.0, now + flow.left
         flow.arrival = self.clock.at(flow.alone(now), flow.then, flow.what)
         self._keep_busy(flow)
 
-    def _keep_busy(self, flow: Flow) -> None:
+    def _keep_busy(self, flow: SharedFlow) -> None:
         for channel, _ in self.uses[flow.carrier]:
             self.busy_until[channel] = max(self.busy_until[channel], flow.ends)
 
-    def _change(self, flow: Flow) -> None:
+    def _change(self, flow: SharedFlow) -> None:
         self.changed.extend(channel for channel, _ in self.uses[flow.carrier])
         self.unsettled = True
 
     # ---- the end of a flow -------------------------------------------------------------------------------------------
 
-    def _first(self) -> Flow | None:
+    def _first(self) -> SharedFlow | None:
         """Of those whose end is watched the first to end, or None."""
         return min(self.watched.values(), key=lambda one: (one.ends, one.number), default=None)
 
@@ -164,7 +164,7 @@ class FairLinks:
         while (flow := self._first()) is not None and flow.ends <= now:
             self._end(flow, now)
 
-    def _end(self, flow: Flow, now: float) -> None:
+    def _end(self, flow: SharedFlow, now: float) -> None:
         slot = self.slot[flow.carrier]
         del self.active[slot], self.watched[slot]
         if flow.arrival is None:
@@ -198,7 +198,7 @@ class FairLinks:
         flow = self.active.get(slot)
         return flow is not None and flow.ends > now
 
-    def _meeting(self, slot: int, seen: set[int], now: float) -> list[Flow]:
+    def _meeting(self, slot: int, seen: set[int], now: float) -> list[SharedFlow]:
         """The flow of a slot, and all that share channels with it, directly or over others."""
         seen.add(slot)
         found, passed = [slot], set[int]()
@@ -211,7 +211,7 @@ class FairLinks:
                     found += more
         return [self.active[one] for one in found]
 
-    def _set_rates(self, flows: Sequence[Flow], now: float) -> None:
+    def _set_rates(self, flows: Sequence[SharedFlow], now: float) -> None:
         uses = [self.uses[flow.carrier] for flow in flows]
         slowness = [self.slowness[flow.carrier] for flow in flows]
         orders = [flow.number for flow in flows] if any(self.first_come) else ()
@@ -223,7 +223,7 @@ class FairLinks:
             if slowed:  # the end of each changes the rates of others
                 self.watched[self.slot[flow.carrier]] = flow
 
-    def _set_rate(self, flow: Flow, speed: float, now: float) -> None:
+    def _set_rate(self, flow: SharedFlow, speed: float, now: float) -> None:
         if speed == 1.0 and flow.arrival is None and self.slot[flow.carrier] not in self.watched:  # it begins
             self._run_alone(flow, now)
             return

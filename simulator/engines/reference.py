@@ -29,7 +29,7 @@ import numpy as np
 import simpy
 
 from simulator.compiled.garbage import no_garbage_collection
-from simulator.engines.fair_links import Clock, FairLinks, Flow, Hops
+from simulator.engines.fair_links import Clock, FairLinks, Hops, SharedFlow
 from simulator.engines.timeline import Timeline, timeline_of
 from simulator.lowering.flows import flow_columns, shares_fairly
 from simulator.lowering.program import LaneKind, Program, describe_deadlock
@@ -177,7 +177,7 @@ class _Run:
             elif hops_of[sends[task]]:
                 move(now, sends[task], on_end, lane)
             elif links and routes[lane]:
-                links.ask(Flow(len(hops_of) + lane, (), seconds[task], on_end, lane), now)
+                links.ask(SharedFlow(len(hops_of) + lane, (), seconds[task], on_end, lane), now)
             else:
                 wait = self._seize(routes[lane], seconds[task], now) if routes[lane] else 0.0
                 start[task] = now + wait
@@ -210,7 +210,7 @@ class _Run:
             """A transfer sets out; what its last byte makes when it arrives is as of `reach`."""
             hops = hops_of[transfer]
             if links:
-                links.ask(Flow(transfer, hops, max(busy for _, busy, _ in hops), then, what), now)
+                links.ask(SharedFlow(transfer, hops, max(busy for _, busy, _ in hops), then, what), now)
             else:
                 reach(now, hops, 0, now, then, what)
 
