@@ -3,6 +3,7 @@
 from .accelerator import (
     LAYER_KINDS as LAYER_KINDS,
     PRECISION_BYTES as PRECISION_BYTES,
+    RECIPES as RECIPES,
     Accelerator as Accelerator,
     Phase as Phase,
     Precision as Precision,

@@ -28,6 +28,10 @@ Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
 PRECISION_BYTES: dict[str, int] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 """Bytes of one stored element at each precision (tf32 is stored as fp32)."""
 
+RECIPES: Mapping[Precision, Precision] = MappingProxyType({"fp8": "bf16"})
+"""Precisions in which products of weights alone compute, with the one of everything else: weights, gradients, activations, the
+other layers and the output head (Micikevicius et al. 2022, "FP8 Formats for Deep Learning"; NVIDIA's Transformer Engine)."""
+
 
 LAYER_KINDS = (
     "input",

@@ -1,6 +1,7 @@
 """Stack: what runs a plan, a framework of some year: which plans it can run, and its seconds beside the devices' own.
 
 seconds of a layer = those of the accelerator × products, attention or elementwise, by its kind
+a product in fp8   += casts × those of an element-wise pass over its input (forward) or over its output's gradient (backward)
 a pass over a block = its layers + block_pass
 a forward           = its layers + exposed × the gathers of its units             where replicas divide weights (ZeRO 3)
 a backward          = its layers + exposed × (the gathers and the scatters)
@@ -12,7 +13,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from hardware_profiles.accelerator import Accelerator, Phase, Precision, Work, answered_seconds, optional_members
+from hardware_profiles.accelerator import (
+    RECIPES,
+    Accelerator,
+    Phase,
+    Precision,
+    Work,
+    answered_seconds,
+    optional_members,
+)
 from hardware_profiles.numbers import check_real
 from hardware_profiles.words import brief, shown
 
@@ -28,6 +37,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
         ("products", "attention", "elementwise", "tensor_collectives", "replica_collectives"), (0.05, 100.0)
     ),
     "odd_heads": (0.0, 100.0),
+    "casts": (0.0, 100.0),
     "block_pass": (0.0, 10.0),
     "exposed": (0.0, 1.0),
 }
@@ -104,6 +114,8 @@ class Stack:
     runs: which plans it can run
     products, attention, elementwise: times the accelerator's seconds of layers of those kinds
     odd_heads: added to `attention` where LANES does not divide the size of a head
+    casts: times the seconds in which the operands of products in a precision of RECIPES are read in the other one and written,
+        as rows and as columns, in bytes: as many bytes as an element-wise kernel of 16 bits moves
     tensor_collectives: times the seconds of collectives inside tensor-parallel groups
     replica_collectives: times those of reductions, scatters and gathers among replicas
     block_pass: seconds of every pass over a block beside its kernels
@@ -119,6 +131,7 @@ class Stack:
     attention: Constant = SAME
     odd_heads: Constant = NONE
     elementwise: Constant = SAME
+    casts: Constant = SAME
     tensor_collectives: Constant = SAME
     replica_collectives: Constant = SAME
     block_pass: Constant = NONE
@@ -157,9 +170,17 @@ class Stack:
     def layer_seconds(
         self, accelerator: Accelerator, work: Work, samples: float, phase: Phase, precision: Precision
     ) -> float:
-        """Seconds of one pass of one layer over `samples` samples."""
+        """Seconds of one pass of one layer over `samples` samples, whose operands are there."""
         own = answered_seconds(accelerator, work, samples, phase, precision)
         return self.times(accelerator, work) * own
+
+    def cast_seconds(self, accelerator: Accelerator, elements: float, samples: float, precision: Precision) -> float:
+        """Seconds in which so many elements of each sample become the operand of a product in a precision of RECIPES."""
+        if not elements or accelerator.streams:
+            return 0.0
+        cast = Work("elementwise", 0.0, elements, elements, 0)
+        times = self.casts.on(accelerator)
+        return times * answered_seconds(accelerator, cast, samples, "forward", RECIPES[precision])
 
 
 GENERIC = Stack(name="generic", description="no framework in particular: the seconds of devices and links as they are")

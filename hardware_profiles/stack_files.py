@@ -43,6 +43,7 @@ class FactorsTable(FileTable, frozen=True, kw_only=True):
     attention: ConstantTable | None = None
     odd_heads: ConstantTable | None = None
     elementwise: ConstantTable | None = None
+    casts: ConstantTable | None = None
     tensor_collectives: ConstantTable | None = None
     replica_collectives: ConstantTable | None = None
 

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from hardware_profiles import (
     PRECISION_BYTES,
     PRODUCTS,
+    Accelerator,
     Phase,
+    Precision,
     Rates,
     Work,
     answered_seconds,
@@ -208,7 +210,7 @@ class LayerCosts:
 
     def launch_seconds(self, device: int, phase: Phase) -> NDArray[np.float64]:
         """Seconds that the host needs to launch each layer's pass, float64 [layers]; 0 where a measured profile includes them. A
-        backward takes 1.5 times a forward, divided over the gradients that the layer has.
+        backward takes 1.5 times a forward, divided over the gradients that the layer has; a cast is launched beside its product.
         """
         if self._alike is not None:
             return self._alike.launch_seconds(device, phase)
@@ -231,7 +233,7 @@ class LayerCosts:
             launches = runs((phase,))
         else:
             launches = BACKWARD_LAUNCHES * runs(passes(phase)) / np.maximum(runs(passes("backward")), 1.0)
-        return launches * launch
+        return launches * launch * (1.0 + self._casts)
 
     def kernel_seconds(self, device: int, samples: int, phase: Phase) -> NDArray[np.float64]:
         """Seconds for which one pass of each layer over `samples` samples keeps a device busy, float64 [layers], without launch
@@ -245,16 +247,46 @@ class LayerCosts:
             accelerator = self._accelerators[kind]
 
             @cache  # blocks of a network repeat
-            def modelled(work: Work) -> float:
-                return self.problem.stack.layer_seconds(accelerator, work, samples, phase, self.problem.precision)
+            def modelled(work: Work, precision: Precision) -> float:
+                return self.problem.stack.layer_seconds(accelerator, work, samples, phase, precision)
 
-            self._kernels[key] = np.array(
+            of = self.problem.precision_of
+            seconds = np.array(
                 [
-                    measured_layer_seconds(layer, samples, phase) if layer.measured else modelled(work)
+                    measured_layer_seconds(layer, samples, phase) if layer.measured else modelled(work, of(layer))
                     for layer, work in zip(self.problem.workload.layers, self.works, strict=True)
                 ]
             )
+            self._kernels[key] = seconds + self._cast_seconds(accelerator, samples, phase)
         return self._kernels[key]
+
+    @cached_property
+    def _casts(self) -> NDArray[np.bool_]:
+        """Layers whose operands are cast to a narrower precision than the rest has, bool [layers]."""
+        layers, stored = self.problem.workload.layers, self.problem.stored_precision
+        return np.array([not layer.measured and self.problem.precision_of(layer) != stored for layer in layers])
+
+    @cached_property
+    def _narrowed(self) -> NDArray[np.float64]:
+        """What a group that divides tokens moves of a tensor in a forward and in an input gradient, times its bytes, float64
+        [2, layers]: operands of products are gathered as they are cast, sums are scattered as they are.
+        """
+        problem, gathered = self.problem, ("columns", "rows")
+        width = PRECISION_BYTES[problem.precision] / problem.element_bytes
+        splits = [[layer.split == one for layer in problem.workload.layers] for one in gathered]
+        return np.where(self._casts & np.array(splits) & problem.sequence_parallel, width, 1.0)
+
+    def _cast_seconds(self, accelerator: Accelerator, samples: int, phase: Phase) -> NDArray[np.float64]:
+        """Seconds in which the operands of each layer are cast, float64 [layers]: the input in a forward, the output's gradient
+        in the backward, before they are gathered; weights are cast once an iteration, which is not counted.
+        """
+        seconds = np.zeros(len(self.shares))
+        if phase != "weight_gradient" and self._casts.any():
+            elements = [share.input if phase == "forward" else share.output for share in self.shares]
+            of_size, number = np.unique(np.where(self._casts, elements, 0.0), return_inverse=True)
+            cast, precision = self.problem.stack.cast_seconds, self.problem.precision
+            seconds = np.array([cast(accelerator, one, samples, precision) for one in of_size.tolist()])[number]
+        return seconds
 
     def streams(self, device: int) -> bool:
         """Whether the layers of a stage run concurrently on this device (an FPGA): its seconds are not their sum."""
@@ -376,8 +408,9 @@ class LayerCosts:
         """
         (tensor, context, expert), rates = self.member.parallel, self.member.rates
         element, workload = self.problem.element_bytes, self.problem.workload
-        reduced = np.array([(share.reduced, share.forward, share.backward) for share in self.shares])
-        found = [_Collective(rates.tensor, 2.0 * (tensor - 1) / tensor, reduced[:, 0] * element, *reduced[:, 1:].T)]
+        sizes = np.array([share.reduced for share in self.shares]) * element
+        often = np.array([(share.forward, share.backward) for share in self.shares]).T * self._narrowed
+        found = [_Collective(rates.tensor, 2.0 * (tensor - 1) / tensor, sizes, *often)]
         if context > 1:
             mixes = np.array([layer.causal_tokens > 0 for layer in workload.layers])
             read = np.array([keys_and_values(work.input_elements, work.output_elements) for work in self.works])
@@ -423,7 +456,7 @@ class LayerCosts:
 
         A measured network's width is its profile's, whatever precisions the device knows: its bytes are moved as fp32.
         """
-        problem, precision, scale = self.problem, self.problem.precision, 1.0
+        problem, precision, scale = self.problem, self.problem.stored_precision, 1.0
         if problem.workload.bytes_per_element is not None:
             precision, scale = "fp32", problem.element_bytes / PRECISION_BYTES["fp32"]
         work = Work("elementwise", 0.0, read * scale, written * scale, 0.0)

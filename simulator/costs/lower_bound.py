@@ -49,7 +49,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Phase, Work, streaming
+from hardware_profiles import Phase, Precision, Work, streaming
 from simulator.costs.layer_costs import LayerCosts, measured_layer_seconds
 from simulator.plans.plan import Problem, expert_degrees
 from simulator.workloads.layers import Layer, Workload
@@ -144,8 +144,7 @@ class _LeastSeconds:
 
     def _of_pass(self, device: int, works: tuple[Work, ...], phase: Phase, *, per_sample: bool) -> list[float]:
         """Least seconds of one pass of each layer, per op of 1 to `batch` samples, or per sample of such an op."""
-        batch, precision, accelerator = self.problem.batch, self.problem.precision, self.problem.cluster.devices[device]
-        stack = self.problem.stack
+        batch, accelerator, stack = self.problem.batch, self.problem.cluster.devices[device], self.problem.stack
         sizes: Iterable[int] = (batch if per_sample else 1,)
         if not accelerator.sublinear:
             sizes = range(1, batch + 1) if batch <= MOST_SIZES else ()
@@ -154,15 +153,15 @@ class _LeastSeconds:
             return min((seconds(size) / (size if per_sample else 1) for size in sizes), default=0.0)
 
         @cache  # blocks of a network repeat
-        def modelled(work: Work) -> float:
+        def modelled(work: Work, precision: Precision) -> float:
             if streaming(accelerator):
-                return accelerator.multiply_seconds(work, phase, precision)
+                return accelerator.multiply_seconds(work, phase, self.problem.precision)
             return least(lambda size: stack.layer_seconds(accelerator, work, size, phase, precision), sizes)
 
         def of(layer: Layer, work: Work) -> float:
             if layer.measured:
                 return least(lambda size: measured_layer_seconds(layer, size, phase), _ends(layer, batch))
-            return modelled(work) if self._is_known(layer, device) else 0.0
+            return modelled(work, self.problem.precision_of(layer)) if self._is_known(layer, device) else 0.0
 
         return [of(*one) for one in zip(self.problem.workload.layers, works, strict=True)]
 

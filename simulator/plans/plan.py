@@ -11,10 +11,12 @@ from typing import Annotated, Literal, get_args
 from hardware_profiles import (
     GENERIC,
     PRECISION_BYTES,
+    RECIPES,
     Bounds,
     Cluster,
     FileBounds,
     OptionValue,
+    Precision,
     Stack,
     brief,
     check_fields,
@@ -26,7 +28,7 @@ from hardware_profiles import (
 from simulator.options.training_options import DEFAULT_PRECISION, OptimizerName, Recompute, TrainingOptions
 from simulator.plans.keys import COSTS, LAYERS, NOTHING, ORDER, PARTS
 from simulator.schedules import ScheduleFamily, schedule_families
-from simulator.workloads.layers import Workload
+from simulator.workloads.layers import Layer, Workload
 from simulator.workloads.sequence_slices import check_context
 
 Replication = Literal["split", "round-robin"]
@@ -62,17 +64,22 @@ class Problem(TrainingOptions):
     def __post_init__(self) -> None:
         object.__setattr__(self, "recompute", recompute_word(self.recompute))
         check_fields(self)
-        common = self.cluster.precisions
-        if self.precision not in common and not all(layer.measured for layer in self.workload.layers):
-            lacking = next(
-                one for one in self.cluster.devices if self.precision not in optional_members(one).precisions
-            )
-            raise ValueError(
-                f"precision {self.precision!r}: {lacking.name} has no rate for it; what all devices of {self.cluster.name} have: "
-                f"{', '.join(common) or 'nothing in common'}"
-            )
+        self._check_precision()
         check_recompute(self.workload, self.recompute)
         self._check_stack()
+
+    def _check_precision(self) -> None:
+        """Raise ValueError unless all devices compute in the precision of products and in that of the rest."""
+        if all(layer.measured for layer in self.workload.layers):
+            return
+        common = self.cluster.precisions
+        for needed, words in ((self.precision, "it"), (self.stored_precision, f"{self.stored_precision} beside it")):
+            if needed not in common:
+                lacking = next(one for one in self.cluster.devices if needed not in optional_members(one).precisions)
+                raise ValueError(
+                    f"precision {self.precision!r}: {lacking.name} has no rate for {words}; what all devices of "
+                    f"{self.cluster.name} have: {', '.join(common) or 'nothing in common'}"
+                )
 
     def _check_stack(self) -> None:
         """Raise ValueError for a stack that knows other words of recomputation, or that runs no plan of this problem."""
@@ -107,7 +114,17 @@ class Problem(TrainingOptions):
     @property
     def element_bytes(self) -> int:
         """Bytes of one element of weights, activations and gradients."""
-        return self.workload.bytes_per_element or PRECISION_BYTES[self.precision]
+        return self.workload.bytes_per_element or PRECISION_BYTES[self.stored_precision]
+
+    @property
+    def stored_precision(self) -> Precision:
+        """The precision of all but products: of weights, activations and gradients."""
+        return RECIPES.get(self.precision, self.precision)
+
+    def precision_of(self, layer: Layer) -> Precision:
+        """The precision in which a layer computes: under one of `RECIPES` products, but for the output head's, compute in it."""
+        narrow = layer.kind == "linear" and layer.part != "output head"
+        return self.precision if narrow else self.stored_precision
 
     def doubts(self) -> tuple[str, ...]:
         """Warnings: settings of the problem that have no effect although a reader would expect one, one line each."""

@@ -57,7 +57,7 @@ class Share(NamedTuple):
     work: what it computes
     parameters, tied_parameters: weight elements, as of a `Layer`
     stashed, stashed_bytes: elements, and bytes beside them, that it keeps from forward to backward
-    output: elements of the output that it keeps; all of them where every member has the whole output
+    input, output: elements of these that it keeps; all of them where every member has the whole tensor
     reduced: elements of the tensor that the group reduces or gathers
     forward, backward: all-reduces of that tensor in a forward, and in an input gradient: 0, 1, or a half
     """
@@ -67,6 +67,7 @@ class Share(NamedTuple):
     tied_parameters: float
     stashed: float
     stashed_bytes: float
+    input: float
     output: float
     reduced: float
     forward: float
@@ -101,6 +102,7 @@ def share_of(layer: Layer, work: Work, degree: int, *, expert: int = 1, sequence
         tied_parameters=tied,
         stashed=layer.stashed_elements / before,
         stashed_bytes=layer.stashed_bytes / after,
+        input=work.input_elements / before,
         output=layer.output_elements / after,
         reduced=(work.output_elements if summed else work.input_elements) if reduces else 0.0,
         forward=(half or float(summed)) if reduces else 0.0,

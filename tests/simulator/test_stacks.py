@@ -16,6 +16,7 @@ from simulator import (
     InfeasiblePlanError,
     LayerCosts,
     OpKind,
+    Parallelism,
     Plan,
     PlanCosts,
     PlanFile,
@@ -122,6 +123,80 @@ def test_a_replay_under_any_stack_is_one_and_above_the_bound(seed: int) -> None:
     assert evaluation.iteration_seconds == outcome.iteration_seconds
     assert outcome.record()["stack"] == "any"
     assert outcome.time_split()
+
+
+def in_fp8(stack: Stack = GENERIC, **options: Any) -> Problem:
+    """The same network in fp8 on four H100."""
+    cluster = load_cluster("dgx-h100:1").take(4)
+    return Problem(NETWORK, cluster, 8, stack, precision="fp8", optimizer="adam", **options)
+
+
+def test_fp8_is_a_recipe_of_products() -> None:
+    """Products of blocks take the seconds of fp8, with their casts; all else, bytes too, is as in bf16."""
+    narrow, plain = in_fp8(), replace(in_fp8(), precision="bf16")
+    twice = in_fp8(replace(GENERIC, casts=Constant(2.0)))
+    free, cast, double, wide = (LayerCosts(one) for one in (in_fp8(no_casts()), narrow, twice, plain))
+    h100, sizes = narrow.cluster.devices[0], NETWORK.input_elements()
+    for phase in ("forward", "input_gradient", "weight_gradient", "backward"):
+        rest = wide.kernel_seconds(0, 2, phase)  # type: ignore[arg-type]
+        own = free.kernel_seconds(0, 2, phase)  # type: ignore[arg-type]
+        casts = cast.kernel_seconds(0, 2, phase) - own  # type: ignore[arg-type]
+        assert double.kernel_seconds(0, 2, phase) - own == pytest.approx(2.0 * casts)  # type: ignore[arg-type]
+        for number, (layer, work) in enumerate(zip(NETWORK.layers, wide.works, strict=True)):
+            if layer.kind != "linear" or layer.name == "head":
+                assert (own[number], casts[number]) == (rest[number], 0.0)
+                continue
+            assert own[number] == h100.seconds(work, 2, phase, "fp8") < rest[number]  # type: ignore[arg-type]
+            elements = sizes[number] if phase == "forward" else layer.output_elements * (phase != "weight_gradient")
+            moved = 4.0 * 2 * elements / (h100.memory_bandwidth * h100.efficiencies["elementwise"].memory)  # type: ignore[attr-defined]
+            launched = max(moved, h100.step_overhead) + h100.call_overhead  # type: ignore[attr-defined]
+            assert casts[number] == pytest.approx(launched * (elements > 0))
+    assert (narrow.element_bytes, narrow.state_bytes) == (plain.element_bytes, plain.state_bytes)
+    assert cast.stashed_bytes.tolist() == wide.stashed_bytes.tolist()
+    assert cast.launch_seconds(0, "forward").sum() > wide.launch_seconds(0, "forward").sum()
+
+
+def no_casts() -> Stack:
+    """The generic stack, whose casts take no time."""
+    return replace(GENERIC, name="free", casts=Constant(0.0))
+
+
+def test_operands_are_gathered_as_they_are_cast() -> None:
+    """Three quarters of all bytes where tokens are divided: gathers are a byte wide, as many scatters two; else all of them."""
+    for divided_tokens, share in ((True, 0.75), (False, 1.0)):
+        sent = []
+        for precision in ("fp8", "bf16"):
+            problem = replace(in_fp8(sequence_parallel=divided_tokens), precision=precision)
+            costs = LayerCosts(problem).at(Parallelism(4))
+            blocks = np.array([one for one, layer in enumerate(NETWORK.layers) if layer.block])
+            sent.append(costs.sent_bytes(blocks, "forward") + costs.sent_bytes(blocks, "backward"))
+        assert sent[0] == pytest.approx(share * sent[1])
+
+
+def test_fp8_needs_devices_that_have_it_and_bf16() -> None:
+    """One line each: a device without it, one without what everything else is in, and a stack that is older."""
+    with pytest.raises(ValueError, match="'fp8': a100-80 has no rate for it; what all devices of dgx-a100 have: "):
+        replace(problem_on(), precision="fp8")
+    cluster = load_cluster("dgx-h100:1").take(2)
+    alone = replace(cluster.devices[0], name="alone", peak_flops={"fp8": 1e15})  # type: ignore[type-var]
+    with pytest.raises(
+        ValueError, match=r"'fp8': alone has no rate for bf16 beside it; what all devices of .* have: fp8$"
+    ):
+        Problem(NETWORK, replace(cluster, devices=(alone, alone)), 8, precision="fp8")
+    with pytest.raises(ValueError, match="'megatron-deepspeed' runs fp32, fp16, bf16, not precision fp8"):
+        in_fp8(load_stack("megatron-deepspeed"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_replay_in_fp8_is_above_the_bound(seed: int) -> None:
+    """Under random constants and divisions: engines agree to the bit, and no plan undercuts the bound."""
+    choose = random.Random(seed)
+    stack = replace(any_stack(choose), casts=Constant(choose.uniform(0.0, 3.0)))
+    problem = in_fp8(stack, sequence_parallel=choose.random() < 0.5)
+    plan = divided(choose.choice([0, 1, 3]), degree=choose.choice([1, 2]), stages=choose.choice([1, 2]))
+    evaluation = Evaluations(problem)(plan)
+    assert evaluation is not None
+    assert evaluation.iteration_seconds == simulate(problem, plan).iteration_seconds
 
 
 def test_gradients_have_the_bytes_of_the_stack() -> None:
