@@ -59,7 +59,9 @@ def test_no_value_of_an_option_is_too_much(command: str, tmp_path: Path, monkeyp
     case |= {**{key: [1, 1] for key in per_stage}, "memory_limit": 4, "best_makespan": 8}
     (tmp_path / "optima.json").write_text(json.dumps([case]))
     monkeypatch.chdir(tmp_path)
-    if not command.startswith("study"):
+    if command == "profile":  # a child of a process whose torch has started its threads waits for them for ever
+        pytest.importorskip("torch")
+    elif not command.startswith("study"):
         main([command, *COMMAND_LINES[command]])  # loads what the children then need not
     found = {
         (option, amount[:45]): said
