@@ -89,7 +89,7 @@ def test_a_group_of_one_has_the_layer_itself(name: str) -> None:
         for sequence_parallel in (False, True):
             share = share_of(layer, work, 1, sequence_parallel=sequence_parallel)
             kept = layer.stashed_elements, layer.stashed_bytes
-            own = layer.parameters, layer.tied_parameters, *kept, layer.output_elements
+            own = layer.parameters, layer.tied_parameters, *kept, work.input_elements, layer.output_elements
             assert share == (work, *own, 0.0, 0.0, 0.0)
 
 
