@@ -186,8 +186,14 @@ from .memory.versions import (
 from .workloads.network_files import LARGEST_SIZE as LARGEST_SIZE, WorkloadFileError as WorkloadFileError
 from .workloads.gnmt import gnmt as gnmt
 from .workloads.huggingface import read_config as read_config
-from .workloads.language_models import LANGUAGE_MODELS as LANGUAGE_MODELS, Gpt as Gpt, Llama as Llama, Opt as Opt
-from .workloads.transformer import MOST_BLOCKS as MOST_BLOCKS, Transformer as Transformer
+from .workloads.language_models import (
+    LANGUAGE_MODELS as LANGUAGE_MODELS,
+    Bert as Bert,
+    Gpt as Gpt,
+    Llama as Llama,
+    Opt as Opt,
+)
+from .workloads.transformer import MOST_BLOCKS as MOST_BLOCKS, Experts as Experts, Transformer as Transformer
 from .workloads.measured_profile import (
     MeasuredProfile as MeasuredProfile,
     PROFILE_FORMAT as PROFILE_FORMAT,

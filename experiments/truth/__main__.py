@@ -62,7 +62,7 @@ BY: Mapping[type, tuple[str, ...]] = {
     MeasuredRun: ("stack", "tp", "hidden", "recompute", "cluster"),
     TransformerCell: ("tp", "hidden"),
     MatrixProduct: ("op", "tp"),
-    AllReduce: ("gpu", "gpus"),
+    AllReduce: ("operation", "gpu", "gpus", "size"),
 }
 """Columns by which errors are told apart."""
 

@@ -1,7 +1,8 @@
 """Measured tables: CSV files of published or own measurements, read by their columns as rows of one kind each.
 
 A file is of the first kind of KINDS whose needed columns it has, whatever its name; other columns are passed over, an empty cell
-says nothing. The fields of the rows below are the columns.
+says nothing. The fields of the rows below are the columns; `experiments.truth.table_words` knows other words for them, and the
+sizes of published networks.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import csv
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from experiments.terminal.output import InputError
+from experiments.truth.table_words import in_our_words, sized
 from hardware_profiles import MOST_DEVICES, Precision, explained, read_bytes
 from simulator import (
     LARGEST_SIZE,
@@ -36,27 +38,37 @@ _Bytes = Annotated[int, msgspec.Meta(ge=1, le=10**15)]
 _Amount = Annotated[float, msgspec.Meta(gt=0, le=1e18)]
 
 
+MEASURED = ("measured_s", "measured_alloc_gib", "measured_max_gib", "measured_peak_bytes")
+"""Columns of what was measured of an iteration, of which a row has one."""
+
+
 class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     """An iteration of a transformer on a cluster.
 
-    hidden, heads, layers (blocks), seq, vocab, kv_heads, head_size, intermediate: the network; with `kv_heads` a Llama (gated,
-        no biases, no dropout, rotary), without a GPT, or what FAMILIES of `predictions` knows of its `model`; where `model` is
-        the name of a published network with experts it has these
-    dense_blocks: of a network with experts the first so many have none
+    hidden, heads, layers (blocks), seq, vocab, kv_heads, head_size, intermediate: the network; its family is what FAMILIES of
+        `predictions` knows of its `model`, else with `kv_heads` a Llama (gated, no biases, no dropout, rotary), without a GPT.
+        Where `model` begins with the name of a published network, its sizes are those of this one where nothing else is said
+    gated: whether the MLP has two up projections; window: tokens that a token attends to; window_every: of so many blocks the
+        first has it
+    experts, experts_per_token, expert_intermediate, shared_intermediate: how many each block has, how many a token goes through,
+        their width, and that of those that every token goes through; dense_blocks: the first so many blocks have none
     tp, pp, dp, cp, ep: degrees of tensor, pipeline, data, context and expert parallelism; interleave: stages a device
     micro_batch: samples of one replica's micro-batch; global_batch: samples of the iteration
     layers_per_stage: parts of the pipeline as `16;18`, the embedding and the head one layer each; even where nothing is said
-    recompute: none, attention (or selective) or full; sequence_parallel; precision
+    recompute: none, attention (or selective) or full; recompute_modules: operations that run again, as `core_attn;layernorm`;
+        sequence_parallel; precision
     flash: fused attention; attention: its form, in place of that
     gradient_reduction: whole (after the last backward) or in buckets, while it goes on; gradient_bytes: 2, 4, or 0 for those of
-        the precision; zero: 0 to 3; optimizer: adam where nothing is said
+        the precision; zero: 0 to 3; distributed_optimizer: zero 1; optimizer: adam where nothing is said
     machine: a cluster of `pipeplan list clusters`, or a file, from the folder of the table; where it is missing, what MACHINES of
         `predictions` knows of `hardware`, `cluster` and `nodes`, or what --machine says
-    nodes: servers, each with the same share of the GPUs; as few as hold them where nothing is said
+    nodes: servers, each with the same share of the GPUs; gpus_per_node: that share; as few servers as hold them where nothing is
+        said
     stack: what ran it, of `pipeplan list stacks`, or a file; where it is missing, what STACKS of `predictions` knows of the rest
     framework, source: words that RUNTIMES and STACKS of `predictions` may know
-    measured_s: seconds
-    measured_alloc_gib: of the fullest device, its tensors alone; measured_peak_bytes: as its driver tells, with the reserve
+    measured_s: seconds; one measured column is needed
+    measured_alloc_gib: of the fullest device, its tensors alone; measured_max_gib: the most that they came to, where the other
+        column tells what they had between iterations; measured_peak_bytes: as its driver tells, with the reserve
     """
 
     hidden: _Size
@@ -65,7 +77,7 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     seq: _Size
     micro_batch: _Samples
     global_batch: _Samples
-    measured_s: _Amount
+    measured_s: _Amount | None = None
     tp: _Devices = 1
     pp: _Devices = 1
     dp: _Devices = 1
@@ -76,29 +88,42 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     kv_heads: _Size | None = None
     head_size: _Size | None = None
     intermediate: _Size | None = None
+    gated: bool | None = None
+    window: _Size | None = None
+    window_every: _Blocks = 1
+    experts: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SIZE)] = 0
+    experts_per_token: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SIZE)] = 0
+    expert_intermediate: _Size | None = None
+    shared_intermediate: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SIZE)] = 0
     dense_blocks: Annotated[int, msgspec.Meta(ge=0, le=MOST_BLOCKS)] | None = None
     layers_per_stage: Annotated[str, msgspec.Meta(pattern="^([0-9]{1,6}(;[0-9]{1,6})*)?$")] = ""
     recompute: Literal["none", "attention", "selective", "full"] = "none"
-    flash: bool = False
+    recompute_modules: str = ""
+    flash: bool | None = None
     attention: Attention | None = None
-    sequence_parallel: bool = False
+    sequence_parallel: bool | None = None
     precision: Precision = "fp16"
-    gradient_reduction: GradientReduction = "whole"
+    gradient_reduction: GradientReduction | None = None
     gradient_bytes: GradientBytes | None = None
     zero: Zero | None = None
+    distributed_optimizer: bool | None = None
     optimizer: OptimizerName = "adam"
     measured_peak_bytes: _Amount | None = None
     measured_alloc_gib: _Amount | None = None
+    measured_max_gib: _Amount | None = None
     model: str = ""
     machine: str = ""
     hardware: str = ""
     cluster: str = ""
     nodes: _Devices | None = None
+    gpus_per_node: _Devices | None = None
     stack: str = ""
     framework: str = ""
     source: str = ""
 
     def __post_init__(self) -> None:
+        if all(getattr(self, name) is None for name in MEASURED):
+            raise ValueError(f"one of {', '.join(MEASURED)} is needed")
         devices, stages = self.tp * self.pp * self.dp * self.cp, self.pp * self.interleave
         if devices > MOST_DEVICES:
             raise ValueError(f"tp, pp, dp and cp must be of {MOST_DEVICES:,} devices at most, got {devices:,}")
@@ -133,12 +158,18 @@ class MatrixProduct(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class AllReduce(msgspec.Struct, kw_only=True, frozen=True):
-    """An all-reduce of so many bytes over the GPUs of one server: microseconds, out of place."""
+    """A collective of so many bytes, the whole tensor, over some GPUs: microseconds, out of place.
+
+    operation: all-reduce, all-gather, reduce-scatter
+    nodes: servers, each with the same share of the GPUs; as few as hold them where nothing is said
+    """
 
     gpus: Annotated[int, msgspec.Meta(ge=2, le=MOST_DEVICES)]
     bytes: _Bytes
     out_of_place_us: _Amount
+    operation: Literal["all-reduce", "all-gather", "reduce-scatter"] = "all-reduce"
     gpu: str = "a100"
+    nodes: _Devices | None = None
     machine: str = ""
 
 
@@ -203,11 +234,12 @@ KINDS: tuple[type[Row], ...] = (MeasuredRun, TransformerCell, MatrixProduct, All
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTable:
-    """A file's rows by line, all of one kind."""
+    """A file's rows by line, all of one kind; and lines that are none, counted by reason."""
 
     name: str
     path: Path
     rows: Mapping[int, Row]
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def kind(self) -> type[Row]:
@@ -231,13 +263,14 @@ def _lacking(columns: Sequence[str]) -> str:
     nearest = max(shares, key=lambda kind: shares[kind])
     if not shares[nearest]:
         return "has none of the columns that any kind of table needs (--columns prints them)"
-    lacking = ", ".join(name for name in needed(nearest) if name not in columns)
+    lacking = ", ".join(name for name in needed(nearest) if name not in columns) or " or ".join(MEASURED)
     return f"lacks {lacking} of the nearest kind: {documented(nearest).splitlines()[0]}"
 
 
 def kind_of(columns: Sequence[str]) -> type[Row] | None:
     """The kind of a table with these columns; None for one that nobody knows."""
-    return next((kind for kind in KINDS if set(needed(kind)) <= set(columns)), None)
+    known = (kind for kind in KINDS if set(needed(kind)) <= set(columns))
+    return next((kind for kind in known if kind is not MeasuredRun or not set(MEASURED).isdisjoint(columns)), None)
 
 
 def read_tables(folder: Path, renamed: Mapping[str, str]) -> tuple[tuple[MeasuredTable, ...], dict[str, str]]:
@@ -260,28 +293,50 @@ def read_tables(folder: Path, renamed: Mapping[str, str]) -> tuple[tuple[Measure
 
 def _read_table(path: Path, renamed: Mapping[str, str]) -> MeasuredTable | str:
     """A file's rows; or why it is passed over: its columns are of no kind, or it has no rows."""
+    columns, lines = _cells(path, renamed)
+    said = {
+        number: sized({column: cell.strip() for column, cell in zip(columns, cells, strict=True) if cell.strip()})
+        for number, cells in lines.items()
+    }
+    every = [*dict.fromkeys((*columns, *(name for one in said.values() for name in one)))]
+    kind = kind_of(every)
+    if kind is None:
+        return _lacking(every)
+    rows: dict[int, Row] = {}
+    left_out: dict[str, int] = {}
+    for number, cells in said.items():
+        if why := _without_sizes(kind, columns, cells):
+            left_out[why] = left_out.get(why, 0) + 1
+        else:
+            rows[number] = _beside(path.parent, _row(f"{path}: line {number}", kind, cells))
+    if not rows:
+        return next(iter(left_out), "has no rows")
+    return MeasuredTable(path.stem, path, rows, left_out)
+
+
+def _cells(path: Path, renamed: Mapping[str, str]) -> tuple[list[str], dict[int, list[str]]]:
+    """The columns of a file, in our words, and the cells of its lines. Raises InputError."""
     try:
         text = read_bytes(path).decode("utf-8-sig")
         lines = list(csv.reader(text.splitlines(), strict=True))
     except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
         said = (error.strerror or error) if isinstance(error, OSError) else error
         raise InputError(f"{path}: cannot be read as a CSV file: {said}") from None
-    columns = [renamed.get(column.strip(), column.strip()) for column in lines[0]] if lines else []
-    known = {field for kind in KINDS for field in kind.__struct_fields__}
+    columns = in_our_words([renamed.get(column.strip(), column.strip()) for column in lines[0]] if lines else [])
+    known = {name for kind in KINDS for name in kind.__struct_fields__}
     if doubled := [column for column in dict.fromkeys(columns) if column in known and columns.count(column) > 1]:
         raise InputError(f"{path}: line 1: column {doubled[0]} stands twice")
-    kind = kind_of(columns)
-    if kind is None:
-        return _lacking(columns)
-    rows: dict[int, Row] = {}
-    for number, cells in enumerate(lines[1:], start=2):
+    found = {number: cells for number, cells in enumerate(lines[1:], start=2) if any(cells)}
+    for number, cells in found.items():
         if len(cells) != len(columns):
-            if not any(cells):
-                continue
             raise InputError(f"{path}: line {number} has {len(cells)} cells, and there are {len(columns)} columns")
-        row = _row(f"{path}: line {number}", kind, dict(zip(columns, cells, strict=True)))
-        rows[number] = _beside(path.parent, row)
-    return MeasuredTable(path.stem, path, rows) if rows else "has no rows"
+    return columns, found
+
+
+def _without_sizes(kind: type[Row], columns: Sequence[str], cells: Mapping[str, str]) -> str:
+    """Why a line is no row: its table leaves sizes to the name of its network, which nobody knows; "" where it is one."""
+    lacking = [name for name in needed(kind) if name not in columns and name not in cells]
+    return f"its {', '.join(lacking)} are not said, nor known of {cells.get('model', '')!r}" if lacking else ""
 
 
 def _beside(folder: Path, row: Row) -> Row:
@@ -292,7 +347,7 @@ def _beside(folder: Path, row: Row) -> Row:
 
 def _row(where: str, kind: type[Row], cells: Mapping[str, str]) -> Row:
     """A line's cells as a row; an empty cell is one that is not there."""
-    said: dict[str, Any] = {column: cell.strip() for column, cell in cells.items() if cell.strip()}
+    said: dict[str, Any] = dict(cells)
     if "precision" in said:
         said["precision"] = said["precision"].split()[0]
     try:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from hardware_profiles import (
     GENERIC,
     Cluster,
     FileError,
+    Operation,
     Phase,
     Precision,
     UnknownProfileError,
@@ -36,10 +38,13 @@ from hardware_profiles import (
 )
 from simulator import (
     LANGUAGE_MODELS,
+    Bert,
     Communication,
     Evaluations,
+    Experts,
     Gpt,
     GradientBytes,
+    GradientReduction,
     Llama,
     OpKind,
     Opt,
@@ -62,6 +67,8 @@ MACHINES: tuple[tuple[str, str], ...] = (
     ("mit 4", "sailor-mit-4"),
     ("mit 6", "sailor-mit-6"),
     ("a100", "dgx-a100"),
+    ("h100", "dgx-h100"),
+    ("gb200", "gb200-nvl72"),
     ("v100", "dgx-1-v100"),
 )
 """Clusters of rows that name none, by words of their `hardware`, `cluster` and `nodes`, and `gpu`; the first that is found."""
@@ -70,23 +77,34 @@ MACHINE_OF_CELLS = "vtrain-a100"
 
 
 class Runtime(NamedTuple):
-    """What a training framework does with gradients, states and transfers, and how many of the first blocks have no experts."""
+    """What a training framework does with gradients, states, transfers and attention, and how many of the first blocks have no
+    experts.
+    """
 
     gradient_bytes: GradientBytes = 0
     zero: Zero = 0
     communication: Communication = "overlapped"
     dense_blocks: int | None = None
+    gradient_reduction: GradientReduction = "whole"
+    fused: bool = False
+    sequence_parallel: bool = False
+
+
+NEMO = Runtime(2, 1, gradient_reduction="buckets", fused=True, sequence_parallel=True)
 
 
 RUNTIMES: Mapping[str, Runtime] = {
     "moorethreads/simumax": Runtime(4, 1, dense_blocks=1),
+    "nvidia/dgxc-benchmarking": NEMO,
+    "nvidia-nemo/megatron-bridge": NEMO,
     "megatron-lm": Runtime(4, 1),
     "eth-easl/sailor": Runtime(communication="both-blocking"),
 }
 """Of rows that do not say it, by words of their `framework` and `source`. SimuMax 4dcaae5 ran Megatron-LM in bf16, which sums
 gradients in fp32, and with a distributed optimizer; the first block of networks with experts had none (its
 simu_tools/megatron_scripts/scripts/run_pretrain_deepseekv2.sh). Sailor cf2c8e3 ran DeepSpeed's pipeline, which refuses
-asynchronous sends and receives (its deepspeed/p2p.py)."""
+asynchronous sends and receives (its deepspeed/p2p.py). NeMo's and Megatron-Bridge's recipes reduce gradients of two bytes while
+backwards go on, with Transformer Engine's attention and sequence parallelism of tensor groups."""
 
 STACKS: tuple[tuple[str, str], ...] = (
     ("via-research/vtrain", "generic"),  # the constants of devices and links are of its cluster
@@ -105,11 +123,20 @@ STACKS: tuple[tuple[str, str], ...] = (
 other row."""
 
 FAMILIES: Mapping[str, Callable[..., Transformer]] = {
+    "gpt-oss": Llama,
     "opt": Opt,
+    "bert": Bert,
     "gpt-neo": partial(Gpt, dropout=False, attention_dropout=False),
+    "gpt": Gpt,
 }
-"""Networks of rows without key-value heads, by words of their `model`; others are a GPT's. GPT-Neo's published configs have no
-dropout."""
+"""Networks by words of their `model`, the first that is found; of others a Llama has key-value heads, and a GPT none. GPT-Neo's
+published configs have no dropout."""
+
+NO_FAMILY: Mapping[str, str] = {"t5": "its network has an encoder beside its decoder"}
+"""Words of the `model` of networks that none of ours is, and why."""
+
+RUN_AGAIN: Mapping[str, Recompute] = {"core_attn": "attention"}
+"""Operations that may run again alone, as Megatron-Core's --recompute-modules names them, and a problem's word."""
 
 RECOMPUTED: Mapping[str, Recompute] = {
     "none": "none",
@@ -129,6 +156,14 @@ STAGES: Mapping[str, Phase] = {
 }
 """Passes of grouped products."""
 
+
+SIZES: tuple[tuple[float, str], ...] = (
+    (2.0**20, "below 1 MiB"),
+    (2.0**24, "1 to 16 MiB"),
+    (2.0**28, "16 to 256 MiB"),
+    (inf, "from 256 MiB"),
+)
+"""Classes of collectives by their bytes: below the first figure that is greater."""
 
 FOLDER = "the folder PIPEPLAN_PROFILES"
 """Where machines of one's own are looked up."""
@@ -153,7 +188,7 @@ def predicted(table: MeasuredTable, machine: str | None) -> tuple[pd.DataFrame, 
         names a file which cannot be used
     """
     lines: list[dict[str, Any]] = []
-    left_out: dict[str, int] = {}
+    left_out = dict(table.left_out)
     predict, columns = _PREDICT[table.kind], table.kind.__struct_fields__
     for line, row in tracked(table.name, list(table.rows.items()), lambda item: ""):
         try:
@@ -172,6 +207,8 @@ def predicted(table: MeasuredTable, machine: str | None) -> tuple[pd.DataFrame, 
         said = {column: getattr(row, column) for column in columns}
         if isinstance(row, MeasuredRun):
             said["stack"] = stack_of(row)
+        elif isinstance(row, AllReduce):
+            said["size"] = next(words for most, words in SIZES if row.bytes < most)
         lines += [said | one._asdict() for one in found]
     return pd.DataFrame(lines), left_out
 
@@ -184,9 +221,10 @@ def _training(run: MeasuredRun, machine: str | None) -> list[Prediction]:
     score = Evaluations(problem)(plan)
     if score is None:
         raise NotPredicted("its plan has stages that the evaluator cannot replay")
-    found = [Prediction("seconds", run.measured_s, score.iteration_seconds)]
-    if run.measured_alloc_gib is not None:
-        found.append(Prediction("memory", run.measured_alloc_gib * 2**30, score.peak_bytes))
+    found = [] if run.measured_s is None else [Prediction("seconds", run.measured_s, score.iteration_seconds)]
+    tensors = run.measured_max_gib or run.measured_alloc_gib
+    if tensors is not None:
+        found.append(Prediction("memory", tensors * 2**30, score.peak_bytes))
     elif run.measured_peak_bytes is not None:
         reserve = optional_members(problem.cluster.devices[score.device]).reserve_bytes
         found.append(Prediction("memory", run.measured_peak_bytes, score.peak_bytes + reserve))
@@ -202,7 +240,8 @@ def training_problem(run: MeasuredRun, machine: str | None = None) -> tuple[Prob
     held = run.dp * run.cp * run.tp
     devices = run.pp * held
     runtime = _runtime(run)
-    workload, cluster = _network(run, runtime), _cluster(machine or machine_of(run), devices, run.nodes)
+    nodes = run.nodes or (run.gpus_per_node and -(-devices // run.gpus_per_node))
+    workload, cluster = _network(run, runtime), _cluster(machine or machine_of(run), devices, nodes)
     problem = Problem(
         workload,
         cluster,
@@ -211,22 +250,39 @@ def training_problem(run: MeasuredRun, machine: str | None = None) -> tuple[Prob
         precision=_precision(run, cluster),
         optimizer=run.optimizer,
         communication=runtime.communication,
-        recompute=RECOMPUTED[run.recompute],
-        sequence_parallel=run.sequence_parallel,
+        recompute=_recomputed(run),
+        sequence_parallel=runtime.sequence_parallel and run.tp > 1
+        if run.sequence_parallel is None
+        else run.sequence_parallel,
         gradient_bytes=runtime.gradient_bytes if run.gradient_bytes is None else run.gradient_bytes,
-        gradient_reduction=run.gradient_reduction,
+        gradient_reduction=run.gradient_reduction or runtime.gradient_reduction,
     )
     size = run.dp * run.micro_batch
     if run.global_batch % size:
         raise NotPredicted("its replicas' micro-batches do not divide the batch")
-    used = _used(cluster, devices, run.nodes)
+    used = _used(cluster, devices, nodes)
     ranks = [tuple(used[stage * held : (stage + 1) * held]) for _ in range(run.interleave) for stage in range(run.pp)]
     degrees = (run.tp * run.cp,) * run.dp
     stages = tuple(Stage(layers, ids, degrees) for layers, ids in zip(_parts(run, workload), ranks, strict=True))
     schedule = "interleaved-1f1b" if run.interleave > 1 else "1f1b"
-    zero = runtime.zero if run.zero is None else run.zero
+    zero = _zero(run, runtime)
     sizes = (size,) * (run.global_batch // size)
     return problem, Plan("measured", schedule, stages, sizes, zero=zero, context=run.cp, expert=run.ep)
+
+
+def _zero(run: MeasuredRun, runtime: Runtime) -> Zero:
+    """What its replicas divide: as it says, or as its framework does where it says nothing."""
+    if run.zero is not None or run.distributed_optimizer is None:
+        return runtime.zero if run.zero is None else run.zero
+    return 1 if run.distributed_optimizer else 0
+
+
+def _recomputed(run: MeasuredRun) -> Recompute:
+    """What runs again. Raises NotPredicted for operations that no plan runs again alone."""
+    modules = [word for word in re.split("[;, ]+", run.recompute_modules) if word]
+    if unknown := [word for word in modules if word not in RUN_AGAIN]:
+        raise NotPredicted(f"no plan runs {', '.join(unknown)} again alone; choices: {', '.join(RUN_AGAIN)}")
+    return next((RUN_AGAIN[word] for word in modules), RECOMPUTED[run.recompute])
 
 
 def _runtime(run: MeasuredRun) -> Runtime:
@@ -289,27 +345,45 @@ def _workload(model: Transformer) -> Workload:
 
 
 def _with_experts(name: str) -> Transformer | None:
-    """The published network with experts of that name, but for its dashes; None for a name of none."""
+    """The published network with experts that a name begins with, but for dashes; None for a name of none."""
     models = (model for family in LANGUAGE_MODELS.values() for model in family if model.experts)
-    return next((model for model in models if model.name.replace("-", "") == name.replace("-", "")), None)
+    return next((model for model in models if name.replace("-", "").startswith(model.name.replace("-", ""))), None)
 
 
 def _network(run: MeasuredRun, runtime: Runtime) -> Workload:
+    if why := next((why for word, why in NO_FAMILY.items() if word in run.model.lower()), None):
+        raise NotPredicted(why)
     wide = run.precision in ("fp32", "tf32")  # Megatron-LM's kernel of scale, mask and softmax takes 16-bit numbers
-    attention = run.attention or ("fused" if run.flash else "eager" if wide else "unfused")
+    fused = runtime.fused if run.flash is None else run.flash
+    attention = run.attention or ("fused" if fused else "eager" if wide else "unfused")
     sizes: dict[str, Any] = {"sequence": run.seq, "vocabulary": run.vocab, "attention": attention}
     others = {"intermediate": run.intermediate, "key_value_heads": run.kv_heads, "head_size": run.head_size}
     sizes |= {name: size for name, size in others.items() if size}
-    published = _with_experts(run.model)
-    if run.ep > 1 and published is None:
+    published = None if run.experts else _with_experts(run.model)
+    if run.ep > 1 and published is None and not run.experts:
         raise NotPredicted("its experts are not known: `model` is the name of no published network that has some")
     if published is not None and published.experts is not None:
-        dense = runtime.dense_blocks if run.dense_blocks is None else run.dense_blocks
-        experts = published.experts if dense is None else replace(published.experts, dense=tuple(range(dense)))
+        experts = _but_dense(published.experts, run, runtime)
         sizes |= {"layers": run.layers, "hidden": run.hidden, "heads": run.heads, "experts": experts}
         return _workload(replace(published, **sizes))
-    family = next((made for word, made in FAMILIES.items() if word in run.model.lower()), Gpt)
-    return _workload((Llama if run.kv_heads else family)(run.layers, run.hidden, run.heads, **sizes))
+    if run.experts:
+        width = run.expert_intermediate or run.intermediate or 4 * run.hidden
+        own = Experts(run.experts, run.experts_per_token or 1, width, shared=run.shared_intermediate)
+        sizes["experts"] = _but_dense(own, run, runtime)
+    if run.gated is not None:
+        sizes["gated"] = run.gated
+    if run.window is not None:
+        whole = tuple(block for block in range(run.layers) if block % run.window_every)
+        sizes |= {"window": run.window, "whole": whole}
+    known = next((made for word, made in FAMILIES.items() if word in run.model.lower()), None)
+    family = known or (Llama if run.kv_heads else Gpt)
+    return _workload(family(run.layers, run.hidden, run.heads, **sizes))
+
+
+def _but_dense(experts: Experts, run: MeasuredRun, runtime: Runtime) -> Experts:
+    """Experts of all blocks but the first few that have none."""
+    dense = runtime.dense_blocks if run.dense_blocks is None else run.dense_blocks
+    return experts if dense is None else replace(experts, dense=tuple(range(dense)))
 
 
 def machine_of(row: Row) -> str:
@@ -414,8 +488,9 @@ _FORMS: Mapping[str, Callable[[KernelShare], _Form]] = {
 
 
 def _allreduce(row: AllReduce, machine: str | None) -> list[Prediction]:
-    cluster = _cluster(machine or machine_of(row), row.gpus)
-    seconds = cluster.collectives.allreduce_seconds(range(row.gpus), float(row.bytes))
+    cluster = _cluster(machine or machine_of(row), row.gpus, row.nodes)
+    used, operation = _used(cluster, row.gpus, row.nodes), Operation[row.operation.replace("-", "_").upper()]
+    seconds = cluster.collectives.seconds(operation, used, float(row.bytes))
     return [Prediction("seconds", 1e-6 * row.out_of_place_us, seconds)]
 
 

@@ -192,6 +192,58 @@ LANGUAGE_MODELS: dict[str, tuple[Transformer, ...]] = {
             )
         ),
     ),
+    "Nemotron": tuple(  # Parmar et al. 2024, NVIDIA 2024: squared ReLU, which keeps what goes in and what comes out
+        Llama(
+            layers,
+            hidden,
+            heads,
+            4096,
+            256000,
+            intermediate=4 * hidden,
+            key_value_heads=8,
+            gated=False,
+            norm_bias=True,
+            name=name,
+        )
+        for name, layers, hidden, heads in (
+            ("nemotron4-15b", 32, 6144, 48),  # 15,628,775,424
+            ("nemotron4-340b", 96, 18432, 96),  # 341,029,195,776
+        )
+    ),
+    "Grok": (  # xai-org/grok-1, model.py: attention and output as wide as 48 heads of 128
+        Llama(
+            64,
+            6144,
+            48,
+            8192,
+            131072,
+            key_value_heads=8,
+            head_size=128,
+            intermediate=32768,
+            experts=Experts(8, 2, 32768),
+            tied=True,
+            name="grok1",
+        ),
+    ),
+    "GPT-OSS": tuple(  # OpenAI 2025, "gpt-oss model card", table 1; every second block sees 128 tokens; without attention sinks
+        Llama(
+            layers,
+            2880,
+            64,
+            vocabulary=201088,
+            key_value_heads=8,
+            head_size=64,
+            intermediate=2880,
+            window=128,
+            whole=tuple(range(1, layers, 2)),
+            attention_bias=True,
+            output_bias=True,
+            mlp_bias=True,
+            experts=Experts(experts, 4, 2880, bias=True),
+            name=name,
+        )
+        for name, layers, experts in (("gpt-oss-20b", 24, 32), ("gpt-oss-120b", 36, 128))
+    ),
     "DeepSeek": (  # DeepSeek-AI 2024, 2024; without the block that predicts the token after the next
         Llama(
             60,

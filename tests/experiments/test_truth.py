@@ -111,7 +111,7 @@ def test_tables_of_a_folder(tmp_path: Path) -> None:
     assert skipped.keys() == {"other.csv"}
     assert "none of the columns" in skipped["other.csv"]
     _, skipped = read_tables(table(tmp_path, "other.csv", "gpus,bytes", "8,2"), {})
-    assert "lacks out_of_place_us of the nearest kind: An all-reduce" in skipped["other.csv"]
+    assert "lacks out_of_place_us of the nearest kind: A collective" in skipped["other.csv"]
     row = tables[0].rows[2]
     assert isinstance(row, MeasuredRun)
     assert (row.measured_s, row.recompute) == (0.5, "none")
@@ -383,3 +383,98 @@ def test_a_folder_without_tables_is_a_bad_file(tmp_path: Path, capsys: pytest.Ca
     """The line says which columns would do."""
     assert main(["study", "truth", "--tables", str(table(tmp_path, "notes.csv", "a", "1"))]) == 4
     assert "out_of_place_us" in capsys.readouterr().err
+
+
+NAMED = "model,layers,seq,tp,pp,dp,micro_batch,global_batch,measured_s,machine,source"
+
+
+def test_sizes_of_a_network_that_a_row_names(tmp_path: Path) -> None:
+    """What a row leaves out is that of the published network that its `model` begins with; its own columns go before; a network
+    that nobody knows is left out by name, and the other rows are predicted."""
+    lines = (
+        "nemotron4-15b,2,64,1,1,1,1,2,0.5,dgx-h100,NVIDIA/dgxc-benchmarking",
+        "gpt-oss-120b-mine,4,256,1,1,1,1,2,0.5,dgx-h100,NVIDIA-NeMo/Megatron-Bridge",
+        "a-secret-15b,2,64,1,1,1,1,2,0.5,dgx-h100,",
+    )
+    tables, _ = read_tables(table(tmp_path, "named.csv", NAMED, *lines), {})
+    rows = {line: row for line, row in tables[0].rows.items() if isinstance(row, MeasuredRun)}
+    assert sorted(rows) == [2, 3]
+    assert (rows[2].hidden, rows[2].heads, rows[2].kv_heads, rows[2].layers, rows[2].gated) == (6144, 48, 8, 2, False)
+    assert (rows[3].hidden, rows[3].head_size, rows[3].window, rows[3].window_every) == (2880, 64, 128, 2)
+    frame, left_out = predicted(tables[0], None)
+    assert len(frame) == 2
+    assert list(left_out.values()) == [1]
+    assert "hidden, heads are not said, nor known of 'a-secret-15b'" in next(iter(left_out))
+    problem, _ = training_problem(rows[2])
+    attention = {layer.scratch_elements for layer in problem.workload.layers if layer.kind == "attention"}
+    assert attention == {0}  # NeMo's is fused
+    assert problem.stack.name == "megatron-core"
+    experts = training_problem(rows[3])[0].workload
+    assert {layer.experts for layer in experts.layers} == {0, 128}
+    flop = {layer.flop for layer in experts.layers if layer.kind == "attention"}
+    assert len(flop) == 2  # every second block has a window
+
+
+def test_columns_of_other_tables_and_memory_alone(tmp_path: Path) -> None:
+    """Megatron-LM's words are known; a row of memory needs no seconds; one that measured nothing is a bad row."""
+    sizes = "case,hidden,heads,kv_heads,layers,seq,micro_batch,global_batch"
+    columns = f"{sizes},vpp,ffn,swiglu,sp,distributed_optimizer,measured_gib"
+    lines = "gpt3_mcore,64,4,4,4,32,1,8,1,256,False,False,True,1.5", "llama,64,4,4,4,32,1,8,1,256,True,False,False,1.5"
+    tables, _ = read_tables(table(tmp_path, "ci.csv", f"{columns},machine", *(f"{one},dgx-h100" for one in lines)), {})
+    frame, left_out = predicted(tables[0], None)
+    assert not left_out
+    assert frame["what"].tolist() == ["memory"] * 2
+    assert frame["measured"].tolist() == [1.5 * 2**30] * 2
+    gpt, llama = (training_problem(row) for row in tables[0].rows.values() if isinstance(row, MeasuredRun))
+    assert [plan.zero for _, plan in (gpt, llama)] == [1, 0]
+    assert {len(problem.workload.layers) for problem, _ in (gpt, llama)} == {len(gpt[0].workload.layers)}
+    assert gpt[0].workload.parameters() != llama[0].workload.parameters()
+    table(tmp_path, "ci.csv", f"{columns},measured_s", "gpt,64,4,4,4,32,1,8,1,256,,,,,")
+    with pytest.raises(InputError, match="one of measured_s, measured_alloc_gib"):
+        read_tables(tmp_path, {})
+
+
+def test_experts_windows_and_servers_of_a_row() -> None:
+    """Experts of a row's own sizes need no published name; of four blocks every second one has the window; servers of four."""
+    run = measured(experts=8, experts_per_token=2, expert_intermediate=32, ep=2, dp=2, kv_heads=4, dense_blocks=1)
+    problem, plan = training_problem(run)
+    assert plan.expert == 2
+    assert {layer.block: layer.experts for layer in problem.workload.layers if layer.name.endswith("mlp_up")} == {
+        1: 0,
+        2: 8,
+        3: 8,
+        4: 8,
+    }
+    windowed, _ = training_problem(measured(window=8, window_every=2, flash=True))
+    flop = [layer.flop for layer in windowed.workload.layers if layer.kind == "attention"]
+    assert flop[0] * 4 == flop[1] == flop[3] == 4 * flop[2]
+    problem, plan = training_problem(measured(machine="dgx-b200:4", tp=4, dp=4, gpus_per_node=4))
+    assert len(problem.cluster.devices) == 32
+    assert plan.stages[0].replicas == ((0, 1, 2, 3), (8, 9, 10, 11), (16, 17, 18, 19), (24, 25, 26, 27))
+
+
+def test_operations_that_run_again_are_named() -> None:
+    """Core attention alone is a plan's; one that no plan runs again alone is left out with its name."""
+    assert training_problem(measured(recompute_modules="core_attn"))[0].recompute == "attention"
+    with pytest.raises(NotPredicted, match="no plan runs moe_act again alone; choices: core_attn"):
+        training_problem(measured(recompute_modules="core_attn;moe_act"))
+    with pytest.raises(NotPredicted, match="encoder"):
+        training_problem(measured(model="t5_mcore"))
+
+
+def test_collectives_by_operation_ranks_and_size(tmp_path: Path) -> None:
+    """Gathers and scatters take half of a sum's rounds; errors stand by operation, ranks and class of size."""
+    sizes = 2**10, 2**22, 2**26, 2**30
+    lines = [
+        f"{kind},{size},100,dgx-a100,{gpus}"
+        for kind in ("all-reduce", "all-gather")
+        for size in sizes
+        for gpus in (4, 8)
+    ]
+    tables, _ = read_tables(table(tmp_path, "sums.csv", "operation,bytes,us,machine,gpus", *lines), {})
+    frame, left_out = predicted(tables[0], None)
+    assert not left_out
+    assert sorted(set(frame["size"])) == ["1 to 16 MiB", "16 to 256 MiB", "below 1 MiB", "from 256 MiB"]
+    seconds = frame.pivot_table(index=["bytes", "gpus"], columns="operation", values="predicted")
+    assert (seconds["all-gather"] < seconds["all-reduce"]).all()
+    assert main(["study", "truth", "--tables", str(tmp_path)]) == 0

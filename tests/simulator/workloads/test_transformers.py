@@ -76,6 +76,13 @@ IN_BILLIONS = {
     "megatron-310b": (310.1, 0.05 / 310.1),
     "megatron-530b": (529.6, 0.05 / 529.6),
     "megatron-1t": (1008.0, 0.05 / 1008),
+    # Parmar et al. 2024, table 1, 3.2 of them of the embeddings and 12.5 of the rest; NVIDIA 2024: 9.4 and 331.6
+    "nemotron4-15b": (15.7, 0.1 / 15.7),
+    "nemotron4-340b": (341.0, 0.1 / 341),
+    "grok1": (314, 0.006),  # xai-org/grok-1, README
+    # OpenAI 2025, table 1: with attention sinks
+    "gpt-oss-20b": (20.91, 0.001),
+    "gpt-oss-120b": (116.83, 0.001),
 }
 
 
