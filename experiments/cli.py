@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "export": "write a plan for other tools: Chrome trace, torch CSV, text",
     "list": "list workloads, accelerators, clusters, stacks, schedules and planners",
     "study": "list the experiments, or run one",
+    "calibrate": "fit the constants of a stack to measured iterations",
     "check": "check a profile file, or print the JSON Schema of one",
 }
 """Subcommands and their one-line help; each lives in `experiments.commands.<name>_command`."""

@@ -51,6 +51,7 @@ from .load import (
     load_stack as load_stack,
     schema as schema,
     stack_names as stack_names,
+    stack_table as stack_table,
 )
 from .numbers import (
     MOST_AMOUNT as MOST_AMOUNT,
@@ -92,10 +93,12 @@ from .reading import (
 from .stack import (
     GENERIC as GENERIC,
     PRODUCTS as PRODUCTS,
+    RANGES as RANGES,
     Constant as Constant,
     Runs as Runs,
     Stack as Stack,
 )
+from .stack_writing import changed_stack as changed_stack, changed_stack_text as changed_stack_text
 from .words import (
     brief as brief,
     legible as legible,

@@ -108,6 +108,16 @@ def load_stack(name_or_path: str | os.PathLike[str]) -> Stack:
     return remembering(stack, _lasting(text))
 
 
+def stack_table(name_or_path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The content of a stack's file. Raises ProfileError, also for a stack that is an object of an entry point."""
+    text = path_text("stack", name_or_path)
+    found = _find("stack", text)
+    if not isinstance(found, Traversable):
+        raise ProfileWordsError(f"stack {text!r} is an object of an entry point: it has no file")
+    _read_stack(found)
+    return _read_toml(found)
+
+
 def _wanted(kind: type[Built], found: object, text: str) -> Built:
     """What an entry point offers, if it is of the kind that is wanted."""
     if isinstance(found, kind):

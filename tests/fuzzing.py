@@ -458,6 +458,7 @@ COMMAND_LINES: dict[str, tuple[str, ...]] = {
     ),
     "train": ("--method", "pipedream", "--stages", "2", "--epochs", "1", "--seeds", "1", "--data", "wine"),
     "profile": ("mlp",),
+    "calibrate": ("--out", "mine.toml", "--plan", "lost.json"),
     "check": ("graph.txt",),
     "list": (),
     **{f"study {name}": () for name in STUDIES},

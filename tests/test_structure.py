@@ -40,6 +40,7 @@ ROOMS = {
             "report",
             "profiling",
             "training",
+            "calibration",
             "studies",
             "commands",
             "unequal_sizes",

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from experiments.cli import COMMANDS
+from experiments.commands.calibrate_command import written_toml
 from experiments.commands.simulate_command import written_schedule
 from experiments.studies.catalogue import STUDIES
 from experiments.studies.study_harness import add_study_options
@@ -23,7 +24,13 @@ from experiments.terminal.exits import USAGE, Parser
 
 ROOT = Path(__file__).resolve().parents[2]
 
-NAMES = {written_file: "plan.json", written_figure: "figure", written_schedule: "order.txt", written_folder: ""}
+NAMES = {
+    written_file: "plan.json",
+    written_figure: "figure",
+    written_schedule: "order.txt",
+    written_toml: "stack.toml",
+    written_folder: "",
+}
 """What each kind of argument would write to in a folder."""
 
 PLACES = ("file", "read-only", "closed", "closed/below", "loop")

@@ -1,0 +1,102 @@
+"""Stack writing: the TOML text of a stack that has other constants than the one that it begins from."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from hardware_profiles.load import load_stack, stack_table
+from hardware_profiles.stack import GENERIC, Constant, Stack
+from hardware_profiles.stack_files import FactorsTable, OverheadsTable
+
+PLACES: Mapping[str, tuple[str, str]] = {
+    one.name.removesuffix("_us"): (section, one.name)
+    for section, table in (("factors", FactorsTable), ("overheads", OverheadsTable))
+    for one in msgspec.structs.fields(table)
+}
+"""The constants of a stack by name: the section of its file and the key there."""
+
+DIGITS = 5
+"""Significant digits of a written constant."""
+
+
+def changed_stack(stack: Stack, values: Mapping[str, float], generations: Sequence[str]) -> Stack:
+    """A stack with other constants on accelerators of some generations; "" stands for those that tell none.
+
+    Raises ValueError as `Stack`.
+    """
+    return replace(
+        stack, **{name: _changed(getattr(stack, name), value, generations) for name, value in values.items()}
+    )
+
+
+def _changed(constant: Constant, value: float, generations: Sequence[str]) -> Constant:
+    own = dict(constant.generations) | {name: Constant(value) for name in generations if name}
+    return replace(constant, value=value if "" in generations else constant.value, generations=tuple(own.items()))
+
+
+def changed_stack_text(
+    base: str, name: str, constants: Mapping[str, Constant], generations: Sequence[str], description: str = ""
+) -> str:
+    """The file of a stack with other constants on accelerators of some generations; "" stands for those that tell none.
+
+    base: name or path of the stack that it begins from; constants: by name, in base units, with what they rest on
+    Raises ProfileError for a base that has no file.
+    """
+    table = copy.deepcopy(stack_table(base)) | {"name": name}
+    if description:
+        table["description"] = description
+    own = load_stack(base).constants()
+    for one, constant in constants.items():
+        section, key = PLACES[one]
+        place = table.setdefault(section, {}).setdefault(
+            key, _told(own.get(one, getattr(GENERIC, one)), key) | {"source": "no measured row tells another one"}
+        )
+        for generation in generations:
+            entry = place.setdefault("generations", {}).setdefault(generation, {}) if generation else place
+            for old in ("fitted", "judged"):  # of the value that was there
+                entry.pop(old, None)
+            entry.update(_told(constant, key))
+    return toml_text(table)
+
+
+def _told(constant: Constant, key: str) -> dict[str, Any]:
+    """The entry of a constant in a file."""
+    value = float(f"{constant.value * (1e6 if key.endswith('_us') else 1.0):.{DIGITS}g}")
+    lists = {"fitted": list(constant.fitted), "judged": list(constant.judged)}
+    return {"value": value, "source": constant.source, **{name: said for name, said in lists.items() if said}}
+
+
+def toml_text(table: Mapping[str, Any]) -> str:
+    """A table of strings, numbers, lists of these and tables as TOML; reading it gives the same."""
+    return "\n".join(_lines(table, ())).strip("\n") + "\n"
+
+
+def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+    plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
+    lines = ["", f"[{'.'.join(map(_key, path))}]"] if path and (plain or not table) else []
+    lines += [f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            lines += _lines(value, (*path, key))
+    return lines
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _value(key)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(
+        value, str
+    ):  # TOML has all escapes of JSON but for surrogates, which are not written; DEL it wants escaped
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(value) if isinstance(value, bool) else repr(value)

@@ -1,0 +1,259 @@
+"""Calibration: constants are found again, priors decide what nothing tells, logs are read, and other plans' errors shrink."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.calibration.fit import NOISE, SPREADS, FitError, Model, Observation, fit
+from experiments.calibration.logs import read_logs
+from experiments.terminal.output import InputError
+from hardware_profiles import Stack, changed_stack, load_cluster, load_stack
+from simulator import Evaluations, Gpt, Plan, PlanFile, Problem, Stage, load_workload
+from tests.experiments.commands import ended, refused
+
+CLUSTER = load_cluster("dgx-h100:1")
+FILES = {1: ("gpt2", 2, 8), 2: ("gpt2-medium", 2, 4), 3: ("gpt2", 8, 16)}
+
+
+def question(number: int, stack: Stack, *, named: bool = False) -> tuple[Problem, Plan]:
+    """Data parallelism over some GPUs, as in FILES: the network, or one of a few blocks in its place, devices, batch."""
+    name, devices, batch = FILES[number]
+    workload = load_workload(name) if named else Gpt(len(name) // 2, 768, 12).workload()
+    problem = Problem(workload, CLUSTER, batch, stack, precision="bf16", optimizer="adam")
+    layers = tuple(range(len(problem.workload)))
+    stage = Stage(layers, tuple(range(devices)))
+    return problem, Plan("mine", "gpipe", (stage,), (batch,), zero=1)
+
+
+def seconds(number: int, stack: Stack, *, named: bool = False) -> float:
+    """Of an iteration."""
+    problem, plan = question(number, stack, named=named)
+    score = Evaluations(problem)(plan)
+    assert score is not None
+    return score.iteration_seconds
+
+
+def written(folder: Path, number: int, stack: str = "megatron-core") -> str:
+    """The path of a plan file."""
+    path = folder / f"plan{number}.json"
+    PlanFile(*question(number, load_stack(stack), named=True)).write(path)
+    return str(path)
+
+
+STACK = load_stack("megatron-core")
+
+
+def observations(stack: Stack, numbers: tuple[int, ...] = (1, 2, 3)) -> list[Observation]:
+    """What would be measured if a stack were the true one."""
+    return [Observation(str(number), *question(number, STACK), seconds(number, stack)) for number in numbers]
+
+
+def test_what_is_as_predicted_moves_nothing() -> None:
+    """Measured seconds equal to the predicted ones leave every constant, and narrow those that they tell."""
+    found = fit(STACK, observations(STACK, (1, 2)))
+    assert all(one.before == pytest.approx(one.after) for one in found.constants)
+    assert all(one.spread_after < one.spread_before for one in found.constants if one.told)
+    assert {one.name for one in found.constants if one.told} >= {"elementwise"}
+    assert found.generations == ("hopper",)
+
+
+def test_a_slower_stack_is_found() -> None:
+    """Kernels 1.4 times as slow and passes of 1 ms: predictions meet the measurements, and one left out comes nearer."""
+    truth = changed_stack(STACK, {"elementwise": 1.4, "block_pass": 1e-3}, ("hopper",))
+    found = fit(STACK, observations(truth, (1, 2)))
+    for figure, one in zip(found.figures, observations(truth, (1, 2)), strict=True):
+        assert abs(figure.after / one.measured - 1.0) < NOISE / 2 < abs(figure.before / one.measured - 1.0)
+    left_out = found.expected("3", *question(3, STACK))
+    now, was = (abs(one / seconds(3, truth) - 1.0) for one in (left_out.after, left_out.before))
+    assert now < was / 2
+    assert NOISE < left_out.error_after < left_out.error_before
+
+
+def test_priors_decide_what_nothing_tells() -> None:
+    """Without tensor-parallel groups their collectives stay where they are, with the spread that they had."""
+    found = fit(STACK, observations(changed_stack(STACK, {"elementwise": 1.4}, ("hopper",)), (1,)))
+    collectives = next(one for one in found.constants if one.name == "tensor_collectives")
+    assert not collectives.told
+    assert (collectives.after, collectives.spread_after) == (collectives.before, SPREADS["tensor_collectives"])
+    with pytest.raises(FitError, match="nothing was measured"):
+        fit(STACK, [])
+
+
+def test_more_measurements_leave_less_spread() -> None:
+    """Each one narrows what others are expected to be off by, never below what no constant explains."""
+    errors = [
+        fit(STACK, observations(STACK, numbers)).expected("3", *question(3, STACK)).error_after
+        for numbers in ((1,), (1, 2))
+    ]
+    assert NOISE < errors[1] <= errors[0]
+
+
+def test_derivatives_are_those_of_the_model() -> None:
+    """A constant's step of a hundredth moves the logarithm of the seconds by a hundredth of its derivative."""
+    model, own = Model(STACK, ("hopper",), ("products", "attention", "block_pass")), observations(STACK, (2,))
+    slopes, start = model.slopes(own, model.start)[0], model.start
+    for number, spread in enumerate(model.spreads):
+        step = np.zeros(3)
+        step[number] = 0.01 * spread
+        moved = model.logarithms(own, start + step) - model.logarithms(own, start)
+        assert moved[0] == pytest.approx(slopes[number] * 0.01 * spread, rel=0.1, abs=1e-9)
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_a_calibrated_stack_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The written stack is read by --stack, and predicts what was measured; one document says what moved."""
+    plan, out = written(tmp_path, 1), tmp_path / "my-stack.toml"
+    slow = 1.25 * seconds(1, STACK, named=True)
+    words = ["calibrate", "--plan", plan, "--measured", str(slow), "--out", str(out), "--json"]
+    code, printed, _ = ended(capsys, words)
+    document = json.loads(printed)
+    assert code == 0
+    assert document["measured"][0]["after"] == pytest.approx(slow, rel=NOISE)
+    assert {row["change"] for row in document["others"]} >= {"16 samples", "recompute blocks"}
+    assert all(row["error_90"] < row["error_90_before"] for row in document["others"])
+    assert "1 measured figure for" in document["notes"][0]
+    stack = load_stack(out)
+    assert stack.name == "my-stack"
+    assert seconds(1, stack, named=True) == pytest.approx(document["measured"][0]["after"], rel=1e-3)
+
+
+def test_memory_and_other_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A measured memory stands beside the predicted one; a plan of --other has its expected error."""
+    plan, other, out = written(tmp_path, 1), written(tmp_path, 3), tmp_path / "mine.toml"
+    words = [
+        "calibrate",
+        "--plan",
+        plan,
+        "--measured",
+        str(seconds(1, STACK, named=True)),
+        "--memory",
+        "9",
+        "--other",
+        other,
+    ]
+    code, printed, _ = ended(capsys, [*words, "--out", str(out)])
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    assert code == 0
+    assert lines[0] == f"Constants of megatron-core, and where {out} has them"
+    assert any(line.startswith(f"{plan} memory 9 ") for line in lines)
+    assert any(line.startswith(f"{other} {seconds(3, STACK, named=True):.2g}") for line in lines)
+    assert lines[-1] == f"{out} (--stack {out})"
+
+
+def test_bad_measurements_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Units, counts, a stack that does not run the plan, a plan that is none: what is wrong, and nothing is written."""
+    plan, out = written(tmp_path, 1), tmp_path / "mine.toml"
+    one = seconds(1, STACK, named=True)
+    given = ["calibrate", "--out", str(out), "--plan", plan]
+    said = refused(capsys, [*given, "--measured", str(1000 * one)])
+    assert "1,000 times less; is it in seconds?" in said
+    assert "1,000 times more" in refused(capsys, [*given, "--measured", str(one / 1000)])
+    assert "in GiB?" in refused(capsys, [*given, "--measured", str(one), "--memory", "20000"])
+    assert "once for each --plan, 1; got 0" in refused(capsys, given)
+    assert "above 0 seconds" in refused(capsys, [*given, "--measured", "0"])
+    assert "--memory must be given once for each of 1 plans" in refused(
+        capsys, [*given, "--measured", str(one), "--memory", "9", "--memory", "9"]
+    )
+    assert "--plan FILE: is missing" in refused(capsys, ["calibrate", "--out", str(out)])
+    assert "--out FILE.toml: is missing" in refused(capsys, ["calibrate", "--plan", plan, "--measured", "1"])
+    assert "must end in .toml" in refused(
+        capsys, ["calibrate", "--plan", plan, "--measured", "1", "--out", "mine.json"]
+    )
+    said = refused(capsys, [*given, "--measured", str(one), "--stack", "fsdp1-eager"], 3)
+    assert "stack 'fsdp1-eager' does not run plan 'mine'" in said
+    bad = tmp_path / "bad.toml"
+    bad.write_text('kind = "stack"\nname = "bad"\n[factors.speed]\nvalue = 2\nsource = "hope"\n')
+    assert "speed" in refused(capsys, [*given, "--measured", str(one), "--stack", str(bad)], 4)
+    assert not out.exists()
+
+
+# ---- logs ------------------------------------------------------------------------------------------------------------
+
+MEGATRON = (
+    " [2025-01-01 00:00:0{n}] iteration {n:8d}/     100 | consumed samples: {n} | elapsed time per iteration (ms): {ms:.1f} | "
+    "throughput per GPU (TFLOP/s/GPU): 400.5 | learning rate: 1.0E-04 | global batch size: {batch:5d} | lm loss: 9.1E+00 |"
+)
+MEMORY = (
+    "[Rank 0] (after 1 iterations) memory (MB) | allocated: 1000.0 | max allocated: 2048.0 | reserved: 3000.0 | "
+    "max reserved: 4096.0"
+)
+TITAN = (
+    "\x1b[31m[rank0]:2025-01-01 - root - INFO - \x1b[32mstep: {n:2d}  \x1b[33mloss: 8.1  "
+    "\x1b[36mgrad_norm: 1.2  memory: 8.00GiB(10.1%)  tps: {tps:,}  tflops: 412.3  mfu: 41.7%\x1b[39m"
+)
+
+
+def log(folder: Path, *lines: str, name: str = "run.log") -> Path:
+    """A log of a folder."""
+    path = folder / name
+    path.write_text("\n".join(("starting", *lines, "done")) + "\n")
+    return path
+
+
+def test_megatrons_steps(tmp_path: Path) -> None:
+    """Five steps of warm-up are left out, the median of the others counts; memory is told once, in 2^20 bytes."""
+    lines = [MEGATRON.format(n=n, ms=9000.0 if n <= 5 else 1000.0 + n, batch=8) for n in range(1, 10)]
+    found = read_logs(log(tmp_path, MEMORY, *lines), 1024, 2, 8)
+    assert found.seconds == pytest.approx(1.0075)
+    assert (found.lines, found.allocated, found.reserved, found.teraflops) == (4, 2.0**31, 2.0**32, 400.5)
+
+
+def test_lines_of_ten_steps(tmp_path: Path) -> None:
+    """The first line speaks for the warm-up, too; so does that after a resumption, and torchtitan's after step 1."""
+    lines = [MEGATRON.format(n=n, ms=5000.0 if n in (10, 30) else 1000.0, batch=8) for n in (10, 20)]
+    assert read_logs(log(tmp_path, *lines), 1024, 2, 8).seconds == 1.0
+    steps = [(1, 10), (10, 500), (20, 1024), (30, 1024)]
+    own = [TITAN.format(n=n, tps=tps) for n, tps in steps]
+    found = read_logs(log(tmp_path, *own), 1024, 2, 8)  # 8 × 1,024 tokens on 2 devices of 1,024 tokens per second
+    assert (found.seconds, found.lines, found.reserved, found.teraflops) == (4.0, 2, 2.0**33, 412.3)
+    again = [(1, 10), (2, 1024), (1, 10), (2, 2048)]
+    found = read_logs(log(tmp_path, *(TITAN.format(n=n, tps=tps) for n, tps in again)), 1024, 2, 8, warm_up=1)
+    assert found.lines == 2
+
+
+def test_seconds_and_folders(tmp_path: Path) -> None:
+    """Megatron-DeepSpeed writes seconds; the logs of a folder are one run's."""
+    text = MEGATRON.replace("(ms): {ms:.1f}", "(s): {ms:.1f}")
+    for name, base in (("a.log", 10.0), ("b.log", 12.0)):
+        log(tmp_path, *(text.format(n=n, ms=base, batch=8) for n in range(1, 10)), name=name)
+    assert read_logs(tmp_path, 1024, 2, 8).seconds == 11.0
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ((), "no line of a step"),
+        ((MEGATRON.format(n=1, ms=1.0, batch=8),), "1, are of the 5 steps of warm-up; --warm-up 0 takes them"),
+        (
+            tuple(MEGATRON.format(n=n, ms=1.0, batch=16) for n in range(1, 9)),
+            "steps have 16 samples, the plan's iteration has 8",
+        ),
+    ],
+)
+def test_logs_without_steps_are_one_line(tmp_path: Path, lines: tuple[str, ...], said: str) -> None:
+    """What is missing, with the file."""
+    path = log(tmp_path, *lines)
+    with pytest.raises(InputError) as caught:
+        read_logs(path, 1024, 2, 8)
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_folder_of_plans_and_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each plan with the log of its name; one without a log is named."""
+    milliseconds = 1100.0 * seconds(1, STACK, named=True)
+    written(tmp_path, 1)
+    words = ["calibrate", "--logs", str(tmp_path), "--out", str(tmp_path / "mine.toml"), "--json"]
+    assert "plan1.log: is missing" in refused(capsys, words, 4)
+    log(tmp_path, *(MEGATRON.format(n=n, ms=milliseconds, batch=8) for n in range(1, 9)), name="plan1.log")
+    code, printed, _ = ended(capsys, words)
+    document = json.loads(printed)
+    assert code == 0
+    assert document["measured"][0]["measured"] == pytest.approx(milliseconds / 1000.0, abs=1e-4)
+    assert document["measured"][0]["lines"] == 3
