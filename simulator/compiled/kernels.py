@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 from numba import njit, types
 
+from simulator.compiled.garbage import no_garbage_collection
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -110,10 +112,15 @@ def _inner(holding: type) -> Any:
 def _holding(dispatcher: type) -> Any:
     """The subclass of a numba dispatcher that defers interrupts; kernels call each other without it.
 
-    A kernel that another one calls with `0` or `True` is compiled for any such value, not for each once more.
+    A kernel that another one calls with `0` or `True` is compiled for any such value, not for each once more. Garbage would be
+    looked for during a sixth of the seconds of compiling: nothing is collected meanwhile.
     """
 
     class Holding(dispatcher):  # type: ignore[misc]
+        def compile(self, sig: Any) -> Any:
+            with no_garbage_collection():
+                return super().compile(sig)
+
         def get_call_template(self, args: Any, kws: Any) -> Any:
             plain = map(types.unliteral, (*args, *kws.values()))
             return super().get_call_template(tuple(islice(plain, len(args))), dict(zip(kws, plain, strict=True)))

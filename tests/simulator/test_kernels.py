@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import ctypes
+import gc
 import importlib.util
 import os
 import pickle
@@ -195,6 +196,28 @@ def test_one_decorator_makes_every_kernel() -> None:
         and {"njit", "jit"} & {a.name for a in node.names}
     }
     assert takers == {"simulator/compiled/kernels.py"}
+
+
+def test_no_garbage_is_collected_while_a_kernel_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it compiles or cannot; then garbage is collected as before."""
+
+    @numba.njit
+    def doubled(value: Any) -> Any:
+        return 2 * value
+
+    kernels._held(doubled)
+    compile_extra, collected = numba.core.compiler.compile_extra, []
+
+    def compiling(*given: Any, **named: Any) -> Any:
+        collected.append(gc.isenabled())
+        return compile_extra(*given, **named)
+
+    monkeypatch.setattr("numba.core.compiler.compile_extra", compiling)
+    assert doubled(21) == 42
+    assert gc.isenabled()
+    with pytest.raises(numba.TypingError):
+        doubled(None)
+    assert (collected, gc.isenabled()) == ([False, False], True)
 
 
 def test_an_interrupt_waits_for_the_end_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
