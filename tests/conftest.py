@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from hardware_profiles import plugged_in
+from simulator.compiled.garbage import no_garbage_collection
 from tests.records import Recorded, assert_recorded
 
 # A default run draws the same examples every time, so that it passes or fails for everybody alike. To search for new ones:
@@ -28,6 +30,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="fail where a test is skipped for a reason that no line of FILE (a regular expression) matches",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What collecting makes stays to the end: no garbage is looked for among it, neither meanwhile nor in a test."""
+    with no_garbage_collection():
+        found = yield
+    gc.freeze()
+    return found
 
 
 @pytest.hookimpl(trylast=True)
