@@ -74,6 +74,9 @@ def _without_file_bounds(hint: Any) -> Any:
 def msgspec_type(hint: Any) -> Any:
     """An annotation as msgspec reads it: with its `Bounds`, no whole number beyond MOST_COUNT, and classes by their instances."""
     origin, inner = get_origin(hint), get_args(hint)
+    alias = getattr(origin or hint, "__value__", None)
+    if alias is not None:  # of a `type` statement, as numpy's arrays are from Python 3.12
+        return msgspec_type(alias)
     if origin is Annotated:
         ends: dict[str, Any] = {end: one for end, one in asdict(bounds_of(inner)).items() if one is not None}
         return Annotated[inner[0], msgspec.Meta(**(_COUNT if inner[0] is int else {}) | ends)]

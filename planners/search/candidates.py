@@ -63,7 +63,7 @@ def device_groups(problem: Problem, degree: int) -> tuple[tuple[int, ...], ...]:
 GROUPS = {
     "tensor": (
         "tensor-parallel groups",
-        "they divide heads and key-value heads, inside one server unless tensor_groups says otherwise",
+        "heads share them evenly, inside one server unless tensor_groups says otherwise",
     ),
     "context": ("groups for a context", "twice as many divide the tokens of a sample"),
     "expert": ("groups that divide experts", "they divide the routed experts of each layer"),

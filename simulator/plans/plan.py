@@ -30,6 +30,7 @@ from simulator.plans.keys import COSTS, LAYERS, NOTHING, ORDER, PARTS
 from simulator.schedules import ScheduleFamily, schedule_families
 from simulator.workloads.layers import Layer, Workload
 from simulator.workloads.sequence_slices import check_context
+from simulator.workloads.shares import divides_heads
 
 Replication = Literal["split", "round-robin"]
 
@@ -502,10 +503,11 @@ def _check_groups(problem: Problem, plan: Plan) -> None:
                 )
         tensor = dict.fromkeys(degree // plan.context for degree in stage.degrees)
         for layer in (workload.layers[index] for index in stage.layers):
-            if wrong := [degree for degree in tensor if layer.heads % degree]:
+            if wrong := [degree for degree in tensor if not divides_heads(layer, degree)]:
+                most = max(layer.heads, layer.query_heads)
                 raise InfeasiblePlanError(
                     f"{where} has groups of {wrong[0]}, which does not divide the {layer.heads} key-value heads of layer "
-                    f"{layer.name!r}; choices: {', '.join(str(one) for one in divisors(layer.heads))}"
+                    f"{layer.name!r}; choices: {', '.join(str(one) for one in divisors(most) if divides_heads(layer, one))}"
                 )
 
 
@@ -590,8 +592,8 @@ def group_degrees(problem: Problem) -> tuple[int, ...]:
     if not any(layer.split for layer in workload.layers):
         return (1,)
     server = len(cluster.devices) if cluster.tensor_groups == "cluster" else max(map(len, cluster.servers))
-    heads = math.gcd(*(layer.heads for layer in workload.layers))
-    return tuple(one for one in range(1, server + 1) if heads % one == 0)
+    headed = {(layer.heads, layer.query_heads): layer for layer in workload.layers if layer.heads}.values()
+    return tuple(one for one in range(1, server + 1) if all(divides_heads(layer, one) for layer in headed))
 
 
 def divisors(number: int) -> tuple[int, ...]:

@@ -66,7 +66,9 @@ class Layer:
         embedding's matrix), "" for none; tied_parameters: elements of that weight
     split: how a tensor-parallel group divides it, "" for not at all
     undivided: of its own weight elements, those that every member of such a group keeps (a bias after `rows`)
-    heads: of attention the key-value heads, which the size of a group divides; 0 for other layers
+    heads: key-value heads of attention, and of a projection to them; 0 for other layers
+    query_heads: query heads of these layers, a multiple of `heads`; 0: as many
+    key_values: elements per sample of keys and values among those that it makes, or that attention reads
     head_size: of attention the elements of a head's values; 0 where it is not known, and for other layers
     causal_tokens: tokens of a sample, of attention where each token attends to those before it alone; 0 for other layers
     experts: routed experts that its weights belong to, evenly; 0 for layers that all tokens go through
@@ -92,6 +94,8 @@ class Layer:
     split: Split = ""
     undivided: Count = 0
     heads: Count = 0
+    query_heads: Count = 0
+    key_values: Amount = 0.0
     causal_tokens: Count = 0
     experts: Count = 0
     block: Count = 0
@@ -338,6 +342,8 @@ def _check_layer(layer: Layer) -> None:
             raise ValueError(f"{word} must be one of {', '.join(map(repr, choices))}, got {given!r}")
     if layer.undivided > layer.parameters:
         raise ValueError(f"undivided is a part of its {layer.parameters} parameters, got {layer.undivided}")
+    if layer.query_heads and (not layer.heads or layer.query_heads % layer.heads):
+        raise ValueError(f"query_heads must be a multiple of heads, {layer.heads}, got {layer.query_heads}")
     if layer.tied_parameters and not layer.tied_to:
         raise ValueError(f"tied_parameters go with tied_to, got {layer.tied_parameters} without")
     for channels in layer.channels:

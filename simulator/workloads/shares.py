@@ -16,6 +16,10 @@ Tensors over features are divided by t. Those over tokens are whole on every mem
 divided by t, too, and an all-reduce is an all-gather in one pass and a reduce-scatter in the other, each half of it: of
 columns before and after, of rows and vocabulary after and before. (The input that columns gather again for their weight
 gradient comes while the input gradient is computed, section 4.2.2: it takes no time here.)
+
+Where a group has more devices than a layer has key-value heads, each device has one of them whole, with its weights, as others
+have: keys and values are divided by the heads and all else by t. (The sum of these weights' gradients over the devices that
+have the same head takes no time here.)
 """
 
 from __future__ import annotations
@@ -74,6 +78,11 @@ class Share(NamedTuple):
     backward: float
 
 
+def divides_heads(layer: Layer, degree: int) -> bool:
+    """Whether each device of a group has equally many query heads, and equally many whole key-value heads or a copy of one."""
+    return layer.heads % degree == 0 or (degree % layer.heads == 0 == max(layer.heads, layer.query_heads) % degree)
+
+
 def share_of(layer: Layer, work: Work, degree: int, *, expert: int = 1, sequence_parallel: bool = False) -> Share:
     """A member's share of a layer in a group of `degree` devices; expert: among how many of these its experts are divided.
 
@@ -84,26 +93,31 @@ def share_of(layer: Layer, work: Work, degree: int, *, expert: int = 1, sequence
     before, after = divisor[over_input], divisor[over_output]
     summed, columns, weighted = (layer.split in some for some in (_SUMMED, ("columns",), _DIVIDED_WEIGHTS))
     inside = after if over_input == over_output else degree
+    more = layer.key_values * (1 / min(degree, layer.heads) - 1 / degree) if layer.key_values else 0.0
+    made = 0.0 if layer.split == "heads" else more  # attention makes features of queries
+    read = 0.0 if columns else more
+    projected = more / layer.output_elements if columns else 0.0
     whole = layer.undivided if weighted else layer.parameters
-    parameters = (whole + (layer.parameters - whole) / degree) / (expert if layer.experts else 1)
+    divided = layer.parameters - whole
+    parameters = (whole + divided / degree + divided * projected) / (expert if layer.experts else 1)
     tied = layer.tied_parameters / (degree if weighted else 1)
     reduces = degree > 1 and (summed or columns)
     half = 0.5 if sequence_parallel else 0.0
     return Share(
         work=replace(
             work,
-            flop=work.flop / inside,
-            input_elements=work.input_elements / (1 if columns else before),
-            output_elements=work.output_elements / (1 if summed else after),
+            flop=work.flop / inside + work.flop * projected,
+            input_elements=work.input_elements / (1 if columns else before) + read,
+            output_elements=work.output_elements / (1 if summed else after) + made,
             parameters=parameters + tied,
             scratch_elements=work.scratch_elements / inside,
         ),
         parameters=parameters,
         tied_parameters=tied,
-        stashed=layer.stashed_elements / before,
+        stashed=layer.stashed_elements / before + (read if layer.stashed_elements else 0.0),
         stashed_bytes=layer.stashed_bytes / after,
-        input=work.input_elements / before,
-        output=layer.output_elements / after,
+        input=work.input_elements / before + read,
+        output=layer.output_elements / after + made,
         reduced=(work.output_elements if summed else work.input_elements) if reduces else 0.0,
         forward=(half or float(summed)) if reduces else 0.0,
         backward=(half or float(columns)) if reduces else 0.0,

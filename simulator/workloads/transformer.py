@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from hardware_profiles import Bounds, check_numbers, check_whole, shown
 from simulator.workloads.builder import FP32, MASK, Builder
@@ -193,6 +193,7 @@ class _Matrix:
 
     tied: name of the layer whose matrix it is, and which counts its parameters; a bias counts here
     split: as of a `Layer`; experts: matrices of these sizes, one of them for each token
+    key_values: of the features that come out those of keys and values
     """
 
     rows: int
@@ -201,6 +202,7 @@ class _Matrix:
     tied: str = ""
     split: Split = ""
     experts: int = 0
+    key_values: int = 0
 
 
 class _Network:
@@ -307,8 +309,15 @@ class _Network:
             split=matrix.split,
             undivided=bias if matrix.split == "rows" else 0,
             experts=matrix.experts,
+            **self.grouped((tokens or self.model.sequence) * matrix.key_values),
         )
         return self.builder.add(layer, [x])
+
+    def grouped(self, key_values: float) -> dict[str, Any]:
+        """What a `Layer` says of its heads, if keys and values of grouped-query attention are among its elements."""
+        if not key_values:
+            return {}
+        return {"heads": self.model.key_value_heads, "query_heads": self.model.heads, "key_values": key_values}
 
     def activation(self, name: str, x: int, output: float, split: Split = "", experts: int = 0) -> int:
         """GELU, tanh, ReLU or (from two halves) SwiGLU, out of place; the next layer keeps what a ReLU puts out."""
@@ -345,6 +354,8 @@ class _Network:
             fused_pairs=(1.0 - attended / (2.0 * model.sequence) * (model.after == "language")) if fused else 0.0,
             split="heads",
             heads=model.heads if latent else model.key_value_heads,
+            query_heads=model.heads,
+            key_values=0 if latent else 2 * model.key_value_heads * model.head_size * model.sequence,
             head_size=value,
             causal_tokens=model.sequence if model.after == "language" else 0,
         )
@@ -357,15 +368,21 @@ class _Network:
         model = self.model
         queries_and_keys = (model.heads + model.key_value_heads) * model.head_size
         values = model.key_value_heads * model.head_size
-        matrix = _Matrix(model.hidden, queries_and_keys + values, model.attention_bias, split="columns")
+        matrix = _Matrix(
+            model.hidden, queries_and_keys + values, model.attention_bias, split="columns", key_values=2 * values
+        )
         y = self.projection(f"{name}.qkv", x, matrix)
         if not model.head_norm:
             return [y]
 
+        kept = self.grouped(model.sequence * values)
+
         def part(word: str, width: int) -> int:
             """A view of some features, which is kept without the others."""
             output = model.sequence * width
-            return self.builder.add(Layer(f"{name}.{word}", "reshape", output_elements=output, split="features"), [y])
+            return self.builder.add(
+                Layer(f"{name}.{word}", "reshape", output_elements=output, split="features", **kept), [y]
+            )
 
         whole, value = part("query_key", queries_and_keys), part("value", values)
         layer = Layer(
@@ -374,6 +391,7 @@ class _Network:
             output_elements=model.sequence * queries_and_keys,
             parameters=2 * model.head_size,
             split="features",
+            **kept,
         )
         return [self.builder.add(layer, [whole]), value]
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Literal
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from hardware_profiles import FieldError, check_fields, check_kind, check_known, path_text
+from hardware_profiles.field_types import msgspec_type
 
 
 @dataclass(frozen=True)
@@ -101,3 +104,10 @@ def test_random_values_end_in_that_error_or_fit() -> None:
         except FieldError:
             refused += 1
     assert refused > 300
+
+
+def test_an_alias_of_a_type_statement_is_what_it_names() -> None:
+    """As numpy's arrays are from Python 3.12; such an alias is no type that a value could have."""
+    alias = SimpleNamespace(__value__=NDArray[np.float64])
+    assert isinstance(np.zeros(2), msgspec_type(alias))
+    assert not isinstance([0.0, 0.0], msgspec_type(alias))

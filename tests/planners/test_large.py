@@ -627,7 +627,7 @@ def test_bounds_hold_where_the_first_block_of_a_stage_waits_less_than_others() -
         (
             {"tensor": "3"},
             {},
-            "they divide heads and key-value heads, inside one server unless tensor_groups says otherwise; choices: 1, 2",
+            "heads share them evenly, inside one server unless tensor_groups says otherwise; choices: 1, 2",
         ),
         ({"tensor": "two"}, {}, "each is a whole number of at least 1, got 'two'"),
         ({"zero": "0,4"}, {}, "each is one of 0, 1, 2, 3, got '0,4'"),

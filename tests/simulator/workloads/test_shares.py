@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -91,6 +92,25 @@ def test_a_group_of_one_has_the_layer_itself(name: str) -> None:
             kept = layer.stashed_elements, layer.stashed_bytes
             own = layer.parameters, layer.tied_parameters, *kept, work.input_elements, layer.output_elements
             assert share == (work, *own, 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_a_larger_group_than_key_value_heads_has_one_of_them_on_each_member(norm: bool) -> None:
+    """A member of 8 that shares 2 key-value heads has its 2 of 16 query heads, and one key and one value head: products,
+    weights and what is kept are those of a member of 2 for keys and values, of 8 for all else."""
+    model = Llama(2, 64, 16, SEQUENCE, 100, intermediate=160, key_value_heads=2, head_norm=norm)
+    size, shares = 64 // 16, block_shares(model.workload(), 8)
+    features = (2 + 1 + 1) * size
+    assert shares["qkv"].parameters == 64 * features
+    assert shares["qkv"].work.flop == 2 * 64 * SEQUENCE * features
+    assert shares["qkv"].output == SEQUENCE * features
+    assert shares["attention"].work.input_elements == shares["attention"].input == SEQUENCE * features
+    assert shares["attention"].stashed == shares["attention"].input
+    assert shares["attention"].output == SEQUENCE * 2 * size
+    if norm:
+        assert shares["head_norm"].output == shares["head_norm"].stashed == SEQUENCE * 3 * size
+        assert shares["value"].output == SEQUENCE * size
+    assert shares["projection"] == block_shares(replace(model, key_value_heads=16).workload(), 8)["projection"]
 
 
 def test_an_unknown_split_and_more_undivided_weights_than_there_are_are_refused() -> None:
