@@ -101,7 +101,7 @@ def _of_ops(tasks: Program | Timeline, recomputes: NDArray[np.bool_]) -> list[Me
 
     def changes(chosen: NDArray[np.bool_], moment: int, sign: int, size: NDArray[np.integer] | int) -> MemoryChanges:
         at = np.flatnonzero(chosen)
-        sizes = np.broadcast_to(size, len(rows))[at]
+        sizes = size[at] if isinstance(size, np.ndarray) else size
         cut = (part[at], part[at] + 1, parts[at]) if moment == END else (0, 1, 1)
         return _rows(moment, first[at], rows[at], sizes, 0, sign * samples[at], cut)
 
@@ -153,7 +153,7 @@ def _rows(
 ) -> MemoryChanges:
     """Build rows of one moment from columns, or from one number for all of them. cut: begin, end and whole."""
     columns = (np.int8(moment), task, holder, size, transfer, factor, *cut)
-    return MemoryChanges(*(np.broadcast_to(one, len(task)) for one in columns))
+    return MemoryChanges(*(one if isinstance(one, np.ndarray) else np.full(len(task), one) for one in columns))
 
 
 def parts_of(group: NDArray[np.integer], chosen: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
