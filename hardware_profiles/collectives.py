@@ -60,7 +60,9 @@ def reduce_seconds(rates: Rates, size_bytes: float) -> float:
 
 
 def one_after_the_other(first: Rates, second: Rates) -> Rates:
-    """Of two collectives of as many bytes, each on its quickest way."""
+    """Of two collectives of as many bytes, each on its quickest way; of one alone where the other takes no time."""
+    if not first or not second:
+        return first or second
     both = [(one[0] + two[0], one[1] + two[1]) for one in first for two in second]
     return tuple(both[place] for place in _least(both))
 

@@ -80,6 +80,7 @@ class Runs:
     interleaved: whether a device may hold several stages
     unequal: whether micro-batches, replicas and stages of a plan may have unlike sizes
     sequence_parallel: whether tensor-parallel groups may divide the rest, too
+    hybrid_sharding: whether ZeRO may divide among part of the replicas, which then are copies of each other
     """
 
     zero: tuple[int, ...] = (0, 1, 2, 3)
@@ -93,6 +94,7 @@ class Runs:
     interleaved: bool = True
     unequal: bool = True
     sequence_parallel: bool = True
+    hybrid_sharding: bool = True
 
     def __str__(self) -> str:
         """In words what it does not leave to a plan."""

@@ -47,6 +47,8 @@ def megatron_flags(problem: Problem, plan: Plan) -> tuple[str, ...]:
     flags += _layers(problem, plan)
     flags += ["--micro-batch-size", str(plan.microbatches[0] // data), "--global-batch-size", str(problem.batch)]
     flags += ["--sequence-parallel"] * (problem.sequence_parallel and tensor > 1)
+    copies = data * plan.context // plan.shard if plan.shard else 1
+    flags += ["--num-distributed-optimizer-instances", str(copies)] * (copies > 1)
     flags += [*ZERO[plan.zero], *RECOMPUTE[words.pop()], *PRECISIONS[problem.precision]]
     flags += ["--accumulate-allreduce-grads-in-fp32"] * (problem.accumulated_bytes > problem.element_bytes)
     return tuple(flags)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -69,7 +69,7 @@ class Group(NamedTuple):
 
     kinds: numbers of the kinds of its devices, rising
     parallel, rates: how they divide layers with each other and with those of other replicas, the slowest of them
-    replicas: among how many ZeRO divides anything, else 1
+    replicas: among how many groups ZeRO divides anything, else 1
     gathers: whether what its forwards, and its backwards, receive comes in parts, to be gathered
     """
 
@@ -92,18 +92,24 @@ class OpParts(NamedTuple):
     replicas: float = 0.0
 
 
+_Step = tuple[Operation, list[tuple[int, ...]], float]
+"""A collective, the rings that run it at once, and the share of the bytes that it is of."""
+
+
 class StagePlaces:
     """Placement of the replicas of a stage, and the rates of the collectives that their devices run.
 
-    problem: whose cluster they are in; context, expert: as of a plan; number: tells it from others of a plan
-    groups: devices of each replica; parts: of each of its tensor-parallel groups
+    problem: whose cluster they are in; context, expert, shard: as of a plan; number: tells it from others of a plan
+    groups: devices of each replica; parts: of each of its tensor-parallel groups; shard: how many of these divide states
     """
 
-    def __init__(self, stage: Stage, problem: Problem, context: int, expert: int, number: int = 0) -> None:
+    def __init__(
+        self, stage: Stage, problem: Problem, context: int, expert: int, number: int = 0, shard: int = 0
+    ) -> None:
         self.number, self.groups, self.cluster = number, stage.replicas, problem.cluster
         self.sequence_parallel, self.stack = problem.sequence_parallel, problem.stack
         self.parts = tensor_groups(stage.replicas, context)
-        self.context, self.expert = context, expert
+        self.context, self.expert, self.shard = context, expert, min(shard, len(self.parts)) or len(self.parts)
         self._peer_rates: dict[Operation, tuple[Rates, Rates]] = {}
         self._busy: dict[Operation, tuple[tuple[int, ...], tuple[float, ...]]] = {}
 
@@ -123,23 +129,56 @@ class StagePlaces:
         return peers_of(self.parts)
 
     @cached_property
+    def shard_rings(self) -> list[tuple[int, ...]]:
+        """Devices of `rings` that divide among themselves what ZeRO says: neighbours, all of a ring unless `shard` is less."""
+        return [ring[at : at + self.shard] for ring in self.rings for at in range(0, len(ring), self.shard)]
+
+    @cached_property
+    def copy_rings(self) -> list[tuple[int, ...]]:
+        """Devices that hold the same of what `shard_rings` divide."""
+        return [ring[first :: self.shard] for ring in self.rings for first in range(self.shard)]
+
+    @cached_property
     def expert_rings(self) -> list[tuple[int, ...]]:
-        """Devices that hold the same experts."""
-        return [ring[first :: self.expert] for ring in self.rings for first in range(self.expert)]
+        """Devices of `shard_rings` that hold the same experts."""
+        return [ring[first :: self.expert] for ring in self.shard_rings for first in range(self.expert)]
 
     def peer_rates(self, operation: Operation) -> tuple[Rates, Rates]:
-        """Rates of a collective over all `rings` at once, and over all `expert_rings` if experts are divided."""
+        """Rates of a collective of dense weights, or of their gradients, by all devices at once, and of one of experts, among
+        those that hold the same ones, if experts are divided.
+        """
         if operation not in self._peer_rates:
-            rates = partial(self.cluster.collectives.rates, operation)
             times = self.stack.replica_collectives.on(self.cluster.devices[self.groups[0][0]])
-            experts = rates(*self.expert_rings) if self.expert > 1 else ()
-            self._peer_rates[operation] = scaled(rates(*self.rings), times), scaled(experts, times)
+            dense = self._rates_of(self._steps(operation, self.shard_rings, self.shard))
+            divided = self._rates_of(self._steps(operation, self.expert_rings, self.shard // self.expert))
+            self._peer_rates[operation] = scaled(dense, times), scaled(divided, times) if self.expert > 1 else ()
         return self._peer_rates[operation]
 
+    def _steps(self, operation: Operation, rings: list[tuple[int, ...]], shares: int) -> list[_Step]:
+        """What devices run, one after the other: what some rings scatter in so many shares, `copy_rings` all-reduce."""
+        summed = [(Operation.ALL_REDUCE, self.copy_rings, 1.0 / shares)]
+        apart = operation is Operation.REDUCE_SCATTER and self.shard < len(self.parts)
+        return [(operation, rings, 1.0), *(summed if apart else ())]
+
+    def _rates_of(self, steps: list[_Step]) -> Rates:
+        found: Rates = ()
+        for operation, rings, share in steps:
+            rates = self.cluster.collectives.rates(operation, *rings)
+            found = one_after_the_other(found, tuple((latency, share * per_byte) for latency, per_byte in rates))
+        return found
+
     def busy(self, operation: Operation) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Channels that a collective over all `rings` occupies, with the share of time that it keeps each busy."""
+        """Channels that a collective of dense weights, or of their gradients, occupies, and shares of its seconds (0 to 1) for
+        which it keeps each busy.
+        """
         if operation not in self._busy:
-            self._busy[operation] = self.cluster.collectives.busy(operation, *self.rings)
+            steps = self._steps(operation, self.shard_rings, self.shard)
+            taken = [reduce_seconds(self._rates_of([step]), COMPARED_BYTES) for step in steps]
+            busy: dict[int, float] = {}
+            for (one, rings, _), seconds in zip(steps, taken, strict=True):
+                for channel, share in zip(*self.cluster.collectives.busy(one, *rings), strict=True):
+                    busy[channel] = busy.get(channel, 0.0) + share * (seconds / sum(taken))
+            self._busy[operation] = tuple(sorted(busy)), tuple(busy[channel] for channel in sorted(busy))
         return self._busy[operation]
 
     def moved_seconds(self, operation: Operation, dense: float, experts: float) -> float:
@@ -254,7 +293,7 @@ class PlanCosts:
         for stage in plan.stages:
             key = stage.devices, stage.degrees
             if key not in known:
-                known[key] = StagePlaces(stage, self.problem, plan.context, plan.expert, len(known))
+                known[key] = StagePlaces(stage, self.problem, plan.context, plan.expert, len(known), plan.shard)
             found.append(known[key])
         return tuple(found)
 
@@ -359,7 +398,10 @@ class PlanCosts:
         `tied_reductions`.
         """
         dense, experts = self._reduced_parameters(stage, len(self._places[stage].rings)).sum(axis=1)
-        return self._sent_once(stage, dense, experts) * self.problem.accumulated_bytes
+        held = self._places[stage]
+        copies = 2.0 * (len(held.parts) // held.shard - 1) * len(held.rings)
+        size: float = self._sent_once(stage, dense, experts) + copies * (dense + held.expert * experts)
+        return size * self.problem.accumulated_bytes
 
     def gathered_bytes(self, stage: int) -> float:
         """Bytes that all devices of a stage send in one all-gather of its weights."""
@@ -372,7 +414,10 @@ class PlanCosts:
         rings.
         """
         held = self._places[stage]
-        return ((len(held.parts) - 1) * dense + (len(held.parts) - held.expert) * experts) * len(held.rings)
+        shards = len(held.parts) // held.shard
+        return ((len(held.parts) - shards) * dense + (len(held.parts) - shards * held.expert) * experts) * len(
+            held.rings
+        )
 
     @cached_property
     def shared_weights(self) -> tuple[tuple[TiedWeight, tuple[int, ...]], ...]:
@@ -447,7 +492,7 @@ class PlanCosts:
         own = held.groups[replica]
         parallel = Parallelism(len(own) // plan.context, plan.context, plan.expert)
         gathers = tuple(parallel.tensor > 1 and one is not None and own not in one.members for one in near)
-        replicas = len(held.parts) if plan.zero else 1
+        replicas = held.shard if plan.zero else 1
         return Group(tuple(kinds), parallel, held.rates(replica), replicas, (gathers[0], gathers[1]))
 
     def _devices_by_kind(self, stage: int, replica: int) -> dict[int, int]:

@@ -230,6 +230,8 @@ class Plan:
         2 gradients too, 3 weights too
     context: parts of the tokens of every sample, each on a tensor-parallel group of every replica
     expert: parts of the routed experts of a layer, on as many neighbours of the tensor-parallel groups of all replicas of a stage
+    shard: neighbours among these groups that divide what `zero` says; others hold copies (hybrid sharding: Zhao et al. 2023,
+        "PyTorch FSDP", section 3.2.2). 0: all groups of a stage
     """
 
     planner: str = field(metadata=NOTHING)
@@ -245,6 +247,7 @@ class Plan:
     zero: Zero = field(default=0, metadata=COSTS)
     context: Count = field(default=1, metadata=COSTS)
     expert: Count = field(default=1, metadata=COSTS)
+    shard: Count = field(default=0, metadata=COSTS)
 
     def __post_init__(self) -> None:
         if isinstance(self.recompute, tuple | list):
@@ -299,15 +302,16 @@ class Plan:
         stage has two replicas, tensor-parallel groups of four.
 
         More than eight stages of equally many replicas are counted: `32x8` for 32 stages of 8. `2t4c2-2t4c2 e4`: each replica
-        has two such groups, for half of the tokens each, and experts are divided among all four of a stage.
+        has two such groups, for half of the tokens each, and experts are divided among all four of a stage; `s2`: ZeRO divides
+        among neighbours, two by two.
         """
         words = [stage.notation(self.context) for stage in self.stages]
-        experts = f" e{self.expert}" * (self.expert > 1)
+        beside = f" e{self.expert}" * (self.expert > 1) + f" s{self.shard}" * (self.shard > 0)
         if len(words) > 1 and set(words) == {"1"}:
             return "straight"
         if len(words) > 8 and len(set(words)) == 1:
-            return f"{len(words)}x{words[0]}{experts}"
-        return "-".join(words) + experts
+            return f"{len(words)}x{words[0]}{beside}"
+        return "-".join(words) + beside
 
 
 def family_of(plan: Plan) -> ScheduleFamily | None:
@@ -427,6 +431,8 @@ def check_plan(problem: Problem, plan: Plan) -> None:
         _check_experts(problem, plan)
     if plan.zero:
         _check_zero(plan)
+    if plan.shard:
+        _check_shard(plan)
     _check_stack(problem, plan)
 
 
@@ -453,6 +459,7 @@ def _check_stack(problem: Problem, plan: Plan) -> None:
         (runs.expert, plan.expert, "expert parallelism"),
         (runs.pipeline, len(plan.stages), "pipelines of several stages"),
         (runs.interleaved, plan.chunks, "several stages per device"),
+        (runs.hybrid_sharding, min(plan.shard, 1) + 1, "ZeRO among part of the replicas"),
         (runs.unequal, 1 + unlike, "micro-batches, stages or replicas of unlike sizes"),
     )
     for permitted, count, words in ways:
@@ -566,6 +573,22 @@ def _check_zero(plan: Plan) -> None:
         raise InfeasiblePlanError(
             f"zero {plan.zero} of plan {plan.planner!r} needs replicas that split every micro-batch, these take turns; "
             "choices: 0, 1"
+        )
+
+
+def _check_shard(plan: Plan) -> None:
+    """Raise InfeasiblePlanError unless ZeRO divides something, among equal parts of the groups of every stage that has several,
+    and among whole sets of experts.
+    """
+    where = f"shard {plan.shard} of plan {plan.planner!r}"
+    if not plan.zero:
+        raise InfeasiblePlanError(f"{where} says among how many groups ZeRO divides, and zero is 0; choices: 0")
+    groups = math.gcd(*(count for stage in plan.stages if (count := len(stage.leads) * plan.context) > 1))
+    choices = [one for one in divisors(groups) if one > 1 and one % plan.expert == 0]
+    if plan.shard not in choices:
+        raise InfeasiblePlanError(
+            f"{where} must divide the groups (replicas × context) of every stage that has several, and be a multiple of expert "
+            f"{plan.expert}; choices: {', '.join(map(str, [0, *choices]))}"
         )
 
 

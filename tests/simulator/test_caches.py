@@ -139,6 +139,7 @@ CHANGES: Mapping[str, Callable[[Random, Plan], dict[str, Any]]] = {
     "zero": lambda rng, plan: {"zero": int(rng.choice(get_args(Zero)))},
     "context": lambda rng, plan: {"context": int(rng.integers(1, 3))},
     "expert": lambda rng, plan: {"expert": int(rng.choice([1, 2, 4]))},
+    "shard": lambda rng, plan: {"shard": int(rng.choice([0, 2, 4]))},
     "layers": lambda rng, plan: {"stages": recut(rng, plan)},
     "devices": lambda rng, plan: {
         "stages": tuple(

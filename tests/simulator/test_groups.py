@@ -89,7 +89,8 @@ def grouped_plans(draw: st.DrawFn) -> tuple[Problem, list[Plan]]:
     divided_plans = [replace(one, stages=tuple(map(stage, one.stages)), zero=zero, context=context) for one in several]
     groups = math.gcd(*(context * count for one in divided_plans for count in one.replicas))
     expert = rng.choice(divisors(math.gcd(12, groups))) if several[0].replication == "split" else 1
-    return problem, [replace(one, expert=expert) for one in divided_plans]
+    parts = [one for one in divisors(groups) if one > 1 and one % expert == 0 and zero]
+    return problem, [replace(one, expert=expert, shard=rng.choice([0, *parts])) for one in divided_plans]
 
 
 @settings(max_examples=12)
@@ -229,6 +230,47 @@ def test_what_replicas_divide_by_zero(zero: Zero, seconds: float, held: list[flo
         assert one.bytes[0].tolist() == held
 
 
+@pytest.mark.parametrize(
+    ("zero", "seconds", "held"),
+    [
+        (1, 20.0 + 10.0 + 20.0 + 20.0 + 20.0, [4000.0, 0.0, 4000.0, 4000.0, 0.0, 0.0, 0.0]),
+        (2, 20.0 + 10.0 + 20.0 + 20.0 + 20.0, [4000.0, 0.0, 2000.0, 4000.0, 0.0, 0.0, 4000.0]),
+        (3, 20.0 + 10.0 + 20.0 + 20.0 + 20.0, [2000.0, 0.0, 2000.0, 4000.0, 0.0, 0.0, 8000.0]),
+    ],
+)
+def test_what_a_part_of_the_replicas_divides(zero: Zero, seconds: float, held: list[float]) -> None:
+    """As `test_what_replicas_divide_by_zero`, on two pairs of replicas that are copies of each other: behind a scatter of 20 s
+    in each pair, what a device has of it, half, is all-reduced with the other pair's in 20 s.
+    """
+    workload = Workload("one", (Layer("a", "linear", 5.0, 1000, 1.0, 0.0),), ())
+    problem = Problem(workload, star_cluster(4, bandwidth=100.0), 8, optimizer="adam")
+    plan = Plan("hand", "gpipe", (Stage((0,), (0, 1, 2, 3)),), (8,), zero=zero, shard=2)
+    outcome = simulate(problem, plan)
+    assert plan.notation == "4 s2"
+    assert outcome.iteration_seconds == seconds
+    for one in outcome.memory:
+        assert one.bytes[0].tolist() == held
+    scattered = 4 * (2000.0 + 2000.0)  # each device sends half of 4,000 bytes, and as much in the all-reduce of a half
+    assert PlanCosts(problem, plan).scattered_bytes(0) == scattered
+    assert PlanCosts(problem, plan).gathered_bytes(0) == 4 * 2000.0
+    assert PlanCosts(problem, replace(plan, shard=0)).scattered_bytes(0) == 3 * 4000.0
+    assert simulate(problem, replace(plan, shard=4)).iteration_seconds == (
+        simulate(problem, replace(plan, shard=0)).iteration_seconds
+    )
+
+
+def test_experts_are_divided_inside_what_zero_divides() -> None:
+    """Of four replicas that hold half of 1,000 weights of experts each, ZeRO over two divides nothing of them: each pair holds
+    all, and the all-reduce with the other pair takes 2 · 1/2 · 2,000 bytes at 100 bytes/s.
+    """
+    workload = Workload("one", (Layer("a", "linear", 0.0, 1000, 1.0, 0.0, experts=2, split="tokens"),), ())
+    problem = Problem(workload, star_cluster(4, bandwidth=100.0), 4)
+    plan = Plan("hand", "gpipe", (Stage((0,), (0, 1, 2, 3)),), (4,), zero=2, expert=2, shard=2)
+    (unit,) = PlanCosts(problem, plan).collectives(0).units
+    assert unit.scatter == 20.0
+    assert simulate(problem, plan).memory[0].bytes[0][2] == 2000.0
+
+
 @pytest.mark.parametrize("zero", [1, 2, 3])
 @pytest.mark.parametrize("degrees", [(1, 2), (2, 1)])
 def test_replicas_of_unlike_sizes_scatter_and_gather_the_parts_of_the_largest(
@@ -285,6 +327,13 @@ def gpt_plan(*stages: tuple[tuple[int, ...], tuple[int, ...]], **changes: object
         ),
         (gpt_plan(((0, 1), ()), schedule="pipedream", zero=1), GPT, "updates without a flush; choices: 0"),
         (gpt_plan(((0, 1), ()), replication="round-robin", zero=2), GPT, "these take turns; choices: 0, 1"),
+        (gpt_plan(((0, 1), ()), shard=2), GPT, "shard 2 .* ZeRO divides, and zero is 0; choices: 0"),
+        (
+            gpt_plan(((0, 1), ()), ((2,), ()), zero=1, shard=3),
+            GPT,
+            "shard 3 .* stage that has several, .* choices: 0, 2",
+        ),
+        (gpt_plan(((0, 1), ()), zero=1, shard=1), GPT, "shard 1 .* choices: 0, 2"),
     ],
 )
 def test_plans_that_no_group_can_run_are_refused(plan: Plan, problem: Problem, words: str) -> None:

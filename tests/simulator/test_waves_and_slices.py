@@ -231,7 +231,7 @@ def test_a_window_evens_slices_and_unevens_parts_of_a_context() -> None:
     query; of two parts of a context the one of the middle has 7 twelfths.
     """
     workload = Llama(1, 8, 2, 16, 32, intermediate=16, window=8).workload()
-    (place,) = (place for place, layer in enumerate(workload.layers) if layer.heads)
+    (place,) = (place for place, layer in enumerate(workload.layers) if layer.kind == "attention")
     whole = workload.layers[place]
     parts = [slice_of(workload, number, 4).layers[place] for number in range(4)]
     assert [one.flop / whole.flop for one in parts] == pytest.approx([1 / 12, 3 / 12, 4 / 12, 4 / 12])
