@@ -31,9 +31,10 @@ def changed_stack(stack: Stack, values: Mapping[str, float], generations: Sequen
 
     Raises ValueError as `Stack`.
     """
-    return replace(
-        stack, **{name: _changed(getattr(stack, name), value, generations) for name, value in values.items()}
-    )
+    changed: dict[str, Any] = {
+        name: _changed(getattr(stack, name), value, generations) for name, value in values.items()
+    }
+    return replace(stack, **changed)
 
 
 def _changed(constant: Constant, value: float, generations: Sequence[str]) -> Constant:

@@ -98,12 +98,18 @@ class Fitted:
     model: Model
     covariance: NDArray[np.float64]
 
+    def predicted(self, observed: Sequence[Observation], *, fitted: bool = True) -> list[float]:
+        """The figures of others, with the constants that were found, or with those before."""
+        where = self.model.end(self.constants) if fitted else self.model.start
+        return [float(one) for one in np.exp(self.model.logarithms(observed, where))] if observed else []
+
     def expected(self, name: str, problem: Problem, plan: Plan) -> FittedFigure:
         """What an iteration of another plan takes, and how far that is expected to be off."""
         one = Observation(name, problem, plan, 1.0)
         start, end = self.model.start, self.model.end(self.constants)
-        before, after = (math.exp(self.model.logarithms([one], where)[0]) for where in (start, end))
-        slopes = self.model.slopes([one], end)
+        here = self.model.logarithms([one], end)
+        before, after = math.exp(self.model.logarithms([one], start)[0]), math.exp(here[0])
+        slopes = self.model.slopes([one], end, here)
         prior = np.diag(self.model.spreads**2)
         errors = (_error(slopes[0], spread) for spread in (prior, self.covariance))
         return FittedFigure(name, "seconds", before, after, *errors)
@@ -130,6 +136,11 @@ class Model:
     def spreads(self) -> NDArray[np.float64]:
         """Of the priors."""
         return np.array([SPREADS.get(name, OTHER_SPREAD) for name in self.names])
+
+    @property
+    def ends(self) -> NDArray[np.float64]:
+        """The least and the most that each constant may be, as they are fitted: [2, constants]."""
+        return np.array([[_fitted(name, RANGES[name][end]) for name in self.names] for end in (0, 1)])
 
     def end(self, constants: Sequence[Told]) -> NDArray[np.float64]:
         """Where a fit ended."""
@@ -160,11 +171,22 @@ class Model:
         )
         return found
 
-    def slopes(self, observed: Sequence[Observation], where: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Derivatives of the logarithms by the constants, [observations, constants]: differences of a tenth of a spread."""
-        steps, here = 0.1 * self.spreads, self.logarithms(observed, where)
+    def slopes(
+        self,
+        observed: Sequence[Observation],
+        where: NDArray[np.float64],
+        here: NDArray[np.float64],
+        among: NDArray[np.bool_] | None = None,
+    ) -> NDArray[np.float64]:
+        """Derivatives of the logarithms by the constants, [observations, constants]: differences of a tenth of a spread.
+
+        here: the logarithms; among: constants whose derivatives are wanted (default all), those of others are 0
+        """
         columns = []
-        for number, step in enumerate(steps):
+        for number, step in enumerate(0.1 * self.spreads):
+            if among is not None and not among[number]:
+                columns.append(np.zeros(len(observed)))
+                continue
             there = where.copy()
             there[number] += step
             columns.append((self.logarithms(observed, there) - here) / step)
@@ -222,14 +244,15 @@ def fit(
     start, spreads = model.start, model.spreads
     measured = np.log([one.measured for one in observed])
     report(0, "derivatives of constants")
-    first, slopes = model.logarithms(observed, start), model.slopes(observed, start)
+    first = model.logarithms(observed, start)
+    slopes = model.slopes(observed, start, first)
     told = np.sqrt(np.diag(_covariance(slopes, spreads))) < TOLD * spreads
     where, here = start, first
     for number in range(ROUNDS):
         report(number + 1, f"{100 * _rms(here - measured):.1f} % off")
-        if number:
-            slopes = model.slopes(observed, where)
-        step = _step(slopes, measured - here, where - start, spreads, told)
+        if number == 1:  # nearly linear: the first step is the long one
+            slopes = np.where(told, model.slopes(observed, where, here, told), slopes)
+        step = _step(slopes, measured - here, where - start, spreads, told, model.ends - where)
         where, here, moved = _taken(model, observed, measured, start, spreads, where, here, step)
         if moved < 0.02:
             break
@@ -252,8 +275,7 @@ def fit(
 def _covariance(slopes: NDArray[np.float64], spreads: NDArray[np.float64]) -> NDArray[np.float64]:
     """Of the constants, once the observations are known."""
     precision = slopes.T @ slopes / NOISE**2 + np.diag(1.0 / spreads**2)
-    found: NDArray[np.float64] = np.linalg.inv(precision)
-    return found
+    return np.asarray(np.linalg.inv(precision), dtype=np.float64)
 
 
 def _rms(off: NDArray[np.float64]) -> float:
@@ -266,13 +288,23 @@ def _step(
     moved: NDArray[np.float64],
     spreads: NDArray[np.float64],
     told: NDArray[np.bool_],
+    room: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Gauss and Newton's, of the constants that may move."""
-    step = np.zeros(len(spreads))
-    if told.any():
-        own = slopes[:, told]
-        pull = own.T @ off / NOISE**2 - moved[told] / spreads[told] ** 2
-        step[told] = _covariance(own, spreads[told]) @ pull
+    """Gauss and Newton's, of the constants that may move; one that would leave its range stops at its end, and the others make up
+    for it.
+
+    room: how far each may move, [2, constants]: downwards (not above 0) and upwards
+    """
+    step, free = np.zeros(len(spreads)), told.copy()
+    while free.any():
+        own = slopes[:, free]
+        rest = off - slopes[:, ~free] @ step[~free]
+        step[free] = _covariance(own, spreads[free]) @ (own.T @ rest / NOISE**2 - moved[free] / spreads[free] ** 2)
+        beyond = free & ((step < room[0]) | (step > room[1]))
+        if not beyond.any():
+            break
+        step[beyond] = np.clip(step, *room)[beyond]
+        free &= ~beyond
     return step
 
 

@@ -172,8 +172,8 @@ def _observations(run: Run) -> list[Observation]:
     """The figures of a run that are fitted."""
     from experiments.calibration.fit import Observation
 
-    own = [Observation(run.path, run.problem, run.plan, run.seconds)]
-    return own + [Observation(run.path, run.problem, run.plan, run.memory, "memory")] * (run.memory is not None)
+    seconds = Observation(run.path, run.problem, run.plan, run.seconds)
+    return [seconds] if run.memory is None else [seconds, replace(seconds, measured=run.memory, what="memory")]
 
 
 def _refuse_units(observed: Sequence[Observation]) -> None:

@@ -31,6 +31,7 @@ class Study:
         when the study runs. Of a package its `__main__` has it
     minutes: of all of it on two cores; quick_minutes: with --quick, None where it takes no such option
     figures: names of the pictures that --out draws, documents beside them; without any there is no --out
+    stack: --out may name a stack, FILE.toml, in place of a folder, which the study writes itself
     quick: what is left with --quick; seeds: how many --seeds trains where nothing is said; without them there is no such option
     options: its own, as `add_options` takes them
     """
@@ -40,6 +41,7 @@ class Study:
     minutes: float
     quick_minutes: float | None = None
     figures: tuple[str, ...] = ()
+    stack: bool = False
     quick: str = ""
     seeds: int = 0
     options: Mapping[str, Option] = field(default_factory=dict)
@@ -135,6 +137,7 @@ STUDIES: dict[str, Study] = {
         "How far are predicted iterations, memory, kernels and collectives from published measurements?",
         0.5,
         figures=("truth",),
+        stack=True,
         options={
             "--tables DIR": ("folder of measured tables (CSV)", Path),
             "--columns": "print what tables may hold, and their columns",
@@ -144,6 +147,11 @@ STUDIES: dict[str, Study] = {
                 [],
             ),
             "--rename COLUMN=NAME": ("what a column of other tables is called here; may be repeated", named_text, []),
+            "--fit TABLE": "fit a stack on part of a table (its name in --tables, or a CSV file), judge it on the rest",
+            "--hold SHARE": ("share of its plans that are held out (default 0.5)", NumberUpTo(1.0)),
+            "--seed SEED": ("seed of what is held out (default 0)", natural, 0),
+            "--constants NAME,…": "constants that may move (default: all that the rows tell)",
+            "--stack NAME": "stack that the fit begins from: name or TOML file (default: that of most rows)",
         },
     ),
     "sailor": Study(

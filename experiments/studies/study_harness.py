@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.studies.catalogue import BUNDLED_PROFILES, STUDIES, Study, studies
-from experiments.terminal.argument_types import MOST_SEEDS, add_options, written_folder
+from experiments.terminal.argument_types import MOST_SEEDS, add_options, written_file, written_folder
 from experiments.terminal.exits import FAILURE, OK, Parser, guarded
 from experiments.terminal.output import UsageError, print_json
 from experiments.terminal.run_folder import RunFolder
@@ -100,7 +100,8 @@ def run_study(name: str, words: Sequence[str] | None = None, prog: str | None = 
     parser.refuse_unread(unread)
 
     def run() -> int:
-        folder = RunFolder(arguments.out, f"study {name}") if study.figures and arguments.out else None
+        own = study.stack and str(arguments.out).endswith(".toml")
+        folder = RunFolder(arguments.out, f"study {name}") if study.figures and arguments.out and not own else None
         with nullcontext() if name in STUDIES else answering_for(f"study {name!r}"):
             place = find_spec(study.module)
             package = place is not None and place.submodule_search_locations is not None
@@ -117,13 +118,21 @@ def add_study_options(parser: Parser, study: Study) -> None:
     """The options that studies share, and the study's own."""
     add_options(parser, {"--json": "print one JSON document"})
     if study.figures:
-        add_options(parser, {"--out DIR": ("write figures and documents to DIR", written_folder)})
+        add_options(
+            parser,
+            {"--out DIR": ("write figures and documents to DIR", folder_or_stack if study.stack else written_folder)},
+        )
     if study.quick:
         add_options(parser, {"--quick": study.quick})
     if study.seeds:
         said = f"train seeds A to B-1; K: 0 to K-1 (default {study.seeds})"
         add_options(parser, {"--seeds A:B": (said, seed_range, range(study.seeds))})
     add_options(parser, study.options)
+
+
+def folder_or_stack(text: str) -> Path:
+    """The folder that a study writes to, or the stack's file, FILE.toml."""
+    return written_file(text) if text.endswith(".toml") else written_folder(text)
 
 
 def seed_range(text: str) -> range:

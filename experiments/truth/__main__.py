@@ -10,9 +10,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from experiments.studies.study_harness import Findings, Made, run_study
+from experiments.terminal.argument_types import refuse
 from experiments.terminal.output import InputError, UsageError, say
 from experiments.terminal.report_tables import ReportTable, figure
 from experiments.truth.errors import PARTS, apart, errors, summary
@@ -28,7 +30,7 @@ from experiments.truth.measured_tables import (
 )
 from experiments.truth.predictions import predicted
 from experiments.truth.seen_rows import was_seen
-from hardware_profiles import GENERIC, load_cluster, load_stack
+from hardware_profiles import GENERIC, RANGES, load_cluster, load_stack
 
 PEERS: Mapping[str, str] = {
     "vtrain_multi": "time: vTrain 14.7 %, Calculon 15.3 %; regret: Calculon 1.27 %",
@@ -84,6 +86,12 @@ def run(options: argparse.Namespace) -> Findings:
             for kind in KINDS
         ]
         return Findings({"kinds": kinds}, print_columns)
+    file = options.out if str(options.out).endswith(".toml") else None
+    if options.fit is not None:
+        return _fit(options, file)
+    refuse(options, ("hold", "seed", "constants", "stack"), "goes with --fit")
+    if file is not None:
+        raise UsageError(f"--out {file}: a stack is written with --fit; without it name a folder")
     if options.tables is None:
         raise UsageError("--tables: is missing: the folder of measured tables (--columns prints what they may have)")
     tables, skipped = read_tables(options.tables, dict(options.rename))
@@ -127,6 +135,18 @@ def run(options: argparse.Namespace) -> Findings:
         yield "truth", draw(points)
 
     return Findings(document, print_document, drawn)
+
+
+def _fit(options: argparse.Namespace, file: Path | None) -> Findings:
+    """Fit a stack to part of a table and judge it on the rest."""
+    from experiments.truth.fitting import Asked, fitted, print_fit, table_to_fit
+
+    if options.out is not None and file is None:
+        raise UsageError(f"--out {options.out}: --fit writes a stack: the name must end in .toml")
+    table = table_to_fit(options.fit, options.tables, dict(options.rename))
+    names = tuple(options.constants.split(",")) if options.constants else tuple(RANGES)
+    asked = Asked(options.stack, names, 0.5 if options.hold is None else options.hold, options.seed)
+    return Findings(fitted(table, dict(options.machine).get(table.name), asked, file), print_fit)
 
 
 def by_stack(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -273,12 +273,19 @@ def kind_of(columns: Sequence[str]) -> type[Row] | None:
     return next((kind for kind in known if kind is not MeasuredRun or not set(MEASURED).isdisjoint(columns)), None)
 
 
-def read_tables(folder: Path, renamed: Mapping[str, str]) -> tuple[tuple[MeasuredTable, ...], dict[str, str]]:
+def read_tables(
+    folder: Path, renamed: Mapping[str, str], only: str = ""
+) -> tuple[tuple[MeasuredTable, ...], dict[str, str]]:
     """The tables of a folder that are known, by name, and the files that are not, with the reason.
 
+    only: the name of one file of it
     renamed: what a column of another table is called here. Raises InputError (one line: file, line, column, value, rule).
     """
-    paths = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else None
+    paths = (
+        sorted(path for path in folder.iterdir() if path.is_file() and only in ("", path.name))
+        if folder.is_dir()
+        else None
+    )
     if paths is None:
         raise InputError(f"{folder}: is not a folder of measured tables")
     tables, skipped = [], {}

@@ -231,10 +231,11 @@ def _training(run: MeasuredRun, machine: str | None) -> list[Prediction]:
     return found
 
 
-def training_problem(run: MeasuredRun, machine: str | None = None) -> tuple[Problem, Plan]:
+def training_problem(run: MeasuredRun, machine: str | None = None, stack: str | None = None) -> tuple[Problem, Plan]:
     """The problem of a measured run, and the plan that ran: Megatron's order of ranks, tensor groups innermost, then the context,
     then replicas, then the pipeline.
 
+    machine, stack: in place of what the row says
     Raises NotPredicted for experts that are not known, and for what no plan has.
     """
     held = run.dp * run.cp * run.tp
@@ -246,7 +247,7 @@ def training_problem(run: MeasuredRun, machine: str | None = None) -> tuple[Prob
         workload,
         cluster,
         run.global_batch,
-        load_stack(stack_of(run)),
+        load_stack(stack or stack_of(run)),
         precision=_precision(run, cluster),
         optimizer=run.optimizer,
         communication=runtime.communication,

@@ -16,7 +16,9 @@ from experiments.truth.errors import apart, errors, kendall, ranked, regret, sum
 from experiments.truth.measured_tables import AllReduce, MatrixProduct, MeasuredRun, MeasuredTable, kind_of, read_tables
 from experiments.truth.predictions import NotPredicted, machine_of, predicted, stack_of, training_problem
 from experiments.truth.seen_rows import SEEN_ROWS, was_seen
-from hardware_profiles import load_accelerator
+from hardware_profiles import Stack, changed_stack, load_accelerator, load_stack
+from simulator import Evaluations
+from tests.experiments.commands import refused
 
 RUN = "hidden,heads,layers,seq,tp,pp,dp,micro_batch,global_batch,measured_s,recompute,machine"
 
@@ -478,3 +480,100 @@ def test_collectives_by_operation_ranks_and_size(tmp_path: Path) -> None:
     seconds = frame.pivot_table(index=["bytes", "gpus"], columns="operation", values="predicted")
     assert (seconds["all-gather"] < seconds["all-reduce"]).all()
     assert main(["study", "truth", "--tables", str(tmp_path)]) == 0
+
+
+FIT = "hidden,heads,layers,seq,dp,tp,micro_batch,global_batch,measured_s,machine,precision,recompute,zero,stack,pp"
+
+
+def measured_by(folder: Path, stack: str, truth: Stack) -> tuple[Path, list[float]]:
+    """A table of runs whose seconds are those of a true stack, two rows that nobody can predict, and the seconds."""
+    lines, seconds = [], []
+    for hidden, layers, micro in [(1024, 2, 2), (1024, 3, 4), (2048, 2, 2), (2048, 3, 4), (512, 4, 4), (512, 6, 8)]:
+        sizes = f"{hidden},8,{layers},512,2,1,{micro},{8 * micro}"
+        run = measured(
+            hidden=hidden,
+            heads=8,
+            layers=layers,
+            seq=512,
+            dp=2,
+            micro_batch=micro,
+            zero=1,
+            global_batch=8 * micro,
+            precision="bf16",
+            machine="dgx-a100:1",
+        )
+        problem, plan = training_problem(run)
+        score = Evaluations(replace(problem, stack=truth))(plan)
+        assert score is not None
+        seconds.append(score.iteration_seconds)
+        lines.append(f"{sizes},{score.iteration_seconds!r},dgx-a100:1,bf16,none,1,{stack},1")
+    lines += [lines[0].replace("dgx-a100:1", "nowhere"), lines[0].replace(",512,2,1,", ",512,2,3,")]
+    return table(folder, "mine.csv", FIT, *lines) / "mine.csv", seconds
+
+
+def test_a_stack_is_fitted_on_part_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Half of the plans are fitted, the others judge; rows that no plan can say are left out; the written stack plans."""
+    truth = changed_stack(load_stack("generic"), {"elementwise": 1.5, "products": 1.2}, ("ampere",))
+    path, seconds = measured_by(tmp_path, "generic", truth)
+    out = tmp_path / "stack.toml"
+    words = [
+        "study",
+        "truth",
+        "--fit",
+        str(path),
+        "--hold",
+        "0.34",
+        "--seed",
+        "1",
+        "--constants",
+        "products,elementwise",
+    ]
+    assert main([*words, "--out", str(out), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert sum(document["left_out"].values()) == 2
+    parts = {(row["part"], row["when"]): row for row in document["parts"]}
+    assert [parts[part, "after"]["rows"] for part in ("fitted", "held out")] == [4, 2]
+    for part in ("fitted", "held out"):
+        assert parts[part, "after"]["mape"] < 0.02 < parts[part, "before"]["mape"]
+    assert sorted(row["measured"] for row in document["rows"]) == pytest.approx(sorted(seconds))
+    found = load_stack(out).elementwise
+    assert dict(found.generations)["ampere"].value == pytest.approx(1.5, rel=0.15)
+    assert "mean error" in dict(found.generations)["ampere"].judged[0]
+    assert main([*words, "--out", str(out)]) == 0  # over the old one
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "1 rows are left out: cluster 'nowhere' is not known" in printed
+    assert "elementwise 1 1.5" in printed
+
+
+def test_the_same_seed_holds_out_the_same_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs of one plan stand on one side; a seed draws the sides; nothing held out is said."""
+    path, _ = measured_by(tmp_path, "generic", load_stack("generic"))
+    path.write_text(path.read_text() + path.read_text().splitlines()[1].replace(",dgx-a100:1,", "1,dgx-a100:1,") + "\n")
+    sides = []
+    for seed in ("1", "1", "2", "3"):
+        words = ["study", "truth", "--fit", str(path), "--seed", seed, "--constants", "products", "--json"]
+        assert main(words) == 0
+        sides.append({row["row"]: row["part"] for row in json.loads(capsys.readouterr().out)["rows"]})
+    assert sides[0] == sides[1]
+    assert len({tuple(sorted(one.items())) for one in sides}) > 1
+    assert all(one["mine:2"] == one["mine:10"] for one in sides)
+    assert main(["study", "truth", "--fit", str(path), "--hold", "0", "--constants", "products"]) == 0
+    assert "nothing judges the constants" in capsys.readouterr().out
+
+
+def test_bad_fits_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table that is not there, or of another kind; names that nobody knows; all rows held out; options that need --fit."""
+    path, _ = measured_by(tmp_path, "generic", load_stack("generic"))
+    given = ["study", "truth", "--fit", str(path)]
+    assert "there is no such table" in refused(capsys, ["study", "truth", "--fit", "lost.csv"], 4)
+    assert "--fit: table 'lost' is unknown" in refused(
+        capsys, ["study", "truth", "--tables", str(tmp_path), "--fit", "lost"]
+    )
+    assert "--constants: constant 'speed' is unknown" in refused(capsys, [*given, "--constants", "speed"])
+    assert "no row is left to fit" in refused(capsys, [*given, "--hold", "1"], 4)
+    assert "must end in .toml" in refused(capsys, [*given, "--out", str(tmp_path / "out")])
+    assert "--hold goes with --fit" in refused(capsys, ["study", "truth", "--tables", str(tmp_path), "--hold", "0.5"])
+    toml = ["study", "truth", "--tables", str(tmp_path), "--out", str(tmp_path / "mine.toml")]
+    assert "a stack is written with --fit" in refused(capsys, toml)
+    (tmp_path / "sums.csv").write_text("gpus,bytes,out_of_place_us\n8,1024,30\n")
+    assert "takes a table of iterations" in refused(capsys, ["study", "truth", "--fit", str(tmp_path / "sums.csv")], 4)

@@ -18,7 +18,7 @@ from experiments.cli import COMMANDS
 from experiments.commands.calibrate_command import written_toml
 from experiments.commands.simulate_command import written_schedule
 from experiments.studies.catalogue import STUDIES
-from experiments.studies.study_harness import add_study_options
+from experiments.studies.study_harness import add_study_options, folder_or_stack
 from experiments.terminal.argument_types import written_figure, written_file, written_folder
 from experiments.terminal.exits import USAGE, Parser
 
@@ -30,6 +30,7 @@ NAMES = {
     written_schedule: "order.txt",
     written_toml: "stack.toml",
     written_folder: "",
+    folder_or_stack: "",
 }
 """What each kind of argument would write to in a folder."""
 
