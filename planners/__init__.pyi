@@ -11,7 +11,7 @@ from .partitioning.largest_load import (
     DeviceClass as DeviceClass,
     Output as Output,
     DevicePart as DevicePart,
-    Placement as Placement,
+    PlacedParts as PlacedParts,
     PlacementProblem as PlacementProblem,
     least_largest_load as least_largest_load,
 )

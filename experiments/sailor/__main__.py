@@ -17,7 +17,7 @@ from experiments.sailor.judge import Judge, read_inputs
 from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import say
 from experiments.terminal.report_tables import ReportTable, either, figure
-from planners.mixed import Found, MixedPipeline, search
+from planners.mixed import FoundPipelines, MixedPipeline, search
 
 MODEL, BATCH = "OPT-350", 1024
 
@@ -61,7 +61,7 @@ def _search(judge: Judge, row: dict[str, Any]) -> None:
     """Search one cluster; the row is filled as better plans are found, and says how long that took."""
     began = time.process_time()
 
-    def note(found: Found) -> None:
+    def note(found: FoundPipelines) -> None:
         elapsed = time.process_time() - began
         if found.pipelines:
             seconds, pipeline = found.pipelines[0]

@@ -50,7 +50,7 @@ EXACT = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPipelines:
     """What a search found.
 
     pipelines: with their seconds, the best first; those that were the best at some time, and those that came near them
@@ -74,9 +74,9 @@ def search(
     space: Space,
     most_work: float,
     pipelines: int = 1,
-    watch: Callable[[Found], None] = lambda found: None,
+    watch: Callable[[FoundPipelines], None] = lambda found: None,
     below: float = np.inf,
-) -> Found:
+) -> FoundPipelines:
     """Search a space.
 
     most_work: stages that are looked at before the search ends without a proof (one shape is always searched to its end)
@@ -146,13 +146,13 @@ class _LabelSearch:
         return min(self.below, ordered[self.wanted - 1] if len(ordered) >= self.wanted else np.inf)
 
     @property
-    def found(self) -> Found:
+    def found(self) -> FoundPipelines:
         """What is known so far."""
         ordered = sorted(self.best.items(), key=lambda one: one[1])
         least = min((shape.bound for shape in self.shapes), default=np.inf)
         bound = min(least, ordered[0][1] if ordered else self.below)
         best = tuple((seconds, pipeline) for pipeline, seconds in ordered)
-        return Found(best, bound, self.work, len(self.shapes), self.opened)
+        return FoundPipelines(best, bound, self.work, len(self.shapes), self.opened)
 
     def _add(self, samples: int) -> None:
         """The shapes of one size of micro-batches, with their first bounds."""

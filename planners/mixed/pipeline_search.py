@@ -10,7 +10,7 @@ import numpy as np
 
 from planners.estimate.like_blocks import like_blocks
 from planners.mixed.cluster_space import MOST_SAMPLES, Choices, ClusterSpace
-from planners.mixed.label_search import EXACT, Found, search
+from planners.mixed.label_search import EXACT, FoundPipelines, search
 from planners.search.candidates import asked_degrees, asked_words, asked_zeros, searched_counts
 from planners.search.evaluator import Evaluator, fitting
 from planners.search.notes import Note
@@ -121,7 +121,7 @@ class _PipelineSearch:
     def __init__(self, planner: MixedPipelines, problem: Problem, evaluate: Evaluator) -> None:
         self.planner, self.problem, self.evaluate = planner, problem, evaluate
         self.spare: dict[int, float] = {}
-        self.found: list[Found] = []
+        self.found: list[FoundPipelines] = []
         self.seconds: dict[Plan, float] = {}
         self.closest: Plan | None = None
 
@@ -147,7 +147,7 @@ class _PipelineSearch:
             for one in choices:
                 space = _space(self.problem, one, self.spare)
 
-                def note(found: Found, space: ClusterSpace = space, most: int = 1) -> None:
+                def note(found: FoundPipelines, space: ClusterSpace = space, most: int = 1) -> None:
                     for seconds, pipeline in found.pipelines[:most]:
                         best[space.plan(self.planner.name, pipeline)] = seconds
 

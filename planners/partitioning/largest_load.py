@@ -142,7 +142,7 @@ class DevicePart:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PlacedParts:
     """Parts in the order in which data flow, and what the most loaded device has to do.
 
     lower_bound: seconds below which the largest load of no placement is; down_sets: how many were searched, once idle units had
@@ -168,7 +168,7 @@ class Placement:
         return self.lower_bound >= self.largest_load
 
 
-def least_largest_load(problem: PlacementProblem, set_limit: int = SET_LIMIT) -> Placement | None:
+def least_largest_load(problem: PlacementProblem, set_limit: int = SET_LIMIT) -> PlacedParts | None:
     """The placement with the least largest load; None if none fits.
 
     set_limit: down-sets from which on only a part of them is searched
@@ -192,7 +192,7 @@ def least_largest_load(problem: PlacementProblem, set_limit: int = SET_LIMIT) ->
     whole = tuple(
         DevicePart(one.device_class, tuple(sorted(u for unit in one.units for u in held[unit]))) for one in parts
     )
-    return Placement(whole, load, min(load, problem.least_load) if lost else load, len(sets), lost)
+    return PlacedParts(whole, load, min(load, problem.least_load) if lost else load, len(sets), lost)
 
 
 def _idle_units_along(problem: PlacementProblem) -> tuple[PlacementProblem, list[list[int]]]:

@@ -20,7 +20,7 @@ from planners.partitioning.largest_load import (
     MOST_CHOICES,
     DeviceClass,
     Output,
-    Placement,
+    PlacedParts,
     PlacementProblem,
     least_largest_load,
 )
@@ -166,7 +166,7 @@ def _placement_problem(
     )
 
 
-def _stages(found: Placement, costs: LayerCosts) -> tuple[Stage, ...]:
+def _stages(found: PlacedParts, costs: LayerCosts) -> tuple[Stage, ...]:
     """A stage a part, each on the next device of its kind."""
     waiting = [iter(devices) for devices in _devices_of_kinds(costs)]
     return tuple(Stage(part.units, (next(waiting[part.device_class]),)) for part in found.parts)

@@ -1,10 +1,10 @@
 """Pipeline × data grid: equal replicas of a pipeline, as most large models are trained (Megatron-LM, arXiv 2104.04473).
 
-A point of the grid is a number of stages, of replicas of each, of stages per device, of micro-batches, schedule and placement.
+A shape of the grid is a number of stages, of replicas of each, of stages per device, of micro-batches, schedule and placement.
 Where tensor-parallel groups are asked for, a replica is a group of neighbours, which its first device stands for, and each
 number of devices in a group is a grid of its own.
-The cuts of promising points come from the shared partition search, which knows communication and memory. Quick replays, which
-are never slower than replays, rank them; points are replayed, with the problem's own options, until none that is left can be
+The cuts of promising shapes come from the shared partition search, which knows communication and memory. Quick replays, which
+are never slower than replays, rank them; shapes are replayed, with the problem's own options, until none that is left can be
 faster, or PATIENCE of them were slower than the best.
 """
 
@@ -68,7 +68,7 @@ PATIENCE = 32
 """Points that are replayed after the best one that fits: their quick replays are faster, and transfers on shared links tell."""
 
 BESIDE = 8
-"""Sizes of micro-batches beside that of the best point that are replayed."""
+"""Sizes of micro-batches beside that of the best shape that are replayed."""
 
 UNLIKE_LAYERS = 0.1
 """Share by which a rank may need more memory than it has, if layers were alike, for its cuts to be sought at once."""
@@ -81,8 +81,8 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """One point of the grid.
+class GridShape:
+    """One shape of the grid.
 
     groups: the devices of each pipeline rank, one per replica; rank r holds stages r, r + len(groups), ... (chunks of them)
     """
@@ -104,22 +104,22 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class CutPoint:
-    """A point with the cuts that the partition search gives it.
+class CutShape:
+    """A shape with the cuts that the partition search gives it.
 
     seconds: of the quick replay; fullest: the largest share of a device's memory that its stages' weights and activations take,
         transfers left out
     """
 
     seconds: float
-    point: Point
+    shape: GridShape
     cuts: tuple[int, ...]
     fullest: float
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineDataGrid:
-    """The fastest point of the pipeline × data grid: by quick replays, then by replays."""
+    """The fastest shape of the pipeline × data grid: by quick replays, then by replays."""
 
     request: Request = field(default_factory=Request)
     name: str = "pipeline-data"
@@ -138,7 +138,7 @@ class PipelineDataGrid:
         return fitting(self.name, min(replayed, key=lambda plan: evaluate(plan).key), evaluate)
 
     def _replayed(self, searches: Sequence[_Grid], evaluate: Evaluator, some_fit: bool) -> list[Plan]:
-        """Plans of the most promising points of some searches; some_fit: of others there are plans that fit."""
+        """Plans of the most promising shapes of some searches; some_fit: of others there are plans that fit."""
         replayed: list[Plan] = []
         best, idle, found = math.inf, 0, None
         several = (zip(search.candidates(), repeat(search), strict=False) for search in searches)
@@ -149,9 +149,9 @@ class PipelineDataGrid:
             replayed.append(search.within_memory(candidate))
             score, idle = evaluate(replayed[-1]), idle + 1
             if score.fits and score.iteration_seconds < best:
-                best, idle, found = score.iteration_seconds, 0, (search, candidate.point)
-        for search, point in [found] if found else ():
-            replayed += search.beside(point, best)
+                best, idle, found = score.iteration_seconds, 0, (search, candidate.shape)
+        for search, shape in [found] if found else ():
+            replayed += search.beside(shape, best)
         return replayed
 
 
@@ -173,7 +173,7 @@ def _divisions(problem: Problem, evaluate: Evaluator, request: Request, degree: 
     one = GroupDivision(degree, zero)
     if not zero:
         return [one]
-    counts = {point.replicas for point in _Grid(problem, evaluate, request, "", one).points()}
+    counts = {shape.replicas for shape in _Grid(problem, evaluate, request, "", one).shapes()}
     return [GroupDivision(degree, zero, count) for count in sorted(counts)]
 
 
@@ -257,13 +257,13 @@ class _Hops(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _schedule(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:
-    """The order of the ops of a point's plans; kept for the same point on other devices."""
+    """The order of the ops of a shape's plans; kept for the same shape on other devices."""
     options = {"chunks": chunks} if "chunks" in schedule_families()[name].options else {}
     return build_schedule(name, stages, microbatches, **options)
 
 
 class _Grid:
-    """The points of one problem, and what ranks them; tables fill as they are asked for."""
+    """The shapes of one problem, and what ranks them; tables fill as they are asked for."""
 
     def __init__(
         self, problem: Problem, evaluate: Evaluator, request: Request, name: str, division: GroupDivision = WHOLE
@@ -284,8 +284,8 @@ class _Grid:
 
     # ---- the grid ----
 
-    def points(self) -> Iterator[Point]:
-        """Every point: devices × schedule × stages per device × stages × replicas × placement × micro-batches."""
+    def shapes(self) -> Iterator[GridShape]:
+        """Every shape: devices × schedule × stages per device × stages × replicas × placement × micro-batches."""
         layers, families = len(self.problem.workload), schedule_families()
         for chosen in device_choices(self.problem, self.costs):
             among = set(chosen)
@@ -298,7 +298,7 @@ class _Grid:
                             continue
                         for groups, counts in self._placements(devices, ranks):
                             if self.division.replicas in (None, len(groups[0])):
-                                yield from (Point(schedule, groups, chunks, count) for count in counts)
+                                yield from (GridShape(schedule, groups, chunks, count) for count in counts)
 
     def _families(self) -> tuple[str, ...]:
         if self.request.schedule is not None:
@@ -338,36 +338,36 @@ class _Grid:
         asked = self.request.microbatches
         return grid_counts(self.problem) if asked is None else (asked,)
 
-    def beside(self, point: Point, best: float) -> list[Plan]:
-        """Plans of a point with sizes of micro-batches between those of `_counts`, where quick replays are faster than `best`."""
-        counts, share = self._counts, point.replicas
+    def beside(self, shape: GridShape, best: float) -> list[Plan]:
+        """Plans of a shape with sizes of micro-batches between those of `_counts`, where quick replays are faster than `best`."""
+        counts, share = self._counts, shape.replicas
         if len(counts) == 1 or self.problem.batch <= FEW_SAMPLES:
             return []
-        place = counts.index(point.microbatches)
+        place = counts.index(shape.microbatches)
         ends = counts[max(0, place - 1)], counts[min(len(counts) - 1, place + 1)]
         largest = -(-self.problem.batch // (ends[0] * share)), -(-self.problem.batch // (ends[1] * share))
         between = {-(-self.problem.batch // (share * size)) for size in range(largest[1] + 1, largest[0])}
-        points = [replace(point, microbatches=count) for count in sorted(between.difference(counts))]
+        shapes = [replace(shape, microbatches=count) for count in sorted(between.difference(counts))]
         found = [
-            one for one in map(self.candidate, points) if one is not None and one.seconds < best and one.fullest <= 1.0
+            one for one in map(self.candidate, shapes) if one is not None and one.seconds < best and one.fullest <= 1.0
         ]
         return [self.within_memory(one) for one in sorted(found, key=lambda one: one.seconds)[:BESIDE]]
 
     # ---- the quick replays ----
 
-    def candidates(self) -> Iterator[CutPoint]:
+    def candidates(self) -> Iterator[CutShape]:
         """Points with their cuts: those that fit, best first by their quick replays, then those of which only a replay can tell.
 
-        No point beats its balance at will (`_at_best`), so that cuts are sought for promising points only.
+        No shape beats its balance at will (`_at_best`), so that cuts are sought for promising shapes only.
         """
-        points = [point for point in self.points() if self._may_fit(point)]
-        rough = sorted(((self._at_best(point), number) for number, point in enumerate(points)))
-        too_large: list[CutPoint] = []
-        waiting: list[tuple[float, int, CutPoint]] = []
+        shapes = [shape for shape in self.shapes() if self._may_fit(shape)]
+        rough = sorted(((self._at_best(shape), number) for number, shape in enumerate(shapes)))
+        too_large: list[CutShape] = []
+        waiting: list[tuple[float, int, CutShape]] = []
         for least, number in rough:
             while waiting and waiting[0][0] <= least:
                 yield heappop(waiting)[2]
-            candidate = self._roomiest(points[number])
+            candidate = self._roomiest(shapes[number])
             if candidate is not None and candidate.fullest <= 1.0:
                 heappush(waiting, (candidate.seconds, number, candidate))
             elif candidate is not None:
@@ -376,38 +376,38 @@ class _Grid:
             yield heappop(waiting)[2]
         yield from sorted(too_large, key=lambda candidate: candidate.fullest)
 
-    def _roomiest(self, point: Point) -> CutPoint | None:
-        """The cuts of a point with equal shares of a device for its stages; where that leaves too little, with any shares."""
-        even = self.candidate(point, self._equal_shares(point)) if self._has_room(point) else None
-        return even if even is not None and even.fullest <= 1.0 else self.candidate(point)
+    def _roomiest(self, shape: GridShape) -> CutShape | None:
+        """The cuts of a shape with equal shares of a device for its stages; where that leaves too little, with any shares."""
+        even = self.candidate(shape, self._equal_shares(shape)) if self._has_room(shape) else None
+        return even if even is not None and even.fullest <= 1.0 else self.candidate(shape)
 
-    def _may_fit(self, point: Point) -> bool:
+    def _may_fit(self, shape: GridShape) -> bool:
         """Whether the devices together hold all weights, and activations of the fewest micro-batches that any stage holds."""
-        state, kept = self.whole_bytes, float(self.bytes.kept_before[-1]) * self._samples(point)
-        return state + kept <= self._ranks(point.groups).memory_bytes
+        state, kept = self.whole_bytes, float(self.bytes.kept_before[-1]) * self._samples(shape)
+        return state + kept <= self._ranks(shape.groups).memory_bytes
 
-    def _has_room(self, point: Point) -> bool:
+    def _has_room(self, shape: GridShape) -> bool:
         """Whether the first rank, which holds most micro-batches, fits if all layers were alike."""
-        state, stash, kept = self._like_stage(point)
-        need = point.chunks * state + kept * self.most_held(point)[0][0] + stash
-        return bool(need <= (1.0 + UNLIKE_LAYERS) * self._memory_bytes(point.groups[0]))
+        state, stash, kept = self._like_stage(shape)
+        need = shape.chunks * state + kept * self.most_held(shape)[0][0] + stash
+        return bool(need <= (1.0 + UNLIKE_LAYERS) * self._memory_bytes(shape.groups[0]))
 
-    def _at_best(self, point: Point) -> float:
+    def _at_best(self, shape: GridShape) -> float:
         """Seconds if the network could be divided at will, and were cut where it sends least.
 
         Of micro-batches that are unlike, the smallest fill and drain the pipeline, and each takes its share of the largest one's
         seconds, at least.
         """
-        slowest, samples = self._ranks(point.groups).slowest, self._samples(point)
-        hops = self._hops(point.groups, point.chunks)
-        smallest = self.problem.batch // (point.microbatches * point.replicas)
-        ranks, size = len(point.groups), self._least_crossing * smallest
-        rounds = point.microbatches if smallest == samples else self.problem.batch / (point.replicas * samples)
-        computing = (rounds + (ranks - 1) * (smallest / samples) / point.chunks) / self._rate(slowest, samples)
+        slowest, samples = self._ranks(shape.groups).slowest, self._samples(shape)
+        hops = self._hops(shape.groups, shape.chunks)
+        smallest = self.problem.batch // (shape.microbatches * shape.replicas)
+        ranks, size = len(shape.groups), self._least_crossing * smallest
+        rounds = shape.microbatches if smallest == samples else self.problem.batch / (shape.replicas * samples)
+        computing = (rounds + (ranks - 1) * (smallest / samples) / shape.chunks) / self._rate(slowest, samples)
         # A device that has several stages runs others while a micro-batch is on its way from lap to lap.
-        waits = (hops.latency + size * hops.there_and_back) * ((ranks - 1) / max(1, point.stages - 1))
-        exposed = self._least_reduction(point.groups) - self._backward_at_most(slowest, samples)
-        busiest = self._least_crossing * self.problem.batch / point.replicas * hops.busiest
+        waits = (hops.latency + size * hops.there_and_back) * ((ranks - 1) / max(1, shape.stages - 1))
+        exposed = self._least_reduction(shape.groups) - self._backward_at_most(slowest, samples)
+        busiest = self._least_crossing * self.problem.batch / shape.replicas * hops.busiest
         return max(computing + waits, busiest) + max(0.0, exposed)
 
     @remembered
@@ -430,9 +430,9 @@ class _Grid:
         waits = sum(latency for latency, _ in ways), sum(1.0 / rate for _, rate in ways)
         return _Hops(*waits, busiest)
 
-    def _samples(self, point: Point) -> int:
+    def _samples(self, shape: GridShape) -> int:
         """Samples of the largest part of a micro-batch that a replica gets."""
-        return -(-self.problem.batch // (point.microbatches * point.replicas))
+        return -(-self.problem.batch // (shape.microbatches * shape.replicas))
 
     @remembered
     def _ranks(self, groups: Groups) -> _Ranks:
@@ -444,7 +444,7 @@ class _Grid:
     def _rate(self, slowest: tuple[int, ...], samples: int) -> float:
         """Passes of the whole network per second, forward and backward, of the ranks together."""
         rate = {device: 1.0 / max(self._whole_seconds(device, samples), 1e-300) for device in set(slowest)}
-        # One by one, so that points that take equally long stay equal to the bit.
+        # One by one, so that shapes that take equally long stay equal to the bit.
         return sum(rate[device] for device in slowest)
 
     @remembered
@@ -458,76 +458,76 @@ class _Grid:
             return group[0]
         return max(kinds.values(), key=lambda device: float(self.costs.round_trip_seconds(device, 1).sum()))
 
-    def candidate(self, point: Point, spare: Sequence[float] = ()) -> CutPoint | None:
-        """The cuts of a point, and its quick replay; None where no cuts keep every stage within its memory.
+    def candidate(self, shape: GridShape, spare: Sequence[float] = ()) -> CutShape | None:
+        """The cuts of a shape, and its quick replay; None where no cuts keep every stage within its memory.
 
         spare: bytes of each stage's device that are to stay free
         """
-        costs = self._partition_costs(point, spare)
+        costs = self._partition_costs(shape, spare)
         # A device that holds several stages is as fast as their sum: the slowest stage counts for every round.
-        found = fastest_cuts(costs, point.microbatches * point.chunks)
+        found = fastest_cuts(costs, shape.microbatches * shape.chunks)
         if not found:
             return None
         cuts = found[0][1]
-        seconds = self.quick(self._plan(point, cuts))
-        return CutPoint(seconds, point, cuts, self._fullest(point, cuts))
+        seconds = self.quick(self._plan(shape, cuts))
+        return CutShape(seconds, shape, cuts, self._fullest(shape, cuts))
 
-    def _equal_shares(self, point: Point) -> list[float]:
+    def _equal_shares(self, shape: GridShape) -> list[float]:
         """Bytes that each stage leaves to the other stages of its device, so that all can have as many (like) layers."""
-        (state, stash, kept), (together, alone) = self._like_stage(point), self.most_held(point)
-        memory = np.array([self._memory_bytes(group) for group in point.groups])
-        shares = (state + kept * alone.reshape(point.chunks, -1) + stash) / (
-            point.chunks * state + kept * together + stash
+        (state, stash, kept), (together, alone) = self._like_stage(shape), self.most_held(shape)
+        memory = np.array([self._memory_bytes(group) for group in shape.groups])
+        shares = (state + kept * alone.reshape(shape.chunks, -1) + stash) / (
+            shape.chunks * state + kept * together + stash
         )
         left = (memory * (1.0 - shares)).reshape(-1)
         if self.problem.recompute == "blocks":  # a stage may begin within a block, and keep more than like layers do
-            left = left - alone * float(self.bytes.entering[:, -1].max()) * self._samples(point)
+            left = left - alone * float(self.bytes.entering[:, -1].max()) * self._samples(shape)
         return [float(one) for one in np.maximum(left, 0.0)]
 
-    def _like_stage(self, point: Point) -> tuple[float, float, float]:
+    def _like_stage(self, shape: GridShape) -> tuple[float, float, float]:
         """Bytes of a stage if layers were alike: of its weights, of what backward makes again, and of each micro-batch held."""
-        samples, stages = self._samples(point), self.bytes
+        samples, stages = self._samples(shape), self.bytes
         whole = self.problem.recompute == "whole"
-        again = float(stages.made[0, -1]) * samples / (point.stages if whole else 1)
+        again = float(stages.made[0, -1]) * samples / (shape.stages if whole else 1)
         inputs = float(stages.entering[:, -1].mean()) * samples if whole else 0.0
-        kept = float(stages.kept_before[-1]) * samples / point.stages + inputs
-        return self.whole_bytes / point.stages, again + float(stages.in_work[0, -1]), kept
+        kept = float(stages.kept_before[-1]) * samples / shape.stages + inputs
+        return self.whole_bytes / shape.stages, again + float(stages.in_work[0, -1]), kept
 
     def _memory_bytes(self, group: Sequence[int]) -> float:
         devices = self.problem.cluster.devices
         return min(devices[member].memory_bytes for device in group for member in self.members[device])
 
-    def _fullest(self, point: Point, cuts: Sequence[int]) -> float:
+    def _fullest(self, shape: GridShape, cuts: Sequence[int]) -> float:
         """Largest share of a device's memory that weights of its stages and activations of micro-batches in flight take."""
-        samples, bounds = self._samples(point), np.array([0, *cuts, len(self.problem.workload)])
+        samples, bounds = self._samples(shape), np.array([0, *cuts, len(self.problem.workload)])
         begin, end = bounds[:-1], bounds[1:]
         made, in_work = (
-            one.reshape(point.chunks, -1).max(axis=0)
+            one.reshape(shape.chunks, -1).max(axis=0)
             for one in (self.bytes.made[begin, end] * samples, self.bytes.in_work[begin, end])
         )
-        fullest, schedule = 0.0, _schedule(point.schedule, point.stages, point.microbatches, point.chunks)
+        fullest, schedule = 0.0, _schedule(shape.schedule, shape.stages, shape.microbatches, shape.chunks)
         together, _ = most_held(schedule, self.bytes.stashed(begin, end) * samples)
-        for rank, (group, held) in enumerate(zip(point.groups, together + made + in_work, strict=True)):
-            stages = range(rank, point.stages, len(point.groups))
+        for rank, (group, held) in enumerate(zip(shape.groups, together + made + in_work, strict=True)):
+            stages = range(rank, shape.stages, len(shape.groups))
             state = self.bytes.states([(bounds[s], bounds[s + 1]) for s in stages])
             fullest = max(fullest, float(state + held) / self._memory_bytes(group))
         return fullest
 
-    def _partition_costs(self, point: Point, spare: Sequence[float]) -> PartitionCosts:
-        samples = self._samples(point)
-        devices = [self._slowest(group) for group in point.groups] * point.chunks
-        held = (self.most_held(point)[1] * samples).tolist()
+    def _partition_costs(self, shape: GridShape, spare: Sequence[float]) -> PartitionCosts:
+        samples = self._samples(shape)
+        devices = [self._slowest(group) for group in shape.groups] * shape.chunks
+        held = (self.most_held(shape)[1] * samples).tolist()
         costs = straight_costs(self.costs, devices, samples, alternating=True, in_flight=held, spare=spare)
-        crowds = np.tile(self._transfers(point.groups).crowd, point.chunks)[: point.stages - 1]
+        crowds = np.tile(self._transfers(shape.groups).crowd, shape.chunks)[: shape.stages - 1]
         return replace(costs, link_seconds=costs.link_seconds * crowds[None, :, None])
 
     @remembered
     def _transfers(self, groups: Groups) -> _Transfers:
         return _transfers(self.problem, groups)
 
-    def most_held(self, point: Point) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def most_held(self, shape: GridShape) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Most micro-batches of all stages of each rank at once, float64 [ranks], and of each stage, int64 [stages]."""
-        return self._most_held(point.schedule, point.stages, point.microbatches, point.chunks)
+        return self._most_held(shape.schedule, shape.stages, shape.microbatches, shape.chunks)
 
     @remembered
     def _most_held(
@@ -564,32 +564,32 @@ class _Grid:
 
     # ---- plans ----
 
-    def plan(self, candidate: CutPoint) -> Plan:
+    def plan(self, candidate: CutShape) -> Plan:
         """The plan of a candidate."""
-        return self._plan(candidate.point, candidate.cuts)
+        return self._plan(candidate.shape, candidate.cuts)
 
-    def _plan(self, point: Point, cuts: Sequence[int]) -> Plan:
-        stages = stages_from_cuts(cuts, len(self.problem.workload), point.groups * point.chunks)
+    def _plan(self, shape: GridShape, cuts: Sequence[int]) -> Plan:
+        stages = stages_from_cuts(cuts, len(self.problem.workload), shape.groups * shape.chunks)
         if self.division.degree > 1:
             groups = [[self.members[device] for device in stage.devices] for stage in stages]
             stages = tuple(
                 Stage(stage.layers, tuple(chain.from_iterable(held)), tuple(map(len, held)))
                 for stage, held in zip(stages, groups, strict=True)
             )
-        sizes = equal_microbatches(self.problem.batch, point.microbatches)
-        return Plan(self.name, point.schedule, stages, sizes, zero=self.division.zero)
+        sizes = equal_microbatches(self.problem.batch, shape.microbatches)
+        return Plan(self.name, shape.schedule, stages, sizes, zero=self.division.zero)
 
-    def within_memory(self, candidate: CutPoint) -> Plan:
+    def within_memory(self, candidate: CutShape) -> Plan:
         """The candidate's plan; where its replay needs more memory than there is, that of cuts which leave as much free.
 
         The search counts no buffers of transfers, which only a replay knows. Where layers that one device gives away fill the
         next one, round after round, all devices leave as much free.
         """
-        point = candidate.point
+        shape = candidate.shape
 
         def search(misses: Sequence[Score]) -> Plan | None:
-            spare = [missing_bytes(misses, group) / point.chunks for group in point.groups * point.chunks]
-            found = self.candidate(point, spare) if misses else candidate
+            spare = [missing_bytes(misses, group) / shape.chunks for group in shape.groups * shape.chunks]
+            found = self.candidate(shape, spare) if misses else candidate
             return self.plan(found) if found else None
 
         best = within_memory(self.evaluate, search) or self.plan(candidate)
@@ -598,14 +598,14 @@ class _Grid:
         missed = self.evaluate(best)
 
         def evenly(misses: Sequence[Score]) -> Plan | None:
-            every = sum(score.peak_bytes - score.capacity_bytes for score in (missed, *misses)) / point.chunks
-            found = self.candidate(point, [every] * point.stages)
+            every = sum(score.peak_bytes - score.capacity_bytes for score in (missed, *misses)) / shape.chunks
+            found = self.candidate(shape, [every] * shape.stages)
             return self.plan(found) if found else None
 
         even = within_memory(self.evaluate, evenly)
         if even is not None and self.evaluate(even).fits:
             return even
-        costs = self._partition_costs(point, ())
+        costs = self._partition_costs(shape, ())
         found = fitting_cuts(costs, self.evaluate, lambda cuts: self.plan(replace(candidate, cuts=tuple(cuts))))
         return best if found is None else found
 

@@ -208,7 +208,7 @@ class UnequalSizes:
         asked for one of them the search would find the same, and nothing faster than all. Where no plan can be faster than what
         is known, a number of stages is left out.
         """
-        answers, failed, stopped = list[_Answer](), None, False
+        answers, failed, stopped = list[_SizedPlan](), None, False
         for tables, sizes in _choices(problem, self.request, evaluate):
             known = min((one.score.iteration_seconds for one in answers), default=math.inf)
             if answers and least_seconds(tables, sizes) >= known * (1.0 - ROUNDING):
@@ -236,7 +236,7 @@ class UnequalSizes:
             raise KeyboardInterrupt if not meter.spent and evaluate.remaining else BudgetSpent
         return fitting(self.name, best.plan, evaluate.on_reference)
 
-    def _answer(self, choice: _StagesAndSizes) -> _Answer:
+    def _answer(self, choice: _StagesAndSizes) -> _SizedPlan:
         if self.name != NESTED:
             return _within_memory(
                 self.name, choice, lambda limits: self._of_one_partition(choice, limits), choice.sizes
@@ -394,7 +394,7 @@ class _StagesAndSizes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _SizedPlan:
     """What a search found: a plan with its score on the reference, and the words of the space in which it is proven."""
 
     tables: UnequalTables
@@ -423,7 +423,7 @@ def _choices(
 
 def _within_memory(
     name: str, choice: _StagesAndSizes, solve: Callable[[list[float]], Sized], sizes: Sequence[int]
-) -> _Answer:
+) -> _SizedPlan:
     """Solve, replay on the reference, and solve again with less memory where the replay needs more than there is.
 
     sizes: among which a proof holds. Where no such search finds a plan that fits, `tight_sizes` looks for one with all sizes.
@@ -460,10 +460,10 @@ def _within_memory(
         found, every_one = _on_replays(name, tables, evaluate, found, every)
         score = evaluate.on_reference(_plan(name, tables, found))
         space = _space(tables, found, every, BY_REPLAYS) if every_one else space
-    return _Answer(tables, found, _plan(name, tables, found), score, space)
+    return _SizedPlan(tables, found, _plan(name, tables, found), score, space)
 
 
-def _tell(answer: _Answer, evaluate: Evaluator) -> None:
+def _tell(answer: _SizedPlan, evaluate: Evaluator) -> None:
     """Write down what is known of an answer."""
     found, seconds = answer.found, answer.score.iteration_seconds
     bound = found.bound_seconds

@@ -292,7 +292,7 @@ class _Moves:
         self.send_of_receive = self.send_of_wait[chosen]
 
 
-def _blocking_tasks(waits: Waits, moves: _Moves, layout: _Layout, columns: Columns, values: _Values) -> Dependencies:
+def _blocking_tasks(waits: Waits, moves: _Moves, layout: _TaskRows, columns: Columns, values: _Values) -> Dependencies:
     """Write send and receive tasks; returns who waits for the sends."""
     send = layout.last[moves.send_row] + 1 + _rank_within(moves.send_row)
     columns["kind"][send] = OpKind.SEND
@@ -369,7 +369,7 @@ def _round_of_update(ops: LaneOps, stage: int, updating: Rows) -> NDArray[np.int
 def _reduce_tasks(
     reduction: _Reduction,
     first: int,
-    layout: _Layout,
+    layout: _TaskRows,
     columns: Columns,
     values: _Values,
     final: dict[tuple[int, int], int],
@@ -396,7 +396,7 @@ def _unit_tasks(
     ops: LaneOps,
     lane: UnitLane,
     first: int,
-    layout: _Layout,
+    layout: _TaskRows,
     columns: Columns,
     values: _Values,
     final: dict[tuple[int, int], int],
@@ -424,7 +424,7 @@ def _update_gathers(
     stages: list[int],
     first: int,
     trailing: _Updates,
-    layout: _Layout,
+    layout: _TaskRows,
     columns: Columns,
     values: _Values,
 ) -> list[Dependencies]:
@@ -474,7 +474,7 @@ def _tied_tasks(
     ops: LaneOps,
     tie: _TiedRounds,
     first: int,
-    layout: _Layout,
+    layout: _TaskRows,
     columns: Columns,
     trailing: _Updates,
 ) -> list[Dependencies]:
@@ -516,7 +516,7 @@ def _trailing_updates(ops: LaneOps, *, wanted: bool) -> _Updates:
     return _Updates(*np.divmod(found, len(ops.rows_of_stage)), ops.replica[rows[first]].astype(np.int64))
 
 
-def _write_updates(trailing: _Updates, layout: _Layout, columns: Columns, values: _Values) -> None:
+def _write_updates(trailing: _Updates, layout: _TaskRows, columns: Columns, values: _Values) -> None:
     columns["kind"][layout.trailing] = OpKind.UPDATE
     columns["stage"][layout.trailing] = trailing.stage
     columns["replica"][layout.trailing] = trailing.replica
@@ -527,7 +527,7 @@ def _update_waits(
     schedule: Schedule,
     ops: LaneOps,
     trailing: _Updates,
-    layout: _Layout,
+    layout: _TaskRows,
     reductions: list[_Reduction],
     final: dict[tuple[int, int], int],
 ) -> list[Dependencies]:
@@ -551,7 +551,7 @@ def _update_waits(
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _TaskRows:
     """Where tasks stand. Per row of ops: its first task, its first part, its last part, and how many tasks it has.
 
     trailing: tasks of the trailing updates; lane_offsets: of compute lanes, then of all-reduce lanes
@@ -575,7 +575,7 @@ def _lay_out(
     moves: _Moves | None,
     trailing: _Updates,
     reduce_lengths: list[int],
-) -> _Layout:
+) -> _TaskRows:
     rows = len(ops.stage)
     before = np.zeros(rows, dtype=np.int64)
     width = parts
@@ -590,12 +590,12 @@ def _lay_out(
     first = totals[:-1] + np.repeat(shift, np.diff(ops.lane_offsets))
     main = first + before
     places = (lane_offsets[1 : ops.lanes + 1] - updates)[trailing.lane] + _rank_within(trailing.lane)
-    return _Layout(lane_offsets, first, main, main + parts - 1, width, places)
+    return _TaskRows(lane_offsets, first, main, main + parts - 1, width, places)
 
 
 def _columns(
     ops: LaneOps,
-    layout: _Layout,
+    layout: _TaskRows,
     values: _Values,
     reductions: list[_Reduction],
     forms: Sequence[CollectiveForm],
@@ -642,7 +642,7 @@ def _columns(
     return columns
 
 
-def _together(ops: LaneOps, layout: _Layout) -> NDArray[np.int32]:
+def _together(ops: LaneOps, layout: _TaskRows) -> NDArray[np.int32]:
     """As `Program.together`."""
     result = np.arange(layout.tasks, dtype=np.int32)
     for row in ops.overlapped.tolist():

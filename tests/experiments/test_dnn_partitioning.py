@@ -15,7 +15,7 @@ from experiments.dnn_partitioning.__main__ import FOLDER
 from experiments.dnn_partitioning.graph_files import OperatorGraph
 from experiments.studies.public_inputs import read_inputs
 from experiments.terminal.output import InputError
-from planners import Placement, PlacementProblem, least_largest_load
+from planners import PlacedParts, PlacementProblem, least_largest_load
 
 INPUTS = Path(os.environ.get("PIPEPLAN_PUBLIC_INPUTS", "")) / "dnn-partitioning" / "throughput-inputs"
 
@@ -141,7 +141,7 @@ def test_an_interrupt_keeps_the_rows_so_far(
     write(tmp_path, "one.json", TRAINING)
     calls = iter(range(9))
 
-    def interrupted(problem: PlacementProblem) -> Placement | None:
+    def interrupted(problem: PlacementProblem) -> PlacedParts | None:
         if next(calls) == 3:
             raise KeyboardInterrupt
         return least_largest_load(problem)

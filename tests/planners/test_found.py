@@ -61,16 +61,16 @@ LARGER = {
 """Problems with room for choices, by name."""
 
 
-def test_points_of_the_grid(recorded: Recorded) -> None:
-    """How many points there are and are handed out, the first two, and sums of seconds and memory; with two sizes of memory."""
+def test_shapes_of_the_grid(recorded: Recorded) -> None:
+    """How many shapes there are and are handed out, the first two, and sums of seconds and memory; with two sizes of memory."""
     values: dict[str, Any] = {}
     for name, memory_bytes in product(LARGER, (16e9, 1.2e8)):
         problem = with_memory(LARGER[name], memory_bytes)
         search = _Grid(problem, Evaluator(problem), Request(), "grid")
         found = list(search.candidates())
-        first = [[one.point.schedule, one.point.groups, one.point.microbatches, one.cuts] for one in found[:2]]
+        first = [[one.shape.schedule, one.shape.groups, one.shape.microbatches, one.cuts] for one in found[:2]]
         together = sum(one.seconds for one in found), sum(one.fullest for one in found)
-        values[f"{name}, {memory_bytes:.2g} bytes"] = [len(list(search.points())), len(found), *first, *together]
+        values[f"{name}, {memory_bytes:.2g} bytes"] = [len(list(search.shapes())), len(found), *first, *together]
     recorded(**values)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hardware_profiles import load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry
 from planners.straight import grid
-from planners.straight.grid import Point, _Grid
+from planners.straight.grid import GridShape, _Grid
 from simulator import InfeasiblePlanError, Plan, Problem, Stage, simulate, workload_from_spec
 from simulator.workloads.language_models import Gpt
 from simulator.workloads.synthetic import uniform_chain
@@ -73,54 +73,56 @@ def test_stages_and_chunks_that_cannot_be_are_refused() -> None:
 
 
 POINTS = {
-    "1f1b": Point("1f1b", ((0,), (1,), (2,), (3,)), 1, 8),
-    "eager": Point("eager-1f1b", ((0,), (1,), (2,), (3,)), 1, 8),
-    "two stages per device": Point("interleaved-1f1b", ((0,), (1,), (2,), (3,)), 2, 8),
-    "three stages per device": Point("interleaved-1f1b", ((0,), (1,)), 3, 8),
-    "two replicas": Point("1f1b", ((0, 1), (2, 3)), 1, 8),
-    "four replicas": Point("1f1b", ((0, 1, 2, 3),), 1, 4),
+    "1f1b": GridShape("1f1b", ((0,), (1,), (2,), (3,)), 1, 8),
+    "eager": GridShape("eager-1f1b", ((0,), (1,), (2,), (3,)), 1, 8),
+    "two stages per device": GridShape("interleaved-1f1b", ((0,), (1,), (2,), (3,)), 2, 8),
+    "three stages per device": GridShape("interleaved-1f1b", ((0,), (1,)), 3, 8),
+    "two replicas": GridShape("1f1b", ((0, 1), (2, 3)), 1, 8),
+    "four replicas": GridShape("1f1b", ((0, 1, 2, 3),), 1, 4),
 }
 
 
-@pytest.mark.parametrize("point", POINTS.values(), ids=POINTS)
+@pytest.mark.parametrize("shape", POINTS.values(), ids=POINTS)
 @pytest.mark.parametrize(
     ("elements", "parameters", "error"),
     [(1e4, 10**5, 0.01), (2e7, 10**5, 0.16), (1e4, 2 * 10**7, 0.025)],
     ids=["computation", "links that bind", "all-reduces"],
 )
-def test_a_quick_replay_is_close_to_the_replay(point: Point, elements: float, parameters: int, error: float) -> None:
+def test_a_quick_replay_is_close_to_the_replay(
+    shape: GridShape, elements: float, parameters: int, error: float
+) -> None:
     """Eight like layers on four devices: quick replays are never above, 16 % below where links bind, 3 % at most elsewhere."""
     network = chain([2e10] * 8, parameters=[parameters] * 8, output_elements=[elements] * 8)
     problem = Problem(network, _switched((_gpu(),) * 4), 32)
     evaluate = Evaluator(problem)
     search = search_of(problem)
-    candidate = search.candidate(point)
+    candidate = search.candidate(shape)
     assert candidate is not None
     plan = search.plan(candidate)
     assert (1.0 - error) * evaluate(plan).iteration_seconds <= candidate.seconds <= evaluate(plan).iteration_seconds
     fullest = max(memory.peak_parts["activations"] for memory in simulate(problem, plan).memory)
     width = 2.0 * problem.element_bytes + problem.optimizer_bytes
-    held = 8 * parameters * width / len(point.groups)
+    held = 8 * parameters * width / len(shape.groups)
     assert candidate.fullest * _gpu().memory_bytes == pytest.approx(held + fullest, rel=1e-9)
-    state, again, kept = search._like_stage(point)
+    state, again, kept = search._like_stage(shape)
     assert again == 0.0
-    if 8 % point.stages == 0:
-        need = point.chunks * state + kept * search.most_held(point)[0].max()
+    if 8 % shape.stages == 0:
+        need = shape.chunks * state + kept * search.most_held(shape)[0].max()
         assert need == pytest.approx(held + fullest, rel=1e-9)
-    # No point beats its balance at will; where nothing is sent it attains it.
-    assert search._at_best(point) <= candidate.seconds
+    # No shape beats its balance at will; where nothing is sent it attains it.
+    assert search._at_best(shape) <= candidate.seconds
     if elements < 1e5 and parameters < 10**6:
-        assert search._at_best(point) == pytest.approx(candidate.seconds, rel=error)
+        assert search._at_best(shape) == pytest.approx(candidate.seconds, rel=error)
 
 
 def test_few_points_are_replayed() -> None:
-    """Quick replays leave a dozen of hundreds of points to the replay."""
+    """Quick replays leave a dozen of hundreds of shapes to the replay."""
     assert make_plan("pipeline-data", _heavy()).evaluations <= 12
 
 
 @pytest.mark.slow
 def test_no_part_of_the_grid_is_faster_than_all_of_it() -> None:
-    """BERT-large on four servers of four devices, where transfers share a slow link: a point was 20 % faster when asked for."""
+    """BERT-large on four servers of four devices, where transfers share a slow link: a shape was 20 % faster when asked for."""
     problem = Problem(
         workload_from_spec("bert-large", None), load_cluster("pipedream-a:4"), 64, precision="fp16", optimizer="adam"
     )
@@ -160,11 +162,11 @@ def test_numbers_of_microbatches_of_the_grid() -> None:
 def test_transfers_that_share_a_channel_take_turns() -> None:
     """Two replicas of each stage, a server a stage: both send over the servers' one link, which is busy twice as long."""
     problem = Problem(uniform_chain(6), load_cluster("pipedream-a").take(8), 8)
-    points = Point("1f1b", ((0,), (4,)), 1, 8), Point("1f1b", ((0, 1), (4, 5)), 1, 4)
+    shapes = GridShape("1f1b", ((0,), (4,)), 1, 8), GridShape("1f1b", ((0, 1), (4, 5)), 1, 4)
     for contention, times in ((True, 2.0), (False, 1.0)):
         asked = replace(problem, contention=contention)
         search = search_of(asked)
-        alone, crowded = (search._partition_costs(point, ()).link_seconds for point in points)
+        alone, crowded = (search._partition_costs(shape, ()).link_seconds for shape in shapes)
         assert crowded == pytest.approx(times * alone)
         assert alone.any() == contention
 
@@ -175,7 +177,7 @@ def test_points_come_by_their_quick_replays_however_their_stages_share_a_device(
     problem = Problem(network, _switched((replace(_gpu(), memory_bytes=6e9),) * 4), 4, optimizer="adam")
     search = search_of(problem)
     found = [one for one in search.candidates() if one.fullest <= 1.0]
-    even = [search.candidate(one.point, search._equal_shares(one.point)) for one in found]
+    even = [search.candidate(one.shape, search._equal_shares(one.shape)) for one in found]
     assert {one is None or one.fullest > 1.0 for one in even} == {True, False}
     assert [one.seconds for one in found] == sorted(one.seconds for one in found)
 
@@ -193,7 +195,7 @@ def test_room_is_judged_as_if_layers_were_alike(
     together hold the weights and one micro-batch; the first may be a tenth too small.
     """
     network = chain([2e10] * 4, parameters=[10**6] * 4, output_elements=[3e6] * 4, stashed_elements=[1.2e7] * 4)
-    point = Point("1f1b", ((0,), (1,)), 1, 4)
+    shape = GridShape("1f1b", ((0,), (1,)), 1, 4)
     for memory_bytes, fits, room in (
         (together / 2, True, False),
         (together / 2 - 1.0, False, False),
@@ -203,12 +205,12 @@ def test_room_is_judged_as_if_layers_were_alike(
         devices = (replace(_gpu(), memory_bytes=memory_bytes),) * 2
         problem = Problem(network, _switched(devices), 8, optimizer="momentum", recompute=recompute)
         search = search_of(problem)
-        assert (search._may_fit(point), search._has_room(point)) == (fits, room)
+        assert (search._may_fit(shape), search._has_room(shape)) == (fits, room)
     monkeypatch.setattr(grid, "UNLIKE_LAYERS", 0.0)
     for memory_bytes in (first, first - 1.0):
         devices = (replace(_gpu(), memory_bytes=memory_bytes),) * 2
         problem = Problem(network, _switched(devices), 8, optimizer="momentum", recompute=recompute)
-        assert search_of(problem)._has_room(point) == (memory_bytes == first)
+        assert search_of(problem)._has_room(shape) == (memory_bytes == first)
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -220,10 +222,10 @@ def test_stages_of_a_device_share_its_memory_by_what_each_needs(recompute: bool)
     network = chain([2e10] * 6, parameters=[10**6] * 6, output_elements=[3e6] * 6, stashed_elements=[1.2e7] * 6)
     problem = Problem(network, _switched((_gpu(),) * 2), 8, optimizer="momentum", recompute=recompute)
     search = search_of(problem)
-    point = Point("interleaved-1f1b", ((0,), (1,)), 3, 4)
+    shape = GridShape("interleaved-1f1b", ((0,), (1,)), 3, 4)
     again, kept = (96e6, 24e6 * 5 / 7) if recompute else (0.0, 96e6)
-    spare = search._equal_shares(point)
-    in_flight, most = search.most_held(point)
+    spare = search._equal_shares(shape)
+    in_flight, most = search.most_held(shape)
     for stage, alone in enumerate(most.tolist()):
         together = 3 * 12e6 + kept * in_flight[stage % 2] + again
         assert _gpu().memory_bytes - spare[stage] == pytest.approx(
@@ -251,10 +253,10 @@ def test_points_have_the_schedules_and_the_stages_a_device_that_are_asked_for(
     """Of ten layers on two devices: only looped schedules put several stages on a device, one only where that is asked for."""
     problem = Problem(uniform_chain(10), _switched((_gpu(),) * 2), 4)
     found: dict[str, set[int]] = {}
-    for point in search_of(problem, **asked).points():
-        found.setdefault(point.schedule, set()).add(point.chunks)
-        assert point.stages <= 10
-        assert {count for group in point.groups for count in group} <= {0, 1}
+    for shape in search_of(problem, **asked).shapes():
+        found.setdefault(shape.schedule, set()).add(shape.chunks)
+        assert shape.stages <= 10
+        assert {count for group in shape.groups for count in group} <= {0, 1}
     assert found == expected
 
 
@@ -297,7 +299,7 @@ def test_cuts_keep_stages_within_what_they_have_in_flight(layers: float, reach: 
     devices = (replace(_gpu(), memory_bytes=layers * 108e6),) * 2
     problem = Problem(network, _switched(devices), 8, optimizer="momentum")
     search = search_of(problem)
-    furthest = search._partition_costs(Point("1f1b", ((0,), (1,)), 1, 4), ()).furthest
+    furthest = search._partition_costs(GridShape("1f1b", ((0,), (1,)), 1, 4), ()).furthest
     assert furthest is not None
     assert tuple(furthest.tolist()) == reach
 

@@ -1,4 +1,4 @@
-"""Pipeline × data grid by hand: its quick replays, its bounds, and when it stops to replay points and to seek cuts again."""
+"""Pipeline × data grid by hand: its quick replays, its bounds, and when it stops to replay shapes and to seek cuts again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from planners import Evaluator, Request
 from planners.search import memory_retry
 from planners.straight import grid
-from planners.straight.grid import CutPoint, PipelineDataGrid, Point, _Grid
+from planners.straight.grid import CutShape, GridShape, PipelineDataGrid, _Grid
 from simulator import BUCKET_BYTES, Layer, Plan, Problem, Score, Workload
 from tests.simulator.strategies import UnitDevice, chain_cluster
 
@@ -63,7 +63,7 @@ def test_gradients_that_are_reduced_whole_end_later(whole: bool, late: float) ->
         latency=0.0,
         gradient_reduction="whole" if whole else "buckets",
     )
-    candidate = search.candidate(Point("1f1b", ((0, 1),), 1, 1))
+    candidate = search.candidate(GridShape("1f1b", ((0, 1),), 1, 1))
     assert candidate is not None
     assert candidate.seconds == pytest.approx(12.0 + 24.0 + 8.0 + late)
 
@@ -74,22 +74,24 @@ def test_at_best_all_ranks_share_the_work_at_the_pace_of_their_slowest_replica()
     Rank after rank starts once: a round of one stage each, of which there are as many a device as chunks.
     """
     search = _search([1.0, 1.0, 1.0, 1.0], [0.0] * 4, 8, rates=(1.0, 0.5), latency=0.0)
-    assert search._at_best(Point("1f1b", ((0,),), 1, 4)) == pytest.approx(4 * 2 * 12.0)
-    assert search._at_best(Point("1f1b", ((0, 1),), 1, 4)) == pytest.approx(4 * 1 * 24.0)
-    assert search._at_best(Point("1f1b", ((0,), (1,)), 1, 4)) == pytest.approx((4 + 1) * 2 * 8.0)
-    assert search._at_best(Point("interleaved-1f1b", ((1,), (0,)), 2, 4)) == pytest.approx((4 + 0.5) * 2 * 8.0)
+    assert search._at_best(GridShape("1f1b", ((0,),), 1, 4)) == pytest.approx(4 * 2 * 12.0)
+    assert search._at_best(GridShape("1f1b", ((0, 1),), 1, 4)) == pytest.approx(4 * 1 * 24.0)
+    assert search._at_best(GridShape("1f1b", ((0,), (1,)), 1, 4)) == pytest.approx((4 + 1) * 2 * 8.0)
+    assert search._at_best(GridShape("interleaved-1f1b", ((1,), (0,)), 2, 4)) == pytest.approx((4 + 0.5) * 2 * 8.0)
     quick = _search([0.001], [0.0], 8, latency=0.0)
-    assert quick._at_best(Point("1f1b", ((0,), (1,)), 1, 4)) == pytest.approx((4 + 1) * 2 * 0.0015)
-    assert 0.0 < _search([0.0], [0.0], 8)._at_best(Point("1f1b", ((0,),), 1, 4)) < 1e-290
+    assert quick._at_best(GridShape("1f1b", ((0,), (1,)), 1, 4)) == pytest.approx((4 + 1) * 2 * 0.0015)
+    assert 0.0 < _search([0.0], [0.0], 8)._at_best(GridShape("1f1b", ((0,),), 1, 4)) < 1e-290
     assert [search._slowest(group) for group in ((0, 1), (1, 0), (0,))] == [1, 1, 0]
-    assert search._samples(Point("1f1b", ((0, 1),), 1, 3)) == 2  # of 8 in 3 micro-batches, 3 at most, on two replicas
+    assert (
+        search._samples(GridShape("1f1b", ((0, 1),), 1, 3)) == 2
+    )  # of 8 in 3 micro-batches, 3 at most, on two replicas
 
 
 def test_rates_of_ranks_are_added_one_by_one() -> None:
-    """To the bit: points that take equally long at best keep the grid's order, whichever of their ranks are alike."""
+    """To the bit: shapes that take equally long at best keep the grid's order, whichever of their ranks are alike."""
     search = _search([0.2, 1.0 / 7.0], [0.0] * 2, 8, devices=3, latency=0.0)
     rate = 1.0 / search._whole_seconds(0, 1)
-    assert search._at_best(Point("1f1b", ((0,), (1,), (2,)), 1, 8)) == 10.0 / (rate + rate + rate)
+    assert search._at_best(GridShape("1f1b", ((0,), (1,), (2,)), 1, 8)) == 10.0 / (rate + rate + rate)
 
 
 def test_the_busiest_channel_between_two_stages_counts() -> None:
@@ -134,14 +136,15 @@ def _answer(
     """The number of micro-batches of the answer, and those replayed: candidate n has n micro-batches and these seconds."""
     search = _search([1.0], [0.0], 64)
     found = [
-        CutPoint(seconds, Point("1f1b", ((0,),), 1, number), (), 0.0) for number, seconds in enumerate(forms, start=1)
+        CutShape(seconds, GridShape("1f1b", ((0,),), 1, number), (), 0.0)
+        for number, seconds in enumerate(forms, start=1)
     ]
     scores = {
         number: Score(seconds, 1.0 if fit else 3.0, 2.0, 0)
         for number, (seconds, fit) in enumerate(zip(replays, fits, strict=True), start=1)
     }
 
-    def candidates(self: _Grid) -> Iterator[CutPoint]:
+    def candidates(self: _Grid) -> Iterator[CutShape]:
         return iter(found)
 
     monkeypatch.setattr(_Grid, "candidates", candidates)
@@ -161,7 +164,7 @@ def test_points_are_replayed_until_none_that_is_left_can_be_faster(monkeypatch: 
 
 
 def test_patience_ends_after_the_best_and_while_none_fits_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of points whose quick replays say nothing two more than the best are replayed, and four while none fits."""
+    """Of shapes whose quick replays say nothing two more than the best are replayed, and four while none fits."""
     monkeypatch.setattr(grid, "PATIENCE", 2)
     monkeypatch.setattr(grid, "MOST_TRIED", 4)
     forms = [1.0] * 6
@@ -177,8 +180,8 @@ def test_patience_ends_after_the_best_and_while_none_fits_later(monkeypatch: pyt
 def test_what_is_missing_is_left_free_by_all_stages_of_the_fullest_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two stages a device share what misses, round after round, at most so many; then every partition is looked at."""
     search = _search([1.0] * 5, [0.0] * 5, 8)
-    point = Point("interleaved-1f1b", ((0,), (1,)), 2, 2)
-    first = CutPoint(1.0, point, (1, 2, 3), 1.0)
+    shape = GridShape("interleaved-1f1b", ((0,), (1,)), 2, 2)
+    first = CutShape(1.0, shape, (1, 2, 3), 1.0)
     missing = iter([(1, 10.0), (0, 6.0), (1, 2.0)])
     answers: dict[int, Score] = {}
     spares: list[list[float]] = []
@@ -189,9 +192,9 @@ def test_what_is_missing_is_left_free_by_all_stages_of_the_fullest_device(monkey
             answers[len(plan.microbatches)] = Score(1.0, 100.0 + bytes_missing, 100.0, device)
         return answers[len(plan.microbatches)]
 
-    def again(self: _Grid, point: Point, spare: Sequence[float]) -> CutPoint:
+    def again(self: _Grid, shape: GridShape, spare: Sequence[float]) -> CutShape:
         spares.append(list(spare))
-        return replace(first, point=replace(point, microbatches=2 + len(spares)))
+        return replace(first, shape=replace(shape, microbatches=2 + len(spares)))
 
     search.evaluate = evaluate  # type: ignore[assignment]
     monkeypatch.setattr(_Grid, "candidate", again)
@@ -215,35 +218,35 @@ def test_what_is_missing_is_left_free_by_all_stages_of_the_fullest_device(monkey
 
 
 class _Listed(_Grid):
-    """A search of given points; `sought` are those whose cuts were asked for, in that order."""
+    """A search of given shapes; `sought` are those whose cuts were asked for, in that order."""
 
     def __init__(self, at_best: Sequence[float], seconds: Sequence[float], fullest: Sequence[float | None]) -> None:
         search = _search([1.0], [0.0], 64)
         super().__init__(search.problem, search.evaluate, search.request, "grid")
         self.forms, self.sought = list(zip(at_best, seconds, fullest, strict=True)), list[int]()
 
-    def points(self) -> Iterator[Point]:
-        return (Point("1f1b", ((0,),), 1, number) for number in range(1, len(self.forms) + 1))
+    def shapes(self) -> Iterator[GridShape]:
+        return (GridShape("1f1b", ((0,),), 1, number) for number in range(1, len(self.forms) + 1))
 
-    def _at_best(self, point: Point) -> float:
-        return self.forms[point.microbatches - 1][0]
+    def _at_best(self, shape: GridShape) -> float:
+        return self.forms[shape.microbatches - 1][0]
 
-    def candidate(self, point: Point, spare: Sequence[float] = ()) -> CutPoint | None:
-        _, seconds, fullest = self.forms[point.microbatches - 1]
-        self.sought.append(point.microbatches)
-        return None if fullest is None else CutPoint(seconds, point, (), fullest)
+    def candidate(self, shape: GridShape, spare: Sequence[float] = ()) -> CutShape | None:
+        _, seconds, fullest = self.forms[shape.microbatches - 1]
+        self.sought.append(shape.microbatches)
+        return None if fullest is None else CutShape(seconds, shape, (), fullest)
 
 
-def _order(found: Iterator[CutPoint]) -> list[int]:
-    return [one.point.microbatches for one in found]
+def _order(found: Iterator[CutShape]) -> list[int]:
+    return [one.shape.microbatches for one in found]
 
 
 def test_cuts_are_sought_for_points_that_may_still_be_the_best() -> None:
-    """A point is handed out once no other one can be faster, balanced at will, however many wait."""
+    """A shape is handed out once no other one can be faster, balanced at will, however many wait."""
     at_best, seconds = [1.0, 2.0, 2.5, 2.6, 4.0], [3.5, 2.5, 3.2, 2.7, 9.0]
     search = _Listed(at_best, seconds, [1.0] * 5)
     found = search.candidates()
-    assert next(found).point.microbatches == 2
+    assert next(found).shape.microbatches == 2
     assert search.sought == [1, 2]
     assert _order(found) == [4, 3, 1, 5]
     assert _order(_Listed([1.0] * 4, [4.0, 3.0, 2.0, 1.0], [1.0] * 4).candidates()) == [4, 3, 2, 1]

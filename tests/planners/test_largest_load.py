@@ -9,7 +9,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from planners import DeviceClass, Output, Placement, PlacementProblem, least_largest_load
+from planners import DeviceClass, Output, PlacedParts, PlacementProblem, least_largest_load
 
 
 def problem_of(
@@ -55,7 +55,7 @@ def brute_force(problem: PlacementProblem) -> float:
     return least
 
 
-def check(problem: PlacementProblem, found: Placement) -> None:
+def check(problem: PlacementProblem, found: PlacedParts) -> None:
     """The parts hold every unit once, in the order of the data, on devices that there are, and have the load that is told."""
     place = {unit: number for number, part in enumerate(found.parts) for unit in part.units}
     assert sorted(place) == list(range(problem.units)) == sorted(u for part in found.parts for u in part.units)

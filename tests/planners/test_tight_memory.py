@@ -22,7 +22,7 @@ from planners.partitioning.tight_memory import cuts_within, fitting_cuts, tight_
 from planners.search.candidates import devices_in_order, microbatch_counts, straight_plan
 from planners.straight.baselines import DataParallel
 from planners.straight.brute_force import BruteForce
-from planners.straight.grid import CutPoint, _Grid
+from planners.straight.grid import CutShape, _Grid
 from simulator import InfeasiblePlanError, OpKind, Plan, Problem, Score, build_schedule
 from simulator.schedules.text import from_text
 from tests.chains import chain
@@ -62,9 +62,9 @@ def _uniform(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
 
 def _grid(problem: Problem) -> Iterator[Plan]:
     search = _Grid(problem, Evaluator(problem), Request(), "space")
-    for point in search.points():
-        for cuts in _every(len(problem.workload), point.stages):
-            yield search.plan(CutPoint(0.0, point, cuts, 0.0))
+    for shape in search.shapes():
+        for cuts in _every(len(problem.workload), shape.stages):
+            yield search.plan(CutShape(0.0, shape, cuts, 0.0))
 
 
 SPACES: dict[str, Callable[[Problem], Iterator[Plan]]] = {
@@ -92,7 +92,7 @@ def _finds_what_fits(name: str, layers: int, devices: int, batch: int, recompute
     for plan in SPACES[name](roomy):
         try:
             peaks.append(evaluate(plan).peak_bytes)
-        except InfeasiblePlanError:  # a point of the space that cannot run at all
+        except InfeasiblePlanError:  # a shape of the space that cannot run at all
             continue
     if not peaks:
         return
