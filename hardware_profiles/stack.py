@@ -6,12 +6,15 @@ a pass over a block = its layers + block_pass
 a forward           = its layers + exposed × the gathers of its units             where replicas divide weights (ZeRO 3)
 a backward          = its layers + exposed × (the gathers and the scatters)
 collectives         = those of the cluster × tensor_collectives, or × replica_collectives
+
+Seconds of layers, and of casts, are those of a plan on one server; on several × (1 + stragglers × log2 of their number).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from math import log2
 
 from hardware_profiles.accelerator import (
     RECIPES,
@@ -40,6 +43,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "casts": (0.0, 100.0),
     "block_pass": (0.0, 10.0),
     "exposed": (0.0, 1.0),
+    "stragglers": (0.0, 1.0),
 }
 """The constants of a stack, and the least and the most that each may be; seconds, shares, or times others."""
 
@@ -122,6 +126,7 @@ class Stack:
     replica_collectives: times those of reductions, scatters and gathers among replicas
     block_pass: seconds of every pass over a block beside its kernels
     exposed: share of what replicas gather and scatter in every pass that is never hidden behind computation
+    stragglers: share of the seconds of layers that every doubling of a plan's servers adds, as its devices wait for the slowest
     gradient_bytes: of an accumulated 16-bit gradient where the problem says nothing; 0: as the weights
     source: the name or the path that gives it again; None for one that was made in Python
     """
@@ -138,6 +143,7 @@ class Stack:
     replica_collectives: Constant = SAME
     block_pass: Constant = NONE
     exposed: Constant = NONE
+    stragglers: Constant = NONE
     gradient_bytes: int = 0
     source: str | None = field(init=False, default=None, repr=False, compare=False)
 
@@ -158,6 +164,11 @@ class Stack:
         """Its constants by name."""
         return {name: getattr(self, name) for name in RANGES}
 
+    @property
+    def straggles(self) -> bool:
+        """Whether its seconds of layers depend on the number of servers that a plan is on."""
+        return any(one.value for one in (self.stragglers, *(own for _, own in self.stragglers.generations)))
+
     def times(self, accelerator: Accelerator, work: Work) -> float:
         """Times the accelerator's own seconds that a layer takes; 1 on boards whose layers stream, which no framework runs."""
         if accelerator.streams:
@@ -169,19 +180,27 @@ class Stack:
         odd = self.odd_heads.on(accelerator) if work.head_size % LANES else 0.0
         return self.attention.on(accelerator) + odd
 
-    def layer_seconds(
-        self, accelerator: Accelerator, work: Work, samples: float, phase: Phase, precision: Precision
-    ) -> float:
-        """Seconds of one pass of one layer over `samples` samples, whose operands are there."""
-        own = answered_seconds(accelerator, work, samples, phase, precision)
-        return self.times(accelerator, work) * own
+    def waits(self, accelerator: Accelerator, servers: int) -> float:
+        """Times its seconds on one server that a layer takes in a plan on so many (TPUs: slices); 1 on boards that stream."""
+        if servers == 1 or accelerator.streams:
+            return 1.0
+        return 1.0 + self.stragglers.on(accelerator) * log2(servers)
 
-    def cast_seconds(self, accelerator: Accelerator, elements: float, samples: float, precision: Precision) -> float:
+    def layer_seconds(
+        self, accelerator: Accelerator, work: Work, samples: float, phase: Phase, precision: Precision, servers: int = 1
+    ) -> float:
+        """Seconds of one pass of one layer over `samples` samples, whose operands are there, in a plan on so many servers."""
+        own = answered_seconds(accelerator, work, samples, phase, precision)
+        return self.times(accelerator, work) * self.waits(accelerator, servers) * own
+
+    def cast_seconds(
+        self, accelerator: Accelerator, elements: float, samples: float, precision: Precision, servers: int = 1
+    ) -> float:
         """Seconds in which so many elements of each sample become the operand of a product in a precision of RECIPES."""
         if not elements or accelerator.streams:
             return 0.0
         cast = Work("elementwise", 0.0, elements, elements, 0)
-        times = self.casts.on(accelerator)
+        times = self.casts.on(accelerator) * self.waits(accelerator, servers)
         return times * answered_seconds(accelerator, cast, samples, "forward", RECIPES[precision])
 
 

@@ -49,10 +49,13 @@ class FactorsTable(FileTable, frozen=True, kw_only=True):
 
 
 class OverheadsTable(FileTable, frozen=True, kw_only=True):
-    """`[overheads]` of a stack: seconds of every pass over a block, and the share of replicas' traffic that is never hidden."""
+    """`[overheads]` of a stack: seconds of every pass over a block, the share of replicas' traffic that is never hidden, and that
+    of layers' seconds which every doubling of servers adds.
+    """
 
     block_pass_us: ConstantTable | None = None
     exposed: ConstantTable | None = None
+    stragglers: ConstantTable | None = None
 
 
 RunsTable = msgspec.defstruct(

@@ -357,7 +357,7 @@ class Evaluations:
 
     def _collectives_of(self, costs: PlanCosts, stage: int) -> StageCollectives:
         plan, held = costs.plan, costs.plan.stages[stage]
-        key = held, max(plan.microbatches), _COLLECTIVES(plan)
+        key = held, max(plan.microbatches), costs.layers.member.servers, _COLLECTIVES(plan)
         found = None if self.layers.tied_weights else self._collectives.get(key)
         if found is None:
             found = self._collectives[key] = costs.collectives(stage)

@@ -62,7 +62,9 @@ class StageCosts:
             blocks, count=self.count, layers=blocks.layers - (blocks.count - self.count) * blocks.size
         )
         workload = shortened(problem.workload, blocks, self.count)
-        self.costs, self.policies = LayerCosts(replace(problem, workload=workload)), tuple(policies)
+        everywhere = range(len(problem.cluster.devices))
+        self.costs = LayerCosts(replace(problem, workload=workload)).across(everywhere)
+        self.policies = tuple(policies)
         self._units: dict[Parallelism, Floats] = {}
 
     @cached_property

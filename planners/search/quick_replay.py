@@ -108,7 +108,7 @@ class QuickReplays:
 
     def __init__(self, problem: Problem, layers: LayerCosts) -> None:
         self.problem, self.layers = problem, layers
-        self._before: dict[tuple[int, int, Phase, Recompute], Floats] = {}
+        self._before: dict[tuple[LayerCosts, int, int, Phase, Recompute], Floats] = {}
 
     def may_take_less(self, plan: Plan, seconds: float) -> bool:
         """Whether a replay of the plan may take less than so many seconds: by its busiest device, then by its quick replay."""
@@ -190,17 +190,17 @@ class QuickReplays:
     def _op_seconds(self, costs: PlanCosts, kind: OpKind, stage: int, samples: Integers) -> Floats:
         """Seconds of a stage's op, by its samples; of whole layers on a device alone as the difference of two sums."""
         held, again = costs.plan.stages[stage], costs.recomputation(stage) if kind in BACK else "none"
-        device, (begin, end) = held.devices[0], (held.layers[0], held.layers[-1] + 1)
-        if held.degrees or costs.plan.zero or self.layers.streams(device) or end - begin != len(held.layers):
+        layers, device, (begin, end) = costs.layers, held.devices[0], (held.layers[0], held.layers[-1] + 1)
+        if held.degrees or costs.plan.zero or layers.streams(device) or end - begin != len(held.layers):
             seconds = costs.seconds(kind, stage, 0, samples)
             return seconds if again == "none" else seconds + costs.seconds(OpKind.RECOMPUTE, stage, 0, samples)
         found = []
         for size in samples.tolist():
-            key = self.layers.kind_of_device(device), size, PHASES[kind], again
+            key = layers, layers.kind_of_device(device), size, PHASES[kind], again
             if key not in self._before:
-                self._before[key] = seconds_before(self.layers, device, size, PHASES[kind], again)
+                self._before[key] = seconds_before(layers, device, size, PHASES[kind], again)
             before = self._before[key]
-            found.append(before[end] - before[begin] + self.layers.pass_seconds(device, PHASES[kind]))
+            found.append(before[end] - before[begin] + layers.pass_seconds(device, PHASES[kind]))
         return np.array(found)
 
     def _link(self, costs: PlanCosts, source: int, target: int) -> tuple[float, float, float]:

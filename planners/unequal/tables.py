@@ -117,7 +117,7 @@ def tables_of(problem: Problem, devices: Sequence[int], costs: LayerCosts | None
     """
     if problem.recompute not in ("none", "whole"):
         raise ValueError(f"micro-batches of unequal sizes: recompute must be none or whole, got {problem.recompute!r}")
-    layer_costs = costs or LayerCosts(problem)
+    layer_costs = (costs or LayerCosts(problem)).across(devices)
     return UnequalTables(problem, tuple(devices), layer_costs, layer_costs.cut_bytes)
 
 

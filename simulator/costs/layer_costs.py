@@ -67,11 +67,13 @@ class Member(NamedTuple):
 
     parallel: how it divides layers with others, at what rates
     state_bytes: bytes per parameter that it holds all the time
+    servers: that its plan's devices are in; 1 where its stack has no stragglers
     """
 
     parallel: Parallelism
     rates: GroupRates
     state_bytes: float
+    servers: int = 1
 
 
 class _Collective(NamedTuple):
@@ -144,9 +146,10 @@ class LayerCosts:
         rates: of these, whose seconds are then those of the layers before or behind which they reduce, gather and exchange
         state_bytes: as of a problem, where ZeRO divides them
         """
-        member = Member(parallel, rates, self.problem.state_bytes if state_bytes is None else state_bytes)
+        state, servers = self.problem.state_bytes if state_bytes is None else state_bytes, self.member.servers
+        member = Member(parallel, rates, state, servers)
         if member not in self._members:
-            alike = Member(parallel, NO_RATES, self.problem.state_bytes)
+            alike = Member(parallel, NO_RATES, self.problem.state_bytes, servers)
             if member == alike:
                 part = context_part(self.problem.workload, parallel.context) if parallel.context > 1 else None
                 problem = replace(self.problem, workload=part) if part else self.problem
@@ -155,6 +158,16 @@ class LayerCosts:
                 same = self.at(parallel)
                 made = self._members[member] = LayerCosts(same.problem, member)
                 made._alike = same
+        return self._members[member]
+
+    def across(self, devices: Iterable[int]) -> LayerCosts:
+        """The costs under a plan on these devices: what stragglers add depends on the number of servers that they are in."""
+        if not self.problem.stack.straggles:
+            return self
+        member = self.member._replace(servers=len(set(map(self.problem.cluster.server_of, devices))))
+        if member not in self._members:
+            made = self._members[member] = LayerCosts(self.problem, member)
+            made.structures = self.structures  # they know no seconds
         return self._members[member]
 
     @property
@@ -244,11 +257,11 @@ class LayerCosts:
         kind = self._kind_of_device[device]
         key = (kind, samples, phase)
         if key not in self._kernels:
-            accelerator = self._accelerators[kind]
+            accelerator, servers = self._accelerators[kind], self.member.servers
 
             @cache  # blocks of a network repeat
             def modelled(work: Work, precision: Precision) -> float:
-                return self.problem.stack.layer_seconds(accelerator, work, samples, phase, precision)
+                return self.problem.stack.layer_seconds(accelerator, work, samples, phase, precision, servers)
 
             of = self.problem.precision_of
             seconds = np.array(
@@ -284,8 +297,8 @@ class LayerCosts:
         if phase != "weight_gradient" and self._casts.any():
             elements = [share.input if phase == "forward" else share.output for share in self.shares]
             of_size, number = np.unique(np.where(self._casts, elements, 0.0), return_inverse=True)
-            cast, precision = self.problem.stack.cast_seconds, self.problem.precision
-            seconds = np.array([cast(accelerator, one, samples, precision) for one in of_size.tolist()])[number]
+            cast, what = self.problem.stack.cast_seconds, (samples, self.problem.precision, self.member.servers)
+            seconds = np.array([cast(accelerator, one, *what) for one in of_size.tolist()])[number]
         return seconds
 
     def streams(self, device: int) -> bool:

@@ -71,6 +71,7 @@ class Group(NamedTuple):
     parallel, rates: how they divide layers with each other and with those of other replicas, the slowest of them
     replicas: among how many groups ZeRO divides anything, else 1
     gathers: whether what its forwards, and its backwards, receive comes in parts, to be gathered
+    servers: as of a `Member`
     """
 
     kinds: tuple[int, ...]
@@ -78,6 +79,7 @@ class Group(NamedTuple):
     rates: GroupRates = NO_RATES
     replicas: int = 1
     gathers: tuple[bool, bool] = (False, False)
+    servers: int = 1
 
 
 class OpParts(NamedTuple):
@@ -275,14 +277,19 @@ class PlanCosts:
     """
 
     def __init__(self, problem: Problem, plan: Plan, layer_costs: LayerCosts | None = None) -> None:
-        self.problem, self.plan = problem, plan
-        self.layers = LayerCosts(problem) if layer_costs is None else layer_costs
+        self.problem, self.plan, self._given = problem, plan, layer_costs
         self._stage_seconds: dict[tuple[OpKind, int, Group, int], float] = {}
         self._stage_parts: dict[tuple[OpKind, int, Group, int], OpParts] = {}
         self._unit_traffic: dict[int, tuple[float, float]] = {}
         self._slices: dict[int, PlanCosts] = {}
         self._groups: dict[tuple[int, int, int, int], Group] = {}
         self._flows: dict[tuple[int, int, int, int], tuple[Flow, float]] = {}
+
+    @cached_property
+    def layers(self) -> LayerCosts:
+        """The costs of layers on the plan's devices."""
+        known = LayerCosts(self.problem) if self._given is None else self._given
+        return known.across(device for stage in self.plan.stages for device in stage.devices)
 
     @cached_property
     def _places(self) -> tuple[StagePlaces, ...]:
@@ -488,12 +495,13 @@ class PlanCosts:
     def _group(self, stage: int, replica: int) -> Group:
         (held, *near), kinds, plan = self._neighbours[stage], self._devices_by_kind(stage, replica), self.plan
         if not plan.stages[stage].degrees and not plan.zero and plan.expert == 1:
-            return Group(tuple(kinds))
+            return Group(tuple(kinds), servers=self.layers.member.servers)
         own = held.groups[replica]
         parallel = Parallelism(len(own) // plan.context, plan.context, plan.expert)
         gathers = tuple(parallel.tensor > 1 and one is not None and own not in one.members for one in near)
         replicas = held.shard if plan.zero else 1
-        return Group(tuple(kinds), parallel, held.rates(replica), replicas, (gathers[0], gathers[1]))
+        servers = self.layers.member.servers
+        return Group(tuple(kinds), parallel, held.rates(replica), replicas, (gathers[0], gathers[1]), servers)
 
     def _devices_by_kind(self, stage: int, replica: int) -> dict[int, int]:
         """One device of each accelerator kind in a replica, by rising index of the kind."""

@@ -79,6 +79,20 @@ def test_seconds_are_times_those_of_the_accelerator() -> None:
     assert seconds == 2.0 * AMPERE.seconds(PRODUCT, 2, "forward", "bf16")
 
 
+def test_stragglers_grow_with_servers() -> None:
+    """A share more with every doubling, of layers and casts; nothing on one server, nor on boards that stream; never less."""
+    one = Stack(name="one", products=Constant(2.0), stragglers=Constant(0.25, generations=(("hopper", Constant(0.0)),)))
+    assert [one.waits(AMPERE, servers) for servers in (1, 2, 4, 16)] == [1.0, 1.25, 1.5, 2.0]
+    rising = [one.waits(AMPERE, servers) for servers in range(1, 100)]
+    assert rising == sorted(rising)
+    assert {one.waits(device, 16) for device in (HOPPER, load_accelerator("vcu118"))} == {1.0}
+    alone, spread = (one.layer_seconds(AMPERE, PRODUCT, 2, "forward", "bf16", servers) for servers in (1, 4))
+    assert spread == 1.5 * alone == 3.0 * AMPERE.seconds(PRODUCT, 2, "forward", "bf16")
+    wide = Stack(name="wide", stragglers=Constant(0.25))
+    assert wide.cast_seconds(HOPPER, 1e6, 2, "fp8", 4) == 1.5 * wide.cast_seconds(HOPPER, 1e6, 2, "fp8")
+    assert (one.straggles, GENERIC.straggles) == (True, False)
+
+
 def test_a_file_is_a_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by path, and by name in a folder of one's own; constants in base units, with what they rest on."""
     found = load_stack(written(tmp_path, MINE))
@@ -111,6 +125,7 @@ def test_every_constant_says_what_it_rests_on(name: str) -> None:
         ("value = 1.25", "value = 0", "products must be from 0.05 to 100, got 0.0; check the unit"),
         ("value = 2\n", "value = 2e6\n", "products of hopper must be from 0.05 to 100"),
         ("value = 500", "value = 5e8", "block_pass must be from 0 to 10"),
+        ("block_pass_us]\nvalue = 500", "stragglers]\nvalue = 3", "stragglers must be from 0 to 1, got 3.0"),
         ('source = "my runs"\nfitted', "fitted", "source"),
         ("zero = [3]", "zero = [4]", "$.runs.zero"),
         ('precision = "fp32"', 'precision = "fp33"', "$.gradients.precision"),

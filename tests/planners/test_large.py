@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hardware_profiles import GraphicsProcessor, load_cluster, load_stack
+from hardware_profiles import Constant, GraphicsProcessor, Stack, load_cluster, load_stack
 from planners import Evaluator, InapplicablePlannerError, Request, make_plan, planner_entry, runner_ups
 from planners.estimate.like_blocks import LikeBlocks, like_blocks, shortened
 from planners.estimate.memory import in_flight, most_held
@@ -708,6 +708,21 @@ def test_a_gradient_waits_for_the_bucket_that_has_the_card(
     monkeypatch.setattr(StageCosts, "bucket_shares", lambda *words: buckets)
     monkeypatch.setattr(closed_form, "reduce_seconds", lambda rates, size: size * backward)
     assert tables._queued_seconds(False) == pytest.approx(3 * waits * backward)
+
+
+def test_stragglers_are_in_the_closed_form() -> None:
+    """On four servers the seconds of large kernels are half as much again: the closed form is as near as without."""
+    problem = replace(small(8, 4, 1024), cluster=load_cluster("dgx-a100:4"))
+    off, seconds = [], []
+    for share in (0.0, 0.25):
+        asked = replace(problem, stack=Stack(name="any", stragglers=Constant(share)))
+        search = _ShapeSearch(LargeModels(), asked, Evaluator(asked))
+        found = best_division(search.form, Shape(4, 1, 8, 64, 1))
+        assert found is not None
+        seconds.append(simulate(asked, search.plan(found)).iteration_seconds)
+        off.append(found.seconds / seconds[-1])
+    assert seconds[1] > 1.2 * seconds[0]
+    assert off[1] == pytest.approx(off[0], rel=0.02)
 
 
 @pytest.mark.parametrize("name", ["megatron-core", "megatron-deepspeed", "fsdp1-eager", "fsdp2-compiled"])

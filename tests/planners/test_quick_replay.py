@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hardware_profiles import load_cluster
+from hardware_profiles import Constant, Stack, load_cluster
 from planners import Evaluator
 from planners.partitioning.partition_costs import uniform_cuts
 from planners.search.quick_replay import QuickReplays
@@ -37,6 +37,7 @@ def _random(choose: random.Random, batch: int = 24) -> tuple[Problem, Plan]:
         contention=choose.random() < 0.7,
         communication=choose.choice(["overlapped", "overlapped", "send-blocking"]),
         sharing=choose.choice(["fair", "fifo"]),
+        stack=Stack(name="any", stragglers=Constant(choose.choice([0.0, 0.5]))),
     )
     name = choose.choice(FAMILIES)
     family, devices = schedule_families()[name], len(problem.cluster.devices)
