@@ -113,6 +113,7 @@ STACKS: tuple[tuple[str, str], ...] = (
     ("megatron", "megatron-core"),
     ("nemo", "megatron-core"),
     ("nvidia/dgxc-benchmarking", "megatron-core"),
+    ("maxtext", "maxtext"),
     ("torchtitan eager", "fsdp2-eager"),
     ("fsdp2 eager", "fsdp2-eager"),
     ("torchtitan", "fsdp2-compiled"),

@@ -176,7 +176,7 @@ def test_files_of_machines_and_stacks_stand_beside_their_table(tmp_path: Path) -
         ("Composer FSDP", "", "fsdp1-eager"),
         ("torchtitan (FSDP2, compiled)", "", "fsdp2-compiled"),
         ("torchtitan, eager", "", "fsdp2-eager"),
-        ("MaxText (JAX)", "", "generic"),
+        ("MaxText (JAX)", "", "maxtext"),
     ],
 )
 def test_a_row_has_the_stack_that_its_words_tell(framework: str, source: str, stack: str) -> None:
