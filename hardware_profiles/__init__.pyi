@@ -93,6 +93,7 @@ from .reading import (
 from .stack import (
     GENERIC as GENERIC,
     PRODUCTS as PRODUCTS,
+    MEMORY_RANGES as MEMORY_RANGES,
     RANGES as RANGES,
     Constant as Constant,
     Runs as Runs,

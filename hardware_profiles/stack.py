@@ -1,4 +1,4 @@
-"""Stack: what runs a plan, a framework of some year: which plans it can run, and its seconds beside the devices' own.
+"""Stack: what runs a plan, a framework of some year: which plans it can run, its seconds and its bytes beside the devices' own.
 
 seconds of a layer = those of the accelerator × products, attention or elementwise, by its kind
 a product in fp8   += casts × those of an element-wise pass over its input (forward) or over its output's gradient (backward)
@@ -6,6 +6,9 @@ a pass over a block = its layers + block_pass
 a forward           = its layers + exposed × the gathers of its units             where replicas divide weights (ZeRO 3)
 a backward          = its layers + exposed × (the gathers and the scatters)
 collectives         = those of the cluster × tensor_collectives, or × replica_collectives
+allocated bytes     = those of the plan's tensors, where a loss keeps logits × 4 bytes per logit, + workspace
+reserved            = reserved × allocated
+driver's            = reserved + context
 
 Seconds of layers, and of casts, are those of a plan on one server; on several × (1 + stragglers × log2 of their number).
 """
@@ -45,7 +48,15 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "exposed": (0.0, 1.0),
     "stragglers": (0.0, 1.0),
 }
-"""The constants of a stack, and the least and the most that each may be; seconds, shares, or times others."""
+"""The constants of a stack's seconds, and the least and the most that each may be; seconds, shares, or times others."""
+
+MEMORY_RANGES: Mapping[str, tuple[float, float]] = {
+    "logits": (0.25, 10.0),
+    "workspace": (0.0, 64.0 * 2**30),
+    "reserved": (1.0, 4.0),
+    "context": (0.0, 64.0 * 2**30),
+}
+"""Those of its memory: bytes, or times others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +138,10 @@ class Stack:
     block_pass: seconds of every pass over a block beside its kernels
     exposed: share of what replicas gather and scatter in every pass that is never hidden behind computation
     stragglers: share of the seconds of layers that every doubling of a plan's servers adds, as its devices wait for the slowest
+    logits: times the 4 bytes of each logit that a loss keeps
+    workspace: bytes that its libraries allocate on every device beside the plan's tensors
+    reserved: times what is allocated: what the caching allocator holds, with rounding and fragments
+    context: bytes that the driver counts beside: CUDA context, buffers of communicators; 0: the accelerator's reserve
     gradient_bytes: of an accumulated 16-bit gradient where the problem says nothing; 0: as the weights
     source: the name or the path that gives it again; None for one that was made in Python
     """
@@ -144,6 +159,10 @@ class Stack:
     block_pass: Constant = NONE
     exposed: Constant = NONE
     stragglers: Constant = NONE
+    logits: Constant = SAME
+    workspace: Constant = NONE
+    reserved: Constant = SAME
+    context: Constant = NONE
     gradient_bytes: int = 0
     source: str | None = field(init=False, default=None, repr=False, compare=False)
 
@@ -152,7 +171,7 @@ class Stack:
 
     def __post_init__(self) -> None:
         for name, constant in self.constants().items():
-            least, most = RANGES[name]
+            least, most = {**RANGES, **MEMORY_RANGES}[name]
             for where, one in ((name, constant), *((f"{name} of {of}", own) for of, own in constant.generations)):
                 check_real(f"stack {self.name}: {where}", one.value)
                 if not least <= one.value <= most:
@@ -162,7 +181,7 @@ class Stack:
 
     def constants(self) -> dict[str, Constant]:
         """Its constants by name."""
-        return {name: getattr(self, name) for name in RANGES}
+        return {name: getattr(self, name) for name in (*RANGES, *MEMORY_RANGES)}
 
     @property
     def straggles(self) -> bool:
@@ -202,6 +221,27 @@ class Stack:
         cast = Work("elementwise", 0.0, elements, elements, 0)
         times = self.casts.on(accelerator) * self.waits(accelerator, servers)
         return times * answered_seconds(accelerator, cast, samples, "forward", RECIPES[precision])
+
+    def workspace_bytes(self, accelerator: Accelerator) -> float:
+        """Bytes that its libraries allocate on a device; none on boards that no framework runs."""
+        return 0.0 if accelerator.streams else self.workspace.on(accelerator)
+
+    def reserved_bytes(self, accelerator: Accelerator, allocated: float) -> float:
+        """What the caching allocator of a device holds when so many bytes are allocated."""
+        return allocated if accelerator.streams else self.reserved.on(accelerator) * allocated
+
+    def driver_bytes(self, accelerator: Accelerator, allocated: float) -> float:
+        """What the driver of a device (nvidia-smi) shows when so many bytes are allocated."""
+        return self.reserved_bytes(accelerator, allocated) + self._context_bytes(accelerator)
+
+    def room_bytes(self, accelerator: Accelerator) -> float:
+        """The most that may be allocated, the workspace with it, so that what the driver shows is on the device."""
+        beside = self._context_bytes(accelerator) - optional_members(accelerator).reserve_bytes
+        return (accelerator.memory_bytes - beside) / self.reserved_bytes(accelerator, 1.0)
+
+    def _context_bytes(self, accelerator: Accelerator) -> float:
+        own = 0.0 if accelerator.streams else self.context.on(accelerator)
+        return own or optional_members(accelerator).reserve_bytes
 
 
 GENERIC = Stack(name="generic", description="no framework in particular: the seconds of devices and links as they are")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Literal
 
 import msgspec
 
 from hardware_profiles.accelerator import PRECISION_BYTES, Precision
-from hardware_profiles.files import MICRO, FileTable, Name, Text
+from hardware_profiles.files import GIB, MICRO, FileTable, Name, Text
 from hardware_profiles.stack import Constant, Runs, Stack
 
 
@@ -58,6 +59,25 @@ class OverheadsTable(FileTable, frozen=True, kw_only=True):
     stragglers: ConstantTable | None = None
 
 
+class MemoryTable(FileTable, frozen=True, kw_only=True):
+    """`[memory]` of a stack: times the bytes of a loss and those allocated, and what libraries and the driver take beside."""
+
+    logits: ConstantTable | None = None
+    workspace_gib: ConstantTable | None = None
+    reserved: ConstantTable | None = None
+    context_gib: ConstantTable | None = None
+
+
+UNITS: Mapping[str, float] = {"_us": MICRO, "_gib": GIB}
+"""Base units of a constant by the end of its key."""
+
+
+def constant_unit(key: str) -> tuple[str, float]:
+    """The constant that a key of a file gives, and base units of the file's one."""
+    end = next((one for one in UNITS if key.endswith(one)), "")
+    return key.removesuffix(end), UNITS.get(end, 1.0)
+
+
 RunsTable = msgspec.defstruct(
     "RunsTable",
     [
@@ -88,21 +108,19 @@ class StackFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="sta
     runs: RunsTable = RunsTable()  # type: ignore[valid-type]
     factors: FactorsTable = FactorsTable()
     overheads: OverheadsTable = OverheadsTable()
+    memory: MemoryTable = MemoryTable()
     gradients: GradientsTable | None = None
 
     def build(self) -> Stack:
         """The stack, whose missing constants change nothing. Raises ValueError as a `Stack`."""
-        tables = {name: (table, 1.0) for name, table in _tables(self.factors).items()}
-        tables |= {
-            name.removesuffix("_us"): (table, MICRO if name.endswith("_us") else 1.0)
-            for name, table in _tables(self.overheads).items()
-        }
+        tables = _tables(self.factors) | _tables(self.overheads) | _tables(self.memory)
+        units = {key: constant_unit(key) for key in tables}
         return Stack(
             name=self.name,
             description=self.description,
             runs=Runs(**msgspec.structs.asdict(self.runs)),
             gradient_bytes=0 if self.gradients is None else PRECISION_BYTES[self.gradients.precision],
-            **{name: table.constant(scale) for name, (table, scale) in tables.items()},
+            **{units[key][0]: table.constant(units[key][1]) for key, table in tables.items()},
         )
 
 

@@ -13,11 +13,11 @@ import msgspec
 
 from hardware_profiles.load import load_stack, stack_table
 from hardware_profiles.stack import GENERIC, Constant, Stack
-from hardware_profiles.stack_files import FactorsTable, OverheadsTable
+from hardware_profiles.stack_files import FactorsTable, MemoryTable, OverheadsTable, constant_unit
 
 PLACES: Mapping[str, tuple[str, str]] = {
-    one.name.removesuffix("_us"): (section, one.name)
-    for section, table in (("factors", FactorsTable), ("overheads", OverheadsTable))
+    constant_unit(one.name)[0]: (section, one.name)
+    for section, table in (("factors", FactorsTable), ("overheads", OverheadsTable), ("memory", MemoryTable))
     for one in msgspec.structs.fields(table)
 }
 """The constants of a stack by name: the section of its file and the key there."""
@@ -69,7 +69,7 @@ def changed_stack_text(
 
 def _told(constant: Constant, key: str) -> dict[str, Any]:
     """The entry of a constant in a file."""
-    value = float(f"{constant.value * (1e6 if key.endswith('_us') else 1.0):.{DIGITS}g}")
+    value = float(f"{constant.value / constant_unit(key)[1]:.{DIGITS}g}")
     lists = {"fitted": list(constant.fitted), "judged": list(constant.judged)}
     return {"value": value, "source": constant.source, **{name: said for name, said in lists.items() if said}}
 

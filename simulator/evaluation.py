@@ -227,7 +227,7 @@ class Evaluations:
             steady = steady_of(plan, timeline, stream)
             seconds = steady.seconds_per_sample * self.problem.batch
         static = np.bincount(prepared.slot_device, weights=self._always_there(costs, numbers, prepared))
-        if self.problem.accumulated_bytes > self.problem.element_bytes:
+        if self.problem.accumulated_bytes > self.problem.element_bytes or self.problem.workspace_bytes:
             in_work = np.zeros_like(static)
             np.maximum.at(in_work, prepared.slot_device, self._in_work(costs, numbers, prepared))
             static = static + in_work
@@ -289,7 +289,7 @@ class Evaluations:
         return np.array([known[one] for one in held])
 
     def _in_work(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> Floats:
-        """Bytes of temporary weight gradients of each copy of a stage."""
+        """Bytes of temporary weight gradients, and of the stack's workspace, of each copy of a stage."""
         if not prepared.divided:
             return np.asarray(self._bytes[numbers, 3][prepared.slot_stage])
         found = np.array([costs.gradient_in_work(stage, 0) for stage in range(len(numbers))])
@@ -367,7 +367,7 @@ class Evaluations:
 
     @no_garbage_collection()
     def _prepare(self, costs: PlanCosts, stream: int) -> _Prepared:
-        plan, cluster = costs.plan, self.problem.cluster
+        plan = costs.plan
         schedule, structure = plan_structure(costs, stream)
         groups = tuple(group for _, group in sorted(plan.groups.items()))
         place = {group[0]: number for number, group in enumerate(groups)}
@@ -432,7 +432,7 @@ class Evaluations:
             devices=tuple(self._smallest(group) for group in groups),
             together=together,
             divided=bool(plan.zero) or plan.expert > 1 or any(stage.degrees for stage in plan.stages),
-            capacity=np.array([cluster.devices[self._smallest(group)].memory_bytes for group in groups]),
+            capacity=np.array([self.problem.room_bytes(self._smallest(group)) for group in groups]),
             events=memory_events(program, again, None if order is None else order.place),
             order=None if order is None else (order, narrow(structure.value[order.task])),
             loop=loop,
@@ -442,8 +442,8 @@ class Evaluations:
         )
 
     def _smallest(self, group: tuple[int, ...]) -> int:
-        """The first device of a group with the least memory."""
-        return min(group, key=lambda device: (self.problem.cluster.devices[device].memory_bytes, device))
+        """The first device of a group with the least room."""
+        return min(group, key=lambda device: (self.problem.room_bytes(device), device))
 
 
 _Key = tuple[tuple[int, Hashable], tuple[CollectiveForm, ...], tuple[tuple[int, ...], ...]]

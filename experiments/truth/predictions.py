@@ -227,8 +227,8 @@ def _training(run: MeasuredRun, machine: str | None) -> list[Prediction]:
     if tensors is not None:
         found.append(Prediction("memory", tensors * 2**30, score.peak_bytes))
     elif run.measured_peak_bytes is not None:
-        reserve = optional_members(problem.cluster.devices[score.device]).reserve_bytes
-        found.append(Prediction("memory", run.measured_peak_bytes, score.peak_bytes + reserve))
+        shown = problem.stack.driver_bytes(problem.cluster.devices[score.device], score.peak_bytes)
+        found.append(Prediction("memory", run.measured_peak_bytes, shown))
     return found
 
 

@@ -424,7 +424,7 @@ class _Explorer:
         stages = StageBytes(self.evaluate.layer_costs)
         fits = all(
             stages.needed(one[0], one[-1] + 1, min(2 * (len(devices) - stage), count) * samples, samples)
-            <= self.problem.cluster.devices[device].memory_bytes
+            <= self.problem.room_bytes(device)
             for stage, (one, device) in enumerate(zip(held, devices, strict=True))
         )
         if streams(self.problem):

@@ -191,7 +191,7 @@ def furthest_ends(
     in_flight: samples whose activations each stage holds at once; samples: of a micro-batch; spare: bytes that each stage is to
     leave free; () for none
     """
-    memory = tuple(costs.problem.cluster.devices[device].memory_bytes for device in devices)
+    memory = tuple(costs.problem.room_bytes(device) for device in devices)
     return _furthest_ends(costs, memory, samples, tuple(in_flight), tuple(spare) or (0.0,) * len(memory))
 
 

@@ -85,8 +85,8 @@ class ClosedForm:
 
     @property
     def memory_bytes(self) -> float:
-        """Memory of each device, in bytes."""
-        return self.problem.cluster.devices[0].memory_bytes
+        """Bytes that a plan may allocate on each device."""
+        return self.problem.room_bytes(0)
 
     # ---- what is divided ----
 

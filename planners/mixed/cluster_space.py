@@ -203,7 +203,7 @@ class ClusterSpace:
             always = always + self._table(costs.gradient_in_work(parallel)) + (made + beside) * samples
             if zero >= 2 and replicas > 1:
                 always = always + two_largest(self._units(variant)[..., 3:]) * unit_bytes(problem, zero)
-            memory = problem.cluster.devices[self.first[variant.kind]].memory_bytes
+            memory = problem.room_bytes(self.first[variant.kind])
             room = memory - self.spare_bytes.get(variant.kind, 0.0) - always
             deepest = np.floor(np.maximum(room, 0.0) / np.maximum(kept * samples, 1.0))
             found.append(

@@ -196,7 +196,7 @@ class _PipelineSearch:
         """One line: what is proven, and the numbers."""
         problem, proven = self.problem, all(found.proven for found in self.found)
         state = float(self.evaluate.layer_costs.parameters.sum()) * problem.state_bytes / 2**30
-        room = sum(device.memory_bytes for device in problem.cluster.devices) / 2**30
+        room = sum(problem.rooms) / 2**30
         known = "proves that no mixed pipeline fits" if proven else "finds no mixed pipeline that fits"
         return (
             f"planner {self.planner.name!r} {known}: weights, gradients and optimizer states take {state:.4g} GiB once, "

@@ -189,7 +189,7 @@ class LayoutCosts:
     def _room(self, layout: Layout, spare: Sequence[float]) -> Floats:
         """Bytes that each of the layout's devices has for what its micro-batches keep, float64 [devices]."""
         bounds, (_, _, made) = self._bounds(layout), self._kept(layout)
-        room = np.array([self.problem.cluster.devices[device].memory_bytes for device in layout.devices])
+        room = np.array([self.problem.room_bytes(device) for device in layout.devices])
         places = np.array(layout.places)
         for place in range(len(room)):
             held = np.flatnonzero(places == place)

@@ -111,7 +111,7 @@ class PipeDreamFlush:
             samples=microbatches[0],
             microbatches=count,
             in_flight=_in_flight(schedule, min(len(view.components), len(table)), count),
-            memory_bytes=min(device.memory_bytes for device in problem.cluster.devices),
+            memory_bytes=min(problem.rooms),
             weight_copies=problem.state_bytes / problem.element_bytes,
             recompute=problem.recompute in ("blocks", "whole"),
             bandwidth=view.levels[0].bandwidth,
@@ -175,7 +175,7 @@ def pipedream_plans(name: str, request: Request, problem: Problem, evaluate: Eva
         if plan is not None and all(plan.stages != other.stages for other in plans):
             plans.append(plan)
     if not plans:
-        memories = {device.memory_bytes for device in problem.cluster.devices}
+        memories = set(problem.rooms)
         capacity = " or ".join(f"{one / 2**30:.4g}" for one in (sorted(memories) if unlike else [min(memories)]))
         raise InfeasiblePlanError(
             f"planner {name!r} finds no partition of {len(table)} states over {devices} devices within "
@@ -186,7 +186,7 @@ def pipedream_plans(name: str, request: Request, problem: Problem, evaluate: Eva
 
 def _in_levels(problem: Problem, table: StateTable) -> Iterator[StagesWithin]:
     """The partition of each way to look at a cluster of alike devices, and form of the cost."""
-    memory = _memory_limit(problem, min(device.memory_bytes for device in problem.cluster.devices))
+    memory = _memory_limit(problem, min(problem.rooms))
 
     def stages_within(view: ClusterView, form: tuple[str, bool], misses: Sequence[Score]) -> tuple[Stage, ...] | None:
         left = replace(memory, capacity_bytes=shrunk(memory.capacity_bytes, misses))
@@ -210,7 +210,7 @@ def _in_device_orders(problem: Problem, evaluate: Evaluator, samples: int) -> It
         order: tuple[int, ...], form: tuple[str, bool], misses: Sequence[Score]
     ) -> tuple[Stage, ...] | None:
         devices = OrderedDevices(tuple(map(costs.kind_of_device, order)), *_slowest_rates(problem, order))
-        capacities = [problem.cluster.devices[device].memory_bytes for device in kinds]
+        capacities = [problem.room_bytes(device) for device in kinds]
         memories = [_memory_limit(problem, shrunk(capacity, misses)) for capacity in capacities]
         stages = ordered_partition(tables, devices, memories, barrier=form[0] == "barrier", straight=form[1])
         return None if stages is None else place_stages(flattened(tables[0].states, [stages]), [stages], order)

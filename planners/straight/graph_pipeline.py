@@ -74,7 +74,7 @@ class GraphPipeline:
         found = (self._plan(problem, evaluate, count, rules) for count in counts for rules in several)
         plans = [plan for plan in found if plan is not None]
         if not plans:
-            most = max(device.memory_bytes for device in problem.cluster.devices)
+            most = max(problem.rooms)
             raise InfeasiblePlanError(
                 f"planner {self.name!r} finds no parts of the network that fit into {most / 2**30:.4g} GiB per device; use more "
                 "devices, recomputation or a smaller batch"
@@ -149,7 +149,7 @@ def _placement_problem(
     for held in _devices_of_kinds(costs):
         device = problem.cluster.devices[held[0]]
         seconds = costs.round_trip_seconds(held[0], samples)
-        classes.append(DeviceClass(len(held), seconds, share * device.memory_bytes, device.name != rules.host))
+        classes.append(DeviceClass(len(held), seconds, share * problem.room_bytes(held[0]), device.name != rules.host))
     readers: dict[int, list[int]] = {}
     for producer, consumer in problem.workload.edges:
         readers.setdefault(producer, []).append(consumer)

@@ -494,8 +494,8 @@ class _Grid:
         return self.whole_bytes / shape.stages, again + float(stages.in_work[0, -1]), kept
 
     def _memory_bytes(self, group: Sequence[int]) -> float:
-        devices = self.problem.cluster.devices
-        return min(devices[member].memory_bytes for device in group for member in self.members[device])
+        rooms = self.problem.rooms
+        return min(rooms[member] for device in group for member in self.members[device])
 
     def _fullest(self, shape: GridShape, cuts: Sequence[int]) -> float:
         """Largest share of a device's memory that weights of its stages and activations of micro-batches in flight take."""
@@ -613,7 +613,7 @@ class _Grid:
         """One line with the numbers: the weights alone, divided over all devices."""
         problem = self.problem
         state = self.whole_bytes
-        held = max(device.memory_bytes for device in problem.cluster.devices)
+        held = max(problem.rooms)
         return (
             f"planner {self.name!r} finds no stages that fit: weights, gradients and optimizer states take {state / 2**30:.4g} "
             f"GiB, the largest of {len(problem.cluster.devices)} devices holds {held / 2**30:.4g} GiB; "

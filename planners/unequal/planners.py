@@ -565,7 +565,7 @@ def _does_not_fit(name: str, tables: UnequalTables, nothing: NothingFits, evalua
     needs = recomputed if problem.recompute == "whole" else stored
     if name not in ONE_SIZE:  # sizes that differ recompute
         needs = list(map(min, recomputed, needs))
-    held = [problem.cluster.devices[device].memory_bytes for device in tables.devices]
+    held = [problem.room_bytes(device) for device in tables.devices]
     worst = max(range(stages), key=lambda stage: needs[stage] / held[stage])
     searched = "no sizes fit"
     if not nothing.every:

@@ -122,8 +122,8 @@ def tables_of(problem: Problem, devices: Sequence[int], costs: LayerCosts | None
 
 
 def memory_limits(tables: UnequalTables) -> list[float]:
-    """Bytes that each stage's device has."""
-    return [tables.problem.cluster.devices[device].memory_bytes for device in tables.devices]
+    """Bytes that each stage may allocate on its device."""
+    return [tables.problem.room_bytes(device) for device in tables.devices]
 
 
 def candidate_sizes(batch: int, candidates: str | None = None) -> tuple[int, ...]:

@@ -525,8 +525,13 @@ class LayerCosts:
     @cached_property
     def stashed_bytes(self) -> NDArray[np.float64]:
         """Bytes per sample that each layer stashes from forward to backward, float64 [layers]."""
+        problem, logits = self.problem, self.problem.stack.logits.value
+        times = [logits if layer.kind == "loss" else 1.0 for layer in problem.workload.layers]
         return np.array(
-            [share.stashed * self.problem.element_bytes + share.stashed_bytes for share in self.shares],
+            [
+                share.stashed * problem.element_bytes + share.stashed_bytes * more
+                for share, more in zip(self.shares, times, strict=True)
+            ],
             dtype=np.float64,
         )
 

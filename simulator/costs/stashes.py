@@ -81,14 +81,15 @@ def read_from_outside(costs: LayerCosts, part: NDArray[np.int64]) -> NDArray[np.
 
 
 def gradient_in_work(costs: LayerCosts, layers: Sequence[int]) -> float:
-    """Whole bytes of temporary weight gradients that a stage holds beside the accumulated ones.
+    """Whole bytes of temporary weight gradients that a stage holds beside the accumulated ones, and of the stack's workspace.
 
-    None where they add up in numbers as wide as their own: a product adds its gradient to what is there. Where they add up in
-    wider ones, as in Megatron-LM's `main_grad`, Transformer Engine (from 2.3 on, `get_dummy_wgrad`) keeps a tensor of each shape
-    of a product's weights to stand for the gradient that its layer returns; of a layer of experts one expert's.
+    No gradients where they add up in numbers as wide as their own: a product adds its gradient to what is there. Where they add
+    up in wider ones, as in Megatron-LM's `main_grad`, Transformer Engine (from 2.3 on, `get_dummy_wgrad`) keeps a tensor of each
+    shape of a product's weights to stand for the gradient that its layer returns; of a layer of experts one expert's.
     """
     shapes = {shape for number in layers if (shape := _product_in_work(costs, number))}
-    return float(np.ceil(sum(elements for elements, *_ in shapes) * costs.problem.element_bytes))
+    problem = costs.problem
+    return float(np.ceil(sum(elements for elements, *_ in shapes) * problem.element_bytes + problem.workspace_bytes))
 
 
 @lru_cache(maxsize=1)
@@ -101,7 +102,7 @@ def gradients_in_work(costs: LayerCosts) -> NDArray[np.float64]:
         if shape is not None:  # it counts once in a stage: for the first layer that has it
             sizes[last.get(shape, -1) + 1 : number + 1, number + 1] = shape[0]
             last[shape] = number
-    return np.asarray(np.ceil(np.cumsum(sizes, axis=1) * costs.problem.element_bytes))
+    return np.asarray(np.ceil(np.cumsum(sizes, axis=1) * costs.problem.element_bytes + costs.problem.workspace_bytes))
 
 
 def _product_in_work(costs: LayerCosts, number: int) -> tuple[float, float, float] | None:

@@ -13,14 +13,16 @@ from hardware_profiles import brief
 
 CATEGORIES = ("weights", "weight versions", "gradients", "optimizer", "activations", "workspace", "buffers")
 """What memory holds. Weight versions: copies beside the current weights; workspace: activations that a recomputing backward makes
-again, and gradients of weights before they are added up; buffers: boundary tensors that are being sent or wait to be used."""
+again, gradients of weights before they are added up, and what a stack's libraries allocate; buffers: boundary tensors that are
+being sent or wait to be used."""
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceMemory:
     """Memory of one device over a replay, bytes by category.
 
-    device: id; capacity_bytes: the memory that plans may use; reserve_bytes: the memory that they may not
+    device: id; capacity_bytes: what a plan may allocate (`Problem.room_bytes`); reserve_bytes: of the accelerator
+    reserved_bytes, driver_bytes: at the peak what the caching allocator holds, and what the driver shows; 0: not known
     times: float64 [steps], seconds, rising; the bytes hold from each time to the next
     bytes: float64 [steps, len(CATEGORIES)]
     activations_by_part: bytes of activations at the (first) peak by part of the layers, in the order of `ACTIVATION_PARTS`
@@ -31,6 +33,8 @@ class DeviceMemory:
     times: NDArray[np.float64]
     bytes: NDArray[np.float64]
     reserve_bytes: float = 0.0
+    reserved_bytes: float = 0.0
+    driver_bytes: float = 0.0
     activations_by_part: Mapping[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -40,7 +44,7 @@ class DeviceMemory:
 
     @cached_property
     def peak_bytes(self) -> float:
-        """Peak memory in bytes."""
+        """Peak of the allocated memory in bytes."""
         return float(self.bytes.sum(axis=1).max())
 
     @property
@@ -51,5 +55,5 @@ class DeviceMemory:
 
     @property
     def fits(self) -> bool:
-        """Whether the peak is within the capacity."""
+        """Whether what is allocated at the peak, reserved by the stack's rule, is on the device beside its context."""
         return self.peak_bytes <= self.capacity_bytes

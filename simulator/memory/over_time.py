@@ -75,8 +75,15 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
         memory = _device_memory(lead, 0.0, static[lead], rows, horizon, parts)
         for device in group:
             accelerator = problem.cluster.devices[device]
-            capacity, reserve = accelerator.memory_bytes, optional_members(accelerator).reserve_bytes
-            found.append(replace(memory, device=device, capacity_bytes=capacity, reserve_bytes=reserve))
+            told = replace(
+                memory,
+                device=device,
+                capacity_bytes=problem.room_bytes(device),
+                reserve_bytes=optional_members(accelerator).reserve_bytes,
+                reserved_bytes=problem.stack.reserved_bytes(accelerator, memory.peak_bytes),
+                driver_bytes=problem.stack.driver_bytes(accelerator, memory.peak_bytes),
+            )
+            found.append(told)
     return tuple(sorted(found, key=lambda memory: memory.device))
 
 

@@ -90,6 +90,9 @@ class Problem(TrainingOptions):
             raise ValueError(f"stack {stack.name!r} runs {', '.join(runs.precisions)}, not precision {self.precision}")
         if self.sequence_parallel and not runs.sequence_parallel:
             raise ValueError(f"stack {stack.name!r} has no sequence parallelism")
+        for device in self.cluster.kinds[0]:
+            if stack.room_bytes(device) <= stack.workspace_bytes(device):
+                raise ValueError(f"stack {stack.name!r} takes all the memory of {device.name} for itself")
 
     def __repr__(self) -> str:
         options: list[str] = [self.precision, self.optimizer]
@@ -149,6 +152,22 @@ class Problem(TrainingOptions):
     def accumulated_bytes(self) -> int:
         """Bytes per parameter of the gradient that micro-batches accumulate and replicas all-reduce."""
         return self.gradient_bytes or (self.element_bytes == 2 and self.stack.gradient_bytes) or self.element_bytes
+
+    def room_bytes(self, device: int) -> float:
+        """Bytes that a plan may allocate on a device: alone they decide what fits (`Stack.room_bytes`)."""
+        return self.stack.room_bytes(self.cluster.devices[device])
+
+    @property
+    def rooms(self) -> tuple[float, ...]:
+        """`room_bytes` of every device of the cluster, by id."""
+        kinds, numbers = self.cluster.kinds
+        rooms = [self.stack.room_bytes(device) for device in kinds]
+        return tuple(rooms[number] for number in numbers)
+
+    @property
+    def workspace_bytes(self) -> float:
+        """Bytes that the stack's libraries allocate on each device; on devices of several kinds the most of them."""
+        return max(self.stack.workspace_bytes(device) for device in self.cluster.kinds[0])
 
     @property
     def state_bytes(self) -> float:

@@ -12,8 +12,8 @@ from simulator.results.text_tables import TextTable
 
 
 def peak_rows(memories: Sequence[DeviceMemory]) -> list[dict[str, Any]]:
-    """One row per device, by id: device, peak_bytes, capacity_bytes, share (of the capacity), reserve_bytes, the peak by
-    category, and its activations by part of the layers (activations_by_part).
+    """One row per device, by id: device, peak_bytes, capacity_bytes, share (of the capacity), reserve_bytes, reserved_bytes
+    and driver_bytes at the peak, the peak by category, and its activations by part of the layers (activations_by_part).
     """
     return [
         {
@@ -22,6 +22,8 @@ def peak_rows(memories: Sequence[DeviceMemory]) -> list[dict[str, Any]]:
             "capacity_bytes": memory.capacity_bytes,
             "share": memory.peak_bytes / memory.capacity_bytes,
             "reserve_bytes": memory.reserve_bytes,
+            "reserved_bytes": memory.reserved_bytes,
+            "driver_bytes": memory.driver_bytes,
             **memory.peak_parts,
             "activations_by_part": dict(memory.activations_by_part),
         }
@@ -33,7 +35,12 @@ def peak_tables(memories: Sequence[DeviceMemory]) -> tuple[TextTable, ...]:
     """Peak memory of each device by category, in GiB, and its activations by part; equal devices share one row."""
     found = peak_rows(memories)
     used = [name for name in CATEGORIES if any(row[name] for row in found)]
-    totals = {"together": "peak_bytes", "capacity": "capacity_bytes", "reserve beside": "reserve_bytes"}
+    totals = {
+        "allocated": "peak_bytes",
+        "room": "capacity_bytes",
+        "reserved": "reserved_bytes",
+        "driver's": "driver_bytes",
+    }
     whole = {name: [row[key] for row in found] for name, key in ({name: name for name in used} | totals).items()}
     tables = [_alike("Memory at the peak, GiB", found, whole)]
     if parts := activations_by_part(found):

@@ -43,6 +43,9 @@ source = "my runs of a GH200"
 [overheads.block_pass_us]
 value = 500
 source = "my runs"
+[memory.context_gib]
+value = 1.5
+source = "my runs"
 """
 
 
@@ -93,11 +96,32 @@ def test_stragglers_grow_with_servers() -> None:
     assert (one.straggles, GENERIC.straggles) == (True, False)
 
 
+def test_three_figures_of_memory() -> None:
+    """Reserved is times what is allocated, the driver counts the context beside; what may be allocated fills the device."""
+    one = Stack(name="one", workspace=Constant(2e9), reserved=Constant(1.25), context=Constant(5e9))
+    device = AMPERE.memory_bytes + AMPERE.reserve_bytes  # type: ignore[attr-defined]
+    assert one.workspace_bytes(AMPERE) == 2e9
+    assert one.reserved_bytes(AMPERE, 8e9) == 10e9
+    assert one.driver_bytes(AMPERE, 8e9) == 15e9
+    assert one.room_bytes(AMPERE) == (device - 5e9) / 1.25
+    assert one.driver_bytes(AMPERE, one.room_bytes(AMPERE)) == pytest.approx(device, rel=1e-12)
+
+
+def test_a_stack_that_tells_no_context_leaves_the_reserve() -> None:
+    """The generic one to the bit what the accelerator has for plans; boards that stream run no framework."""
+    assert GENERIC.room_bytes(AMPERE) == AMPERE.memory_bytes
+    assert GENERIC.driver_bytes(AMPERE, 1e9) == 1e9 + AMPERE.reserve_bytes  # type: ignore[attr-defined]
+    board = load_accelerator("vcu118")
+    one = Stack(name="one", workspace=Constant(2e9), reserved=Constant(1.25), context=Constant(5e9))
+    assert (one.room_bytes(board), one.workspace_bytes(board)) == (board.memory_bytes, 0.0)
+
+
 def test_a_file_is_a_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by path, and by name in a folder of one's own; constants in base units, with what they rest on."""
     found = load_stack(written(tmp_path, MINE))
     assert (found.runs, found.gradient_bytes) == (Runs(zero=(3,), tensor=False), 4)
     assert (found.products.on(AMPERE), found.products.on(HOPPER), found.block_pass.value) == (1.25, 2.0, 5e-4)
+    assert (found.context.value, found.reserved) == (1.5 * 2**30, GENERIC.reserved)
     assert (found.products.source, found.products.fitted) == ("my runs", ("mine.csv",))
     assert found.attention == GENERIC.attention
     (tmp_path / "stacks").mkdir()
@@ -105,7 +129,7 @@ def test_a_file_is_a_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PIPEPLAN_PROFILES", str(tmp_path))
     assert {"mine", "generic"} <= set(stack_names())
     assert load_stack("mine") == found
-    assert "stack mine: 2 constants of its own; runs ZeRO 3; no tensor" in check_file(tmp_path / "mine.toml")
+    assert "stack mine: 3 constants of its own; runs ZeRO 3; no tensor" in check_file(tmp_path / "mine.toml")
     assert "odd_heads" in str(schema("stack"))
 
 
@@ -124,6 +148,7 @@ def test_every_constant_says_what_it_rests_on(name: str) -> None:
         ("tensor = false", "tensors = false", "$.runs.tensors = False: unknown key (did you mean tensor?)"),
         ("value = 1.25", "value = 0", "products must be from 0.05 to 100, got 0.0; check the unit"),
         ("value = 2\n", "value = 2e6\n", "products of hopper must be from 0.05 to 100"),
+        ("value = 1.5", "value = 1500", "context must be from 0 to"),
         ("value = 500", "value = 5e8", "block_pass must be from 0 to 10"),
         ("block_pass_us]\nvalue = 500", "stragglers]\nvalue = 3", "stragglers must be from 0 to 1, got 3.0"),
         ('source = "my runs"\nfitted', "fitted", "source"),

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hardware_profiles import RANGES, Constant, ProfileError, changed_stack, changed_stack_text, load_stack, stack_names
+from hardware_profiles import (
+    MEMORY_RANGES,
+    RANGES,
+    Constant,
+    ProfileError,
+    changed_stack,
+    changed_stack_text,
+    load_stack,
+    stack_names,
+)
 from hardware_profiles.stack_writing import PLACES, toml_text
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
@@ -31,7 +40,7 @@ def test_what_is_written_is_read_again(table: dict[str, object]) -> None:
 
 def test_every_constant_has_a_place() -> None:
     """In the sections of a stack's file."""
-    assert set(PLACES) == set(RANGES)
+    assert set(PLACES) == {*RANGES, *MEMORY_RANGES}
 
 
 @pytest.mark.parametrize("name", stack_names())

@@ -374,18 +374,21 @@ def test_peak_rows_name_every_device_and_its_parts() -> None:
 
 
 def test_devices_that_hold_the_same_share_a_row_of_the_table() -> None:
-    """In GiB, without parts that no device has; what no plan may fill is told beside the capacity."""
+    """In GiB, without parts that no device has; beside them what plans may allocate, and what allocator and driver tell."""
     gib = 2.0**30
-    held = [replace(memory(device, peak * gib, 8 * gib), reserve_bytes=gib) for device, peak in enumerate((4, 2, 4))]
+    held = [
+        replace(memory(device, peak * gib, 8 * gib), reserved_bytes=5 * gib, driver_bytes=6 * gib)
+        for device, peak in enumerate((4, 2, 4))
+    ]
     (table,) = peak_tables(held)
     assert table.columns[0] == "devices"
-    assert table.columns[-3:] == ("together", "capacity", "reserve beside")
-    assert [(row[0], *row[-3:]) for row in table.rows] == [
-        ("0, 2", "4.00", "8.00", "1.00"),
-        ("1", "2.00", "8.00", "1.00"),
+    assert table.columns[-4:] == ("allocated", "room", "reserved", "driver's")
+    assert [(row[0], *row[-4:]) for row in table.rows] == [
+        ("0, 2", "4.00", "8.00", "5.00", "6.00"),
+        ("1", "2.00", "8.00", "5.00", "6.00"),
     ]
-    assert all(sum(map(float, row[1:-3])) == float(row[-3]) for row in table.rows)
-    assert set(table.columns[1:-3]) < set(CATEGORIES)
+    assert all(sum(map(float, row[1:-4])) == float(row[-4]) for row in table.rows)
+    assert set(table.columns[1:-4]) < set(CATEGORIES)
 
 
 def test_the_reserve_is_drawn_behind_the_capacity() -> None:

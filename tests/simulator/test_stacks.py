@@ -68,6 +68,10 @@ def any_stack(choose: random.Random) -> Stack:
         block_pass=of(0.0, 3e-3),
         exposed=of(0.0, 1.0),
         stragglers=of(0.0, 0.3),
+        logits=of(0.5, 3.0),
+        workspace=of(0.0, 1e9),
+        reserved=of(1.0, 1.5),
+        context=of(0.0, 4e9),
         gradient_bytes=choose.choice([0, 2, 4]),
     )
 
@@ -147,8 +151,42 @@ def test_a_replay_under_any_stack_is_one_and_above_the_bound(seed: int) -> None:
     evaluation = Evaluations(problem)(plan)
     assert evaluation is not None
     assert evaluation.iteration_seconds == outcome.iteration_seconds
+    assert (evaluation.peak_bytes, evaluation.capacity_bytes) == (
+        outcome.fullest.peak_bytes,
+        outcome.fullest.capacity_bytes,
+    )
     assert outcome.record()["stack"] == "any"
     assert outcome.time_split()
+
+
+def test_a_loss_keeps_its_logits_and_a_device_the_workspace() -> None:
+    """Half of the 4 bytes per logit again, of the one sample of the micro-batch in flight; a workspace once per device."""
+    plan, stack = divided(microbatches=(4, 4)), Stack(name="one", logits=Constant(1.5), workspace=Constant(2.0**30))
+    own, more = (simulate(problem_on(one), plan).memory for one in (GENERIC, stack))
+    assert {b.peak_bytes - a.peak_bytes for a, b in zip(own, more, strict=True)} == {2.0**30 + 2 * 512 * 4096}
+
+
+def test_what_fits_is_judged_on_what_is_reserved() -> None:
+    """By replays, evaluations and planners alike: what may be allocated is the device less its context, over the factor."""
+    plan = divided(stages=2)
+    peak = simulate(problem_on(), plan).fullest.peak_bytes
+    device = replace(problem_on().cluster.devices[0], memory_bytes=1.75 * peak, reserve_bytes=0.25 * peak)  # type: ignore[type-var]
+    for share, fits in ((0.99, True), (1.01, False)):
+        stack = Stack(name="one", reserved=Constant(1.5), context=Constant(2.0 * peak - 1.5 * peak / share))
+        problem = problem_on(stack)
+        problem = replace(problem, cluster=replace(problem.cluster, devices=(device,) * 4))
+        outcome, score = simulate(problem, plan), Evaluations(problem)(plan)
+        assert score is not None
+        assert (outcome.fits, score.fits) == (fits, fits)
+        assert {one.reserved_bytes for one in outcome.memory} == {1.5 * one.peak_bytes for one in outcome.memory}
+        assert (outcome.fullest.driver_bytes <= 2.0 * peak) == fits
+        assert problem.rooms == (problem.room_bytes(0),) * 4 == (outcome.fullest.capacity_bytes,) * 4
+
+
+def test_a_stack_that_leaves_no_room_is_refused() -> None:
+    """In one line, as soon as there is a problem."""
+    with pytest.raises(ValueError, match="stack 'one' takes all the memory of a100-80"):
+        problem_on(Stack(name="one", workspace=Constant(64 * 2.0**30), reserved=Constant(4.0)))
 
 
 def in_fp8(stack: Stack = GENERIC, **options: Any) -> Problem:
