@@ -54,6 +54,8 @@ SEEN: Mapping[str, str] = {
     "bigscience": "all: the stack megatron-deepspeed",
     "dgxc_h100_llama": "all: the stack megatron-core",
     "dgxc_h100_gpt175b": "all: the stack megatron-core",
+    "megatron_bridge_models": "the dense ones: the stack megatron-core",
+    "maxtext": "growth over slices: the stack maxtext",
     "simumax_ops_a100_pcie": "half of the products, at random; attention",
     "simumax_ops_b200": "half of the products, at random; attention",
 }

@@ -69,6 +69,19 @@ SEEN_ROWS: Mapping[str, SeenRows] = {
         d3239214e28625cff7e3a0b4
         """,
     ),
+    "maxtext": known(
+        RUN,
+        """
+        0393c20e09110cc9173b49ba1ce17682473648304d38c1ca61b1836f80fee48489f0aa9095f660feccbe4050d58b694dd97f471eec6d00b7
+        """,
+    ),
+    "megatron_bridge_models": known(
+        RUN,
+        """
+        103482ec41e385536b0a1300787c96a47c078503930502f396f0e2aba868a0a8adcb4553b4e79cdebf4d837ec0b78f7ac2c43c2fc56aeb29
+        c5eec08dd212974bd3dcdc63d812c68ae7548bf1f08c1b8b
+        """,
+    ),
     "mosaic_a100_40": known(
         RUN,
         """
