@@ -84,7 +84,7 @@ class Cluster:
     tensor_groups: TensorGroups = "server"
     prices: tuple[float, ...] = ()
     currency: str = ""
-    sharing: Sharing = "fifo"
+    sharing: Sharing = "fair"
     source: ClusterSource | None = field(init=False, default=None, repr=False, compare=False)
     topology: Topology = field(init=False, repr=False, compare=False)
 

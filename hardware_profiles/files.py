@@ -387,7 +387,7 @@ class ClusterTable(FileTable, frozen=True, kw_only=True):
     name: Name
     allreduce: AllReduce = "fastest"
     tensor_groups: TensorGroups = "server"
-    sharing: Sharing = "fifo"
+    sharing: Sharing = "fair"
     price_per_device_hour: Price | None = None
     currency: Currency = "USD"
     description: str = ""

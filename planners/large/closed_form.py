@@ -364,7 +364,7 @@ class _Tables:
 
     def _queued_seconds(self, operation: Operation) -> float:
         """Seconds for which the gradient of the last micro-batch waits on its way up: behind every stage, the bucket that is
-        reduced when its backward ends has the card. operation: as of `peers`.
+        reduced when its backward ends has the card, or half of it where links are fair. operation: as of `peers`.
         """
         shape, form = self.shape, self.form
         if not form.devices.transfers_queue(shape):
@@ -382,7 +382,8 @@ class _Tables:
                 for rates, size in zip(form.devices.peers(shape, operation), sizes, strict=True)
             )
             free = max(ready, free) + dense + experts
-        return (stages - 1) * max(0.0, free - backward)
+        waits = max(0.0, free - backward)
+        return (stages - 1) * (min(waits, self._ways.way(0)) if form.devices.fair else waits)
 
     # ---- bytes ----
 

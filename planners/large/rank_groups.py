@@ -85,11 +85,17 @@ class RankGroups:
             self._queueing[key] = self.problem.cluster.collectives.allreduces_meet(self.link(shape).route, *rings)
         return self._queueing[key]
 
+    @cached_property
+    def fair(self) -> bool:
+        """Whether messages share any link fairly, rather than one after the other."""
+        return any(one.sharing == "fair" for one in self.problem.channels)
+
     def link(self, shape: Shape, rank: int = 0, *, alone: bool = False) -> Flow:
         """The way from a rank to the next, or from the last to the first, where all its replicas in its first server, or rack
-        that they leave, send at once; alone: where the first one does.
+        that they leave, send at once; alone: where the first one does, as it comes to be on links that are not fair.
         """
-        several = shape.context if alone or not self.problem.contention else shape.copies
+        alone = not self.problem.contention or (alone and not self.fair)
+        several = shape.context if alone else shape.copies
         key = shape.tensor, shape.copies, several, rank, (rank + 1) % shape.pipeline
         if key not in self._links:
             self._links[key] = self._link(shape, rank, several)

@@ -28,11 +28,11 @@ class RankWaits:
         self._unlike = devices.unlike_links(shape)
         count = shape.microbatches(problem.batch)
         waited = self._waited(count)
-        self.seconds = 2 * sum(number * self._way(rank) for rank, number in self._unlike.items()) + waited
+        self.seconds = 2 * sum(number * self.way(rank) for rank, number in self._unlike.items()) + waited
         if problem.contention and (rounds := count - 1 / shape.chunks):
             self.crossing = max(0.0, self._busiest() - waited / rounds)
 
-    def _way(self, rank: int, *, alone: bool = False) -> float:
+    def way(self, rank: int, *, alone: bool = False) -> float:
         """Seconds of a transfer from a rank to the next; alone: as of `RankGroups.link`."""
         flow = self.devices.link(self.shape, rank, alone=alone)
         return flow.latency + self._sent / flow.bandwidth
@@ -42,11 +42,11 @@ class RankWaits:
 
         Replicas that have waited for each other's first transfers send at other times from then on.
         """
-        shape, alone = self.shape, {rank: self._way(rank, alone=True) for rank in self._unlike}
+        shape, alone = self.shape, {rank: self.way(rank, alone=True) for rank in self._unlike}
         if shape.chunks == 1:
             return (count - 1) * max(alone.values())
         ways = sum(number * alone[rank] for rank, number in self._unlike.items())
-        return 2 * (shape.chunks - 1) * (ways + self._way(shape.pipeline - 1, alone=True))
+        return 2 * (shape.chunks - 1) * (ways + self.way(shape.pipeline - 1, alone=True))
 
     def _busiest(self) -> float:
         """Seconds of a round for which the busiest card, or cable, sends; of two servers, or racks, neither sends both ways but

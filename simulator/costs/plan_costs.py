@@ -307,8 +307,7 @@ class PlanCosts:
     @property
     def channels(self) -> tuple[Channel, ...]:
         """The cluster's channels, shared as the problem says."""
-        cluster, sharing = self.problem.cluster, self.problem.sharing
-        return cluster.channels if sharing == "links" else cluster.alike_channels[sharing]
+        return self.problem.channels
 
     @cached_property
     def boundary_bytes(self) -> tuple[float, ...]:

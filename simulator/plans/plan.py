@@ -13,6 +13,7 @@ from hardware_profiles import (
     PRECISION_BYTES,
     RECIPES,
     Bounds,
+    Channel,
     Cluster,
     FileBounds,
     OptionValue,
@@ -101,6 +102,11 @@ class Problem(TrainingOptions):
             if value != one.default:
                 options.append(name if value is True else f"no {name}" if value is False else f"{name} {value}")
         return brief(self, f"{self.title}, {', '.join(options)}")
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """The cluster's channels, shared as the problem says."""
+        return self.cluster.channels if self.sharing == "links" else self.cluster.alike_channels[self.sharing]
 
     @property
     def title(self) -> str:

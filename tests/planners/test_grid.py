@@ -85,13 +85,13 @@ POINTS = {
 @pytest.mark.parametrize("shape", POINTS.values(), ids=POINTS)
 @pytest.mark.parametrize(
     ("elements", "parameters", "error"),
-    [(1e4, 10**5, 0.01), (2e7, 10**5, 0.16), (1e4, 2 * 10**7, 0.025)],
+    [(1e4, 10**5, 0.01), (2e7, 10**5, 0.21), (1e4, 2 * 10**7, 0.025)],
     ids=["computation", "links that bind", "all-reduces"],
 )
 def test_a_quick_replay_is_close_to_the_replay(
     shape: GridShape, elements: float, parameters: int, error: float
 ) -> None:
-    """Eight like layers on four devices: quick replays are never above, 16 % below where links bind, 3 % at most elsewhere."""
+    """Eight like layers on four devices: quick replays are never above, 21 % below where links bind, 3 % at most elsewhere."""
     network = chain([2e10] * 8, parameters=[parameters] * 8, output_elements=[elements] * 8)
     problem = Problem(network, _switched((_gpu(),) * 4), 32)
     evaluate = Evaluator(problem)

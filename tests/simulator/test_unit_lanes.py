@@ -72,13 +72,14 @@ def test_two_stages_of_two_replicas(zero: Any, seconds: float, queued: float) ->
     """A layer each, 2 micro-batches of a sample a replica, 1F1B: 9 s; a gather or a scatter 2 s.
 
     ZeRO 1 and 2 end in a scatter and a gather, ZeRO 3 begins with a gather (a device has one unit, which stays) and ends in a
-    scatter; that of the first micro-batch, from 6 s on at stage 0, is beside the second. With contention the second gradient of
-    stage 1, there after 7 s, waits a second for the card on which it runs.
+    scatter; that of the first micro-batch, from 6 s on at stage 0, is beside the second. First come, first served, the second
+    gradient of stage 1, there after 7 s, waits a second for the card on which it runs; on fair links it does not.
     """
     stages = Stage((0,), (0, 1)), Stage((1,), (2, 3))
     problem = Problem(network(2), star_cluster(4, bandwidth=2.0**23), 4)
     plan = Plan("hand", "1f1b", stages, (2, 2), zero=zero)
-    assert simulate(problem, plan).iteration_seconds == queued
+    assert simulate(replace(problem, sharing="fifo"), plan).iteration_seconds == queued
+    assert simulate(problem, plan).iteration_seconds == seconds
     outcome = simulate(replace(problem, contention=False), plan)
     assert outcome.iteration_seconds == seconds
     late = 2.0 * (zero == 3)
