@@ -536,6 +536,12 @@ class LayerCosts:
         )
 
     @cached_property
+    def loss_bytes(self) -> NDArray[np.float64]:
+        """Those of `stashed_bytes` that losses keep, float64 [layers]; 0 for other layers."""
+        losses = [layer.kind == "loss" for layer in self.problem.workload.layers]
+        return np.where(losses, self.stashed_bytes, 0.0)
+
+    @cached_property
     def weight_stashed_bytes(self) -> NDArray[np.float64]:
         """Bytes per sample of `stashed_bytes` that each layer's weight gradient needs, float64 [layers]; the end of the input
         gradient frees the rest.

@@ -86,10 +86,12 @@ def gradient_in_work(costs: LayerCosts, layers: Sequence[int]) -> float:
     No gradients where they add up in numbers as wide as their own: a product adds its gradient to what is there. Where they add
     up in wider ones, as in Megatron-LM's `main_grad`, Transformer Engine (from 2.3 on, `get_dummy_wgrad`) keeps a tensor of each
     shape of a product's weights to stand for the gradient that its layer returns; of a layer of experts one expert's.
+    What the stage's loss keeps of a sample is gone before the first of them is there: only what they take beyond it counts.
     """
     shapes = {shape for number in layers if (shape := _product_in_work(costs, number))}
-    problem = costs.problem
-    return float(np.ceil(sum(elements for elements, *_ in shapes) * problem.element_bytes + problem.workspace_bytes))
+    problem, loss = costs.problem, costs.loss_bytes[list(layers)].sum()
+    gradients = max(0.0, sum(elements for elements, *_ in shapes) * problem.element_bytes - loss)
+    return float(np.ceil(gradients + problem.workspace_bytes))
 
 
 @lru_cache(maxsize=1)
@@ -102,7 +104,9 @@ def gradients_in_work(costs: LayerCosts) -> NDArray[np.float64]:
         if shape is not None:  # it counts once in a stage: for the first layer that has it
             sizes[last.get(shape, -1) + 1 : number + 1, number + 1] = shape[0]
             last[shape] = number
-    return np.asarray(np.ceil(np.cumsum(sizes, axis=1) * costs.problem.element_bytes + costs.problem.workspace_bytes))
+    before = np.append(0.0, np.cumsum(costs.loss_bytes))
+    gradients = np.cumsum(sizes, axis=1) * costs.problem.element_bytes - (before - before[:, None])
+    return np.asarray(np.ceil(np.maximum(gradients, 0.0) + costs.problem.workspace_bytes))
 
 
 def _product_in_work(costs: LayerCosts, number: int) -> tuple[float, float, float] | None:

@@ -199,15 +199,17 @@ def test_attention_without_a_layer_before_it_keeps_its_input() -> None:
 
 @pytest.mark.parametrize("degree", [1, 2])
 def test_wide_gradients_have_one_of_each_shape_beside_them(degree: int) -> None:
-    """12·h² elements of two bytes, whatever the blocks, and the output head's where a stage has it; none of added-up gradients of
-    the elements' own width."""
+    """12·h² elements of two bytes, whatever the blocks, and the output head's where a stage has it, beyond what its loss of a
+    sample kept; none of added-up gradients of the elements' own width."""
     workload = Gpt(BLOCKS, HIDDEN, HEADS, SEQUENCE, 100).workload()
     wide = Problem(workload, chain_cluster(2), 1, precision="fp16", gradient_bytes=4)
     costs = LayerCosts(wide).at(Parallelism(degree))
     inside = [number for number, layer in enumerate(workload.layers) if layer.block]
-    biases = HIDDEN * (3 + 4 + degree * 2)
+    biases, loss = HIDDEN * (3 + 4 + degree * 2), 4 * 100 * SEQUENCE
     assert gradient_in_work(costs, inside) == 2 * (12 * HIDDEN**2 + biases) / degree
-    assert gradient_in_work(costs, range(len(workload))) == 2 * (12 * HIDDEN**2 + biases + 100 * HIDDEN) / degree
+    assert (
+        gradient_in_work(costs, range(len(workload))) == (2 * (12 * HIDDEN**2 + biases + 100 * HIDDEN) - loss) / degree
+    )
     own = LayerCosts(replace(wide, gradient_bytes=2)).at(Parallelism(degree))
     assert gradient_in_work(own, inside) == 0.0
 
