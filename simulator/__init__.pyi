@@ -110,6 +110,7 @@ from .costs.plan_costs import (
     StagePlaces as StagePlaces,
     unit_begins as unit_begins,
 )
+from .costs.taken_collectives import TakenCollective as TakenCollective, taken_collectives as taken_collectives
 from .lowering.program import LaneKind as LaneKind, Program as Program
 from .schedules.schedule import (
     DeadlockError as DeadlockError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from experiments.report.efficiency import Efficiency, Price, efficiency
@@ -21,10 +21,12 @@ from simulator import (
     Plan,
     PlanCosts,
     Score,
+    TakenCollective,
     TextTable,
     TimeSplit,
     activations_by_part,
     ranges,
+    taken_collectives,
 )
 
 GIB = 2.0**30
@@ -54,8 +56,9 @@ class PlanReport(Explained):
         return self.answer.outcome if isinstance(self.answer, Result) else self.answer
 
     def tables(self) -> tuple[TextTable, ...]:
-        """Stages, memory by stage, its activations by part, time by part, what could be free, and runner-ups."""
+        """Stages, memory by stage, its activations by part, time by part, collectives, what could be free, and runner-ups."""
         found = [self.outcome.tables()[0], *self._memory_tables(), self._time_table()]
+        found += self._collective_tables()
         found += [self._limit_table()] * bool(self.limits) + [self._runner_up_table()] * bool(self.runner_ups)
         return tuple(found)
 
@@ -84,6 +87,7 @@ class PlanReport(Explained):
                 "mean_hidden": dict(zip(HIDDEN, self.split.mean_hidden.tolist(), strict=True)),
                 "devices": self.time_rows(),
             },
+            "collectives": [asdict(one) for one in self.collectives],
             "efficiency": self.efficiency.record(),
             "limits": limit_rows(self.outcome, self.limits),
             "limit": self.limit,
@@ -192,6 +196,30 @@ class PlanReport(Explained):
         devices = int(split.members.sum())
         title = f"Seconds per iteration, mean of {devices} {self.outcome.problem.device_word}{'s' * (devices > 1)}"
         return TextTable(title, ("part", "mean", "share", "least", "most", "hidden"), tuple(rows))
+
+    # -------------------------------------------------------------------------------------------- collectives
+
+    @property
+    def collectives(self) -> tuple[TakenCollective, ...]:
+        """What groups and replicas run together, and which algorithm and protocol each takes."""
+        return taken_collectives(PlanCosts(self.outcome.problem, self.outcome.plan))
+
+    def _collective_tables(self) -> list[TextTable]:
+        rows = [
+            (
+                one.what,
+                one.operation,
+                str(one.devices),
+                str(one.servers),
+                f"{one.size_bytes / 2**20:.4g}",
+                one.way,
+                f"{one.seconds * 1e3:.4g}",
+                ranges(one.stages),
+            )
+            for one in self.collectives
+        ]
+        headings = ("of", "collective", "devices", "servers", "MiB", "algorithm", "ms", "stages")
+        return [TextTable("Collectives of the largest tensors", headings, tuple(rows))] * bool(rows)
 
     # ----------------------------------------------------------------------------------- efficiency and cost
 

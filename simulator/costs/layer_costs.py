@@ -413,6 +413,12 @@ class LayerCosts:
         moved = (one.others * one.sizes * one.times(phase) for one in self._collectives)
         return float(sum(one[layers].sum() for one in moved))
 
+    @property
+    def group_bytes(self) -> float:
+        """Bytes per sample of the largest tensor that its tensor-parallel group reduces at once; 0 for a device alone."""
+        tensor = self._collectives[0]
+        return float(tensor.sizes.max(initial=0.0)) if tensor.rates else 0.0
+
     @cached_property
     def _collectives(self) -> tuple[_Collective, ...]:
         """The collectives of a member: all-reduces of its tensor-parallel group; the all-gather of the context's keys and values

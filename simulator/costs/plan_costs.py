@@ -214,11 +214,21 @@ class StagePlaces:
         """Rates of the slowest of several like groups that run at once and may share servers or rack uplinks."""
         found: dict[frozenset[Devices], Rates] = {}
         for devices in own:
-            near = {other for one in self._components(devices) for other in several.get(one, ())}
-            at_once = frozenset({devices, *(one for one in near if len(one) == len(devices))})
+            at_once = self._at_once(devices, several)
             if at_once not in found:
                 found[at_once] = rates(devices, *sorted(at_once - {devices}))
         return max(found.values(), key=lambda one: reduce_seconds(one, COMPARED_BYTES))
+
+    def _at_once(self, devices: Devices, several: _ByComponent) -> frozenset[Devices]:
+        """A group, and all like groups that may share servers or rack uplinks with it."""
+        near = {other for one in self._components(devices) for other in several.get(one, ())}
+        return frozenset({devices, *(one for one in near if len(one) == len(devices))})
+
+    @property
+    def first_tensor_groups(self) -> list[Devices]:
+        """The first tensor-parallel group, and those that run their collectives beside it."""
+        first = self.parts[0]
+        return [first, *sorted(self._at_once(first, self._tensor_groups) - {first})]
 
     def _beside(self, several: Iterable[Devices]) -> _ByComponent:
         """Groups of devices by component: for each server, rack and so on, those that are spread over it."""
@@ -681,8 +691,8 @@ class PlanCosts:
             return LONE
         update_gather = None
         if plan.zero in (1, 2) and (held := self.held_elements(stage, places.widest)):
-            experts = self._expert_elements(stage, places.widest)
-            seconds = places.moved_seconds(Operation.ALL_GATHER, (held - experts) * width, experts * width)
+            dense = self.dense_elements(stage)
+            seconds = places.moved_seconds(Operation.ALL_GATHER, dense * width, (held - dense) * width)
             update_gather = Bucket(1.0, seconds, *places.busy(Operation.ALL_GATHER))
         if plan.zero < 2:
             return StageCollectives(self.buckets(stage), (), update_gather)
@@ -690,19 +700,17 @@ class PlanCosts:
 
     def _units(self, stage: int) -> tuple[Unit, ...]:
         """The units that replicas gather and scatter at once (ZeRO 2 and 3)."""
-        places, layers, problem = self._places[stage], self.unit_layers[stage], self.problem
-        bounds = np.cumsum([0, *map(len, layers)])[:-1]
-        member = self._member(stage, places.widest)
-        weights = np.array([member.weight_elements(unit) for unit in layers])
-        if not weights.any():
+        places, problem = self._places[stage], self.problem
+        weights, dense, experts = self.unit_elements(stage)
+        if not (weights + experts).any():
             return ()
-        dense, experts = np.add.reduceat(self._reduced_parameters(stage, len(places.rings)), bounds, axis=1)
+        bounds = np.cumsum([0, *map(len, self.unit_layers[stage])])[:-1]
         forward, backward = (np.add.reduceat(self._layer_shares(stage, one), bounds) for one in _PASSES)
 
         def seconds(operation: Operation, dense: NDArray[np.float64], width: float) -> list[float]:
             return [places.moved_seconds(operation, *one) for one in zip(dense * width, experts * width, strict=True)]
 
-        gathers = seconds(Operation.ALL_GATHER, weights - experts, problem.element_bytes)
+        gathers = seconds(Operation.ALL_GATHER, weights, problem.element_bytes)
         scatters = seconds(Operation.REDUCE_SCATTER, dense, problem.accumulated_bytes)
         whole = self.plan.zero == 3
         columns, busy = (
@@ -711,28 +719,60 @@ class PlanCosts:
         )
         return tuple(Unit(f, b, gather if whole else None, scatter, *busy) for f, b, gather, scatter in columns)
 
+    def _samples(self, stage: int) -> int:
+        """Samples of the largest micro-batch on a replica of a stage."""
+        replicas = len(self._places[stage].groups) if self.plan.replication == "split" else 1
+        return max(1, max(self.plan.microbatches) // replicas)
+
     def _layer_shares(self, stage: int, phase: Phase) -> NDArray[np.float64]:
         """Each layer's part of the seconds of a pass of its stage, float64 [layers of the stage]."""
-        plan, groups, widest = self.plan, self._places[stage].groups, self._places[stage].widest
-        samples = max(1, max(plan.microbatches) // (len(groups) if plan.replication == "split" else 1))
-        held = np.array(plan.stages[stage].layers, dtype=np.int64)
-        seconds = self._member(stage, widest).seconds(groups[widest][0], samples, phase)[held]
+        groups, widest = self._places[stage].groups, self._places[stage].widest
+        held = np.array(self.plan.stages[stage].layers, dtype=np.int64)
+        seconds = self._member(stage, widest).seconds(groups[widest][0], self._samples(stage), phase)[held]
         total = float(seconds.sum())
         return seconds / total if total > 0 else np.full(len(held), 1.0 / len(held))
 
     def buckets(self, stage: int) -> tuple[Bucket, ...]:
-        """Gradient buckets from the last layer to the first; each is reduced once the backward of its layers is done. One bucket
-        where gradients are reduced whole.
-        """
-        places = self._places[stage]
-        dense, experts = self._reduced_parameters(stage, len(places.rings)) * self.problem.accumulated_bytes
-        if len(places.parts) == 1 or not (dense + experts).any():
+        """Gradient buckets from the last layer to the first; each is reduced once the backward of its layers is done."""
+        places, cut = self._places[stage], self.bucket_bytes(stage)
+        if len(places.parts) == 1 or not cut:
             return ()  # without weights there is nothing to wait for
-        whole = self.problem.gradient_reduction == "whole"
         operation = Operation.of_gradients(self.plan.zero > 0)
-        cut = cut_buckets(dense, experts, self._layer_shares(stage, "backward"), whole=whole)
         busy = places.busy(operation)
         return tuple(Bucket(share, places.moved_seconds(operation, *sizes), *busy) for share, *sizes in cut)
+
+    def dense_elements(self, stage: int) -> float:
+        """Weight elements that a device of a stage holds, apart from experts that replicas divide."""
+        widest = self._places[stage].widest
+        return self.held_elements(stage, widest) - self._expert_elements(stage, widest)
+
+    def bucket_bytes(self, stage: int) -> list[tuple[float, float, float]]:
+        """Gradient buckets of a device, as of `cut_buckets`; one where gradients are reduced whole, none without weights."""
+        dense, experts = (
+            self._reduced_parameters(stage, len(self._places[stage].rings)) * self.problem.accumulated_bytes
+        )
+        whole = self.problem.gradient_reduction == "whole"
+        cut = cut_buckets(dense, experts, self._layer_shares(stage, "backward"), whole=whole)
+        return cut if (dense + experts).any() else []
+
+    def unit_elements(self, stage: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Elements on a device of each unit: dense weights that are gathered, those whose gradients are scattered, without
+        `tied_reductions`, and divided experts; float64 [units] each.
+        """
+        places, layers = self._places[stage], self.unit_layers[stage]
+        bounds = np.cumsum([0, *map(len, layers)])[:-1]
+        member = self._member(stage, places.widest)
+        weights = np.array([member.weight_elements(unit) for unit in layers])
+        dense, experts = np.add.reduceat(self._reduced_parameters(stage, len(places.rings)), bounds, axis=1)
+        return weights - experts, dense, experts
+
+    def group_bytes(self, stage: int) -> float:
+        """Bytes of the largest tensor that a tensor-parallel group of a stage reduces at once; 0 for devices alone."""
+        return self._member(stage, 0).group_bytes * self._samples(stage)
+
+    def places(self, stage: int) -> StagePlaces:
+        """Where the replicas of a stage are."""
+        return self._places[stage]
 
     def _reduced_parameters(self, stage: int, degree: int) -> NDArray[np.float64]:
         """Weight elements per layer in a stage's buckets, on a device of a group of `degree` devices, float64 [2, layers of the

@@ -1,0 +1,63 @@
+"""Taken collectives: what a plan's groups and replicas run, in the seconds that its costs charge."""
+
+from __future__ import annotations
+
+import pytest
+
+from hardware_profiles import load_cluster
+from simulator import Plan, PlanCosts, Problem, Stage, TakenCollective, Zero, load_workload, taken_collectives
+
+
+def costs_of(zero: Zero, shard: int = 0, *, degree: int = 1) -> PlanCosts:
+    """GPT-2 on two servers as two stages, each replicated over one of them."""
+    problem = Problem(load_workload("gpt2"), load_cluster("dgx-a100:2"), 64, precision="bf16", optimizer="adam")
+    layers = range(len(problem.workload))
+    cut, degrees = len(layers) // 2, (degree,) * (8 // degree)
+    stages = tuple(
+        Stage(tuple(held), tuple(range(at, at + 8)), degrees if degree > 1 else ())
+        for held, at in ((layers[:cut], 0), (layers[cut:], 8))
+    )
+    return PlanCosts(problem, Plan("hand", "1f1b", stages, (32, 32), zero=zero, shard=shard))
+
+
+def of_stage(costs: PlanCosts, stage: int, what: str) -> list[TakenCollective]:
+    return [one for one in taken_collectives(costs) if stage in one.stages and one.what == what]
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("stage", [0, 1])
+def test_seconds_are_those_that_are_charged(zero: Zero, stage: int) -> None:
+    """Of the largest bucket, or unit, and of the gather of all weights behind an update."""
+    costs = costs_of(zero)
+    charged = costs.collectives(stage)
+    (gradients,), weights = of_stage(costs, stage, "gradients"), of_stage(costs, stage, "weights")
+    reduced = [one.seconds for one in charged.buckets] or [one.scatter for one in charged.units]
+    assert gradients.seconds == pytest.approx(max(reduced), rel=1e-9)
+    assert gradients.operation == ("reduce-scatter" if zero else "all-reduce")
+    assert (gradients.devices, gradients.servers) == (8, 1)
+    gathered = (
+        [charged.update_gather.seconds] if charged.update_gather else [one.gather or 0.0 for one in charged.units]
+    )
+    assert [one.seconds for one in weights] == pytest.approx([max(gathered)] if zero else [], rel=1e-9)
+
+
+def test_ways_are_named_with_their_protocol() -> None:
+    """Small tensors take another protocol than large ones; eight cards under one switch sum in it or go round in rings."""
+    found = taken_collectives(costs_of(0, degree=4))
+    assert {one.what for one in found} == {"tensor groups", "gradients"}
+    assert all(one.way and one.seconds > 0.0 for one in found)
+    assert {one.devices for one in found if one.what == "tensor groups"} == {4}
+
+
+def test_hybrid_sharding_sums_among_copies() -> None:
+    """What four of eight devices scatter among themselves, two copies all-reduce, a quarter each."""
+    scatter, copies = of_stage(costs_of(1, 4), 0, "gradients")
+    assert (scatter.operation, scatter.devices) == ("reduce-scatter", 4)
+    assert (copies.operation, copies.devices, copies.size_bytes) == ("all-reduce", 2, scatter.size_bytes / 4)
+
+
+def test_devices_alone_run_none() -> None:
+    """Stages of one device have nothing to sum."""
+    problem = Problem(load_workload("gpt2"), load_cluster("dgx-a100:1"), 8)
+    plan = Plan("hand", "1f1b", (Stage(tuple(range(len(problem.workload))), (0,)),), (8,))
+    assert taken_collectives(PlanCosts(problem, plan)) == ()
