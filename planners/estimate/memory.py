@@ -53,8 +53,7 @@ def state_bytes(
 
 def unit_bytes(problem: Problem, zero: Zero | Integers) -> Floats:
     """Bytes per element of a unit that is there whole where replicas divide it: of gradients (ZeRO 2 and 3), and weights (3)."""
-    gradients, weights = problem.accumulated_bytes, problem.element_bytes
-    return np.asarray(gradients * np.greater_equal(zero, 2) + weights * np.equal(zero, 3))
+    return np.asarray(problem.element_bytes * (np.greater_equal(zero, 2) + 1.0 * np.equal(zero, 3)))
 
 
 def two_largest(units: Floats) -> Floats:

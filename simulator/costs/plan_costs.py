@@ -358,11 +358,14 @@ class PlanCosts:
     def unit_buffers(self, stage: int, replica: int) -> float:
         """Bytes of the whole (gathered) units that each device of a replica holds: gradients of the two largest if these are
         divided, and weights. Counted for the first stage of a device; 0 for its others.
+
+        Gradients of a whole unit have the width of elements, and are cast as they are added to the shard: as FSDP (reduce_dtype,
+        by default that of the parameters) and DeepSpeed (communication_data_type) do.
         """
         zero, places = self.plan.zero, self._places[stage]
         if zero < 2 or len(places.parts) == 1 or stage not in self._first_stages:
             return 0.0
-        width = self.problem.accumulated_bytes + self.problem.element_bytes * (zero == 3)
+        width = self.problem.element_bytes * (zero - 1)
         member, beside = self._member(stage, replica), (one for one, held in enumerate(self._places) if held is places)
         units = [member.weight_elements(unit) for one in beside for unit in self.unit_layers[one]]
         return sum(sorted(units)[-2:]) * width

@@ -577,3 +577,27 @@ def test_bad_fits_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "a stack is written with --fit" in refused(capsys, toml)
     (tmp_path / "sums.csv").write_text("gpus,bytes,out_of_place_us\n8,1024,30\n")
     assert "takes a table of iterations" in refused(capsys, ["study", "truth", "--fit", str(tmp_path / "sums.csv")], 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("bigscience_a100", 0.1), ("sailor_validation", 0.12), ("simumax_b200", 0.015)]
+)
+def test_measured_memory_is_met(name: str, most: float, shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's where it was told, else what is allocated: mean error over all rows of a published table."""
+    monkeypatch.setenv("PIPEPLAN_PROFILES", str(shared_data / "measured" / "hardware"))
+    tables = {table.name: table for table in read_tables(shared_data / "measured", {})[0]}
+    frame, _ = predicted(tables[name], None)
+    rows = frame[frame["what"] == "memory"]
+    assert len(rows) >= 15
+    assert (rows["predicted"] / rows["measured"] - 1.0).abs().mean() <= most
+
+
+def test_published_runs_on_a_full_device_fit(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of FSDP that ran on A100 of 80 GB, MPT-30B on eight of them with 77 GB to hold, each fit."""
+    monkeypatch.setenv("PIPEPLAN_PROFILES", str(shared_data / "measured" / "hardware"))
+    tables = {table.name: table for table in read_tables(shared_data / "measured", {})[0]}
+    found = [
+        Evaluations(problem)(plan) for problem, plan in map(training_problem, tables["mosaic_a100_80"].rows.values())
+    ]
+    assert len(found) == 30
+    assert all(score is not None and score.fits for score in found)

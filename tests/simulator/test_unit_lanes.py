@@ -128,3 +128,12 @@ def test_blocks_are_units() -> None:
     assert costs.unit_layers == (((0,), (1, 2), (3, 4, 5, 6)),)
     assert [one.gather for one in costs.collectives(0).units] == [None] * 3
     assert [one.backward for one in costs.collectives(0).units] == pytest.approx([1 / 7, 2 / 7, 4 / 7])
+
+
+@pytest.mark.parametrize(("zero", "copies"), [(1, 0), (2, 1), (3, 2)])
+def test_whole_units_are_as_wide_as_elements(zero: Any, copies: int) -> None:
+    """Two of them, gradients and weights of 2 bytes, though shards of gradients add up in 4."""
+    stages = tuple(Stage((one,), (2 * (one % 2), 2 * (one % 2) + 1)) for one in range(4))
+    problem = Problem(network(4), star_cluster(4, bandwidth=1.0), 4, precision="fp16", gradient_bytes=4)
+    plan = Plan("hand", "interleaved-1f1b", stages, (2, 2), zero=zero)
+    assert PlanCosts(problem, plan).unit_buffers(0, 0) == 2 * copies * 2 * PARAMETERS
