@@ -15,7 +15,7 @@ Seconds of layers, and of casts, are those of a plan on one server; on several Ã
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from math import log2
 
@@ -90,14 +90,17 @@ SAME, NONE = Constant(1.0), Constant(0.0)
 class Runs:
     """Which plans a stack can run; an empty list of words is all that there are.
 
+    chips: kinds of accelerators that it runs on
     zero: what replicas may divide; schedules, recompute, precisions: those that it has
     tensor, context, expert, pipeline: whether it divides layers, tokens, experts, and the network
     interleaved: whether a device may hold several stages
     unequal: whether micro-batches, replicas and stages of a plan may have unlike sizes
     sequence_parallel: whether tensor-parallel groups may divide the rest, too
+    fused_attention: whether it has attention in one kernel (FlashAttention)
     hybrid_sharding: whether ZeRO may divide among part of the replicas, which then are copies of each other
     """
 
+    chips: tuple[str, ...] = ()
     zero: tuple[int, ...] = (0, 1, 2, 3)
     schedules: tuple[str, ...] = ()
     recompute: tuple[str, ...] = ()
@@ -109,6 +112,7 @@ class Runs:
     interleaved: bool = True
     unequal: bool = True
     sequence_parallel: bool = True
+    fused_attention: bool = True
     hybrid_sharding: bool = True
 
     def __str__(self) -> str:
@@ -187,6 +191,13 @@ class Stack:
     def straggles(self) -> bool:
         """Whether its seconds of layers depend on the number of servers that a plan is on."""
         return any(one.value for one in (self.stragglers, *(own for _, own in self.stragglers.generations)))
+
+    def runs_on(self, accelerators: Iterable[Accelerator]) -> bool:
+        """Whether it runs on all of these; no framework runs on boards whose layers stream."""
+        return all(
+            not one.streams and (not self.runs.chips or optional_members(one).chip in self.runs.chips)
+            for one in accelerators
+        )
 
     def times(self, accelerator: Accelerator, work: Work) -> float:
         """Times the accelerator's own seconds that a layer takes; 1 on boards whose layers stream, which no framework runs."""

@@ -81,6 +81,7 @@ def constant_unit(key: str) -> tuple[str, float]:
 RunsTable = msgspec.defstruct(
     "RunsTable",
     [
+        ("chips", tuple[Text, ...], ()),
         ("schedules", tuple[str, ...], ()),
         ("recompute", tuple[str, ...], ()),
         ("precisions", tuple[Precision, ...], ()),

@@ -77,6 +77,11 @@ from .registry import (
     planner_entry as planner_entry,
     run_planner as run_planner,
 )
+from .stack_choice import (
+    StackChoice as StackChoice,
+    plan_over_stacks as plan_over_stacks,
+    stacks_that_run as stacks_that_run,
+)
 from .nearby import replayed_beside as replayed_beside, search_nearby as search_nearby
 from .modern.order_search import OrderBound as OrderBound
 from .search.notes import CutsLeftOut as CutsLeftOut, Note as Note

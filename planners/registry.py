@@ -536,6 +536,10 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
                 f"the budget of {evaluate.evaluations} evaluations ended before a plan that fits was found"
             ) from None
         plan, interrupted = evaluate.best, True
+    except InfeasiblePlanError:
+        if evaluate.refusal is not None:
+            raise evaluate.refusal from None
+        raise
     planning_seconds = time.process_time() - began
     if not isinstance(plan, Plan):
         raise TypeError(f"a planner must return a Plan, not {type(plan).__name__}")

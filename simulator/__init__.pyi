@@ -78,6 +78,7 @@ from .schedules.ops import (
 from .plans.plan import (
     MOST_SAMPLES as MOST_SAMPLES,
     InfeasiblePlanError as InfeasiblePlanError,
+    PlanNotRunError as PlanNotRunError,
     OPTIMIZER_STATES as OPTIMIZER_STATES,
     Plan as Plan,
     Problem as Problem,

@@ -75,12 +75,7 @@ class Outcome(Replayed):
     @property
     def gap(self) -> float:
         """Relative distance above the lower bound; infinite above a bound of 0 seconds, NaN without a bound."""
-        if self.lower_bound is None:
-            return math.nan
-        seconds = self.lower_bound.seconds
-        if self.iteration_seconds == seconds:
-            return 0.0
-        return self.iteration_seconds / seconds - 1.0 if seconds else math.inf
+        return math.nan if self.lower_bound is None else self.lower_bound.gap(self.iteration_seconds)
 
     @property
     def fill_seconds(self) -> float:

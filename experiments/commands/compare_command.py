@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import simulator
-from experiments.compare.problem_options import add_question, read_problem, read_request
+from experiments.compare.problem_options import add_question, read_problem, read_request, read_stacks
 from experiments.terminal.argument_types import add_options, written_folder
 from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import (
@@ -61,7 +61,13 @@ def run(arguments: argparse.Namespace) -> int:
     with finishing() as stopped:
         with stoppable(), progress("planning") as report:
             comparison = compare_planners(
-                problem, request, names=names, plans=plans, seed=arguments.seed, report=report
+                problem,
+                request,
+                names=names,
+                plans=plans,
+                seed=arguments.seed,
+                stacks=read_stacks(arguments, problem),
+                report=report,
             )
         _raise_if_nobody_can_plan(comparison)
         try:

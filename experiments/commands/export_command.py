@@ -8,7 +8,14 @@ import sys
 
 import planners
 import simulator
-from experiments.compare.problem_options import SEARCH, add_question, read_problem, read_request, refuse_contradictions
+from experiments.compare.problem_options import (
+    SEARCH,
+    add_question,
+    read_problem,
+    read_request,
+    read_stacks,
+    refuse_contradictions,
+)
 from experiments.terminal.argument_types import add_options, check_choice, names_of, refuse, written_file
 from experiments.terminal.exits import OK
 from experiments.terminal.output import UsageError, say
@@ -119,8 +126,9 @@ def _plan(arguments: argparse.Namespace) -> tuple[simulator.Problem, simulator.P
     if arguments.plan is None:
         problem = read_problem(arguments)
         name = arguments.planner or DEFAULT_PLANNER
-        found = planners.make_plan(name, problem, read_request(arguments), seed=arguments.seed)
-        return problem, found.plan, found.interrupted
+        stacks = read_stacks(arguments, problem)
+        found = planners.plan_over_stacks(name, problem, stacks, read_request(arguments), seed=arguments.seed)
+        return found.problem, found.plan, found.interrupted
     problem, plan = simulator.PlanFile.read_plan(arguments.plan)
     read_problem(arguments, {arguments.plan: problem})
     own = {

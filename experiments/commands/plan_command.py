@@ -17,6 +17,7 @@ from experiments.compare.problem_options import (
     add_question,
     read_problem,
     read_request,
+    read_stacks,
 )
 from experiments.report.report_options import REPORT, explained, read_price
 from experiments.terminal.argument_types import (
@@ -112,19 +113,20 @@ def _plan_and_tell(
 ) -> int:
     """Search, write and print one plan; `stopped` says whether a signal has come."""
     with stoppable(), progress(f"planning with {arguments.planner}") as report:
-        result = planners.make_plan(
+        result = planners.plan_over_stacks(
             arguments.planner,
             problem,
+            read_stacks(arguments, problem),
             request,
             seed=arguments.seed,
             progress=lambda step: report(step.evaluations, f"best {step.iteration_seconds:.4g} s"),
         )
     if arguments.out is not None:  # before what takes long again
-        simulator.PlanFile(problem, result.plan).write(arguments.out)
+        simulator.PlanFile(result.problem, result.plan).write(arguments.out)
     if arguments.runner_ups:
         result = _best_nearby(result, request, arguments.seed)
         if arguments.out is not None:
-            simulator.PlanFile(problem, result.plan).write(arguments.out)
+            simulator.PlanFile(result.problem, result.plan).write(arguments.out)
     outcome = result.outcome
     if outcome.warning and arguments.json:
         print(f"warning: {outcome.warning}", file=sys.stderr)
@@ -215,7 +217,14 @@ def _run_pareto(
     refuse(arguments, ("out", "report", *names_of(RUNNER_UPS)), "is of one plan, --pareto searches several")
     with progress(f"planning with {arguments.planner}") as report:
         found = pareto(
-            problem, arguments.planner, arguments.pareto, request, seed=arguments.seed, price=price, progress=report
+            problem,
+            arguments.planner,
+            arguments.pareto,
+            request,
+            seed=arguments.seed,
+            price=price,
+            stacks=read_stacks(arguments, problem),
+            progress=report,
         )
     if arguments.figure is not None and found.interrupted:
         print("pipeplan plan: no figure is drawn after an interrupt", file=sys.stderr)

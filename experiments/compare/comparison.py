@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -11,12 +11,13 @@ import numpy as np
 import planners
 from experiments.terminal.report_tables import STALE, ReportTable, Row, figure
 from hardware_profiles import brief
-from simulator import Explained, InfeasiblePlanError, Plan, Problem, TextTable
+from simulator import BoundTerm, Explained, InfeasiblePlanError, Plan, Problem, TextTable
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from hardware_profiles import Stack
     from planners import Request, Result
 
 REFERENCE = "data-parallel"
@@ -29,6 +30,7 @@ because it does not apply, or by an error; `interrupted`: stopped before it had 
 
 FIELDS = (
     "planner",
+    "stack",
     "status",
     "schedule",
     "asynchronous",
@@ -56,9 +58,9 @@ FIELDS = (
     "feasible",
     "reason",
 )
-"""Columns of a record. `lower_bound_seconds` holds for any plan of the problem, flushed or `asynchronous` (stale weights; steady
-state) as this one is, `lower_bound_term` says by what, and `gap` is the part by which the plan is above it; `optimal_among`
-are the plans among which it is proven the fastest."""
+"""Columns of a record. `lower_bound_seconds` holds for any plan of the problem under the `stack` of any row, flushed or
+`asynchronous` (stale weights; steady state) as this one is, `lower_bound_term` says by what, and `gap` is the part by which the
+plan is above it; `optimal_among` are the plans among which it is proven the fastest."""
 
 
 def _rate(record: Row) -> str:
@@ -82,6 +84,10 @@ SPEED = ReportTable(
         "planning,\nCPU s": "{planning_seconds:.2f}",
     },
 )
+
+
+STACKS = replace(SPEED, columns={"planner": SPEED.columns["planner"], "stack": "{stack}"} | dict(SPEED.columns))
+"""The same where rows are for several stacks."""
 
 
 def _memory(record: Row) -> str:
@@ -135,6 +141,7 @@ class Answer:
             bubble = outcome.timeline.bubble()
             record.update(
                 self.result.record(),
+                stack=self.result.problem.stack.name,
                 schedule=plan.schedule,
                 notation=plan.notation,
                 stages=len(plan.stages),
@@ -172,8 +179,24 @@ class Comparison(Explained):
         return self.cut_short or any(one.interrupted for one in self.plans)
 
     def records(self) -> list[dict[str, Any]]:
-        """One flat record a planner: the table's columns, in base units."""
-        return [one.record(self.reference_seconds) for one in self.plans]
+        """One flat record per planner: the table's columns, in base units."""
+        records = [one.record(self.reference_seconds) for one in self.plans]
+        bounds = self._least_bounds()
+        for record in records:
+            if record["lower_bound_seconds"] is not None:
+                bound = bounds[record["asynchronous"]]
+                gap = bound.gap(record["iteration_seconds"])
+                record.update(lower_bound_seconds=bound.seconds, lower_bound_term=bound.name, gap=gap)
+        return records
+
+    def _least_bounds(self) -> dict[bool, BoundTerm]:
+        """For plans that flush (False) and others the least of the bounds that hold under the stacks of the rows."""
+        found: dict[bool, BoundTerm] = {}
+        for one in self.plans:
+            if one.result is not None and one.result.outcome.lower_bound is not None:
+                flush, bound = one.result.outcome.schedule.flush, one.result.outcome.lower_bound
+                found[not flush] = min(found.get(not flush, bound), bound, key=lambda term: term.seconds)
+        return found
 
     def planned(self) -> list[dict[str, Any]]:
         """The records of planners that have a plan, in the order of the planners."""
@@ -188,7 +211,7 @@ class Comparison(Explained):
 
     def tables(self) -> tuple[TextTable, ...]:
         """Speed; idle time, memory and traffic; plans that fit first, fast before slow."""
-        problem, cluster = self.problem, self.problem.cluster
+        problem, cluster, records = self.problem, self.problem.cluster, self.planned()
         measured = problem.workload.bytes_per_element is not None
         document = {
             "workload": problem.workload.name,
@@ -197,9 +220,10 @@ class Comparison(Explained):
             "devices": len(cluster.devices),
             "batch": problem.batch,
             "sample": problem.workload.sample,
-            "plans": sorted(self.planned(), key=lambda record: (not record["feasible"], record["iteration_seconds"])),
+            "plans": sorted(records, key=lambda record: (not record["feasible"], record["iteration_seconds"])),
         }
-        return SPEED.text(document), USE.text(document)
+        stacks = {record["stack"] for record in records} | {problem.stack.name}
+        return (STACKS if len(stacks) > 1 else SPEED).text(document), USE.text(document)
 
     def remarks(self) -> tuple[str, ...]:
         """Marks, proofs, interrupts, and why planners have no plan."""
@@ -239,6 +263,7 @@ def compare_planners(
     names: Sequence[str | Callable[..., Any]] = (),
     plans: Mapping[str, Plan] | None = None,
     seed: int = 0,
+    stacks: Sequence[Stack] = (),
     report: Callable[[int, str], None] = lambda done, text: None,
 ) -> Comparison:
     """Plan with each planner and replay each plan on SimPy; whatever ends one planner is the reason in its row.
@@ -246,6 +271,7 @@ def compare_planners(
     names: planners to ask, or themselves; none for those that are compared by default (what does not apply is listed with its
         reason)
     plans: given plans, a row each under these names, before the planners
+    stacks: to search under, as of `planners.plan_over_stacks`; given plans are of the problem's own
     report: called with the planners done and the one at work
     An interrupt ends the search that runs, which keeps its best plan so far; the planners behind it are not asked.
     Raises ValueError for an unknown planner, or a given plan of a planner's name; KeyboardInterrupt if there is no plan yet.
@@ -259,7 +285,7 @@ def compare_planners(
                 f"a given plan is called {name!r}, as the planner that is asked, too: give it another name"
             )
     questions = {name: _replaying(problem, plan) for name, plan in (plans or {}).items()}
-    questions |= {name: planning(problem, request, planner, seed) for name, planner in asked.items()}
+    questions |= {name: planning(problem, request, planner, seed, stacks) for name, planner in asked.items()}
     answers: list[Answer] = []
     for number, (name, question) in enumerate(questions.items()):
         if answers and answers[-1].interrupted:
@@ -271,7 +297,7 @@ def compare_planners(
     if stopped and all(one.result is None for one in answers):
         raise KeyboardInterrupt
     try:
-        reference = _reference(problem, request, answers, seed, search=not stopped)
+        reference = _reference(problem, request, answers, seed, stacks, search=not stopped)
     except KeyboardInterrupt:  # the answers are found
         reference, stopped = None, True
     return Comparison(
@@ -288,9 +314,15 @@ Question = Callable[[], "Result"]
 """What has a plan for an answer."""
 
 
-def planning(problem: Problem, request: Request, planner: str | Callable[..., Any], seed: int = 0) -> Question:
-    """What a planner finds."""
-    return lambda: planners.make_plan(planner, problem, request, seed=seed)
+def planning(
+    problem: Problem,
+    request: Request,
+    planner: str | Callable[..., Any],
+    seed: int = 0,
+    stacks: Sequence[Stack] = (),
+) -> Question:
+    """What a planner finds, under the fastest of the stacks."""
+    return lambda: planners.plan_over_stacks(planner, problem, stacks, request, seed=seed)
 
 
 def _named(asked: Sequence[str | Callable[..., Any]]) -> dict[str, str | Callable[..., Any]]:
@@ -337,10 +369,10 @@ def ask(name: str, question: Question) -> Answer:
 
 
 def _reference(
-    problem: Problem, request: Request, plans: Sequence[Answer], seed: int, *, search: bool
+    problem: Problem, request: Request, plans: Sequence[Answer], seed: int, stacks: Sequence[Stack], *, search: bool
 ) -> Answer | None:
     """What data parallelism answers, with its own schedule; None where it is not known and may not be sought."""
     known = next((one for one in plans if one.planner == REFERENCE), None)
     if search and (known is None or (known.result is None and request.schedule is not None)):
-        known = ask(REFERENCE, planning(problem, planners.Request(engine=request.engine), REFERENCE, seed))
+        known = ask(REFERENCE, planning(problem, planners.Request(engine=request.engine), REFERENCE, seed, stacks))
     return known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from planners import ASKED, PLANNER_OPTIONS
 from simulator import TrainingOptions
 
 if TYPE_CHECKING:
+    from hardware_profiles import Stack
     from planners import Request
     from simulator import Problem, Workload
 
@@ -54,7 +55,8 @@ SOURCE: dict[str, Option] = {
 PROBLEM: dict[str, Option] = {
     "--problem FILE": "problem, or plan with its problem, from a file (pipeplan export --format problem)",
     "--cluster NAME": f"cluster name, name:SERVERS, or TOML file (default {DEFAULT_CLUSTER})",
-    "--stack NAME": f"what runs the plans: name or TOML file (default {DEFAULT_STACK}; see pipeplan list stacks)",
+    "--stack NAME,…": "what runs the plans: name or TOML file, or several to choose from (default: for transformers all that run "
+    f"on these devices, else {DEFAULT_STACK}; see pipeplan list stacks)",
     "--devices N": ("use the first N devices of the cluster only", count),
     "--batch N": ("samples per iteration (default: the workload's mini-batch × devices)", count),
     "--sequence N": ("tokens per sample, for workloads that have them", count),
@@ -107,6 +109,22 @@ def read_problem(arguments: argparse.Namespace, plans: Mapping[str, Problem] = N
     return problem
 
 
+def read_stacks(arguments: argparse.Namespace, problem: Problem) -> tuple[Stack, ...]:
+    """The stacks to search under: those that are asked for, or all that run plans of a problem whose options say none; none where
+    the problem's own is meant.
+
+    Raises ProfileError for a stack that cannot be read, ValueError for one that the problem does not go with.
+    """
+    from hardware_profiles import load_stack
+    from planners import stacks_that_run
+
+    if arguments.stack is None:
+        described = arguments.problem is None and not getattr(arguments, "plan", None)
+        return stacks_that_run(problem) if described else ()
+    names = arguments.stack.split(",")
+    return tuple(replace(problem, stack=load_stack(name)).stack for name in dict.fromkeys(names)) if names[1:] else ()
+
+
 def _described(arguments: argparse.Namespace) -> Problem:
     from experiments.compare.questions import make_problem
     from simulator import read_any_profile
@@ -126,7 +144,7 @@ def _described(arguments: argparse.Namespace) -> Problem:
         devices=arguments.devices,
         sequence=arguments.sequence,
         attention=arguments.attention,
-        stack=_given(arguments.stack, DEFAULT_STACK),
+        stack=_given(arguments.stack, DEFAULT_STACK).split(",")[0],
         **_said(arguments, TRAINING),
     )
 

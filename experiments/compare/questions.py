@@ -163,18 +163,28 @@ def plan(
     seed: int = 0,
     budget: int | None = None,
     progress: Callable[[Progress], None] | None = None,
+    stacks: Sequence[Stack | str] = (),
     **wanted: Any,
 ) -> Result:
     """Search one plan.
 
     planner: its name, or a function `(problem, evaluate, rng) -> Plan`
+    stacks: to search under in place of the problem's own, or their names or files; the answer is of the fastest
     budget: evaluations (plans replayed, and what a planner ranks before) after which the best plan so far is the answer
     progress: called at every improvement
     wanted: what the plan must have, the fields of `planners.Request` (schedule, microbatches, stages, chunks, slices, options)
-    Raises as `planners.make_plan` does.
+    Raises as `planners.plan_over_stacks` does.
     """
     request = _request(problem, wanted)
-    return planners.make_plan(planner, problem, request, seed=seed, budget=budget, progress=progress)
+    return planners.plan_over_stacks(
+        planner, problem, _stacks(stacks), request, seed=seed, budget=budget, progress=progress
+    )
+
+
+def _stacks(given: Sequence[Stack | str]) -> tuple[Stack, ...]:
+    """Stacks, some by their names or files; one name alone stands for itself."""
+    several = (given,) if isinstance(given, str) else given
+    return tuple(hardware_profiles.load_stack(one) if isinstance(one, str) else one for one in several)
 
 
 def _request(problem: Problem, wanted: Mapping[str, Any]) -> planners.Request:
@@ -190,12 +200,13 @@ def compare(
     *,
     plans: Mapping[str, Plan] | None = None,
     seed: int = 0,
+    stacks: Sequence[Stack | str] = (),
     **wanted: Any,
 ) -> Comparison:
     """Ask several planners; by default every one that is compared.
 
     names: of planners, or planners themselves, as of `plan`
-    plans: given plans to compare with them, under these names; wanted: as for `plan`
+    plans: given plans to compare with them, under these names; stacks, wanted: as for `plan`
     Raises ValueError for an unknown planner.
     """
     asked = (names,) if isinstance(names, str) or callable(names) else tuple(names)
@@ -203,4 +214,4 @@ def compare(
     request = _request(problem, wanted)
     for name, one in (plans or {}).items():
         hardware_profiles.check_kind(f"plan {name!r}", one, simulator.Plan)
-    return compare_planners(problem, request, names=asked, plans=plans, seed=seed)
+    return compare_planners(problem, request, names=asked, plans=plans, seed=seed, stacks=_stacks(stacks))

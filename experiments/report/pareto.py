@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.report.efficiency import Price, efficiency, price_of_all
 from experiments.terminal.report_tables import Cell, ReportTable, figure
-from hardware_profiles import Accelerator, GraphicsProcessor
-from planners import InapplicablePlannerError, Request, Result, make_plan
+from hardware_profiles import GENERIC, Accelerator, GraphicsProcessor, Stack
+from planners import InapplicablePlannerError, Request, Result, plan_over_stacks
 from simulator import Explained, InfeasiblePlanError, Problem, TextTable
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class UnbeatenPlan:
     devices: how many there are for it; seconds: of an iteration; peak_bytes: of its fullest device
     schedule, notation (stages alike are counted), microbatches, zero, recomputation (of any stage): of the plan
     device_hours, cost: of 10^12 tokens, or 10^9 samples; cost None where prices are not known
+    stack: name of what runs it
     """
 
     devices: int
@@ -47,6 +48,7 @@ class UnbeatenPlan:
     recomputation: str
     device_hours: float
     cost: float | None
+    stack: str
 
     def beats(self, other: UnbeatenPlan) -> bool:
         """Whether it is no worse in time, memory and devices, and better in one of them."""
@@ -92,6 +94,7 @@ class Pareto(Explained):
             f"{word}-hours of\n{unit}": "{device_hours:,.0f}",
             **({self.problem.cluster.currency or "USD": figure("cost", ",.0f")} if priced else {}),
             "schedule": "{schedule}",
+            **({"stack": "{stack}"} if any(one.stack != GENERIC.name for one in self.points) else {}),
         }
         return (ReportTable("{title}", "plans", columns).text({"title": self.title, **self.record()}),)
 
@@ -131,10 +134,12 @@ def pareto(
     *,
     seed: int = 0,
     price: Price | None = None,
+    stacks: Sequence[Stack] = (),
     progress: Callable[[int, str], None] = lambda done, text: None,
 ) -> Pareto:
     """Search on the first of a problem's devices, as many as each number says.
 
+    stacks: to search under, as of `plan_over_stacks`
     progress: called with searches done, and words for the one at work
     An interrupt ends the searches with what is found so far.
     ValueError for numbers of devices that there are not; raises what a planner raises, but that no plan fits and that it does not
@@ -156,7 +161,7 @@ def pareto(
                 progress(searches, f"{count} devices, memory {number + 1}")
                 searches += 1
                 try:
-                    result = make_plan(planner, asked, request, seed=seed)
+                    result = plan_over_stacks(planner, asked, stacks, request, seed=seed)
                 except (InfeasiblePlanError, InapplicablePlannerError) as error:
                     if not number:
                         refusals[count] = str(error)
@@ -195,6 +200,7 @@ def _point(result: Result, price: Price | None) -> UnbeatenPlan:
         recomputation=", ".join(dict.fromkeys(plan.recompute or (result.problem.recompute,))),
         device_hours=worth.device_hours,
         cost=worth.cost,
+        stack=result.problem.stack.name,
     )
 
 

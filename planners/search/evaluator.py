@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from simulator import (
     InfeasiblePlanError,
     LayerCosts,
     Plan,
+    PlanNotRunError,
     Problem,
     Score,
     simulate,
@@ -96,6 +98,7 @@ class Evaluator:
         self.optimal_among = ""
         self.notes: list[Note] = []
         self.runner_ups: list[RunnerUp] = []
+        self._not_run: PlanNotRunError | None = None
         self._best_seconds = float("inf")
         self._budget, self._progress, self._clock = budget, progress, clock
         self._began = clock()
@@ -104,7 +107,8 @@ class Evaluator:
     def __call__(self, plan: Plan) -> Score:
         """Replay a plan, or recall what its replay gave.
 
-        Raises InfeasiblePlanError or ScheduleError for a plan that cannot run at all; one that runs but does not fit has a score.
+        One that does not fit has a score, and one that the problem's stack does not run an infinite one.
+        Raises InfeasiblePlanError or ScheduleError for a plan that cannot run at all.
         Raises BudgetSpent if the budget allows no further replay.
         """
         return self._score(plan, self.engine)
@@ -143,6 +147,11 @@ class Evaluator:
         return {plan: score for (engine, plan), score in self._known.items() if engine != "recurrence"}
 
     @property
+    def refusal(self) -> PlanNotRunError | None:
+        """Why the problem's stack runs none of the plans that were scored; None where it runs one."""
+        return None if any(isfinite(score.iteration_seconds) for score in self._known.values()) else self._not_run
+
+    @property
     def remaining(self) -> float:
         """Evaluations that the budget still allows; infinite without one."""
         return float("inf") if self._budget is None else self._budget - self.evaluations
@@ -175,8 +184,13 @@ class Evaluator:
         self.notes, self.optimal_among = [], ""
 
     def _replay(self, plan: Plan, engine: Engine) -> Score:
-        found = self._evaluations[engine](plan) if engine in self._evaluations else None
-        return found or simulate(self.problem, plan, engine=engine, layer_costs=self.layer_costs).score
+        try:
+            found = self._evaluations[engine](plan) if engine in self._evaluations else None
+            return found or simulate(self.problem, plan, engine=engine, layer_costs=self.layer_costs).score
+        except PlanNotRunError as refusal:
+            self._not_run = self._not_run or refusal
+            device = plan.devices[0]
+            return Score(inf, inf, self.problem.room_bytes(device), device)
 
     def _remember(self, plan: Plan, score: Score) -> None:
         if not score.fits or score.iteration_seconds >= self._best_seconds:

@@ -44,6 +44,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import combinations
+from math import inf
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -78,6 +79,12 @@ class BoundTerm:
     name: str
     seconds: float
     flushed: bool
+
+    def gap(self, seconds: float) -> float:
+        """Relative distance of so many seconds above the bound; infinite above a bound of 0."""
+        if seconds == self.seconds:
+            return 0.0
+        return seconds / self.seconds - 1.0 if self.seconds else inf
 
 
 @dataclass(frozen=True, slots=True)

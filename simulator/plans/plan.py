@@ -91,6 +91,10 @@ class Problem(TrainingOptions):
             raise ValueError(f"stack {stack.name!r} runs {', '.join(runs.precisions)}, not precision {self.precision}")
         if self.sequence_parallel and not runs.sequence_parallel:
             raise ValueError(f"stack {stack.name!r} has no sequence parallelism")
+        if not runs.fused_attention and any(layer.fused_pairs for layer in self.workload.layers):
+            raise ValueError(
+                f"stack {stack.name!r} has no fused attention: {self.workload.name} needs --attention unfused"
+            )
         for device in self.cluster.kinds[0]:
             if stack.room_bytes(device) <= stack.workspace_bytes(device):
                 raise ValueError(f"stack {stack.name!r} takes all the memory of {device.name} for itself")
@@ -381,8 +385,12 @@ class InfeasiblePlanError(ValueError):
     """A plan that cannot run on its problem; the message states the rule and the numbers."""
 
 
+class PlanNotRunError(InfeasiblePlanError):
+    """A plan that the problem's stack does not run."""
+
+
 def check_plan(problem: Problem, plan: Plan) -> None:
-    """Raise InfeasiblePlanError if the plan is not one for this problem.
+    """Raise InfeasiblePlanError if the plan is not one for this problem; PlanNotRunError if its stack does not run it.
 
     Rules: stages hold every layer once, in an order that data only flow down; devices exist and a stage has each of its own once;
     groups divide what they compute (`_check_groups`); micro-batches are at least 1 sample and sum to the batch, those of single
@@ -462,7 +470,7 @@ def check_plan(problem: Problem, plan: Plan) -> None:
 
 
 def _check_stack(problem: Problem, plan: Plan) -> None:
-    """Raise InfeasiblePlanError for what the problem's stack does not run."""
+    """Raise PlanNotRunError for what the problem's stack does not run."""
     runs = problem.stack.runs
     if runs == GENERIC.runs:  # it runs everything: searches ask this of each plan
         return
@@ -492,8 +500,8 @@ def _check_stack(problem: Problem, plan: Plan) -> None:
             raise _not_run(problem, plan, words)
 
 
-def _not_run(problem: Problem, plan: Plan, what: str, choices: str = "") -> InfeasiblePlanError:
-    return InfeasiblePlanError(
+def _not_run(problem: Problem, plan: Plan, what: str, choices: str = "") -> PlanNotRunError:
+    return PlanNotRunError(
         f"stack {problem.stack.name!r} does not run plan {plan.planner!r}: it has no {what}{choices}"
     )
 

@@ -1,0 +1,185 @@
+"""Stack choice: a planner's search for each of several stacks, and the fastest answer of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from hardware_profiles import GENERIC, ProfileError, Stack, load_stack, passed_over, stack_names
+from planners.registry import PlannerEntry, make_plan
+from planners.search.evaluator import InapplicablePlannerError, Progress
+from planners.search.notes import Note
+from planners.search.request import Request
+from planners.search.result import Proof, Result, RunnerUp
+from simulator import InfeasiblePlanError, PlanNotRunError, Problem, lower_bound
+
+Refusal = InapplicablePlannerError | InfeasiblePlanError
+"""Why there is no plan under a stack."""
+
+NOT_RUN = (InapplicablePlannerError, PlanNotRunError)
+"""Of these, why it runs no plan of the planner; the rest fit no device."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackChoice(Note):
+    """The stack that an answer is for, among those that were searched.
+
+    stack: its name
+    stack_seconds: per stack the seconds of an iteration of the best plan under it; None where there is none
+    """
+
+    stack: str
+    stack_seconds: Mapping[str, float | None]
+
+
+def stacks_that_run(problem: Problem) -> tuple[Stack, ...]:
+    """The stacks by name, but `generic`, that can run plans of a problem.
+
+    Frameworks that stacks describe train transformers, and seconds that were measured are of no other one: a network without
+    blocks, or with measured layers, has none. A file that cannot be read is named on stderr and left out.
+    """
+    layers = problem.workload.layers
+    if not any(layer.block for layer in layers) or any(layer.measured for layer in layers):
+        return ()
+    found = []
+    for name in stack_names():
+        try:
+            stack = load_stack(name)
+        except ProfileError as error:
+            passed_over(f"stack {name!r}", str(error))
+            continue
+        if stack != GENERIC and stack.runs_on(problem.cluster.kinds[0]) and _runs(problem, stack):
+            found.append(stack)
+    return tuple(found)
+
+
+def _runs(problem: Problem, stack: Stack) -> bool:
+    try:
+        replace(problem, stack=stack)
+    except ValueError:
+        return False
+    return True
+
+
+def plan_over_stacks(
+    planner: str | Callable[..., object] | PlannerEntry,
+    problem: Problem,
+    stacks: Sequence[Stack],
+    request: Request | None = None,
+    *,
+    seed: int = 0,
+    budget: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Result:
+    """Search under each of the stacks; the fastest plan that fits, for the stack that it is for.
+
+    problem: under any stack; the answer's problem is that of the stack it is for
+    stacks: searched by rising lower bound; none for the problem's own alone
+    seed, budget, progress: of every search, as of `make_plan`
+    A stack whose lower bound is not below the best plan so far is not searched. Where none of them runs any plan of this planner
+    the answer is for the problem's own stack, and a note says so. After an interrupt the answer is the best so far, and marked.
+    Raises as `make_plan` does; of stacks that all have no plan that fits, what the first of them says.
+    """
+    if not stacks:
+        return make_plan(planner, problem, request, seed=seed, budget=budget, progress=progress)
+    search = _Search(planner, request, seed, budget, progress)
+    for least, asked in sorted(((_least_seconds(one), one) for one in _under(problem, stacks)), key=lambda one: one[0]):
+        if not search.goes_on(asked, least):
+            break
+    if search.found:
+        return search.fastest()
+    too_large = [one for one in search.refused.values() if not isinstance(one, NOT_RUN)]
+    if too_large:
+        raise too_large[0]
+    if problem.stack in stacks:
+        raise search.refused[problem.stack.name]
+    return search.on_its_own(problem)
+
+
+def _under(problem: Problem, stacks: Iterable[Stack]) -> Iterator[Problem]:
+    return (replace(problem, stack=stack) for stack in dict.fromkeys(stacks))
+
+
+def _least_seconds(problem: Problem) -> float:
+    """What no plan of the problem can beat, flushed or not."""
+    return lower_bound(problem).of(flush=False).seconds
+
+
+@dataclass(slots=True)
+class _Search:
+    """One planner's searches under several stacks: made for one question, asked stack by stack, then for the answer.
+
+    found: answers by the name of the stack; refused: why there is none; slower: lower bounds of stacks that were not searched
+    """
+
+    planner: str | Callable[..., object] | PlannerEntry
+    request: Request | None
+    seed: int
+    budget: int | None
+    progress: Callable[[Progress], None] | None
+    found: dict[str, Result] = field(default_factory=dict)
+    refused: dict[str, Refusal] = field(default_factory=dict)
+    slower: dict[str, float] = field(default_factory=dict)
+    interrupted: bool = False
+
+    def plan(self, problem: Problem) -> Result:
+        return make_plan(
+            self.planner, problem, self.request, seed=self.seed, budget=self.budget, progress=self.progress
+        )
+
+    def goes_on(self, problem: Problem, least: float) -> bool:
+        """Search under the problem's stack, unless no plan under it can beat what is found; False after an interrupt."""
+        name = problem.stack.name
+        if least >= min((one.iteration_seconds for one in self.found.values() if one.outcome.fits), default=inf):
+            self.slower[name] = least
+            return True
+        try:
+            result = self.found[name] = self.plan(problem)
+        except (InapplicablePlannerError, InfeasiblePlanError) as refusal:
+            self.refused[name] = refusal
+            return True
+        except KeyboardInterrupt:
+            if not self.found:
+                raise
+            self.interrupted = True
+            return False
+        self.interrupted = result.interrupted and self.budget is None
+        return not self.interrupted
+
+    def fastest(self) -> Result:
+        """The fastest answer that fits, or the fastest, with what the others came to."""
+        name, *others = sorted(
+            self.found, key=lambda one: (not self.found[one].fits, self.found[one].iteration_seconds)
+        )
+        best, seconds = self.found[name], {one: self.found[one].iteration_seconds for one in (name, *others)}
+        told = [f"{one} {took:.4g} s" for one, took in seconds.items()]
+        told += [f"{one} at least {least:.4g} s" for one, least in self.slower.items()]
+        told += [f"no plan under {', '.join(self.refused)}"] * bool(self.refused)
+        beside = dict.fromkeys((*self.slower, *self.refused))
+        note = StackChoice(f"under each stack that runs it: {', '.join(told)}", name, {**seconds, **beside})
+        proof = Proof(reason="interrupted, this is the best so far") if self.interrupted else best.proof
+        return replace(
+            best,
+            evaluations=sum(one.evaluations for one in self.found.values()),
+            planning_seconds=sum(one.planning_seconds for one in self.found.values()),
+            interrupted=best.interrupted or self.interrupted,
+            proof=proof,
+            told=(*best.told, *(_runner_up(best, self.found[one]) for one in others[:1] if self.found[one].fits)),
+            notes=(*best.notes, note),
+        )
+
+    def on_its_own(self, problem: Problem) -> Result:
+        """The answer for the problem's own stack, as those that were searched run no plan of the planner."""
+        result, name = self.plan(problem), problem.stack.name
+        words = ", no framework in particular" if problem.stack == GENERIC else ""
+        text = f"stack {name}{words}: {', '.join(self.refused)} run no plans of this planner"
+        note = StackChoice(text, name, {name: result.iteration_seconds, **dict.fromkeys(self.refused)})
+        return replace(result, notes=(*result.notes, note))
+
+
+def _runner_up(best: Result, other: Result) -> RunnerUp:
+    chosen, instead = best.problem.stack.name, other.problem.stack.name
+    return RunnerUp(
+        "stack", chosen, instead, other.iteration_seconds, other.outcome.fullest.peak_bytes, other.plan.notation
+    )
