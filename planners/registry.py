@@ -508,7 +508,7 @@ def make_plan(
     except InfeasiblePlanError as error:
         if entry in PLANNERS.values() or repr(name) in str(error):
             raise
-        raise InfeasiblePlanError(f"planner {name!r}: {error}") from None
+        raise type(error)(f"planner {name!r}: {error}") from None
     except ValueError as error:
         if entry in PLANNERS.values():
             raise

@@ -128,7 +128,7 @@ def test_an_interrupted_search_is_exported_as_such(
 ) -> None:
     """The best plan so far is written; a line on stderr says what it is, and the exit code is 130."""
     found = make_plan("uniform", Problem(workload_from_spec("chain:6"), load_cluster("pipedream-arxiv-b").take(2), 8))
-    monkeypatch.setattr(planners, "make_plan", lambda *asked, **named: replace(found, interrupted=True))
+    monkeypatch.setattr(planners, "plan_over_stacks", lambda *asked, **named: replace(found, interrupted=True))
     code, out, err = run(capsys, "export", *PROBLEM, "--batch", "8", "--format", "text")
     assert (code, err) == (130, "pipeplan export: interrupted: this is of the best plan so far\n")
     assert out.startswith("0F0")

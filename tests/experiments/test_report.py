@@ -21,7 +21,7 @@ from experiments.report.limits import Limit, limit_sentence, limits
 from experiments.report.megatron_flags import NoFlagsError, megatron_flags
 from experiments.report.pareto import GIB, Pareto, UnbeatenPlan, in_less_memory, pareto
 from hardware_profiles import GraphicsProcessor, load_cluster
-from planners import Request, make_plan
+from planners import Request, plan_over_stacks
 from simulator import (
     TIME_PARTS,
     Layer,
@@ -271,7 +271,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
 
 
 def point(devices: int, seconds: float, gib: float, notation: str = "2-2") -> UnbeatenPlan:
-    return UnbeatenPlan(devices, seconds, gib * GIB, "1f1b", notation, 8, 1, "none", 3600.0, None)
+    return UnbeatenPlan(devices, seconds, gib * GIB, "1f1b", notation, 8, 1, "none", 3600.0, None, "generic")
 
 
 def test_a_plan_beats_what_is_no_better_in_anything() -> None:
@@ -309,17 +309,17 @@ def test_an_interrupt_keeps_what_is_found(monkeypatch: pytest.MonkeyPatch) -> No
         searches.append(1)
         if len(searches) > 1:
             raise KeyboardInterrupt
-        return make_plan(*asked, **named)
+        return plan_over_stacks(*asked, **named)
 
     def interrupted(*asked: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pareto_search, "make_plan", stopped)
+    monkeypatch.setattr(pareto_search, "plan_over_stacks", stopped)
     found = pareto(pp.Problem("chain:6", "pipedream-a", 4, devices=1), "data-parallel", (1,), Request(microbatches=2))
     assert (len(found.points), found.searches, found.interrupted) == (1, 2, True)
     assert "INTERRUPTED" in found.tables()[0].title
     assert found.remarks()[0].startswith("interrupted: ")
-    monkeypatch.setattr(pareto_search, "make_plan", make_plan)
+    monkeypatch.setattr(pareto_search, "plan_over_stacks", plan_over_stacks)
     monkeypatch.setattr(pareto_search, "in_less_memory", interrupted)  # between two searches
     found = pareto(pp.Problem("chain:6", "pipedream-a", 4, devices=1), "data-parallel", (1,), Request(microbatches=2))
     assert (len(found.points), found.interrupted) == (1, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -21,6 +22,7 @@ from planners.large.division import divided
 from planners.large.shape_search import LargeModels, _ShapeSearch
 from planners.large.shapes import Shape
 from simulator import (
+    Attention,
     InfeasiblePlanError,
     LayerCosts,
     Parallelism,
@@ -39,11 +41,10 @@ from tests.hardware_profiles.clusters import tree
 from tests.planners.conftest import seconds_of, with_slower_links
 
 
-def model(blocks: int) -> Workload:
+def model(blocks: int, attention: Attention = "fused") -> Workload:
     """A Llama of wide layers and few blocks."""
-    return Llama(
-        blocks, 1024, 4, sequence=512, vocabulary=4096, intermediate=2816, key_value_heads=2, name="llama"
-    ).workload()
+    sizes = {"sequence": 512, "vocabulary": 4096, "intermediate": 2816, "key_value_heads": 2}
+    return Llama(blocks, 1024, 4, **sizes, attention=attention, name="llama").workload()  # type: ignore[arg-type]
 
 
 def with_experts(blocks: int) -> Workload:
@@ -734,7 +735,8 @@ def test_stragglers_are_in_the_closed_form() -> None:
 @pytest.mark.parametrize("name", ["megatron-core", "megatron-deepspeed", "fsdp1-eager", "fsdp2-compiled"])
 def test_it_searches_what_the_stack_runs(name: str) -> None:
     """Every plan that is replayed runs under it, the closed form of it is near, and what it does not run is refused in a line."""
-    problem = replace(small(8, 4, 16), stack=load_stack(name), sequence_parallel=name != "fsdp1-eager")
+    asked = small(8, 4, 16, make=partial(model, attention="unfused") if name == "megatron-deepspeed" else model)
+    problem = replace(asked, stack=load_stack(name), sequence_parallel=name != "fsdp1-eager")
     runs = problem.stack.runs
     result = make_plan("large", problem)
     plan = result.plan

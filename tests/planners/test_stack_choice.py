@@ -1,0 +1,152 @@
+"""Tests of `planners.stack_choice`: the fastest of several stacks, stacks that run nothing of a planner, those of a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from hardware_profiles import GENERIC, Constant, Runs, Stack, load_cluster, load_stack
+from planners import (
+    InapplicablePlannerError,
+    RunnerUp,
+    StackChoice,
+    make_plan,
+    plan_over_stacks,
+    stacks_that_run,
+)
+from simulator import InfeasiblePlanError, Plan, PlanNotRunError, Problem, Stage, load_workload
+from simulator.workloads.language_models import Llama
+
+TWICE = Stack(name="twice", products=Constant(2.0), attention=Constant(2.0))
+THRICE = Stack(name="thrice", products=Constant(3.0), attention=Constant(3.0))
+ONE_F_ONE_B = Stack(name="one-f-one-b", products=Constant(1.5), runs=Runs(schedules=("1f1b",)))
+
+
+def problem(devices: int = 2, batch: int = 8) -> Problem:
+    """Four blocks on some of a server's A100."""
+    workload = Llama(4, 2048, 16, 1024, 4096, intermediate=5632, key_value_heads=16).workload()
+    return Problem(workload, load_cluster("dgx-a100:1").take(devices), batch, precision="bf16", optimizer="adam")
+
+
+def test_the_answer_is_the_fastest_of_all_stacks() -> None:
+    """It is the one that a search under that stack alone finds, in whatever order they are named; the others are told."""
+    alone = {one.name: make_plan("greedy", replace(problem(), stack=one)) for one in (TWICE, THRICE, ONE_F_ONE_B)}
+    least = min(alone, key=lambda name: alone[name].iteration_seconds)
+    assert least == "one-f-one-b"
+    for order in permutations((TWICE, THRICE, ONE_F_ONE_B)):
+        found = plan_over_stacks("greedy", problem(), order)
+        assert found.problem.stack.name == least
+        assert found.plan == alone[least].plan
+        assert found.iteration_seconds == alone[least].iteration_seconds
+        choice = found.noted(StackChoice)
+        assert choice is not None
+        assert choice.stack == least
+        assert set(choice.stack_seconds) == set(alone)
+        for name, seconds in choice.stack_seconds.items():
+            assert seconds in (None, alone[name].iteration_seconds)
+
+
+def test_a_stack_that_cannot_be_faster_is_not_searched() -> None:
+    """Where its lower bound is above the best plan: what it takes at least is told in place of its seconds."""
+    ten_times = Stack(name="ten-times", products=Constant(50.0))
+    found = plan_over_stacks("data-parallel", problem(), (ten_times, ONE_F_ONE_B))
+    choice = found.noted(StackChoice)
+    assert choice is not None
+    assert choice.stack_seconds["ten-times"] is None
+    assert "ten-times at least" in choice.text
+    bound = make_plan("data-parallel", replace(problem(), stack=ten_times)).bound
+    assert f"ten-times at least {bound:.4g} s" in choice.text
+    assert bound >= found.iteration_seconds
+
+
+def test_the_next_stack_is_the_runner_up() -> None:
+    """With what it loses, and its plan."""
+    close = replace(TWICE, name="close", products=Constant(2.01))
+    found = plan_over_stacks("data-parallel", problem(), (close, TWICE))
+    other = make_plan("data-parallel", replace(problem(), stack=close))
+    expected = ("stack", "twice", "close", other.iteration_seconds)
+    assert [(one.decision, one.chosen, one.other, one.seconds) for one in found.told if isinstance(one, RunnerUp)] == [
+        expected
+    ]
+
+
+def test_plans_that_a_stack_does_not_run_are_passed_over() -> None:
+    """A search over GPipe and 1F1B finds the best 1F1B where the stack has that alone, and the same as when asked for it."""
+    found = make_plan("uniform", replace(problem(4), stack=ONE_F_ONE_B))
+    asked = plan_over_stacks("uniform", problem(4), (ONE_F_ONE_B,))
+    assert found.plan.schedule == "1f1b"
+    assert asked.iteration_seconds == found.iteration_seconds
+
+
+def only(schedule: str) -> Any:
+    """A planner whose one plan is of that schedule, on two devices."""
+
+    def planner(asked: Problem, evaluate: Any, rng: Any) -> Plan:
+        layers = len(asked.workload)
+        stages = (Stage(tuple(range(layers // 2)), (0,)), Stage(tuple(range(layers // 2, layers)), (1,)))
+        plan = Plan(planner="", schedule=schedule, stages=stages, microbatches=(2,) * 4)
+        evaluate(plan)
+        return plan
+
+    return planner
+
+
+def test_a_planner_whose_plans_none_runs_is_answered_for_the_own_stack() -> None:
+    """And says so; where the own stack is among those that are asked for, its refusal is the answer."""
+    found = plan_over_stacks(only("gpipe"), problem(), (ONE_F_ONE_B,))
+    assert found.problem.stack == GENERIC
+    choice = found.noted(StackChoice)
+    assert choice is not None
+    assert choice.text == "stack generic, no framework in particular: one-f-one-b run no plans of this planner"
+    with pytest.raises(PlanNotRunError, match=r"'one-f-one-b' does not run plan .* it has no schedule gpipe"):
+        plan_over_stacks(only("gpipe"), replace(problem(), stack=ONE_F_ONE_B), (ONE_F_ONE_B,))
+    zero_three = Stack(name="zero-three", runs=Runs(zero=(3,)))
+    with pytest.raises(InapplicablePlannerError, match="runs ZeRO 3 alone"):
+        plan_over_stacks("uniform", replace(problem(), stack=zero_three), (zero_three,))
+
+
+def test_what_fits_under_no_stack_is_refused() -> None:
+    """Not answered for another stack, which holds less."""
+    greedy = Stack(name="greedy-memory", reserved=Constant(4.0))
+    workload = load_workload("llama2-7b")
+    large = Problem(workload, load_cluster("dgx-a100:1").take(2), 2, precision="bf16", optimizer="adam")
+    with pytest.raises(InfeasiblePlanError, match="GiB"):
+        plan_over_stacks("data-parallel", large, (greedy, TWICE))
+
+
+def test_an_interrupt_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Marked; before there is one the interrupt goes on."""
+    calls: Iterator[str] = iter(["answer", "interrupt", "interrupt"])
+
+    def interrupted(*asked: Any, **named: Any) -> Any:
+        if next(calls) == "interrupt":
+            raise KeyboardInterrupt
+        return make_plan(*asked, **named)
+
+    monkeypatch.setattr("planners.stack_choice.make_plan", interrupted)
+    close = replace(TWICE, name="close", products=Constant(2.01))
+    found = plan_over_stacks("data-parallel", problem(), (TWICE, close))
+    assert found.interrupted
+    assert not found.proof
+    assert found.problem.stack == TWICE
+    with pytest.raises(KeyboardInterrupt):
+        plan_over_stacks("data-parallel", problem(), (TWICE, close))
+
+
+def test_stacks_that_run_a_problem() -> None:
+    """Frameworks of GPUs for a transformer, none for an image network or measured layers; none without what the problem needs."""
+    names = {one.name for one in stacks_that_run(problem())}
+    assert {"megatron-core", "fsdp1-eager", "fsdp2-compiled"} <= names
+    assert names.isdisjoint({"generic", "maxtext", "megatron-deepspeed"})
+    unfused = load_workload("gpt2-xl", attention="unfused")
+    old = Problem(unfused, problem().cluster, 8, precision="bf16", optimizer="adam")
+    assert "megatron-deepspeed" in {one.name for one in stacks_that_run(old)}
+    assert stacks_that_run(Problem(load_workload("vgg16"), problem().cluster, 8)) == ()
+    divided = replace(problem(), sequence_parallel=True)
+    assert "fsdp1-eager" not in {one.name for one in stacks_that_run(divided)}
+    with pytest.raises(ValueError, match=r"has no fused attention: .* needs --attention unfused"):
+        replace(problem(), stack=load_stack("megatron-deepspeed"))
