@@ -14,6 +14,7 @@ from .accelerator import (
     passes as passes,
     streaming as streaming,
 )
+from .chips import CHIPS as CHIPS, ChipKind as ChipKind
 from .cluster import (
     Cluster as Cluster,
     ClusterSource as ClusterSource,

@@ -8,7 +8,7 @@ error, outside of what is usual a doubt, as after a slip of the unit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Annotated, ClassVar, Literal
@@ -16,6 +16,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from hardware_profiles.accelerator import PRECISION_BYTES, Accelerator
+from hardware_profiles.chips import Chip
 from hardware_profiles.cluster import Cluster, TensorGroups
 from hardware_profiles.collectives import AllReduce
 from hardware_profiles.fabrics import FabricName
@@ -158,6 +159,7 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
     `like`: the GPU whose efficiencies and overheads it has, but for those that the file itself gives; hooks are not inherited.
     `measured`: it is like no other: what it does not give is as gpu.py has it.
     `generation`: name of its architecture, by which constants of stacks are told; that of `like` where it says none.
+    `chip`: its kind, whose shares it has where it is like no other; that of `like`, or as its name says, where it says none.
     """
 
     word: ClassVar[str] = "GPU"
@@ -172,6 +174,7 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
     efficiency: EfficiencyTables = EfficiencyTables()  # type: ignore[valid-type]
     like: Text | None = None
     generation: Name | None = None
+    chip: Chip | None = None
     measured: bool = False
     description: str = ""
 
@@ -201,14 +204,20 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
             forward_hook=self.profiler.forward_us * MICRO,
             gradient_hook=self.profiler.gradient_us * MICRO,
             load_seconds_per_byte=1.0 / (load * GIGA) if (load := self.profiler.load_gb_per_s) else 0.0,
-            efficiencies={
-                kind: one if (table := getattr(self.efficiency, kind)) is None else table.over(one)
-                for kind, one in base.efficiencies.items()
-            },
+            efficiencies=self._over(base.efficiencies),
+            efficiencies_in={precision: self._over(of) for precision, of in base.efficiencies_in.items()},
+            chip=self.chip or base.chip,
             word=self.word,
             generation=self.generation or (base.generation if self.like else ""),
             **given,
         )
+
+    def _over(self, shares: Mapping[str, KindEfficiency]) -> dict[str, KindEfficiency]:
+        """Shares by kind of layer, with what the file's own tables say instead."""
+        return {
+            kind: one if (table := getattr(self.efficiency, kind)) is None else table.over(one)
+            for kind, one in shares.items()
+        }
 
 
 class ChipFile(GraphicsProcessorFile, frozen=True, kw_only=True, tag="accelerator"):

@@ -244,6 +244,8 @@ class GraphicsProcessor:
     launch_overhead: half as much again for a backward; a host that is ahead of its device costs nothing
     pass_overhead: the framework fetches the micro-batch, waits for messages, scales and reports the loss
     efficiencies: by kind of layer; a kind left out takes the default's
+    efficiencies_in: the same in precisions that have others
+    chip: its kind, one of CHIPS; spread: mean error of seconds by shares that the kind alone tells, 0 of shares of its own
     reserve_bytes: what driver, communication buffers and fragmentation take
     generation: name of its architecture, such as "ampere"
     streams, sublinear: layers run one after the other; a call is a line in its samples, above its overhead
@@ -258,6 +260,7 @@ class GraphicsProcessor:
     call_overhead: Amount = DEFAULT_CALL_OVERHEAD
     step_overhead: Amount = DEFAULT_STEP_OVERHEAD
     efficiencies: Mapping[str, KindEfficiency] = field(default_factory=dict, hash=False)
+    efficiencies_in: Mapping[str, Mapping[str, KindEfficiency]] = field(default_factory=dict, hash=False)
     reserve_bytes: Amount = 0.0
     host_bandwidth: Amount = 0.0
     launch_overhead: Amount = 0.0
@@ -266,6 +269,8 @@ class GraphicsProcessor:
     gradient_hook: Amount = 0.0
     load_seconds_per_byte: Amount = 0.0
     generation: str = ""
+    chip: str = "tensor-core"
+    spread: Amount = 0.0
     word: str = field(default="GPU", compare=False)
     streams: bool = field(default=False, init=False)
     sublinear: bool = field(default=True, init=False)
@@ -276,7 +281,7 @@ class GraphicsProcessor:
     def __post_init__(self) -> None:
         check_figures(self.name, self)
         peaks = checked_rates(self.name, "peak_flops", self.peak_flops)
-        unknown = sorted(set(self.efficiencies) - set(DEFAULT_EFFICIENCIES))
+        unknown = sorted(set(self.efficiencies).union(*self.efficiencies_in.values()) - set(DEFAULT_EFFICIENCIES))
         if unknown:
             raise ValueError(
                 f"{self.name}: unknown kind of layer {unknown[0]!r}; choose from {', '.join(DEFAULT_EFFICIENCIES)}"
@@ -284,6 +289,8 @@ class GraphicsProcessor:
         # A half-filled table would make a layer fail in the middle of a run: defaults complete it here.
         object.__setattr__(self, "peak_flops", peaks)
         object.__setattr__(self, "efficiencies", {**DEFAULT_EFFICIENCIES, **self.efficiencies})
+        own = {precision: {**DEFAULT_EFFICIENCIES, **of} for precision, of in self.efficiencies_in.items()}
+        object.__setattr__(self, "efficiencies_in", own)
 
     @property
     def precisions(self) -> tuple[str, ...]:
@@ -303,7 +310,8 @@ class GraphicsProcessor:
         needed = demand(work, samples, phase, PRECISION_BYTES[precision])
         if needed.flop == 0.0 and needed.traffic == 0.0:
             return 0.0
-        efficiency = self.efficiencies[FUSED_ATTENTION if work.fused_pairs else work.kind]
+        shares = self.efficiencies_in.get(precision, self.efficiencies)
+        efficiency = shares[FUSED_ATTENTION if work.fused_pairs else work.kind]
         ceiling = efficiency.ceiling(phase, vector=precision == VECTOR_PRECISION)
         used = tile_use(work, phase, efficiency.tile)
         peak = self.peak_flops[precision]

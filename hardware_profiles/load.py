@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from hardware_profiles.accelerator import Accelerator, optional_members
+from hardware_profiles.chips import CHIPS, chip_of, inherited
 from hardware_profiles.cluster import Cluster, ClusterSource
 from hardware_profiles.documents import explained
 from hardware_profiles.fields import path_text
@@ -61,7 +62,7 @@ _DEEP_KEY = re.compile(
 """A key of more parts than any file has: their number squared is what reading them takes."""
 
 MEASURED = ("v100-sxm2", "a100-80", "b200")
-"""Generations of GPU whose efficiencies come from measured kernels; those of a file that says nothing of its own are of one."""
+"""GPUs whose efficiencies come from measured kernels, by rising peaks: between theirs are those of other GPUs."""
 
 
 class ProfileError(FileError):
@@ -366,20 +367,24 @@ def _accelerator_file(source: Traversable) -> GraphicsProcessorFile | FpgaFile:
 def _likeness(
     source: Traversable, file: GraphicsProcessorFile, likenesses: tuple[str, ...]
 ) -> GraphicsProcessor | None:
-    """The GPU whose efficiencies a file's has: of the file's choice, or of the nearest measured generation, which is told.
+    """The device whose efficiencies a file's has: of the file's choice, or one of its kind of chip, which is told where it is
+    assumed.
 
     None for a file of measured efficiencies.
     """
     if file.measured:
         return None
     if file.like is None:
-        nearest = _nearest_generation(_build(source, file, file.build))
-        warnings.warn(
-            f"{source}: what it does not say of efficiencies is taken from {nearest}, the nearest measured generation; "
-            f'like = "{nearest}", or the name of another GPU, says so',
-            stacklevel=2,
-        )
-        return _measured(nearest)
+        device = _build(source, file, file.build)
+        chip = file.chip or ("tensor-core" if file.word == "GPU" else chip_of(device))
+        if file.chip is None:
+            spread = f"{100 * CHIPS[chip].spread:.0f}"
+            warnings.warn(
+                f"{source}: has the shares of {chip} chips, some {spread} % off; "
+                f"$.chip ({', '.join(CHIPS)}) or $.like (an accelerator's name) says another",
+                stacklevel=2,
+            )
+        return inherited(device, chip, [_measured(name) for name in MEASURED])
     where = f"{source}: $.like"
     beside = source.parent if isinstance(source, Path) else Path()
     if file.like in likenesses:
@@ -398,18 +403,6 @@ def _measured(name: str) -> GraphicsProcessor:
     device = _read_accelerator(importlib.resources.files("hardware_profiles") / FOLDERS["accelerator"] / f"{name}.toml")
     assert isinstance(device, GraphicsProcessor)
     return device
-
-
-def _nearest_generation(device: GraphicsProcessor) -> str:
-    """The measured GPU nearest in FLOP per byte of memory traffic, by its matrix engines; the oldest for a GPU without them."""
-    if not _ridge(device):
-        return MEASURED[0]
-    return min(MEASURED, key=lambda name: abs(math.log(_ridge(_measured(name)) / _ridge(device))))
-
-
-def _ridge(device: GraphicsProcessor) -> float:
-    """FLOP per byte at which products of half precision take as long to compute as to move; 0 without matrix engines."""
-    return max(device.peak_flops.get(precision, 0.0) for precision in ("fp16", "bf16")) / device.memory_bandwidth
 
 
 def _read_cluster(source: Traversable, count: int | None) -> Cluster:

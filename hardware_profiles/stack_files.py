@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from hardware_profiles.accelerator import PRECISION_BYTES, Precision
+from hardware_profiles.chips import Chip
 from hardware_profiles.files import GIB, MICRO, FileTable, Name, Text
 from hardware_profiles.stack import Constant, Runs, Stack
 
@@ -81,7 +82,7 @@ def constant_unit(key: str) -> tuple[str, float]:
 RunsTable = msgspec.defstruct(
     "RunsTable",
     [
-        ("chips", tuple[Text, ...], ()),
+        ("chips", tuple[Chip, ...], ()),
         ("schedules", tuple[str, ...], ()),
         ("recompute", tuple[str, ...], ()),
         ("precisions", tuple[Precision, ...], ()),

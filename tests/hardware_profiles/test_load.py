@@ -8,6 +8,7 @@ import json
 import random
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -28,6 +29,7 @@ from hardware_profiles import (
     cluster_names,
     load_accelerator,
     load_cluster,
+    optional_members,
     schema,
 )
 from hardware_profiles.testing import check_accelerator
@@ -239,23 +241,19 @@ def test_efficiencies_of_a_kind_can_be_overridden(tmp_path: Path) -> None:
     assert device.call_overhead == pytest.approx(7e-6)
 
 
-def test_a_file_that_says_nothing_is_like_the_nearest_measured_generation(tmp_path: Path) -> None:
-    """164 FLOP a byte are nearest to the 153 of an A100, 281 those of a B200, none at all to a V100; a line tells which."""
-    for fp16, bandwidth, nearest in ((165.2, 1008, "a100-80"), (2250, 8000, "b200"), (None, 1008, "v100-sxm2")):
-        text = (
-            MINIMAL.replace('like = "a100-80"\n', "")
-            .replace("1008", str(bandwidth))
-            .replace("tflops_fp16 = 165.2", f"tflops_fp16 = {fp16}" if fp16 else "")
-        )
-        with pytest.warns(UserWarning, match=f"taken from {nearest}, the nearest measured generation") as told:
-            device = load_accelerator(written(tmp_path, text))
-        assert len(told) == 1
-        model = load_accelerator(nearest)
-        assert isinstance(device, GraphicsProcessor)
-        assert isinstance(model, GraphicsProcessor)
-        assert device.efficiencies == model.efficiencies
-        assert device.launch_overhead == model.launch_overhead
-        assert (device.forward_hook, device.gradient_hook) == (0.0, 0.0)
+def test_a_file_that_says_nothing_has_the_shares_of_its_kind_of_chip(tmp_path: Path) -> None:
+    """Those of GPUs, and a line says so; none where the file says its kind itself."""
+    text = MINIMAL.replace('like = "a100-80"\n', "")
+    with pytest.warns(UserWarning, match="has the shares of tensor-core chips, some 25 % off") as told:
+        device = load_accelerator(written(tmp_path, text))
+    assert len(told) == 1
+    assert optional_members(device).spread == 0.25
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        said = load_accelerator(written(tmp_path, 'chip = "tensor-core"\n' + text))
+    assert said == device
+    with pytest.raises(ProfileError, match=r"\$\.chip = 'cpu': must be one of array, systolic, tensor-core, vector"):
+        load_accelerator(written(tmp_path, 'chip = "cpu"\n' + text))
 
 
 def test_a_file_names_the_gpu_that_it_is_like(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:

@@ -1,0 +1,136 @@
+"""Tests of `hardware_profiles.chips`: shares of kinds of chips; more of anything is never slower."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hardware_profiles import (
+    CHIPS,
+    LAYER_KINDS,
+    GraphicsProcessor,
+    Phase,
+    Precision,
+    Work,
+    load_accelerator,
+    load_cluster,
+)
+from planners import make_plan
+from simulator import Problem, load_workload
+
+PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "fp8")
+PHASES: tuple[Phase, ...] = ("forward", "input_gradient", "weight_gradient", "backward")
+
+
+def chip(folder: Path, numbers: Mapping[str, float], kind: str = "", name: str = "mine") -> GraphicsProcessor:
+    """A chip of six numbers: peaks in TFLOP/s by precision, `bandwidth` in GB/s."""
+    compute = "".join(f"tflops_{key} = {value!r}\n" for key, value in numbers.items() if key != "bandwidth")
+    said = f'chip = "{kind}"\n' if kind else ""
+    path = folder / f"{name}.toml"
+    path.write_text(
+        f'kind = "accelerator"\nname = "{name}"\n{said}memory_gib = 64\n'
+        f"memory_bandwidth_gb_per_s = {numbers['bandwidth']!r}\n[compute]\n{compute}"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        device = load_accelerator(path)
+    assert isinstance(device, GraphicsProcessor)
+    return device
+
+
+@pytest.mark.parametrize("name", ["a100-80", "b200"])
+def test_tensor_cores_have_the_measured_shares_at_measured_peaks(name: str, tmp_path: Path) -> None:
+    """Products forward, bandwidth of element-wise layers and what a call takes beside, in the measured precision and in fp8."""
+    model = load_accelerator(name)
+    assert isinstance(model, GraphicsProcessor)
+    peak = model.peak_flops["fp16"] / 1e12
+    numbers = {"fp32": 20.0, "fp16": peak, "fp8": 2.0 * peak, "bandwidth": model.memory_bandwidth / 1e9}
+    device = chip(tmp_path, numbers, "tensor-core")
+    for precision in ("fp16", "fp8"):
+        shares = device.efficiencies_in[precision]
+        assert shares["linear"].matrix == pytest.approx(model.efficiencies["linear"].matrix)
+        assert shares["elementwise"].memory == pytest.approx(model.efficiencies["elementwise"].memory)
+        assert shares["linear"].saturation_seconds == pytest.approx(model.efficiencies["linear"].saturation_seconds)
+
+
+def test_between_measured_peaks_rates_rise_evenly_in_logarithms(tmp_path: Path) -> None:
+    """Halfway between an A100 and a B200 in logarithms, the rate is the geometric mean of theirs."""
+    peaks = 312.0, 2250.0
+    numbers = {"fp16": (peaks[0] * peaks[1]) ** 0.5, "bandwidth": 2039.0}
+    share = chip(tmp_path, numbers, "tensor-core").efficiencies_in["fp16"]["linear"].matrix
+    assert share == pytest.approx((0.84 * 0.49) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "kind"),
+    [
+        ("tpu-v9", {"bf16": 500.0, "fp32": 10.0}, "systolic"),
+        ("trn3-core", {"bf16": 500.0, "fp32": 10.0}, "array"),
+        ("gaudi9", {"bf16": 500.0}, "array"),
+        ("sparc", {"fp32": 10.0}, "vector"),
+        ("npu", {"bf16": 500.0, "fp32": 10.0}, "tensor-core"),
+    ],
+)
+def test_a_chip_that_says_no_kind_has_that_of_its_name(
+    name: str, numbers: dict[str, float], kind: str, tmp_path: Path
+) -> None:
+    """Or that of its units; a chip that says it is the same one."""
+    found = chip(tmp_path, numbers | {"bandwidth": 1000.0}, name=name)
+    assert found.chip == kind
+    assert found.spread == CHIPS[kind].spread > 0.0
+    assert found == chip(tmp_path, numbers | {"bandwidth": 1000.0}, kind, name)
+
+
+@given(
+    peaks=st.tuples(st.floats(1.0, 200.0), st.floats(5.0, 5000.0), st.floats(5.0, 10000.0), st.floats(50.0, 20000.0)),
+    more=st.tuples(st.integers(0, 3), st.floats(1.0, 30.0)),
+    kind=st.sampled_from(sorted(CHIPS)),
+    layer=st.sampled_from(sorted(LAYER_KINDS)),
+    sizes=st.tuples(*[st.floats(0.0, 1e10)] * 5),
+    fused=st.booleans(),
+)
+def test_more_of_anything_is_never_slower(
+    tmp_path_factory: pytest.TempPathFactory,
+    peaks: tuple[float, ...],
+    more: tuple[int, float],
+    kind: str,
+    layer: str,
+    sizes: tuple[float, ...],
+    fused: bool,
+) -> None:
+    """Of any layer, pass and precision, however many FLOP and bytes it has, on chips of any kind."""
+    folder = tmp_path_factory.mktemp("chips")
+    which, times = more
+    flop, inputs, outputs, parameters, scratch = sizes
+    work = Work(layer, flop, inputs, outputs, int(parameters), scratch_elements=scratch)
+    if fused and layer == "attention":
+        work = replace(work, fused_pairs=0.5, scratch_elements=0.0, parameters=0)
+    seconds = []
+    for factor in (1.0, times):
+        numbers = [peak * (factor if place == which else 1.0) for place, peak in enumerate(peaks)]
+        device = chip(folder, dict(zip((*PRECISIONS, "bandwidth"), numbers, strict=True)), kind)
+        seconds.append([device.seconds(work, 2.0, phase, of) for phase in PHASES for of in PRECISIONS])
+    for slow, fast in zip(*seconds, strict=True):
+        assert fast <= slow * (1.0 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    "numbers", [[(160, 800), (180, 800), (300, 800), (900, 800)], [(200, 1200), (200, 1400), (200, 4000)]]
+)
+def test_a_plan_on_more_is_never_slower(numbers: list[tuple[float, float]], tmp_path: Path) -> None:
+    """GPT on four of an unknown chip: the fastest plan takes less on every faster one."""
+    seconds = []
+    for peak, bandwidth in numbers:
+        device = chip(tmp_path, {"fp32": 25.0, "bf16": peak, "bandwidth": bandwidth}, name="npu")
+        cluster = load_cluster("dgx-a100:1").take(4)
+        cluster = replace(cluster, devices=(device,) * 4)
+        problem = Problem(load_workload("gpt2-medium"), cluster, 16, precision="bf16", optimizer="adam")
+        seconds.append(make_plan("large", problem).iteration_seconds)
+    assert all(fast < slow for slow, fast in pairwise(seconds))
