@@ -38,7 +38,11 @@ from .fields import (
 )
 from .field_types import check_fields as check_fields, msgspec_type as msgspec_type
 from .fpga import FieldProgrammableGateArray as FieldProgrammableGateArray
-from .gpu import GraphicsProcessor as GraphicsProcessor
+from .gpu import (
+    VECTOR_PRECISION as VECTOR_PRECISION,
+    GraphicsProcessor as GraphicsProcessor,
+    demand as demand,
+)
 from .links import Channel as Channel, Link as Link
 from .load import (
     ProfileError as ProfileError,
@@ -93,6 +97,7 @@ from .reading import (
 )
 from .stack import (
     GENERIC as GENERIC,
+    LANES as LANES,
     PRODUCTS as PRODUCTS,
     MEMORY_RANGES as MEMORY_RANGES,
     RANGES as RANGES,
@@ -100,7 +105,11 @@ from .stack import (
     Runs as Runs,
     Stack as Stack,
 )
-from .stack_writing import changed_stack as changed_stack, changed_stack_text as changed_stack_text
+from .stack_writing import (
+    changed_stack as changed_stack,
+    changed_stack_text as changed_stack_text,
+    toml_text as toml_text,
+)
 from .words import (
     brief as brief,
     legible as legible,

@@ -1,4 +1,4 @@
-"""`pipeplan calibrate`: a stack's constants from a user's own measured iterations."""
+"""`pipeplan calibrate`: a stack's constants from a user's own measured iterations, or an accelerator's from its kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import simulator
-from experiments.terminal.argument_types import Option, add_options, natural, number, refuse, written_file
+from experiments.commands.kernels import KERNELS, KERNELS_ALONE
+from experiments.commands.kernels import run as run_kernels
+from experiments.terminal.argument_types import Option, add_options, natural, number, refuse, written_toml
 from experiments.terminal.output import InputError, UsageError, print_json, progress, say
 from experiments.terminal.report_tables import ReportTable, figure
 from hardware_profiles import Constant, changed_stack_text, load_stack, shown
@@ -42,7 +44,11 @@ ITERATIONS: dict[str, Option] = {
     "--logs DIR": ("folder of plans, NAME.json, each with its log, NAME.log", Path),
     "--stack NAME": "stack to begin from: name or TOML file (default: that of the plans)",
     "--other FILE": ("plan whose expected error is told, too; may be repeated", str, []),
-    "--warm-up N": ("steps of a log that are left out at its begin (default 5)", natural, 5),
+    "--warm-up N": (
+        "steps of a log that are left out at its begin, or runs of a kernel before its first that counts (default 5)",
+        natural,
+        5,
+    ),
 }
 """Arguments of a fit to measured iterations."""
 
@@ -50,26 +56,24 @@ ITERATIONS: dict[str, Option] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan calibrate`."""
     add_options(parser.add_argument_group("measured iterations"), ITERATIONS)
+    add_options(parser.add_argument_group("measured kernels"), KERNELS)
     add_options(
         parser,
         {
-            "--out FILE": ("stack to write, TOML", written_toml),
+            "--out FILE": ("stack, or accelerator, to write, TOML", written_toml),
             "--json": "print one JSON document",
         },
     )
-
-
-def written_toml(text: str) -> Path:
-    """A TOML file that the command writes."""
-    if not text.endswith(".toml"):
-        raise argparse.ArgumentTypeError(f"{text}: the name must end in .toml")
-    return written_file(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Fit, write, print."""
     if arguments.out is None:
         raise UsageError("--out FILE.toml: is missing: the file to write")
+    if arguments.kernels is not None:
+        refuse(arguments, ("plan", "measured", "memory", "logs", "other"), "does not go with --kernels")
+        return run_kernels(arguments)
+    refuse(arguments, KERNELS_ALONE, "goes with --kernels")
     return _fit(arguments)
 
 

@@ -101,6 +101,13 @@ def written_file(text: str) -> Path:
     return _asked(lambda: output_file(text))
 
 
+def written_toml(text: str) -> Path:
+    """A TOML file that the command writes."""
+    if not text.endswith(".toml"):
+        raise argparse.ArgumentTypeError(f"{text}: the name must end in .toml")
+    return written_file(text)
+
+
 def written_folder(text: str) -> Path:
     """A folder that the command writes to when its work is done."""
     return _asked(lambda: output_folder(text))

@@ -1,0 +1,244 @@
+"""Kernels of a device: `pipeplan calibrate --kernels` measures or reads them, and writes the shares that they tell."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+import simulator
+from experiments.profiling.kernels import Measurements, standard_kernels
+from experiments.terminal.argument_types import Option, check_choice, count, counts, natural, number, written_toml
+from experiments.terminal.output import InputError, UsageError, print_json, progress, say
+from experiments.terminal.report_tables import ReportTable, figure
+from hardware_profiles import (
+    GENERIC,
+    Constant,
+    GraphicsProcessor,
+    changed_stack_text,
+    load_accelerator,
+    read_bytes,
+)
+
+if TYPE_CHECKING:
+    from experiments.calibration.kernel_fit import ClassFit, KernelFit
+
+HERE = "here"
+
+KERNELS: dict[str, Option] = {
+    "--kernels [FILE=here]": "measure kernels on this machine, through PyTorch; or take those that --json printed to a file",
+    "--accelerator NAME": "GPU whose data sheet counts: name or TOML file (default: the best rates that were measured)",
+    "--device DEVICE": "cpu or cuda (default: cuda where there is one)",
+    "--precision NAME": "of the kernels (default bf16; on a CPU fp32)",
+    "--hidden N,N,...": ("hidden sizes (default 1024,2048,4096,5120,8192; on a CPU 128,256)", counts),
+    "--tokens N,N,...": ("tokens of a product (default 512,4096,16384; on a CPU 64,512)", counts),
+    "--vocabulary N": ("rows of embedding and head (default 32768; on a CPU 1000)", count),
+    "--repeats N": ("measured runs of each kernel (default 9)", count),
+    "--stack-out FILE": (
+        "stack to write, TOML: --stack, with attention of odd sizes of heads as measured",
+        written_toml,
+    ),
+    "--seconds S": ("of measuring, at most (default: as long as it takes)", number),
+    "--seed SEED": ("seed of inputs, and of the half of the shapes that judges (default 0)", natural, 0),
+}
+"""Arguments of a fit to measured kernels."""
+
+KERNELS_ALONE = (
+    "accelerator",
+    "device",
+    "precision",
+    "hidden",
+    "tokens",
+    "vocabulary",
+    "repeats",
+    "stack_out",
+    "seconds",
+    "seed",
+)
+"""Arguments that iterations have no use for."""
+
+SIZES: Mapping[str, Mapping[str, Any]] = {
+    "cuda": {
+        "hidden": (1024, 2048, 4096, 5120, 8192),
+        "tokens": (512, 4096, 16384),
+        "vocabulary": 32768,
+        "precision": "bf16",
+    },
+    "cpu": {"hidden": (128, 256), "tokens": (64, 512), "vocabulary": 1000, "precision": "fp32"},
+}
+"""What is measured where nobody says."""
+
+Measure = Callable[[argparse.Namespace], Measurements]
+
+
+def run(arguments: argparse.Namespace, measure: Measure | None = None) -> int:
+    """Measure or read, fit, write, print.
+
+    measure: in place of PyTorch
+    """
+    from experiments.calibration.kernel_files import accelerator_text
+    from experiments.calibration.kernel_fit import fit_kernels, measured_device
+
+    base = arguments.accelerator
+    device = None if base is None else _gpu(base)
+    found = _read(Path(arguments.kernels)) if arguments.kernels != HERE else (measure or _measure)(arguments)
+    try:
+        device = measured_device(found, arguments.out.stem) if device is None else device
+        fit = fit_kernels(device, found, arguments.seed)
+    except ValueError as error:
+        raise UsageError(f"--kernels: {error}") from None
+    like = str(Path(base).resolve()) if base and base.endswith(".toml") else base
+    simulator.write_atomically(arguments.out, accelerator_text(arguments.out.stem, like, device, found, fit))
+    if arguments.stack_out is not None:
+        simulator.write_atomically(arguments.stack_out, _stack_text(arguments, found, fit))
+    document = _document(arguments, found, fit)
+    if arguments.json:
+        print_json(document)
+    else:
+        _print(document)
+    return 0
+
+
+def _gpu(name: str) -> GraphicsProcessor:
+    """The accelerator of a name. UsageError for one whose shares are none of a GPU's."""
+    found = load_accelerator(name)
+    if not isinstance(found, GraphicsProcessor):
+        raise UsageError(f"--accelerator {name}: is no GPU; its kernels have no shares to fit")
+    return found
+
+
+def _stack_text(arguments: argparse.Namespace, found: Measurements, fit: KernelFit) -> str:
+    """The file of the stack with what attention takes longer for odd sizes of heads."""
+    if fit.odd_heads is None:
+        raise UsageError("--stack-out: no attention was measured whose size of a head is no multiple of 8")
+    base = arguments.stack or GENERIC.name
+    source = f"measured: {found.device}, {found.software}, {found.date}"
+    constants = {"odd_heads": Constant(fit.odd_heads, source)}
+    words = f"{base}, with attention of odd sizes of heads as on {found.device}"
+    return changed_stack_text(base, arguments.stack_out.stem, constants, [fit.device.generation], words)
+
+
+def _document(arguments: argparse.Namespace, found: Measurements, fit: KernelFit) -> dict[str, Any]:
+    rows = [{"class": one.name, **_told(one)} for one in fit.classes]
+    constants = [
+        {"class": one.name, "constant": name, "before": one.before[name], "after": value}
+        for one in fit.classes
+        for name, value in one.after.items()
+    ]
+    return {
+        "accelerator": arguments.accelerator,
+        "out": str(arguments.out),
+        "device": found.device,
+        "software": found.software,
+        "date": found.date,
+        "constants": constants,
+        "classes": rows,
+        "call_seconds": fit.call,
+        "launch_seconds": fit.launch,
+        "host_bandwidth": fit.host_bandwidth,
+        "odd_heads": fit.odd_heads,
+        "kernels": [
+            {"class": one.name, **judged._asdict(), "kernel": str(judged.kernel)}
+            for one in fit.classes
+            for judged in one.kernels
+        ],
+        "measurements": msgspec.to_builtins(found),
+    }
+
+
+def _told(one: ClassFit) -> dict[str, Any]:
+    """A class's line of a document: errors of what was fitted and of what was held out, and the worst kernel."""
+    worst = one.worst
+    return {
+        "fitted": sum(not judged.held for judged in one.kernels),
+        "held": sum(judged.held for judged in one.kernels),
+        "error_before": one.error(True, after=False),
+        "error_fitted": one.error(False),
+        "error_held": one.error(True),
+        "worst": str(worst.kernel),
+        "worst_off": worst.after / worst.measured - 1.0,
+    }
+
+
+CONSTANTS = ReportTable(
+    "Shares of {device} ({software}, {date})",
+    "constants",
+    {
+        "kind": "{class}",
+        "constant": "{constant}",
+        "before": figure("before", ".4g"),
+        "after": figure("after", ".4g"),
+    },
+)
+
+CLASSES = ReportTable(
+    "Mean errors of kernels: half of the shapes fitted, the others held out",
+    "classes",
+    {
+        "kind": "{class}",
+        "fitted": "{fitted}",
+        "held out": "{held}",
+        "before": figure("error_before", ".1f", 100, unit=" %"),
+        "off, fitted": figure("error_fitted", ".1f", 100, unit=" %"),
+        "off, held out": figure("error_held", ".1f", 100, unit=" %"),
+        "worst": "{worst}",
+        "off": figure("worst_off", "+.0f", 100, unit=" %"),
+    },
+)
+
+
+def _print(document: Mapping[str, Any]) -> None:
+    CONSTANTS.print(document)
+    CLASSES.print(document)
+    for key, words, scale, unit in (
+        ("call_seconds", "a kernel with nothing to do", 1e6, "microseconds"),
+        ("launch_seconds", "a small layer, on the host", 1e6, "microseconds"),
+        ("host_bandwidth", "copies over the host's link", 1e-9, "GB/s"),
+        ("odd_heads", "attention where 8 does not divide the size of a head (a stack's odd_heads)", 100, "% longer"),
+    ):
+        if document[key] is not None:
+            say(f"{words}: {document[key] * scale:.4g} {unit}")
+    for kernel, why in document["measurements"]["failed"].items():
+        say(f"not measured: {kernel}: {why}")
+    say(f'{document["out"]} (accelerator = "{document["out"]}" in a cluster\'s file)')
+
+
+def _read(path: Path) -> Measurements:
+    try:
+        return Measurements.read(read_bytes(path))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except msgspec.DecodeError as error:
+        raise InputError(f"{path}: is no document of measured kernels: {error}") from None
+
+
+def _measure(arguments: argparse.Namespace) -> Measurements:
+    if find_spec("torch") is None:
+        raise UsageError("measuring kernels needs PyTorch, which is not installed; install pipeplan[torch]")
+    from experiments.profiling.kernel_timing import KernelSettings, measure_kernels, usual_device
+
+    device = arguments.device or usual_device()
+    check_choice("--device", device, tuple(SIZES))
+    usual = SIZES[device]
+    precision = arguments.precision or usual["precision"]
+    check_choice("--precision", precision, ("fp32", "tf32", "fp16", "bf16"))
+    kernels = standard_kernels(
+        arguments.hidden or usual["hidden"],
+        arguments.tokens or usual["tokens"],
+        arguments.vocabulary or usual["vocabulary"],
+        precision,
+    )
+    settings = KernelSettings(
+        device=device,
+        warm_up=arguments.warm_up,
+        repeats=arguments.repeats or 9,
+        seed=arguments.seed,
+        seconds=arguments.seconds or math.inf,
+    )
+    with progress("measuring kernels", len(kernels)) as report:
+        return measure_kernels(kernels, settings, report)

@@ -1,0 +1,218 @@
+"""Kernels: shares are found again from what a device with other ones would have taken, and a file says where each comes from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from experiments.calibration.kernel_fit import (
+    KernelFit,
+    fit_kernels,
+    kernel_seconds,
+    least,
+    measured_device,
+    with_shares,
+)
+from experiments.cli import main
+from experiments.commands import kernels as command
+from experiments.profiling.kernels import FLOOR, KINDS, Kernel, Measured, Measurements, standard_kernels
+from hardware_profiles import GraphicsProcessor, load_accelerator, load_cluster, load_stack
+from tests.experiments.commands import ended, refused
+
+SIZES = {"hidden": (1024, 4096), "tokens": (512, 8192), "vocabulary": 32768}
+KERNELS = standard_kernels(*SIZES.values(), "bf16")
+ODD = 1.4
+"""Times that attention with heads of odd sizes takes longer on the device below."""
+
+
+def h100() -> GraphicsProcessor:
+    """As shipped."""
+    device = load_accelerator("h100")
+    assert isinstance(device, GraphicsProcessor)
+    return device
+
+
+def other() -> GraphicsProcessor:
+    """The same chip with other shares."""
+    device = replace(h100(), call_overhead=4e-6)
+    shares = {"matrix": 0.7, "matrix_backward": 0.6, "saturation_seconds": 30e-6}
+    device = with_shares(with_shares(device, "linear", shares | {"memory": 0.5}), "fused_attention", shares)
+    return with_shares(device, "normalization", {"memory": 0.8})
+
+
+def measured(device: GraphicsProcessor) -> Measurements:
+    """What its kernels would have taken."""
+
+    def seconds(kernel: Kernel) -> float:
+        if kernel == FLOOR:
+            return device.call_overhead
+        if kernel.what not in KINDS:
+            return 15e-6 if kernel.what in ("launch", "layer") else 1e-5 + kernel.moved_bytes / 50e9
+        return kernel_seconds(device, kernel) * (ODD if kernel.head_size % 8 else 1.0)
+
+    rows = tuple(Measured(kernel=one, seconds=seconds(one), spread=0.01, runs=9) for one in KERNELS)
+    return Measurements(
+        device="NVIDIA\nH100", kind="cuda", software="torch 2", date="2026-11-27", memory_bytes=80 * 2**30, kernels=rows
+    )
+
+
+FOUND = measured(other())
+
+
+@pytest.fixture(scope="module")
+def fit() -> KernelFit:
+    """Of the shipped H100 to the other one's kernels."""
+    return fit_kernels(h100(), FOUND)
+
+
+def test_shares_are_found_again(fit: KernelFit) -> None:
+    """Also on shapes that the fit did not see; what nothing tells stays."""
+    efficiencies, wanted = fit.device.efficiencies, other().efficiencies
+    assert efficiencies["linear"].matrix == pytest.approx(wanted["linear"].matrix, rel=0.02)
+    assert efficiencies["linear"].matrix_backward == pytest.approx(wanted["linear"].matrix_backward, rel=0.02)
+    assert efficiencies["normalization"].memory == pytest.approx(0.8, rel=0.02)
+    assert efficiencies["linear"].accumulated == wanted["linear"].accumulated
+    assert fit.odd_heads == pytest.approx(ODD - 1.0, rel=0.02)
+    assert (fit.call, fit.launch) == (4e-6, 15e-6)
+    for one in fit.classes:
+        assert (one.error(True) or 0.0) < 0.02
+        assert (one.error(True) or 0.0) <= (one.error(True, after=False) or 0.0) + 0.02
+    linear = fit.classes[0]
+    assert {judged.kernel.shape for judged in linear.kernels if judged.held}.isdisjoint(
+        judged.kernel.shape for judged in linear.kernels if not judged.held
+    )
+
+
+def test_more_flop_are_never_quicker(fit: KernelFit) -> None:
+    """Of every kernel with the shares that were fitted."""
+    for phase in ("forward", "input_gradient", "weight_gradient"):
+        taken = [
+            kernel_seconds(fit.device, Kernel(what="product", phase=phase, rows=rows, inputs=512, outputs=512))
+            for rows in (1, 2, 8, 64, 512, 4096)
+        ]
+        assert taken == sorted(taken)
+
+
+def test_peaks_are_the_best_rates_where_no_data_sheet_counts() -> None:
+    """So that every share is one."""
+    device = measured_device(FOUND, "mine")
+    best = max(one.kernel.work().flop / one.seconds for one in FOUND.kernels if one.kernel.what == "product")
+    assert device.peak_flops["bf16"] == best
+    with pytest.raises(ValueError, match="products, and copies"):
+        measured_device(msgspec.structs.replace(FOUND, kernels=()), "mine")
+
+
+def test_least_finds_the_bottom() -> None:
+    """Of two numbers, one of which is best at the end of its range."""
+    found = least(lambda at: abs(math.log(at["a"] / 3.0)) + at["b"], {"a": (1.0, 0.1, 10.0), "b": (1.0, 0.5, 2.0)})
+    assert found == pytest.approx({"a": 3.0, "b": 0.5})
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+def asked(folder: Path, *words: str) -> list[str]:
+    """A command that reads kernels of a file."""
+    path = folder / "kernels.json"
+    path.write_bytes(msgspec.json.encode({"measurements": FOUND}))
+    return ["calibrate", "--kernels", str(path), "--out", str(folder / "mine.toml"), *words]
+
+
+def test_files_say_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cluster takes the written accelerator at once, --stack the written stack; each number has its source."""
+    stack = tmp_path / "odd.toml"
+    code, printed, _ = ended(capsys, asked(tmp_path, "--accelerator", "h100", "--stack-out", str(stack), "--json"))
+    document = json.loads(printed)
+    assert code == 0
+    assert msgspec.convert(document["measurements"], Measurements) == FOUND
+    device = load_accelerator(str(tmp_path / "mine.toml"))
+    assert isinstance(device, GraphicsProcessor)
+    told = {(row["class"], row["constant"]): row["after"] for row in document["constants"]}
+    assert device.efficiencies["linear"].matrix == pytest.approx(told["linear", "matrix"], rel=1e-3)
+    assert device.call_overhead == 4e-6
+    assert device.peak_flops == h100().peak_flops
+    assert (device.memory_bytes, device.generation) == (h100().memory_bytes, "hopper")
+    assert load_stack(str(stack)).odd_heads.on(device) == pytest.approx(ODD - 1.0, rel=0.02)
+    text = (tmp_path / "mine.toml").read_text()
+    assert "NVIDIA H100, torch 2, 2026-11-27; fitted to" in text
+    assert "medians of 9 runs" in text
+    cluster = tmp_path / "cluster.toml"
+    cluster.write_text('name = "one"\n[[servers]]\ncount = 1\ndevices = 1\naccelerator = "./mine.toml"\n')
+    assert load_cluster(str(cluster)).devices[0] == device
+
+
+def test_without_a_data_sheet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file has what was measured alone, and says so; tables name the worst kernel."""
+    code, printed, _ = ended(capsys, asked(tmp_path))
+    assert code == 0
+    assert "fused_attention" in printed
+    assert "attention where 8 does not divide" in printed
+    assert "best rate that was measured" in (tmp_path / "mine.toml").read_text()
+    load_accelerator(str(tmp_path / "mine.toml"))
+
+
+def test_measuring_is_injected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What measures is asked once."""
+    given = argparse.Namespace(
+        kernels=command.HERE, accelerator="h100", out=tmp_path / "mine.toml", stack_out=None, seed=0, json=True
+    )
+    assert command.run(given, lambda arguments: FOUND) == 0
+    assert json.loads(capsys.readouterr().out)["device"] == "NVIDIA\nH100"
+
+
+def test_without_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line says what to install."""
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    line = refused(capsys, ["calibrate", "--kernels", "--out", str(tmp_path / "x.toml")], 2)
+    assert "install pipeplan[torch]" in line
+    assert not (tmp_path / "x.toml").exists()
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--accelerator", "vcu118"], "is no GPU"),
+        (["--accelerator", "h1000"], "h1000"),
+        (["--plan", "a.json"], "--plan does not go with --kernels"),
+    ],
+)
+def test_words_that_do_not_go(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+    """One line each, and nothing is written."""
+    assert said in refused(capsys, asked(tmp_path, *words), 2)
+    assert not (tmp_path / "mine.toml").exists()
+
+
+def test_a_file_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Named with what is wrong; an option of kernels alone is refused."""
+    path = tmp_path / "bad.json"
+    path.write_text('{"measurements": {"device": 3}}')
+    out = ["--out", str(tmp_path / "mine.toml")]
+    assert "no document of measured kernels" in refused(capsys, ["calibrate", "--kernels", str(path), *out], 4)
+    assert "--hidden goes with --kernels" in refused(capsys, ["calibrate", "--hidden", "64", *out], 2)
+    assert main(["calibrate", "--kernels", str(tmp_path / "none.json"), *out]) != 0
+
+
+# ---- with PyTorch ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (extra pipeplan[torch])")
+def test_kernels_run_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each takes some time, and what was measured is fitted again from its document."""
+    words = ["--device", "cpu", "--hidden", "64", "--tokens", "32", "--vocabulary", "100", "--repeats", "2"]
+    out = ["--out", str(tmp_path / "mine.toml"), "--json"]
+    code, printed, _ = ended(capsys, ["calibrate", "--kernels", *words, "--warm-up", "1", *out])
+    document = json.loads(printed)
+    rows = document["measurements"]["kernels"]
+    assert (code, document["measurements"]["failed"]) == (0, {})
+    assert {row["kernel"]["what"] for row in rows} > set(KINDS)
+    assert all(row["seconds"] > 0.0 and row["runs"] == 2 for row in rows)
+    (tmp_path / "kernels.json").write_text(printed)
+    code, again, _ = ended(capsys, ["calibrate", "--kernels", str(tmp_path / "kernels.json"), *out])
+    assert json.loads(again)["constants"] == document["constants"]
