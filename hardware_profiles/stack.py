@@ -1,6 +1,6 @@
 """Stack: what runs a plan, a framework of some year: which plans it can run, its seconds and its bytes beside the devices' own.
 
-seconds of a layer = those of the accelerator × products, attention or elementwise, by its kind
+seconds of a layer = those of the accelerator × products (× experts), attention or elementwise, by its kind
 a product in fp8   += casts × those of an element-wise pass over its input (forward) or over its output's gradient (backward)
 a pass over a block = its layers + block_pass
 a forward           = its layers + exposed × the gathers of its units             where replicas divide weights (ZeRO 3)
@@ -40,7 +40,7 @@ LANES = 8
 
 RANGES: Mapping[str, tuple[float, float]] = {
     **dict.fromkeys(
-        ("products", "attention", "elementwise", "tensor_collectives", "replica_collectives"), (0.05, 100.0)
+        ("products", "attention", "elementwise", "experts", "tensor_collectives", "replica_collectives"), (0.05, 100.0)
     ),
     "odd_heads": (0.0, 100.0),
     "casts": (0.0, 100.0),
@@ -134,6 +134,7 @@ class Stack:
 
     runs: which plans it can run
     products, attention, elementwise: times the accelerator's seconds of layers of those kinds
+    experts: times those of products of routed experts, beside `products`: tokens are spread unevenly, and few go to each
     odd_heads: added to `attention` where LANES does not divide the size of a head
     casts: times the seconds in which the operands of products in a precision of RECIPES are read in the other one and written,
         as rows and as columns, in bytes: as many bytes as an element-wise kernel of 16 bits moves
@@ -155,6 +156,7 @@ class Stack:
     runs: Runs = Runs()
     products: Constant = SAME
     attention: Constant = SAME
+    experts: Constant = SAME
     odd_heads: Constant = NONE
     elementwise: Constant = SAME
     casts: Constant = SAME
@@ -204,7 +206,7 @@ class Stack:
         if accelerator.streams:
             return 1.0
         if work.kind in PRODUCTS:
-            return self.products.on(accelerator)
+            return self.products.on(accelerator) * (self.experts.on(accelerator) if work.experts else 1.0)
         if work.kind != "attention":
             return self.elementwise.on(accelerator)
         odd = self.odd_heads.on(accelerator) if work.head_size % LANES else 0.0
@@ -232,6 +234,15 @@ class Stack:
         cast = Work("elementwise", 0.0, elements, elements, 0)
         times = self.casts.on(accelerator) * self.waits(accelerator, servers)
         return times * answered_seconds(accelerator, cast, samples, "forward", RECIPES[precision])
+
+    def sort_seconds(
+        self, accelerator: Accelerator, elements: float, samples: float, precision: Precision, servers: int = 1
+    ) -> float:
+        """Seconds in which so many elements of each sample are read and written in another order."""
+        if not elements or accelerator.streams:
+            return 0.0
+        work = Work("elementwise", 0.0, elements, elements, 0)
+        return self.layer_seconds(accelerator, work, samples, "forward", precision, servers)
 
     def workspace_bytes(self, accelerator: Accelerator) -> float:
         """Bytes that its libraries allocate on a device; none on boards that no framework runs."""

@@ -43,6 +43,7 @@ class FactorsTable(FileTable, frozen=True, kw_only=True):
 
     products: ConstantTable | None = None
     attention: ConstantTable | None = None
+    experts: ConstantTable | None = None
     odd_heads: ConstantTable | None = None
     elementwise: ConstantTable | None = None
     casts: ConstantTable | None = None

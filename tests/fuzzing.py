@@ -490,6 +490,23 @@ def options(command: str) -> dict[str, int]:
     return {option: count for option, count in counts.items() if option not in FILES}
 
 
+def option_faults(command: str, folder: Path) -> dict[str, str]:
+    """What is wrong with answers to amounts of a command's options that are none, or far too large, by option and amount.
+
+    Of a process of its own: children of one whose torch has started its threads wait for them for ever.
+    """
+    os.chdir(folder)
+    if command != "profile" and not command.startswith("study"):
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            main([command, *COMMAND_LINES[command]])  # loads what the children then need not
+    return {
+        f"{option} {amount[:45]}": said
+        for option in options(command)
+        for amount in AMOUNTS
+        if (said := option_fault(command, option, amount, folder))
+    }
+
+
 def option_fault(command: str, option: str, amount: str, folder: Path) -> str | None:
     """What is wrong with the answer to `--option=amount`, or None; in a child that has so much time and memory."""
     said = folder / "fault"
@@ -498,7 +515,8 @@ def option_fault(command: str, option: str, amount: str, folder: Path) -> str | 
     if not child:
         os.chdir(folder)
         resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS))
-        resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+        most = MOST_BYTES * (4 if command == "profile" else 1)  # what torch maps, and does not use
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
         if command.startswith("study"):
             signal.signal(signal.SIGPROF, lambda *_: signal.raise_signal(signal.SIGINT))
             signal.setitimer(signal.ITIMER_PROF, STUDY_SECONDS)
@@ -534,6 +552,9 @@ def _option_fault(words: list[str]) -> str | None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "options":
+        print(json.dumps(option_faults(sys.argv[2], Path(sys.argv[3]))))
+        sys.exit()
     named = {reader.name: reader for reader in READERS}
     with tempfile.TemporaryDirectory() as place:
         print(json.dumps(trial(named[sys.argv[1]], int(sys.argv[2]), Path(place)), indent=1))

@@ -31,6 +31,7 @@ SPREADS: Mapping[str, float] = {
     "tensor_collectives": 0.3,
     "replica_collectives": 0.5,
     "odd_heads": 1.0,
+    "experts": 0.2,
     "casts": 0.5,
     "block_pass": 1e-3,
     "exposed": 0.15,

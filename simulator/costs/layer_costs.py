@@ -270,8 +270,44 @@ class LayerCosts:
                     for layer, work in zip(self.problem.workload.layers, self.works, strict=True)
                 ]
             )
-            self._kernels[key] = seconds + self._cast_seconds(accelerator, samples, phase)
+            beside = self._cast_seconds(accelerator, samples, phase), self._sort_seconds(accelerator, samples, phase)
+            self._kernels[key] = seconds + beside[0] + beside[1]
         return self._kernels[key]
+
+    def _sort_seconds(self, accelerator: Accelerator, samples: int, phase: Phase) -> NDArray[np.float64]:
+        """Seconds in which tokens that are exchanged are put into the order of experts, or back, float64 [layers]; gradients as
+        they were.
+        """
+        if phase == "weight_gradient" or not self._sorted.any():
+            return np.zeros(len(self.works))
+        sort, what = self.problem.stack.sort_seconds, (samples, self.problem.stored_precision, self.member.servers)
+        seconds = {elements: sort(accelerator, elements, *what) for elements in set(self._sorted.tolist())}
+        return np.array([seconds[elements] for elements in self._sorted.tolist()])
+
+    @cached_property
+    def _sorted(self) -> NDArray[np.float64]:
+        """Elements per sample that each layer puts into the order of a device's experts behind their exchange, or back into that
+        of the devices before it, float64 [layers]; 0 where no other device has experts, or each has one.
+        """
+        workload, elements = self.problem.workload, np.zeros(len(self.problem.workload))
+        for producer, layer in self._exchanged:
+            of = workload.layers[layer if workload.layers[layer].experts else producer]
+            if of.experts > self.member.parallel.expert:
+                elements[layer] += self.shares[producer].output
+        return elements
+
+    @cached_property
+    def _exchanged(self) -> tuple[tuple[int, int], ...]:
+        """Layers whose output goes to routed experts of other devices, or comes from them, and where each is exchanged."""
+        layers = self.problem.workload.layers
+        if self.member.parallel.expert == 1:
+            return ()
+        across = [
+            pair
+            for pair in self.problem.workload.edges
+            if (layers[pair[0]].experts > 0) != (layers[pair[1]].experts > 0)
+        ]
+        return tuple(sorted({(one, one if layers[one].experts else two) for one, two in across}))
 
     @cached_property
     def _casts(self) -> NDArray[np.bool_]:
@@ -436,10 +472,8 @@ class LayerCosts:
             sizes = read * mixes * context * element
             found.append(_Collective(rates.context, 2.0 * (context - 1) / context, sizes, mixes / 2, mixes * 1.0))
         if expert > 1:
-            of_experts = [layer.experts > 0 for layer in workload.layers]
             sizes = np.zeros((2, len(workload)))
-            across = [(one, two) for one, two in workload.edges if of_experts[one] != of_experts[two]]
-            for producer, layer in {(one, one if of_experts[one] else two) for one, two in across}:
+            for producer, layer in self._exchanged:
                 sizes[int(producer == layer), layer] += self.shares[producer].output * element
             moves = np.where(sizes > 0.0, 1.0, 0.0)
             others = (expert - 1) / expert

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,9 +73,11 @@ def test_seconds_are_times_those_of_the_accelerator() -> None:
         attention=Constant(3.0),
         odd_heads=Constant(0.5),
         elementwise=Constant(0.25),
+        experts=Constant(1.5),
     )
+    routed = replace(PRODUCT, experts=4)
     odd = Work("attention", 2e12, 1e6, 1e6, 0, fused_pairs=0.5, head_size=108)
-    works = {PRODUCT: 2.0, ATTENTION: 3.0, odd: 3.5, OTHER: 0.25}
+    works = {PRODUCT: 2.0, routed: 3.0, ATTENTION: 3.0, odd: 3.5, OTHER: 0.25}
     assert {work: one.times(AMPERE, work) for work in works} == works
     assert one.times(HOPPER, PRODUCT) == 4.0
     assert one.times(load_accelerator("vcu118"), PRODUCT) == 1.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hardware_profiles import load_cluster, reduce_seconds
+from hardware_profiles import Phase, Work, load_cluster, reduce_seconds
 from simulator import (
     InfeasiblePlanError,
     Layer,
@@ -28,6 +28,8 @@ from simulator import (
 )
 from simulator.plans.plan import Zero
 from tests.simulator.strategies import star_cluster
+
+PHASES: tuple[Phase, ...] = ("forward", "input_gradient")
 
 CLUSTER = replace(star_cluster(4, bandwidth=4.0), tensor_groups="cluster")
 
@@ -257,3 +259,20 @@ def test_a_file_says_context_and_experts() -> None:
     assert PlanFile.from_json(text) == file
     assert text.count('"context": 2') == text.count('"expert": 8') == text.count('"degrees": [2, 2, 2, 2]') == 1
     assert '"context"' not in PlanFile(problem, plan(problem.workload, 8, microbatches=(4,))).to_json()
+
+
+def test_a_device_with_several_experts_puts_exchanged_tokens_into_their_order() -> None:
+    """What goes in is read and written once more in each direction, and what comes out is put back; none where each has one."""
+    problem = Problem(EXPERTS, load_cluster("dgx-a100:1").take(4), 2, precision="fp16")
+
+    device = problem.cluster.devices[0]
+    sort = device.seconds(Work("elementwise", 0.0, 16.0, 16.0, 0), 2, "forward", "fp16")
+
+    def beside(expert: int, phase: Phase) -> list[float]:
+        costs = LayerCosts(problem).at(Parallelism(expert=expert))
+        own = [device.seconds(work, 2, phase, "fp16") for work in costs.works]
+        return (costs.kernel_seconds(0, 2, phase) - own).tolist()
+
+    for phase in PHASES:
+        assert beside(2, phase) == pytest.approx([0.0, sort, sort, 0.0], abs=1e-15)
+    assert beside(2, "weight_gradient") == beside(4, "forward") == beside(1, "forward") == [0.0] * 4
