@@ -7,7 +7,7 @@ can be fitted where the device is not.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -51,6 +51,12 @@ KINDS: dict[str, str] = {
 """Kinds of layer that kernels are priced as; of the others the device's model has no layer."""
 
 
+_Size = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+
+
 class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     """One kernel.
 
@@ -64,14 +70,14 @@ class Kernel(msgspec.Struct, frozen=True, kw_only=True):
     what: What
     phase: Phase = "forward"
     precision: Precision = "bf16"
-    rows: int = 1
-    inputs: int = 0
-    outputs: int = 0
-    batch: int = 0
-    tokens: int = 0
-    heads: int = 0
-    key_value_heads: int = 0
-    head_size: int = 0
+    rows: _Count = 1
+    inputs: _Size = 0
+    outputs: _Size = 0
+    batch: _Size = 0
+    tokens: _Size = 0
+    heads: _Size = 0
+    key_value_heads: _Size = 0
+    head_size: _Size = 0
     causal: bool = False
 
     @property
@@ -135,21 +141,21 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """A kernel's seconds: their median over so many runs, and the interquartile range over it; calls: in each run."""
 
     kernel: Kernel
-    seconds: float
-    spread: float
-    runs: int
-    calls: int = 1
+    seconds: _Amount
+    spread: _Amount
+    runs: _Count
+    calls: _Count = 1
 
 
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
     """A collective's seconds over so many devices; bytes: the whole tensor; otherwise as `Measured`."""
 
     operation: Literal["all-reduce", "all-gather", "reduce-scatter"]
-    devices: int
-    bytes: int
-    seconds: float
-    spread: float
-    runs: int
+    devices: _Count
+    bytes: _Size
+    seconds: _Amount
+    spread: _Amount
+    runs: _Count
 
 
 class Measurements(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,11 +165,11 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: of the device; failed: kernels that do not run there, with the reason
     """
 
-    device: str
-    kind: str
-    software: str
-    date: str
-    memory_bytes: int
+    device: _Text
+    kind: _Text
+    software: _Text
+    date: _Text
+    memory_bytes: _Size
     kernels: tuple[Measured, ...]
     collectives: tuple[Collective, ...] = ()
     failed: dict[str, str] = {}
