@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,14 @@ from simulator import (
     Problem,
     Schedule,
     Zero,
+    always_there,
     entering_bytes,
+    gradient_in_work,
     gradients_in_work,
     kept_bytes,
     kernel,
     largest_parts,
+    stage_stash,
 )
 
 Floats = NDArray[np.float64]
@@ -112,6 +115,21 @@ def warm_up(rank: Integers, ranks: Integers | int, chunks: Integers | int, micro
     return np.minimum(2 * (ranks - 1 - rank) + (chunks - 1) * ranks, microbatches * chunks)
 
 
+def least_in_flight(
+    rank: Integers, ranks: Integers | int, chunks: Integers | int, microbatches: Integers | int
+) -> tuple[Floats, Floats, Floats]:
+    """Micro-batches in flight on a rank when it is fullest, of 1F1B and interleaved 1F1B, as lines in its like blocks, at least.
+
+    (alike, fewest, less): of n blocks it has alike * n where its stages have equally many; alike * n + less where one stage has a
+    block less than the others; fewest * n however few one of them has. No stage has more than 2 p micro-batches in flight.
+    """
+    several = np.greater(chunks, 1)
+    ahead = np.minimum(warm_up(rank, ranks, chunks, microbatches) + 1, microbatches * chunks)
+    alike = np.where(several, ahead / chunks, one_stage_in_flight(ranks - rank, microbatches))
+    fewest = np.where(several, np.maximum(ahead - 2 * ranks, 0) / np.maximum(np.subtract(chunks, 1), 1), alike)
+    return alike, fewest, np.where(several, alike - 2 * ranks, 0.0)
+
+
 def in_flight(ranks: int, chunks: int, microbatches: int) -> Floats:
     """Micro-batches in flight of each stage of each rank when the rank may be fullest, float64 [ranks, moments, chunks]: of 1F1B,
     and with several chunks of interleaved 1F1B.
@@ -180,6 +198,51 @@ class StageBytes:
         """All that a device needs for one stage, with so many samples in flight, in micro-batches of `samples`."""
         flight = float(self.stashed(np.array(begin), np.array(end))) * in_flight
         return self.states([(begin, end)]) + flight + float(self.made[begin, end] * samples + self.in_work[begin, end])
+
+    def all_needed(self, in_flight: int, samples: int) -> Floats:
+        """`needed` of layers i to j - 1, without copies of tied weights, float64 [layers + 1, layers + 1]."""
+        held = self.costs.parameters * self.costs.member.state_bytes + self.kept * in_flight
+        before = np.concatenate([[0.0], np.cumsum(held)])
+        return np.asarray(before - before[:, None] + self.entering * in_flight + self.made * samples + self.in_work)
+
+
+class FlushedBytes(NamedTuple):
+    """Whole bytes of a stage under a flush, as a replay counts them, but for tensors on their way.
+
+    always: weights, gradients, optimizer states; stash: per sample, from its forward to its backward pass; inputs: per sample,
+    the same where the stage recomputes: it then makes the stash again for the block that runs backward
+    """
+
+    always: float
+    stash: float
+    inputs: float
+
+    @classmethod
+    def of(cls, costs: LayerCosts, first: int, end: int) -> FlushedBytes:
+        """Of layers `first` to `end` - 1, which store their activations or their input."""
+        layers = range(first, end)
+        always = float(always_there(costs.problem, costs.weight_elements(layers)).sum())
+        always += gradient_in_work(costs, layers)
+        return cls(always, stage_stash(costs, layers, "none").kept, float(np.ceil(costs.cut_bytes[first])))
+
+    def stored(self, samples: int) -> float:
+        """Most that a stage holds which stores what `samples` samples leave behind."""
+        return self.always + samples * self.stash
+
+    def recomputed(self, samples: int, block: int) -> float:
+        """Most that a stage holds which recomputes, in backward blocks of so many samples."""
+        return self.always + samples * self.inputs + block * self.stash
+
+    def at_the_turn(self, samples: int, sizes: Integers, sent: float, *, again: bool) -> tuple[Floats, Floats]:
+        """What a stage holds, by its block size, when its last forward ends, and when its first backward begins; again: it
+        recomputes; sent: bytes per sample of its outputs.
+
+        All samples are stashed then. Beside them are the outputs of the last block, which have not arrived; and later all
+        gradients that the backward needs, and then what it recomputes.
+        """
+        kept = self.recomputed(samples, 0) if again else self.stored(samples)
+        outputs = np.ceil(sent * ((samples - 1) % sizes + 1))
+        return kept + outputs, kept + np.maximum(np.floor(sent * sizes), again * self.stash * sizes)
 
 
 def furthest_ends(

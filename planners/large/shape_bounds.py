@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.estimate.memory import one_stage_in_flight, state_bytes, unit_bytes, warm_up
+from planners.estimate.memory import least_in_flight, state_bytes, unit_bytes
 from planners.estimate.pipeline_seconds import pipelined
 from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line
 from planners.large.closed_form import PASSES, ClosedForm
@@ -280,13 +280,9 @@ class _RankWays:
         there = np.where(self.kinds == 2, rank < pipeline - 1, (self.kinds == 0) | (pipeline > 1))
         self.there = there[:, None]
         count = batch // (data * samples)
-        ahead = np.minimum(warm_up(rank, pipeline, chunks, count) + 1, count * chunks)
-        alike = np.where(chunks == 1, one_stage_in_flight(pipeline - rank, count), ahead / chunks)
+        alike, fewest, less = least_in_flight(rank, pipeline, chunks, count)
         # A stage with fewer blocks than the others is taken as the one with most micro-batches in flight. At an end it has none
         # of them, or lacks one less than there are stages: whichever says more of a rank that has its part of all.
-        several = chunks > 1
-        fewest = np.where(several, np.maximum(ahead - 2 * pipeline, 0) / np.maximum(chunks - 1, 1), alike)
-        less = np.where(several, alike - 2 * pipeline, 0.0)
         most_less, part = (chunks - 1) * np.minimum(less, 0.0), blocks / pipeline
         line = (self.kinds == 2) | (alike * part + most_less > fewest * part)
         self.shares = np.stack([alike, np.where(line, alike, np.minimum(alike, fewest))], axis=1)

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
 from hardware_profiles import Phase
+from planners.estimate.memory import FlushedBytes
 from planners.partitioning.partition_costs import straight_costs
 from planners.unequal.chain import Floats
 from planners.unequal.problem import InfeasibleSizes, UnequalProblem, powers_of_two
-from simulator import LayerCosts, Plan, Problem, always_there, gradient_in_work, stage_stash, stages_from_cuts
+from simulator import LayerCosts, Plan, Problem, stages_from_cuts
 
 CANDIDATES = ("all", "powers-of-two")
 """Which sizes a search may choose: every one from 1 to the batch, or powers of two and the batch."""
@@ -30,26 +30,6 @@ MOST_LAYERS = 256
 
 MOST_FOR_ALL = 64
 """Largest batch in samples for which every size is a candidate unless the user says otherwise."""
-
-
-class SizedStageBytes(NamedTuple):
-    """Whole bytes of a stage, as a replay counts them, but for tensors on their way.
-
-    always: weights, gradients, optimizer states; stash: of a sample, from its forward to its backward pass; inputs: of a sample,
-    the same where the stage recomputes: it then makes the stash again for the block that runs backward
-    """
-
-    always: float
-    stash: float
-    inputs: float
-
-    def stored(self, samples: int) -> float:
-        """Most that a stage holds which stores what `samples` samples leave behind."""
-        return self.always + samples * self.stash
-
-    def recomputed(self, samples: int, block: int) -> float:
-        """Most that a stage holds which recomputes, in backward blocks of so many samples."""
-        return self.always + samples * self.inputs + block * self.stash
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,12 +72,9 @@ class UnequalTables:
         """First layer and end of each stage."""
         return list(pairwise([0, *map(int, cuts), self.layers]))
 
-    def stage_bytes(self, first: int, end: int) -> SizedStageBytes:
+    def stage_bytes(self, first: int, end: int) -> FlushedBytes:
         """Bytes of layers `first` to `end` - 1 as one stage."""
-        elements = self.costs.weight_elements(range(first, end))
-        always = float(always_there(self.problem, elements).sum()) + gradient_in_work(self.costs, range(first, end))
-        inputs = float(np.ceil(self.crossing_bytes[first]))
-        return SizedStageBytes(always, stage_stash(self.costs, range(first, end), "none").kept, inputs)
+        return FlushedBytes.of(self.costs, first, end)
 
     def link_seconds(self, link: int, cut: int) -> tuple[Floats, float]:
         """Between stages `link` and `link + 1`, cut before layer `cut`: seconds that 0..batch samples keep the link busy, float64

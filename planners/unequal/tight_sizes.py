@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planners.estimate.memory import furthest_ends
+from planners.estimate.memory import StageBytes, furthest_ends
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
 from planners.partitioning.tight_memory import cuts_within
@@ -358,29 +358,22 @@ def _partitions(tables: UnequalTables, costs: PartitionCosts) -> list[Cuts]:
 def _loosest(tables: UnequalTables) -> PartitionCosts:
     """Costs of one sample, with the memory of the whole batch, stored or recomputed, whichever is less."""
     devices, held = tables.devices, [tables.problem.batch] * len(tables.devices)
-    again = LayerCosts(replace(tables.problem, recompute="whole"))
-    furthest = np.maximum(
-        furthest_ends(tables.costs, devices, 1, held),
-        furthest_ends(again, devices, 1, held),
-    )
+    furthest = np.max([furthest_ends(one, devices, 1, held) for one in _stored_or_recomputed(tables)], axis=0)
     return replace(straight_costs(tables.costs, devices, 1), furthest=furthest)
+
+
+def _stored_or_recomputed(tables: UnequalTables) -> tuple[LayerCosts, ...]:
+    """Costs of what stages may do: run forward again, or store their activations, too, where the problem permits it."""
+    if tables.problem.recompute == "whole":
+        return (tables.costs,)
+    return tables.costs, LayerCosts(replace(tables.problem, recompute="whole"))
 
 
 def _roomiest(tables: UnequalTables, costs: PartitionCosts) -> Cuts:
     """The partition whose fullest stage, without tied weights, fills the least share of its device: seconds stand for bytes."""
-    problem, layers = tables.problem, tables.costs
-    state = layers.parameters * problem.state_bytes
-    shares = np.zeros((len(tables.devices), tables.layers + 1, tables.layers + 1))
-    for share, memory in zip(shares, memory_limits(tables), strict=True):
-        stored, again = (
-            np.concatenate([[0.0], np.cumsum(state + layers.stashed_bytes * samples)]) for samples in (problem.batch, 1)
-        )
-        kept = layers.cut_bytes[:, None] * problem.batch
-        recomputed = kept + again[None, :] - again[:, None]
-        needs = (
-            recomputed if problem.recompute == "whole" else np.minimum(stored[None, :] - stored[:, None], recomputed)
-        )
-        share[:] = np.maximum(needs, 0.0) / memory
+    kinds = map(StageBytes, _stored_or_recomputed(tables))
+    needs = np.min([one.all_needed(tables.problem.batch, 1) for one in kinds], axis=0)
+    shares = np.maximum(needs, 0.0) / np.array(memory_limits(tables))[:, None, None]
     full = PartitionCosts(
         stage_seconds=shares[None],
         kind=tuple(range(len(shares))),
@@ -392,21 +385,16 @@ def _roomiest(tables: UnequalTables, costs: PartitionCosts) -> Cuts:
 
 
 def _space(tables: UnequalTables, cuts: Cuts, sizes: Sequence[int]) -> _Space | None:
-    """What each stage of a partition may choose; None where a stage can choose nothing.
-
-    All samples are stashed when the last forward ends. Beside them are then its outputs, which have not arrived; and as the first
-    backward begins, all gradients that it needs, and then what it recomputes.
-    """
+    """What each stage of a partition may choose; None where a stage can choose nothing."""
     unequal, batch, chosen = unequal_problem(tables, cuts, sizes), tables.problem.batch, np.array(sizes)
     limits, held = np.array(memory_limits(tables))[:, None], [tables.stage_bytes(*ends) for ends in tables.ranges(cuts)]
-    sent = np.append(tables.crossing_bytes[list(cuts)], 0.0)[:, None]
+    sent = [*tables.crossing_bytes[list(cuts)].tolist(), 0.0]
     kinds = (False, True) if unequal.coupled else (True,)
-    forward, backward, least = [], [], []
+    forward, backward, least = list[Floats](), list[Floats](), []
     for again in kinds:
-        kept = np.array([[one.recomputed(batch, 0) if again else one.stored(batch)] for one in held])
-        made = np.array([[again * one.stash] for one in held])
-        forward.append((kept + np.ceil(sent * ((batch - 1) % chosen + 1))) / limits)
-        backward.append((kept + np.maximum(np.floor(sent * chosen), made * chosen)) / limits)
+        turns = [one.at_the_turn(batch, chosen, out, again=again) for one, out in zip(held, sent, strict=True)]
+        for side, parts in enumerate((forward, backward)):
+            parts.append(np.array([one[side] for one in turns]) / limits)
         least.append(np.maximum(forward[-1].min(axis=1), backward[-1].min(axis=1)))
     space = _Space(
         cuts,

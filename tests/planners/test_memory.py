@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 from itertools import pairwise
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from hardware_profiles import load_cluster
-from planners.estimate.memory import StageBytes, furthest_ends, most_held
+from planners.estimate.memory import StageBytes, furthest_ends, least_in_flight, most_held
 from planners.search.candidates import straight_plan
 from simulator import LayerCosts, Plan, Problem, build_schedule, gradient_in_work, load_workload, simulate
 from simulator.workloads.language_models import Gpt
@@ -81,3 +82,24 @@ def test_gradients_in_work_of_ranges_are_those_of_their_stages() -> None:
         assert stages.in_work[begin, end] == gradient_in_work(costs, range(begin, min(end, layers)))
     assert stages.in_work[0, layers] > 0.0
     assert all(stages.in_work[one, two] <= stages.in_work[0, two] for one, two in pairwise(range(layers)))
+
+
+@pytest.mark.parametrize(("ranks", "chunks", "rounds"), [(1, 1, 3), (4, 1, 2), (2, 2, 3), (4, 3, 1), (3, 4, 5)])
+def test_lines_of_micro_batches_in_flight_bound_what_schedules_hold(ranks: int, chunks: int, rounds: int) -> None:
+    """Ranks of stages with 5 blocks each, with a block less in any one stage, and with any number in one stage."""
+    schedule = build_schedule(
+        "interleaved-1f1b" if chunks > 1 else "1f1b",
+        ranks * chunks,
+        ranks * rounds,
+        **({"chunks": chunks} if chunks > 1 else {}),
+    )
+    alike, fewest, less = least_in_flight(np.arange(ranks), ranks, chunks, ranks * rounds)
+    for short, chunk in itertools.product((0, 1, 2, 5), range(chunks)):
+        blocks = np.full((chunks, ranks), 5.0)
+        blocks[chunk] -= short
+        held, total = most_held(schedule, blocks.reshape(-1))[0], blocks.sum(axis=0)
+        assert (held >= fewest * total).all()
+        if short < 2:
+            assert (held >= alike * total + (less if chunks > 1 else 0.0) * short).all()
+        if not short:
+            assert held == pytest.approx(alike * total)
