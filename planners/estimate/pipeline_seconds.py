@@ -10,6 +10,11 @@ from numpy.typing import NDArray
 Seconds = TypeVar("Seconds", float, NDArray[np.float64])
 
 
+def rounds_and_fill(microbatches: Seconds, chunks: int | NDArray[np.int64] = 1) -> tuple[Seconds, float]:
+    """What `pipelined` counts: rounds of the slowest part, m - 1/v, and how often all parts are passed in turn, 1/v."""
+    return microbatches - 1 / chunks, 1 / chunks  # type: ignore[return-value]
+
+
 def pipelined(
     through: Seconds,
     slowest: Seconds,
@@ -27,4 +32,5 @@ def pipelined(
 
     Exact for parts in a row with equal micro-batches, forwards before backwards; a bound or an estimate elsewhere.
     """
-    return (microbatches - 1 / chunks) * slowest + through / chunks  # type: ignore[return-value]
+    rounds, fill = rounds_and_fill(microbatches, chunks)  # type: ignore[type-var]
+    return rounds * slowest + fill * through  # type: ignore[return-value]

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from hardware_profiles import Operation, reduce_seconds
 from planners.estimate.like_blocks import LikeBlocks
 from planners.estimate.memory import in_flight, state_bytes, two_largest, unit_bytes
+from planners.estimate.pipeline_seconds import pipelined, rounds_and_fill
 from planners.estimate.replica_traffic import StageWeights, beside_traffic, unit_seconds
 from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, Pass, StageCosts
 from planners.large.division import BlockDivision, divided
@@ -160,6 +161,7 @@ class _Tables:
     def __init__(self, form: ClosedForm, shape: Shape, most: int) -> None:
         self.form, self.shape, self.most, self.problem = form, shape, most, form.problem
         self.count = shape.microbatches(form.problem.batch)
+        self.weights = rounds_and_fill(self.count, shape.chunks)
         self.ranks = np.array([ONLY] if shape.pipeline == 1 else [FIRST, *[MIDDLE] * (shape.pipeline - 2), LAST])
         number = np.arange(most + 1)
         rising, falling = (chunk_blocks(number, shape.chunks, last=last) for last in (False, True))
@@ -241,8 +243,8 @@ class _Tables:
 
     def _together(self, zero: Zero, seconds: Floats, stages: Floats, limit: float) -> BlockDivision | None:
         """The best division where a rank takes that for a micro-batch, float64 [ranks, most + 1]."""
-        weights, tail = (self.count - 1.0, 1.0), self.tail_seconds(zero)
-        return divided(seconds, self.form.blocks.count, weights, tail, limit, self._ways.crossing)
+        tail, crossing = self.tail_seconds(zero), self._ways.crossing
+        return divided(seconds, self.form.blocks.count, self.weights, tail, limit, crossing)
 
     def _stage_by_stage(self, zero: Zero, seconds: Floats, stages: Floats, limit: float) -> BlockDivision | None:
         """The best division where the stages of a rank do, too, float64 [ranks, most + 1, chunks]: each round waits for the
@@ -252,7 +254,7 @@ class _Tables:
         some: none of these is waited for less than stages with as many.
         """
         shape, total, number = self.shape, self.form.blocks.count, np.arange(self.most + 1)
-        rounds, fill, tail = self.count - 1 / shape.chunks, 1 / shape.chunks, self.tail_seconds(zero)
+        tail = self.tail_seconds(zero)
         alike, first = -(-number // shape.chunks), self.blocks[self.ranks][:, :, 0]
         middle = self._seconds(zero)[MIDDLE, :: shape.chunks, -1].min(axis=1)  # of a stage of 0, 1, ... blocks
         least, best = -(-total // (shape.pipeline * shape.chunks)), None
@@ -262,13 +264,14 @@ class _Tables:
                 floors = np.array([middle[begin], *[middle[most]] * (shape.chunks - 1)])
                 waited = seconds + WAITED * (np.maximum(stages, floors) - stages).sum(axis=2)
                 waited[~within] = np.inf
-                found = divided(waited, total, (rounds, fill), tail, limit, self._ways.crossing, seconds)
+                found = divided(waited, total, self.weights, tail, limit, self._ways.crossing, seconds)
                 if found is None:
                     continue
                 held = stages[np.arange(shape.pipeline), found.blocks]
                 own = seconds[np.arange(shape.pipeline), found.blocks]
                 slowest = own.max() + WAITED * (held.max(axis=0).sum() - own.max())
-                value = float(rounds * max(slowest, self._ways.crossing) + fill * own.sum() + tail[found.blocks[0]])
+                rounds = pipelined(float(own.sum()), max(slowest, self._ways.crossing), self.count, shape.chunks)
+                value = float(rounds + tail[found.blocks[0]])
                 if value < limit:
                     best, limit = BlockDivision(value, found.blocks), value
         return best
@@ -277,7 +280,7 @@ class _Tables:
     def seconds_beyond(self) -> float:
         """Seconds that an iteration takes at least where a rank has more than `most` blocks."""
         block = sum(self._line(one).block for one in PASSES)
-        return (self.count - 1 / self.shape.chunks) * block * (self.most + 1)
+        return self.weights[0] * block * (self.most + 1)
 
     # ---- seconds ----
 

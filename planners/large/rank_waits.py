@@ -6,6 +6,7 @@ transfer; with several each further lap begins when the one before has come back
 
 from __future__ import annotations
 
+from planners.estimate.pipeline_seconds import rounds_and_fill
 from planners.estimate.stage_costs import StageCosts
 from planners.large.rank_groups import RankGroups
 from planners.large.shapes import Shape
@@ -29,7 +30,7 @@ class RankWaits:
         count = shape.microbatches(problem.batch)
         waited = self._waited(count)
         self.seconds = 2 * sum(number * self.way(rank) for rank, number in self._unlike.items()) + waited
-        if problem.contention and (rounds := count - 1 / shape.chunks):
+        if problem.contention and (rounds := rounds_and_fill(count, shape.chunks)[0]):
             self.crossing = max(0.0, self._busiest() - waited / rounds)
 
     def way(self, rank: int, *, alone: bool = False) -> float:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from planners.estimate.pipeline_seconds import rounds_and_fill
 from planners.mixed.label_kernels import (
     NEED,
     SLOWEST,
@@ -173,7 +174,7 @@ class _LabelSearch:
         weights = [space.transfer_weights(max(1, stages)) for stages in range(most + 1)]
         return Asked(
             self.prices @ np.array(space.devices) / replicas,
-            space.rounds(samples, replicas) - 1.0,
+            rounds_and_fill(space.rounds(samples, replicas))[0],
             np.array([space.in_flight(samples, replicas, ahead) for ahead in range(most + 1)]),
             size.slowest,
             np.array([first for first, _ in weights]),

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planners.estimate.memory import ROUNDING
-from planners.estimate.pipeline_seconds import pipelined
+from planners.estimate.pipeline_seconds import pipelined, rounds_and_fill
 from planners.partitioning.partition_costs import PartitionCosts
 from simulator import kernel
 
@@ -82,7 +82,7 @@ def fastest_cuts(
     dropped if another is nowhere worse, or if even the best that can follow exceeds a limit: the seconds of a partition found
     first, and the slack. The best that can follow is the least sum of stages no slower than the limit permits.
     """
-    weight, tables = float(microbatches - 1), _tables(costs)
+    weight, tables = rounds_and_fill(microbatches)[0], _tables(costs)
     rest, floor = _completions(tables)
     if rest[0, 0] == math.inf:
         return []

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from hardware_profiles import Rates, reduce_seconds, scaled
 from planners.estimate.memory import StageBytes, most_held
+from planners.estimate.pipeline_seconds import pipelined
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
 from planners.partitioning.tight_memory import fitting_cuts
@@ -403,7 +404,8 @@ class _Grid:
         smallest = self.problem.batch // (shape.microbatches * shape.replicas)
         ranks, size = len(shape.groups), self._least_crossing * smallest
         rounds = shape.microbatches if smallest == samples else self.problem.batch / (shape.replicas * samples)
-        computing = (rounds + (ranks - 1) * (smallest / samples) / shape.chunks) / self._rate(slowest, samples)
+        through = 1.0 + (ranks - 1) * (smallest / samples)
+        computing = pipelined(through, 1.0, rounds, shape.chunks) / self._rate(slowest, samples)
         # A device that has several stages runs others while a micro-batch is on its way from lap to lap.
         waits = (hops.latency + size * hops.there_and_back) * ((ranks - 1) / max(1, shape.stages - 1))
         exposed = self._least_reduction(shape.groups) - self._backward_at_most(slowest, samples)
