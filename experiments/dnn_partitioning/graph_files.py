@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from experiments.studies.public_inputs import check_graph
 from planners import DeviceClass, Output, PlacementProblem
 
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
@@ -51,12 +52,7 @@ class OperatorGraph(msgspec.Struct, frozen=True):
     edges: tuple[GraphEdge, ...]
 
     def __post_init__(self) -> None:
-        known = {node.id for node in self.nodes}
-        if len(known) < len(self.nodes):
-            raise ValueError("nodes must have different ids")
-        for edge in self.edges:
-            if edge.source not in known or edge.reader not in known:
-                raise ValueError(f"edge {edge.source} -> {edge.reader} must be between nodes of the file")
+        check_graph((node.id for node in self.nodes), ((edge.source, edge.reader) for edge in self.edges))
         if not self.accelerators + self.host_cores:
             raise ValueError("there must be a device, got maxFPGAs 0 and maxCPUs 0")
 

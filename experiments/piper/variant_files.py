@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 
 from experiments.piper.variant_problem import LayerVariant, VariantProblem
+from experiments.studies.public_inputs import check_graph
 from hardware_profiles import MOST_COUNT
 
 _Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
@@ -57,9 +58,7 @@ class VariantFile(msgspec.Struct, frozen=True):
     edges: tuple[FileEdge, ...]
 
     def __post_init__(self) -> None:
-        known = {node.id for node in self.nodes}
-        if len(known) < len(self.nodes):
-            raise ValueError("nodes must have different ids")
+        check_graph((node.id for node in self.nodes), ((edge.source, edge.reader) for edge in self.edges))
         for node in self.nodes:
             if not any(node.variants.values()):
                 raise ValueError(f"node {node.id} must have a variant")
@@ -68,9 +67,6 @@ class VariantFile(msgspec.Struct, frozen=True):
                     raise ValueError(f"variants of node {node.id} at degree {degree} must have different ids")
         if len({(edge.source, edge.reader) for edge in self.edges}) < len(self.edges):
             raise ValueError("edges must be between different pairs of nodes")
-        for edge in self.edges:
-            if edge.source not in known or edge.reader not in known:
-                raise ValueError(f"edge {edge.source} -> {edge.reader} must be between nodes of the file")
 
     def problem(self, devices: int, memory_bytes: float, bandwidth: float, microbatches: int) -> VariantProblem:
         """The network on so many devices; its layers are the file's nodes in their order."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ import torch
 from torch.nn import functional
 
 from experiments.profiling.kernels import Kernel, Measured, Measurements
+from experiments.profiling.layer_profiler import device_name, synchronize
 from experiments.profiling.pass_timing import relative_spread
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -77,7 +77,7 @@ def measure_kernels(
             if settings.device == "cuda":
                 torch.cuda.empty_cache()
     return Measurements(
-        device=_device_name(settings.device),
+        device=device_name(settings.device),
         kind=settings.device,
         software=_software(),
         date=datetime.now(UTC).date().isoformat(),
@@ -114,27 +114,27 @@ def _measured(kernel: Kernel, settings: KernelSettings) -> Measured:
 
 def _host_seconds(calls: Iterator[Call], device: str, count: int) -> float:
     """Seconds of a call by the host's clock."""
-    _synchronize(device)
+    synchronize(device)
     began = time.perf_counter()
     for _ in range(count):
         next(calls)()
     seconds = time.perf_counter() - began
     if device == "cpu":
         return seconds / count
-    _synchronize(device)
+    synchronize(device)
     return seconds / count  # a host that is ahead: not until the device is done
 
 
 def _gpu_seconds(calls: Iterator[Call], device: str, count: int) -> float:
     """Seconds of a call by the GPU's clock, with all calls in its queue before the first begins."""
     began, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    _synchronize(device)
+    synchronize(device)
     torch.cuda._sleep(int(count * HOST_SECONDS * CYCLES_PER_SECOND))
     began.record()
     for _ in range(count):
         next(calls)()
     ended.record()
-    _synchronize(device)
+    synchronize(device)
     return float(began.elapsed_time(ended)) * 1e-3 / count
 
 
@@ -312,17 +312,6 @@ def _wake(device: str) -> None:
         while time.monotonic() < until:
             square @ square
             torch.cuda.synchronize()
-
-
-def _synchronize(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
-def _device_name(device: str) -> str:
-    if device == "cuda":
-        return str(torch.cuda.get_device_name())
-    return f"{platform.machine()}, {torch.get_num_threads()} threads"
 
 
 def _software() -> str:

@@ -108,7 +108,7 @@ def profile_model(
         "measurement": {
             "model": label,
             "device": settings.device,
-            "device_name": _device_name(settings.device),
+            "device_name": device_name(settings.device),
             "torch": str(torch.__version__),
             "input_shape": list(settings.input_shape),
             "warm_up": settings.warm_up,
@@ -315,7 +315,7 @@ def _timed(timed: TimedPass[Any, Any], settings: ProfileSettings) -> PassSeconds
         timed,
         warm_up=settings.warm_up,
         repeats=settings.repeats,
-        synchronize=lambda: _synchronize(settings.device),
+        synchronize=lambda: synchronize(settings.device),
         clock=time.perf_counter,
     )
 
@@ -353,14 +353,16 @@ def check_device(device: str) -> None:
         raise ModelError("--device cuda: torch finds no CUDA device here; use --device cpu")
 
 
-def _synchronize(device: str) -> None:
+def synchronize(device: str) -> None:
+    """Wait until a device has done its work."""
     if device == "cuda":
         torch.cuda.synchronize()
 
 
-def _device_name(device: str) -> str:
+def device_name(device: str) -> str:
+    """What a profile calls a device."""
     if device == "cuda":
-        return str(torch.cuda.get_device_name())
+        return str(torch.cuda.getdevice_name())
     return f"{platform.machine()}, {torch.get_num_threads()} threads"
 
 

@@ -58,6 +58,17 @@ def _read(path: Path, form: type[Form]) -> Form | None:
         raise InputError(f"{path}: {explained(str(error), found, form)[0]}") from None
 
 
+def check_graph(nodes: Iterable[int], edges: Iterable[tuple[int, int]]) -> None:
+    """Raise ValueError for two nodes of one number, and for an edge from or to none of them."""
+    numbers = list(nodes)
+    known = set(numbers)
+    if len(known) < len(numbers):
+        raise ValueError("nodes must have different ids")
+    for source, reader in edges:
+        if source not in known or reader not in known:
+            raise ValueError(f"edge {source} -> {reader} must be between nodes of the file")
+
+
 def agrees(value: float | None, published: float | None) -> bool | None:
     """Whether a figure is the published one to all of its six digits; None where nothing is published."""
     if published is None:

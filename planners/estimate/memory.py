@@ -156,6 +156,12 @@ def in_flight(ranks: int, chunks: int, microbatches: int) -> Floats:
     return (passed(forwards) - passed(backwards)[:, :, ::-1]).astype(np.float64)
 
 
+@kernel(inner=True, error_model="numpy")
+def in_flight_bytes(recompute: bool, flights: float, stash: float, entry: float) -> float:
+    """Bytes of mini-batches in flight on a stage: one that recomputes keeps the input of each, and the stash of one."""
+    return stash + flights * entry if recompute else flights * stash
+
+
 # ---- stages of contiguous layers ----
 
 

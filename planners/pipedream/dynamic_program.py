@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from planners.estimate.memory import in_flight_bytes
 from simulator import kernel
 
 Floats = NDArray[np.float64]
@@ -167,12 +168,6 @@ def copies_of(form: int, workers: int, held: VersionMemory) -> StageCopies:
                 more = 0.0 if replicas == 1 or alone else held.replicated
                 weights[total, replicas] = versions + held.fixed + more
     return StageCopies(flights, weights)
-
-
-@kernel(inner=True, error_model="numpy")
-def in_flight_bytes(recompute: bool, flights: float, stash: float, entry: float) -> float:
-    """Bytes of mini-batches in flight on a stage: one that recomputes keeps the input of each, and the stash of one."""
-    return stash + flights * entry if recompute else flights * stash
 
 
 @kernel(inner=True, error_model="numpy")

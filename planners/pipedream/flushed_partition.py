@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.pipedream.dynamic_program import RING, StateTotals, held_copies, in_flight_bytes, synchronization_seconds
+from planners.estimate.memory import in_flight_bytes
+from planners.pipedream.dynamic_program import RING, StateTotals, held_copies, synchronization_seconds
 from planners.pipedream.partitioner import LevelStage, slice_total, totals_of
 from planners.pipedream.state_table import StateTable
 from simulator import kernel

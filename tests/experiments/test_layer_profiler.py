@@ -268,12 +268,12 @@ def test_inputs_and_machines(profiler: Any) -> None:
     tokens = profiler._input(profiler.ProfileSettings(input_shape=(3,), vocabulary=50), 2)
     assert (tokens.shape, tokens.requires_grad) == ((50, 2, 3), False)
     torch: Any = sys.modules["torch"]
-    profiler._synchronize("cpu")
+    profiler.synchronize("cpu")
     assert torch.saving == []
-    profiler._synchronize("cuda")
+    profiler.synchronize("cuda")
     assert torch.saving == ["waited"]
-    assert profiler._device_name("cuda") == "a card"
-    assert profiler._device_name("cpu").endswith(", 2 threads")
+    assert profiler.device_name("cuda") == "a card"
+    assert profiler.device_name("cpu").endswith(", 2 threads")
     profiler.check_device("cpu")
     with pytest.raises(profiler.ModelError, match="torch finds no CUDA device here"):
         profiler.check_device("cuda")
@@ -312,7 +312,7 @@ def test_profiles_are_put_together(
     monkeypatch.setattr(profiler, "_time_whole", lambda model, settings, size: {
         "samples": size, "forward_seconds": 2e-3 * size, "backward_seconds": 3e-3 * size})  # fmt: skip
     monkeypatch.setattr(profiler, "_flop", lambda call: 400.0 if call.name == "a" else 0.0)
-    monkeypatch.setattr(profiler, "_device_name", lambda device: "a machine")
+    monkeypatch.setattr(profiler, "device_name", lambda device: "a machine")
     settings = profiler.ProfileSettings(input_shape=shape, sizes=(4, 2), vocabulary=vocabulary, warm_up=1, repeats=5)
     profile = profiler.profile_model(
         Module(a=layers[0], b=layers[1]), "two", "two of them", settings, lambda *said: seen.append(said)
