@@ -68,6 +68,14 @@ def test_between_measured_peaks_rates_rise_evenly_in_logarithms(tmp_path: Path) 
     assert share == pytest.approx((0.84 * 0.49) ** 0.5)
 
 
+def test_fused_attention_alone_is_slower_backward(tmp_path: Path) -> None:
+    """By as much as on measured devices, on a chip whose products reach one share of the peak forward and backward."""
+    shares = chip(tmp_path, {"bf16": 500.0, "bandwidth": 1000.0}, "systolic").efficiencies_in["bf16"]
+    falls = {name: share.matrix_backward / share.matrix for name, share in shares.items() if share.matrix < 1.0}
+    assert {name for name, fall in falls.items() if fall != 1.0} == {"fused_attention"}
+    assert falls["fused_attention"] < 1.0
+
+
 @pytest.mark.parametrize(
     ("name", "numbers", "kind"),
     [

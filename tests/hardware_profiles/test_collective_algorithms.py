@@ -98,6 +98,15 @@ def test_a_link_that_says_its_latency_is_obeyed() -> None:
     assert apart.collectives.seconds(GATHER, range(4), 0.0) == pytest.approx(3e-3)
 
 
+def test_a_step_takes_as_long_as_over_the_slowest_link() -> None:
+    """A server on NVLink, one on PCIe: LL has steps of 1.0 us there and between them, not 0.6, and a base of 10.6, not 6.6."""
+    fabrics = "nvlink-4", "nvlink-4", "pcie", "pcie"
+    links = [Link(f"d{place}", "hub", GIGA, fabric=fabric) for place, fabric in enumerate(fabrics)]
+    here = star(4, *links, servers=((0, 1), (2, 3)))
+    ways = {one.name: one.latency for one in here.collectives.ways(REDUCE, ((0, 1, 2, 3),))}
+    assert ways["tree LL"] == pytest.approx(2 * (10.6e-6 + 1.0e-6 + 1.0e-6))
+
+
 @given(
     fabric=st.sampled_from(sorted(FABRICS)),
     operation=st.sampled_from(Operation),

@@ -326,3 +326,16 @@ def test_narrow_uplinks_slow_what_passes_them() -> None:
 def test_an_exchange_over_a_spine_shares_the_uplinks() -> None:
     """8 devices in 2 racks of 4, uplinks of 1 byte/s: 4 * 4 messages of an eighth of what each has, one after the other."""
     assert tree((2, 8), (2, 4), (2, 1)).collectives.alltoall_rates(range(8)) == ((0.0, 16 / 8),)
+
+
+def test_racks_of_two_kinds_of_servers_are_alike() -> None:
+    """Six racks of a quick and a slow server, cabled alike: each server is like that of its kind in the first rack."""
+    racks = range(6)
+    nodes = [f"{rack}.{server}.{seat}" for rack in racks for server in range(2) for seat in range(2)]
+    links = [Link(node, node[:3], (1 + int(node[2])) * GIGA) for node in nodes]
+    links += [Link(f"{rack}.{server}", f"{rack}", GIGA) for rack in racks for server in range(2)]
+    links += [Link(f"{rack}", "top", GIGA) for rack in racks]
+    switches = ("top", *(f"{rack}" for rack in racks), *(f"{rack}.{server}" for rack in racks for server in range(2)))
+    servers = tuple((first, first + 1) for first in range(0, len(nodes), 2))
+    cluster = Cluster("racks", (Stub(),) * len(nodes), tuple(nodes), switches, servers, tuple(links))
+    assert cluster.collectives.likeness.first_like == (0, 1) * 6

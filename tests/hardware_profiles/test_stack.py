@@ -58,11 +58,13 @@ def written(folder: Path, text: str, name: str = "mine.toml") -> Path:
 
 
 def test_the_generic_stack_changes_nothing() -> None:
-    """The file and the default are one stack, under which layers take the accelerator's own seconds, to the bit."""
+    """The file and the default are one stack, under which layers and casts take the accelerator's own seconds, to the bit."""
     assert load_stack("generic") == GENERIC
     for work in (PRODUCT, ATTENTION, OTHER):
         own = AMPERE.seconds(work, 3, "backward", "bf16")
         assert GENERIC.layer_seconds(AMPERE, work, 3, "backward", "bf16") == own
+    own = HOPPER.seconds(Work("elementwise", 0.0, 1e6, 1e6, 0), 3, "forward", "bf16")
+    assert GENERIC.cast_seconds(HOPPER, 1e6, 3, "fp8") == own
 
 
 def test_seconds_are_times_those_of_the_accelerator() -> None:
