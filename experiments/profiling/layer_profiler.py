@@ -362,7 +362,7 @@ def synchronize(device: str) -> None:
 def device_name(device: str) -> str:
     """What a profile calls a device."""
     if device == "cuda":
-        return str(torch.cuda.getdevice_name())
+        return str(torch.cuda.get_device_name())
     return f"{platform.machine()}, {torch.get_num_threads()} threads"
 
 
