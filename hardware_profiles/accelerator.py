@@ -29,8 +29,8 @@ PRECISION_BYTES: dict[str, int] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "
 """Bytes of one stored element at each precision (tf32 is stored as fp32)."""
 
 RECIPES: Mapping[Precision, Precision] = MappingProxyType({"fp8": "bf16"})
-"""Precisions in which products of weights alone compute, with the one of everything else: weights, gradients, activations, the
-other layers and the output head (Micikevicius et al. 2022, "FP8 Formats for Deep Learning"; NVIDIA's Transformer Engine)."""
+"""Mixed-precision recipes: the precision of products with weights -> that of everything else: weights, gradients, activations,
+the other layers and the output head (Micikevicius et al. 2022, "FP8 Formats for Deep Learning"; NVIDIA's Transformer Engine)."""
 
 
 LAYER_KINDS = (
@@ -48,10 +48,10 @@ LAYER_KINDS = (
     "reshape",
     "loss",
 )
-"""Kinds of layer; a device can time each of them."""
+"""Kinds of layer. An accelerator can time each of them."""
 
 ZERO_COST_KINDS = frozenset({"input", "reshape"})
-"""Kinds that launch nothing: data arrive by themselves, a view only changes the shape's description."""
+"""Kinds of layer that launch no kernel: inputs arrive by themselves, and a view changes only the description of a shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Work:
 
 @runtime_checkable
 class Accelerator(Protocol):
-    """One device: how much it holds and how long it takes; `OptionalMembers` are what it may say beside."""
+    """One device: its memory and the seconds of a layer on it. `OptionalMembers` lists what it may have beyond these."""
 
     @property
     def name(self) -> str:
@@ -101,7 +101,7 @@ class Accelerator(Protocol):
 
     @property
     def streams(self) -> bool:
-        """Whether the layers of a stage work at the same time, and send while they compute: a `StreamingAccelerator`."""
+        """Whether it is a `StreamingAccelerator`: all layers of a stage work at the same time, and send while they compute."""
 
     @property
     def sublinear(self) -> bool:
@@ -114,7 +114,7 @@ class Accelerator(Protocol):
 
 
 class OptionalMembers(NamedTuple):
-    """What an accelerator may say of itself beside the members of `Accelerator`, under these names; by default as here.
+    """Optional members of an accelerator beyond those of `Accelerator`, with their defaults.
 
     word: what figures call one such device
     precisions: those that it has a rate for
@@ -141,26 +141,26 @@ class OptionalMembers(NamedTuple):
 
 
 def optional_members(accelerator: Accelerator) -> OptionalMembers:
-    """Those of an accelerator, with the defaults of the ones that it does not have."""
+    """The optional members of an accelerator; defaults for those that it lacks."""
     there = [name for name in OptionalMembers._fields if hasattr(accelerator, name)]
     return OptionalMembers(**{name: getattr(accelerator, name) for name in there})
 
 
 class StreamingAccelerator(Accelerator, Protocol):
-    """One whose layers work at the same time, so that a stage is no sum of its layers.
+    """An accelerator on which all layers of a stage work at the same time, so that a stage does not take the sum of its layers.
 
-    One may also have `divided`, as of `FieldProgrammableGateArray`, which searches ask for many stages at once.
+    It may also have `divided`, as `FieldProgrammableGateArray` has, which times many stages at once for searches.
     """
 
     def stage_seconds(self, works: Sequence[Work], samples: float, phase: Phase, precision: Precision) -> float:
         """Seconds of one pass of a stage of layers over `samples` samples."""
 
     def multiply_seconds(self, work: Work, phase: Phase, precision: Precision) -> float:
-        """Seconds of one layer's multiply-adds for a sample on the whole device: what no division of it undercuts."""
+        """Seconds per sample of one layer's multiply-adds on the whole device: a lower bound under any division of the device."""
 
 
 def streaming(accelerator: Accelerator) -> TypeGuard[StreamingAccelerator]:
-    """Whether an accelerator streams, for code that asks it what only those answer."""
+    """Whether an accelerator is a `StreamingAccelerator`, as a type guard."""
     return accelerator.streams
 
 
@@ -174,8 +174,8 @@ def passes(phase: Phase) -> tuple[Phase, ...]:
 
 
 def answered_seconds(accelerator: Accelerator, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
-    """What the accelerator says that the work takes; PluginError, which names it, for one of another package that fails, or
-    answers what are no seconds."""
+    """Seconds of the work as the accelerator tells them; PluginError, which names it, for an accelerator of another package that
+    fails or returns anything but seconds."""
     if type(accelerator).__module__.startswith("hardware_profiles."):
         return accelerator.seconds(work, samples, phase, precision)
     what = f"accelerator {accelerator.name!r}"
@@ -206,11 +206,11 @@ def check_request(name: str, work: Work, samples: float, phase: str, precision: 
 Positive = Annotated[float, Bounds(gt=0)]
 Amount = Annotated[float, Bounds(ge=0)]
 ShareOfPeak = Annotated[float, Bounds(gt=0, le=1)]
-"""Figures of devices and links, as `check_figures` takes them."""
+"""Types of the fields of devices and links whose ranges `check_figures` checks."""
 
 
 def check_figures(where: str, device: object) -> None:
-    """Raise ValueError, in one line, for the first field of a device or link that is outside of its declared range, as NaN is."""
+    """Raise ValueError, in one line, for the first field of a device or link outside its declared range; NaN is outside."""
     for name, (_, bounds) in declared_bounds(device).items():
         if (value := getattr(device, name)) not in bounds:
             raise ValueError(f"{where}: {name} is {str(bounds).replace('more than', 'above')}: {shown(value)}")
@@ -218,7 +218,7 @@ def check_figures(where: str, device: object) -> None:
 
 
 def checked_rates(where: str, name: str, rates: Mapping[str, float]) -> dict[str, float]:
-    """Rates by precision; ValueError, in one line, unless there is one, each of a known precision and above 0."""
+    """Rates by precision; ValueError, in one line, for an empty table, an unknown precision, or a rate that is not above 0."""
     if not rates:
         raise ValueError(f"{where}: {name} needs at least one precision, of {', '.join(PRECISION_BYTES)}")
     for precision, rate in rates.items():

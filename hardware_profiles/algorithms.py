@@ -30,9 +30,9 @@ class CollectiveTime(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What one protocol takes on the links of some devices; seconds, and bytes/s of all rings at once.
+    """Seconds of the steps of one protocol on the links of some devices, and bytes/s of all rings together.
 
-    base: once a pass; inside, between: per step of a ring in a server, and from one to the next; *_tree: of a tree
+    base: per pass; inside, between: per step of a ring within a server, and between servers; *_tree: per step of a tree
     inside_rate, between_rate: of a ring's edges in the servers, and between them
     """
 
@@ -51,7 +51,7 @@ class Steps(NamedTuple):
 
 
 def ring(operation: Operation, devices: int, servers: int, steps: Steps, own_part: float = 0.0) -> CollectiveTime:
-    """passes (base + (n - N) inside + (N - 1) between) + passes (n - 1 + own part) / n S / rate; N - 1 is 0 in one server."""
+    """A ring: passes (base + (n - N) inside + (N - 1) between) + passes (n - 1 + own part) / n S / rate; one server: N = 1."""
     crossing = servers - 1
     latency = steps.base + (devices - 1 - crossing) * steps.inside + crossing * steps.between
     moved = operation.passes * (devices - 1 + own_part) / devices
@@ -59,19 +59,19 @@ def ring(operation: Operation, devices: int, servers: int, steps: Steps, own_par
 
 
 def tree(devices: int, servers: int, steps: Steps) -> CollectiveTime:
-    """An all-reduce: 2 (base + (n / N - 1) inside + log2 N between); 2 S in a server, S between two and 2 S between more."""
+    """A tree all-reduce: 2 (base + (n / N - 1) inside + log2 N between); 2 S in a server, S between two and 2 S between more."""
     latency = steps.base + (devices / servers - 1) * steps.inside_tree + log2(servers) * steps.between_tree
     slowest = max(2.0 / steps.inside_rate, (1.0 if servers == 2 else 2.0) / steps.between_rate)
     return CollectiveTime(2.0 * latency, slowest / TREE_SHARE)
 
 
 def in_switch(devices: int, base: float, rate: float) -> CollectiveTime:
-    """An all-reduce in one server whose switch adds up: each device sends S and the n-th part that it fetched summed."""
+    """An all-reduce in one server whose switch sums: each device sends S, and the n-th part of the sum that it fetched."""
     return CollectiveTime(base, (devices + 1) / devices / rate)
 
 
 def in_switch_tree(servers: int, inside: CollectiveTime, steps: Steps) -> CollectiveTime:
-    """An all-reduce: sums inside the switches, and a tree of the servers between."""
+    """An all-reduce that sums in the switch of each server, then over a tree of the servers."""
     between = (1.0 if servers == 2 else 2.0) / TREE_SHARE / steps.between_rate
     return CollectiveTime(
         inside.latency + 2.0 * log2(servers) * steps.between_tree, max(inside.seconds_per_byte, between)
@@ -79,6 +79,6 @@ def in_switch_tree(servers: int, inside: CollectiveTime, steps: Steps) -> Collec
 
 
 def binomial(devices: int, steps: Steps) -> CollectiveTime:
-    """PAT, a gather or a scatter of one device a server: base + log2 N hop / 3.5 + 2.8 us n."""
+    """PAT, an all-gather or reduce-scatter with one device per server: base + log2 N hop / 3.5 + 2.8 us n."""
     latency = log2(devices) * steps.between * PAT_HOPS + devices * PAT_SECONDS
     return CollectiveTime(steps.base + latency, (devices - 1) / devices / (PAT_SHARE * steps.rate))

@@ -71,19 +71,19 @@ CHIPS: Mapping[str, ChipKind] = MappingProxyType(
         ),
     }
 )
-"""Every kind; the first is that of a chip which says none."""
+"""Every kind of chip; the first one is the default."""
 
 NAMED: Mapping[str, Chip] = MappingProxyType(
     {"tpu": "systolic", "trn": "array", "trainium": "array", "inferentia": "array", "gaudi": "array", "a64fx": "vector"}
 )
-"""Kinds of chips whose names begin so."""
+"""Prefix of a chip's name -> its kind."""
 
 ACCUMULATED_EXPERTS = 4.0
 """How often gradients of experts move the bytes of their weights, added up in fp32: 8 bytes read and written for 2. Counted."""
 
 
 def chip_of(device: GraphicsProcessor) -> Chip:
-    """The kind of a chip that says none: by its name, or `vector` where it has no other units; else `tensor-core`."""
+    """The kind of a chip whose file names none: by its name, else `vector` if it has only vector units, else `tensor-core`."""
     named = (chip for word, chip in NAMED.items() if device.name.lower().startswith(word))
     return next(named, "vector" if device.precisions == (VECTOR_PRECISION,) else "tensor-core")
 

@@ -104,12 +104,12 @@ class Cluster:
 
     @cached_property
     def collectives(self) -> CollectiveRates:
-        """What its devices do together."""
+        """Times of the collectives of its devices."""
         return CollectiveRates(self.topology, self.allreduce)
 
     @cached_property
     def kinds(self) -> tuple[tuple[Accelerator, ...], tuple[int, ...]]:
-        """Its different accelerators, in the order of their first devices, and which of them each device is."""
+        """Its distinct accelerators, in the order of their first devices, and for each device the index of its accelerator."""
         numbers: dict[int, int] = {}
         found: list[Accelerator] = []
         for device in self.devices:
@@ -130,12 +130,12 @@ class Cluster:
 
     @cached_property
     def channels(self) -> tuple[Channel, ...]:
-        """What transfers and all-reduces occupy."""
+        """The channels, which transfers and collectives occupy."""
         return tuple(replace(one, sharing=one.sharing or self.sharing) for one in self.topology.channels)
 
     @cached_property
     def alike_channels(self) -> dict[Sharing, tuple[Channel, ...]]:
-        """The `channels` where messages share all of them in one way, whatever the links say."""
+        """The `channels` by way of sharing, if messages shared all of them in that way, whatever the links say."""
         return {how: tuple(replace(one, sharing=how) for one in self.channels) for how in get_args(Sharing)}
 
     def route(self, source: int, destination: int) -> tuple[int, ...]:
@@ -204,7 +204,7 @@ class Cluster:
         )
 
     def components(self) -> tuple[Component, ...]:
-        """All devices, as components in one another: those of the last of the `levels`, each as its own of the level before."""
+        """All devices as nested components: those of the last of the `levels`, each made of components of the level before."""
 
         def nested(devices: Sequence[int], depths: Sequence[int]) -> tuple[Component, ...]:
             groups = self.topology.in_components(devices, depths[-1])

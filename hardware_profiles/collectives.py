@@ -46,21 +46,21 @@ class CollectivePlan:
     occupancy: tuple[float, ...]
 
     def seconds(self, size_bytes: float) -> float:
-        """Of a tensor of so many bytes."""
+        """Seconds of the collective for a tensor of `size_bytes`."""
         return self.latency + size_bytes * self.seconds_per_byte
 
 
 Rates = tuple[tuple[float, float], ...]
-"""Ways to run a collective: seconds of latency, and seconds per byte, of each; none among devices that are one."""
+"""Ways to run a collective as pairs (latency in seconds, seconds per byte); empty for a single device."""
 
 
 def reduce_seconds(rates: Rates, size_bytes: float) -> float:
-    """Seconds of a collective of `size_bytes`, the whole tensor, on the quickest way."""
+    """Seconds of a collective of `size_bytes`, the whole tensor, in the fastest of some ways."""
     return min((latency + size_bytes * seconds_per_byte for latency, seconds_per_byte in rates), default=0.0)
 
 
 def one_after_the_other(first: Rates, second: Rates) -> Rates:
-    """Of two collectives of as many bytes, each on its quickest way; of one alone where the other takes no time."""
+    """Ways to run two collectives of equally many bytes one after the other; those of one alone if the other takes no time."""
     if not first or not second:
         return first or second
     both = [(one[0] + two[0], one[1] + two[1]) for one in first for two in second]
@@ -103,17 +103,17 @@ _Key = tuple[Operation, tuple[tuple[int, ...], ...], bool]
 
 
 def _largest(plans: Sequence[CollectivePlan]) -> CollectivePlan | None:
-    """The way of large tensors; None for one device."""
+    """The fastest way for large tensors; None for one device."""
     return min(plans, key=lambda plan: plan.seconds_per_byte, default=None)
 
 
 def scaled(rates: Rates, factor: float) -> Rates:
-    """Of the same where everything takes `factor` times as long."""
+    """The same ways, each `factor` times as slow."""
     return rates if factor == 1.0 else tuple((factor * latency, factor * per_byte) for latency, per_byte in rates)
 
 
 class CollectiveRates:
-    """What devices of a topology do together; what was asked for once is kept.
+    """Times of collectives among devices of a topology; results are cached.
 
     allreduce: the rings that all-reduces run over, one of `AllReduce`
     """
@@ -123,7 +123,7 @@ class CollectiveRates:
         self._plans: dict[_Key, tuple[CollectivePlan, ...]] = {}
 
     def allreduce_seconds(self, devices: Sequence[int], size_bytes: float) -> float:
-        """Seconds to sum `size_bytes` over `devices` and leave the sum on each; 0 for one device. The ways as of `ways`."""
+        """Seconds of an all-reduce of `size_bytes` over `devices`, in the fastest of `ways`; 0 for one device."""
         return self.seconds(Operation.ALL_REDUCE, devices, size_bytes)
 
     def seconds(self, operation: Operation, devices: Sequence[int], size_bytes: float) -> float:
@@ -248,7 +248,7 @@ class CollectiveRates:
         return known
 
     def ways(self, operation: Operation, several: Sequence[Sequence[int]], whole: bool = False) -> list[CollectivePlan]:
-        """All ways in which some devices, and others at the same time, could run a collective; the quickest is taken.
+        """All ways in which groups of devices can run a collective at the same time; the fastest is taken.
 
         - ring: one through the devices, server by server
         - rails: rings that all pass every device, each with a part of the bytes, where they share no cable: between servers

@@ -19,20 +19,20 @@ class Operation(IntEnum):
 
     @classmethod
     def of_gradients(cls, divided: bool) -> Operation:
-        """What replicas do with gradients: sum them, or, where they divide what follows (ZeRO), each its part."""
+        """The collective that replicas run on gradients: all-reduce, or reduce-scatter if they divide states (ZeRO)."""
         return cls.REDUCE_SCATTER if divided else cls.ALL_REDUCE
 
     @property
     def passes(self) -> int:
-        """How often a ring goes round: a sum is scattered and gathered, the others are one of both."""
+        """Passes of a ring: an all-reduce is a reduce-scatter and an all-gather; each of these takes one."""
         return 2 if self is Operation.ALL_REDUCE else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """One way of a library to send, which pays for the rate with latency.
+    """A protocol of a communication library: a trade of bandwidth for latency.
 
-    share: of the rate of a collective; base: seconds once a pass; hop: seconds per step of a ring; tree_hop: of a tree
+    share: of the rate of a collective; base: seconds per pass; hop: seconds per step of a ring; tree_hop: of a tree
     """
 
     name: str = ""
@@ -44,7 +44,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """The constants of a kind of link.
+    """Constants of collectives over one kind of link.
 
     protocols: from the least latency to the highest rate
     sum_base: seconds of a sum inside the switch, beside its bytes

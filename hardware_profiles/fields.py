@@ -13,11 +13,11 @@ from hardware_profiles.words import shown, unknown
 
 
 class FieldError(ValueError):
-    """A field of a value that holds what it cannot; the message is one line: value, field, rule, and what was given."""
+    """An invalid field of a value; the message is one line: value, field, rule, and what was given."""
 
 
 CHOICES = "one of "
-"""What the words of choices begin with."""
+"""How a rule with choices begins."""
 
 
 def a_kind(kind: type) -> str:
@@ -27,14 +27,14 @@ def a_kind(kind: type) -> str:
 
 
 def check_kind(what: str, value: object, *kinds: type) -> None:
-    """FieldError for what is of none of these kinds."""
+    """Raise FieldError unless a value is of one of these types."""
     if not isinstance(value, kinds):
         words = " or ".join(map(words_of, kinds))
         raise FieldError(f"{what} must be {words}, got {shown(value)}")
 
 
 def check_known(of: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """FieldError, with the choices, for a name that is not known.
+    """Raise FieldError, with the choices, for an unknown name.
 
     of: what has such names, as in "a problem has no"
     """
@@ -51,7 +51,7 @@ def path_text(what: str, value: object) -> str:
 
 
 def bounds_of(inner: tuple[Any, ...]) -> Bounds:
-    """Those of an annotation's parts."""
+    """The bounds among the parts of an annotation."""
     return next(extra for extra in inner[1:] if isinstance(extra, Bounds))
 
 
@@ -84,4 +84,4 @@ KINDS: Mapping[Any, str] = {
     Any: "anything",
     object: "anything",
 }
-"""What an annotation of these asks for."""
+"""Type in an annotation -> words for it in a rule."""

@@ -130,7 +130,7 @@ DEFAULT_EFFICIENCIES: Mapping[str, KindEfficiency] = MappingProxyType(
         "loss": _STREAMING,
     }
 )
-"""What a GPU whose TOML file says nothing of a kind uses."""
+"""Defaults by kind of layer, for what a GPU's TOML file does not say."""
 
 
 DIRECT = 0.125
@@ -146,8 +146,8 @@ together lie between what A100 clusters show at the head alone (99) and what ite
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one pass asks of the hardware, of all its steps together: FLOP, bytes of memory traffic beside the products, and bytes
-    that it moves between them.
+    """Demand of one pass on the hardware, all of its steps together: FLOP, bytes of memory traffic beside the products, and bytes
+    moved between them (scratch).
     """
 
     flop: float

@@ -16,10 +16,11 @@ class Likeness:
 
     @cached_property
     def forms(self) -> dict[Place, int]:
-        """A number for each component, the same for those that have like components and links, to each other, to like switches of
-        theirs, and to the same ones of what they are in.
+        """A number for each component, the same for symmetric ones.
 
-        None where a link joins components that are not in one another, or several share a medium.
+        These have symmetric inner components, and the same links among them, to their own switches, and to those around them.
+
+        Empty where a link joins components that are not in one another, or several share a medium.
         """
         links: dict[Place, list[Hashable]] = {}
         media: dict[str, tuple[Place, int]] = {}
@@ -63,16 +64,17 @@ class Likeness:
 
     @cached_property
     def first_like(self) -> tuple[int, ...]:
-        """Of each server the first that is like it, in components that are alike."""
+        """For each server the first one symmetric to it."""
         known: dict[tuple[int, ...], int] = {}
         servers = [self.topology.places[server[0]][:-1] for server in self.topology.servers]
         looks = [tuple([self.forms[one[: depth + 1]] for depth in range(len(one))]) for one in servers]
         return tuple([known.setdefault(look, number) for number, look in enumerate(looks)])
 
     def standing(self, several: Sequence[Sequence[int]], depth: int) -> list[list[int]]:
-        """Devices of several rings without those for which others stand: of like components in a row, in at most so many others,
-        with devices of the same rings at the same places, the first two and the last pass on as much, over channels as fast, as
-        all of them.
+        """Devices of several rings without those that symmetric ones represent.
+
+        Of symmetric components in a row, down to a depth, that hold devices of the same rings at the same places, the first two
+        and the last are kept: they pass on as much over equally fast channels.
         """
         (server, servers), seat = self.topology.numbered(self.topology.depth), self.topology.seats
         held: list[list[int]] = [[] for _ in servers]
@@ -108,7 +110,7 @@ def _by_component(components: Sequence[Place]) -> dict[Place, list[Place]]:
 
 
 def _ends_of_rows(components: Sequence[Place], looks: Mapping[Place, Hashable]) -> list[Place]:
-    """Of components that look alike in a row the first two and the last."""
+    """The first two and the last of each row of symmetric components."""
     own = [looks[one] for one in components]
     return [
         one

@@ -14,10 +14,10 @@ from hardware_profiles.options import declared_bounds
 from hardware_profiles.words import shown
 
 MOST_COUNT = 10**12
-"""Of what is counted at most, where what it is of has no end of its own."""
+"""Largest count where no other limit is given."""
 
 MOST_AMOUNT = 1e300
-"""Of seconds, bytes and the like at most: sums of them stay finite."""
+"""Largest amount (seconds, bytes, ...): sums of amounts stay finite."""
 
 MOST_SEED = 2**63 - 1
 
@@ -25,13 +25,13 @@ MOST_DEVICES = 32_768
 """Devices of a cluster at most: a slip of the pen in a count should not eat the memory."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,400}")
-"""None of more digits is not beyond all ends."""
+"""A longer number is beyond every limit."""
 
 _REAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 def whole_number(text: str, least: int, most: int) -> int:
-    """The whole number that a text is; ValueError, which shows the text, for anything else and beyond the ends."""
+    """Read a whole number in a range; ValueError, which shows the text, for anything else."""
     written = text.strip(" ")
     value = int(written) if _WHOLE.fullmatch(written) else None
     if value is None or not least <= value <= most:
@@ -41,7 +41,7 @@ def whole_number(text: str, least: int, most: int) -> int:
 
 
 def real_number(text: str, least: float = 0.0, most: float = MOST_AMOUNT) -> float:
-    """The number that a text is; ValueError, which shows the text, for anything else, what is not finite, and beyond the ends."""
+    """Read a finite number in a range; ValueError, which shows the text, for anything else."""
     written = text.strip(" ")
     if not _REAL.fullmatch(written):
         raise ValueError(
@@ -54,7 +54,7 @@ def real_number(text: str, least: float = 0.0, most: float = MOST_AMOUNT) -> flo
 
 
 def check_whole(what: str, value: Any, least: int, most: int = MOST_COUNT) -> None:
-    """ValueError for what is no whole number (a truth value is none) or beyond the ends."""
+    """Raise ValueError unless a value is a whole number in a range; True and False are not numbers."""
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     if not (whole and least <= value <= most):
         end = "" if least < 0 and not whole else f" {_end(least, most, too_large=whole and value > most)}"
@@ -62,7 +62,7 @@ def check_whole(what: str, value: Any, least: int, most: int = MOST_COUNT) -> No
 
 
 def check_real(what: str, value: Any, least: float = 0.0, most: float = MOST_AMOUNT) -> None:
-    """ValueError for what is no number (a truth value is none), or beyond the ends, as what is not finite is."""
+    """Raise ValueError unless a value is a finite number in a range; True and False are not numbers."""
     real = isinstance(value, Real) and not isinstance(value, bool)
     if real and least <= value <= most:
         return
@@ -76,7 +76,7 @@ def check_real(what: str, value: Any, least: float = 0.0, most: float = MOST_AMO
 
 
 def check_numbers(where: str, value: object) -> None:
-    """ValueError for the first field of a dataclass with a range that is outside of it, or is no such number.
+    """Raise ValueError for the first field of a dataclass that is not a number in its declared range.
 
     where: what messages begin with
     """
@@ -89,6 +89,6 @@ def check_numbers(where: str, value: object) -> None:
 
 
 def _end(least: float, most: float, *, too_large: bool) -> str:
-    """The end that a number is beyond."""
+    """The limit that a number exceeds, in words."""
     word, end = ("most", most) if too_large else ("least", least)
     return f"of at {word} " + (f"{end:,}" if isinstance(end, int) else f"{end:g}")

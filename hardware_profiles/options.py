@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"[-+]?([0-9]{1,300}\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]{1,3})?"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The range of a number, to annotate a parameter with: `Annotated[int, Bounds(ge=1, le=8)]`; others that say so will do."""
+    """The range of a number, to annotate a parameter with: `Annotated[int, Bounds(ge=1, le=8)]`."""
 
     ge: float | None = None
     le: float | None = None
@@ -32,7 +32,7 @@ class Bounds:
     lt: float | None = None
 
     def __str__(self) -> str:
-        """As a rule says it."""
+        """The range in words, as in "at least 1 and at most 8"."""
         signs = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
         ends = [(words, limit) for name, words in signs.items() if (limit := getattr(self, name)) is not None]
         return " and ".join(
@@ -47,7 +47,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class FileBounds(Bounds):
-    """The range of a number in a file, of a field that is checked with the others of its value where that is made in Python."""
+    """The range of a number in a file; a value made in Python checks this field together with its others."""
 
 
 def declared_bounds(value: object) -> dict[str, tuple[type, Bounds]]:

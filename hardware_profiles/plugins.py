@@ -19,14 +19,14 @@ class PluginError(ValueError):
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """What a plug-in prints inside goes to stderr: stdout is the command's answer alone."""
+    """Redirect what a plug-in prints to stderr: stdout is for the command's answer alone."""
     with redirect_stdout(sys.stderr):
         yield
 
 
 @contextmanager
 def answering_for(plugin: str) -> Iterator[None]:
-    """Whatever ends what a plug-in does becomes a PluginError that names it; a ValueError stays one, as it may be a refusal.
+    """Turn any error inside into a PluginError that names the plug-in, but for a ValueError, which may be a refusal.
 
     plugin: as in "schedule 'mine'"
     """
@@ -50,11 +50,11 @@ def complaint_of(error: BaseException) -> str:
 
 @cache
 def plugged_in(group: str, read: Callable[[object], Offered], own: frozenset[str] = frozenset()) -> dict[str, Offered]:
-    """What installed packages offer in a group, by the names of the entry points; loaded once.
+    """Objects that installed packages offer in an entry-point group, by name; loaded once.
 
     read: the object of an entry point as the group's kind; an exception says that it is none
     own: names that are this package's
-    One that cannot be loaded or read, or whose name is taken, is named on stderr and passed over: what does not use it goes on.
+    An entry that cannot be loaded or read, or whose name is taken, is named on stderr and passed over.
     """
     import importlib.metadata  # a seventh of what the face takes to load
 
@@ -74,7 +74,7 @@ def plugged_in(group: str, read: Callable[[object], Offered], own: frozenset[str
 
 
 def passed_over(what: str, complaint: str) -> None:
-    """Say on stderr, in a line, what is left out and why."""
+    """Say on stderr, in one line, what is left out and why."""
     print(f"pipeplan: passing over {printable(what)}: {printable(one_line(complaint))}", file=sys.stderr)
 
 

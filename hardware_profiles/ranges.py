@@ -28,7 +28,7 @@ class Range:
 
 
 def within(usual: tuple[float, float], possible: tuple[float, float], unit: str) -> msgspec.Meta:
-    """The ranges of a field, to stand in its annotation; the possible one is in the JSON Schema."""
+    """The annotation of a field with its ranges; the JSON Schema has the possible one."""
     low, high = possible
     return msgspec.Meta(
         description=unit,
@@ -38,7 +38,7 @@ def within(usual: tuple[float, float], possible: tuple[float, float], unit: str)
 
 
 def impossible(table: msgspec.Struct) -> Iterator[tuple[str, str]]:
-    """One line for each number of a file that no device can have, and the same without the number."""
+    """One line for each impossible number of a file, and the same line without the number."""
     for path, value, limits in _numbers(table, "$"):
         low, high = limits.possible
         if not low <= value <= high:
@@ -47,7 +47,7 @@ def impossible(table: msgspec.Struct) -> Iterator[tuple[str, str]]:
 
 
 def doubts(table: msgspec.Struct) -> Iterator[str]:
-    """One line for each number of a file that is possible, but not usual; without it where another file names this one."""
+    """One line for each unusual number of a file; without the number if another file refers to this one."""
     for path, value, limits in _numbers(table, "$"):
         low, high = limits.usual
         if value != 0.0 and not low <= value <= high:

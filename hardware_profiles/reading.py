@@ -39,13 +39,13 @@ _referred: ContextVar[bool] = ContextVar("referred", default=False)
 
 
 def is_referred() -> bool:
-    """Whether what is read is named by another file."""
+    """Whether another file refers to the one that is being read."""
     return _referred.get()
 
 
 @contextmanager
 def referred(place: str, error: type[FileError], said: str = "") -> Iterator[None]:
-    """What a value of a file names is read inside; its ValueError becomes one of the file's, without content of what it names.
+    """Read inside what a value of a file refers to: its ValueError becomes the file's, without content of what is referred to.
 
     place: the file, and where in it the value stands; said: the value, where nothing else tells it
     """

@@ -9,14 +9,14 @@ from math import gcd
 from hardware_profiles.topology import ROUNDING, Topology
 
 MOST_PARALLEL = 16
-"""Devices of a server at most whose rings are looked for: there are as many as devices, and each passes all of them."""
+"""Most devices of a server among which rings are searched: as many rings as devices, each through all of them."""
 
 MOST_HOPS = 20_000
-"""Hops that a search for rings takes at most; what it has found by then counts. A DGX-1 needs fewer than 200."""
+"""Most steps of a search for rings, which then ends with what it has found. A DGX-1 needs fewer than 200."""
 
 
 def parallel_rings(topology: Topology, groups: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Rings through all devices of some servers, as many of each, that share no cable; one where they would.
+    """Rings through all devices of some servers, equally many of each, that share no cable; else one ring.
 
     Between servers a ring leaves each of them at another device than the other rings, and comes in at the next one.
     """
@@ -27,7 +27,7 @@ def parallel_rings(topology: Topology, groups: Sequence[Sequence[int]]) -> list[
 
 
 def _rings_inside(topology: Topology, members: Sequence[int]) -> list[list[int]]:
-    """Rings through all of some devices of a server that share no cable; one where they would.
+    """Rings through all of some devices of a server that share no cable; else one ring.
 
     Where all pairs have equal cables, a ring goes on by a step that has no divisor in common with the number of devices;
     else each link-disjoint cycle of the cables is two rings, one each way.
@@ -41,7 +41,7 @@ def _rings_inside(topology: Topology, members: Sequence[int]) -> list[list[int]]
 
 
 def chain(topology: Topology, members: Sequence[int]) -> list[int]:
-    """All of some devices of a server in an order in which cables join them, the narrowest as wide as can be; [] for none."""
+    """Some devices of a server in an order in which cables join neighbours, with the widest narrowest cable; [] for none."""
     units = _cable_units(topology, members)
     end = -1  # a device cabled to all: a cycle through it is a chain of the others
     for least in sorted(set(units.values()), reverse=True):
@@ -115,5 +115,5 @@ def _disjoint_cycles(members: Sequence[int], units: Mapping[tuple[int, int], int
 
 
 def joined(groups: Iterable[Sequence[int]]) -> list[int]:
-    """Devices of several groups, one group after the other."""
+    """The devices of several groups, concatenated."""
     return [device for group in groups for device in group]

@@ -35,7 +35,7 @@ PRODUCTS = frozenset({"convolution", "linear", "recurrent"})
 """Kinds of layer that are matrix products."""
 
 LANES = 8
-"""Elements that the size of a head is a multiple of, where kernels of attention run at their rate."""
+"""Attention kernels reach their full rate where the size of a head is a multiple of so many elements."""
 
 
 RANGES: Mapping[str, tuple[float, float]] = {
@@ -48,7 +48,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "exposed": (0.0, 1.0),
     "stragglers": (0.0, 1.0),
 }
-"""The constants of a stack's seconds, and the least and the most that each may be; seconds, shares, or times others."""
+"""Constants of a stack's seconds -> least and largest value: seconds, shares or factors."""
 
 MEMORY_RANGES: Mapping[str, tuple[float, float]] = {
     "logits": (0.25, 10.0),
@@ -56,14 +56,14 @@ MEMORY_RANGES: Mapping[str, tuple[float, float]] = {
     "reserved": (1.0, 4.0),
     "context": (0.0, 64.0 * 2**30),
 }
-"""Those of its memory: bytes, or times others."""
+"""Constants of a stack's memory -> least and largest value: bytes or factors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A number of a stack, and what it rests on.
+    """A constant of a stack with its evidence.
 
-    value: on every generation of accelerators that has none of its own
+    value: on every generation of accelerators without a value of its own
     source: where it comes from
     fitted, judged: measured tables that it was fitted on, and those that judged it
     generations: names of generations of accelerators, with the constant that holds there
@@ -83,12 +83,12 @@ class Constant:
 
 
 SAME, NONE = Constant(1.0), Constant(0.0)
-"""A factor, and an addition, that change nothing."""
+"""The factor and the addend that change nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """Which plans a stack can run; an empty list of words is all that there are.
+    """Which plans a stack can run; an empty list means no restriction.
 
     chips: kinds of accelerators that it runs on
     zero: what replicas may divide; schedules, recompute, precisions: those that it has
@@ -116,7 +116,7 @@ class Runs:
     hybrid_sharding: bool = True
 
     def __str__(self) -> str:
-        """In words what it does not leave to a plan."""
+        """The restrictions in words."""
         lists = {
             "ZeRO": self.zero,
             "schedules": self.schedules,
@@ -202,7 +202,7 @@ class Stack:
         )
 
     def times(self, accelerator: Accelerator, work: Work) -> float:
-        """Times the accelerator's own seconds that a layer takes; 1 on boards whose layers stream, which no framework runs."""
+        """Factor on the accelerator's own seconds of a layer; 1 on boards whose layers stream, which no framework runs."""
         if accelerator.streams:
             return 1.0
         if work.kind in PRODUCTS:
@@ -213,7 +213,7 @@ class Stack:
         return self.attention.on(accelerator) + odd
 
     def waits(self, accelerator: Accelerator, servers: int) -> float:
-        """Times its seconds on one server that a layer takes in a plan on so many (TPUs: slices); 1 on boards that stream."""
+        """Factor on the seconds of a layer in a plan on so many servers (TPUs: slices), over one; 1 on boards that stream."""
         if servers == 1 or accelerator.streams:
             return 1.0
         return 1.0 + self.stragglers.on(accelerator) * log2(servers)
@@ -221,14 +221,14 @@ class Stack:
     def layer_seconds(
         self, accelerator: Accelerator, work: Work, samples: float, phase: Phase, precision: Precision, servers: int = 1
     ) -> float:
-        """Seconds of one pass of one layer over `samples` samples, whose operands are there, in a plan on so many servers."""
+        """Seconds of one pass of one layer over `samples` samples in a plan on so many servers; operands need no cast."""
         own = answered_seconds(accelerator, work, samples, phase, precision)
         return self.times(accelerator, work) * self.waits(accelerator, servers) * own
 
     def cast_seconds(
         self, accelerator: Accelerator, elements: float, samples: float, precision: Precision, servers: int = 1
     ) -> float:
-        """Seconds in which so many elements of each sample become the operand of a product in a precision of RECIPES."""
+        """Seconds to cast so many elements per sample to the precision of a product, one of RECIPES."""
         if not elements or accelerator.streams:
             return 0.0
         cast = Work("elementwise", 0.0, elements, elements, 0)
@@ -238,7 +238,7 @@ class Stack:
     def sort_seconds(
         self, accelerator: Accelerator, elements: float, samples: float, precision: Precision, servers: int = 1
     ) -> float:
-        """Seconds in which so many elements of each sample are read and written in another order."""
+        """Seconds to permute so many elements per sample: to read them and write them in another order."""
         if not elements or accelerator.streams:
             return 0.0
         work = Work("elementwise", 0.0, elements, elements, 0)
@@ -267,4 +267,4 @@ class Stack:
 
 
 GENERIC = Stack(name="generic", description="no framework in particular: the seconds of devices and links as they are")
-"""What runs a plan where nobody says."""
+"""The default stack."""

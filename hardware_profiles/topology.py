@@ -18,14 +18,14 @@ ROUTING_BYTES = 2**20
 """A route is the path on which a message of this size would arrive first (bytes)."""
 
 ROUNDING = 1e-12
-"""Relative; more than two sums of the same seconds in another order can differ by."""
+"""Relative tolerance: more than the rounding of a sum of the same seconds in another order."""
 
 Place = tuple[int, ...]
-"""Numbers of components in one another, the largest first, as of `Topology.places`."""
+"""Indices of nested components, the largest first, as in `Topology.places`."""
 
 
 def common(one: Place, other: Place) -> Place:
-    """The smallest component that two are in."""
+    """The smallest component that contains both."""
     return tuple(both[0] for both in takewhile(lambda both: both[0] == both[1], zip(one, other, strict=False)))
 
 
@@ -63,8 +63,8 @@ class Topology:
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
-        """Of each device the numbers of the components that it is in, the largest first (a pod, a rack), then that of its server,
-        and its place there.
+        """For each device the indices of the components that contain it, the largest first (pod, rack, server), then its place in
+        its server.
         """
         found: list[Place] = [()] * len(self.nodes)
         for number, server in enumerate(self.servers):
@@ -75,11 +75,11 @@ class Topology:
 
     @property
     def depth(self) -> int:
-        """Components in one another that each device is in, its server the innermost of them."""
+        """Number of nested components around each device; its server is the innermost."""
         return len(self._components) + 1
 
     def in_components(self, devices: Iterable[int], depth: int) -> list[list[int]]:
-        """Devices component by component, of those that have any; depth: 0 for all in one, `depth` for servers."""
+        """Devices grouped by component at a depth: 0 for all in one group, `depth` for servers; empty groups are left out."""
         turn, (component, _) = self._order, self.numbered(depth)
         groups: dict[int, list[int]] = {}
         for device in sorted(devices, key=turn.__getitem__):
@@ -98,7 +98,7 @@ class Topology:
         return [place[-1] for place in self.places]
 
     def numbered(self, depth: int) -> tuple[list[int], list[Place]]:
-        """A number of the component at a depth that each device is in, and the component of each number."""
+        """For each device the index of its component at a depth, and the component of each index."""
         if depth not in self._depths:
             known: dict[Place, int] = {}
             numbers = [known.setdefault(place[:depth], len(known)) for place in self.places]
@@ -106,23 +106,23 @@ class Topology:
         return self._depths[depth]
 
     def by_server(self, devices: Iterable[int]) -> list[list[int]]:
-        """Devices server by server, of those servers that have any."""
+        """Devices grouped by server; servers without any are left out."""
         return self.in_components(devices, self.depth)
 
     def together(self, devices: Iterable[int]) -> int:
-        """How deep the smallest component is that some devices are in: `depth` in one server, 0 in the whole alone."""
+        """Depth of the smallest component that contains all of some devices: `depth` for one server, 0 for the whole."""
         places = [self.places[device][:-1] for device in devices]
         return len(common(min(places), max(places)))
 
     def parted(self, devices: Iterable[int]) -> int:
-        """How deep the largest components are in which some devices are apart; their server, where they are in one.
+        """Depth of the largest components that separate some devices; that of servers, if all are in one.
 
         What they send each other leaves these components, and shares the links on which others leave them.
         """
         return min(self.together(devices) + 1, self.depth)
 
     def even_levels(self, several: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-        """Levels at which all components have as many of each of some devices: how many, and how deep these components are.
+        """Levels at which all components hold equally many of each group of devices, as pairs (devices per component, depth).
 
         The devices themselves are the first level, the whole is the last; of several with as many devices the innermost counts.
         """
@@ -327,7 +327,7 @@ class Topology:
 
     @cached_property
     def lone_channels(self) -> frozenset[int]:
-        """The channels that are one hop's alone."""
+        """Channels that a single hop uses."""
         return frozenset(channel for channel, hops in Counter(self.hops.values()).items() if hops == 1)
 
     # ----------------------------------------------------------------------------------------------- checks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 MOST_MEANT = 100
-"""Characters of a name that are compared with those that are known."""
+"""Most characters of a name that are compared with known ones."""
 
 
 def one_line(text: str) -> str:
