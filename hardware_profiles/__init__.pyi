@@ -1,6 +1,7 @@
 """Public names, each in its module; loaded when they are first used."""
 
 from .accelerator import (
+    BACKWARD_LAUNCHES as BACKWARD_LAUNCHES,
     LAYER_KINDS as LAYER_KINDS,
     PRECISION_BYTES as PRECISION_BYTES,
     RECIPES as RECIPES,

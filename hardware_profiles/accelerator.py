@@ -87,6 +87,10 @@ class Work:
     head_size: int = 0
 
 
+BACKWARD_LAUNCHES = 1.5
+"""Launches of a backward for one of a forward: it has twice the products, and as many element-wise kernels."""
+
+
 @runtime_checkable
 class Accelerator(Protocol):
     """One device: its memory and the seconds of a layer on it. `OptionalMembers` lists what it may have beyond these."""

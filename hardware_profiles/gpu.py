@@ -98,8 +98,8 @@ class KindEfficiency:
 
 
 FUSED_ATTENTION = "fused_attention"
-"""Attention whose scores never leave the chip; its products have shares of their own, counted in FLOP of full scores of a kernel
-that skips the half behind a causal mask; its backward makes the scores again."""
+"""Attention whose scores never leave the chip; its products have shares of their own; its backward makes the scores again, which
+its share pays for."""
 
 
 # FITTED: the fp32 ceilings, `memory`, `saturation_seconds`, `window_exponent` and `transform_traffic` of
@@ -118,7 +118,7 @@ DEFAULT_EFFICIENCIES: Mapping[str, KindEfficiency] = MappingProxyType(
         ),
         "linear": KindEfficiency(0.50, 0.50, 0.60, 0.80, saturation_seconds=40e-6),
         "attention": KindEfficiency(0.50, 0.50, 0.45, 0.80, saturation_seconds=40e-6),
-        FUSED_ATTENTION: KindEfficiency(0.50, 0.50, 0.45, 0.80, saturation_seconds=40e-6),
+        FUSED_ATTENTION: KindEfficiency(0.25, 0.25, 0.225, 0.80, saturation_seconds=20e-6),
         "recurrent": KindEfficiency(0.60, 0.60, 0.35, 0.80, saturation_seconds=2e-6),
         "embedding": _STREAMING,
         # Batch statistics read the tensor twice: a pass over input and output reaches less of the bandwidth.
@@ -167,15 +167,14 @@ def demand(work: Work, samples: float, phase: Phase, bytes_per_element: int) -> 
     - a layer that reads only what no layer makes has no input gradient
     - embeddings: a gather of the rows used; no input gradient; a weight gradient as wide as the table
     - a loss moves LOSS_TRAFFIC for each logit that it reads
-    - attention in one kernel: FLOP of twice the pairs of queries and keys that it computes, as many as those of full scores where
-      a causal mask hides half
+    - attention in one kernel: FLOP of the pairs of queries and keys that it computes, half of all where a causal mask hides half
     - what a layer moves between its own kernels it moves once in the forward, twice in the whole backward
 
     Parameters are read once per call, whatever the samples.
     """
     inputs = (work.input_elements + work.loaded_elements) * samples
     outputs = work.output_elements * samples
-    flop, scratch = work.flop * samples * (2.0 * work.fused_pairs or 1.0), work.scratch_elements * samples
+    flop, scratch = work.flop * samples * (work.fused_pairs or 1.0), work.scratch_elements * samples
     parametric = work.parameters > 0
     if work.kind in ZERO_COST_KINDS or (phase == "input_gradient" and work.loaded_elements and not work.input_elements):
         return Demand(0.0, 0.0)

@@ -49,7 +49,11 @@ def accelerator_text(
         _line(PEAKS.get(precision, f"tflops_{precision}"), _short(rate / 1e12), sheet)
         for precision, rate in device.peak_flops.items()
     ]
-    overheads = {"call_us": (fit.call, "a kernel with nothing to do"), "launch_us": (fit.launch, "host, a small layer")}
+    overheads = {
+        "call_us": (None if fit.call is None else 0.0, "beside its steps"),
+        "step_us": (fit.call, "a kernel with nothing to do"),
+        "launch_us": (fit.launch, "host, a layer of a block"),
+    }
     told = {key: (value, words) for key, (value, words) in overheads.items() if value is not None}
     lines += ["", "[overhead]"] if told else []
     lines += [_line(key, _short(value * 1e6), f"{words}: {source}") for key, (value, words) in told.items()]

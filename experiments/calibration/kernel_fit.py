@@ -1,20 +1,21 @@
 """Kernel fit: the shares of a GPU that its measured kernels tell, fitted on half of the shapes and judged on the others.
 
 The form is that of `hardware_profiles.gpu`, in which more FLOP are never quicker whatever the constants; a class of kernels tells
-a few of them, by the least mean of absolute relative errors. What the form cannot say stays as an error.
+a few of them, by the least mean of absolute relative errors in which a kernel counts by the root of its seconds: most of an
+iteration is in large kernels. What the form cannot say stays as an error.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from statistics import fmean, median
+from statistics import median
 from typing import NamedTuple
 
 from experiments.profiling.kernels import FLOOR, Kernel, Measured, Measurements
-from hardware_profiles import LANES, VECTOR_PRECISION, GraphicsProcessor
+from hardware_profiles import BACKWARD_LAUNCHES, LANES, VECTOR_PRECISION, GraphicsProcessor
 
 Range = tuple[float, float]
 
@@ -72,11 +73,11 @@ class ClassFit(NamedTuple):
     kernels: tuple[Judged, ...]
 
     def error(self, held: bool, after: bool = True) -> float | None:
-        """Mean absolute relative error of the kernels that were fitted, or held out; None where there are none."""
-        found = [
-            abs((one.after if after else one.before) / one.measured - 1.0) for one in self.kernels if one.held is held
-        ]
-        return fmean(found) if found else None
+        """Mean absolute relative error of the kernels that were fitted, or held out, by the root of their seconds; None where
+        there are none.
+        """
+        rows = [one for one in self.kernels if one.held is held]
+        return _mean_error([(one.after if after else one.before, one.measured) for one in rows]) if rows else None
 
     @property
     def worst(self) -> Judged:
@@ -102,6 +103,12 @@ class KernelFit(NamedTuple):
     host_bandwidth: float | None
 
 
+def _mean_error(pairs: Iterable[tuple[float, float]]) -> float:
+    """Mean absolute relative error of predicted and measured seconds, by the root of the latter."""
+    rows = [(math.sqrt(measured), abs(predicted / measured - 1.0)) for predicted, measured in pairs]
+    return sum(weight * error for weight, error in rows) / sum(weight for weight, _ in rows)
+
+
 def measured_device(found: Measurements, name: str) -> GraphicsProcessor:
     """A device whose peaks are the best rates that were measured: bytes/s of any kernel, FLOP/s of products."""
     rates: dict[str, float] = {}
@@ -119,11 +126,14 @@ def measured_device(found: Measurements, name: str) -> GraphicsProcessor:
 
 
 def fit_kernels(device: GraphicsProcessor, found: Measurements, seed: int = 0) -> KernelFit:
-    """Fit the shares of a device, class by class, each to half of its shapes."""
+    """Fit the shares of a device, class by class, each to half of its shapes.
+
+    A step is a kernel with nothing to do, a call no more than its steps.
+    """
     rows = [one for one in found.kernels if one.kernel.precision in device.peak_flops]
     call = _seconds_of(found, FLOOR.what, lambda one: one.inputs == FLOOR.inputs and one.rows == 1)
-    launch = _seconds_of(found, "layer", lambda one: one.phase == "forward")
-    fitted = replace(device, call_overhead=device.call_overhead if call is None else call)
+    launch = _launch(found)
+    fitted = device if call is None else replace(device, call_overhead=0.0, step_overhead=call)
     odd = [one for one in rows if one.kernel.head_size % LANES]
     even = [one for one in rows if not one.kernel.head_size % LANES]
     classes = []
@@ -144,14 +154,28 @@ def fit_kernels(device: GraphicsProcessor, found: Measurements, seed: int = 0) -
     )
 
 
+def _launch(found: Measurements) -> float | None:
+    """Seconds that a host needs for a layer's forward, of which the model counts BACKWARD_LAUNCHES for its backward."""
+    forward, backward = (
+        _seconds_of(found, "layer", lambda one, phase=phase: one.phase == phase)  # type: ignore[misc]
+        for phase in ("forward", "backward")
+    )
+    return forward if forward is None or backward is None else (forward + backward) / (1.0 + BACKWARD_LAUNCHES)
+
+
 def _seconds_of(found: Measurements, what: str, chosen: Callable[[Kernel], bool]) -> float | None:
     """Least seconds of the kernels of a name that are chosen; None for none."""
     return min((one.seconds for one in found.kernels if one.kernel.what == what and chosen(one.kernel)), default=None)
 
 
 def kernel_seconds(device: GraphicsProcessor, kernel: Kernel) -> float:
-    """What the model says of a kernel. A backward that is one kernel is called once, however many gradients it makes."""
+    """What the model says of a kernel.
+
+    A backward that is one kernel is called once, however many gradients it makes; a product alone is added to nothing.
+    """
     work, phase = kernel.work(), kernel.phase
+    if phase == "weight_gradient":
+        device = with_shares(device, work.kind, {"accumulated": 0.0})
     seconds = device.seconds(work, 1.0, phase, kernel.precision)
     if phase == "backward" and work.parameters:
         seconds -= device.call_overhead
@@ -172,7 +196,7 @@ def _fit_class(
 
     def error(values: Mapping[str, float]) -> float:
         changed = with_shares(device, of.name, values)
-        return fmean(abs(kernel_seconds(changed, one.kernel) / one.seconds - 1.0) for one in fitted)
+        return _mean_error((kernel_seconds(changed, one.kernel), one.seconds) for one in fitted)
 
     found = least(error, {name: (begun[name], *bounds) for name, bounds in of.constants.items()})
     after = with_shares(device, of.name, found)
@@ -198,10 +222,7 @@ def _told(device: GraphicsProcessor, kind: str, name: str) -> float:
 
 def with_shares(device: GraphicsProcessor, kind: str, values: Mapping[str, float]) -> GraphicsProcessor:
     """The device with other constants of one kind of layer."""
-    return replace(
-        device,
-        efficiencies={**device.efficiencies, kind: replace(device.efficiencies[kind], **values)},
-    )
+    return replace(device, efficiencies={**device.efficiencies, kind: replace(device.efficiencies[kind], **values)})
 
 
 ROUNDS = 60

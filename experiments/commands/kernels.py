@@ -197,7 +197,7 @@ def _print(document: Mapping[str, Any]) -> None:
     CLASSES.print(document)
     for key, words, scale, unit in (
         ("call_seconds", "a kernel with nothing to do", 1e6, "microseconds"),
-        ("launch_seconds", "a small layer, on the host", 1e6, "microseconds"),
+        ("launch_seconds", "a layer of a small block, on the host", 1e6, "microseconds"),
         ("host_bandwidth", "copies over the host's link", 1e-9, "GB/s"),
         ("odd_heads", "attention where 8 does not divide the size of a head (a stack's odd_heads)", 100, "% longer"),
     ):

@@ -38,6 +38,10 @@ RUN_SECONDS = 3e-3
 HOST_SECONDS = 1e-4
 """Seconds of the host that a call waits for in the queue of a GPU, at most."""
 
+BLOCK_TOKENS, BLOCK_LAYERS = 8, 10
+"""Tokens that go through a small decoder block, and its layers: two of each of normalizations and sums, four products, attention
+and an activation."""
+
 CYCLES_PER_SECOND = 2e9
 """Of a GPU's clock, at most: a delay is counted in its cycles."""
 
@@ -102,7 +106,8 @@ def _measured(kernel: Kernel, settings: KernelSettings) -> Measured:
     count = max(1, min(MOST_CALLS, math.ceil(RUN_SECONDS / max(once, 1e-9)))) if settings.device == "cuda" else 1
     if kernel.what in ("launch", "layer"):
         count = MOST_CALLS
-    seconds = [run(count) for _ in range(settings.warm_up + settings.repeats)][settings.warm_up :]
+    layers = BLOCK_LAYERS if kernel.what == "layer" else 1
+    seconds = [run(count) / layers for _ in range(settings.warm_up + settings.repeats)][settings.warm_up :]
     return Measured(
         kernel=kernel,
         seconds=statistics.median(seconds),
@@ -255,8 +260,23 @@ def _launch(kernel: Kernel, device: str) -> Iterator[Call]:
 
 
 def _layer(kernel: Kernel, device: str) -> Iterator[Call]:
-    shapes = [(kernel.inputs, kernel.inputs)] * 2
-    return _of_function(kernel, device, functional.linear, shapes)
+    """A whole block, whose seconds are divided by its layers."""
+    width, place = kernel.inputs, {"device": device, "dtype": DTYPES[kernel.precision]}
+    while True:
+        norms = [torch.nn.LayerNorm(width, **place) for _ in range(2)]
+        sizes = ((width, 3 * width), (width, width), (width, 4 * width), (4 * width, width))
+        products = [torch.nn.Linear(*size, **place) for size in sizes]
+        read = _random((1, BLOCK_TOKENS, width), kernel, device, gradient=True)
+        weights = [one for layer in (*norms, *products) for one in layer.parameters()]
+        yield _pass(kernel, partial(_block, norms, products), [read], [read, *weights])
+
+
+def _block(norms: Sequence[Any], products: Sequence[Any], read: torch.Tensor) -> torch.Tensor:
+    """A decoder block of BLOCK_LAYERS layers, of tokens [1, tokens, width]."""
+    query, key, value = products[0](norms[0](read)).chunk(3, -1)
+    attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    read = read + products[1](attended)
+    return read + products[3](functional.gelu(products[2](norms[1](read))))
 
 
 _PREPARE: dict[str, Callable[[Kernel, str], Iterator[Call]]] = {

@@ -32,8 +32,8 @@ What = Literal[
     "layer",
 ]
 """What a kernel computes: a product of weights; fused attention; element-wise work; an optimizer's step over fp32 states; copies
-inside the device and over its host's link; what a host needs to launch one small kernel, and one small linear layer under
-autograd."""
+inside the device and over its host's link; what a host needs to launch one small kernel, and a layer of a small decoder block
+under autograd."""
 
 KINDS: dict[str, str] = {
     "product": "linear",

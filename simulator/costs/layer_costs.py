@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import (
+    BACKWARD_LAUNCHES,
     PRECISION_BYTES,
     PRODUCTS,
     Accelerator,
@@ -32,10 +33,6 @@ from simulator.plans.plan import OPTIMIZER_STATES, Problem
 from simulator.workloads.layers import Layer, TiedWeight
 from simulator.workloads.sequence_slices import context_part, keys_and_values, slice_of
 from simulator.workloads.shares import Parallelism, Share, share_of
-
-BACKWARD_LAUNCHES = 1.5
-"""Launches of a backward for one of a forward: it has twice the products, and as many element-wise kernels."""
-
 
 _PASSES: Mapping[Phase, float] = {"forward": 1.0, "backward": 1.0, "input_gradient": 0.5, "weight_gradient": 0.5}
 """Passes over a block for which each phase counts."""
