@@ -43,6 +43,11 @@ KERNELS: dict[str, Option] = {
         "stack to write, TOML: --stack, with attention of odd sizes of heads as measured",
         written_toml,
     ),
+    "--collectives N": (
+        "devices whose collectives are measured, too, a process each (default: all GPUs; on a CPU none)",
+        count,
+    ),
+    "--cluster-out FILE": ("cluster to write, TOML: a server of those devices, its links as measured", written_toml),
     "--seconds S": ("of measuring, at most (default: as long as it takes)", number),
     "--seed SEED": ("seed of inputs, and of the half of the shapes that judges (default 0)", natural, 0),
 }
@@ -57,6 +62,8 @@ KERNELS_ALONE = (
     "vocabulary",
     "repeats",
     "stack_out",
+    "collectives",
+    "cluster_out",
     "seconds",
     "seed",
 )
@@ -68,8 +75,15 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
         "tokens": (512, 4096, 16384),
         "vocabulary": 32768,
         "precision": "bf16",
+        "bytes": tuple(4**power for power in range(8, 16)),
     },
-    "cpu": {"hidden": (128, 256), "tokens": (64, 512), "vocabulary": 1000, "precision": "fp32"},
+    "cpu": {
+        "hidden": (128, 256),
+        "tokens": (64, 512),
+        "vocabulary": 1000,
+        "precision": "fp32",
+        "bytes": tuple(2**power for power in range(14, 24)),
+    },
 }
 """What is measured where nobody says."""
 
@@ -81,6 +95,7 @@ def run(arguments: argparse.Namespace, measure: Measure | None = None) -> int:
 
     measure: in place of PyTorch
     """
+    from experiments.calibration.collective_fit import cluster_text, fit_collectives
     from experiments.calibration.kernel_files import accelerator_text
     from experiments.calibration.kernel_fit import fit_kernels, measured_device
 
@@ -90,13 +105,19 @@ def run(arguments: argparse.Namespace, measure: Measure | None = None) -> int:
     try:
         device = measured_device(found, arguments.out.stem) if device is None else device
         fit = fit_kernels(device, found, arguments.seed)
+        links = fit_collectives(found.collectives, arguments.seed)
+        if arguments.cluster_out is not None and not links:
+            raise ValueError("--cluster-out: no collective was measured (--collectives N)")
     except ValueError as error:
         raise UsageError(f"--kernels: {error}") from None
     like = str(Path(base).resolve()) if base and base.endswith(".toml") else base
     simulator.write_atomically(arguments.out, accelerator_text(arguments.out.stem, like, device, found, fit))
     if arguments.stack_out is not None:
         simulator.write_atomically(arguments.stack_out, _stack_text(arguments, found, fit))
-    document = _document(arguments, found, fit)
+    if arguments.cluster_out is not None:
+        text = cluster_text(arguments.cluster_out.stem, str(arguments.out.resolve()), found, links)
+        simulator.write_atomically(arguments.cluster_out, text)
+    document = _document(arguments, found, fit) | {"collectives": [one._asdict() for one in links]}
     if arguments.json:
         print_json(document)
     else:
@@ -192,9 +213,24 @@ CLASSES = ReportTable(
 )
 
 
+LINKS = ReportTable(
+    "Collectives: half of the measurements fitted, the others held out",
+    "collectives",
+    {
+        "collective": "{operation}",
+        "latency": figure("latency", ".4g", 1e6, unit=" us"),
+        "rate": figure("rate", ".4g", 1e-9, unit=" GB/s"),
+        "off, fitted": figure("error_fitted", ".1f", 100, unit=" %"),
+        "off, held out": figure("error_held", ".1f", 100, unit=" %"),
+    },
+)
+
+
 def _print(document: Mapping[str, Any]) -> None:
     CONSTANTS.print(document)
     CLASSES.print(document)
+    if document["collectives"]:
+        LINKS.print(document)
     for key, words, scale, unit in (
         ("call_seconds", "a kernel with nothing to do", 1e6, "microseconds"),
         ("launch_seconds", "a layer of a small block, on the host", 1e6, "microseconds"),
@@ -241,4 +277,24 @@ def _measure(arguments: argparse.Namespace) -> Measurements:
         seconds=arguments.seconds or math.inf,
     )
     with progress("measuring kernels", len(kernels)) as report:
-        return measure_kernels(kernels, settings, report)
+        found = measure_kernels(kernels, settings, report)
+    devices = _together(device, arguments.collectives)
+    if devices is None:
+        return found
+    from experiments.profiling.collective_timing import measure_collectives
+
+    try:
+        collectives, failed = measure_collectives(device, devices, usual["bytes"], settings.repeats)
+    except ValueError as error:
+        raise UsageError(f"--collectives: {error}") from None
+    return msgspec.structs.replace(found, collectives=collectives, failed={**found.failed, **failed})
+
+
+def _together(device: str, asked: int | None) -> int | None:
+    """Devices whose collectives are measured; None for none."""
+    if asked is not None or device == "cpu":
+        return asked
+    import torch
+
+    present = torch.cuda.device_count()
+    return present if present > 1 else None

@@ -7,7 +7,7 @@ can be fitted where the device is not.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -147,10 +147,14 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     calls: _Count = 1
 
 
+CollectiveName = Literal["all-reduce", "all-gather", "reduce-scatter"]
+COLLECTIVES: tuple[CollectiveName, ...] = get_args(CollectiveName)
+
+
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
     """A collective's seconds over so many devices; bytes: the whole tensor; otherwise as `Measured`."""
 
-    operation: Literal["all-reduce", "all-gather", "reduce-scatter"]
+    operation: CollectiveName
     devices: _Count
     bytes: _Size
     seconds: _Amount

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from experiments.calibration.collective_fit import OPERATIONS
 from experiments.calibration.kernel_fit import (
     KernelFit,
     fit_kernels,
@@ -22,7 +23,7 @@ from experiments.calibration.kernel_fit import (
 )
 from experiments.cli import main
 from experiments.commands import kernels as command
-from experiments.profiling.kernels import FLOOR, KINDS, Kernel, Measured, Measurements, standard_kernels
+from experiments.profiling.kernels import FLOOR, KINDS, Collective, Kernel, Measured, Measurements, standard_kernels
 from hardware_profiles import GraphicsProcessor, load_accelerator, load_cluster, load_stack
 from tests.experiments.commands import ended, refused
 
@@ -163,7 +164,13 @@ def test_without_a_data_sheet(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_measuring_is_injected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What measures is asked once."""
     given = argparse.Namespace(
-        kernels=command.HERE, accelerator="h100", out=tmp_path / "mine.toml", stack_out=None, seed=0, json=True
+        kernels=command.HERE,
+        accelerator="h100",
+        out=tmp_path / "mine.toml",
+        stack_out=None,
+        cluster_out=None,
+        seed=0,
+        json=True,
     )
     assert command.run(given, lambda arguments: FOUND) == 0
     assert json.loads(capsys.readouterr().out)["device"] == "NVIDIA\nH100"
@@ -201,6 +208,48 @@ def test_a_file_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["calibrate", "--kernels", str(tmp_path / "none.json"), *out]) != 0
 
 
+# ---- collectives -----------------------------------------------------------------------------------------------------
+
+LINK = {"all-reduce": (40e-6, 300e9, 2), "all-gather": (20e-6, 350e9, 1), "reduce-scatter": (30e-6, 330e9, 1)}
+"""Latency, rate and passes of a link's collectives."""
+
+TOGETHER = tuple(
+    Collective(
+        operation=name,
+        devices=devices,
+        bytes=size,
+        seconds=latency + passes * (devices - 1) / devices * size / rate,
+        spread=0.0,
+        runs=9,
+    )
+    for name, (latency, rate, passes) in LINK.items()
+    for devices in (2, 4, 8)
+    for size in (2**16, 2**20, 2**24, 2**28)
+)
+
+
+def test_a_cluster_has_the_links_that_were_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its collectives take what was measured, at sizes and among devices that the fit did not see, too."""
+    path, out = tmp_path / "kernels.json", tmp_path / "cluster.toml"
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(FOUND, collectives=TOGETHER)))
+    words = ["calibrate", "--kernels", str(path), "--out", str(tmp_path / "mine.toml"), "--cluster-out", str(out)]
+    assert ended(capsys, [*words, "--json"])[0] == 0
+    cluster = load_cluster(str(out))
+    assert len(cluster.devices) == 8
+    assert cluster.devices[0] == load_accelerator(str(tmp_path / "mine.toml"))
+    for one in TOGETHER:
+        seconds = cluster.collectives.seconds(OPERATIONS[one.operation], range(one.devices), one.bytes)
+        slack = 6e-6 if one.operation != "all-reduce" else 0.0  # a gather and a scatter share their latency
+        assert seconds == pytest.approx(one.seconds, rel=0.02, abs=slack)
+
+
+def test_no_cluster_without_collectives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, and nothing is written."""
+    line = refused(capsys, asked(tmp_path, "--cluster-out", str(tmp_path / "cluster.toml")), 2)
+    assert "--cluster-out: no collective was measured" in line
+    assert not list(tmp_path.glob("*.toml"))
+
+
 # ---- with PyTorch ----------------------------------------------------------------------------------------------------
 
 
@@ -218,3 +267,17 @@ def test_kernels_run_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     (tmp_path / "kernels.json").write_text(printed)
     code, again, _ = ended(capsys, ["calibrate", "--kernels", str(tmp_path / "kernels.json"), *out])
     assert json.loads(again)["constants"] == document["constants"]
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (extra pipeplan[torch])")
+def test_processes_collect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each collective between two processes takes some time; one device has none."""
+    words = ["--device", "cpu", "--hidden", "64", "--tokens", "32", "--vocabulary", "100", "--repeats", "1"]
+    command = ["calibrate", "--kernels", *words, "--warm-up", "0", "--out", str(tmp_path / "mine.toml"), "--json"]
+    code, printed, _ = ended(capsys, [*command, "--collectives", "2", "--cluster-out", str(tmp_path / "two.toml")])
+    rows = json.loads(printed)["measurements"]["collectives"]
+    assert code == 0
+    assert {row["operation"] for row in rows} == set(LINK)
+    assert all(row["seconds"] > 0.0 and row["devices"] == 2 for row in rows)
+    assert len(load_cluster(str(tmp_path / "two.toml")).devices) == 2
+    assert "need 2 devices or more" in refused(capsys, [*command, "--collectives", "1"], 2)
