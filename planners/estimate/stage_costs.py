@@ -222,7 +222,8 @@ class StageCosts:
     ) -> list[tuple[float, float, float]]:
         """Gradient buckets of a middle stage of so many blocks, as `cut_buckets` cuts them."""
         member, block, width = self.costs.at(parallel, rates), self.probes[1], self.costs.problem.accumulated_bytes
-        experts, backward = member.expert_parameters[block], member.seconds(0, samples, "backward")[block]
+        experts = member.expert_parameters[block]
+        backward = member.seconds(self.device, samples, "backward")[block]
         columns = (member.parameters[block] - experts) * width, experts * width, backward / (backward.sum() * count)
         whole = self.costs.problem.gradient_reduction == "whole"
         return cut_buckets(*(np.tile(one, count) for one in columns), whole=whole)

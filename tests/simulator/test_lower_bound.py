@@ -292,6 +292,15 @@ class _Uneven:
         return float(factor * samples * work.flop**self.power)
 
 
+def test_a_layer_whose_parts_may_take_less_than_it_bounds_nothing() -> None:
+    """Seconds that are the square of FLOP: two halves take half of them. Where nothing divides the layer they count."""
+    whole = chain([4.0], output_elements=[1.0])
+    divided = replace(whole, layers=(replace(whole.layers[0], split="columns"),))
+    cluster = replace(star_cluster(2), devices=(_Uneven(2.0),) * 2, tensor_groups="cluster")
+    assert least(Problem(whole, cluster, 1)) > 30.0
+    assert least(Problem(divided, cluster, 1)) == 0.0
+
+
 def _any_device(rng: random.Random, *, board: bool) -> Accelerator:
     """A GPU, a board, or a device that is written by hand."""
     what = rng.choice(("gpu", "gpu", "gpu", "board" if board else "gpu", "hand", "uneven"))
