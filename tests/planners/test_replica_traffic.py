@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles import load_cluster
-from planners.estimate.replica_traffic import bucket_counts, exposed_seconds
+from planners.estimate.replica_traffic import bucket_counts, exposed_seconds, update_seconds
 from simulator import BUCKET_BYTES, MOST_BUCKETS, Problem, cut_buckets, load_workload
 
 
@@ -48,3 +48,8 @@ def test_what_a_backward_does_not_hide_of_a_reduction() -> None:
         3.0,
         8.0,
     ]
+
+
+def test_a_stage_without_weights_has_no_update() -> None:
+    """Others take at least a call of the optimizer: 20 us, of which 10 and 1 us a million elements are for one."""
+    assert update_seconds(np.array([0.0, 1e6, 4e7]), 20e-6, 10e-6, 1e-12).tolist() == pytest.approx([0.0, 20e-6, 50e-6])
