@@ -60,6 +60,9 @@ def test_what_is_as_predicted_moves_nothing() -> None:
     assert all(one.spread_after < one.spread_before for one in found.constants if one.told)
     assert {one.name for one in found.constants if one.told} >= {"elementwise"}
     assert found.generations == ("hopper",)
+    for figure in found.figures:  # as any other plan is expected to be off
+        again = found.expected(figure.name, *question(int(figure.name), STACK))
+        assert (figure.error_before, figure.error_after) == pytest.approx((again.error_before, again.error_after))
 
 
 def test_a_slower_stack_is_found() -> None:
