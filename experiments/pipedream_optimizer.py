@@ -316,7 +316,7 @@ TABLE = ReportTable(
 
 
 def print_document(document: Mapping[str, Any]) -> None:
-    """A row a run, and how many are matched."""
+    """A row per run, and how many are matched."""
     TABLE.print(document)
     print(f"matched {document['matched']}, failed {document['failed']}")
 

@@ -1,4 +1,4 @@
-"""Nearby: plans that decide one thing otherwise, found by searches beside a search or by changing a plan, so that every decision
+"""Neighbour plans: plans with one decision changed, from further searches or made of a plan, so that every decision
 has a runner-up."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from simulator import (
 )
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1")
-"""Whose plans are looked for in place of those of a schedule; of planners that have them."""
+"""Schedule -> the one that is tried in its place, by planners that have both."""
 
 
 def search_nearby(

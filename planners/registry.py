@@ -59,10 +59,10 @@ ENTRY_POINT_GROUP = "pipeplan.planners"
 
 
 FIELDS = (*ASKED, RECOMPUTE)
-"""What may be asked of a plan that is a field of a request; the rest are its options."""
+"""Options of plans that are fields of a request; all others are planner options."""
 
 Values = Callable[[Problem, Request], Iterable[Any]]
-"""(problem, what is asked for beside) -> values of a decision, as a request gives them."""
+"""(problem, rest of the request) -> values of a decision, in the form of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class PlannerEntry:
             check_kind(f"option {name!r} of a planner", one, DeclaredOption)
 
     def is_default(self, problem: Problem) -> bool:
-        """Whether it is asked where no planners are named."""
+        """Whether it is asked by default, where no planners are named."""
         try:
             return bool(self.by_default(problem)) if callable(self.by_default) else bool(self.by_default)
         except Exception as error:  # of another package
@@ -99,11 +99,11 @@ class PlannerEntry:
 
     @property
     def sets(self) -> tuple[str, ...]:
-        """What may be asked for that it does not search: asked for, that may be faster than what it takes where nothing is."""
+        """Options that it takes but does not search: setting one may give a faster plan than its default."""
         return tuple(name for name in (*ALWAYS, *self.options) if name not in self.searches)
 
     def restrictions(self, problem: Problem, request: Request | None = None) -> Iterator[Request]:
-        """Requests that ask for one thing more, of those that it searches; each once, those that it refuses, too."""
+        """Requests with one more of the searched decisions fixed, each once, including those that it refuses."""
         given = request or Request()
         for name, values in self.searches.items():
             own = name not in FIELDS
@@ -113,7 +113,7 @@ class PlannerEntry:
                 yield replace(given, options={**given.options, name: value}) if own else replace(given, **{name: value})
 
     def read(self, request: Request) -> Request:
-        """The request with the values of its own options as the declarations say; ValueError for a value that is none."""
+        """The request with the planner's own options converted to their declared types; ValueError for an invalid value."""
         own = {name: self.options[name].read(value) for name, value in request.options.items() if name in self.options}
         return replace(request, options={**request.options, **own})
 
@@ -122,7 +122,7 @@ class PlannerEntry:
         return self.build(self.read(request))
 
     def reason(self, problem: Problem, request: Request) -> str | None:
-        """Why the planner cannot plan that: an option or a placement that it does not have, or what `applicable` says."""
+        """Why the planner cannot plan a problem and request, or None: an option that it lacks, or as `applicable` says."""
         families = schedule_families()
         of_schedule = (
             () if request.schedule is None or "slices" not in self.options else families[request.schedule].options
@@ -264,10 +264,10 @@ def _candidates(problem: Problem, request: Request) -> Iterable[str]:
 
 
 DIVISIONS = ("tensor", "context", "expert", "zero")
-"""Options that say how devices divide a large model."""
+"""Options for dividing a large model among devices."""
 
 STRAIGHT = {"schedule": _these("gpipe", "1f1b"), "stages": _one_a_device, "microbatches": _counts}
-"""What searches of straight pipelines choose."""
+"""Decisions of searches of straight pipelines."""
 
 UNEQUAL_SEARCHES: dict[str, Values] = {"candidates": _candidates, "stages": _one_a_device}
 

@@ -18,7 +18,7 @@ Refusal = InapplicablePlannerError | InfeasiblePlanError
 """Why there is no plan under a stack."""
 
 NOT_RUN = (InapplicablePlannerError, PlanNotRunError)
-"""Of these, why it runs no plan of the planner; the rest fit no device."""
+"""Refusals by the stack itself, which runs no plan of the planner; under the others no plan fits into memory."""
 
 
 @dataclass(frozen=True, slots=True)

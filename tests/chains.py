@@ -23,8 +23,8 @@ def chain(
 ) -> Workload:
     """A chain of len(flop) layers, each array one figure a layer.
 
-    flop: forward FLOP a sample; parameters: weight elements (None: 0); output_elements: elements a sample
-    (None: 0); stashed_elements: elements a sample (None: as output_elements)
+    flop: forward FLOP per sample; parameters: weight elements (None: 0); output_elements: elements per sample
+    (None: 0); stashed_elements: elements per sample (None: as output_elements)
     """
     count = len(flop)
     outputs = [0.0] * count if output_elements is None else output_elements

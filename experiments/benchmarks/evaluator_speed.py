@@ -5,7 +5,7 @@ micro-batches and of 64 and 512; the first with contended links; new durations o
 sizes of 8 stages and 64 samples (the kernels of `planners.unequal`: their sizes, and so their structures, are new each time); and
 a plan that is lowered, replayed and measured from nothing, as `simulate` does it.
 
-The limit of a replay is a maximum and an addition an op, one after the other. `nanoseconds_an_op` says what an op costs with all
+The limit of a replay is a maximum and an addition per op, one after the other. `nanoseconds_an_op` says what an op costs with all
 else that an evaluation takes (cuts, durations, memory), and `batched_nanoseconds_an_op` without.
 """
 

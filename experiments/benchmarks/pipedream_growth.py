@@ -45,7 +45,7 @@ TABLE = ReportTable(
 
 
 def print_document(document: Mapping[str, Any]) -> None:
-    """A row a search, and how they grow."""
+    """A row per search, and how they grow."""
     TABLE.print(document)
     for name, exponent in document["growth_exponents"].items():
         print(f"{name}: CPU seconds grow as the power {exponent:.1f} at the largest sizes")

@@ -44,7 +44,7 @@ def drawn(document: dict[str, Any]) -> Made:
 
 
 def print_rates(document: Mapping[str, Any]) -> None:
-    """A row an engine, a column a shape: rates, and their ratios over the replay in plain Python."""
+    """A row per engine and a column per shape: rates, and their ratios over the replay in plain Python."""
     rows = document["rows"]
     columns = ("engine", *(f"p={row['devices']} m={row['microbatches']}" for row in rows))
     prefix = "ops_per_second_"
@@ -83,7 +83,7 @@ GROWTH_TABLE = ReportTable(
 
 
 def print_growth(document: Mapping[str, Any]) -> None:
-    """A row a size."""
+    """A row per size."""
     GROWTH_TABLE.print(document)
     print(f"figure and rows in {document['folder']}")
 

@@ -258,7 +258,7 @@ RUNS = ReportTable(
 
 
 def _print(document: dict[str, Any]) -> None:
-    """A row a seed, and what they have in common."""
+    """A row per seed, and what they have in common."""
     what = "{stages} stages, T = {microbatches_per_minibatch}".format_map(document)
     if document["replica_updates"] is not None:
         what = f"replicas {'-'.join(map(str, document['replicas']))}, {document['replica_updates']}"

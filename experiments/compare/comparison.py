@@ -204,7 +204,7 @@ class Comparison(Explained):
 
     @property
     def frame(self) -> pd.DataFrame:
-        """The records as a pandas DataFrame, one row a planner."""
+        """The records as a pandas DataFrame, one row per planner."""
         import pandas as pd
 
         return pd.DataFrame(self.records())

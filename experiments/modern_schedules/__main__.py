@@ -1,6 +1,6 @@
 """Which schedule is fastest at which memory, how far from the bound, and how far ahead is a searched order?
 
-All families that end with a flush, each in the placement and with the number of stages a device that are its default, and
+All families that end with a flush, each in the placement and with the number of stages per device that are its default, and
 orders that the scheduler searches for at limits from what one micro-batch needs to twice the memory of 1F1B, on the stage
 times that the zero-bubble paper (arXiv 2401.10241) publishes of 8 devices and 24 micro-batches: on even stages, and on stages
 that take 0.7 to 1.3 times as long. The figure is the one that the paper of the V-shaped schedules (arXiv 2405.15362) draws:
@@ -75,7 +75,7 @@ LIMITS = ReportTable(
 
 
 def print_document(document: Mapping[str, Any]) -> None:
-    """A row a family, and a row a limit; uneven stages as the mean of their seeds."""
+    """A row per family, and a row per limit; uneven stages as the mean of their seeds."""
     FAMILIES.print(document)
     LIMITS.print(document)
 

@@ -1,6 +1,6 @@
 """Memory points: what each family and each searched order takes, and holds, on the same stages cut for each placement.
 
-A device has the same part of the model, and so the same work, in every placement: with two stages a device each takes and keeps
+A device has the same part of the model, and so the same work, in every placement: with two stages per device each takes and keeps
 half. Memory is counted in micro-batches of a device's whole part. A bidirectional placement holds two parts a device, and runs
 each for half of the micro-batches.
 """
@@ -33,7 +33,7 @@ SLICES = 2
 """Of a sequence: the fewest with which Seq1F1B is not 1F1B; they take as long as each other."""
 
 PLACES: tuple[Placement, ...] = ("straight", "interleaved", "v", "bidirectional")
-"""Placements, each with its usual stages a device: with two, waves are a V."""
+"""Placements, each with its usual stages per device: with two, waves are a V."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def _divided(problem: ScheduleProblem, parts: int, stages: Sequence[int]) -> dic
 
 
 def family_points(straight: ScheduleProblem) -> list[FamilyPoint]:
-    """Every comparable family that runs on these devices, with two stages a device where it has several, and with SLICES."""
+    """Every comparable family that runs on these devices, with two stages per device where it has several, and with SLICES."""
     points = []
     for name in comparable_families():
         family = schedule_families()[name]

@@ -181,7 +181,7 @@ def _table(problem: Problem, minibatch: int) -> StateTable:
 def run_row(row: PublishedRow, workload: Workload, *, search: bool = True) -> dict[str, Any]:
     """Simulate one row; the record of the tables.
 
-    search: also plan with PipeDream's search (seconds a row) and simulate that plan
+    search: also plan with PipeDream's search (seconds per row) and simulate that plan
     """
     problem, plan, baseline = row_plans(row, workload)
     replayed, parallel = simulate(problem, plan), simulate(problem, baseline)

@@ -4,7 +4,7 @@ Reads every network of a checkout of msr-fiddle/piper (MIT; Tarnawski, Narayanan
 of such files. BERT-32 is planned under the devices and memories of SETTINGS, with the bandwidth (25 GiB/s) and batch (1,920
 micro-batches) of the repository's own `main`; beside it stands what that program (commit d7fc8cf) finds. Other networks are
 planned for the devices that their file names. A plan is judged by the published cost model, restated in
-`experiments.piper.variant_problem`: seconds a sample of the slowest stage. CPU seconds are of one core, compilation left out.
+`experiments.piper.variant_problem`: seconds per sample of the slowest stage. CPU seconds are of one core, compilation left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GIB = 2.0**30
 
 
 class PiperSetting(NamedTuple):
-    """Devices that a network is planned for, and seconds a sample that the published program finds for them."""
+    """Devices that a network is planned for, and seconds per sample that the published program finds for them."""
 
     devices: int
     memory_bytes: float
@@ -114,7 +114,7 @@ def _stage(file: VariantFile, stage: VariantStage) -> dict[str, Any]:
 
 
 TABLE = ReportTable(
-    "Seconds a sample of the slowest stage",
+    "Seconds per sample of the slowest stage",
     "rows",
     {
         "network": "{instance}",

@@ -79,7 +79,7 @@ class Pareto(Explained):
         return f"{problem.workload.name} on {problem.cluster.name}, {samples}: plans of {self.planner} that none beats{early}"
 
     def tables(self) -> tuple[TextTable, ...]:
-        """A row a plan."""
+        """A row per plan."""
         priced = any(one.cost is not None for one in self.points)
         word = self.problem.device_word
         unit = "10^12 tokens" if self.problem.workload.tokens else f"10^9 {self.problem.workload.sample}s"

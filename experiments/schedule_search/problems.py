@@ -1,4 +1,4 @@
-"""Problems of the study: published stage times under limits of memory, long streams on uneven stages, two stages a device."""
+"""Problems of the study: published stage times under limits of memory, long streams on uneven stages, two stages per device."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def questions(quick: bool = False) -> Iterator[SearchQuestion]:
     for devices, microbatches in ((8, 24), (16, 48)):
         for name, limit in (("ZB-V", devices), ("V-Half", (devices + 2) // 2), ("V-Min", (devices + 4) // 3)):
             yield SearchQuestion(
-                "two stages a device, V",
+                "two stages per device, V",
                 f"{devices} devices, memory of {name}",
                 limit,
                 LONG_SEARCH,

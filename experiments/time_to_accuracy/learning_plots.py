@@ -59,7 +59,7 @@ def _marked(case: MethodCase) -> str:
 
 
 def time_figure(curves: Sequence[tuple[CaseResult, NDArray[np.float64]]], target: float, clock: str) -> Figure:
-    """Train loss and test accuracy over simulated seconds, one line a method, a column a group of methods.
+    """Train loss and test accuracy over simulated seconds, one line per method, one column per group of methods.
 
     The first case is drawn faintly in every column, for comparison.
     curves: a case and the seconds of its updates; target: test accuracy that is marked; clock: what the seconds are of

@@ -1,4 +1,4 @@
-"""Network: a chain of blocks, one a pipeline stage, with an explicit backward that may use other weights.
+"""Network: a chain of blocks, one per pipeline stage, with an explicit backward that may use other weights.
 
 Shapes: S seeds are trained side by side along the leading axis; a block's weights are one flat array (S, P); its
 input and output are (S, samples, ...). The backward of a block is two functions, as in a split backward:

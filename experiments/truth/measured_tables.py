@@ -52,7 +52,7 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
         first has it
     experts, experts_per_token, expert_intermediate, shared_intermediate: how many each block has, how many a token goes through,
         their width, and that of those that every token goes through; dense_blocks: the first so many blocks have none
-    tp, pp, dp, cp, ep: degrees of tensor, pipeline, data, context and expert parallelism; interleave: stages a device
+    tp, pp, dp, cp, ep: degrees of tensor, pipeline, data, context and expert parallelism; interleave: stages per device
     micro_batch: samples of one replica's micro-batch; global_batch: samples of the iteration
     layers_per_stage: parts of the pipeline as `16;18`, the embedding and the head one layer each; even where nothing is said
     recompute: none, attention (or selective) or full; recompute_modules: operations that run again, as `core_attn;layernorm`;

@@ -101,7 +101,7 @@ def lines_of(rows: Sequence[Row], network: str) -> list[GainLine]:
 
 
 def gains_figure(rows: Sequence[Row]) -> Figure:
-    """One panel a network: a line a reading, a dot for every setting, a bar at the mean, dashes at the published gain.
+    """One panel per network: a line per reading, a dot for every setting, a bar at the mean, dashes at the published gain.
 
     rows: of `gains.mean_gains`
     """
@@ -163,7 +163,7 @@ def convergence(plan: FoundSizes, optimum: float) -> tuple[list[int], list[float
 
 
 def convergence_figure(instances: Sequence[Instance]) -> Figure:
-    """A row an instance: best so far above the optimum, of the searches against evaluations (left) and seconds (middle), and of
+    """A row per instance: best so far above the optimum, of the searches against evaluations (left) and seconds (middle), and of
     one search on three evaluators against seconds (right)."""
     figure, grid = panels(14.0, 1.3 + 2.9 * len(instances), len(instances), 3, sharey="row")
     for row, instance in zip(grid, instances, strict=True):
@@ -211,7 +211,7 @@ def _convergence_handles() -> Iterator[Line2D]:
 
 
 def pareto_figure(rows: Sequence[Row]) -> Figure:
-    """A panel a setting: makespan against the static memory of the fullest stage, the exact front and equal sizes beside.
+    """A panel per setting: makespan against the static memory of the fullest stage, the exact front and equal sizes beside.
 
     rows: of `memory_fronts`, with their setting
     """

@@ -154,7 +154,7 @@ def simulation_cases(instances: int) -> list[GainCase]:
 
 
 def mean_gains(cases: Sequence[GainCase]) -> list[Row]:
-    """A row a setting and reading: gains by baseline; of several instances of one setting, the gain over the mean of ratios."""
+    """A row per setting and reading: gains by baseline; of several instances of one setting, the gain over the mean of ratios."""
     grouped: dict[tuple[str, str, ReadingChoices], list[GainCase]] = {}
     for one in cases:
         grouped.setdefault((one.network, one.setting, one.choices), []).append(one)
@@ -198,7 +198,7 @@ def near(network: str, baseline: str, gains: Sequence[float]) -> Row:
 
 
 def readings(gains: Sequence[Row]) -> list[Row]:
-    """A row a network and reading: the spread of the gain over each baseline, in how many settings it fits, how many are proven.
+    """A row per network and reading: the spread of the gain over each baseline, settings that fit, and how many are proven.
 
     gains: rows of `mean_gains`
     """

@@ -28,7 +28,7 @@ from simulator import Evaluations
 def memory_fronts(tables: UnequalTables, cuts: Sequence[int]) -> list[dict[str, Any]]:
     """The exact front of unequal sizes of a partition, from the fastest to the smallest, then all equal sizes, slow ones too.
 
-    A row a point: `sizes` (unequal or equal), seconds, static and peak bytes of the fullest stage, and the sizes of both passes.
+    A row per point: `sizes` (unequal or equal), seconds, static and peak bytes of the fullest stage, sizes of both passes.
     Raises ValueError where the problem does not recompute: its sizes then hardly change what a stage holds.
     """
     candidates, evaluate = candidate_sizes(tables.problem.batch), Evaluations(tables.problem, tables.costs)

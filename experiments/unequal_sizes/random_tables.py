@@ -15,7 +15,7 @@ from planners.unequal import Floats, UnequalProblem
 
 
 def affine_table(rng: np.random.Generator, rows: int, samples: int) -> Floats:
-    """Overhead 10..100 us and 5..50 us a sample; shape (rows, samples + 1)."""
+    """Overhead 10..100 us and 5..50 us per sample; shape (rows, samples + 1)."""
     sizes = np.arange(samples + 1)
     table = rng.uniform(10e-6, 100e-6, (rows, 1)) + rng.uniform(5e-6, 50e-6, (rows, 1)) * sizes
     return _no_samples_no_time(table)

@@ -1,7 +1,7 @@
 """XPipe: which claims of its abstract hold here: throughput, memory, accuracy over seeds, prediction error.
 
 Throughput. XPipe's steady seconds of a mini-batch against GPipe's on balanced stages, beside (T+N-1)/T; then BERT-large
-on 8 V100 (cluster `dapple-b:8`), a mini-batch of 32 sequences, with predictions and updates as ops: samples a second
+on 8 V100 (cluster `dapple-b:8`), a mini-batch of 32 sequences, with predictions and updates as ops: samples per second
 and peak memory of every method. PipeDream and SpecTrain send whole mini-batches (T = 1), as their papers do.
 
 Accuracy. 8 stages, one block each, on the 8 x 8 digits: the same seeds (initial weights, order of the samples) for

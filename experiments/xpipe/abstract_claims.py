@@ -28,7 +28,7 @@ def _claim(claim: str, verdict: str, evidence: str) -> dict[str, str]:
 
 
 def gpipe_claim(balanced: Sequence[dict[str, Any]], cluster: Mapping[str, dict[str, Any]]) -> dict[str, str]:
-    """XPipe's samples a second over GPipe's at the same T, beside the formula."""
+    """XPipe's samples per second over GPipe's at the same T, beside the formula."""
     worst = max(abs(row["speedup"] / row["formula"] - 1.0) for row in balanced)
     ratios = {
         t: cluster[f"XPipe T={t}"]["samples_per_second"] / cluster[f"GPipe T={t}"]["samples_per_second"]

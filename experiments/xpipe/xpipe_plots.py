@@ -16,7 +16,7 @@ from simulator.results.figures import ALARM, FAINT, INK, beside, captioned, loga
 
 
 def throughput_figure(balanced: Sequence[Row], cluster: Sequence[Row], problem: str) -> Figure:
-    """XPipe over GPipe by T, beside the formula; samples a second and peak memory of every method on the cluster.
+    """XPipe over GPipe by T, beside the formula; samples per second and peak memory of every method on the cluster.
 
     problem: what runs on the cluster, for the title
     """
@@ -34,7 +34,7 @@ def throughput_figure(balanced: Sequence[Row], cluster: Sequence[Row], problem: 
         left,
         "XPipe over GPipe, equal stages\ndots: replayed, lines: (T+N-1)/T",
         xlabel="micro-batches a mini-batch, T",
-        ylabel="times GPipe's samples a second",
+        ylabel="times GPipe's samples per second",
     )
     left.legend(frameon=False, title="stages")
     plain(left)
@@ -43,7 +43,7 @@ def throughput_figure(balanced: Sequence[Row], cluster: Sequence[Row], problem: 
     position = range(len(rows))
     capacity = rows[0]["capacity_bytes"] * 2.0**-30
     for axes, key, scale, title, least in (
-        (middle, "samples_per_second", 1.0, "samples a second", 0.0),
+        (middle, "samples_per_second", 1.0, "samples per second", 0.0),
         (right, "peak_memory_bytes", 2.0**-30, "peak memory of the fullest device, GiB", capacity),
     ):
         values = [row[key] * scale for row in rows]

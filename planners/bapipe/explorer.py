@@ -54,14 +54,14 @@ Layers = NDArray[np.int64]
 """Indices of the layers of a stage."""
 
 PARTITIONS = ("inter-layer", "coarse-grained", "stages and transfers")
-"""How a pipeline of whole layers, one device a stage, is cut."""
+"""Ways to cut a pipeline of whole layers with one device per stage."""
 
 STREAMED = ("1f1b-as", "fbp-as")
 CONFIRMED = 4
 """Plans of the ranking that are replayed on the reference engine."""
 
 CLEAR_DIFFERENCE = 0.01
-"""The rule and the simulation disagree where the rule's plan is slower than the best by more than this part."""
+"""The rule and the simulation disagree if the rule's plan is slower than the best one by more than this share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Candidate:
 
     @property
     def balanced(self) -> bool:
-        """Whether it is a pipeline of whole layers, one device a stage, cut by one of PARTITIONS."""
+        """Whether it is a pipeline of whole layers with one device per stage, cut in one of the ways of PARTITIONS."""
         return self.origin.startswith(PARTITIONS)
 
 
@@ -439,7 +439,7 @@ class _Explorer:
 def formula_seconds(
     schedule: str, stages: int, microbatches: int, forward: float, backward: float, sending: float
 ) -> float:
-    """Mini-batch seconds of BaPipe's table; families that it does not list are taken as 1F1B without communication.
+    """Seconds per mini-batch by BaPipe's table; families that it does not list count as 1F1B without communication.
 
     forward, backward: F and B of a stage; sending: SR, one transfer
     """

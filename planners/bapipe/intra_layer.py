@@ -95,7 +95,7 @@ def _part(layer: Layer, number: int, share: float, parameters: int) -> Layer:
 
 
 def streamed_fractions(problem: Problem, devices: Sequence[int], samples: int) -> list[LayerCut]:
-    """Cuts, at GRAIN parts a layer, for boards whose layers work at the same time: filled by the boards' own stage seconds.
+    """Cuts at GRAIN parts per layer for boards whose layers work at the same time, filled by the boards' own stage seconds.
 
     devices: of each stage; samples: of a micro-batch. Raises ValueError unless every device streams the problem's layers.
     """

@@ -11,7 +11,7 @@ from simulator import Workload
 
 @dataclass(frozen=True, slots=True)
 class LikeBlocks:
-    """The longest run of like blocks of a network; of the layers a stage holds whole blocks, the first and the last the rest too.
+    """The longest run of like blocks of a network. Stages hold whole blocks; the first and the last one also the other layers.
 
     before: layers in front of the run; size: layers of each block; count: blocks; layers: of the network
     """
@@ -34,7 +34,7 @@ class LikeBlocks:
 
 
 def like_blocks(workload: Workload) -> LikeBlocks | None:
-    """The longest run of like blocks, the first of equals; None where no two blocks in a row are alike."""
+    """The longest run of like blocks, the first of equally long ones; None if no two blocks in a row are alike."""
     best: LikeBlocks | None = None
     runs: list[tuple[object, int, int, int]] = []  # what its blocks are, first layer, layers of a block, blocks
     figures = attrgetter(*({one.name for one in fields(workload.layers[0])} - {"name", "block"}))
@@ -53,7 +53,7 @@ def like_blocks(workload: Workload) -> LikeBlocks | None:
 
 
 def shortened(workload: Workload, blocks: LikeBlocks, count: int) -> Workload:
-    """The network with the first `count` blocks of the run alone; what read the last block reads the last of these."""
+    """The network with only the first `count` blocks of the run; readers of the last block read the last of these."""
     left_out = (blocks.count - count) * blocks.size
     end = blocks.before + count * blocks.size
 

@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 ROUNDING = 1e-12
-"""Relative; more than two sums of the same numbers in another order can differ by."""
+"""Relative tolerance: more than the rounding of a sum of the same numbers in another order."""
 
 _FORWARD = int(OpKind.FORWARD)
 _FREEING = int(OpKind.BACKWARD), int(OpKind.WEIGHT_GRADIENT)
@@ -55,7 +55,7 @@ def state_bytes(
 
 
 def unit_bytes(problem: Problem, zero: Zero | Integers) -> Floats:
-    """Bytes per element of a unit that is there whole where replicas divide it: of gradients (ZeRO 2 and 3), and weights (3)."""
+    """Bytes per element of a unit that a device holds whole for a while: of gradients (ZeRO 2 and 3), and of weights (3)."""
     return np.asarray(problem.element_bytes * (np.greater_equal(zero, 2) + 1.0 * np.equal(zero, 3)))
 
 
@@ -73,8 +73,9 @@ def most_in_flight(schedule: Schedule) -> Integers:
 
 
 def most_held(schedule: Schedule, each: Floats) -> tuple[Floats, Integers]:
-    """Most that the stages of each rank hold at once, float64 [ranks], if each micro-batch in flight is `each` [stages]; and
-    `most_in_flight`.
+    """Most that the stages of each rank hold at once, float64 [ranks], and `most_in_flight` of each stage.
+
+    each: what one micro-batch in flight holds in each stage, float64 [stages]
     """
     return _walk(schedule.offsets, schedule.stage, schedule.kind, each)
 
@@ -111,7 +112,7 @@ def one_stage_in_flight(ahead: Integers | int, microbatches: Integers | int) -> 
 
 
 def warm_up(rank: Integers, ranks: Integers | int, chunks: Integers | int, microbatches: Integers | int) -> Integers:
-    """Forwards of a rank of interleaved 1F1B before its first backward: 2 (p - 1 - r) + (v - 1) p of m v."""
+    """Forwards of a rank of interleaved 1F1B before its first backward: 2 (p - 1 - r) + (v - 1) p, at most m v."""
     return np.minimum(2 * (ranks - 1 - rank) + (chunks - 1) * ranks, microbatches * chunks)
 
 
@@ -166,8 +167,9 @@ def in_flight_bytes(recompute: bool, flights: float, stash: float, entry: float)
 
 
 class StageBytes:
-    """Bytes on one device of stages of contiguous layers under the recompute policy of a problem; ends of stages are numbers of
-    layers, or arrays of them.
+    """Bytes on one device of stages of contiguous layers under the recompute policy of a problem.
+
+    Stages are given by their first layer and the one behind their last, as numbers or arrays.
     """
 
     def __init__(self, costs: LayerCosts) -> None:
@@ -182,7 +184,7 @@ class StageBytes:
         return self.costs.range_elements(ranges) * self.costs.member.state_bytes
 
     def stashed(self, begin: Integers, end: Integers) -> Floats:
-        """What a sample leaves behind in each stage from its forward to its backward."""
+        """Bytes per sample that each stage keeps from its forward to its backward."""
         return np.asarray(self.entering[begin, end] + (self.kept_before[end] - self.kept_before[begin]))
 
     @cached_property
@@ -197,11 +199,11 @@ class StageBytes:
 
     @cached_property
     def in_work(self) -> Floats:
-        """Gradients of products of layers i to j - 1 before they are added up, float64 [layers + 1, layers + 1]."""
+        """Bytes of gradients of products of layers i to j - 1 before they are added up, float64 [layers + 1, layers + 1]."""
         return gradients_in_work(self.costs)
 
     def needed(self, begin: int, end: int, in_flight: int, samples: int) -> float:
-        """All that a device needs for one stage, with so many samples in flight, in micro-batches of `samples`."""
+        """Bytes of one stage in all, with so many samples in flight, in micro-batches of `samples`."""
         flight = float(self.stashed(np.array(begin), np.array(end))) * in_flight
         return self.states([(begin, end)]) + flight + float(self.made[begin, end] * samples + self.in_work[begin, end])
 
@@ -254,7 +256,7 @@ class FlushedBytes(NamedTuple):
 def furthest_ends(
     costs: LayerCosts, devices: Sequence[int], samples: int, in_flight: Sequence[int], spare: Sequence[float] = ()
 ) -> Integers:
-    """The last layer before which a stage that begins at a layer may end within its device's memory, int64 [stages, layers + 1].
+    """The furthest end of a stage within its device's memory, by its first layer, int64 [stages, layers + 1].
 
     in_flight: samples whose activations each stage holds at once; samples: of a micro-batch; spare: bytes that each stage is to
     leave free; () for none

@@ -21,7 +21,7 @@ Integers = NDArray[np.int64]
 
 
 class Moved(Protocol):
-    """Seconds in which all that hold the same weights move some of them."""
+    """Seconds of a collective over weights, or their gradients, among all devices that hold the same ones."""
 
     def __call__(self, operation: Operation | Integers, elements: Floats, experts: Floats, size: float, /) -> Floats:
         """operation: of all stages, or of each; elements: of each; experts: those of them in routed experts; size: bytes per
@@ -30,7 +30,7 @@ class Moved(Protocol):
 
 
 class StageWeights(NamedTuple):
-    """Weight elements of stages on a device: all, those in routed experts, and by unit as of `StageCosts.units`."""
+    """Weight elements of stages on a device: all, those in routed experts, and per unit as in `StageCosts.units`."""
 
     elements: Floats
     experts: Floats
@@ -38,14 +38,14 @@ class StageWeights(NamedTuple):
 
 
 def bucket_counts(gradient_bytes: Floats, problem: Problem) -> Floats:
-    """Buckets of stages whose weights have so many bytes of gradients; one where the problem reduces them whole."""
+    """Gradient buckets of stages with so many bytes of gradients; one if the problem reduces gradients whole."""
     if problem.gradient_reduction == "whole":
         return np.ones_like(gradient_bytes)
     return np.clip(gradient_bytes // BUCKET_BYTES, 1.0, MOST_BUCKETS)
 
 
 def exposed_seconds(reduced: Floats, backward: Floats, buckets: Floats, last: Floats) -> Floats:
-    """Seconds of reductions that follow the last backward: the last bucket, and what its backward is too short to hide.
+    """Seconds of reductions after the last backward: of the last bucket, and of others that the backward is too short to hide.
 
     reduced: seconds of all buckets of a stage; backward: of its last backward, under all but the last bucket; last: seconds of
     the last bucket
@@ -85,12 +85,12 @@ def scattered_seconds(
 
 
 def gathered_seconds(problem: Problem, moved: Moved, elements: Floats, experts: Floats) -> Floats:
-    """Seconds behind the update in which its weights come to all replicas (ZeRO 1 and 2)."""
+    """Seconds of the all-gather of weights after their update (ZeRO 1 and 2)."""
     return moved(Operation.ALL_GATHER, elements, experts, problem.element_bytes)
 
 
 def unit_seconds(problem: Problem, moved: Moved, weights: StageWeights) -> tuple[Floats, Floats]:
-    """Seconds in which the weights of stages are gathered, and their gradients scattered, unit by unit."""
+    """Seconds of the all-gathers of weights and the reduce-scatters of gradients of stages, unit by unit."""
     count = np.maximum(weights.units[..., 0], 1.0)
     parts = weights.elements / count, weights.experts / count
     return (

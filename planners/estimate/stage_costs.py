@@ -37,22 +37,22 @@ FIRST, MIDDLE, LAST, ONLY = range(4)
 """Places of a stage in its pipeline."""
 
 Pass = Literal["forward", "backward"] | Recompute
-"""A pass, or what a backward runs forward again."""
+"""A pass, or a recompute policy: what a backward runs forward again."""
 
 PROBED = 3
-"""Blocks of the network whose layers are looked at."""
+"""Blocks of the network whose layers are probed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A figure of stages of n blocks: own + block * n; own: of each place, float64 [places]."""
+    """A figure of stages as a line in their n blocks: own + block * n; own: by place in the pipeline, float64 [places]."""
 
     own: Floats
     block: float
 
 
 class StageCosts:
-    """What stages take and keep on each device of a group; tables fill as they are asked for."""
+    """Seconds and bytes of stages on each device of a group; tables are filled on demand."""
 
     def __init__(self, problem: Problem, blocks: LikeBlocks, policies: Sequence[Recompute], device: int = 0) -> None:
         """policies: the recompute policies to choose from; device: any device of the kind"""
@@ -69,7 +69,7 @@ class StageCosts:
 
     @cached_property
     def probes(self) -> tuple[NDArray[np.int64], ...]:
-        """Layers of the stages that `line` takes figures of."""
+        """Layers of the probed stages, through whose figures `line` goes."""
         begin = self.blocks.before + (self.count - 2) * self.blocks.size
         inner = np.arange(begin, begin + 2 * self.blocks.size)
         ends = (0, 1), (self.count - 1, self.count), (0, self.count)
@@ -77,7 +77,7 @@ class StageCosts:
         return first, inner[: self.blocks.size], inner, last, everything
 
     def line(self, figures: Sequence[float]) -> Line:
-        """The line through what the probes have."""
+        """The line through the figures of the probes."""
         first, one, two, last, everything = figures
         block = two - one
         return Line(np.array([first - block, one - block, last - block, everything - block * self.count]), block)
@@ -161,9 +161,7 @@ class StageCosts:
 
     @remembered
     def update_line(self, parallel: Parallelism) -> tuple[float, float, float]:
-        """Seconds in which the optimizer updates some elements: the least that a call takes, and the line that many follow: what
-        it has beside them, and of each.
-        """
+        """Seconds of an optimizer update as (least, own, per element): max(least, own + elements * per element)."""
         member, held = self.costs.at(parallel), self.elements(parallel)[0]
         most = max(1.0, float(held.own[ONLY]) + held.block * self.count)
         least, half, whole = (member.update_seconds(self.device, one) for one in (1.0, most / 2, most))
@@ -198,7 +196,7 @@ class StageCosts:
         return int(-(-BUCKET_BYTES // size)) if size else 0
 
     def most_in_unit(self, parallel: Parallelism) -> int:
-        """Blocks of the largest unit, the last: what is left behind a unit of several belongs to it."""
+        """Blocks of the largest unit: the last one, which takes the blocks that are left over."""
         return max(1, 2 * self._in_unit(parallel) - 1)
 
     def _units_of(self, parallel: Parallelism, place: int, count: int) -> tuple[float, ...]:

@@ -47,13 +47,13 @@ Floats = NDArray[np.float64]
 PASSES: tuple[Pass, Pass] = ("forward", "backward")
 
 WAITED = 0.3
-"""Share of what stages that are unlike would wait for each other if nothing were in flight between them: as replays have it."""
+"""Share of the waits of unlike stages for each other, over those with nothing in flight between them. Fitted to replays."""
 
 FURTHER = 3
-"""Blocks of the largest stages: so many numbers from the least are tried."""
+"""Numbers of blocks of the largest stages that are tried, from the least one on."""
 
 ROUNDING = 1e-9
-"""Share of a stage's backward within which it is at an end."""
+"""Relative tolerance on the end of a stage's backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class DividedShape:
 
 
 class ClosedForm:
-    """What the shapes of one problem cost; tables fill as they are asked for."""
+    """Seconds and bytes of the shapes of one problem; tables are filled on demand."""
 
     def __init__(
         self, problem: Problem, blocks: LikeBlocks, policies: Sequence[Recompute], zeros: Sequence[Zero]
@@ -106,7 +106,7 @@ class ClosedForm:
 
     @remembered
     def ways(self, shape: Shape) -> RankWaits:
-        """What its ranks wait for what others send them."""
+        """Waits of its ranks for transfers."""
         return RankWaits(shape, self.devices, self.costs)
 
     @remembered
@@ -143,8 +143,10 @@ class ClosedForm:
 
 
 def chunk_blocks(count: int | NDArray[np.int64], chunks: int, *, last: bool) -> NDArray[np.int64]:
-    """Blocks of each stage of a device that holds `count` of them, int64 [..., chunks]: equally many, but for the first stage,
-    or the last of the last device, which have the rest: the ends of the network have more to do than a block.
+    """Blocks of each stage of a device that holds `count` of them, int64 [..., chunks].
+
+    All stages but one have equally many; the first, or the last of the last device, has the rest: an end of the network has more
+    to do than a block.
     """
     held = np.asarray(count)[..., None]
     alike = -(-held // chunks)

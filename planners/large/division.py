@@ -22,7 +22,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class BlockDivision:
-    """Blocks of each rank, and the seconds that the sum above has for them."""
+    """Blocks of each rank, and their seconds by the sum above."""
 
     seconds: float
     blocks: tuple[int, ...]

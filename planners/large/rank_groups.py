@@ -18,7 +18,7 @@ from simulator import GroupRates, Parallelism, Problem, Stage, StagePlaces
 
 
 class RankGroups:
-    """Groups and rates of the shapes of one problem; tables fill as they are asked for."""
+    """Groups and rates of the shapes of one problem; tables are filled on demand."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -59,7 +59,7 @@ class RankGroups:
         return max(map(len, self.problem.cluster.servers))
 
     def peers(self, shape: Shape, operation: Operation) -> tuple[Rates, Rates]:
-        """Collectives of each device of a rank with those that hold the same weights, and the same experts."""
+        """Ways of collectives among the devices that hold the same weights, and among those that hold the same experts."""
         key = shape.tensor, shape.copies, shape.expert, operation
         if key not in self._peers:
             self._peers[key] = self._places(shape, shape.data).peer_rates(operation)

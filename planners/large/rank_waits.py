@@ -1,4 +1,4 @@
-"""Rank waits: seconds for which the ranks of a shape wait for what others send them.
+"""Rank waits: seconds for which the ranks of a shape wait for transfers.
 
 The filling takes the ways from the first rank to the last and back. With one stage per device every round waits for one further
 transfer; with several each further lap begins when the one before has come back from the last rank.

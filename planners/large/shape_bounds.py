@@ -1,4 +1,4 @@
-"""Bounds: seconds that no division of a shape undercuts, of many shapes at once.
+"""Bounds: lower bounds on the seconds of any division of a shape, for many shapes at once.
 
 A rank with n blocks takes own + block * n seconds for a micro-batch, where `block` depends on what it runs again, and the bytes
 that it keeps are a line in n, too. So within a threshold on the slowest rank each holds at most so many blocks; the smallest
@@ -24,17 +24,17 @@ Floats = NDArray[np.float64]
 Counts = NDArray[np.int16]
 
 HALVINGS = 10
-"""How often the range is halved in which the slowest rank's seconds are bounded."""
+"""Bisection steps for the bound on the seconds of the slowest rank."""
 
 RANGE = 2.0
-"""By how much memory lengthens the slowest rank's seconds at most, as far as a bound tells."""
+"""Largest factor by which the bound lets memory lengthen the seconds of the slowest rank."""
 
 ROUNDING = 1e-9
-"""Blocks that a rank may lack for a whole one."""
+"""Tolerance in blocks when fractions are rounded down to whole blocks."""
 
 
 class _DividedFigures(NamedTuple):
-    """What stages take and keep of some samples, by how they divide layers; each a row a shape.
+    """Seconds and bytes of stages, by how they divide layers; each field has a row per shape.
 
     passes: seconds of a block forward and backward, at least; own: of an end beside its blocks, by place
     again: seconds for which each policy runs a block again
@@ -56,7 +56,7 @@ class _DividedFigures(NamedTuple):
 
 
 class ShapeBounds:
-    """Bounds of the shapes of one problem, which are rows of `grid`; figures fill as they are asked for."""
+    """Bounds of the shapes of one problem, which are rows of `grid`; figures are computed on demand."""
 
     def __init__(self, form: ClosedForm) -> None:
         self.form, self.problem, self.blocks = form, form.problem, form.blocks.count
@@ -85,7 +85,7 @@ class ShapeBounds:
         return np.asarray(np.min(states, axis=0) / shapes[:, 1])
 
     def least_device_seconds(self, shapes: Integers) -> float:
-        """Seconds that the device of each of these shapes which has most to do computes for its part of the batch, at least."""
+        """Lower bound on the compute seconds of the busiest device, over all of these shapes."""
         rows, number = unlike(shapes, (0, 5, 6))
         whole = self._of_samples(shapes, rows, number)[:, 1]
         tensor, context = shapes[rows].T[[0, 5]]

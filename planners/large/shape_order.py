@@ -1,4 +1,4 @@
-"""Shape order: the shapes of a grid, those with the least bounds first, bounded when their turn comes.
+"""Shape order: the shapes of a grid by rising lower bound; bounds are refined when a shape's turn comes.
 
 The shapes of a tensor-parallel degree are bounded context by context. Parts of a context take no less of all devices together
 than the whole: a smaller part of a pass runs no faster, and keys and values cross more often. So what a context takes at least
@@ -21,7 +21,7 @@ Flags = NDArray[np.bool_]
 
 
 class ShapeOrder:
-    """Order of the shapes of one problem, which are rows of `grid`; bounds are found when they are asked for."""
+    """Order of the shapes of one problem, which are rows of `grid`; bounds are computed on demand."""
 
     def __init__(self, shapes: Integers, bounds: ShapeBounds) -> None:
         self.shapes, self.bounds = shapes, bounds

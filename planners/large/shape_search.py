@@ -50,27 +50,27 @@ SCHEDULES = "1f1b", "interleaved-1f1b"
 """Schedules of one stage per device, and of several."""
 
 MOST_WORK = 2**16
-"""Work (see `Shape.work`) of all that are replayed beside the first that fits, and those that look better than the best."""
+"""Work (see `Shape.work`) of all replays beyond the first plan that fits and those that promise more than the best."""
 
 MOST_LEFT_OUT = 16
-"""Candidates that are left out for their work before no further one is looked at."""
+"""The search ends after so many candidates were left out because their replays take too much work."""
 
 BOUNDED = 64
-"""Shapes whose bounds are refined at once."""
+"""Shapes whose bounds are refined in one step."""
 
 NEAR = 1.05
-"""Bounds as far above the least are raised together with it."""
+"""Shapes whose bounds are within this factor of the least one are refined together."""
 
 MOST_TRIED = 12
-"""Candidates that are replayed at most, whatever their work, while none of them fits."""
+"""Most candidates that are replayed while none of them fits, whatever their work."""
 
 CLOSED_FORM_ERROR = 0.25
-"""Share by which the closed form may be above a replay: no candidate is looked at that is this much above the best."""
+"""Largest error of the closed form above a replay: candidates that are further above the best one are not replayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShapesSearched(Note):
-    """How many shapes there are, the closed form divided into stages, and were left out for the work of their replays."""
+    """Numbers of shapes: in the grid, divided into stages by the closed form, and left out as too much work to replay."""
 
     shapes: int
     opened: int
@@ -135,7 +135,7 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
 
 
 def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
-    """What a search tries where a request leaves it open."""
+    """Values that a search tries for decisions that the request leaves open."""
     devices, batch = len(problem.cluster.devices), problem.batch
     chunks = range(1, 9) if request.chunks is None else (request.chunks,)
     return {
@@ -393,7 +393,7 @@ class _ShapeSearch:
         return within_memory(self.evaluate, search) or self.plan(candidate)
 
     def tell(self, replayed: Mapping[Plan, DividedShape]) -> None:
-        """Record what is proven of the best plan."""
+        """Record what is proven about the best plan."""
         self.evaluate.note(ShapesSearched("", len(self.shapes), len(self.opened), self.left_out))
         more = "".join(f" × {name}" for name, at in (("context", 5), ("expert", 6)) if self.shapes[:, at].max() > 1)
         grid = f"tensor × pipeline × data{more} × micro-batch × stages per device"

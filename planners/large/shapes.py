@@ -1,4 +1,4 @@
-"""Shapes: the outer grid of plans of large models, as columns, and what each costs at least."""
+"""Shapes: the outer grid of plans of large models, as columns."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ class Wanted:
 
 
 def grid(degrees: Sequence[int], groups: Callable[[int], int], blocks: int, batch: int, wanted: Wanted) -> Integers:
-    """Every shape, a row each as the fields of `Shape`, int64 [shapes, 7].
+    """Every shape, one per row with the fields of `Shape`, int64 [shapes, 7].
 
     degrees: of tensor parallelism; groups: of that many devices that the cluster has; blocks: like ones of the network
-    A pipeline has at most a stage a block; all pipelines have equally many micro-batches of equally many samples. Several stages
-    a device go with micro-batches that are a multiple of the devices in a row, as interleaved 1F1B wants them.
+    A pipeline has at most one stage per block; all pipelines have equally many micro-batches of equally many samples. With
+    several stages per device, micro-batches are a multiple of the devices in a row, as interleaved 1F1B requires.
     """
     found = []
     parts = np.array(divisors(batch))
@@ -112,7 +112,7 @@ def grid(degrees: Sequence[int], groups: Callable[[int], int], blocks: int, batc
 
 
 def unlike(shapes: Integers, columns: tuple[int, ...]) -> tuple[Integers, Integers]:
-    """The first row of each kind of shape that differs in some columns, and the kind of each shape."""
+    """Distinct values of some columns: the first row with each, and the index of each row's value."""
     key = np.zeros(len(shapes), dtype=np.int64)
     for column in shapes.T[list(columns)]:
         key = key * (int(column.max(initial=0)) + 1) + column

@@ -1,4 +1,4 @@
-"""Tails: what a rank of a shape does after its last backward, of many shapes at once.
+"""Tails: seconds of a rank after its last backward, for many shapes at once.
 
 Gradients are reduced while the last backward runs, in the buckets of `PlanCosts.buckets`, or scattered unit by unit; an
 update of its stages follows, and what replicas divide is gathered again.
@@ -121,7 +121,7 @@ class _Tail:
         return first + block * self.first, (behind + block * self.others) / np.maximum(self.further, 1)
 
     def updates(self) -> Floats:
-        """Seconds in which the optimizer updates what each stage holds of its weights."""
+        """Seconds of the optimizer updates of all stages."""
         lines = np.array([self.costs.update_line(one) for one in self.kinds])[self.number].T[:, :, None]
         shared, expert = (self.zero > 0) & (self.copies > 1), self.shapes[:, 6:] - 1
 
@@ -132,7 +132,7 @@ class _Tail:
         return np.asarray(of(0) + self.further * of(1))
 
     def reduced(self) -> Floats:
-        """Seconds in which buckets of the first stage are reduced that its last backward does not hide."""
+        """Seconds of the bucket reductions of the first stage that its last backward does not hide."""
         first = np.maximum(self.elements[0] - self._tied_elements, 0.0)
         front = np.array([one.own for one in self.lines])[self.number, self.place][:, None] - self._tied_elements
         figures = first, self.experts[0], front, self._last_backward()
@@ -148,7 +148,7 @@ class _Tail:
         return np.asarray(self.further * np.maximum(found - self.shapes[:, 1:2] * self._last_backward(), 0.0))
 
     def scattered(self) -> Floats:
-        """Seconds in which the last unit is scattered, and the first one gathered, beside nothing."""
+        """Seconds of the last unit's reduce-scatter and the first one's all-gather, which nothing hides."""
         units = np.stack([self.costs.units(one, self.most) for one in self.kinds])
         held = np.clip(self.first, 0, self.most)
         first = units[self.number[:, None], self.place[:, None], held]
@@ -161,7 +161,7 @@ class _Tail:
         return (tied * (self.shapes[:, 1] > 1))[:, None]
 
     def gathered(self) -> Floats:
-        """Seconds in which the updated weights of all stages come to all that hold them."""
+        """Seconds of the all-gathers of updated weights of all stages."""
         where = (self.zero == 1) | (self.zero == 2)
         if not where.any():
             return np.zeros(1)

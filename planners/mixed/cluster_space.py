@@ -1,4 +1,4 @@
-"""Cluster space: what mixed pipelines of like blocks take on the kinds of device of a cluster, in pipeplan's own costs.
+"""Cluster space: seconds and memory of mixed pipelines of like blocks on the kinds of device of a cluster.
 
 Stages hold whole blocks; the first and the last of them the layers before and behind the run, too. Seconds and bytes of a stage
 are those of planner `large`; groups of one kind fill a server side by side. The closed form
@@ -45,7 +45,7 @@ from simulator import (
 )
 
 MOST_SAMPLES = 64
-"""Samples of a micro-batch of a replica at most."""
+"""Most samples of a micro-batch per replica."""
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -143,7 +143,7 @@ class ClusterSpace:
 
     @remembered
     def stages(self, samples: int) -> StageVariants:
-        """What stages take with the most replicas."""
+        """Figures of stages, with memory as of the most replicas."""
         most = max(self.replicas(samples))
         seconds = [sum(self._passes(number, samples)) for number in range(len(self.variants))]
         update = [self._update_seconds(variant, most) for variant in self.variants]
@@ -191,7 +191,7 @@ class ClusterSpace:
 
     @remembered
     def deepest(self, samples: int, replicas: int) -> Integers:
-        """Micro-batches in flight with which stages fit, [variants, layers + 1, layers + 1]."""
+        """Most micro-batches in flight with which each stage fits, [variants, layers + 1, layers + 1]."""
         found, problem = [], self.problem
         for variant in self.variants:
             costs, parallel = self.costs[variant.kind], Parallelism(variant.degree)
@@ -247,7 +247,7 @@ class ClusterSpace:
     # ---- gradients ----
 
     def synchronization(self, samples: int, replicas: int, sets: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
-        """Seconds of replicas' traffic that the last backward does not hide, and that the passes of a micro-batch do not."""
+        """Exposed seconds of replicas' traffic: after the last backward, and per micro-batch."""
         exposed, longer = np.zeros((2, len(sets), self.layers + 1, self.layers + 1))
         if replicas > 1:
             for place, members in enumerate(sets):

@@ -1,4 +1,4 @@
-"""Label search: the best mixed pipelines of a space, and a bound that none of it undercuts.
+"""Label search: the best mixed pipelines of a space, and a lower bound on all of them.
 
 Sizes of micro-batches and numbers of replicas are opened in the order of their bounds, first with few labels and then with more
 and more, until none of them can hold a better pipeline or the work is done that the search is given. Work is counted in stages
@@ -35,7 +35,7 @@ done and mostly finds the best, and of the passes over all stages.
 """
 
 KEPT = 8
-"""Pipelines that are looked at of each size of micro-batches and number of replicas."""
+"""Pipelines that are kept per size of micro-batches and number of replicas."""
 
 LEVELS = 40
 """Seconds of the slowest stage between which a bound tells."""

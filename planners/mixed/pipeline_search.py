@@ -18,18 +18,18 @@ from planners.search.request import Request
 from simulator import InfeasiblePlanError, Plan, Problem, Score, Zero, group_degrees
 
 MOST_WORK = 2.5e6
-"""Stages that a search looks at, of each number of what replicas divide."""
+"""Most stages that a search extends, per ZeRO stage."""
 
 FINALISTS = 4
-"""Pipelines that are replayed at most."""
+"""Most pipelines that are replayed."""
 
 ROUNDS = 4
-"""Searches at most, each with more memory left free than the last, where no finalist fits in its replay."""
+"""Most searches, each with more memory left free than the last one, while no finalist fits in its replay."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedFormGap(Note):
-    """How far the plan is above the least by the closed form, and how many shapes there are and were searched for it."""
+    """Gap of the plan above the least seconds by the closed form, and numbers of shapes in the space and searched."""
 
     shapes: int
     opened: int
@@ -89,7 +89,7 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
 
 
 def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
-    """What a search tries where a request leaves it open."""
+    """Values that a search tries for decisions that the request leaves open."""
     return {
         "microbatches": searched_counts(problem),
         "recompute": asked_words(problem, request),
@@ -170,7 +170,7 @@ class _PipelineSearch:
         self.spare.update({kind: self.spare.get(kind, 0.0) + most for kind, most in lacking.items()})
 
     def tell(self, plan: Plan, replayed: list[Plan]) -> None:
-        """Record what is known of the best plan."""
+        """Record what is known about the best plan."""
         seconds, best = self.seconds[plan], min(self.seconds[one] for one in replayed)
         bound = min(best, *(found.bound for found in self.found))
         gap = seconds / bound - 1.0

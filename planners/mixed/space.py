@@ -34,7 +34,8 @@ class Variant:
 
 
 class StageVariants(NamedTuple):
-    """What stages of layers i to j - 1 take with each variant at one size of micro-batches, [variants, layers + 1, layers + 1].
+    """Seconds and memory of stages of layers i to j - 1 with each variant, at one size of micro-batches, [variants, layers + 1,
+    layers + 1].
 
     seconds: of a micro-batch, forward and backward; infinite where a variant cannot be used
     deepest: micro-batches in flight with which the stage fits at most; 0 where it does not fit at all
@@ -118,7 +119,7 @@ class Space(Protocol):
 
 
 def variant_sets(variants: Sequence[Variant], usable: NDArray[np.bool_]) -> tuple[tuple[int, ...], ...]:
-    """What the replicas of a stage may be of: variants with one policy, at most one of each kind."""
+    """Sets of variants that the replicas of a stage may mix: one recompute policy, and at most one variant per kind of device."""
     found: dict[tuple[int, ...], None] = {}
     for policy in sorted({one.policy for one in variants}):
         own = [number for number, one in enumerate(variants) if one.policy == policy and usable[number]]

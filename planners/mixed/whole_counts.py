@@ -11,13 +11,13 @@ import numpy as np
 from planners.mixed.space import Floats, Integers, Variant
 
 MOST_STEPS = 20_000
-"""Shares of stages that are looked at before a search gives up."""
+"""Most shares of stages that a search tries before it gives up."""
 
 Counts = tuple[tuple[int, ...], ...]
 
 
 class TooManyShares(Exception):
-    """MOST_STEPS were looked at without an end."""
+    """A search that gave up after MOST_STEPS."""
 
 
 def whole_counts(

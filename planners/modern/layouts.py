@@ -1,4 +1,4 @@
-"""Layouts: all that a plan says but for the order of its ops, and what a search for that order must know of it."""
+"""Layouts: plans without an order of ops, and the figures that a search for the order needs."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Layout:
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Place among `devices` of each stage."""
+        """Index in `devices` of each stage's device."""
         return chains_of(self.placement, len(self.cuts) + 1, len(self.devices))[0]
 
 
 class LayoutCosts:
-    """Seconds and bytes of the layouts of one problem; tables of layers fill as they are asked for."""
+    """Seconds and bytes of the layouts of one problem; tables of layers are filled on demand."""
 
     def __init__(self, costs: LayerCosts) -> None:
         self.costs, self.problem = costs, costs.problem
@@ -73,7 +73,7 @@ class LayoutCosts:
         return -(-self.problem.batch // microbatches)
 
     def least_seconds(self, layout: Layout) -> float:
-        """Seconds of all forwards and gradients that no order of a layout undercuts, where links share no channel.
+        """Lower bound on the seconds of all forwards and gradients under any order of a layout, if links share no channel.
 
         Of micro-batches that are unlike all are taken as the smallest. ValueError where `missing_bytes` is above 0.
         """

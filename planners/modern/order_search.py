@@ -137,7 +137,7 @@ class OrderSearch:
         return fitting(self.name, best, evaluate)
 
     def explored_request(self, problem: Problem) -> Request:
-        """What layouts are explored for: with one decision asked for, those of a search in which it is open.
+        """The request whose layouts are explored: if this one fixes one decision, the request that leaves it open.
 
         What is found for the one decision is so among what is found without it.
         """
@@ -160,12 +160,12 @@ class OrderSearch:
 
 
 def halves_are_known(problem: Problem) -> bool:
-    """Whether the seconds of both halves of every backward are: a profile has whole backwards."""
+    """Whether input and weight gradients have seconds of their own; a profile has only whole backwards."""
     return not any(layer.measured for layer in problem.workload.layers)
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
-    """Why there is no order to be searched for, or None."""
+    """Why an order cannot be searched for this problem and request, or None."""
     if request.schedule is not None:
         return f"it makes an order of its own, not {request.schedule!r}"
     if any(device.streams for device in problem.cluster.devices):
@@ -320,7 +320,7 @@ class _Layouts:
         return min(found, key=self.value, default=None)
 
     def meets(self, layout: Layout, asked: Request) -> bool:
-        """Whether a layout is as a request says."""
+        """Whether a layout satisfies a request."""
         stages = len(layout.recompute)
         return (
             asked.microbatches in (None, layout.microbatches)
@@ -522,7 +522,7 @@ class _Layouts:
         return plan
 
     def tell(self, plan: Plan) -> None:
-        """Say how good the order of a plan is known to be."""
+        """Record how good the order of a plan is known to be."""
         layout, found = self._found[plan]
         alike = self.problem.batch % layout.microbatches == 0
         bound = found.bound if alike else self.costs.least_seconds(layout)

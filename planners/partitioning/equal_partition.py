@@ -17,7 +17,7 @@ MOST_PARTITIONS = 20_000
 
 
 EQUAL_SLACK = 0.02
-"""Share by which a partition may be slower for equal micro-batches and still be tried with a smaller last one."""
+"""Largest share by which a partition may be slower with equal micro-batches and still be tried with a smaller last one."""
 
 
 def equal_partition(

@@ -41,7 +41,7 @@ class Tables(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """What a partial partition still has before it.
+    """Least figures of the rest of a partial partition.
 
     rest: float64 [layers + 1]; least sum of the stages behind, by the layer at which they begin
     floor: float64 [passes, layers + 1]; the least slowest of these, of each pass
@@ -55,7 +55,7 @@ class Ahead(NamedTuple):
 
 
 def least_seconds(costs: PartitionCosts, microbatches: int) -> float:
-    """Seconds that no partition undercuts: the least sum and the least bottleneck, of any partitions; inf if none is feasible."""
+    """Lower bound on the seconds of any partition: the least sum and the least bottleneck of all; inf if none is feasible."""
     rest, floor = _completions(_tables(costs))
     return (
         math.inf if rest[0, 0] == math.inf else pipelined(float(rest[0, 0]), float(floor[:, 0, 0].sum()), microbatches)

@@ -56,7 +56,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceClass:
-    """Devices that are alike.
+    """A class of equal devices.
 
     seconds: float64 [units], of a mini-batch; infinite where such a device cannot run the unit
     pays_transfers: whether outputs take its time; a core of the host, in whose memory they are, has none to pay
@@ -102,17 +102,17 @@ class PlacementProblem:
 
     @property
     def units(self) -> int:
-        """How many there are."""
+        """Number of units."""
         return len(self.held_bytes)
 
     @property
     def choices(self) -> int:
-        """In how many ways some of the devices can be taken, those of a class being alike."""
+        """Number of subsets of the devices, those of a class being equal."""
         return prod(one.count + 1 for one in self.classes)
 
     @cached_property
     def weights(self) -> Floats:
-        """What a second of a device of each class counts in bounds, float64 [classes]: all devices together are worth 1.
+        """Weight of a second of each class's devices in bounds, float64 [classes]: all devices together weigh 1.
 
         With weights w_k >= 0 a largest load T satisfies sum over units of min_k w_k seconds_k <= T sum_k count_k w_k, by the
         duality of linear programs; the faster a class, the more its second is worth.
@@ -123,12 +123,12 @@ class PlacementProblem:
 
     @cached_property
     def weighted(self) -> Floats:
-        """Least that each unit takes of what all devices do in a second of the largest load, float64 [units]."""
+        """Least weighted seconds of each unit on any class of devices, float64 [units]."""
         return np.asarray(np.min([w * one.seconds for w, one in zip(self.weights, self.classes, strict=True)], axis=0))
 
     @property
     def least_load(self) -> float:
-        """What no placement is below: all work shared out evenly, and the unit with most, each where it is quickest."""
+        """Lower bound on the largest load: all work divided evenly, or the largest unit alone, each where it is fastest."""
         quickest = np.min([one.seconds for one in self.classes], axis=0)
         return max(float(self.weighted.sum()), float(quickest.max()))
 
@@ -157,7 +157,7 @@ class PlacedParts:
 
     @property
     def gap(self) -> float:
-        """By which share the load may be above the least one; infinite above a bound of no seconds."""
+        """Largest share by which the load may exceed the least possible one; infinite over a bound of 0."""
         if self.largest_load == self.lower_bound:
             return 0.0
         return self.largest_load / self.lower_bound - 1.0 if self.lower_bound > 0 else inf
@@ -380,7 +380,7 @@ def _devices(problem: PlacementProblem) -> _DeviceClasses:
 
 
 _SLACK = 1.0 + 1e-9
-"""By which bounds are above what they are compared with, so that rounding hides no placement."""
+"""Factor on limits, so that rounding rules out no placement."""
 
 
 @kernel(error_model="numpy")

@@ -26,7 +26,7 @@ CLOSE_ENOUGH = 1e-3
 
 
 def ideal_stage_seconds(whole: Sequence[float]) -> float:
-    """T* = 1 / sum of 1 / T_n: every stage's seconds if work could be divided at will.
+    """Seconds of every stage if work could be divided at will: T* = 1 / sum of 1 / T_n.
 
     whole: T_n, seconds of the whole network on each accelerator
     """
@@ -142,7 +142,7 @@ def balanced_cuts(costs: LayerCosts, points: Sequence[int], devices: Sequence[in
 
 
 def coarse_points(transfer_seconds: NDArray[np.float64], stages: int, allowed: float) -> list[int]:
-    """Places to cut at: those whose transfer takes at most `allowed` seconds, or if these are too few the quickest ones.
+    """Places to cut at: those with transfers of at most `allowed` seconds, or the fastest ones if these are too few.
 
     transfer_seconds: float64 [layers + 1], of the cut before each layer; the ends are no cuts and always kept
     """

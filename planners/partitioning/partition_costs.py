@@ -1,4 +1,4 @@
-"""Partition costs: what every stage and every cut of a pipeline of contiguous layers would cost a micro-batch."""
+"""Partition costs: seconds per micro-batch of every possible stage and cut of a pipeline of contiguous layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from planners.estimate.pipeline_seconds import pipelined
 from simulator import LayerCosts, SecondsOfStages
 
 MOST_PLACES = 64
-"""Places at most where a network is cut whose ranges are divided on boards one by one."""
+"""Most places to cut a network on boards that stream, where each range of layers is divided by itself."""
 
 
 KEPT = 8
@@ -29,7 +29,7 @@ KEPT_RANGES = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartitionCosts:
-    """What every stage and every cut of a pipeline of contiguous layers would cost a micro-batch.
+    """Seconds per micro-batch of every possible stage and cut of a pipeline of contiguous layers.
 
     stage_seconds: float64 [passes, kinds, layers + 1, layers + 1]; [p, k, i, j] are the seconds that layers i to j - 1 keep a
         stage of kind k busy in pass p (one pass: forwards and backwards alternate, as in 1F1B; two: all forwards run before
@@ -135,7 +135,7 @@ def straight_costs(
     in_flight: Sequence[int] | None = None,
     spare: Sequence[float] = (),
 ) -> PartitionCosts:
-    """The costs of a pipeline with one device a stage and micro-batches of `samples`.
+    """The costs of a pipeline with one device per stage and micro-batches of `samples`.
 
     devices: of each stage; alternating: forwards and backwards take turns (1F1B), else they are passes of their own (GPipe)
     in_flight: samples whose activations each stage holds at once; None leaves memory out. Buffers of transfers are not counted,

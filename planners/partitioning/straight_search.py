@@ -1,4 +1,4 @@
-"""Straight search: the fastest pipeline with one device a stage, over schedules, devices, micro-batches and cuts together.
+"""Straight search: the fastest pipeline with one device per stage, over schedules, devices, micro-batches and cuts together.
 
 Shapes (a schedule, a device of each stage, a number of micro-batches) come by seconds that none of their cuts undercuts; a shape
 is skipped once these are no faster than the best replay. Of its cuts, all are given a quick replay where they are few; else the
@@ -149,7 +149,7 @@ class _Cuts:
         return self.stages * self.layers**2 + len(self._moves(np.arange(1, self.stages))) * self.ops
 
     def least_seconds(self) -> float:
-        """Seconds that no cuts undercut: m rounds of a device behind one round of all devices before it.
+        """Lower bound on the seconds under any cuts: m rounds of a device behind one round of all devices before it.
 
         With devices as fast as the fastest, of which each has t[d] seconds of a micro-batch, T >= t[0] + ... + t[d - 1] + m t[d]
         for every d, which is least where all are equal: T = w / (1 - (1 - 1/m)^n), w the seconds of the whole network. Where

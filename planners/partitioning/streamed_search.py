@@ -1,4 +1,4 @@
-"""Streamed search: the fastest pipeline with one board a stage, where layers of a stage stream.
+"""Streamed search: the fastest pipeline with one board per stage, where layers of a stage stream.
 
 A board divides itself over the layers of its stage, so that a stage is no sum of layers: each range of layers has seconds of its
 own. All partitions of a shape (a schedule, a board of each stage, a number of micro-batches) are ranked by an estimate, or, where
@@ -52,7 +52,7 @@ class StreamedSearch:
         self._updates = np.outer(whole, elements / max(elements[-1], 1.0))
 
     def fastest(self, planner: str, shapes: Iterable[StraightShape]) -> list[Plan]:
-        """The fastest plan that is found for each schedule, whether it fits or not."""
+        """The fastest plan found for each schedule, even if it does not fit."""
         ranked = [(least, number, shape, cuts) for number, (least, shape, cuts) in enumerate(self._estimated(shapes))]
         best: dict[str, tuple[tuple[float, float], Plan]] = {}
         for least, _, shape, cuts in sorted(ranked, key=lambda one: one[:2]):
@@ -146,7 +146,7 @@ class StreamedSearch:
 
 
 def one_moved(cuts: Sequence[int], layers: int) -> Iterator[list[int]]:
-    """Cuts of which one is anywhere else between its neighbours."""
+    """All cuts that differ in one, which is anywhere else between its neighbours."""
     bounds = [0, *cuts, layers]
     for place in range(1, len(bounds) - 1):
         for to in range(bounds[place - 1] + 1, bounds[place + 1]):

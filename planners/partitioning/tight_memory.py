@@ -1,4 +1,4 @@
-"""Tight memory: cuts that fit where those that a planner prefers do not.
+"""Tight memory: a search for cuts that fit, for when the preferred ones do not.
 
 What a stage holds is known before a replay but for the buffers of transfers: its weights, and the activations of the
 micro-batches that its schedule keeps in flight. The partition search leaves out what cannot fit by that rule; a replay decides
@@ -100,7 +100,7 @@ def _tight(planner: str, evaluate: Evaluator, schedule: str, devices: Sequence[i
 
 
 def fitting_cuts(costs: PartitionCosts, evaluate: Evaluator, plan_of: PlanOf) -> Plan | None:
-    """The first plan that fits of all partitions that memory permits, where they are EXHAUSTIVE or fewer."""
+    """The first plan that fits, over all partitions that memory permits if they are at most EXHAUSTIVE, else None."""
     every = list(islice(cuts_within(costs), EXHAUSTIVE + 1))
     if len(every) > EXHAUSTIVE:
         return None

@@ -30,7 +30,7 @@ BARRIER = 2
 
 
 class StateTotals(NamedTuple):
-    """Of every state, the figures of its layers together.
+    """Figures of every state, summed over its layers.
 
     seconds, parameter_bytes, stash_bytes: (states,); output_bytes: (states,), of the cut behind each state
     copy_bytes: see `StateTable`; predecessors, offsets: see `AntichainStates`
@@ -66,7 +66,7 @@ class LevelCosts(NamedTuple):
 
 
 class VersionMemory(NamedTuple):
-    """What a stage must fit into.
+    """The memory that a stage must fit into.
 
     capacity: bytes; tested: whether at this level
     outer_numerator / outer_denominator: components downstream of this one, per replica of the stage it is in
@@ -137,7 +137,7 @@ def _split_seconds(
 
 
 class StageCopies(NamedTuple):
-    """What a stage that takes m' of the m workers that it and all before it take keeps, each [m, m'].
+    """Copies that a stage keeps on m' of m workers, which it and all stages before it take together; each [m, m'].
 
     flights: mini-batches in flight; weights: copies of its weights
     """
@@ -148,7 +148,7 @@ class StageCopies(NamedTuple):
 
 @kernel(inner=True, error_model="numpy")
 def copies_of(form: int, workers: int, held: VersionMemory) -> StageCopies:
-    """What the stages of one component of a level keep; empty where memory is not tested there."""
+    """Copies that the stages of one component of a level keep; empty if memory is not tested there."""
     if not held.tested:
         return StageCopies(np.empty((0, 0)), np.empty((0, 0)))
     numerator, denominator = held.outer_numerator, held.outer_denominator
@@ -174,7 +174,7 @@ def copies_of(form: int, workers: int, held: VersionMemory) -> StageCopies:
 def stage_bytes(
     held: VersionMemory, copies: StageCopies, total: int, replicas: int, stash: float, parameters: float, entry: float
 ) -> float:
-    """Bytes on a device of a stage; 0 where memory is not tested, which a loop that is hot asks by itself.
+    """Bytes on a device of a stage; 0 if memory is not tested (hot loops test this themselves).
 
     stash, entry: bytes per mini-batch; parameters: bytes of its weights
     """

@@ -30,7 +30,7 @@ PRECISION = 1e-3
 
 
 class FlushedPipeline(NamedTuple):
-    """What the partition must serve.
+    """The flushed pipeline that a partition is for.
 
     devices: of the cluster
     samples, microbatches: of one micro-batch; and how many there are before the flush
@@ -53,7 +53,7 @@ class FlushedPipeline(NamedTuple):
 
 
 def flushed_partition(table: StateTable, pipeline: FlushedPipeline) -> tuple[LevelStage, ...] | None:
-    """The partition with the fastest slowest stage, of these the one with fewest stages; None if none fits into memory.
+    """The partition with the fastest slowest stage, then the fewest stages; None if none fits into memory.
 
     table: the network's costs at one micro-batch
     """

@@ -46,7 +46,7 @@ StagesWithin = Callable[[Sequence[Score]], "tuple[Stage, ...] | None"]
 """Scores of plans that did not fit -> the stages of a partition with as much less memory; None where there are none."""
 
 MOST_ORDERS = 24
-"""Of kinds of device, that are tried: all of up to four kinds."""
+"""Most orders of kinds of device that are tried: all orders of up to four kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class PipeDream:
 
 @dataclass(frozen=True, slots=True)
 class PipeDreamFlush:
-    """PipeDream's partition run synchronously: replicas split every micro-batch, one update a batch.
+    """PipeDream's partition run synchronously: replicas split every micro-batch, one update per batch.
 
     The partition is the one that `PipeDream` prefers, or the one with the fastest slowest stage within the memory of a flushed
     pipeline, which has one version of the weights; that and the number of micro-batches are chosen by simulation. Where devices

@@ -1,4 +1,4 @@
-"""State tables: what PipeDream's partitioner knows of a network, one row an antichain state."""
+"""State tables: what PipeDream's partitioner knows about a network, one row per antichain state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulator import AntichainStates, Workload, antichain_states, measured_laye
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateTable:
-    """What the dynamic programs need of a network at one mini-batch: one figure per state, of all its layers.
+    """Figures of a network at one mini-batch for the dynamic programs: one per state, over all its layers.
 
     A stage's copy of a shared weight counts in its memory. Its all-reduce is between stages, over all their replicas: one more
     replica of a stage hardly changes it, and how often it runs depends on the stage with the fewest rounds. No stage's cost knows

@@ -21,7 +21,7 @@ from simulator import kernel
 
 
 class Alternation(NamedTuple):
-    """What the heuristic leaves open.
+    """The settings of the heuristic.
 
     waits: float64 [P]; seconds that a stage waits for its first input gradient at most where there is a forward to run instead,
         for which that must then wait
@@ -35,7 +35,7 @@ class Alternation(NamedTuple):
 
 
 def alternations(spare: Floats) -> Iterator[Alternation]:
-    """All of them: stages wait never, always, or as long as they have seconds to spare, float64 [P]."""
+    """All settings that are tried: stages wait never, always, or as long as they have seconds to spare, float64 [P]."""
     never, always = np.zeros(len(spare)), np.full(len(spare), np.inf)
     waits = (never, always, spare) if spare.any() else (never, always)
     yield from (Alternation(*chosen) for chosen in itertools.product(waits, (False, True), (True, False)))

@@ -21,7 +21,7 @@ EXPONENTIAL = np.round(-np.log((np.arange(1024) + 0.5) / 1024), 6)
 """Quantiles of the exponential distribution; rounded, as logarithms differ in their last bit between machines."""
 
 REACH = 12
-"""Places that an op moves at most, near ones likelier."""
+"""Most places that an op moves; near ones are likelier."""
 
 STEP_WORK = 70
 """Ops replayed in the time that a step takes beside its replay."""
@@ -65,7 +65,7 @@ def keep(values: NDArray[np.integer[Any]], kept: NDArray[np.integer[Any]]) -> No
 
 @kernel()
 def cost_of(makespan: float, longest_stage: bool, trace: Trace) -> float:
-    """What a replay is compared by."""
+    """The cost of a replay."""
     if not longest_stage or makespan == np.inf:
         return makespan
     return float((trace.finish - trace.start).max())

@@ -39,7 +39,7 @@ Objective = Literal["makespan", "longest-stage", "steady"]
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
 
 CLOSE = 1e-12
-"""Part by which rounding may part two times that are one."""
+"""Relative tolerance of rounding between equal times."""
 
 
 class Ways(NamedTuple):
@@ -67,7 +67,7 @@ def ways_of(instance: ScheduleInstance) -> Ways:
 
 
 def lower_bound(instance: ScheduleInstance, objective: Objective = "makespan") -> float:
-    """Seconds that no order within the limits can beat: of everything, or of the device that is busy longest.
+    """Lower bound on the seconds of any order within the limits: of the whole, or of the device that is busy longest.
 
     objective: `longest-stage` bounds the longest time from a device's first start to its last end, `steady` the seconds a
         micro-batch of a stream without end
@@ -91,7 +91,7 @@ def _alone(instance: ScheduleInstance, ways: Ways) -> Ways:
 
 
 def spare_seconds(instance: ScheduleInstance, longest_stage: bool, end: float) -> Floats:
-    """Seconds that the device of each position may idle, float64 [P], where each has one and all is over by `end`."""
+    """Most seconds that the device of each position may idle if all ends by `end`, float64 [P]; one position per device."""
     ways = ways_of(instance)
     chosen = _alone(instance, ways) if longest_stage else ways
     busy = [seconds_beside(instance, chosen, p) for p in range(len(ways.head))]

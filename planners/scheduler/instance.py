@@ -73,7 +73,7 @@ class ScheduleInstance(NamedTuple):
 
 
 def instance_of(problem: ScheduleProblem) -> ScheduleInstance:
-    """The flat form of a problem."""
+    """A schedule problem as an instance."""
     chains, stages = len(problem.chains), problem.stages
     device = np.array(problem.chains, dtype=np.int64).ravel()
     stage = np.tile(np.arange(stages), chains)

@@ -24,7 +24,7 @@ NO_CAP = 2**31
 
 
 class ListSetting(NamedTuple):
-    """What list scheduling goes by.
+    """Settings of list scheduling.
 
     caps: int64 [P]; forwards of a position at most whose input gradients have not begun
     urgency: float64 [2 P]; of forwards and input gradients, less is sooner; every micro-batch adds `period`

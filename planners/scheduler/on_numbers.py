@@ -40,7 +40,7 @@ OBJECTIVES_IN_WORDS = {
     "longest-stage": "longest stage",
     "steady": "steady period of a micro-batch",
 }
-"""What is made short."""
+"""Objective -> what is minimized, in words."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,7 @@ from planners.scheduler.instance import Codes, Floats, Integers, ScheduleInstanc
 from simulator import kernel
 
 MARKS = 16
-"""States of a replay that are marked, about evenly spaced."""
+"""Number of checkpoints of a replay, about evenly spaced."""
 
 
 class Trace(NamedTuple):
@@ -48,7 +48,7 @@ class Trace(NamedTuple):
 
 
 class Form(NamedTuple):
-    """How an order is replayed.
+    """Options of a replay of an order.
 
     fill, tolerance, path: as of `replay`
     longest_stage: what must not be late is a device's last op from its own first one on

@@ -16,7 +16,7 @@ KEPT, LARGEST = 32, 2**16
 
 
 def pattern_names(problem: ScheduleProblem) -> list[str]:
-    """Names of the flushed families of the problem's placement; one of slices is another with a slice a micro-batch."""
+    """Names of the flushed families of the problem's placement, without those of slices, which are others with one slice."""
     return [
         name
         for name, family in SCHEDULES.items()

@@ -49,7 +49,7 @@ UNCACHED = 2**16
 """Ops of an order above which its replay waits for memory: each then counts as four."""
 
 EXACT = 1e-9
-"""Part of a bound by which rounding may part it from an order that attains it."""
+"""Relative tolerance of rounding between a bound and an order that attains it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +77,7 @@ class FoundSchedule:
 
     @property
     def gap(self) -> float:
-        """How far the cost is above the bound, as a part of it."""
+        """Gap of the cost above the bound, as a share of the bound."""
         if self.proven:
             return 0.0
         return self.cost / self.bound - 1.0 if self.bound else math.inf
@@ -89,7 +89,7 @@ class FoundSchedule:
 
 
 Improved = Callable[[int, float], object]
-"""Told of every better order: orders made or replayed so far, and seconds of the objective."""
+"""Callback for every better order: (orders made or replayed so far, seconds of the objective)."""
 
 
 class _Arm(NamedTuple):
@@ -162,7 +162,7 @@ BESIDE = 24
 """Ops replayed in the time that a long stream takes for an op beside constructions: families, and the answer."""
 
 Maker = ListSetting | Alternation | BuildingBlock
-"""What makes an order."""
+"""A constructor of orders."""
 
 
 @dataclass(slots=True)

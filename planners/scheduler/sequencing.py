@@ -21,7 +21,7 @@ SHIFTS = (0.02, 0.1, 0.3, 1.0)
 """How far micro-batches are moved at most, in parts of the whole order."""
 
 MOVED = (1, 1, 2, 3)
-"""How many are."""
+"""Numbers of micro-batches that are moved."""
 
 PACES, NOISES = (0.0, 0.3, 0.7, 1.0, 1.5), (0.0, 0.1, 0.5)
 """Of random keys: time from a micro-batch to the next, and noise of every op, in parts of a device's work for one and a round."""

@@ -22,11 +22,11 @@ from planners.scheduler.instance import Codes, Floats, Integers, ScheduleInstanc
 from simulator import kernel
 
 EDGES = 3
-"""Waits that are looked at for an op: for its device, and for up to two ops that it needs."""
+"""Waits per op: for its device, and for up to two ops that it needs."""
 
 
 class Rounds(NamedTuple):
-    """What every device repeats.
+    """The round of ops that every device repeats.
 
     codes: int16, those of device d at offsets[d]:offsets[d + 1], int64 [D + 1]; each code of the device once
     delays: int64 [3 P]; rounds that the first micro-batch of each code begins after the first round, at least 0

@@ -38,7 +38,7 @@ FEW_SAMPLES = 32
 """Samples of a batch up to which every number of micro-batches is worth a look."""
 
 ROUNDING = 1e-10
-"""Part of their seconds by which plans must differ for one to be faster."""
+"""Relative difference in seconds below which two plans count as equally fast."""
 
 FEW_DEVICES, SEVERAL_DEVICES = 5, 8
 """Devices up to which a pipeline may go through any of them, and through any run of neighbours."""
@@ -68,7 +68,7 @@ GROUPS = {
     "context": ("groups for a context", "twice as many divide the tokens of a sample"),
     "expert": ("groups that divide experts", "they divide the routed experts of each layer"),
 }
-"""What has as many devices as an option of that name says, and the rule for their number."""
+"""Option of a degree -> what has so many devices, and the rule for their number."""
 
 
 def asked_degrees(
@@ -99,7 +99,7 @@ def asked_degrees(
 
 
 def asked_zeros(problem: Problem, request: Request, default: tuple[Zero, ...] = get_args(Zero)) -> tuple[Zero, ...]:
-    """ZeRO stages to choose from, by default all that the problem's stack runs; ValueError for what is no list of such."""
+    """ZeRO stages to choose from, by default all that the problem's stack runs; ValueError for anything but a list of them."""
     runs = problem.stack.runs.zero
     asked: tuple[Zero, ...] | None = request.asked("zero")
     if asked is None:
@@ -195,7 +195,7 @@ def stage_devices(
 
 
 def straight_shape(problem: Problem, request: Request) -> str | None:
-    """Why a pipeline cannot have the stages, and stages per device, that are asked for, or None."""
+    """Why a pipeline cannot have the requested stages and stages per device, or None."""
     family = schedule_families()[request.schedule or "1f1b"]
     stages, chunks, layers = request.stages, request.chunks or family.chunks, len(problem.workload)
     if chunks != family.chunks and request.schedule is not None and "chunks" not in family.options:
@@ -226,7 +226,7 @@ def straight_plan(
     microbatches: int,
     options: tuple[tuple[str, OptionValue], ...] = (),
 ) -> Plan:
-    """A pipeline of contiguous layers with one device a stage.
+    """A pipeline of contiguous layers with one device per stage.
 
     cuts: layers before each boundary, as in `simulator.stages_from_cuts`; devices: of each stage; options: as of a `Plan`
     """
@@ -300,7 +300,7 @@ def one_a_device(problem: Problem) -> range:
 
 
 def closest_to_fit(plans: Iterable[Plan], evaluate: Evaluator) -> Plan:
-    """The fastest plan that fits, else the one that misses least memory; the first of those that only ROUNDING tells apart.
+    """The fastest plan that fits, else the one that exceeds memory least; the first of equals but for ROUNDING.
 
     plans: at least one. One whose quick replay, which is never slower, is no faster than the best that fits is not replayed.
     """

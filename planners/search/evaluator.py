@@ -53,7 +53,7 @@ class PlannerFailedError(ValueError):
 
 
 class BudgetSpent(Exception):
-    """The evaluations that a search was given are used up; `run_planner` answers with the best plan so far."""
+    """The budget of evaluations is used up; `run_planner` answers with the best plan so far."""
 
 
 class Evaluator:
@@ -161,12 +161,12 @@ class Evaluator:
         self.evaluations += evaluations
 
     def report(self, evaluations: int, seconds: float) -> None:
-        """Tell whoever watches how far a search with an evaluator of its own is: its evaluations, its best seconds."""
+        """Report the progress of a search with an evaluator of its own: its evaluations and its best seconds."""
         if self._progress is not None:
             self._progress(Progress(self.evaluations + evaluations, self._clock() - self._began, seconds))
 
     def note(self, note: Note) -> None:
-        """Record what the planner says of its search or its plan; the same sentence of the same kind once.
+        """Record a note of the planner about its search or its plan; equal notes once.
 
         Raises TypeError for what is no note.
         """
@@ -180,7 +180,7 @@ class Evaluator:
         self.optimal_among = among
 
     def withdraw(self) -> None:
-        """Forget what was noted and declared of a plan that is not the answer after all."""
+        """Drop notes and proofs about a plan that is not the answer after all."""
         self.notes, self.optimal_among = [], ""
 
     def _replay(self, plan: Plan, engine: Engine) -> Score:

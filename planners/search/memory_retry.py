@@ -1,4 +1,4 @@
-"""Memory retry: a search repeated with less memory, where the replay of its last plan needs more than there is.
+"""Memory retry: a search repeated with less memory while the replay of its plan needs more than there is.
 
 Searches count weights and activations; the buffers of transfers only a replay knows.
 """
@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Sequence
 from simulator import Plan, Score
 
 ROUNDS = 6
-"""How often a search is repeated at most."""
+"""Most repetitions of a search."""
 
 
 def within_memory(evaluate: Callable[[Plan], Score], search: Callable[[Sequence[Score]], Plan | None]) -> Plan | None:
-    """The first plan that fits in its replay, else the one that misses least memory; None where the search finds none.
+    """The first plan whose replay fits, else the one that exceeds memory least; None if the search finds none.
 
     search: takes the scores of its plans so far, none of which fits
     """

@@ -14,7 +14,7 @@ Count = Annotated[int, Bounds(ge=1)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """What a user fixes of every plan; None leaves the choice to the planner.
+    """Options of every plan that a user may fix; None leaves the choice to the planner.
 
     schedule: name of a schedule family; by default each planner's own
     microbatches: micro-batches per iteration; by default searched (pipedream: as many as devices)
@@ -34,10 +34,10 @@ ASKED: Mapping[str, DeclaredOption] = declared_options(SearchOptions, 0)
 """The options that are fields of every request."""
 
 ALWAYS = ("schedule", "microbatches")
-"""Those that every planner takes, or refuses by what it says; a planner's entry lists the others that it takes."""
+"""Options that every planner takes or refuses with a reason; a planner's entry lists the others that it takes."""
 
 RECOMPUTE = "recompute"
-"""Taken by planners that choose what stages run again; stages of other planners run again what the problem says."""
+"""Option of planners that choose recompute policies; plans of the others have the problem's."""
 
 
 def _degrees(name: str, words: str) -> DeclaredOption:

@@ -1,4 +1,4 @@
-"""Quick replay: seconds of a flushed plan whose transfers meet none of other stages, at tens of nanoseconds an op.
+"""Quick replay: seconds of a flushed plan whose transfers meet none of other stages, at tens of nanoseconds per op.
 
 It runs the order that a replay runs, with the seconds that a replay takes (`PlanCosts`), for the first replica of each stage,
 which has most samples. What it leaves out only delays: transfers of other stages and of collectives on the same channels, sends
@@ -58,7 +58,7 @@ KEPT = 64
 
 
 class Seconds(NamedTuple):
-    """What ops and transfers take, by the size of the micro-batch; S stages, K sizes.
+    """Seconds of ops and transfers by size of the micro-batch; S stages, K sizes.
 
     ops: float64 [kinds, S, K]
     occupied: float64 [2, S - 1, K]; for which a transfer down, or up, keeps its busiest channel from the next one
@@ -132,7 +132,7 @@ class QuickReplays:
         return max(busy.values()) * (1.0 - SLACK)
 
     def __call__(self, plan: Plan) -> float:
-        """Seconds of an iteration, no more than a replay takes; 0 for a plan whose ops or devices this does not know."""
+        """Lower bound on the seconds of an iteration; 0 for a plan with ops or devices that quick replays do not cover."""
         family = _family_of(plan)
         if family is None:
             return 0.0

@@ -1,4 +1,4 @@
-"""Remembered: methods whose answers an object keeps, by their arguments, for as long as it lives."""
+"""Remembered: methods whose results are cached per object, by their arguments."""
 
 from __future__ import annotations
 

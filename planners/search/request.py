@@ -1,4 +1,4 @@
-"""Request: what a user asks of a plan and of the search for it."""
+"""Request: the options of a plan, and of the search for it, that a user fixes."""
 
 from __future__ import annotations
 

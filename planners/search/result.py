@@ -1,4 +1,4 @@
-"""Result: what a search found, how good that is known to be, and what it took."""
+"""Result: the plan that a search found, how good it is known to be, and what the search took."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Kind = TypeVar("Kind", bound=Note)
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is proven of a plan; false where nothing is.
+    """What is proven about a plan; false if nothing is.
 
     space: the plans among which none is faster, in words; empty where nothing is proven
     engine: what replayed them, or attained the bound on all of them
@@ -119,12 +119,12 @@ class Result(Replayed):
 
     @property
     def bound(self) -> float:
-        """Seconds of an iteration that no plan of the problem can beat, flushed or not as this one is."""
+        """Lower bound on the seconds of an iteration of any plan of the problem, flushed or not as this one is."""
         return self.outcome.lower_bound.seconds if self.outcome.lower_bound else math.nan
 
     @property
     def gap(self) -> float:
-        """How far the plan is above the bound, as a part of it; infinite above a bound of no seconds."""
+        """Gap of the plan above the bound, as a share of the bound; infinite over a bound of 0."""
         return self.outcome.gap
 
     @property

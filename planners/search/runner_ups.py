@@ -1,4 +1,4 @@
-"""Runner-ups: for every decision of a plan, the best other plan that a search knows, and what it loses."""
+"""Runner-ups: for every decision of a plan, the best known plan that decides otherwise, and how much slower it is."""
 
 from __future__ import annotations
 

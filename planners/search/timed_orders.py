@@ -1,4 +1,4 @@
-"""Timed orders: plans of families that are made for seconds, beside the same plans with the seconds of their own stages.
+"""Timed orders: families whose order depends on seconds, given those of a plan's own stages.
 
 A family such as ZB-V places weight gradients for a few seconds that stand for all stages. Its own order is for unit seconds;
 neither order is always the faster, so that both are replayed.

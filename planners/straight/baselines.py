@@ -60,7 +60,7 @@ class DataParallel:
 
 @dataclass(frozen=True, slots=True)
 class UniformLayers:
-    """Stages with equal numbers of layers (the first stages one more), each on its own device: GPipe without its partitioner.
+    """GPipe without its partitioner: stages with equal numbers of layers (the first ones with one more), each on its own device.
 
     Stages, as many as devices or fewer, and micro-batches are searched; without a requested schedule GPipe and 1F1B, which keeps
     fewer activations, are.

@@ -31,7 +31,7 @@ FEW_SAMPLES = 16
 """Samples of a batch up to which every number of micro-batches is tried."""
 
 CONFIGURATION_LIMIT = 5_000
-"""More plans than this are too many to replay one by one (a few milliseconds each)."""
+"""Most plans that are replayed one by one (a few milliseconds each)."""
 
 
 def few_counts(problem: Problem) -> tuple[int, ...]:
@@ -44,7 +44,7 @@ def few_counts(problem: Problem) -> tuple[int, ...]:
 
 
 def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
-    """What a search tries where a request leaves it open."""
+    """Values that a search tries for decisions that the request leaves open."""
     chunks = (1, CHUNKS) if request.chunks is None else (request.chunks,)
     return {
         "schedule": SCHEDULES,

@@ -1,4 +1,4 @@
-"""Graph pipeline: one device a stage, cut anywhere that data flow forward, so that the most loaded device has least to do.
+"""Graph pipeline: one device per stage, cut anywhere that data flow forward, with the least load of the most loaded device.
 
 Other straight pipelines cut a network between layers in their order. Where it branches, a stage may also be a branch: of all
 cuts, and of devices of several kinds in any order, the shared search (`planners.partitioning.largest_load`) finds those with the
@@ -112,7 +112,7 @@ class _LoadRules:
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
-    """Why it cannot plan that, or None."""
+    """Why it cannot plan a problem and request, or None."""
     family = schedule_families()[request.schedule or "1f1b"]
     if family.placement != "straight" or family.chunks > 1:
         return f"a graph pipeline has one stage per device; schedule {request.schedule!r} is not that"

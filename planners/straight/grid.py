@@ -66,16 +66,16 @@ CHUNKS = (2, 3, 4)
 """Stages per device that are tried for looped schedules where none are requested."""
 
 PATIENCE = 32
-"""Points that are replayed after the best one that fits: their quick replays are faster, and transfers on shared links tell."""
+"""Shapes that are replayed without a better one before the search ends."""
 
 BESIDE = 8
-"""Sizes of micro-batches beside that of the best shape that are replayed."""
+"""Further sizes of micro-batches that are replayed for the best shape."""
 
 UNLIKE_LAYERS = 0.1
-"""Share by which a rank may need more memory than it has, if layers were alike, for its cuts to be sought at once."""
+"""Share by which a rank of equal layers may exceed its memory for its cuts to be searched first with equal shares."""
 
 MOST_TRIED = 240
-"""Points that are replayed while none of them fits."""
+"""Most shapes that are replayed while none of them fits."""
 
 Groups = tuple[tuple[int, ...], ...]
 """Devices of each rank of a pipeline, one per replica."""
@@ -201,7 +201,7 @@ def grid_counts(problem: Problem) -> tuple[int, ...]:
 
 
 def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
-    """What a search tries where a request leaves it open."""
+    """Values that a search tries for decisions that the request leaves open."""
     chunks = (1, *CHUNKS) if request.chunks is None else (request.chunks,)
     return {
         "schedule": SCHEDULES,
@@ -213,7 +213,7 @@ def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Ranks:
-    """What the ranks of some pipelines have: memory together, and each a device like its slowest."""
+    """Ranks of some pipelines: their memory together, and for each a device equal to its slowest one."""
 
     memory_bytes: float
     slowest: tuple[int, ...]
@@ -394,7 +394,7 @@ class _Grid:
         return bool(need <= (1.0 + UNLIKE_LAYERS) * self._memory_bytes(shape.groups[0]))
 
     def _at_best(self, shape: GridShape) -> float:
-        """Seconds if the network could be divided at will, and were cut where it sends least.
+        """Lower bound on the seconds of a shape: the network divided at will, and cut where it sends least.
 
         Of micro-batches that are unlike, the smallest fill and drain the pipeline, and each takes its share of the largest one's
         seconds, at least.

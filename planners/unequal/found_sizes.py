@@ -1,4 +1,4 @@
-"""Found sizes: the answer of a search over unequal block sizes, and of one over partitions and sizes."""
+"""Found sizes: answers of searches over unequal block sizes, and over partitions and sizes."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def best_equal(problem: UnequalProblem, progress: Report | None = None) -> Found
 
 
 def local_greedy(problem: UnequalProblem) -> FoundSizes:
-    """Every stage alone: argmin over b of (ceil(B / b) + K - 1) t_k(b), as if all stages were like it."""
+    """Sizes of every stage by itself: argmin over b of (ceil(B / b) + K - 1) t_k(b), as if all stages were like it."""
     started = time.perf_counter()
     chosen = []
     for chain in (problem.forward_chain, problem.backward_chain):

@@ -102,18 +102,18 @@ NESTED = "unequal-nested"
 """Searches the partition too, with the exact method for the sizes of each."""
 
 ON_REPLAYS = ("exact-unequal", NESTED)
-"""Searches that go on with replays where the recurrence proves nothing."""
+"""Searches that continue with replays if the recurrence proves nothing."""
 
 ONE_SIZE = ("best-equal",)
 """Searches whose plans have one size for all stages and passes."""
 
 
 BY_REPLAYS = "; all of them that bounds leave open were replayed by the compiled event loop or recurrence"
-"""How sizes are proven of which replays know more than the recurrence of unequal sizes."""
+"""How a proof by replays is told, where the recurrence of unequal sizes proves nothing."""
 
 
 def unequal_sizes(request: Request, name: str) -> UnequalSizes:
-    """The planner of a search."""
+    """The planner of a search of `SEARCHES`, or of partitions and sizes together (`NESTED`)."""
     return UnequalSizes(request, name, SEARCHES.get(name, _exact))
 
 
@@ -123,14 +123,14 @@ def number_of_stages(problem: Problem, request: Request) -> int:
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
-    """Why the planners whose sizes differ cannot plan this, or None."""
+    """Why planners with unequal sizes cannot plan a problem and request, or None."""
     if request.recompute == "none":
         return "a stage whose forward and backward sizes differ runs forward again: recompute cannot be 'none' for all stages"
     return inapplicable_to_equal(problem, request)
 
 
 def inapplicable_to_equal(problem: Problem, request: Request) -> str | None:
-    """Why a planner of micro-batches of one size cannot plan this, or None."""
+    """Why a planner with equal sizes cannot plan a problem and request, or None."""
     if problem.recompute not in ("none", "whole"):
         return f"stages run forward again as a whole or not at all, not {problem.recompute!r}"
     if request.schedule not in (None, "gpipe") or request.microbatches is not None:
@@ -164,7 +164,7 @@ class _Meter:
         self.evaluate.report(evaluations, seconds)
 
     def run(self, search: Search, problem: UnequalProblem, rng: np.random.Generator) -> FoundSizes:
-        """A search within what is left."""
+        """Run a search within the remaining budget."""
         sizes = search(problem, rng, self)
         self.evaluate.credit(sizes.evaluations)
         return sizes

@@ -129,7 +129,7 @@ def powers_of_two(samples: int) -> tuple[int, ...]:
 
 
 def near_sizes(sizes: Sequence[int], size: int) -> set[int]:
-    """A size itself, those beside it, and half and twice of it, of those there are."""
+    """The candidates near a size: itself, its neighbours, half and twice of it."""
     place = sizes.index(size)
     return {*sizes[max(0, place - 1) : place + 2], *({size // 2, size * 2} & {*sizes})}
 
@@ -146,7 +146,7 @@ def _table(name: str, values: ArrayLike, rows: int, samples: int) -> Floats:
         return np.zeros((0, samples + 1))
     if table.shape != (rows, samples + 1):
         raise ValueError(
-            f"{name} must have shape {(rows, samples + 1)}, a row a process and sizes 0..B, not {table.shape}"
+            f"{name} must have shape {(rows, samples + 1)}, a row per process and sizes 0..B, not {table.shape}"
         )
     if not np.isfinite(table).all() or (table < 0).any():
         raise ValueError(f"{name} must hold finite, non-negative seconds; it has {table.min()} .. {table.max()}")

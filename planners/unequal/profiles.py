@@ -23,12 +23,12 @@ class Front(NamedTuple):
     parents: Integers
 
     def room(self, rows: int) -> Front:
-        """Room for so many like these."""
+        """An uninitialized front of the same form with so many rows."""
         shapes = ((rows, *column.shape[1:]) for column in self)
         return Front._make(np.empty(shape, column.dtype) for shape, column in zip(shapes, self, strict=True))
 
     def chosen(self, rows: Integers | slice) -> Front:
-        """Some of them."""
+        """Some of the profiles."""
         return Front._make(column[rows] for column in self)
 
 
@@ -53,7 +53,7 @@ def tails(chain: Chain) -> Floats:
 
 
 def lower_bound(problem: UnequalProblem) -> float:
-    """Seconds that no size vectors can undercut; where recomputation depends on them, as if no stage recomputed.
+    """Lower bound on the seconds of any size vectors; where recomputation depends on them, as if no stage recomputed.
 
     At least the textbook bound max over stages of (fastest fill + least total time of the stage + fastest drain): the
     chosen size of a stage may differ from sample to sample in the bound, but fill, work and drain add up all the same.

@@ -1,4 +1,4 @@
-"""Replayed sizes: sizes of one partition searched on replays, where these know more than the recurrence does.
+"""Replayed sizes: a search of the sizes of one partition by replays, for links that share channels.
 
 The recurrence gives each link channels of its own. Where links share some (boards in a ring, servers behind one cable, a bus) a
 replay takes longer, and other sizes may be the fastest. What the recurrence still gives is a bound on every choice of sizes; and
@@ -48,7 +48,7 @@ PAIRS = 2**22
 """Pairs of forward and backward vectors that are put in order at most."""
 
 ROUNDING = 1e-9
-"""Relative; by how much bounds and replays may round apart."""
+"""Relative tolerance of rounding between bounds and replays."""
 
 
 class _WorkDone(Exception):
@@ -57,7 +57,7 @@ class _WorkDone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReplayedSizes:
-    """What replays found for one partition.
+    """The fastest sizes that replays found for one partition.
 
     score: of these sizes; every: all sizes that may be faster were replayed
     replays: plans replayed; stopped: by an interrupt or the end of a budget
@@ -72,7 +72,7 @@ class ReplayedSizes:
 
 @dataclass(frozen=True, slots=True)
 class SizeBounds:
-    """Seconds below which no replay of a partition comes, by sizes.
+    """Lower bounds on the replays of a partition, by sizes.
 
     tables: whose devices and channels these are; unequal: the loosest problem of the partition, without caps; cuts: its cuts
     """
@@ -83,7 +83,7 @@ class SizeBounds:
 
     @property
     def update(self) -> float:
-        """Of the first stage, which ends last of what every choice takes beside its passes and latencies."""
+        """Seconds of the first stage's update, which ends last."""
         return self.unequal.fixed_seconds - sum(map(sum, self._latencies))
 
     @property
@@ -96,12 +96,12 @@ class SizeBounds:
         )
 
     def forward(self, sizes: Integers) -> Floats:
-        """Of the forward pass, until the last stage has ended it; sizes (vectors, stages)."""
+        """Least seconds of the forward pass, until the last stage ends it; sizes (vectors, stages)."""
         model = Compiled(self.unequal).forward_population(sizes) + sum(self._latencies[0])
         return np.maximum(model, self._of_channels(self.unequal.forward_chain, sizes, self._busy(up=False)))
 
     def backward(self, sizes: Integers, again: Integers) -> Floats:
-        """Of the backward pass, without the update; again: 1 where a stage recomputes because its sizes differ."""
+        """Least seconds of the backward pass, without the update; again: 1 where a stage recomputes because its sizes differ."""
         chain, other = self.unequal.backward_chain, sizes % self.unequal.samples + 1
         model = Compiled(self.unequal).backward_population(sizes, np.where(again, other, sizes))
         channels = self._of_channels(chain, sizes[:, ::-1], self._busy(up=True))
@@ -185,7 +185,7 @@ class _SizeReplays:
         return self.known[pair]
 
     def turn(self, forward: Vector, backward: Vector) -> float:
-        """When the forward pass ends, which backward sizes do not change."""
+        """End of the forward pass in seconds, which does not depend on backward sizes."""
         self((forward, backward))
         found = self.evaluate.forward_seconds(self.plan((forward, backward)))
         if found is None:

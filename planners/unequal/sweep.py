@@ -24,7 +24,7 @@ ROWS = 1 << 14
 
 
 class Decision(NamedTuple):
-    """What a sweep decides at a stage.
+    """The decision of a sweep at one stage.
 
     choices: sizes, or pairs of them, that the stage may take
     extend: (upper, profiles, start, found, filled) -> (next profile to extend, rows filled): every extension that may beat

@@ -26,7 +26,7 @@ WITHOUT_LINKS = ("streaming", "free")
 """Communications that queue nowhere and take no time of their own: an op lasts as long as its sending, or transfers are free."""
 
 MOST_LAYERS = 256
-"""Layers of a network for which every range of them is bounded."""
+"""Most layers of a network whose ranges are all bounded."""
 
 MOST_FOR_ALL = 64
 """Largest batch in samples for which every size is a candidate unless the user says otherwise."""
@@ -168,7 +168,7 @@ def limited_problem(
 
 
 def unlimited_links(unequal: UnequalProblem) -> UnequalProblem:
-    """The problem with links that are never busy and delay any block as little as one sample: a relaxation of such a replay."""
+    """A relaxation for unlimited links: they are never busy and delay any block as little as one sample."""
     ways = unequal.forward_link, unequal.backward_link
     return replace(
         unequal,
@@ -179,7 +179,7 @@ def unlimited_links(unequal: UnequalProblem) -> UnequalProblem:
 
 
 def least_seconds(tables: UnequalTables, sizes: Sequence[int]) -> float:
-    """Seconds below which no partition into so many stages comes with any of the sizes: the busiest stage of the most even one.
+    """Lower bound on the seconds of any partition into so many stages with any sizes: the busiest stage of the most even one.
 
     0 for boards whose layers stream, and for long networks, of which ranges of layers are too many.
     """
@@ -202,7 +202,7 @@ def least_seconds(tables: UnequalTables, sizes: Sequence[int]) -> float:
 
 
 def crowded_links(tables: UnequalTables, unequal: UnequalProblem) -> UnequalProblem:
-    """The problem with links as slow as where all that share a channel with them use it at once: what to begin a search with."""
+    """The problem with links slowed down as if all links of a channel used it at once, to start a search with."""
     routes = [set(tables.problem.cluster.route(*ends)) for ends in pairwise(tables.devices)]
     sharing = [[max((sum(channel in one for one in routes) for channel in route), default=1)] for route in routes]
     slower = np.array(sharing, dtype=np.float64).reshape(len(routes), 1)

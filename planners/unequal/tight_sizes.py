@@ -1,4 +1,4 @@
-"""Tight sizes: unequal sizes that fit where those that a search prefers do not.
+"""Tight sizes: a search for unequal sizes that fit, for when the preferred ones do not.
 
 The searches count what a stage holds whatever the moment. A replay adds the tensors that are being sent or wait to be used; and a
 stage that stores its activations holds less where its sizes differ and it recomputes. So replays decide, and each one that does
@@ -182,7 +182,7 @@ class _Replays:
 
     @property
     def looked(self) -> int:
-        """Plans of the most ops that those which may be are enough for: a budget of more goes on."""
+        """Number of the longest plans that the allowed ops are enough for: a larger budget continues the search."""
         return self._most // self._of_a_plan
 
     def plan(self, one: TightSizes) -> Plan:
@@ -200,7 +200,7 @@ class _Replays:
             raise _LimitReached
 
     def fits(self, one: TightSizes) -> bool:
-        """Whether a plan fits; where its replay shows that it does not, what begins or ends as it does is ruled out.
+        """Whether a plan fits by its replay; if not, plans that begin or end as it does are ruled out.
 
         Raises _LimitReached beyond OPS; while nothing has been found, a budget is the only limit.
         """
@@ -309,7 +309,7 @@ def _paths(
 def tight_sizes(
     name: str, tables: UnequalTables, evaluate: Evaluator, sizes: Sequence[int], *, equal: bool = False
 ) -> TightSizes | NothingFits:
-    """A plan that fits, with sizes to choose from.
+    """A plan that fits, of the candidate sizes.
 
     equal: one size for all stages and passes. The fastest by the model where the plans that may fit are PLANS or fewer; elsewhere
     what is found first in each partition, and with one size for all, is changed as long as it gets faster. Where nothing is found

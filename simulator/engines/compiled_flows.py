@@ -69,7 +69,7 @@ class Flows(NamedTuple):
 
 
 class Passing(NamedTuple):
-    """How transfers pass their routes on idle links: of each class its hops, and of each hop seconds and latency."""
+    """Transfers on idle links: the hops of each class, and seconds and latency of each hop."""
 
     offsets: Integers
     seconds: Floats
@@ -77,7 +77,7 @@ class Passing(NamedTuple):
 
 
 def no_flows(columns: FlowColumns, moves: int) -> Flows:
-    """The flows at the beginning; moves: deliveries and lanes."""
+    """The initial state without flows; moves: number of deliveries and lanes."""
     slots, channels = columns.slots, len(columns.first_come)
     leaves = 1 << max(0, slots - 1).bit_length()
 
@@ -118,7 +118,7 @@ def no_flows(columns: FlowColumns, moves: int) -> Flows:
 
 @kernel(inner=True, inline="always")
 def ask(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, move: int, now: float) -> None:
-    """Let the flow of a move begin, or wait for those of its slot before it. Its carrier and seconds are written."""
+    """Let the flow of a move, whose carrier and seconds are set, begin or wait for earlier flows of its slot."""
     slot = columns.slot[flows.carrier[move]]
     if not flows.watched[slot] and not (flows.move[slot] >= 0 and flows.ends[slot] > now):
         _begin(flows, columns, passing, heap, move, now)
@@ -224,7 +224,7 @@ def _ends_before(flows: Flows, one: int, other: int) -> bool:
 
 @kernel(inner=True)
 def leave(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, number: int, now: float) -> None:
-    """The flow that was announced by an event ends, unless something has changed since."""
+    """End the flow that an event announced, unless something has changed since."""
     if number != flows.counters[_ANNOUNCED]:
         return
     flows.counters[_ANNOUNCED] = _NOBODY
@@ -250,7 +250,7 @@ def leave(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, numb
 
 @kernel(inner=True)
 def rest(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, now: float) -> None:
-    """Set rates anew at the end of a moment, and announce who ends first."""
+    """At the end of a moment, recompute rates and announce the flow that ends first."""
     flows.counters[_RESTS] += 1
     stamp = flows.counters[_RESTS]
     for place in range(flows.counters[_CHANGED]):

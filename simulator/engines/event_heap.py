@@ -30,7 +30,7 @@ class Heap(NamedTuple):
 
 
 def empty_heap(most: int) -> Heap:
-    """Room for so many events; what is not used takes no memory."""
+    """A heap with room for so many events; unused room takes no memory."""
     return Heap(
         np.empty(most), np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64), np.zeros(2, dtype=np.int64)
     )

@@ -78,7 +78,7 @@ class Prepared(NamedTuple):
     def with_seconds(
         self, seconds: Floats, least: Floats | None, class_seconds: Floats, class_bytes: Floats
     ) -> Prepared:
-        """The same program with other durations, float64 [tasks], and transfers, float64 [classes]."""
+        """The same program with other seconds of tasks, float64 [tasks], and of transfers, float64 [classes]."""
         return self._replace(
             seconds=seconds,
             least=seconds if least is None else least,
@@ -167,7 +167,7 @@ def prepare(program: Program, *, contention: bool = False) -> Prepared:
 
 
 def run(prepared: Prepared) -> tuple[Floats, Floats, Floats]:
-    """Replay: start and end of every task, and arrival of what every dependency needs; of a program that cannot deadlock."""
+    """Replay a program that cannot deadlock: start and end of every task, and arrival of every dependency."""
     state = _run(prepared)
     return state.start, state.end, state.arrival
 

@@ -26,7 +26,7 @@ import simpy
 from simulator.lowering.flows import FlowColumns, uses_of
 
 TIE = 1e-12
-"""Relative; channels that are full at rates so near to each other are full at once."""
+"""Relative tolerance: channels that saturate at rates so close to each other saturate together."""
 
 Uses = tuple[tuple[int, float], ...]
 """Channels that a flow loads, and the share of each that it takes alone on its route."""
@@ -48,7 +48,7 @@ class Clock(simpy.Environment):
 
 @dataclass(slots=True, eq=False)
 class SharedFlow:
-    """A transfer, or an all-reduce, from when it is asked for.
+    """A transfer or an all-reduce, from the moment of its request on.
 
     carrier: as of `FlowColumns`; hops: of a transfer
     left: seconds that it still needs at full speed, as of `since`; speed: share of its full speed since then; ends: when its last
@@ -69,7 +69,7 @@ class SharedFlow:
     arrival: simpy.Event | None = None
 
     def alone(self, now: float) -> float:
-        """When it arrives if it begins now and stays alone: its head and its tail pass channel after channel."""
+        """Arrival if it begins now and stays alone: its head and its tail pass channel after channel."""
         if not self.hops:
             return now + self.left
         tail = moment = now
@@ -118,7 +118,7 @@ class FairLinks:
         self.busy_until = [0.0] * len(self.members)
 
     def ask(self, flow: SharedFlow, now: float) -> None:
-        """Let a flow begin, or wait for those of its slot before it."""
+        """Let a flow begin, or wait for earlier flows of its slot."""
         slot = self.slot[flow.carrier]
         if slot not in self.watched and not self._moves(slot, now):
             self._begin(flow, now)
@@ -178,7 +178,7 @@ class FairLinks:
     # ---- the end of a moment -----------------------------------------------------------------------------------------
 
     def rest(self, _: Any = None) -> None:
-        """Set rates anew and announce who ends first, if the moment is over and anything has changed at it."""
+        """At the end of a moment at which anything changed, recompute rates and announce the flow that ends first."""
         now = self.clock.now
         if not self.unsettled or self.clock.peek() <= now:
             return

@@ -20,7 +20,7 @@ from simulator.lowering.program import Program, describe_deadlock
 from simulator.schedules.schedule import DeadlockError
 
 Numbers = NDArray[np.uint16] | NDArray[np.int32]
-"""Small whole numbers, as narrow as they may be: a replay of many tasks waits for its columns to come from memory."""
+"""Column of small whole numbers in a narrow type: replays of many tasks are bound by memory bandwidth."""
 
 
 class Order(NamedTuple):
@@ -48,7 +48,7 @@ def narrow(numbers: NDArray[np.integer]) -> Numbers:
 
 
 def order_of(program: Program) -> Order:
-    """The order of a program, and of every other of its structure.
+    """The order of a program, which all programs of its structure share.
 
     Raises DeadlockError if there is none, ValueError for lanes that share a device.
     """
@@ -80,7 +80,7 @@ def order_of(program: Program) -> Order:
 
 
 def replay(program: Program) -> Timeline:
-    """Replay a program by the recurrence: the engine's timeline, to the last bit."""
+    """Replay a program by the recurrence: the timeline of the SimPy engine, to the last bit."""
     order, tasks = order_of(program), len(program)
     times = np.empty(2 * tasks + 1)
     replay_values(order, order.task, program.seconds, program.transfer_seconds, times)
@@ -95,7 +95,7 @@ def replay_values(
     lags: NDArray[np.float64],
     times: NDArray[np.float64],
 ) -> float:
-    """Replay a structure: starts and ends, by position, into `times`; the end of the last task.
+    """Replay a structure: write starts and ends, by position, into `times`; return the end of the last task.
 
     value: [n]; number of what the task at each position takes; values: float64, seconds; lags: float64, of classes
     times: float64 [at least 2 · n + 1]; entry 2 · n is the 0 before everything

@@ -83,7 +83,7 @@ class Timeline:
         return int(np.count_nonzero(self.compute()))
 
     def devices(self) -> NDArray[np.int32]:
-        """Devices that compute, rising."""
+        """Ids of the devices that compute, rising."""
         return np.unique(self.device[self.compute()])
 
     def busy_seconds(self) -> NDArray[np.float64]:
@@ -277,7 +277,7 @@ def _borrowed(program: Program, consumers: NDArray[np.int32]) -> NDArray[np.bool
 
 
 def moves_of(program: Program) -> Moves:
-    """One for each producer and receiving lane; or, where transfers are tasks, for the first op behind each send's receive."""
+    """The moves of a program: one per producer and receiving lane; if transfers are tasks, one per send and receive."""
     consumers = program.consumers()
     if program.sends is None:
         moving = np.flatnonzero((program.transfer > 0) & ~_borrowed(program, consumers))

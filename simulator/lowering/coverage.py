@@ -16,7 +16,7 @@ from simulator.schedules.schedule import Schedule, stages_in
 Rows = NDArray[np.int64]
 
 MOST_SAMPLES = 2**52
-"""Most samples of a mini-batch: sums of as many are exact in float64, too."""
+"""Most samples of a mini-batch: their sums are exact in float64."""
 
 
 def sample_bounds(name: str, sizes: Sequence[int] | Sequence[Sequence[int]] | None, schedule: Schedule) -> Bounds:
@@ -198,7 +198,7 @@ def _cover(ops: LaneOps, rows: Rows, forward: NDArray[np.int64], backward: NDArr
 
 
 class Duration(NamedTuple):
-    """What durations are asked for together; slice_number: of the sequences, None where these are whole."""
+    """Durations that costs give in one call; slice_number: slice of the sequences, None for whole ones."""
 
     kind: OpKind
     stage: int
@@ -207,7 +207,7 @@ class Duration(NamedTuple):
 
 
 def durations(ops: LaneOps) -> tuple[NDArray[np.int32], list[tuple[Duration, NDArray[np.int64]]]]:
-    """The distinct durations: the number of each row's, int32 [rows], and what is asked for, with its numbers of samples."""
+    """Distinct durations: the index of each row's, int32 [rows], and the durations with their numbers of samples."""
     sizes, size = np.unique(ops.samples, return_inverse=True)
     columns = [one.astype(np.int64) for one in (ops.stage, ops.replica, ops.kind, ops.microbatch % ops.slices, size)]
     widths = [int(column.max(initial=0)) + 1 for column in columns]

@@ -17,11 +17,11 @@ from simulator.schedules.ops import BACKWARD_KINDS, HOST_KINDS, OpKind, among
 Values = NDArray[np.float64]
 
 _BESIDE = {OpKind.FORWARD: OpKind.BACKWARD, OpKind.BACKWARD: OpKind.FORWARD}
-"""What runs on the other lane of a device that is divided in fixed shares."""
+"""Kind of op -> kind on the other lane of a device that is divided in fixed shares."""
 
 
 class Collectives(NamedTuple):
-    """What all collectives take.
+    """Seconds of all collectives, and the parts of ops that they wait for.
 
     seconds: float64; of the buckets stage by stage, ties, gathers and then scatters of all units, gathers of updated weights
     shares: float64; parts of the seconds of ops: of the buckets, of units forward, and backward
@@ -37,7 +37,7 @@ _NO_COLLECTIVES = Collectives(np.zeros(0), np.zeros(0))
 def collectives_of(
     structure: Structure, several: Mapping[int, StageCollectives], ties: Sequence[TiedReduction]
 ) -> Collectives:
-    """Those that a structure has; several: of each stage that has any."""
+    """The collectives of a structure; several: of each stage that has any."""
     if not several and not ties:
         return _NO_COLLECTIVES
     held = [(structure.forms[stage], one) for stage, one in several.items()]
@@ -135,7 +135,7 @@ def values_of(
     *,
     overlapped: Callable[[int, int, float], float],
 ) -> tuple[Values, Values | None]:
-    """The values of a structure, and the least that tasks take on lanes that share a device (None: no more than that).
+    """Values of a structure, and least seconds of tasks on lanes that share a device (None: there is no such floor).
 
     asked: the durations that the structure asks for, float64; transfer_seconds: float64 [transfer classes]
     overlapped: `Costs.overlapped_seconds`
@@ -166,8 +166,9 @@ def values_of(
 
 
 def durations(structure: Structure, costs: Costs, what: Duration, samples: NDArray[np.int64]) -> Values:
-    """Durations of one kind, stage, replica and slice for numbers of samples; an op of no samples takes none. Backward includes
-    the second forward where a stage recomputes within it.
+    """Durations of one kind, stage, replica and slice, by number of samples; 0 for none.
+
+    A backward includes recomputation, unless this is an op of its own.
 
     Where a device is divided in fixed shares, forwards and backwards both take their sum: the forward lane has the share
     F / (F + B) of the device, and F / (F / (F + B)) = F + B.

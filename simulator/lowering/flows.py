@@ -15,7 +15,7 @@ Integers = NDArray[np.int64]
 
 
 class FlowColumns(NamedTuple):
-    """What the flows of a program load. A carrier is a transfer class, or (behind these) the all-reduces of a lane.
+    """Channels that the flows of a program load. A carrier is a transfer class, or (behind these) the all-reduces of a lane.
 
     offsets: int64 [carriers + 1]; the channels that a carrier loads
     channel, share: of each of these the number, and the part that a flow alone on its route takes of it
@@ -55,7 +55,7 @@ NO_FLOWS = FlowColumns(
     _NONE,
     np.zeros(0, dtype=np.bool_),
 )
-"""Of a program without fair channels."""
+"""The columns of a program without fair channels."""
 
 
 def shares_fairly(program: Program) -> bool:
@@ -114,6 +114,6 @@ def _members(slot: Integers, uses: list[list[tuple[int, float]]], channels: int)
 
 
 def uses_of(columns: FlowColumns) -> list[tuple[tuple[int, float], ...]]:
-    """Of each carrier the channels that it loads, with its share of each."""
+    """For each carrier the channels that it loads, with its share of each."""
     pairs = list(zip(columns.channel.tolist(), columns.share.tolist(), strict=True))
     return [tuple(pairs[begin:end]) for begin, end in pairwise(columns.offsets.tolist())]

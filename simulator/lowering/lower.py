@@ -63,7 +63,7 @@ def structure_of(
     communication: Communication = "overlapped",
     updates: bool = False,
 ) -> Structure:
-    """Lower a schedule to all that seconds, bytes and devices do not change, which `fill` does not do again.
+    """Lower a schedule to its structure: all that does not depend on seconds, bytes and devices, which `fill` adds.
 
     costs: asked for the form of each stage's collectives and the stages of each tied reduction alone
     The others, and what is raised, as of `lower`.

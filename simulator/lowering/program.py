@@ -19,8 +19,8 @@ MOST_SECONDS = 1e300
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Deliveries:
-    """What tasks send when they end: one delivery for each producer, transfer class and receiving lane; what waits for a task
-    without a transfer (class 0) is told at once, whatever its lane.
+    """Deliveries of tasks when they end: one per producer, transfer class and receiving lane. Without a transfer (class 0) one
+    delivery serves all lanes at once.
 
     offsets: int64 [tasks + 1]; the deliveries of a task, in the order of the first dependency that each serves
     transfer: int32 [deliveries]; class
@@ -37,7 +37,7 @@ class Deliveries:
 
 
 class LaneKind(IntEnum):
-    """What runs on a lane."""
+    """Kind of a lane: what runs on it."""
 
     COMPUTE = 0
     COLLECTIVE = 1

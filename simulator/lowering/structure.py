@@ -29,7 +29,7 @@ Dependencies = tuple[Rows, Rows, NDArray[np.int32]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Structure:
-    """All of a program that seconds, bytes and devices do not change.
+    """The part of a program that does not depend on seconds, bytes and devices.
 
     Columns as in `simulator.lowering.program.Program`, but for these:
 

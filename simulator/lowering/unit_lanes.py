@@ -26,13 +26,13 @@ from simulator.lowering.coverage import LaneOps, Rows
 from simulator.schedules.ops import OpKind, among
 
 DOWNWARDS = OpKind.FORWARD, OpKind.RECOMPUTE
-"""Ops that run the units in the order of the forward."""
+"""Kinds of ops that run the units in the order of the forward."""
 
 GATHERING = *DOWNWARDS, OpKind.BACKWARD, OpKind.INPUT_GRADIENT
-"""Ops that need the weights."""
+"""Kinds of ops that need the weights of units."""
 
 SCATTERING = OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT
-"""Ops that make their gradients."""
+"""Kinds of ops that make the gradients of units."""
 
 
 class Parts(NamedTuple):
@@ -47,7 +47,7 @@ class Parts(NamedTuple):
 
 
 class UnitWaits(NamedTuple):
-    """Collectives of a lane, int64 [waits], and for each a part of an op."""
+    """Waits between collectives of a lane, int64 [waits], and parts of ops."""
 
     tasks: Rows
     parts: Parts
@@ -89,7 +89,7 @@ class UnitLane:
 
     @property
     def stages(self) -> list[int]:
-        """Of the rank, those that have units, rising."""
+        """Stages of the rank that have units, rising."""
         return sorted(set(self.stage.tolist()))
 
 

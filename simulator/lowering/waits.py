@@ -17,7 +17,7 @@ Move = tuple[tuple[int, int], tuple[int, int], int]
 
 @dataclass(slots=True)
 class Waits:
-    """Data dependencies between base rows; `transfer` numbers the `moves` from 1, 0 for none."""
+    """Data dependencies between base rows; `transfer`: index of its move in `moves`, from 1; 0 for none."""
 
     consumer: Rows
     producer: Rows
@@ -26,7 +26,7 @@ class Waits:
 
     @property
     def classes(self) -> int:
-        """Transfer classes, none among them."""
+        """Number of transfer classes, class 0 (no transfer) included."""
         return len(self.moves) + 1
 
 
@@ -64,7 +64,7 @@ def _covering(ops: LaneOps, held: tuple[Rows, Rows], kinds: tuple[OpKind, ...]) 
 
 
 def data_waits(ops: LaneOps, stages: int) -> Waits:
-    """Waits of every op for what it covers: activations from above, gradients from below, and what it stashed itself."""
+    """Waits of every op: for activations from the stage before, gradients from the stage behind, and its own stash."""
     classes = _TransferClasses()
     consumers: list[Rows] = []
     producers: list[Rows] = []
@@ -104,7 +104,7 @@ def data_waits(ops: LaneOps, stages: int) -> Waits:
 
 
 def sendings(waits: Waits) -> tuple[Rows, Rows]:
-    """Rows that send, rising, and the transfer class of each thing that they send, rising for each row."""
+    """Rows that send, rising, and the transfer classes that each sends, rising per row."""
     moving = np.flatnonzero(waits.transfer)
     key = np.unique(waits.producer[moving] * np.int64(waits.classes) + waits.transfer[moving])
     return key // waits.classes, key % waits.classes

@@ -101,11 +101,11 @@ class ScheduleFamily:
 
     @property
     def chunks(self) -> int:
-        """Stages per device at least: as many, unless the option `chunks` says."""
+        """Stages per device: the number of its placement, unless the option `chunks` says another."""
         return LEAST_CHUNKS[self.placement]
 
     def communication(self, wanted: Communication) -> Communication:
-        """The mode of a plan of this family on a problem whose mode is `wanted`."""
+        """The communication mode of a plan of this family, for a problem whose mode is `wanted`."""
         return wanted if not self.communications or wanted in self.communications else self.communications[-1]
 
     def device_of_stage(self, devices: Sequence[Device], chunks: int) -> tuple[Device, ...]:
@@ -116,7 +116,7 @@ class ScheduleFamily:
         return tuple(devices[place] for place in chains_of(self.placement, chunks * len(devices), len(devices))[0])
 
     def lies_on(self, chains: Chains) -> bool:
-        """Whether its stages lie so; with one stage per device, a family of several is another family."""
+        """Whether its placement gives these chains; a family of several stages per device never does with one per device."""
         stages, devices = len(chains[0]), len(set(chains[0]))
         if stages == devices and self.placement not in ("straight", "bidirectional"):
             return False
@@ -239,7 +239,7 @@ def schedule_families() -> Mapping[str, ScheduleFamily]:
 
 
 def as_family(made: object) -> ScheduleFamily:
-    """A family, or a function `(stages, microbatches, **options) -> Schedule` as one; TypeError for anything else.
+    """A family, itself or made of a function `(stages, microbatches, **options) -> Schedule`; TypeError for anything else.
 
     The first line of the function's docstring is its summary; it is not called before somebody asks for it.
     """
@@ -253,10 +253,10 @@ def as_family(made: object) -> ScheduleFamily:
 
 
 EXAMPLES = ((4, 8), (8, 16), (2, 4), (3, 6), (1, 1))
-"""Stages and micro-batches that a function is asked for until it does not refuse."""
+"""Stages and micro-batches with which a bare function is called, in turn, until it returns a schedule."""
 
 _shown: dict[ScheduleFamily, ScheduleFamily] = {}
-"""What functions were found to be."""
+"""Properties that were read off the schedules of bare functions."""
 
 
 def _by_example(family: ScheduleFamily) -> ScheduleFamily:

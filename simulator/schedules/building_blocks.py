@@ -22,13 +22,13 @@ Block = list[tuple[int, int, int, int]]
 """Slots of the passes F f i I of the first micro-batch on each device."""
 
 PERIOD = 6
-"""Slots from one micro-batch to the next: two forwards, two input gradients, two weight gradients on every device."""
+"""Slots per micro-batch: two forwards, two input gradients and two weight gradients on every device."""
 
 MOST_DEVICES = 1024
-"""Their orders are made slot by slot, in the square of the devices' time and more: 8 s for as many."""
+"""Most devices of these schedules: they are built slot by slot, in time at least quadratic in devices: 8 s for so many."""
 
 PASSES = np.frombuffer(b"FfiIwW", dtype=np.uint8)
-"""Letters of the passes, as squeezed blocks number them."""
+"""Letters of the passes, in the order of their numbers in squeezed blocks."""
 
 
 def v_half(stages: int, microbatches: int, op_seconds: OpSecondsOption = ()) -> Schedule:
@@ -69,7 +69,7 @@ def _block_devices(name: str, stages: int) -> int:
 
 
 def repeated(block: Block, microbatches: int, limit: int) -> list[str]:
-    """The letters of each device for a block that every micro-batch repeats, with its idle slots squeezed out.
+    """The letters of each device for a building block repeated for every micro-batch, with idle slots squeezed out.
 
     limit: stages' micro-batches that a device holds at most
     The steady pattern of long streams comes from a short one, of which it is the middle.
@@ -88,7 +88,7 @@ def repeated(block: Block, microbatches: int, limit: int) -> list[str]:
 
 
 def squeezed(block: Block, microbatches: int, limit: int) -> list[str]:
-    """The letters of each device for a block that every micro-batch repeats, of the whole stream slot after slot."""
+    """The letters of each device for a building block repeated for every micro-batch: the whole stream, slot by slot."""
     # compiled code is loaded by those who build such a schedule alone
     from simulator.schedules import squeezed_blocks
 

@@ -23,13 +23,13 @@ Bounds = Sequence[NDArray[np.int64]]
 Counts = NDArray[np.int64]
 
 BETWEEN_KINDS = (OpKind.UPDATE, OpKind.PREDICT)
-"""Kinds that stand between the ops of micro-batches, and cover no sample."""
+"""Kinds of ops between those of micro-batches; they cover no samples."""
 
 _OF_BACKWARD = (OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT, OpKind.RECOMPUTE)
-"""Kinds whose numbers are those of backward micro-batches."""
+"""Kinds numbered by backward micro-batches."""
 
 _OF_FORWARD = (OpKind.FORWARD, *HOST_KINDS)
-"""Kinds whose numbers are those of forward micro-batches."""
+"""Kinds numbered by forward micro-batches."""
 
 
 def check_complete(schedule: Schedule, forward: Bounds | None = None, backward: Bounds | None = None) -> None:
@@ -212,7 +212,7 @@ class _Lists:
                     self.where[op] = device, position
 
     def forwards(self, op: Op, stage: int) -> Iterator[Op]:
-        """The forwards of a stage that share a sample with an op."""
+        """The forwards of a stage that cover any sample of an op."""
         own = (self.forward if op.kind in _OF_FORWARD else self.backward)[op.stage]
         first, end = own[op.microbatch], own[op.microbatch + 1]
         sharing = range(bisect_right(self.forward[stage], first) - 1, bisect_left(self.forward[stage], end))

@@ -51,7 +51,7 @@ def alternation(count: int, warm_up: int) -> tuple[NDArray[np.int8], NDArray[np.
 
 
 def alternated(forward: NDArray[Number], backward: NDArray[Number], warm_up: int) -> NDArray[Number]:
-    """A column of forwards and one of as many backwards in the order of `alternation`."""
+    """A column of forwards and one of equally many backwards merged in the order of `alternation`."""
     warm = min(warm_up, len(forward))
     steady = len(forward) - warm
     column = np.empty(2 * len(forward), dtype=forward.dtype)

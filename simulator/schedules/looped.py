@@ -36,7 +36,7 @@ def _virtual_order(groups: list[int], chunks: int) -> tuple[NDArray[np.int32], N
 
 
 def _groups(microbatches: int, devices: int, group: int | None) -> list[int]:
-    """Sizes of the groups: `group` micro-batches each, the last the rest, but none less than a micro-batch a device."""
+    """Sizes of the groups: `group` micro-batches each, the last the rest, but none less than one micro-batch per device."""
     if group is not None and group < devices:
         raise ValueError(f"a group of micro-batches is at least one per device, {devices} here, got {group}")
     most = max(devices, min(group or devices, microbatches))

@@ -32,15 +32,15 @@ class OpKind(IntEnum):
     RECEIVE = 8
     """A transfer that occupies the receiver's compute lane."""
     RECOMPUTE = 9
-    """The forward again, before the backward whose stage has not kept what it needs."""
+    """Recomputation: the forward again, before the backward of a stage that has not kept its activations."""
     OFFLOAD = 10
-    """What a forward keeps goes to the host, on a lane of its own."""
+    """Activations of a forward move to the host, on a lane of their own."""
     RELOAD = 11
-    """It comes back, before its backward."""
+    """Activations move back to the device, before their backward."""
     SCATTER = 12
-    """Reduce-scatter of gradients among the replicas of a stage, which divide them or what updates."""
+    """Reduce-scatter of gradients among the replicas of a stage (ZeRO 1 to 3)."""
     GATHER = 13
-    """All-gather of weights among the replicas of a stage, which divide them or what updates."""
+    """All-gather of weights among the replicas of a stage (ZeRO 1 to 3)."""
 
 
 LETTERS = "FBIWUPRSVAOLTG"
@@ -52,12 +52,12 @@ COMPUTE_KINDS = (OpKind.FORWARD, OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.
 
 
 def computes(kind: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Which kinds are work of a device on a micro-batch: those of torch, and the forward again."""
+    """Mask of the kinds that compute on a micro-batch: those of torch, and recomputation."""
     return np.asarray((kind <= OpKind.WEIGHT_GRADIENT) | (kind == OpKind.RECOMPUTE))
 
 
 def among(kind: NDArray[np.integer], kinds: tuple[OpKind, ...]) -> NDArray[np.bool_]:
-    """Which rows of a column are of one of some kinds."""
+    """Mask of the rows of a column that are of some kinds."""
     return np.asarray(_table(kinds)[kind])
 
 
@@ -67,13 +67,13 @@ def _table(kinds: tuple[OpKind, ...]) -> NDArray[np.bool_]:
 
 
 HOST_KINDS = (OpKind.OFFLOAD, OpKind.RELOAD)
-"""The kinds that stand in a list of their own: they occupy the link to the host, not the device."""
+"""Kinds with lists of their own: they occupy the link to the host, not the device."""
 
 BACKWARD_KINDS = (OpKind.BACKWARD, OpKind.INPUT_GRADIENT)
-"""The kinds that the stage before waits for, and that a forward may overlap."""
+"""Kinds that the previous stage waits for, and that a forward may overlap."""
 
 COLLECTIVE_KINDS = (OpKind.REDUCE, OpKind.SCATTER, OpKind.GATHER)
-"""The kinds that replicas of a stage do together, on lanes of their own."""
+"""Collectives of the replicas of a stage, on lanes of their own."""
 
 _PATTERN = re.compile(r"([0-9]{1,9})([FBIWAUPOL])([0-9]{1,9})")
 

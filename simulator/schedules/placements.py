@@ -1,4 +1,4 @@
-"""Placements: how the stages of a pipeline go round the devices."""
+"""Placements: the order in which the stages of a pipeline visit the devices."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Placement = Literal["straight", "interleaved", "v", "wave", "bidirectional"]
 PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
 
 LEAST_CHUNKS: dict[str, int] = {"straight": 1, "interleaved": 1, "v": 2, "wave": 2, "bidirectional": 1}
-"""Stages per device at least; interleaved and waves may have any multiple of it, the others have as many."""
+"""Stages per device; of interleaved placements and waves the least, and any multiple of it is possible."""
 
 USUAL_CHUNKS: dict[str, int] = {**LEAST_CHUNKS, "interleaved": 2, "wave": 4}
-"""Stages per device where nobody says: a wave of two is a V."""
+"""Default stages per device: a wave of two is a V."""
 
 MOST_STAGES = 2**20
 """Stages of a placement at most: more than the layers of any network."""

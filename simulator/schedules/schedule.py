@@ -28,7 +28,7 @@ OP_BYTES = 150
 
 
 def check_size(stages: int, microbatches: int, *, most: int = MOST_OPS) -> None:
-    """ValueError for a schedule of more than `most` ops, or more than this machine's memory holds, before any of it is built."""
+    """Raise ValueError, before a schedule is built, if it has more than `most` ops or does not fit into this machine's memory."""
     ops = 2 * stages * microbatches
     what = f"a forward and a backward of {stages} stages and {microbatches} micro-batches"
     if ops > most:
@@ -41,11 +41,11 @@ def check_size(stages: int, microbatches: int, *, most: int = MOST_OPS) -> None:
 
 
 COUNTED = ("chunks", "microbatch_group_size", "slices", "replicas", "microbatches_per_minibatch")
-"""Options of families that are whole numbers, or several."""
+"""Options of families that are a whole number or a list of them."""
 
 
 def check_counts(**counts: object) -> None:
-    """ValueError for a count, or one of several, that is no whole number, or beyond what any schedule has; None is left out."""
+    """Raise ValueError for a count, or one of a list, that is no whole number or too large for any schedule; None is skipped."""
     for name, value in counts.items():
         for one in value if isinstance(value, (tuple, list)) else (value,):
             if one is not None:
@@ -53,7 +53,7 @@ def check_counts(**counts: object) -> None:
 
 
 LENGTHS = ("stages", "microbatches", "minibatches")
-"""Counts that `check_size` takes together."""
+"""Counts whose product `check_size` limits."""
 
 
 def _memory_bytes() -> float:
@@ -65,7 +65,7 @@ def _memory_bytes() -> float:
 
 
 class ScheduleError(ValueError):
-    """A schedule that cannot run; the message names the device, the position and the op."""
+    """An invalid schedule; the message names the device, the position and the op."""
 
 
 class DeadlockError(ScheduleError):
@@ -74,8 +74,9 @@ class DeadlockError(ScheduleError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """Ops of every rank, in order, as columns (a rank is one list of ops: of a device, of a group that runs in step, or of one of
-    several lanes of a device).
+    """The ops of every rank, in order, as columns.
+
+    A rank is one list of ops: of a device, of a group of devices that run in step, or of one of several lanes of a device.
 
     name: of the family, as in `1f1b`
     stages: number of stages S; stage numbers are 0..S-1
@@ -135,7 +136,7 @@ class Schedule:
         return (self.ops(rank) for rank in range(self.ranks))
 
     def words(self, rank: int) -> list[tuple[Op, ...]]:
-        """The ops of one rank; the two of an overlapped pair together."""
+        """The ops of one rank as text; an overlapped pair is one word."""
         ops, begin = self.ops(rank), int(self.offsets[rank])
         if self.overlapped is None:
             return [(op,) for op in ops]
@@ -145,7 +146,7 @@ class Schedule:
         ]
 
     def check_pairs(self) -> None:
-        """Raise ScheduleError for an overlapped pair that is no forward and a backward of one list."""
+        """Raise ScheduleError unless every overlapped pair is a forward and a backward of one list."""
         if self.overlapped is None:
             return
         first = np.flatnonzero(self.overlapped)
@@ -229,7 +230,7 @@ def from_columns(
 
 
 def columns_of(ops: Sequence[Op]) -> Columns:
-    """Some ops as columns."""
+    """The columns of some ops."""
     return (
         np.array([op.stage for op in ops], dtype=np.int32),
         np.array([int(op.kind) for op in ops], dtype=np.int8),

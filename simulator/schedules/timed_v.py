@@ -15,10 +15,10 @@ from typing import Annotated
 from hardware_profiles import Bounds
 
 OpSecondsOption = Annotated[tuple[float, ...], Bounds(ge=0)]
-"""Seconds of a forward, an input gradient and a weight gradient of a stage, and of a transfer; none for those of the family."""
+"""Option: seconds of a forward, an input gradient and a weight gradient of a stage, and of a transfer; () for the family's."""
 
 SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
-"""Parts of a weight gradient that a pause has to have, so that it is run in it: the rules that are tried."""
+"""Rules that are tried: a weight gradient runs in a pause at least as long as this share of it."""
 
 _WEIGHTS = {"i": "w", "I": "W"}
 

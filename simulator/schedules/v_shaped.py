@@ -49,7 +49,7 @@ def zb_v(stages: int, microbatches: int, op_seconds: OpSecondsOption = ()) -> Sc
 def made_for(
     name: str, stages: int, microbatches: int, devices: Sequence[str], op_seconds: Sequence[float]
 ) -> Schedule:
-    """A schedule from the letters of each device; with seconds, its weight gradients where these leave pauses."""
+    """A schedule from the letters of each device; with seconds, weight gradients move into the pauses that these leave."""
     schedule = from_letters(name, stages, microbatches, devices)
     if not op_seconds:
         return schedule
@@ -73,7 +73,7 @@ def v_devices(name: str, stages: int) -> int:
 
 
 def from_letters(name: str, stages: int, microbatches: int, devices: Sequence[str]) -> Schedule:
-    """A schedule from the letters of each device, but for the ops of micro-batches beyond `microbatches`."""
+    """A schedule from the letters of each device, without the ops of micro-batches beyond `microbatches`."""
     read = [read_letters(letters) for letters in devices]
     columns, overlapped = [], []
     for device, (up, kind, number, paired) in enumerate(read):

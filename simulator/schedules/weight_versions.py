@@ -26,7 +26,7 @@ from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import Columns, Schedule, check_size, from_columns
 
 Predicts = Literal["never", "bellwether", "always"]
-"""Which micro-batches a prediction stands before: none, the first of a mini-batch (XPipe's bellwether), or every one."""
+"""Micro-batches with a weight prediction before them: none, the first of a mini-batch (XPipe's bellwether), or every one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def repeated_minibatches(schedule: Schedule, times: int) -> Schedule:
 
 
 def microbatches_per_minibatch(schedule: Schedule) -> int:
-    """Micro-batches whose gradients go into an update of a schedule, T: those before the first update of its first stage.
+    """Micro-batches per update of a schedule, T: those before the first update of its first stage.
 
     All of them where the schedule is flushed or its lists hold no update; 1 where replicas take mini-batches in turn.
     """

@@ -204,7 +204,7 @@ def test_command(
 
 
 def test_table_names_every_profile(document: Row, capsys: pytest.CaptureFixture[str]) -> None:
-    """The table has a row a profile, and a line on the sentence lengths follows."""
+    """The table has a row per profile, and a line on the sentence lengths follows."""
     print_document(document)
     printed = capsys.readouterr().out
     assert all(case.profile in printed for case in CASES)

@@ -90,7 +90,7 @@ def test_simulate_draws_the_timeline(capsys: pytest.CaptureFixture[str], tmp_pat
 
 
 def test_sizes_that_are_equal_are_for_torch(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Seconds a sample with one size everywhere: the CSV is written."""
+    """Seconds per sample with one size everywhere: the CSV is written."""
     path = tmp_path / "ops.csv"
     assert run(capsys, *SIMULATE, "--schedule", "gpipe", "--sizes", "2,2,2", "--out", str(path))[0] == 0
     assert path.read_text() == "0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1F1,1F2,1B0,1B1,1B2\n"

@@ -292,7 +292,7 @@ def test_profiles_are_put_together(
     monkeypatch: pytest.MonkeyPatch,
     recorded: Recorded,
 ) -> None:
-    """Two layers at two sizes: elements, FLOP and bytes a sample of the largest, timings by rising size, edges, the spread."""
+    """Two layers at two sizes: elements, FLOP and bytes per sample of the largest, timings by rising size, edges, the spread."""
     layers = (Linear({"w": Tensor(5, 4)}), ReLU())
     seen: list[Any] = []
 

@@ -68,7 +68,7 @@ def on_gpus(workload: Workload, count: int = 2, used: int = 1, **options: Any) -
 
 
 def test_model_flop_are_three_times_the_forward() -> None:
-    """2,400 FLOP a sample: 2,000 of products and 400 of scores, of which half are hidden by the causal mask; 6 N counts products
+    """2,400 FLOP per sample: 2,000 of products and 400 of scores, of which the causal mask hides half; 6 N counts products
     alone. The peak is that of both GPUs, though one is unused.
     """
     found = efficiency(on_gpus(BLOCK))
@@ -141,7 +141,7 @@ def found_limits(outcome: Outcome, **replayed: Any) -> tuple[Limit, ...]:
 
 
 def two_stages(bandwidth: float = 1e15, work: tuple[float, float] = (1.0, 1.0), microbatches: int = 2) -> Outcome:
-    """GPipe on two devices: forwards of 1 s a sample times `work`, backwards of twice that; 16 bytes over the boundary."""
+    """GPipe on two devices: forwards of 1 s per sample times `work`, backwards of twice that; 16 bytes over the boundary."""
     chain = network(2)
     layers = tuple(replace(layer, flop=flop) for layer, flop in zip(chain.layers, work, strict=True))
     problem = Problem(replace(chain, layers=layers), star_cluster(2, bandwidth=bandwidth), microbatches)
@@ -530,7 +530,7 @@ WIDE = "--bf16 --accumulate-allreduce-grads-in-fp32"
     ],
 )
 def test_plans_as_flags(cuts: tuple[int, ...], changes: dict[str, Any], flags: str) -> None:
-    """Even stages, other ends, several stages a device; micro-batches are those of a replica."""
+    """Even stages, other ends, several stages per device; micro-batches are those of a replica."""
     assert " ".join(megatron_flags(*gpt2_plan(cuts, **changes))) == f"--tensor-model-parallel-size 2 {flags}"
 
 

@@ -18,7 +18,7 @@ GPUS = "A100-40", "V100-16", "GH-96"
 
 
 def checkout(folder: Path) -> Path:
-    """Three layers: each takes 3 ms a sample over its degree, on a V100 twice as long; updates 10 ms; groups send 1 GB/s.
+    """Three layers: each takes 3 ms per sample over its degree, on a V100 twice as long; updates 10 ms; groups send 1 GB/s.
 
     Layers have 1,000,000 parameters and outputs of 250,000 numbers (1 MB) a sample.
     """
@@ -72,7 +72,7 @@ def test_memory_by_hand(tmp_path: Path) -> None:
 
 
 def test_the_study(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row a cluster, each with a plan that is proven."""
+    """A row per cluster, each with a plan that is proven."""
     monkeypatch.setattr(study, "SAILOR", {(("A100-40", 1), ("V100-16", 1)): (9.0, 0.1)})
     words = ["study", "sailor", "--inputs", str(checkout(tmp_path))]
     assert main([*words, "--json"]) == 0

@@ -113,7 +113,7 @@ def test_the_questions_are_those_of_the_tables() -> None:
 
 @pytest.mark.slow
 def test_a_network_is_planned_beside_its_baselines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row a seed, with each baseline and its share; a baseline that nothing makes fit is given what it needs."""
+    """A row per seed, with each baseline and its share; a baseline that nothing makes fit is given what it needs."""
     network = chain([4e12] * 16, parameters=[10**6] * 16, output_elements=[10**6] * 16, stashed_elements=[10**6] * 16)
     question = joint.JointQuestion(network, 1e9)
     monkeypatch.setattr(joint, "SEEDS", range(1))

@@ -103,7 +103,7 @@ def test_divergence_is_reported(capsys: pytest.CaptureFixture[str], clusters: No
 
 
 def test_the_table_says_what_the_seconds_are_of(capsys: pytest.CaptureFixture[str], clusters: None) -> None:
-    """A row a seed, means, copies, and the clock."""
+    """A row per seed, means, copies, and the clock."""
     code, out, _ = trained(capsys, "--method", "pipedream", "--microbatches-per-minibatch", "1")
     assert code == 0
     assert "weight copies by stage 3 2 1" in out

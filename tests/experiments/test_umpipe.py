@@ -60,7 +60,7 @@ def test_steady_state_counts_recomputation_and_links() -> None:
 
 
 def test_one_stage_has_a_size_too() -> None:
-    """GPipe on a single stage: whole seconds a sample and no overhead make every size as fast; the first is taken."""
+    """GPipe on a single stage: whole seconds per sample and no overhead make every size as fast; the first is taken."""
     problem = plain(stages=1)
     assert umpipe_baselines.Partitions(problem).gpipe((2, 4)) == (problem, 2)
 
@@ -147,7 +147,7 @@ def test_both_sides_are_searched_alike() -> None:
 
 
 def gain_rows(*gains: dict[str, float], network: str = "vgg16", recut: str = "free") -> list[dict[str, object]]:
-    """A row a setting of one reading."""
+    """A row per setting of one reading."""
     said = {"network": network, "partition": "joint", "sizes": "all", "recut": recut, "proven": True}
     return [{**said, "setting": str(number), "gains": one} for number, one in enumerate(gains)]
 

@@ -146,7 +146,7 @@ def test_an_open_question_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def brute_force(problem: VariantProblem) -> float:
-    """Seconds a sample of the best of all plans."""
+    """Seconds per sample of the best of all plans."""
     layers = range(len(problem.layers))
     best = inf
     for places in product(layers, repeat=len(layers)):
@@ -168,7 +168,7 @@ def brute_force(problem: VariantProblem) -> float:
 
 
 def least_stage(problem: VariantProblem, part: tuple[int, ...], degree: int, replicas: int, flights: int) -> float:
-    """Seconds a sample of a stage with the best variants that fit, infinite if none do."""
+    """Seconds per sample of a stage with the best variants that fit, infinite if none do."""
     least = inf
     for variants in product(*(problem.layers[layer].get(degree, ()) for layer in part)):
         if sum(one.flight_bytes * flights + one.held_bytes for one in variants) <= problem.memory_bytes:

@@ -66,7 +66,7 @@ def two_servers(attach: str) -> Cluster:
 
 
 def cards(servers: int, devices: int, inside: float, allreduce: str = "fastest") -> Cluster:
-    """Servers on a switch of so many bytes/s a device, whose devices have a card of 1 GB/s each."""
+    """Servers on a switch of so many bytes/s per device, whose devices have a card of 1 GB/s each."""
     nodes = [f"s{server}d{device}" for server in range(servers) for device in range(devices)]
     links = [Link(node, f"{node[:2]}hub", inside) for node in nodes] + [Link(node, "net", GIGA) for node in nodes]
     return Cluster(

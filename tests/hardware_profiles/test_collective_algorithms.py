@@ -34,7 +34,7 @@ def test_a_tree_is_as_deep_as_servers_double() -> None:
 
 
 def test_a_switch_adds_up_and_a_gather_doubles() -> None:
-    """Each of 8 devices sends 9/8 of the bytes; between 4 servers a tree of them; PAT: 10 + 2 * 5 / 3.5 s and 2.8 us a device."""
+    """8 devices send 9/8 of the bytes each; between 4 servers a tree of them; PAT: 10 + 2 * 5 / 3.5 s and 2.8 us per device."""
     inside = in_switch(8, 3.0, 9.0)
     assert inside == (3.0, 9 / 8 / 9.0)
     assert in_switch_tree(4, inside, STEPS) == (3.0 + 2 * 2 * 7, pytest.approx(2 / 4 / 0.92))

@@ -48,7 +48,7 @@ def test_is_an_accelerator() -> None:
 
 
 def test_on_chip_layer_is_bound_by_its_dsps() -> None:
-    """1e6 MACs a sample at 1,000 x 100 MHz x 0.5 take 20 us a sample; int8 packs two."""
+    """1e6 MACs per sample at 1,000 x 100 MHz x 0.5 take 20 us per sample; int8 packs two."""
     assert board().seconds(SMALL, 10, "forward", "fp32") == pytest.approx(200e-6)
     assert board().seconds(SMALL, 10, "forward", "int8") == pytest.approx(100e-6)
 

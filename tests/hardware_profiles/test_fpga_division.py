@@ -75,7 +75,7 @@ def test_weights_stay_on_the_chip_where_they_fit_with_their_gradients() -> None:
 
 
 def test_weights_in_ddr_bound_a_streaming_sample() -> None:
-    """600 weights x 2 do not fit in 1,000 bytes: 60 s a sample forward and 120 s for the weight gradient, at 10 bytes/s."""
+    """600 weights x 2 do not fit in 1,000 bytes: 60 s per sample forward and 120 s for the weight gradient, at 10 bytes/s."""
     works = [product(100, 600)]
     division = divide(board(), works, "int8")
     assert division.on_chip.tolist() == [[False]]
@@ -174,7 +174,7 @@ def test_backward_is_the_sum_of_its_gradients() -> None:
 
 
 def test_features_are_counted_in_bytes_of_the_precision() -> None:
-    """400 elements a sample are 1,600 bytes in fp32: one sample no longer fits in 1,000, and takes 160 s to write."""
+    """400 elements per sample are 1,600 bytes in fp32: one sample no longer fits in 1,000, and takes 160 s to write."""
     works = [product(100, features=400)]
     division = divide(board(), works, "fp32")
     assert division.sample_seconds(1, "forward") == 160.0

@@ -81,7 +81,7 @@ def test_compute_bound_forward() -> None:
 
 
 def test_memory_bound_forward() -> None:
-    """Reading and writing 4 MB a sample at half of 100 GB/s takes 160 us."""
+    """Reading and writing 4 MB per sample at half of 100 GB/s takes 160 us."""
     assert device().seconds(STREAM, 1, "forward", "fp32") == pytest.approx(8e6 / 50e9)
 
 
@@ -159,7 +159,7 @@ def test_attention_in_one_kernel() -> None:
 
 
 def test_a_loss_moves_its_logits_in_fp32() -> None:
-    """38 bytes a logit forward and 22 backward, whatever the precision."""
+    """38 bytes per logit forward and 22 backward, whatever the precision."""
     loss = Work("loss", 0.0, 1000, 1, 0)
     for precision in (2, 4):
         found = [

@@ -425,11 +425,11 @@ def test_forwards_beside_backwards_are_chosen_where_bandwidth_is_tight() -> None
     assert found.disagreement == ""
 
 
-# F = 1 and B = 2 seconds a sample and unit of flop; 4 bytes an element.
+# F = 1 and B = 2 seconds per sample and unit of flop; 4 bytes an element.
 def by_hand(
     flop: Sequence[float], outputs: Sequence[float], batch: int, *, bandwidth: float, latency: float = 0.0, **more: Any
 ) -> Problem:
-    """A chain on as many devices as layers less one, at least two; a layer has 5 weights and keeps 2 elements a sample."""
+    """A chain on as many devices as layers less one, at least two; a layer has 5 weights and keeps 2 elements per sample."""
     layers = tuple(
         Layer(f"layer{n}", "linear", one, 5, elements, 2.0)
         for n, (one, elements) in enumerate(zip(flop, outputs, strict=True))

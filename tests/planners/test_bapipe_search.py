@@ -23,7 +23,7 @@ BOARDS = ("vcu118", "vcu129", "u280")
 
 
 def row_of_boards(names: list[str], rates: list[float]) -> Cluster:
-    """FPGA boards, each linked to the next at so many bytes a second."""
+    """FPGA boards, each linked to the next at so many bytes per second."""
     nodes = tuple(f"board{number}" for number in range(len(names)))
     links = tuple(Link(*ends, rate, 1e-6) for ends, rate in zip(pairwise(nodes), rates, strict=True))
     boards = tuple(map(load_accelerator, names))

@@ -106,7 +106,7 @@ def test_data_parallel_uses_every_device_and_the_whole_batch(small_problems: dic
 
 
 def test_data_parallel_accumulates_gradients_where_memory_is_short(small_problems: dict[str, Problem]) -> None:
-    """4 samples a device of 100 MB activations do not fit 350 MB; 1F1B on one stage holds one micro-batch: 2 samples do."""
+    """4 samples per device of 100 MB activations do not fit 350 MB; 1F1B on one stage holds one micro-batch: 2 samples do."""
     problem = small_problems["two-devices"]
     heavy = replace(with_memory(problem, 350e6), workload=chain([1e9] * 4, output_elements=[6.25e6] * 4))
     plan = make_plan("data-parallel", heavy).plan
@@ -178,7 +178,7 @@ def test_greedy_weighs_transfers_on_unlike_devices(boards: bool) -> None:
 
 
 def test_planner_turns_to_1f1b_where_gpipe_does_not_fit(small_problems: dict[str, Problem]) -> None:
-    """GPipe keeps the batch, 1F1B at most as many micro-batches as stages: 16 samples of 100 MB, 450 MB a device."""
+    """GPipe keeps the batch, 1F1B at most as many micro-batches as stages: 16 samples of 100 MB, 450 MB per device."""
     problem = small_problems["two-devices"]
     network = chain([1e9] * 4, output_elements=[1e6] * 4, stashed_elements=[12.5e6] * 4)
     heavy = replace(with_memory(problem, 450e6), batch=16, workload=network)

@@ -82,7 +82,7 @@ def test_memory_is_that_of_the_reference() -> None:
 
 
 def test_the_space_is_named() -> None:
-    """Schedules with their stages a device, devices, counts, and the engine's options."""
+    """Schedules with their stages per device, devices, counts, and the engine's options."""
     problem = Problem(uniform_chain(4), load_cluster("dapple-c").take(2), 6, contention=False)
     assert BruteForce(Request()).space(problem) == (
         "straight pipelines on contiguous layers with gpipe, 1f1b, eager-1f1b, interleaved-1f1b (2 stages per device), "
@@ -139,7 +139,7 @@ LOOPED = ("interleaved-1f1b", "looped-bfs")
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
 def test_shapes_are_those_that_are_asked_for(asked: dict[str, Any], shapes: set[tuple[str, int, int]]) -> None:
-    """Schedule, devices, stages a device: of four layers on three devices no stage is without a layer."""
+    """Schedule, devices, stages per device: of four layers on three devices no stage is without a layer."""
     problem = Problem(uniform_chain(4), line(speeds=(1.0,) * 3), 4)
     found = list(BruteForce(Request(**asked))._shapes(problem))
     assert {(schedule, len(devices), held) for schedule, devices, held in found} == shapes

@@ -167,7 +167,7 @@ class _Affine(UnitDevice):
 
 @pytest.mark.parametrize(("batch", "fastest"), [(1, 1), (4, 1), (7, 1), (8, 0), (40, 0)])
 def test_the_fastest_kind_is_that_for_a_devices_share_of_the_batch(batch: int, fastest: int) -> None:
-    """On four devices: of 2 + n and 2.5 n seconds the first is less from two samples a device on, a batch of eight."""
+    """On four devices: of 2 + n and 2.5 n seconds the first is less from two samples per device on, a batch of eight."""
     slow, quick = _Affine(3e12, 1.0, "overhead"), _Affine(1e12, 2.5, "steady")
     cluster = replace(_switched((slow, quick, slow, quick)), devices=(slow, quick, slow, quick))
     problem = Problem(uniform_chain(2), cluster, batch)

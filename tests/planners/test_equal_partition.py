@@ -62,7 +62,7 @@ def test_where_no_size_fits_there_is_no_partition() -> None:
 
 
 def test_of_equally_fast_sizes_that_with_the_least_bound_is_kept() -> None:
-    """One device, 9 s a sample: eight take as long in any parts. Whole micro-batches alone hold least samples for 5."""
+    """One device, 9 s per sample: eight take as long in any parts. Whole micro-batches alone hold least samples for 5."""
     network = chain([1.0, 2.0], output_elements=[0.0, 0.0])
     costs = LayerCosts(Problem(network, chain_cluster(1), 8))
     assert equal_partition(costs, (0,), range(1, 9)) == (72.0, (), 5)

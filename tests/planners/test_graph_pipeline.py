@@ -64,7 +64,7 @@ def test_load_and_host_are_options() -> None:
 
 
 def test_what_it_does_not_know_is_refused() -> None:
-    """Another rule, another kind of device, a schedule with several stages a device: one line with the choices."""
+    """Another rule, another kind of device, a schedule with several stages per device: one line with the choices."""
     problem = Problem(branching((1.0, 1.0), ((0, 1),)), line(), 8)
     with pytest.raises(ValueError, match="load must be one of max, sum, got 'mean'"):
         make_plan("largest-load", problem, Request(options={"load": "mean"}))

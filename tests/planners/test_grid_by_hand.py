@@ -69,7 +69,7 @@ def test_gradients_that_are_reduced_whole_end_later(whole: bool, late: float) ->
 
 
 def test_at_best_all_ranks_share_the_work_at_the_pace_of_their_slowest_replica() -> None:
-    """12 s a sample on a device of rate 1, 24 on one of a half: alone, in turn, and as replicas of one stage.
+    """12 s per sample on a device of rate 1, 24 on one of a half: alone, in turn, and as replicas of one stage.
 
     Rank after rank starts once: a round of one stage each, of which there are as many a device as chunks.
     """
@@ -178,7 +178,7 @@ def test_patience_ends_after_the_best_and_while_none_fits_later(monkeypatch: pyt
 
 
 def test_what_is_missing_is_left_free_by_all_stages_of_the_fullest_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two stages a device share what misses, round after round, at most so many; then every partition is looked at."""
+    """Two stages per device share what misses, round after round, at most so many; then every partition is looked at."""
     search = _search([1.0] * 5, [0.0] * 5, 8)
     shape = GridShape("interleaved-1f1b", ((0,), (1,)), 2, 2)
     first = CutShape(1.0, shape, (1, 2, 3), 1.0)

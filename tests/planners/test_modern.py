@@ -183,7 +183,7 @@ def test_boards_stream_their_layers() -> None:
 
 
 def test_requests_fix_the_placement_and_the_stages() -> None:
-    """Stages, stages a device and placement are those asked for; `scheduler` goes straight where nothing is said."""
+    """Stages, stages per device and placement are those asked for; `scheduler` goes straight where nothing is said."""
     few = {"seconds": "0.002"}
     problem = Problem(uniform_chain(12), line(speeds=(1.0,) * 4), 8)
     plan = make_plan("scheduler", problem, Request(options=few)).plan

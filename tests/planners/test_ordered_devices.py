@@ -24,7 +24,7 @@ def slowest(
     *,
     barrier: bool,
 ) -> float:
-    """Seconds of the slowest stage or transfer at 2 bytes a second; infinite where a stage does not fit."""
+    """Seconds of the slowest stage or transfer at 2 bytes per second; infinite where a stage does not fit."""
     worst, taken = 0.0, 0
     for stage in stages:
         own, taken = kinds[taken : taken + stage.workers], taken + stage.workers

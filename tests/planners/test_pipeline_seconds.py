@@ -31,7 +31,7 @@ def test_forwards_before_backwards_take_what_the_closed_form_says(seed: int) -> 
 
 @pytest.mark.parametrize("chunks", [1, 2, 3])
 def test_chunks_fill_a_pipeline_in_their_part_of_the_time(chunks: int) -> None:
-    """Interleaved 1F1B of four ranks whose stages are alike, six seconds a rank: 4 * 6 seconds in one chunk, a third in three."""
+    """Interleaved 1F1B of four ranks with equal stages, six seconds per rank: 4 * 6 seconds in one chunk, a third in three."""
     schedule, options = ("interleaved-1f1b", {"chunks": chunks}) if chunks > 1 else ("1f1b", {})
     each = 6.0 / chunks / 2.0
     found = replayed(schedule, stages=4 * chunks, microbatches=8, forward=each, backward=each, **options)

@@ -92,7 +92,7 @@ def test_what_it_does_not_know_takes_no_time() -> None:
 
 
 def test_a_card_that_many_transfers_pass_sets_the_pace() -> None:
-    """Stages on two servers in turn: each way three transfers of 4 MB a sample leave a server, where links are shared."""
+    """Stages on two servers in turn: each way three transfers of 4 MB per sample leave a server, where links are shared."""
     problem = Problem(chain([1e6] * 4, output_elements=[1e6] * 4), load_cluster("pipedream-a:2"), 16)
     plan = Plan("test", "1f1b", stages_from_cuts([1, 2, 3], 4, [(0,), (4,), (1,), (5,)]), (1,) * 16)
     shared, calm = (

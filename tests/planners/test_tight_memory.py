@@ -30,7 +30,7 @@ from tests.simulator.test_lower_bound import _gpu, _switched
 
 
 def _problem(layers: int, devices: int, batch: int, recompute: bool, seed: int, memory_bytes: float = 1e12) -> Problem:
-    """Layers of unlike weights, activations and boundaries: of 4 to 40 MB of state, and up to 40 MB a sample."""
+    """Layers of unlike weights, activations and boundaries: of 4 to 40 MB of state, and up to 40 MB per sample."""
     rng = np.random.default_rng(seed)
     network = chain(
         rng.uniform(1e9, 1e10, layers).tolist(),

@@ -66,7 +66,7 @@ def timeline_of(schedule: Schedule, *seconds: Any, engine: Any = "recurrence", *
 
 @dataclass(frozen=True)
 class HandCosts:
-    """Costs from tables: seconds a sample of each kind and stage, one transfer and one bucket list for all.
+    """Costs from tables: seconds per sample of each kind and stage, one transfer and one bucket list for all.
 
     routes: channels by (source device, target device); none: a link of its own
     stride: device of replica r of stage s is s + r · stride
@@ -134,7 +134,7 @@ class HandCosts:
 
 @dataclass(frozen=True)
 class UnitDevice:
-    """An accelerator of hand-made figures: flop / rate seconds a sample forward, as much for each gradient; updates are free."""
+    """An accelerator of hand-made figures: flop / rate seconds per sample forward, as much per gradient; updates are free."""
 
     memory_bytes: float = 1e12
     rate: float = 1.0

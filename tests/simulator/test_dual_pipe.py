@@ -79,6 +79,6 @@ def test_pairs_are_torchs_in_its_csv() -> None:
     ("name", "message"), [("dualpipe", "even number of stages, got 3"), ("dualpipev", "got 3 stages")]
 )
 def test_an_odd_number_of_stages_is_refused(name: str, message: str) -> None:
-    """Two stages a device, or a device's mirror image."""
+    """Two stages per device, or a device's mirror image."""
     with pytest.raises(ValueError, match=message):
         build_schedule(name, 3, 4)

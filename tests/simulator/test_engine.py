@@ -44,7 +44,7 @@ F, B = OpKind.FORWARD, OpKind.BACKWARD
 def two_stages(
     routes: dict[tuple[int, int], tuple[int, ...]], size: float, channels: int, name: str, m: int
 ) -> Program:
-    """Two stages, F = B = 1 s, tensors of `size` bytes over channels of 1 byte a second."""
+    """Two stages, F = B = 1 s, tensors of `size` bytes over channels of 1 byte per second."""
     costs = HandCosts((1.0, 1.0), (1.0, 1.0), transfer_bytes=size, routes=routes, channels=(channel(1.0),) * channels)
     return lower(build_schedule(name, 2, m), costs)
 
@@ -72,7 +72,7 @@ def two_senders(routes: dict[tuple[int, int], tuple[int, ...]], channels: tuple[
 
 @pytest.mark.parametrize("bandwidths", [(4.0, 2.0), (2.0, 4.0)])
 def test_cut_through_on_two_hops(bandwidths: tuple[float, float]) -> None:
-    """8 bytes at 2 bytes a second and 0.75 s of latency: 4.75 alone; the second message is one bottleneck's 4 s behind: 8.75."""
+    """8 bytes at 2 bytes per second and 0.75 s of latency: 4.75 alone; the second message is the bottleneck's 4 s behind."""
     channels = (channel(bandwidths[0], 0.5), channel(bandwidths[1], 0.25))
     apart = (*channels, *channels)
     assert two_senders({(0, 1): (0, 1), (100, 1): (2, 3)}, apart, 8.0) == 1.0 + 4.75
@@ -285,14 +285,14 @@ def test_a_head_reaches_the_next_channel_a_latency_later(moment: float, times: l
 
 @pytest.mark.parametrize("route", [(0, 1), (1, 0)])
 def test_a_fast_channel_is_busy_for_its_own_bytes_only(route: tuple[int, int]) -> None:
-    """8 bytes over 1 and 4 bytes a second take 8 s; the fast channel, before the slow one or behind it, is busy for 2 s."""
+    """8 bytes over 1 and 4 bytes per second take 8 s; the fast channel, before the slow one or behind it, is busy for 2 s."""
     channels = (channel(1.0), channel(4.0))
     assert arrivals([(0.0, 8.0, route), (1.0, 4.0, (1,)), (1.0, 1.0, (0,))], channels) == [8.0, 3.0, 9.0]
 
 
 @pytest.mark.parametrize(("size", "time"), [(40.0, 12.0), (4.0, 8.0), (28.0, 9.0)])
 def test_the_tail_arrives_when_all_bytes_have_passed_every_channel(size: float, time: float) -> None:
-    """8 bytes come over a channel of 1 byte a second until 8. The next, of 4 bytes a second, is free at 10: they have all come,
+    """8 bytes come over a channel of 1 byte per second until 8. The next, of 4 bytes/s, is free at 10: they have all come,
     and pass in 2 s; free at 1: the last byte passes as it comes; free at 7: 2 s for all that was waiting, until 9."""
     assert arrivals([(0.0, size, (1,)), (0.0, 8.0, (0, 1))], (channel(1.0), channel(4.0)))[1] == time
 
@@ -325,7 +325,7 @@ def test_an_all_reduce_takes_its_turn_on_every_channel() -> None:
 
 
 def test_blocking_transfers_queue_on_their_channel_too() -> None:
-    """Two replicas that are busy sending 2 bytes each over one channel of 1 byte a second need 4 s together, not 2."""
+    """Two replicas that are busy sending 2 bytes each over one channel of 1 byte per second need 4 s together, not 2."""
     costs = HandCosts(
         (1.0, 1.0),
         (1.0, 1.0),
@@ -343,7 +343,7 @@ def test_blocking_transfers_queue_on_their_channel_too() -> None:
 
 
 def replicated(samples: int, buckets: tuple[Bucket, ...], m: int = 1) -> Timeline:
-    """One stage on two replicas, F = 1 and B = 4 seconds a sample, updates of 0.5 s."""
+    """One stage on two replicas, F = 1 and B = 4 seconds per sample, updates of 0.5 s."""
     costs = HandCosts((1.0,), (4.0,), update=0.5, stage_buckets={0: buckets})
     program = lower(build_schedule("gpipe", 1, m), costs, forward_sizes=[samples] * m, split_replicas=[2], updates=True)
     return replay(program)

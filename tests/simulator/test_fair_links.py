@@ -79,7 +79,7 @@ def test_engine_and_event_loop_agree_to_the_last_bit(program: Program | None) ->
 
 
 def test_three_links_in_a_row() -> None:
-    """Links of 2, 1 and 3 bytes a second; a flow over all of them, and one on each alone: 1/2, and what is left of each."""
+    """Links of 2, 1 and 3 bytes per second; a flow over all of them, and one on each alone: 1/2, and what is left of each."""
     half, rest = fair_speeds(
         [((0, 0.5), (1, 1.0), (2, 1 / 3)), ((0, 1.0),), ((1, 1.0),), ((2, 1.0),)], [1, 1 / 2, 1, 1 / 3]
     )[::3]
@@ -253,7 +253,7 @@ def test_incast() -> None:
 
 
 def test_latency_stays_apart_from_bytes() -> None:
-    """2 bytes each at half a byte a second until 4, and 3 s of latency more; the channel is free from 4 on."""
+    """2 bytes each at half a byte per second until 4, and 3 s of latency more; the channel is free from 4 on."""
     asked = [(0.0, 2.0, (0,)), (0.0, 2.0, (0,)), (4.0, 1.0, (0,))]
     assert flows(asked, (fair(latency=3.0),)) == [7.0, 7.0, 8.0]
 
@@ -267,12 +267,12 @@ def test_transfers_of_a_pair_go_one_after_the_other() -> None:
 
 
 def test_a_slow_flow_leaves_a_fast_channel_to_others() -> None:
-    """8 bytes over 1 and 4 bytes a second pass the fast channel at 1: who needs it alone has the other 3."""
+    """8 bytes over 1 and 4 bytes per second pass the fast channel at 1: who needs it alone has the other 3."""
     assert flows([(0.0, 8.0, (0, 1)), (0.0, 6.0, (1,))], (fair(1.0), fair(4.0))) == pytest.approx([8.0, 2.0])
 
 
 def test_the_end_of_a_flow_that_was_never_slowed_is_felt() -> None:
-    """2 bytes at 1 byte a second leave half of channel 0 to 6 others until 2; these are there at 4."""
+    """2 bytes at 1 byte per second leave half of channel 0 to 6 others until 2; these are there at 4."""
     assert flows([(0.0, 2.0, (0, 1)), (0.0, 6.0, (0,))], (fair(2.0), fair(1.0))) == pytest.approx([2.0, 4.0])
 
 

@@ -140,7 +140,7 @@ def test_what_runs_nothing_is_launched_by_nobody() -> None:
 
 
 def test_a_framework_takes_as_long_for_every_forward_and_backward_of_a_stage() -> None:
-    """0.5 s beside a stage of two layers of 1 s a sample, as for one; none for what a backward runs again, its weight gradient,
+    """0.5 s beside a stage of two layers of 1 s per sample, as for one; none for what a backward runs again, its weight gradient,
     an op of no samples, and measured layers."""
     device = UnitDevice(pass_overhead=0.5)
     cluster = replace(chain_cluster(2), devices=(device,) * 2)
@@ -170,7 +170,7 @@ SPLIT = (Stage((0, 1), (0,)), Stage((2,), (1,)))
 
 
 def test_stage_seconds_are_sums_over_its_layers() -> None:
-    """Stage 0 on the fast device: 1.5 s a sample forward, 3 backward; stage 1 on the slow one: 4 and 8."""
+    """Stage 0 on the fast device: 1.5 s per sample forward, 3 backward; stage 1 on the slow one: 4 and 8."""
     costs = plan_costs(SPLIT)
     samples = np.array([2, 1, 0, 2])
     assert costs.seconds(OpKind.FORWARD, 0, 0, samples).tolist() == [3.0, 1.5, 0.0, 3.0]
@@ -192,7 +192,7 @@ def test_recomputation_runs_forward_again_before_a_backward() -> None:
 
 
 def test_transfers_take_the_route_of_the_cluster() -> None:
-    """2 elements of 4 bytes a sample: 4 samples are 32 bytes; 0.5 + 2 s over one link, 0.75 + 4 over two, either way."""
+    """2 elements of 4 bytes per sample: 4 samples are 32 bytes; 0.5 + 2 s over one link, 0.75 + 4 over two, either way."""
     costs = plan_costs(SPLIT)
     assert costs.boundary_bytes == (8.0,)
     down = costs.transfer((0, 0), (1, 0), 4)

@@ -97,7 +97,7 @@ def test_latency_is_that_of_one_sample_through_all_layers() -> None:
 
 
 def test_profile_rows_between_sizes_are_used() -> None:
-    """Rows of 2 s for 1 sample and 2 s for 4: the least seconds a sample are a half, at 4, though the batch has 6."""
+    """Rows of 2 s for 1 sample and 2 s for 4: the least seconds per sample are a half, at 4, though the batch has 6."""
     bare = measured_chain([1.0], [1.0])
     layer = replace(bare.layers[0], measured=((1.0, 1.0, 1.0), (4.0, 1.0, 1.0), (8.0, 4.0, 4.0)))
     problem = Problem(replace(bare, layers=(layer,)), _switched((_gpu(),)), 6)
@@ -250,7 +250,7 @@ def test_weighted_sum_never_passes_an_assignment(kinds: int, jobs: int, seed: in
 
 @dataclass(frozen=True)
 class _Odd:
-    """A device whose passes of one number of samples are free of overhead: the least seconds a sample may lie in the middle."""
+    """A device whose passes of one number of samples are free of overhead: the least seconds per sample may lie in the middle."""
 
     quick: int = 3
     name: str = "odd"
@@ -267,7 +267,7 @@ class _Odd:
 
 @pytest.mark.parametrize(("quick", "seconds"), [(1, 14.0), (3, 14.0), (7, 14.0), (8, 28.0)])
 def test_other_accelerators_are_asked_for_every_size(quick: int, seconds: float) -> None:
-    """One size costs 1 s a sample each way, all others 2 s: 7 samples cost at least 14 s, and 28 if they are too few for it."""
+    """One size costs 1 s per sample each way, all others 2 s: 7 samples cost at least 14 s, and 28 if they are too few for it."""
     problem = Problem(chain([1e9], output_elements=[1e5]), _switched((_Odd(quick),)), 7)
     assert least(problem, flush=False) == pytest.approx(seconds)
 

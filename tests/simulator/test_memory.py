@@ -39,7 +39,7 @@ STRAIGHT = (Stage((0,), (0,)), Stage((1,), (1,)))
 
 
 def problem(**changes: Any) -> Problem:
-    """Two layers of 1 s a sample (B = 2 s): 10 and 20 weights, 16 bytes between them (1 s), stashes of 12 and 20 bytes."""
+    """Two layers of 1 s per sample (B = 2 s): 10 and 20 weights, 16 bytes between them (1 s), stashes of 12 and 20 bytes."""
     workload = chain([1.0, 1.0], parameters=[10, 20], output_elements=[4.0, 2.0], stashed_elements=[3.0, 5.0])
     return replace(Problem(workload, chain_cluster(2, bandwidth=16.0), batch=2), **changes)
 
@@ -107,7 +107,7 @@ def test_a_tensor_that_several_ops_use_leaves_its_buffer_sample_by_sample(
 
 
 def test_recomputation_keeps_the_input_only() -> None:
-    """The first stage keeps no stash (its input is the data), the second 16 bytes a sample; backward makes the stash again.
+    """The first stage keeps no stash (its input is the data), the second 16 bytes per sample; backward makes the stash again.
 
     B takes 3 s: stage 1 runs B 4-7 7-10, stage 0 8-11 11-14.
     """
@@ -120,7 +120,7 @@ def test_recomputation_keeps_the_input_only() -> None:
 
 
 def test_an_input_gradient_frees_what_the_weight_gradient_does_not_need() -> None:
-    """Stage 1 keeps 20 bytes a sample, of which the weight gradient needs its input, 16; stage 0 its 12, the network's input.
+    """Stage 1 keeps 20 bytes per sample, of which the weight gradient needs its input, 16; stage 0 its 12, the network's input.
 
     Two samples: stage 1 runs F 4-6, I 6-8, W 8-10; stage 0 F 0-2, I 10-12, W 12-14.
     """
@@ -156,7 +156,7 @@ def test_a_layer_measured_with_its_full_backward_is_split_by_its_kind() -> None:
 
 
 def test_attention_alone_that_recomputes_keeps_its_input() -> None:
-    """Stage 1 stashes 20 bytes a sample, 16 of them its input: 4 come back with its backward, which takes 1 s more a sample.
+    """Stage 1 stashes 20 bytes per sample, 16 of them its input: 4 come back with its backward, which takes 1 s more a sample.
 
     Two samples a micro-batch: F 4-6, B 6-12.
     """

@@ -125,7 +125,7 @@ def test_repeated_mini_batches_keep_their_pairs() -> None:
 
 
 def test_pairs_of_a_plan_take_their_share_of_the_problem() -> None:
-    """Two layers of F 1 s and B 2 s a sample, nothing on their link: a pair takes 2.4 s at a share of 0.8."""
+    """Two layers of F 1 s and B 2 s per sample, nothing on their link: a pair takes 2.4 s at a share of 0.8."""
     order = tuple(to_text(TWO).splitlines())
     stages = (Stage((0,), (0,)), Stage((1,), (1,)))
     problem = Problem(chain([1.0, 1.0]), chain_cluster(2), 2, overlap=0.8)

@@ -30,7 +30,7 @@ from simulator import (
 from simulator.engines import recurrence
 from simulator.engines import reference as simpy_engine
 
-FAST = 1e15  # bytes a second: transfers and all-reduces take no time worth naming
+FAST = 1e15  # bytes per second: transfers and all-reduces take no time worth naming
 WEIGHTS = 1_000_000
 
 

@@ -53,7 +53,7 @@ def test_placements_that_cannot_be(name: str, stages: int, devices: int, says: s
     ],
 )
 def test_families_lie_where_their_placement_says(placement: str, stages: int, devices: int, names: set[str]) -> None:
-    """With one stage per device none that is another family then; a wave of two stages a device is a V."""
+    """With one stage per device none that is another family then; a wave of two stages per device is a V."""
     chains = chains_of(placement, stages, devices)
     overlapping = {
         name

@@ -49,7 +49,7 @@ TWO = (Stage((0, 1), (0,)), Stage((2, 3), (1,)))
 
 
 def test_a_good_plan_passes() -> None:
-    """Every layer once, data flow down, devices exist, sizes sum to the batch; replicas and several stages a device too."""
+    """Every layer once, data flow down, devices exist, sizes sum to the batch; replicas and several stages per device too."""
     check_plan(problem(), plan(TWO))
     check_plan(problem(), plan((Stage((0, 1, 2), (0, 1, 3)), Stage((3,), (2,)))))
     looped = tuple(Stage((layer,), (layer % 2,)) for layer in range(4))
@@ -182,7 +182,7 @@ def test_equal_microbatches(batch: int, count: int) -> None:
 
 
 def test_stages_of_a_plan() -> None:
-    """Contiguous layers between the cuts, with the devices given; stages a device, replicas, devices in use."""
+    """Contiguous layers between the cuts, with the devices given; stages per device, replicas, devices in use."""
     stages = Stage((0,), (0,)), Stage((1, 2), (1, 2)), Stage((3, 4), (3,))
     assert stages_from_cuts([1, 3], 5, [[0], [1, 2], [3]]) == stages
     looped = plan(tuple(Stage((layer,), (3 - layer % 2,)) for layer in range(4)))

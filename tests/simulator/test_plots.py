@@ -124,7 +124,7 @@ def opposite(**given: Any) -> Timeline:
 
 
 def seven_kinds() -> Timeline:
-    """Two stages a device, whole and halved backwards, updates: seven entries of a legend."""
+    """Two stages per device, whole and halved backwards, updates: seven entries of a legend."""
     schedule = from_text("0F0 2F0 2I0 0B0 2W0\n1F0 3F0 3B0 1B0")
     return recurrence.replay(
         lower(schedule, given_costs(4, OpSeconds(1.0, 2.0, weight=0.5, update=0.5), devices=schedule), updates=True)

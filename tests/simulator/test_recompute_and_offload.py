@@ -66,7 +66,7 @@ def test_a_backward_waits_until_its_stash_is_back() -> None:
 
 
 def outcome(order: tuple[str, ...], recompute: str) -> Outcome:
-    """Three layers of 1 s a sample (a backward takes 2 s) that stash 12, 20 and 8 bytes, attention in the middle; two samples."""
+    """Three layers of 1 s per sample (2 s backward) that stash 12, 20 and 8 bytes, attention in the middle; two samples."""
     network = chain([1.0] * 3, output_elements=[4.0, 2.0, 1.0], stashed_elements=[3.0, 5.0, 2.0])
     first, second, third = network.layers
     network = replace(network, layers=(first, replace(second, kind="attention"), third))
@@ -97,7 +97,7 @@ def test_ops_of_a_plan_run_again_what_the_stage_recomputes(
 
 
 def test_seconds_to_the_host_are_those_of_its_link() -> None:
-    """Forty bytes a sample on a link of 10^5 bytes/s; boards say nothing of theirs."""
+    """Forty bytes per sample on a link of 10^5 bytes/s; boards say nothing of theirs."""
     timeline = outcome(("0F0 0F1 0B0 0B1", "0O0 0O1 0L0 0L1"), "none").timeline
     host = timeline.lane == 1
     assert (timeline.end - timeline.start)[host] == pytest.approx([40 / 1e5] * 4)

@@ -24,7 +24,7 @@ def straight(n: int) -> tuple[Stage, ...]:
 
 
 def problem(flop: list[float], batch: int, **changes: Any) -> Problem:
-    """Layers of `flop` seconds a sample forward, twice that backward; no weights, nothing to send."""
+    """Layers of `flop` seconds per sample forward, twice that backward; no weights, nothing to send."""
     return replace(Problem(chain(flop), chain_cluster(len(flop)), batch), **changes)
 
 
@@ -32,7 +32,7 @@ def problem(flop: list[float], batch: int, **changes: Any) -> Problem:
 
 
 def test_a_flushed_iteration_is_its_makespan() -> None:
-    """1F1B, 4 stages, 8 micro-batches of 1 sample, F = 1, B = 2: 33 s, 8/33 samples a second."""
+    """1F1B, 4 stages, 8 micro-batches of 1 sample, F = 1, B = 2: 33 s, 8/33 samples per second."""
     outcome = simulate(problem([1.0] * 4, 8), Plan("hand", "1f1b", straight(4), (1,) * 8))
     assert outcome.iteration_seconds == outcome.timeline.makespan_seconds == 33.0
     assert outcome.samples_per_second == 8 / 33
@@ -80,7 +80,7 @@ def test_unknown_engine() -> None:
 
 
 def test_a_plan_of_no_seconds_has_a_summary() -> None:
-    """Nothing to compute, nothing to send: 0 s an iteration, infinitely many samples a second, no gap to the bound."""
+    """Nothing to compute, nothing to send: 0 s an iteration, infinitely many samples per second, no gap to the bound."""
     result = make_plan("uniform", problem([0.0, 0.0], 2))
     assert (result.outcome.iteration_seconds, result.outcome.samples_per_second, result.gap) == (0.0, math.inf, 0.0)
     assert "0 s" in result.summary()

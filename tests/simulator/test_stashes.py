@@ -215,7 +215,7 @@ def test_wide_gradients_have_one_of_each_shape_beside_them(degree: int) -> None:
 
 
 def test_stages_of_a_device_share_the_gradients_in_work() -> None:
-    """Two stages a device: the larger one's, on every engine and by the evaluator."""
+    """Two stages per device: the larger one's, on every engine and by the evaluator."""
     workload = Gpt(BLOCKS, HIDDEN, HEADS, SEQUENCE, 100).workload()
     problem = Problem(workload, chain_cluster(2), 4, precision="fp16", gradient_bytes=4)
     ends = [

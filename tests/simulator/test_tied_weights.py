@@ -182,7 +182,7 @@ def test_data_parallelism_reduces_a_tied_gradient_once() -> None:
 
 
 def test_moved_bytes_count_the_sum_over_both_stages() -> None:
-    """2 (3-1) 4000 bytes of the matrix and 2 (2-1) 40 of the rest an iteration; 8 bytes a sample at the boundary."""
+    """2 (3-1) 4000 bytes of the matrix and 2 (2-1) 40 of the rest an iteration; 8 bytes per sample at the boundary."""
     plan = plan_of(((0, 1), (0, 1)), ((2, 3), (2,)))
     here = problem(3, star=True)
     assert moved_bytes_per_sample(here, plan, build_program(here, plan)[1]) == 8 + (4 * 4000 + 2 * 40) / 12

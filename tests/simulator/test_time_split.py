@@ -23,7 +23,7 @@ def of_device(split: TimeSplit, row: int) -> dict[str, float]:
 
 
 def network(layers: int, parameters: int = 0) -> Workload:
-    """A chain of layers of 1 FLOP a sample, with 4 elements (16 bytes) between them."""
+    """A chain of layers of 1 FLOP per sample, with 4 elements (16 bytes) between them."""
     made = (Layer(f"layer{number}", "linear", 1.0, parameters, 4.0, 4.0) for number in range(layers))
     return Workload("chain", tuple(made), tuple((number, number + 1) for number in range(layers - 1)))
 

@@ -20,7 +20,7 @@ PARAMETERS = 2**23
 
 
 def network(layers: int, output: float = 0.0) -> Workload:
-    """Layers of 1 s a sample forward and 2 s backward."""
+    """Layers of 1 s per sample forward and 2 s backward."""
     every = tuple(Layer(f"layer{one}", "linear", 1.0, PARAMETERS, output, 0.0) for one in range(layers))
     return Workload("chain", every, tuple((one, one + 1) for one in range(layers - 1)))
 
@@ -100,7 +100,7 @@ def test_bytes_of_scatters_and_gathers_are_counted(zero: Any, passes: float) -> 
 
 
 def test_interleaved_stages_of_a_device_share_a_lane() -> None:
-    """Two stages a device: at most two units of both are whole; the chart has one row for their collectives."""
+    """Two stages per device: at most two units of both are whole; the chart has one row for their collectives."""
     stages = tuple(Stage((one,), (2 * (one % 2), 2 * (one % 2) + 1)) for one in range(4))
     problem = Problem(network(4), star_cluster(4, bandwidth=2.0**25), 4)
     plan = Plan("hand", "interleaved-1f1b", stages, (2, 2), zero=3)

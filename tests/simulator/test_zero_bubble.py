@@ -104,7 +104,7 @@ def test_published_rows_of_handcrafted_zero_bubble(shared_data: Path) -> None:
     assert len(rows) >= 6
 
 
-# ---- several stages a device ------------------------------------------------------------------------------------------
+# ---- several stages per device ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("p", "v", "m"), [(2, 2, 4), (4, 3, 8), (3, 2, 9)])
@@ -176,7 +176,7 @@ def test_a_long_stream_repeats_the_middle_of_a_short_one(name: str, p: int, monk
 
 @pytest.mark.parametrize("name", V_SHAPED)
 def test_an_odd_number_of_stages_makes_no_v(name: str) -> None:
-    """Two stages a device."""
+    """Two stages per device."""
     with pytest.raises(ValueError, match=f"{name} has two stages per device, so an even number of them, got 3 stages"):
         build_schedule(name, 3, 4)
 

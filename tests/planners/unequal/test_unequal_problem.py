@@ -81,7 +81,7 @@ def test_the_grid_survives_replace() -> None:
 
 
 def _up_to_two(seconds: float, size: int) -> float:
-    """So many seconds a sample in blocks of one or two; larger ones are quicker."""
+    """So many seconds per sample in blocks of one or two; larger ones are quicker."""
     return seconds * min(size, 2)
 
 

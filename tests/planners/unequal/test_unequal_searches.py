@@ -143,7 +143,7 @@ def test_local_greedy_by_hand() -> None:
 
 
 def test_large_blocks_suit_weight_bound_stages() -> None:
-    """Two stages of 1 s a sample, then one of 6 s for any block: (1, 1, 4) takes 1 + 4 + 6, four samples each.
+    """Two stages of 1 s per sample, then one of 6 s for any block: (1, 1, 4) takes 1 + 4 + 6, four samples each.
 
     Equal sizes: 1 takes 2 + 4 x 6 = 26, 2 takes 2 + 2 + 2 x 6 = 16, 4 takes 4 + 4 + 6 = 14.
     """

@@ -42,7 +42,7 @@ def small(tmp_path: Path) -> Path:
 
 
 def test_a_small_profile_in_base_units_per_sample(small: Path) -> None:
-    """Milliseconds become seconds, bytes elements a sample; list sizes are summed; 32 bytes / 4·4 is 2."""
+    """Milliseconds become seconds, bytes elements per sample; list sizes are summed; 32 bytes / 4·4 is 2."""
     workload = read_profile(small)
     assert (workload.name, workload.minibatch, workload.bytes_per_element) == ("small", 2, 4)
     assert [layer.name for layer in workload.layers] == ["node2_Linear", "node3_ReLU", "node4_Linear"]
@@ -57,7 +57,7 @@ def test_a_small_profile_in_base_units_per_sample(small: Path) -> None:
 
 
 def test_the_argument_overrides_the_shapes(small: Path) -> None:
-    """Profiled with 1 sample instead of 2: twice the elements a sample, the row at 1 sample."""
+    """Profiled with 1 sample instead of 2: twice the elements per sample, the row at 1 sample."""
     workload = read_profile(small, profiled_minibatch=1)
     assert [layer.output_elements for layer in workload.layers] == [8, 8, 10]
     assert workload.layers[0].measured == ((1, 0.003, 0.004),)
