@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 class Layout:
     """Stages of contiguous layers on devices, without an order.
 
-    placement: how stages go round the devices, in one direction; devices: of the cluster, in the order of the placement
+    placement: order in which stages visit the devices, in one direction; devices: of the cluster, in the order of the placement
     cuts: layers before each boundary, as `simulator.stages_from_cuts` takes them
     microbatches: of an iteration
     recompute: of each stage, what it runs again

@@ -141,7 +141,7 @@ def search_on_numbers(
     """The order of ops with the least seconds within the memory of every device.
 
     stages: of the pipeline, all chunks counted; chunks: stages per device
-    placement: how stages go round the devices, one of PLACEMENTS
+    placement: order in which stages visit the devices, one of PLACEMENTS
     engine: of the replay of what was found; search: what `search_schedule` takes (seconds, objective, seed, progress)
     Raises ValueError for numbers that no order can be made of, ops that are not searched, and a limit that not even one
     micro-batch keeps.

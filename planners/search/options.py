@@ -51,19 +51,19 @@ PLANNER_OPTIONS: Mapping[str, DeclaredOption] = {
             "candidates",
             str,
             choices=("all", "powers-of-two"),
-            help="sizes that unequal micro-batches may have; by default all up to 64 samples",
+            help="candidate sizes of unequal micro-batches; by default all up to 64 samples",
         ),
         DeclaredOption(
             "placement",
             str,
             choices=("straight", "interleaved", "v", "wave"),
-            help="how stages go round the devices; by default searched",
+            help="order in which stages visit the devices; by default searched",
         ),
         DeclaredOption(
             "seconds",
             float,
             Bounds(gt=0, le=1_000_000),
-            help="seconds of search for an order of ops, the same work on every machine; by default 0.5",
+            help="effort of the search for an order of ops, in nominal seconds (the same work on every machine); by default 0.5",
         ),
         _degrees("tensor", "devices per tensor-parallel group, or several to choose from"),
         _degrees("context", "parts of the tokens of every sample, each on its own devices"),
@@ -81,7 +81,7 @@ PLANNER_OPTIONS: Mapping[str, DeclaredOption] = {
             choices=("max", "sum"),
             help="load of a device: the largest of computing, receiving and sending, or their sum; by default the faster",
         ),
-        DeclaredOption("host", str, help="kind of device in whose memory tensors are, so that it pays for no transfer"),
+        DeclaredOption("host", str, help="kind of device in whose memory tensors stay: it pays for no transfers"),
     )
 }
 """Options of single planners; what is not asked for is searched, or as the planner's documentation says."""

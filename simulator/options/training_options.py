@@ -55,12 +55,12 @@ class TrainingOptions:
     contention: transfers queue on the links that they share
     sharing: how transfers and reductions that meet on a link share it: as each of the cluster's links says, in equal parts for
         each pair of devices (fair), or first come, first served (fifo)
-    weight_versions: of PipeDream's asynchronous schedules
+    weight_versions: versions of weights that PipeDream's asynchronous schedules keep
     replica_updates: when replicas that take mini-batches in turn update: overlapped (after the next backward, while the gradients
         of the round are all-reduced) or barrier (at once, all of a round together)
     overlap: seconds of a forward and a backward that overlap, as a share of those that they take one after the other
-    sequence_parallel: tensor-parallel groups divide what lies between their products, too (by tokens)
-    gradient_bytes: of an accumulated and reduced gradient; 0 for those of a weight
+    sequence_parallel: tensor-parallel groups also divide the layers between their products, by tokens
+    gradient_bytes: bytes per element of accumulated and reduced gradients; 0 for those of a weight
     gradient_reduction: replicas reduce in buckets while the last backward goes on (PyTorch DDP), or whole stages after it
         (Megatron-LM's default)
     """
