@@ -56,7 +56,7 @@ ZERO_COST_KINDS = frozenset({"input", "reshape"})
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one layer asks of an accelerator for ONE sample of the forward pass.
+    """The work of one layer for ONE sample of the forward pass, as an accelerator times it.
 
     kind: kind of layer, one of LAYER_KINDS
     flop: forward FLOP per sample (a multiply-add counts 2)
@@ -173,7 +173,7 @@ PHASES: tuple[str, ...] = get_args(Phase)
 
 
 def passes(phase: Phase) -> tuple[Phase, ...]:
-    """What a phase consists of: a backward of its two gradients."""
+    """The passes of a phase: a backward consists of its two gradients."""
     return ("input_gradient", "weight_gradient") if phase == "backward" else (phase,)
 
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 from hardware_profiles.fabrics import Operation
 
 TREE_SHARE = 0.92
-"""What a tree reaches of a rate: NCCL, src/graph/tuning.cc."""
+"""Share of the rate that a tree reaches: NCCL, src/graph/tuning.cc."""
 
 PAT_SHARE, PAT_HOPS, PAT_SECONDS = 0.63, 1 / 3.5, 2.8e-6
-"""Of the binomial gather: share of the rate (16 nodes of Leonardo: 7.7 of 12.2 GB/s), part of a step of Simple that a doubling
+"""Binomial gather: share of the rate (16 nodes of Leonardo: 7.7 of 12.2 GB/s), part of a step of Simple that a doubling
 takes, and seconds per device (both NCCL, src/graph/tuning.cc)."""
 
 IN_SWITCH_LEAST = 5

@@ -233,7 +233,7 @@ class Cluster:
         return levels.pop()
 
     def take(self, count: int) -> Cluster:
-        """The same machines with the first `count` devices in use; what leads nowhere any more is dropped."""
+        """The same machines with the first `count` devices in use; links that lead nowhere any more are dropped."""
         check_whole(f"{self.name}: devices", count, -MOST_COUNT)
         if not 1 <= count <= len(self.devices):
             raise ValueError(f"{self.name}: take from 1 to {len(self.devices)} devices: {count}")

@@ -157,7 +157,7 @@ class CollectiveRates:
         self, operation: Operation, devices: Sequence[int], *beside: Sequence[int]
     ) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """Channels that collectives of large tensors occupy, by rising index, and shares of their seconds (0 to 1) for which
-        they keep each busy; beside: as of `rates`.
+        they keep each busy; beside: as in `rates`.
         """
         plan = _largest(self._collective_plans(operation, (devices, *beside), whole=True))
         return ((), ()) if plan is None else (plan.channels, plan.occupancy)
@@ -358,7 +358,7 @@ class CollectiveRates:
     def _hierarchical_plans(
         self, operation: Operation, several: Sequence[Sequence[int]], few: Sequence[Sequence[Sequence[int]]]
     ) -> list[CollectivePlan]:
-        """Through the components of every choice of levels that hold as many of some devices each; few: as of `_hierarchical`."""
+        """Through the components of every choice of levels that hold as many of some devices each; few: as in `_hierarchical`."""
         devices, *inner, whole_ring = self.topology.even_levels(several)
         chosen = chained.from_iterable(combinations(inner, count) for count in range(1, len(inner) + 1))
         return [self._hierarchical(operation, several, few, (devices, *one, whole_ring)) for one in chosen]
@@ -434,7 +434,7 @@ class CollectiveRates:
         )
 
     def _step(self, operation: Operation, number: int, route: tuple[int, ...], *, between: bool) -> Protocol:
-        """What a protocol takes of a step over a route: as long as its slowest channel, or its latencies where none says more."""
+        """Seconds of a step of a protocol over a route: of its slowest channel, or the latencies if no channel knows more."""
         channels = (self.topology.channels[index] for index in route)
         known = [one for one in (one.protocol(operation, number, between=between) for one in channels) if one]
         if not known:

@@ -56,7 +56,7 @@ def bounds_of(inner: tuple[Any, ...]) -> Bounds:
 
 
 def words_of(hint: Any) -> str:
-    """What a value must be, as in "must be a whole number"."""
+    """A type in words, as in "must be a whole number"."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         bounds, words = bounds_of(inner), words_of(inner[0]).partition(" of at most")[0]

@@ -179,7 +179,7 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
     description: str = ""
 
     def build(self, like: GraphicsProcessor | None = None) -> GraphicsProcessor:
-        """The device, with what the file does not say of efficiencies and overheads as of `like`, or as gpu.py has it.
+        """The device, with what the file does not say of efficiencies and overheads as in `like`, or as gpu.py has it.
 
         Raises ValueError naming the key where the tables contradict the model.
         """
@@ -290,7 +290,7 @@ AcceleratorFile = GraphicsProcessorFile | ChipFile | FpgaFile
 
 
 class Medium(FileTable, frozen=True, kw_only=True):
-    """What every link says: exactly one of the two bandwidths, of one direction."""
+    """Keys of every link: exactly one of the two bandwidths, of one direction."""
 
     bandwidth_gbps: NetworkGigabits | None = None
     bandwidth_gb_per_s: LinkRate | None = None
@@ -388,7 +388,7 @@ class ServersTable(FileTable, frozen=True, kw_only=True):
 
 
 class ClusterTable(FileTable, frozen=True, kw_only=True):
-    """What a cluster's file says of the whole machine in either form.
+    """Keys of the whole machine in a cluster's file of either form.
 
     price_per_device_hour: in `currency`, of every device that has no price of its own
     """
@@ -402,7 +402,7 @@ class ClusterTable(FileTable, frozen=True, kw_only=True):
     description: str = ""
 
     def prices(self, own: Sequence[float | None]) -> tuple[float, ...]:
-        """Of every device, given its own price or None; none at all where no device has one. ValueError where some have none."""
+        """The price of every device, from its own price or None; empty if no device has one. ValueError if only some have one."""
         found = [self.price_per_device_hour if one is None else one for one in own]
         known = tuple(one for one in found if one is not None)
         if known and len(known) < len(found):

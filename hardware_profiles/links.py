@@ -54,7 +54,7 @@ class Link:
 
     @property
     def shares(self) -> tuple[float, float, float]:
-        """Of the bandwidth, by operation."""
+        """Share of the bandwidth that collectives reach, by operation."""
         gather = self.gather or self.collective
         return self.collective, self.scatter or gather, gather
 
@@ -100,7 +100,7 @@ class Channel:
         return self.collective_bandwidths[Operation.ALL_REDUCE]
 
     def protocol(self, operation: Operation, number: int, *, between: bool) -> Protocol | None:
-        """What a protocol takes in a server, or between two; None where only the latency of a message is known."""
+        """Latencies of a protocol in a server, or between two; None where only the latency of a message is known."""
         if told := self.latencies[operation]:
             a_pass = told / operation.passes
             return Protocol(hop=a_pass, tree_hop=a_pass) if between else Protocol(base=a_pass)

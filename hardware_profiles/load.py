@@ -48,7 +48,7 @@ from hardware_profiles.words import one_line, shown, unknown
 Built = TypeVar("Built")
 
 Offer = Accelerator | Cluster | Stack | Traversable
-"""What a name leads to: an object of an entry point, or a file."""
+"""What a name stands for: an object of an entry point, or a file."""
 
 _OFFERED: dict[type, str] = {Accelerator: "an accelerator", Cluster: "a cluster", Stack: "a stack"}
 
@@ -70,7 +70,7 @@ class ProfileError(FileError):
 
 
 class ProfileWordsError(ProfileError):
-    """What stands in place of a profile, a name or `name:count`, leads to none: wrong as it is written, whatever files hold."""
+    """A malformed name of a profile (a name or `name:count`): wrong as written, whatever profiles exist."""
 
 
 class UnknownProfileError(ProfileWordsError):
@@ -120,7 +120,7 @@ def stack_table(name_or_path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _wanted(kind: type[Built], found: object, text: str) -> Built:
-    """What an entry point offers, if it is of the kind that is wanted."""
+    """The object of an entry point, if it is of the wanted kind."""
     if isinstance(found, kind):
         return found
     offered = next(words for one, words in _OFFERED.items() if isinstance(found, one))
@@ -216,7 +216,7 @@ def _user_folders(kind: FileKind) -> list[Path]:
 
 
 def _offered(value: object) -> Offer:
-    """What an entry point offers: a finished object under its own name, a class of one, or a folder or file of profiles."""
+    """Objects of an entry point: a finished object under its own name, a class of one, or a folder or file of profiles."""
     if isinstance(value, type) and hasattr(value, "seconds"):
         value = value()
     if isinstance(value, ModuleType):
@@ -242,7 +242,7 @@ def _files_in(folder: Traversable) -> dict[str, Traversable]:
 
 
 def _offers(kind: FileKind) -> Iterator[Mapping[str, Offer]]:
-    """What each place knows by name, in the order in which they are searched: folders, then entry points."""
+    """Profiles by name of each place, in the order of the search: folders, then entry points."""
     for folder in _user_folders(kind):
         yield _files_in(folder)
     shipped = _files_in(importlib.resources.files("hardware_profiles") / FOLDERS[kind])
@@ -252,7 +252,7 @@ def _offers(kind: FileKind) -> Iterator[Mapping[str, Offer]]:
 
 
 def _find(kind: FileKind, name: str) -> Offer:
-    """What a path or a name leads to: a file, or an object of an entry point."""
+    """Look up a path or a name: a file, or an object of an entry point."""
     if _is_path(name):
         return Path(name)
     for offers in _offers(kind):
@@ -442,7 +442,7 @@ def _find_for_cluster(source: Traversable, name: str, where: str) -> Accelerator
 
 
 def _build(source: Traversable, file: msgspec.Struct, make: Callable[[], Built]) -> Built:
-    """What a file describes; a UserWarning for each number in it that is possible, but not usual."""
+    """The object that a file describes; a UserWarning for each unusual number in it."""
     try:
         built = make()
     except ProfileError:

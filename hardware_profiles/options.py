@@ -82,7 +82,7 @@ class DeclaredOption:
 
     @property
     def rule(self) -> str:
-        """What a value must be."""
+        """The rule for a value, in words."""
         one = f"one of {', '.join(map(str, self.choices))}" if self.choices else _WORDS[self.kind]
         if str(self.bounds):
             one += f" of {self.bounds}" if self.bounds.ge is not None else f", {self.bounds}"

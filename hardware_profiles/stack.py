@@ -130,7 +130,7 @@ class Runs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """What runs a plan.
+    """What runs a plan: a training framework, with its constants.
 
     runs: which plans it can run
     products, attention, elementwise: times the accelerator's seconds of layers of those kinds
@@ -249,11 +249,11 @@ class Stack:
         return 0.0 if accelerator.streams else self.workspace.on(accelerator)
 
     def reserved_bytes(self, accelerator: Accelerator, allocated: float) -> float:
-        """What the caching allocator of a device holds when so many bytes are allocated."""
+        """Bytes that the caching allocator of a device reserves when so many are allocated."""
         return allocated if accelerator.streams else self.reserved.on(accelerator) * allocated
 
     def driver_bytes(self, accelerator: Accelerator, allocated: float) -> float:
-        """What the driver of a device (nvidia-smi) shows when so many bytes are allocated."""
+        """Bytes that the driver of a device (nvidia-smi) shows when so many are allocated."""
         return self.reserved_bytes(accelerator, allocated) + self._context_bytes(accelerator)
 
     def room_bytes(self, accelerator: Accelerator) -> float:

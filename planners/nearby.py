@@ -37,7 +37,7 @@ def search_nearby(
 
     request, seed: of the search that found it
     progress: called with searches done, and words for the one at work
-    A search that does not apply, or finds no plan that fits, adds nothing; other errors as of `make_plan`.
+    A search that does not apply, or finds no plan that fits, adds nothing; other errors as in `make_plan`.
     """
     replayed, request, best = dict(result.replayed), replace(request, runner_ups=False), result
     for done, (words, wanted) in enumerate(nearby(result.problem, result.plan, request)):

@@ -118,7 +118,7 @@ class PlannerEntry:
         return replace(request, options={**request.options, **own})
 
     def planner(self, request: Request) -> Planner:
-        """The planner that a request asks for; ValueError as of `read`."""
+        """The planner that a request asks for; ValueError as in `read`."""
         return self.build(self.read(request))
 
     def reason(self, problem: Problem, request: Request) -> str | None:
@@ -194,7 +194,7 @@ class _Later:
     name: str
 
     def __call__(self, *given: Any, **named: Any) -> Any:
-        """What it returns."""
+        """Call the function, and return what it returns."""
         return getattr(import_module(f"planners.{self.module}"), self.name)(*given, **named)
 
 
@@ -485,13 +485,13 @@ def make_plan(
 ) -> Result:
     """Plan a problem.
 
-    planner: its name, or a planner itself, as of `as_entry`
+    planner: its name, or a planner itself, as in `as_entry`
     budget: evaluations after which the best plan so far is the answer; None for no limit
     progress: called at every improvement
     Raises ValueError for an unknown planner, InapplicablePlannerError for one that cannot plan this problem,
     InfeasiblePlanError if it finds no plan, other ValueErrors for bad input, and PlannerFailedError for whatever else stops it:
     planners come from other packages, too.
-    UndercutBoundError is a fault of this program's, as of `simulator.simulate`.
+    UndercutBoundError is a fault of this program's, as in `simulator.simulate`.
     """
     asked = request or Request()
     check_whole("seed", seed, 0, MOST_SEED)
@@ -561,7 +561,7 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
 
 
 def _proof(evaluate: Evaluator, *, interrupted: bool) -> Proof:
-    """What the planner has declared, if its search came to its end."""
+    """The proof that the planner declared, if its search was not cut short."""
     if interrupted:
         return Proof(reason="interrupted, this is the best so far")
     if not evaluate.optimal_among:

@@ -76,7 +76,7 @@ def plan_over_stacks(
 
     problem: under any stack; the answer's problem is that of the stack it is for
     stacks: searched by rising lower bound; none for the problem's own alone
-    seed, budget, progress: of every search, as of `make_plan`
+    seed, budget, progress: of every search, as in `make_plan`
     A stack whose lower bound is not below the best plan so far is not searched. Where none of them runs any plan of this planner
     the answer is for the problem's own stack, and a note says so. After an interrupt the answer is the best so far, and marked.
     Raises as `make_plan` does; of stacks that all have no plan that fits, what the first of them says.
@@ -102,7 +102,7 @@ def _under(problem: Problem, stacks: Iterable[Stack]) -> Iterator[Problem]:
 
 
 def _least_seconds(problem: Problem) -> float:
-    """What no plan of the problem can beat, flushed or not."""
+    """Lower bound on the seconds of any plan of the problem, flushed or not."""
     return lower_bound(problem).of(flush=False).seconds
 
 

@@ -96,7 +96,7 @@ _PLAN, _STAGE, _PROBLEM = key_of(Plan, NOTHING, PARTS, COSTS), key_of(Stage, LAY
 
 
 def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structure]:
-    """The schedule of a plan and its lowered structure; arguments and errors as of `build_program`.
+    """The schedule of a plan and its lowered structure; arguments and errors as in `build_program`.
 
     Plans that differ in layers and devices alone share both, which are kept for the next plans with the same `LayerCosts`.
     """

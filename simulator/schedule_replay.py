@@ -67,7 +67,7 @@ class ScheduleReplay(Replayed):
         return f"{schedule.name}: {schedule.stages} stages, {schedule.microbatches} micro-batches ({self.engine})"
 
     def holding(self, memory: OpMemory) -> ScheduleReplay:
-        """The same replay with the memory that its ops hold; ValueError as of `OpMemory.of_stages`.
+        """The same replay with the memory that its ops hold; ValueError as in `OpMemory.of_stages`.
 
         Forwards that run again in ops of their own have kept nothing: these keep it.
         """

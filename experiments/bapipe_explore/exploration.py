@@ -368,7 +368,7 @@ def depth_rows(quick: bool = False) -> Iterator[Row]:
         cluster = load_cluster("pipedream-b").take(devices)
         for method, (planner, request) in DEPTH_METHODS.items():
             _say(f"depth: {method} on {devices} V100")
-            asked = replace(request, stages=devices) if planner == "uniform" else request  # as of `uniform_gpipe`
+            asked = replace(request, stages=devices) if planner == "uniform" else request  # as in `uniform_gpipe`
             yield {
                 "method": method,
                 "stale": planner == "pipedream",

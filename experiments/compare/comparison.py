@@ -271,7 +271,7 @@ def compare_planners(
     names: planners to ask, or themselves; none for those that are compared by default (what does not apply is listed with its
         reason)
     plans: given plans, a row each under these names, before the planners
-    stacks: to search under, as of `planners.plan_over_stacks`; given plans are of the problem's own
+    stacks: to search under, as in `planners.plan_over_stacks`; given plans are of the problem's own
     report: called with the planners done and the one at work
     An interrupt ends the search that runs, which keeps its best plan so far; the planners behind it are not asked.
     Raises ValueError for an unknown planner, or a given plan of a planner's name; KeyboardInterrupt if there is no plan yet.

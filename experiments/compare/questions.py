@@ -205,7 +205,7 @@ def compare(
 ) -> Comparison:
     """Ask several planners; by default every one that is compared.
 
-    names: of planners, or planners themselves, as of `plan`
+    names: of planners, or planners themselves, as in `plan`
     plans: given plans to compare with them, under these names; stacks, wanted: as for `plan`
     Raises ValueError for an unknown planner.
     """

@@ -154,7 +154,7 @@ def _flop_again(outcome: Outcome) -> float:
 
 
 def price_of_all(problem: Problem, price: Price | None = None) -> float | None:
-    """Of all devices per hour, None where nobody says; ValueError as of `efficiency`."""
+    """Of all devices per hour, None where nobody says; ValueError as in `efficiency`."""
     cluster = problem.cluster
     if price is None:
         return sum(cluster.prices) if cluster.prices else None

@@ -139,7 +139,7 @@ def pareto(
 ) -> Pareto:
     """Search on the first of a problem's devices, as many as each number says.
 
-    stacks: to search under, as of `plan_over_stacks`
+    stacks: to search under, as in `plan_over_stacks`
     progress: called with searches done, and words for the one at work
     An interrupt ends the searches with what is found so far.
     ValueError for numbers of devices that there are not; raises what a planner raises, but that no plan fits and that it does not

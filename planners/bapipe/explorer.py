@@ -86,7 +86,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class RuleOfThumb:
-    """What BaPipe's rule chooses for the inter-layer partition, without simulation.
+    """The choice of BaPipe's rule for the inter-layer partition, without simulation.
 
     reason: the condition that decided; formula_seconds: of the schedule's row in the paper's table, with F and B of the slowest
         stage and SR of the slowest cut

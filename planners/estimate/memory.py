@@ -48,7 +48,7 @@ def state_bytes(
 ) -> Floats:
     """Bytes of weights, gradients and optimizer states on each device.
 
-    held: weight elements of a device; divided: those that `copies` replicas divide, as of `PlanCosts.divided_elements`
+    held: weight elements of a device; divided: those that `copies` replicas divide, as in `PlanCosts.divided_elements`
     """
     alone = np.array([problem.divided_state_bytes(one, np.inf) for one in get_args(Zero)])[zero]
     return np.asarray(held * alone + divided / copies * (problem.state_bytes - alone))
@@ -227,7 +227,7 @@ class FlushedBytes(NamedTuple):
 
     @classmethod
     def of(cls, costs: LayerCosts, first: int, end: int) -> FlushedBytes:
-        """Of layers `first` to `end` - 1, which store their activations or their input."""
+        """Bytes of layers `first` to `end` - 1, which store their activations or their input."""
         layers = range(first, end)
         always = float(always_there(costs.problem, costs.weight_elements(layers)).sum())
         always += gradient_in_work(costs, layers)
@@ -242,9 +242,9 @@ class FlushedBytes(NamedTuple):
         return self.always + samples * self.inputs + block * self.stash
 
     def at_the_turn(self, samples: int, sizes: Integers, sent: float, *, again: bool) -> tuple[Floats, Floats]:
-        """What a stage holds, by its block size, when its last forward ends, and when its first backward begins; again: it
-        recomputes; sent: bytes per sample of its outputs.
+        """Bytes of a stage, by its block size, when its last forward ends and when its first backward begins.
 
+        sent: bytes per sample of its outputs; again: it recomputes
         All samples are stashed then. Beside them are the outputs of the last block, which have not arrived; and later all
         gradients that the backward needs, and then what it recomputes.
         """

@@ -11,7 +11,7 @@ Seconds = TypeVar("Seconds", float, NDArray[np.float64])
 
 
 def rounds_and_fill(microbatches: Seconds, chunks: int | NDArray[np.int64] = 1) -> tuple[Seconds, float]:
-    """What `pipelined` counts: rounds of the slowest part, m - 1/v, and how often all parts are passed in turn, 1/v."""
+    """Factors of the closed form `pipelined`: on the seconds of the slowest part, m - 1/v, and of all parts in turn, 1/v."""
     return microbatches - 1 / chunks, 1 / chunks  # type: ignore[return-value]
 
 

@@ -125,5 +125,5 @@ def beside_traffic(
 
 
 def update_seconds(elements: Floats, least: Floats | float, own: Floats | float, element: Floats | float) -> Floats:
-    """Seconds in which the optimizer updates so many elements; the line as of `StageCosts.update_line`."""
+    """Seconds in which the optimizer updates so many elements; the line as in `StageCosts.update_line`."""
     return np.where(elements > 0.0, np.maximum(own + elements * element, least), 0.0)

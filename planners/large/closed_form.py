@@ -346,7 +346,7 @@ class _Tables:
 
     @cached_property
     def _divided(self) -> Floats:
-        """Weight elements as of `PlanCosts.divided_elements`."""
+        """Weight elements as in `PlanCosts.divided_elements`."""
         return self._elements + (self.shape.expert - 1) * self._experts
 
     @cached_property
@@ -369,7 +369,7 @@ class _Tables:
 
     def _queued_seconds(self, operation: Operation) -> float:
         """Seconds for which the gradient of the last micro-batch waits on its way up: behind every stage, the bucket that is
-        reduced when its backward ends has the card, or half of it where links are fair. operation: as of `peers`.
+        reduced when its backward ends has the card, or half of it where links are fair. operation: as in `peers`.
         """
         shape, form = self.shape, self.form
         if not form.devices.transfers_queue(shape):

@@ -34,7 +34,7 @@ class RankWaits:
             self.crossing = max(0.0, self._busiest() - waited / rounds)
 
     def way(self, rank: int, *, alone: bool = False) -> float:
-        """Seconds of a transfer from a rank to the next; alone: as of `RankGroups.link`."""
+        """Seconds of a transfer from a rank to the next; alone: as in `RankGroups.link`."""
         flow = self.devices.link(self.shape, rank, alone=alone)
         return flow.latency + self._sent / flow.bandwidth
 

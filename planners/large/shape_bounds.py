@@ -301,5 +301,5 @@ def _whole(blocks: Floats, steps: Integers, missing: Integers) -> Counts:
 
 
 def _least_block(line: Line) -> float:
-    """What a block adds to a rank at least: a stage of one block may take less than each further block adds."""
+    """Least figure that a block adds to a rank: a stage of one block may take less than each further block adds."""
     return line.block + min(0.0, float(line.own[MIDDLE]))

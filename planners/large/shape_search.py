@@ -150,8 +150,9 @@ def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
 
 
 def _wanted(problem: Problem, request: Request) -> Wanted:
-    """What a request fixes of the grid; ValueError for stages per device that its schedule has not, for unequal micro-batches,
-    and as of `asked_degrees`.
+    """Decisions of the grid that a request fixes.
+
+    ValueError for stages per device that its schedule lacks, for unequal micro-batches, and as in `asked_degrees`.
     """
     chunks, count = request.chunks, request.microbatches or 1
     if problem.batch % count:

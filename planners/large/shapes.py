@@ -56,14 +56,14 @@ class Shape:
         return batch // (self.data * self.samples)
 
     def work(self, batch: int) -> int:
-        """What a replay takes, in pairs of a forward and a backward (about 20 microseconds), with what is prepared for it."""
+        """Work of a replay with its preparation, in pairs of a forward and a backward (about 20 microseconds)."""
         stages = self.pipeline * self.chunks
         return PREPARED + stages * (BY_STAGE + self.data * (self.microbatches(batch) + BY_GROUP))
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is fixed of a grid; None leaves the choice.
+    """Decisions of a grid that are fixed; None leaves the choice.
 
     contexts, experts: degrees to choose from
     chunks_from, chunks_to: stages per device, at least and at most

@@ -58,7 +58,7 @@ class Tails:
     def moved(
         self, shapes: Integers, operation: Operation | Integers, elements: Floats, experts: Floats, size: float, /
     ) -> Floats:
-        """Seconds as of `Moved`, float64 [shapes, ...]."""
+        """Seconds as in `Moved`, float64 [shapes, ...]."""
         kinds = np.column_stack([shapes, np.broadcast_to(operation, len(shapes))])
         rows, number = unlike(kinds, (0, 2, 5, 6, 7))
         peers = [self.devices.peers(Shape(*row), Operation(one)) for *row, one in kinds[rows].tolist()]

@@ -52,7 +52,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What plans may be: degrees of groups, what stages run again, what replicas divide, micro-batches (None: any number).
+    """Choices of plans: degrees of groups, recompute policies, ZeRO stage, and micro-batches (None: any number).
 
     fewest_replicas: of stages
     buffers: whether stages keep room for a tensor that they send while they are fullest; without it no plan that fits is missed

@@ -26,7 +26,7 @@ ROUNDING = 1e-12
 
 
 class SetTables(NamedTuple):
-    """What stages take with replicas of each set of variants, as `StageVariants`; need: of a replica, [sets, prices]."""
+    """Figures of stages with replicas of each set of variants, as in `StageVariants`; need: per replica, [sets, prices]."""
 
     seconds: Floats
     deepest: Integers
@@ -70,7 +70,7 @@ class Asked(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """What a search ended with.
+    """The result of a search.
 
     seconds: least of each pipeline found, [kept], infinite where there are fewer
     last: label behind its first stage, variants of that, [kept, 2]; labels: label behind, first layer, variants, [labels, 3]

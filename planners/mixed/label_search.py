@@ -52,7 +52,7 @@ EXACT = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class FoundPipelines:
-    """What a search found.
+    """The result of a search: pipelines and bounds.
 
     pipelines: with their seconds, the best first; those that were the best at some time, and those that came near them
     bound: seconds that no pipeline of the space undercuts; infinite where it has none
@@ -148,7 +148,7 @@ class _LabelSearch:
 
     @property
     def found(self) -> FoundPipelines:
-        """What is known so far."""
+        """The result so far."""
         ordered = sorted(self.best.items(), key=lambda one: one[1])
         least = min((shape.bound for shape in self.shapes), default=np.inf)
         bound = min(least, ordered[0][1] if ordered else self.below)

@@ -99,7 +99,7 @@ def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
 
 
 def _choices(problem: Problem, request: Request) -> list[Choices]:
-    """What plans may be, by what replicas divide; ValueError for options that are none."""
+    """Choices of plans, per ZeRO stage; ValueError for invalid options."""
     degrees = asked_degrees(problem, request, group_degrees(problem))
     policies = asked_words(problem, request)
     first, *others = (Choices(degrees, policies, zero, request.microbatches) for zero in asked_zeros(problem, request))

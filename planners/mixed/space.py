@@ -23,7 +23,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What a replica of a stage may be: `degree` devices of a kind.
+    """A choice for a replica of a stage: `degree` devices of a kind.
 
     policy: number of the recompute policy, the same for all replicas of a stage
     """
@@ -98,7 +98,7 @@ class Space(Protocol):
         """Micro-batches that each replica runs in an iteration."""
 
     def stages(self, samples: int) -> StageVariants:
-        """What stages take; memory as with the most replicas."""
+        """Figures of stages, with memory as of the most replicas."""
 
     def deepest(self, samples: int, replicas: int) -> Integers:
         """The `deepest` of `StageVariants`, with so many replicas."""

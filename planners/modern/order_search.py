@@ -207,7 +207,7 @@ def searched(problem: Problem, request: Request) -> dict[str, list[int]]:
 
 
 DECISIONS = ("microbatches", "stages", "chunks", "recompute", "placement")
-"""What `modern` searches and a request may fix, each a field of a request but for the last, an option."""
+"""Decisions that `modern` searches and a request may fix: fields of a request, and as the last one an option."""
 
 
 def searched_together(problem: Problem, request: Request) -> dict[str, tuple[Any, ...]]:
@@ -226,7 +226,7 @@ def searched_together(problem: Problem, request: Request) -> dict[str, tuple[Any
 
 
 def _asked(request: Request, name: str) -> Any:
-    """What a request says of one of DECISIONS, or None."""
+    """The value that a request fixes for one of DECISIONS, or None."""
     return request.asked(name) if name == "placement" else getattr(request, name)
 
 
@@ -257,7 +257,7 @@ class _Layouts:
         self._found: dict[Plan, tuple[Layout, FoundSchedule]] = {}
 
     def ranked(self) -> list[Layout]:
-        """Layouts to begin with and those that the best of them climb to, best first; BudgetSpent as of `value`."""
+        """Layouts to begin with and those that the best of them climb to, best first; BudgetSpent as in `value`."""
         ranked = [*self.begin()]
         for layout in sorted(
             ranked, key=lambda one: one.microbatches
@@ -403,7 +403,7 @@ class _Layouts:
         return tuple(fit if self.planner.climbs else fit[:1])
 
     def _counts(self, request: Request, stages: int) -> list[int]:
-        """Numbers of micro-batches: the requested one, else as of `tried_counts`; ValueError for more than a search replays."""
+        """Numbers of micro-batches: the requested one, else as in `tried_counts`; ValueError for more than a search replays."""
         asked = request.microbatches
         if asked is None:
             return tried_counts(self.problem, stages, every=not self.planner.climbs)

@@ -47,7 +47,7 @@ LIMITS = (1.02, 1.1)
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a unit sends: to each device with a reader of it, `seconds` there and, once, at the sender."""
+    """An output of a unit: `seconds` at each device with a reader of it and, once, at the sender."""
 
     unit: int
     readers: tuple[int, ...]

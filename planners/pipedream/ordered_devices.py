@@ -50,7 +50,7 @@ class OrderedDevices:
 
 
 class _Costs(NamedTuple):
-    """What the kernel reads beside the network.
+    """Inputs of the kernel beside the network.
 
     seconds: of the states up to each one on each device, [devices, states]; capacity: bytes of each device
     held: what else a stage must fit into

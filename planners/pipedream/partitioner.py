@@ -120,7 +120,7 @@ def notation(partition: HierarchicalPartition) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """What a device holds, and what a stage keeps there beside the weight versions and mini-batches of PipeDream's runtime.
+    """The memory of a device, and what a stage keeps beside the weight versions and mini-batches of PipeDream's runtime.
 
     unversioned_copies: of the weights, for gradients and optimizer; replicated_copies: more of them on a stage with replicas on
         the lowest level; recompute: a stage keeps its input of the mini-batches in flight, and the stash of one
@@ -278,7 +278,7 @@ def _transfer_seconds(form: int, table: StateTable, stage: LevelStage, bandwidth
 
 
 def slice_total(totals: NDArray[np.float64], start: int, stop: int) -> float:
-    """What states [start, stop) add to running totals, (states,)."""
+    """Sum over states [start, stop) of values given as running totals, (states,)."""
     return float(totals[stop - 1] - (totals[start - 1] if start > 0 else 0.0))
 
 

@@ -328,7 +328,7 @@ def _forms(problem: Problem) -> tuple[tuple[str, bool], ...]:
 
 
 def _memory_limit(problem: Problem, capacity_bytes: float) -> MemoryLimit:
-    """What a stage must fit into."""
+    """The memory that a stage must fit into."""
     return MemoryLimit(
         capacity_bytes,
         # Beside the weight versions: gradients, and what the optimizer keeps.

@@ -91,7 +91,7 @@ def least_period(instance: ScheduleInstance) -> float:
 def first_fit(instance: ScheduleInstance, percent: int, pauses: Floats, weights: bool, starts: Floats) -> int:
     """The first period from `percent` of the least on of which the block fits into memory, above MOST if none does.
 
-    pauses, weights, starts: as of `fit_block`
+    pauses, weights, starts: as in `fit_block`
     """
     least = least_period(instance)
     if least == 0.0:  # what takes no time has no pace

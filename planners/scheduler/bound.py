@@ -157,7 +157,7 @@ def _turn(
 def _single_turn(
     instance: ScheduleInstance, ways: Ways, device: int | np.int64, p: int, q: int, beside: int | np.int64
 ) -> float:
-    """Least seconds from a forward at q to the next one there where p holds one micro-batch beside one at q; as of `_turn`.
+    """Least seconds from a forward at q to the next one there where p holds one micro-batch beside one at q; as in `_turn`.
 
     After the input gradient at q the device runs the next one's forwards before q, and all gradients of positions from p to q
     that keep more than the next leaves room for.
@@ -176,7 +176,7 @@ def _single_turn(
 
 @kernel(error_model="numpy")
 def _turns(instance: ScheduleInstance, ways: Ways, from_first: Floats) -> tuple[float, float]:
-    """Seconds of everything, and of a micro-batch, by the slowest turns; `from_first`: as of `_bound`."""
+    """Seconds of everything, and of a micro-batch, by the slowest turns; `from_first`: as in `_bound`."""
     whole, pace, chain = 0.0, 0.0, np.cumsum(instance.first)
     for device in range(len(instance.limit)):
         for h in range(instance.held_offsets[device], instance.held_offsets[device + 1]):
@@ -358,7 +358,7 @@ def _area(
     of_weight: int | np.int64,
     limit: int | np.int64,
 ) -> float:
-    """Area of a device; `known`: as of `_areas`.
+    """Area of a device; `known`: as in `_areas`.
 
     of_forward, of_weight: what a micro-batch keeps up to its input, and up to its weight gradient; 0, 0: its units of memory
     `up` seconds after the first forward as many may have begun as fill the limit, `down` before the end as many backwards are
@@ -406,7 +406,7 @@ def _missing(room: float, pace: float, begin: float, end: float) -> float:
 
 @kernel(error_model="numpy")
 def _rounds(instance: ScheduleInstance, ways: Ways, p: int, from_first: Floats, alone: bool) -> float:
-    """Rounds of a position, as many as are whole or none. `from_first`, `alone`: as of `_bound`."""
+    """Rounds of a position, as many as are whole or none. `from_first`, `alone`: as in `_bound`."""
     count, seconds, keep, freed = instance.passes, instance.seconds, instance.keep, instance.freed
     limits = instance.limit
     limit = limits[instance.device[p]]

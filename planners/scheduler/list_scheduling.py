@@ -56,7 +56,7 @@ LONG_ROOMY = ((1.0, 1.0, 0, 1), (1.0, 0.5, 0, 1), (1.0, 0.5, 0, 0), (1.0, 1.0, 1
 """The same for long streams, of which few can be tried: those that leave least to each other."""
 
 TOLERANCES = ((1.0, 1.0), (1.0, 0.0), (1.0, 0.5), (0.0, 0.5), (0.0, 0.0), (0.0, 1.0), (0.5, 0.25), (1.0, 0.25))
-"""Of ready ops and of weight gradients, each of which is tried with every urgency and cap."""
+"""Tolerances of ready ops and of weight gradients; each is tried with every urgency and cap."""
 
 
 def settings_of(instance: ScheduleInstance, stages: int, long: bool = False) -> Iterator[ListSetting]:

@@ -61,12 +61,12 @@ class SearchedSchedule(Replayed):
 
     @property
     def timeline(self) -> Timeline:
-        """What happened when."""
+        """The timeline of the replay."""
         return self.replayed.timeline
 
     @property
     def memory(self) -> tuple[DeviceMemory, ...]:
-        """What each device holds, over time; () where nothing is said of memory."""
+        """Memory of each device over time; () if ops have no bytes."""
         return self.replayed.memory
 
     @property
@@ -76,7 +76,7 @@ class SearchedSchedule(Replayed):
 
     @property
     def known(self) -> str:
-        """What is proven, in words."""
+        """The proof in words."""
         what = OBJECTIVES_IN_WORDS[self.found.objective]
         if self.interrupted:
             return f"interrupted, this is the best so far: at most {100 * self.found.gap:.3g} % above the best {what}"

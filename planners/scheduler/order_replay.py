@@ -19,7 +19,7 @@ MARKS = 16
 
 
 class Trace(NamedTuple):
-    """What a replay leaves, and room for it to work in; N ops, P positions, D devices, M micro-batches of a chain at most.
+    """Results and work space of a replay; N ops, P positions, D devices, at most M micro-batches per chain.
 
     order: int16 [N]; the whole order, at the instance's offsets
     cause: int32 [N]; row of the op of another stage that each op waited for, -1 where it began when its device was free
@@ -50,7 +50,7 @@ class Trace(NamedTuple):
 class Form(NamedTuple):
     """Options of a replay of an order.
 
-    fill, tolerance, path: as of `replay`
+    fill, tolerance, path: as in `replay`
     longest_stage: what must not be late is a device's last op from its own first one on
     after: float64 [2 P]; least seconds from the end of a forward, and of an input gradient, to the end of everything
     """
@@ -123,7 +123,7 @@ def replay_again(
     place: int | np.int64,
     latest: float,
 ) -> float:
-    """As `replay`, of codes that before `place` are those of the trace; infinite once it is clear that it ends after `latest`."""
+    """As `replay`, of codes equal to those of the trace before `place`; infinite as soon as it must end after `latest`."""
     positions, devices = len(instance.device), len(instance.limit)
     device = 0
     while offsets[device + 1] <= place:
@@ -158,7 +158,7 @@ def _run(
     trace: Trace,
     latest: float,
 ) -> float:
-    """Replay what is left of an order from the state that the trace is in; as of `replay_again`."""
+    """Replay what is left of an order from the state that the trace is in; as in `replay_again`."""
     device_of, split, limit = instance.device, instance.split, instance.limit
     rows_at, held, held_at = instance.offsets, instance.held, instance.held_offsets
     takes, change, source, delay = instance.takes, instance.change, instance.source, instance.delay

@@ -120,7 +120,7 @@ NEAR = 1.04
 """How far above the best order one may be that a long stream is annealed from."""
 
 SPARK = 1e-300
-"""What an untried arm promises at least: more than one that gained nothing."""
+"""Least promise of an untried arm: more than that of one that gained nothing."""
 
 EDGES, FEW_EDGES = 7, 3
 """Of 8 moves of the critical path, how many go to an edge of a stretch: as a rule, and in orders of more than MANY ops."""
@@ -252,7 +252,7 @@ class _Search:
         )
 
     def promise(self, cost: float, whole: _Search) -> float:
-        """What the order just made of a short stream, whose cost is given, comes to in the whole stream."""
+        """Estimated cost of the whole stream, from the order just made of a short stream and its cost."""
         if cost == math.inf:
             return cost
         return cost + int(whole.instance.passes[0] - self.instance.passes[0]) * self.pace()
@@ -542,7 +542,7 @@ class _Island:
         return promise, used, -arm
 
     def learn(self, arm: int, cost: float, taken: int) -> None:
-        """What a walk of `taken` replays came to."""
+        """Record the gain of a walk of `taken` replays."""
         self.gains[arm] = max(0.0, self.cost - cost) / max(1, taken) + (self.gains[arm] or 0.0) / 4
         self.used[arm] += 1
 

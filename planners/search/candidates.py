@@ -110,7 +110,7 @@ def asked_zeros(problem: Problem, request: Request, default: tuple[Zero, ...] = 
 
 
 def asked_words(problem: Problem, request: Request) -> tuple[Recompute, ...]:
-    """What stages may run again: what is asked for, or what the problem says, or all that its stack lets choose from."""
+    """Recompute policies to choose from: the requested ones, else the problem's, else all that its stack runs."""
     if request.recompute is not None:
         return (request.recompute,)
     runs = problem.stack.runs.recompute

@@ -249,7 +249,7 @@ def _end(costs: PlanCosts, stage: int, held: StageCollectives, began: float, end
 
 
 class StraightSeconds(NamedTuple):
-    """What decides how long pipelines with one device a stage take, whatever their cuts; K sizes, D kinds of device.
+    """Seconds of pipelines with one device per stage, for any cuts; K sizes, D kinds of device.
 
     before: float64 [kinds, D, K, layers + 1]; seconds of the ops of the layers before each cut; beside: float64 [kinds, D]
     kind: int64 [S]; of the device of each stage
@@ -274,7 +274,7 @@ class StraightSeconds(NamedTuple):
 def replay_cuts(order: OrderColumns, costs: StraightSeconds, row_of: Integers, cuts: Integers) -> Floats:
     """Quick replays of partitions, float64 [partitions]; inf where a stage has no layer or ends too late.
 
-    cuts: int64 [partitions, stages - 1]; row_of: as of `_run`
+    cuts: int64 [partitions, stages - 1]; row_of: as in `_run`
     """
     kinds, _, sizes, places = costs.before.shape
     stages, found = len(costs.kind), np.full(len(cuts), np.inf)

@@ -13,7 +13,7 @@ from simulator import Engine, Recompute, schedule_families
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(SearchOptions):
-    """What the user fixes (`SearchOptions`, by name); None leaves the choice to the planner.
+    """Options that the user fixes (`SearchOptions`, by name); None leaves the choice to the planner.
 
     engine: what scores the plans of the search; `compiled` gives what the reference gives, `recurrence` knows no contention
     recompute: what all stages run again, where a planner would choose it

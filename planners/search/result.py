@@ -60,7 +60,7 @@ class RunnerUp:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result(Replayed):
-    """What a search found.
+    """The plan that a search found, with its replay, bound and proof.
 
     outcome: the plan on the reference engine, with the problem's own options
     proof: of the plan being the fastest of a space of plans, or why there is none
@@ -104,12 +104,12 @@ class Result(Replayed):
 
     @property
     def timeline(self) -> Timeline:
-        """What happened when, on the reference engine."""
+        """The timeline of the plan on the reference engine."""
         return self.outcome.timeline
 
     @property
     def memory(self) -> tuple[DeviceMemory, ...]:
-        """What each device holds, over time."""
+        """Memory of each device over time."""
         return self.outcome.memory
 
     @property
@@ -141,7 +141,7 @@ class Result(Replayed):
         return brief(self, f"{self.outcome.title}: {seconds:.6g} s per iteration, gap {100 * self.gap:.1f} %, {known}")
 
     def tables(self) -> tuple[TextTable, ...]:
-        """What each stage of the plan holds, and what the peak of each device consists of."""
+        """Tables of the plan's stages, and of the parts of each device's peak memory."""
         return self.outcome.tables()
 
     def remarks(self) -> tuple[str, ...]:

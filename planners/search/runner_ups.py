@@ -46,7 +46,7 @@ DECISIONS: dict[str, Decision] = {
     "recomputation": _recompute,
     "layers of stages": _layers,
 }
-"""What plans decide, and what a plan has of it in words; runs of stages that are alike are counted."""
+"""Decisions of plans -> the value of a plan in words; runs of equal stages are counted."""
 
 WITHIN: dict[str, tuple[str, ...]] = {
     "replicas": ("stages",),

@@ -16,7 +16,7 @@ import numpy as np
 from simulator import LayerCosts, OpKind, Plan, PlanCosts, Problem, schedule_families
 
 OPTION = "op_seconds"
-"""Of families that are made for seconds."""
+"""Option of the families whose order depends on seconds."""
 
 _KINDS = (OpKind.FORWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT)
 

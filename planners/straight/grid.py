@@ -246,7 +246,7 @@ def _transfers(problem: Problem, groups: Groups) -> _Transfers:
 
 
 class _Hops(NamedTuple):
-    """What a micro-batch waits for on its way through a pipeline and back.
+    """Waits of a micro-batch on its way through a pipeline and back.
 
     latency: seconds; there_and_back: seconds per byte of every cut, of all links together; busiest: of the busiest channel
     """

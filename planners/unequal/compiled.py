@@ -149,7 +149,7 @@ def _chain_end(
 ) -> float:
     """End of the last block of a chain for one row of `sizes` (stage order).
 
-    `durations` as of `Chain`; `ends[i + 1]` receives the profile after step i (`samples + 1` wide). `differs` has no columns, or
+    `durations` as in `Chain`; `ends[i + 1]` receives the profile after step i (`samples + 1` wide). `differs` has no columns, or
     1 for the stages that run forward again.
     """
     stages = sizes.shape[1]
@@ -171,7 +171,7 @@ def _chain_end(
 def evaluate_rows(
     durations: Floats, reverse: bool, sizes: Integers, differs: Integers, result: Floats, first: int, stop: int
 ) -> None:
-    """End of the chain for rows `first`..`stop` of `sizes`, into `result`; arguments as of `_chain_end`."""
+    """End of the chain for rows `first`..`stop` of `sizes`, into `result`; arguments as in `_chain_end`."""
     samples = durations.shape[1] - 1
     ends = np.zeros((sizes.shape[1] + 1, samples + 1))
     counts = _block_counts(samples)
@@ -187,7 +187,7 @@ class PopulationEvaluator(ABC):
 
     @abstractmethod
     def chain_seconds(self, chain: Chain, sizes: Integers, differs: Integers) -> Floats:
-        """Seconds of one pass; `sizes` are checked, `differs` as of `differing_stages`."""
+        """Seconds of one pass; `sizes` are checked, `differs` as in `differing_stages`."""
 
     def forward_population(self, forward_sizes: ArrayLike) -> Floats:
         """Seconds of the forward pass."""
@@ -217,7 +217,7 @@ class Compiled(PopulationEvaluator):
 def chain_population(chain: Chain, sizes: Integers, differs: Integers | None = None) -> Floats:
     """End times of one chain for many individuals; sizes (individuals, K) are trusted.
 
-    differs: as of `differing_stages`; none: as if no stage recomputed where that depends on the sizes
+    differs: as in `differing_stages`; none: as if no stage recomputed where that depends on the sizes
     """
     result = np.empty(len(sizes))
     again = fixed_stages(sizes) if differs is None else differs

@@ -59,5 +59,5 @@ class Sized:
 
     @property
     def seconds(self) -> float:
-        """Of a mini-batch in the model."""
+        """Seconds of a mini-batch in the model."""
         return self.sizes.makespan_seconds + self.unequal.fixed_seconds

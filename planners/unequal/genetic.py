@@ -100,7 +100,7 @@ class Genetic:
         ]
 
     def limits_and_seeds(self, problem: UnequalProblem) -> tuple[list[Integers], list[Integers]]:
-        """Of each pass the number of candidates that each gene may take, and the seed, if there is one; both in stage order."""
+        """For each pass the number of candidates of each gene, and the seed if there is one; both in stage order."""
         chains = problem.forward_chain, problem.backward_chain
         sizes = np.array(problem.candidates, dtype=np.int64)
         seeds = [np.searchsorted(sizes, greedy_chain(chain)) for chain in chains] if self.seeded else []

@@ -380,7 +380,7 @@ def _spare(tables: UnequalTables, limits: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class _StagesAndSizes:
-    """What a search is asked for: stages and sizes to choose from, with what it searches by.
+    """The input of a search: stages, candidate sizes, and the means to search.
 
     known: seconds of the fastest plan so far
     """
@@ -395,7 +395,7 @@ class _StagesAndSizes:
 
 @dataclass(frozen=True, slots=True)
 class _SizedPlan:
-    """What a search found: a plan with its score on the reference, and the words of the space in which it is proven."""
+    """The result of a search: a plan, its score on the reference, and the space of its proof in words."""
 
     tables: UnequalTables
     found: Sized
@@ -531,7 +531,7 @@ def _plan(name: str, tables: UnequalTables, sized: Sized) -> Plan:
 
 
 def _tight(name: str, tables: UnequalTables, evaluate: Evaluator, sizes: Sequence[int]) -> Sized:
-    """What replays find to fit, with nothing proven; InfeasiblePlanError, which says what was tried, where they find nothing."""
+    """Sizes that fit by replays, with nothing proven; InfeasiblePlanError, which says what was tried, if none is found."""
     made = evaluate.evaluations
     tight = tight_sizes(name, tables, evaluate, sizes, equal=name in ONE_SIZE)
     if isinstance(tight, NothingFits):
@@ -558,14 +558,13 @@ def _does_not_fit(name: str, tables: UnequalTables, nothing: NothingFits, evalua
 
     evaluations: with a budget of more the planner looks further
     """
-    problem, stages = tables.problem, len(tables.devices)
+    problem, stages, held = tables.problem, len(tables.devices), memory_limits(tables)
     cuts = [tables.layers * stage // stages for stage in range(1, stages)]
     even = [tables.stage_bytes(*ends) for ends in tables.ranges(cuts)]
     recomputed, stored = [one.recomputed(problem.batch, 1) for one in even], [one.stored(problem.batch) for one in even]
     needs = recomputed if problem.recompute == "whole" else stored
     if name not in ONE_SIZE:  # sizes that differ recompute
         needs = list(map(min, recomputed, needs))
-    held = [problem.room_bytes(device) for device in tables.devices]
     worst = max(range(stages), key=lambda stage: needs[stage] / held[stage])
     searched = "no sizes fit"
     if not nothing.every:

@@ -36,7 +36,7 @@ Pair = tuple[Vector, Vector]
 OPS = 2**18
 """Ops of the plans that are replayed at most: the work of a search."""
 LEAST_OPS = 512
-"""What a plan of fewer ops counts as: OPS of them are 512 replays."""
+"""Least ops that a plan counts as: OPS are at most 512 replays."""
 
 STARTS = 3
 """Sizes, the fastest of those that a search begins with, whose changes are replayed."""
@@ -52,7 +52,7 @@ ROUNDING = 1e-9
 
 
 class _WorkDone(Exception):
-    """As many ops were replayed as may be."""
+    """The limit of replayed ops is reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class SizeBounds:
 
     @property
     def _latencies(self) -> tuple[list[float], list[float]]:
-        """Of each link, down and up."""
+        """Latency of each link in seconds, down and up."""
         ends, cluster = list(pairwise(self.tables.devices)), self.tables.problem.cluster
         return (
             [cluster.point_to_point(near, far)[0] for near, far in ends],
@@ -108,7 +108,7 @@ class SizeBounds:
         return np.maximum(model + sum(self._latencies[1]), channels)
 
     def _busy(self, *, up: bool) -> list[tuple[list[int], float]]:
-        """Of each channel that several links of a pass use, in the order of its chain: these, and for how long they occupy it."""
+        """For each channel that several links of a pass share: these, in chain order, and the seconds that it is busy."""
         problem = self.tables.problem
         if not problem.contention or problem.communication in WITHOUT_LINKS:
             return []
@@ -164,7 +164,7 @@ class _SizeReplays:
 
     @property
     def seconds(self) -> float:
-        """Of the fastest that fit, infinite without one."""
+        """Seconds of the fastest sizes that fit, infinite without any."""
         return math.inf if self.score is None else self.score.iteration_seconds
 
     def plan(self, pair: Pair) -> Plan:

@@ -54,7 +54,7 @@ class UnequalTables:
         return len(self.crossing_bytes) - 1
 
     def stage_seconds(self, stage: int, first: int, end: int) -> Floats:
-        """Seconds of layers `first` to `end` - 1 as one stage, as the replay has them: [3, batch + 1], as of `stages`."""
+        """Seconds of layers `first` to `end` - 1 as one stage, as the replay has them: [3, batch + 1], as in `stages`."""
         device = self.devices[stage]
         key = self.costs.kind_of_device(device), first, end
         if key not in self.stages:
@@ -170,12 +170,13 @@ def limited_problem(
 def unlimited_links(unequal: UnequalProblem) -> UnequalProblem:
     """A relaxation for unlimited links: they are never busy and delay any block as little as one sample."""
     ways = unequal.forward_link, unequal.backward_link
-    return replace(
-        unequal,
-        forward_link=np.zeros_like(ways[0]),
-        backward_link=np.zeros_like(ways[1]),
-        fixed_seconds=unequal.fixed_seconds + float(sum(table[:, 1].sum() for table in ways)),
-    )
+    return _without_links(unequal, float(sum(table[:, 1].sum() for table in ways)))
+
+
+def _without_links(unequal: UnequalProblem, more: float) -> UnequalProblem:
+    """The problem with links that take no time, and more fixed seconds."""
+    ways = {name: np.zeros_like(getattr(unequal, name)) for name in ("forward_link", "backward_link")}
+    return replace(unequal, fixed_seconds=unequal.fixed_seconds + more, **ways)
 
 
 def least_seconds(tables: UnequalTables, sizes: Sequence[int]) -> float:
@@ -216,15 +217,8 @@ def loosest_problem(tables: UnequalTables, unequal: UnequalProblem) -> UnequalPr
     transfers take no time.
     """
     if tables.problem.communication in WITHOUT_LINKS:
-        ways = unequal.forward_link, unequal.backward_link
         ends = [(near, far) for one in pairwise(tables.devices) for near, far in (one, one[::-1])]
-        latencies = sum(tables.problem.cluster.point_to_point(*one)[0] for one in ends)
-        return replace(
-            unequal,
-            forward_link=np.zeros_like(ways[0]),
-            backward_link=np.zeros_like(ways[1]),
-            fixed_seconds=unequal.fixed_seconds - latencies,
-        )
+        return _without_links(unequal, -sum(tables.problem.cluster.point_to_point(*one)[0] for one in ends))
     return unequal if tables.problem.contention else unlimited_links(unequal)
 
 

@@ -48,7 +48,7 @@ PLANS = 2**16
 OPS = 2**19
 """Ops of the plans that are replayed at most, unless a budget says how many plans may be until one fits."""
 LEAST_OPS = 512
-"""What a plan of fewer ops counts as: OPS of them are 1,024 replays. A figure of a search's room: it proves nothing, and of the
+"""Least ops that a plan counts as: OPS are at most 1,024 replays. A figure of a search's room: it proves nothing, and of the
 problems that were decided when it was chosen the worst took 889."""
 
 EQUAL = 500
@@ -108,7 +108,7 @@ class NothingFits:
 
 
 class _LimitReached(Exception):
-    """As many ops were replayed as may be."""
+    """The limit of replayed ops is reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +385,7 @@ def _roomiest(tables: UnequalTables, costs: PartitionCosts) -> Cuts:
 
 
 def _space(tables: UnequalTables, cuts: Cuts, sizes: Sequence[int]) -> _Space | None:
-    """What each stage of a partition may choose; None where a stage can choose nothing."""
+    """Choices of each stage of a partition with which it may fit; None if a stage has none."""
     unequal, batch, chosen = unequal_problem(tables, cuts, sizes), tables.problem.batch, np.array(sizes)
     limits, held = np.array(memory_limits(tables))[:, None], [tables.stage_bytes(*ends) for ends in tables.ranges(cuts)]
     sent = [*tables.crossing_bytes[list(cuts)].tolist(), 0.0]

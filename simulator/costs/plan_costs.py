@@ -750,7 +750,7 @@ class PlanCosts:
         return self.held_elements(stage, widest) - self._expert_elements(stage, widest)
 
     def bucket_bytes(self, stage: int) -> list[tuple[float, float, float]]:
-        """Gradient buckets of a device, as of `cut_buckets`; one where gradients are reduced whole, none without weights."""
+        """Gradient buckets of a device, as in `cut_buckets`; one where gradients are reduced whole, none without weights."""
         dense, experts = (
             self._reduced_parameters(stage, len(self._places[stage].rings)) * self.problem.accumulated_bytes
         )

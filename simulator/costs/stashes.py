@@ -138,7 +138,7 @@ the rest of it; of other networks the kinds of their layers."""
 
 
 def kept_by_part(costs: LayerCosts, layers: Sequence[int], recompute: Recompute, received: float = 0.0) -> KeptByPart:
-    """The stash of a stage by part of the layers; arguments as of `stage_stash`."""
+    """The stash of a stage by part of the layers; arguments as in `stage_stash`."""
     if recompute == "whole":
         return KeptByPart({INPUTS: received}, {})
     number, again, scores = costs.parts(recompute), costs.made_bytes(recompute), costs.made_bytes("attention")

@@ -401,7 +401,7 @@ def _loop(program: Prepared, state: _State) -> None:
 
 @kernel()
 def _advance(shares: _Shares, member_offsets: Integers, members: Integers, group: int, now: float) -> None:
-    """What the lanes of a device have done since they were last looked at."""
+    """Advance the lanes of a device to now, from when they were last updated."""
     for position in range(member_offsets[group], member_offsets[group + 1]):
         lane = members[position]
         if shares.active[lane]:

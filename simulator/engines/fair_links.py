@@ -50,8 +50,8 @@ class Clock(simpy.Environment):
 class SharedFlow:
     """A transfer or an all-reduce, from the moment of its request on.
 
-    carrier: as of `FlowColumns`; hops: of a transfer
-    left: seconds that it still needs at full speed, as of `since`; speed: share of its full speed since then; ends: when its last
+    carrier: as in `FlowColumns`; hops: of a transfer
+    left: seconds that it still needs at full speed, as in `since`; speed: share of its full speed since then; ends: when its last
         byte leaves, should nothing change
     then, what: callbacks and value of the event that it makes when it arrives
     number: how many began before it; arrival: that event, where it is certain as long as the flow keeps its full speed
@@ -152,7 +152,7 @@ class FairLinks:
     # ---- the end of a flow -------------------------------------------------------------------------------------------
 
     def _first(self) -> SharedFlow | None:
-        """Of those whose end is watched the first to end, or None."""
+        """The watched flow that ends first, or None."""
         return min(self.watched.values(), key=lambda one: (one.ends, one.number), default=None)
 
     def _leave(self, event: Any) -> None:

@@ -132,7 +132,7 @@ def makespans_of_values(
     """End of the last task of a structure for each row of values, float64 [rows]; on one core.
 
     Eight rows at a time, beside each other in vector registers: eight additions and maxima are one instruction or two.
-    value, lags: as of `replay_values`; values: float64 [rows, values]
+    value, lags: as in `replay_values`; values: float64 [rows, values]
     """
     tasks, rows = len(order.previous), len(values)
     end, taken = np.zeros((tasks + 1, 8)), np.empty((values.shape[1], 8))

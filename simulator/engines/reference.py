@@ -207,7 +207,7 @@ class _Run:
                     try_lane(lane_of[follower], now)
 
         def move(now: float, transfer: int, then: list[Any], what: Any) -> None:
-            """A transfer sets out; what its last byte makes when it arrives is as of `reach`."""
+            """A transfer sets out; what its last byte makes when it arrives is as in `reach`."""
             hops = hops_of[transfer]
             if links:
                 links.ask(SharedFlow(transfer, hops, max(busy for _, busy, _ in hops), then, what), now)
@@ -244,7 +244,7 @@ class _Run:
         environment.run()
 
     def _hops(self) -> list[Hops]:
-        """Of each transfer class the channels of its route; none where it queues on none."""
+        """The channels of each transfer class's route; empty where transfers do not queue."""
         program = self.program
         if not self.contention:
             return [()] * len(program.transfer_route)
@@ -263,7 +263,7 @@ class _Run:
         return [hops(transfer, size, slower) for transfer, (size, slower) in enumerate(classes)]
 
     def _routes(self) -> list[tuple[tuple[int, float], ...]]:
-        """Of each lane the channels that its all-reduces take their turns on, and the share for which they keep each busy."""
+        """For each lane the channels on which its all-reduces take turns, and the share of their seconds that each is busy."""
         program = self.program
         routes: list[tuple[tuple[int, float], ...]] = [()] * program.lanes
         for lane, route in enumerate(program.lane_route if self.contention else ()):

@@ -69,7 +69,7 @@ def covered(
     forward_sizes: Sequence[int] | Sequence[Sequence[int]] | None = None,
     backward_sizes: Sequence[int] | Sequence[Sequence[int]] | None = None,
 ) -> CoveredSchedule:
-    """A schedule that has passed `check_complete`, with sizes as of `simulator.lowering.lower`.
+    """A schedule that has passed `check_complete`, with sizes as in `simulator.lowering.lower`.
 
     Raises ScheduleError for one that is not complete, ValueError for sizes that do not fit it.
     """

@@ -66,7 +66,7 @@ def structure_of(
     """Lower a schedule to its structure: all that does not depend on seconds, bytes and devices, which `fill` adds.
 
     costs: asked for the form of each stage's collectives and the stages of each tied reduction alone
-    The others, and what is raised, as of `lower`.
+    The others, and what is raised, as in `lower`.
     """
     schedule = complete.schedule
     forms = [costs.collectives(stage).form for stage in range(schedule.stages)]

@@ -509,7 +509,7 @@ class _Updates(NamedTuple):
 
 
 def _trailing_updates(ops: LaneOps, *, wanted: bool) -> _Updates:
-    """Those of all lanes and their stages, or none."""
+    """The trailing updates of all lanes and their stages; empty if none are wanted."""
     rows = np.flatnonzero(among(ops.kind, (*BACKWARD_KINDS, OpKind.WEIGHT_GRADIENT)) & wanted)
     key = ops.lane_of_row()[rows] * len(ops.rows_of_stage) + ops.stage[rows]
     found, first = np.unique(key, return_index=True)

@@ -55,7 +55,7 @@ class UnitWaits(NamedTuple):
 
 class _Uses(NamedTuple):
     """Uses of the weights of units, one after the other, then those of their gradients: each for a micro-batch, from a first to a
-    last part; columns as of `UnitLane`.
+    last part; columns as in `UnitLane`.
     """
 
     gathers: NDArray[np.bool_]
@@ -111,7 +111,7 @@ def units_in_order(kind: int, units: int) -> range:
 
 
 def unit_lanes(ops: LaneOps, forms: Sequence[CollectiveForm], parts: Rows) -> list[UnitLane]:
-    """The lanes of all ranks whose stages have units; parts: as of `parts_of_units`."""
+    """The lanes of all ranks whose stages have units; parts: as in `parts_of_units`."""
     ranks: dict[tuple[int, ...], None] = {}
     for held, form in zip(ops.rows_of_stage, forms, strict=True):
         lanes: list[list[int]] = []

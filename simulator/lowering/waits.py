@@ -51,7 +51,7 @@ class _Covering:
 
 
 def _covering(ops: LaneOps, held: tuple[Rows, Rows], kinds: tuple[OpKind, ...]) -> _Covering:
-    """Those of some kinds that cover any sample; held: rows of the stage, lane by lane, and their lanes."""
+    """Rows of some kinds that cover any sample; held: rows of the stage, lane by lane, and their lanes."""
     wanted = np.zeros(max(OpKind) + 1, dtype=np.bool_)
     wanted[list(kinds)] = True
     chosen = wanted[ops.kind[held[0]]] & (ops.samples[held[0]] > 0)

@@ -90,7 +90,7 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
 class _Held(NamedTuple):
     """Memory of one (stage, replica); symmetrically placed replicas share it.
 
-    always: bytes as of `copy_bytes`; in_work: of gradients before they are added up
+    always: bytes as in `copy_bytes`; in_work: of gradients before they are added up
     stashed: of a sample in each slice of the sequences
     """
 
@@ -100,7 +100,7 @@ class _Held(NamedTuple):
 
 
 def _held(costs: PlanCosts, place: tuple[int, int], copies: tuple[int, int], *, at_once: bool) -> _Held:
-    """Memory of a (stage, replica) with so many copies of its weights and gradients; at_once: as of `PlanCosts.stash`."""
+    """Memory of a (stage, replica) with so many copies of its weights and gradients; at_once: as in `PlanCosts.stash`."""
     slices = costs.plan.slices
     parts = [costs] if slices == 1 else [costs.of_slice(part) for part in range(slices)]
     stashed = [(one.stash(*place, at_once=at_once), one.kept_by_part(*place)) for one in parts]

@@ -323,7 +323,7 @@ def build_schedule(name: str, stages: int, microbatches: int, **options: object)
 
 
 def _other_counts(schedule: Schedule, stages: int, microbatches: int) -> str:
-    """What is wrong with the counts of a schedule; empty where nothing is."""
+    """The fault in the counts of a schedule in words; empty without one."""
     made = schedule.stages, schedule.microbatches
     if made == (stages, microbatches * schedule.slices):
         return ""

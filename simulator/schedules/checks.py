@@ -150,7 +150,7 @@ def _in_place(
     """Whether every op stands on the device of the forwards of its samples, updates and predictions on one of their stage, and no
     update twice on one.
 
-    slots: rows and slots of the ops of each kind; forwards: as of `_forwards_of`
+    slots: rows and slots of the ops of each kind; forwards: as in `_forwards_of`
     """
     device = np.repeat(schedule.device_of_rank(), np.diff(schedule.offsets)).astype(np.int64)
     update = np.flatnonzero(schedule.kind == OpKind.UPDATE)

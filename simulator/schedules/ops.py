@@ -14,7 +14,7 @@ from hardware_profiles import shown
 
 
 class OpKind(IntEnum):
-    """What an operation does; the letters are those of `torch.distributed.pipelining`."""
+    """Kind of an operation; the letters are those of `torch.distributed.pipelining`."""
 
     FORWARD = 0
     BACKWARD = 1

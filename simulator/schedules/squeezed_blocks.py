@@ -137,7 +137,7 @@ def _next_place(run: _Devices, device: int, slot: int, limit: int) -> int:
 
 @kernel(inner=True)
 def _change(letter: int) -> int:
-    """What a pass adds to the stages' micro-batches that its device holds."""
+    """Change of the micro-batches that a device holds of its stages, by a pass."""
     return 1 if letter <= UP else (-1 if letter >= UP_WEIGHT else 0)
 
 

@@ -165,7 +165,7 @@ def _with_hosts(schedule: Schedule) -> Schedule:
 
 
 def _paired(words: list[list[Op]]) -> list[bool]:
-    """Of each op of some words whether it is the first of a pair."""
+    """For each op of some words, whether it is the first of a pair."""
     return [len(ops) == 2 and place == 0 for ops in words for place in range(len(ops))]
 
 

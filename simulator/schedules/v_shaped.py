@@ -94,7 +94,7 @@ _KIND_OF_CODE[[ord(letter) for letter in LETTERS + LETTERS.lower()]] = 2 * list(
 
 
 def read_letters(letters: str) -> tuple[NDArray[np.bool_], NDArray[np.int8], NDArray[np.int64], NDArray[np.bool_]]:
-    """Of each op: whether it is on the way back, its kind, its micro-batch, and whether it overlaps the op behind it.
+    """For each op: whether it is on the way back, its kind, its micro-batch, and whether it overlaps the op behind it.
 
     Micro-batches are counted for the forwards and for the backwards, whole or split, of each of the two stages; its n-th weight
     gradient belongs to its n-th input gradient.

@@ -31,7 +31,7 @@ Predicts = Literal["never", "bellwether", "always"]
 
 @dataclass(frozen=True, slots=True)
 class VersionMethod:
-    """What a method adds to the staircase.
+    """The additions of a method to the staircase.
 
     summary: one line for `pipeplan list`
     before_forward, before_backward: where PREDICT ops stand

@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from simulator.workloads.layers import Workload
 
 STATE_LIMIT = 2_000
-"""States from which on a graph is coarsened."""
+"""A graph with more states is coarsened."""
 
 COARSER = 4
-"""How many times fewer a coarsened graph then has, where it can: a search over two levels takes time by their cube."""
+"""Factor by which coarsening reduces the states, where it can: a search over two levels takes time cubic in them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +78,7 @@ class AntichainStates:
 
 
 def antichain_states(workload: Workload, *, drop_inputs: bool = True, limit: int = STATE_LIMIT) -> AntichainStates:
-    """The states of the workload's graph, as PipeDream's optimizer forms them: all of them, or, of more than `limit`, a part.
+    """The states of the workload's graph as PipeDream's optimizer forms them: all of them, or a part if more than `limit`.
 
     A layer of kind "reshape" without consumers, weights and seconds whose producer feeds another layer (an unused item of
     a recurrent layer's result) adds no state: it goes where its producer goes. The network's last layer adds one. The
@@ -127,7 +127,7 @@ def antichain_states(workload: Workload, *, drop_inputs: bool = True, limit: int
 
 
 def down_sets(count: int, edges: Sequence[tuple[int, int]], limit: int = STATE_LIMIT) -> tuple[NDArray[np.bool_], str]:
-    """Every set of nodes that holds with a node all that stand before it: bool, (sets, nodes), and what was left out, in words.
+    """Down-sets: sets of nodes that contain all predecessors of their nodes, bool (sets, nodes); and in words what was left out.
 
     edges: (before, behind), of an acyclic graph of nodes 0 to count - 1 in any numbering
     A set stands after all that it contains: the first holds no node, the last holds all. Of more than `limit` sets a part, as for
@@ -157,7 +157,7 @@ def down_sets(count: int, edges: Sequence[tuple[int, int]], limit: int = STATE_L
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """Who stands before whom, as bit masks but for `producers`; `kept` are the layers in a topological order."""
+    """Predecessors and successors of layers as bit masks, but for `producers`; `kept`: the layers in topological order."""
 
     kept: list[int]
     producers: list[list[int]]
@@ -167,7 +167,7 @@ class _Order:
 
 
 def _all_or_coarse(graph: _Order, root: int, limit: int) -> tuple[list[int], str]:
-    """The down-sets that hold what the root needs, or, of more than `limit`, a part; and what that leaves out."""
+    """The down-sets that contain what the root needs, or a part if more than `limit`; and in words what that leaves out."""
     found = _ordered_down_sets(graph.ancestors[root], -1, graph.ancestors, graph.feeds, limit)
     if found is not None:
         return found, ""
@@ -175,7 +175,7 @@ def _all_or_coarse(graph: _Order, root: int, limit: int) -> tuple[list[int], str
 
 
 def _is_idle_sink(workload: Workload, index: int, producers: list[int], consumers: list[list[int]]) -> bool:
-    """Whether a layer does no work and nothing reads it, but another part of its producer's result is read."""
+    """Whether a layer does no work and has no reader, while another part of its producer's result has one."""
     layer = workload.layers[index]
     works = layer.has_weight_gradient or layer.flop > 0 or any(f > 0 or b > 0 for _, f, b in layer.measured)
     unused = not consumers[index] and bool(producers) and all(len(consumers[one]) > 1 for one in producers)
@@ -228,7 +228,7 @@ def _ordered_down_sets(first: int, within: int, closure: list[int], feeds: list[
 
 
 def _blocks(graph: _Order, root: int) -> list[tuple[int, int]]:
-    """The graph between the layers that every other one stands before or behind: (down-set that ends one, that ends the next)."""
+    """Blocks of the graph between layers that are ordered with all others, as pairs of down-sets: before and after the block."""
     kept, ancestors, descendants = graph.kept, graph.ancestors, graph.descendants
     ends = [ancestors[root]]
     for layer in kept:

@@ -20,14 +20,14 @@ from dataclasses import replace
 from simulator.workloads.layers import Layer, Part, Workload
 
 MASK, INDEX, FP32 = 1.0, 8.0, 4.0
-"""Bytes of an element of a dropout mask, of an index of max pooling, and of a number that stays in fp32."""
+"""Bytes per element of a dropout mask, of the indices of max pooling, and of numbers that stay in fp32."""
 
 KEEP_INPUTS = ("convolution", "linear", "recurrent", "normalization", "pooling", "attention")
-"""Kinds of layer for whose backward autograd keeps the inputs; of activations only those out of place."""
+"""Kinds of layer whose inputs autograd keeps for the backward; of activations only those out of place."""
 
 
 class Builder:
-    """Grows one network; a tensor is known by the integer that `source` or `add` returned for it.
+    """Builds one network; a tensor is identified by the integer that `source` or `add` returned for it.
 
     - `source(elements)` names a tensor that no layer makes (an image): it can be kept, it makes no edge
     - `add(...)` appends a layer after its producers and returns its index

@@ -1,4 +1,4 @@
-"""Registry: every network by its name, built in or from an installed package."""
+"""Catalog: every network by name, built in or from an installed package."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ FAMILIES: dict[str, dict[str, Callable[..., Workload]]] = {
     "translation": {"gnmt8": gnmt8, "gnmt16": gnmt16},
     **{family: {one.name: published(one) for one in models} for family, models in LANGUAGE_MODELS.items()},
 }
-"""Built-in workloads: functions that need no argument; those with arguments `sequence` and `attention` take them."""
+"""Built-in workloads by family: functions without required arguments; some take `sequence` and `attention`."""
 
 WORKLOADS = {name: make for family in FAMILIES.values() for name, make in family.items()}
-"""All of them by name."""
+"""Built-in workloads by name."""
 
 PLUGGED_IN = "installed packages"
-"""Family of the workloads that packages outside bring."""
+"""Family of the workloads of other packages."""
 
 CHOICES = {"sequence": "sequence length", "attention": "attention"}
-"""What a user may choose of a workload that takes it, by the argument's name."""
+"""Optional arguments of workloads -> their names in messages."""
 
 ENTRY_POINTS = "pipeplan.workloads"
-"""Entry-point group of packages outside: each entry is a name and such a function."""
+"""Entry-point group of other packages: each entry is a name and such a function."""
 
 CHAIN = "chain:"
 """Prefix of a synthetic chain: `chain:16` has 16 equal layers."""
 
 DESCRIBED = "described:"
-"""Prefix of a profile that is taken by the sizes of its layers, without its seconds: `described:graph.txt`."""
+"""Prefix of a profile of which only the sizes of layers are used, not the seconds: `described:graph.txt`."""
 
 
 def workload_names() -> tuple[str, ...]:
@@ -70,7 +70,7 @@ def workload_names() -> tuple[str, ...]:
 
 
 def workload_families() -> dict[str, tuple[str, ...]]:
-    """The same names by family."""
+    """Workload names by family."""
     plugged = {PLUGGED_IN: tuple(sorted(set(_plugins()) - set(WORKLOADS)))}
     return {
         family: names for family, names in ({one: tuple(FAMILIES[one]) for one in FAMILIES} | plugged).items() if names
@@ -106,7 +106,7 @@ def load_workload(name: str, sequence: int | None = None, attention: Attention |
 def workload_from_spec(
     spec: str | PathLike[str], sequence: int | None = None, attention: Attention | None = None
 ) -> Workload:
-    """The workload that a user wrote: a registered name, a path, `chain:LAYERS`, or `described:PROFILE`.
+    """The workload that a user names: a registered name, a path, `chain:LAYERS`, or `described:PROFILE`.
 
     sequence: tokens of a sample, for workloads that are made of sequences; attention: its form, for transformers (None: the
         workload's own)
@@ -160,7 +160,7 @@ def read_any_profile(path: str | PathLike[str], profiled_minibatch: int | None =
 
 
 def workload_of(source: WorkloadSource) -> Workload:
-    """The workload that comes from there. ValueError as of `workload_from_spec` and `read_any_profile`."""
+    """The workload of a source. ValueError as in `workload_from_spec` and `read_any_profile`."""
     if source.name is not None:
         return workload_from_spec(source.name, source.sequence, source.attention)
     return read_any_profile(source.profile or "", source.profiled_minibatch)
@@ -177,7 +177,7 @@ def _function(value: object) -> Callable[..., Workload]:
 
 
 def _chosen(sequence: int | None, attention: Attention | None) -> dict[str, object]:
-    """What was given of CHOICES."""
+    """The given arguments of CHOICES."""
     return {name: value for name, value in (("sequence", sequence), ("attention", attention)) if value is not None}
 
 

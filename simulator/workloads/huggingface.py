@@ -35,7 +35,7 @@ _Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class _Config(msgspec.Struct, kw_only=True, frozen=True):
-    """What every table has."""
+    """Keys of every architecture."""
 
     layers: _Blocks = field(name="num_hidden_layers")
     hidden: _Count = field(name="hidden_size")
@@ -43,7 +43,7 @@ class _Config(msgspec.Struct, kw_only=True, frozen=True):
     vocabulary: _Count = field(name="vocab_size")
 
     def derived(self) -> dict[str, Any]:
-        """Arguments of `Transformer` that are no single key; ValueError where keys do not fit together."""
+        """Arguments of `Transformer` that follow from several keys; ValueError if the keys contradict each other."""
         return {}
 
 
@@ -100,7 +100,7 @@ class _Bert(_Config, kw_only=True, frozen=True):
 
 
 class _Llama(_Config, kw_only=True, frozen=True):
-    """Llama, and what Mistral, Qwen and DeepSeek share with it."""
+    """Keys of Llama, which Mistral, Qwen and DeepSeek share."""
 
     intermediate: _Count = field(name="intermediate_size")
     longest: _Count | None = field(name="max_position_embeddings", default=None)
@@ -116,7 +116,7 @@ class _Llama(_Config, kw_only=True, frozen=True):
 
 
 class _Grouped(_Llama, kw_only=True, frozen=True):
-    """What has groups of queries where nothing is said, as many as one of its sizes has: a file must say how many, or null."""
+    """Architectures whose default number of key-value heads is that of one published size: a file must give it, or null."""
 
     key_value_heads: _Count | None = field(name="num_key_value_heads")
 

@@ -11,7 +11,7 @@ from simulator.workloads.builder import FP32, INDEX, MASK, Builder
 from simulator.workloads.layers import Layer, Workload
 
 SIDE, CLASSES = 224, 1000
-"""Pixels of a side of the image, and classes that are told apart."""
+"""Pixels per side of the image, and number of classes."""
 
 VGG_CHANNELS = (64, 128, 256, 512, 512)
 """Channels of each of the five blocks."""

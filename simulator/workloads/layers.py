@@ -23,7 +23,7 @@ import numpy.typing as npt
 from hardware_profiles import LAYER_KINDS, MOST_COUNT, Bounds, Work, brief, check_numbers, check_real, check_whole
 
 MOST_PARAMETERS = 2**63 - 1
-"""Prefix sums of weight elements are int64."""
+"""Most weight elements: prefix sums of them are int64."""
 
 Count = Annotated[int, Bounds(ge=0, le=MOST_PARAMETERS)]
 Amount = Annotated[float, Bounds(ge=0)]
@@ -41,7 +41,7 @@ Split = Literal["", "columns", "rows", "heads", "features", "tokens", "vocabular
 """How a tensor-parallel group divides a layer: see `simulator.workloads.shares`."""
 
 Part = Literal["", "embedding", "norms", "attention", "MLP", "experts", "output head"]
-"""What of a transformer a layer belongs to, as activations are told (Korthikanti et al. 2022, sections 4.1 and 4.3)."""
+"""Part of a transformer that a layer belongs to, for reports of activations (Korthikanti et al. 2022, sections 4.1 and 4.3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +114,13 @@ class Layer:
 
     @property
     def has_weight_gradient(self) -> bool:
-        """Whether its backward makes a gradient of weights, be they its own or tied."""
+        """Whether its backward makes a gradient of weights, its own or tied ones."""
         return self.weights > 0
 
 
 @dataclass(frozen=True, slots=True)
 class TiedWeight:
-    """One weight that several layers use: each of them makes a gradient of it, and one update takes their sum.
+    """One weight that several layers use: each makes a gradient, and one update takes their sum.
 
     layers: indices, rising; the first owns the weight (its `parameters` count it). parameters: elements
 
@@ -214,7 +214,7 @@ class Workload:
 
     @property
     def takes_time(self) -> bool:
-        """Whether it was measured that a layer takes time, or a layer was not measured."""
+        """Whether any layer has no measurement, or measured seconds above 0."""
         return any(not layer.measured or any(f or b for _, f, b in layer.measured) for layer in self.layers)
 
     def input_elements(self) -> npt.NDArray[np.float64]:
@@ -225,12 +225,12 @@ class Workload:
         return np.array([math.fsum(each) for each in incoming], dtype=np.float64)
 
     def described(self) -> Workload:
-        """The network by the sizes of its layers alone, without what was measured of them, at any precision."""
+        """The network with only the sizes of its layers, without measurements, for any precision."""
         layers = tuple(replace(layer, measured=()) for layer in self.layers)
         return replace(self, layers=layers, bytes_per_element=None, measured_on="")
 
     def works(self) -> tuple[Work, ...]:
-        """What each layer asks of an accelerator for one sample."""
+        """The work of each layer for one sample, as accelerators time it."""
         return tuple(
             Work(
                 layer.kind,
@@ -271,7 +271,7 @@ class Workload:
 
 
 def _check_workload(workload: Workload) -> None:
-    """Raise ValueError with one line for the first rule that the workload breaks."""
+    """Raise ValueError, in one line, for the first violated rule of a workload."""
     where = f"workload {workload.name!r}"
     if not workload.name:
         raise ValueError("workload: name must not be empty")
@@ -331,7 +331,7 @@ _WORDS = {"split": get_args(Split), "part": get_args(Part)}
 
 
 def _check_layer(layer: Layer) -> None:
-    """Raise ValueError, which does not say of which layer, for the first rule that a layer breaks."""
+    """Raise ValueError, without the layer's name, for the first violated rule of a layer."""
     if not layer.name:
         raise ValueError("name must not be empty")
     if layer.kind not in LAYER_KINDS:

@@ -25,7 +25,7 @@ from simulator.workloads.network_files import WorkloadFileError, read_json
 PROFILE_FORMAT = "pipeplan-profile-1"
 
 STEADY_SPREAD = 0.2
-"""Most spread (as in `ProfileMeasurement`) of a run that counts as steady."""
+"""Largest spread (as in `ProfileMeasurement`) of a steady run."""
 
 # The upper end keeps sums finite.
 _Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e18)]
@@ -63,7 +63,7 @@ class ProfiledLayer(_Table, frozen=True, kw_only=True):
 
 
 _OF_LAYER = tuple(field.name for field in fields(Layer) if field.name in ProfiledLayer.__struct_fields__)
-"""What a layer is in the file and in a workload alike."""
+"""Fields that a layer has both in the file and in a workload."""
 
 
 class WholePass(_Table, frozen=True, kw_only=True):
@@ -163,7 +163,7 @@ def load_measured_profile(path: str | Path) -> MeasuredProfile:
 
 
 def is_measured_profile(path: str | Path) -> bool:
-    """Whether a file says that it is one of ours; False for a file that cannot be read."""
+    """Whether a file is a profile of `pipeplan profile`; False for a file that cannot be read."""
     try:
         return b'"pipeplan-profile-' in read_bytes(Path(path))[:1000]
     except OSError:

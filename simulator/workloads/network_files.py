@@ -1,4 +1,4 @@
-"""Network files: what all files that describe a network share: their error, their limits, and JSON."""
+"""Network files: the error, the limits and the JSON reader of all files that describe a network."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from hardware_profiles import FileError, json_value, read_bytes
 
 LARGEST_SIZE = 10_000_000
-"""Of a layer (features, channels, tokens) in a file. No published size comes near; a slip of the pen would fill the memory."""
+"""Largest size of a layer (features, channels, tokens) in a file, far above published ones: a typing error fills the memory."""
 
 WORKLOAD_FILES = (
     "a workload's file is the config.json of a Hugging Face model or PipeDream's graph.txt; "
     "the JSON of pipeplan profile goes with --profile"
 )
-"""What may be read, for who gave another file."""
+"""Files that can be read, for the message about another one."""
 
 
 class WorkloadFileError(FileError):
@@ -27,7 +27,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The file's JSON value. WorkloadFileError as of `json_value`."""
+    """The file's JSON value. WorkloadFileError as in `json_value`."""
     return json_value(_read(path), path, WorkloadFileError)
 
 

@@ -61,13 +61,13 @@ _STRIDE = re.compile(r"stride=\((\d+), \1\)", re.ASCII)
 _PADDING = re.compile(r"padding=\((\d+), \1\)", re.ASCII)
 
 _SIZES = {_LINEAR: 1, _LSTM: 1, _CONVOLUTION: 1, _GROUPS: 1, _STRIDE: 1, _PADDING: 0}
-"""What a description tells of an operator, with the least of its sizes."""
+"""Sizes in the description of an operator, with their least values."""
 
 MOST_SAMPLES = 2**31
-"""Of a profiled mini-batch at most."""
+"""Most samples of a profiled mini-batch."""
 
 LARGEST_AMOUNT = 1e15
-"""Milliseconds or bytes of a node at most: 30,000 years, or a petabyte."""
+"""Most milliseconds or bytes of a node: 30,000 years, or a petabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ def _parse_amounts(where: str, key: str, text: str) -> list[float]:
 
 
 def _topological_order(path: Path, nodes: dict[int, _Node], producers: dict[int, list[int]]) -> list[int]:
-    """Among the nodes that are ready, the lowest number goes first."""
+    """A topological order of the nodes: of those that are ready, the lowest number first."""
     sorter = TopologicalSorter(producers)
     try:
         sorter.prepare()

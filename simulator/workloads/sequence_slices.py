@@ -1,4 +1,4 @@
-"""Parts of sequences: what a layer does for some of the tokens of every sample.
+"""Sequence slices: the work of layers for some of the tokens of every sample.
 
 Slices are done one after the other (Sun et al. 2024, "Seq1F1B", arXiv 2406.03488), parts of context parallelism side by side.
 
@@ -22,7 +22,7 @@ from math import gcd, isqrt
 from simulator.workloads.layers import Layer, Workload
 
 BY_TOKEN = ("input", "linear", "embedding", "normalization", "activation", "dropout", "elementwise", "reshape", "loss")
-"""Kinds of layer that mix no tokens."""
+"""Kinds of layer that treat every token by itself."""
 
 
 def slice_of(workload: Workload, number: int, slices: int) -> Workload:
@@ -36,9 +36,9 @@ def slice_of(workload: Workload, number: int, slices: int) -> Workload:
 
 
 def context_part(workload: Workload, degree: int) -> Workload:
-    """What each of `degree` devices has of every sample in context parallelism, as a workload whose samples these are.
+    """The part of every sample on each of `degree` devices in context parallelism, as a workload whose samples these are.
 
-    ValueError as of `check_context`.
+    ValueError as in `check_context`.
     """
     check_context(workload, degree)
 
@@ -53,9 +53,7 @@ def context_part(workload: Workload, degree: int) -> Workload:
 
 
 def check_context(workload: Workload, degree: int) -> None:
-    """Raise ValueError, in one line, for a network as those that `slice_of` refuses, or whose tokens twice the degree does not
-    divide.
-    """
+    """Raise ValueError, in one line, for a network that `slice_of` refuses, or tokens that twice the degree does not divide."""
     _check_parts(workload, degree, "context parallelism")
     tokens = gcd(*(layer.causal_tokens for layer in workload.layers))
     if tokens % (2 * degree):
@@ -78,7 +76,7 @@ def context_degrees(workload: Workload) -> tuple[int, ...]:
 
 
 def keys_and_values(read: float, output: float) -> float:
-    """Elements that attention reads beside its queries, which are as many as its outputs."""
+    """Elements of keys and values that attention reads; its queries are as many as its outputs."""
     return max(read - output, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Shares: what one member of a tensor-parallel group does and keeps of a layer.
+"""Shares: the part of a layer that one member of a tensor-parallel group computes and keeps.
 
 A group of t devices divides a layer as `Layer.split` says (Shoeybi et al. 2019, "Megatron-LM"; Korthikanti et al. 2022,
 "Reducing Activation Recomputation in Large Transformer Models", sections 4.2 and 4.3):
@@ -39,16 +39,16 @@ _OVER: dict[Split, tuple[str, str]] = {
     "tokens": ("tokens", "tokens"),
     "vocabulary": ("tokens", "tokens"),
 }
-"""What the input, and the output, of a layer are divided over."""
+"""Split of a layer -> the dimensions over which its input and its output are divided."""
 
 _DIVIDED_WEIGHTS = ("columns", "rows", "vocabulary")
 
 _SUMMED = ("rows", "vocabulary")
-"""Each member makes a whole output, which is a part of the sum."""
+"""Splits in which each member makes a whole output, a term of the sum."""
 
 
 class Parallelism(NamedTuple):
-    """Among how many devices the tensors of a layer, the tokens of a sample, and the routed experts of a layer are divided."""
+    """Degrees of tensor, context and expert parallelism: devices that divide layers, tokens of a sample, and routed experts."""
 
     tensor: int = 1
     context: int = 1
@@ -56,7 +56,7 @@ class Parallelism(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A member's share of a layer; elements are those of one sample.
+    """A member's share of a layer; elements are per sample.
 
     work: what it computes
     parameters, tied_parameters: weight elements, as of a `Layer`
@@ -79,7 +79,7 @@ class Share(NamedTuple):
 
 
 def divides_heads(layer: Layer, degree: int) -> bool:
-    """Whether each device of a group has equally many query heads, and equally many whole key-value heads or a copy of one."""
+    """Whether a group divides heads evenly: equally many query heads per device, and whole key-value heads or a copy of one."""
     return layer.heads % degree == 0 or (degree % layer.heads == 0 == max(layer.heads, layer.query_heads) % degree)
 
 

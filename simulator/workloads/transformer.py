@@ -26,14 +26,14 @@ from simulator.workloads.layers import SCORE_MOVES, Attention, Layer, Part, Spli
 from simulator.workloads.network_files import LARGEST_SIZE
 
 MOST_BLOCKS = 10_000
-"""Blocks of a model at most, in which a hundred thousand layers are."""
+"""Most blocks of a model: a hundred thousand layers."""
 
 MOST_SHARED = 10_000 * LARGEST_SIZE
-"""Features of shared experts together at most."""
+"""Most features of all shared experts together."""
 
 Size = Annotated[int, Bounds(ge=1, le=LARGEST_SIZE)]
 OptionalSize = Annotated[int, Bounds(ge=0, le=LARGEST_SIZE)]
-"""One that may be 0, which then is none, or what follows from others."""
+"""A size that may be 0: none, or a value that follows from other sizes."""
 
 Heads = Literal["language", "pooler", "masked", "pretraining"]
 """What follows the blocks: a language model's head; or BERT's pooler alone (`BertModel`), masked-language head alone
@@ -266,7 +266,7 @@ class _Network:
         return "embedding" if self.model.tied else "head"
 
     def further(self, number: int, x: int) -> int:
-        """The features that predict a token further ahead: of those of the one before it, and of its embedding."""
+        """The features that predict a token further ahead, made of those of the token before it and of its embedding."""
         model, name = self.model, f"further{number}"
         output = model.sequence * model.hidden
         layer = Layer(
@@ -314,7 +314,7 @@ class _Network:
         return self.builder.add(layer, [x])
 
     def grouped(self, key_values: float) -> dict[str, Any]:
-        """What a `Layer` says of its heads, if keys and values of grouped-query attention are among its elements."""
+        """Fields of a `Layer` about heads, if it holds keys and values of grouped-query attention."""
         if not key_values:
             return {}
         return {"heads": self.model.key_value_heads, "query_heads": self.model.heads, "key_values": key_values}
@@ -456,7 +456,7 @@ class _Network:
         return [y, shared]
 
     def heads(self, x: int) -> list[int]:
-        """What the loss reads."""
+        """The tensors that the loss reads."""
         model = self.model
         if model.word_features != model.hidden:
             x = self.projection("word_out", x, _Matrix(model.hidden, model.word_features, bias=False, split="tokens"))
