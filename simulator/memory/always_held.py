@@ -24,7 +24,7 @@ def always_there(problem: Problem, elements: float, copies: int = 1, gradients: 
     return row
 
 
-def copy_bytes(costs: PlanCosts, place: tuple[int, int], copies: int = 1, gradients: int = 1) -> NDArray[np.float64]:
+def copy_bytes(costs: PlanCosts, place: tuple[int, int], copies: int, gradients: int) -> NDArray[np.float64]:
     """`always_there` for the weights of a (stage, replica) on each of its devices, divided among replicas as its ZeRO stage says.
 
     Where it divides gradients, those of the unit in use and of the one that is scattered are buffers; where it divides weights,
