@@ -93,6 +93,13 @@ def test_shares_are_found_again(fit: KernelFit) -> None:
     )
 
 
+def test_shares_stay_in_their_ranges_whatever_was_measured() -> None:
+    """Of a device that takes a minute for each product: a hundredth of the peak, half of it after 10 ms of work: no less."""
+    rows = tuple(msgspec.structs.replace(one, seconds=60.0) for one in FOUND.kernels if one.kernel.what == "product")
+    found = fit_kernels(h100(), msgspec.structs.replace(FOUND, kernels=rows)).device.efficiencies["linear"]
+    assert (found.matrix, found.matrix_backward, found.saturation_seconds) == pytest.approx((0.01,) * 3, rel=0.01)
+
+
 def test_more_flop_are_never_quicker(fit: KernelFit) -> None:
     """Of every kernel with the shares that were fitted."""
     for phase in ("forward", "input_gradient", "weight_gradient"):
