@@ -93,6 +93,13 @@ def test_shares_are_found_again(fit: KernelFit) -> None:
     )
 
 
+def test_heads_have_pairs_of_features() -> None:
+    """As rotary embeddings turn them; of some sizes 8 is no divisor, of others it is."""
+    sizes = {one.head_size for one in KERNELS if one.what == "attention"}
+    assert {size % 2 for size in sizes} == {0}
+    assert {bool(size % 8) for size in sizes} == {True, False}
+
+
 def test_shares_stay_in_their_ranges_whatever_was_measured() -> None:
     """Of a device that takes a minute for each product: a hundredth of the peak, half of it after 10 ms of work: no less."""
     rows = tuple(msgspec.structs.replace(one, seconds=60.0) for one in FOUND.kernels if one.kernel.what == "product")
