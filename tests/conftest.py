@@ -9,15 +9,15 @@ from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from hardware_profiles import plugged_in
 from simulator.compiled.garbage import no_garbage_collection
 from tests.records import Recorded, assert_recorded
 
-# A default run draws the same examples every time, so that it passes or fails for everybody alike. To search for new ones:
-# `python -m pytest --hypothesis-profile random`; what that finds becomes an `@example` of its test.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+# A default run draws the same examples every time, so that it passes or fails for everybody alike, also where a machine is busy.
+# To search for new ones: `python -m pytest --hypothesis-profile random`; what that finds becomes an `@example` of its test.
+settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("random", derandomize=False, deadline=None, print_blob=True)
 settings.load_profile("repeatable")
 

@@ -93,6 +93,15 @@ def test_shares_are_found_again(fit: KernelFit) -> None:
     )
 
 
+def test_the_work_of_kernels_by_hand() -> None:
+    """Attention of 2 x 8 tokens, 4/2 heads of 16: two products of 2 FLOP; an embedding reads 8 rows of a table of 100 by 16."""
+    attention = Kernel(what="attention", batch=2, tokens=8, heads=4, key_value_heads=2, head_size=16).work()
+    assert attention.flop == 2 * 2 * 2 * 8 * 8 * 4 * 16
+    assert (attention.input_elements, attention.output_elements) == (2 * 8 * (4 + 2 * 2) * 16, 2 * 8 * 4 * 16)
+    embedding = Kernel(what="embedding", rows=8, inputs=100, outputs=16).work()
+    assert (embedding.parameters, embedding.input_elements, embedding.output_elements) == (1600, 8, 8 * 16)
+
+
 def test_heads_have_pairs_of_features() -> None:
     """As rotary embeddings turn them; of some sizes 8 is no divisor, of others it is."""
     sizes = {one.head_size for one in KERNELS if one.what == "attention"}
