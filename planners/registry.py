@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ from simulator import (
     InfeasiblePlanError,
     Plan,
     Problem,
+    Score,
     UndercutBoundError,
     check_recompute,
     schedule_families,
@@ -482,11 +484,13 @@ def make_plan(
     seed: int = 0,
     budget: int | None = None,
     progress: Callable[[Progress], None] | None = None,
+    beat: float = inf,
 ) -> Result:
     """Plan a problem.
 
     planner: its name, or a planner itself, as in `as_entry`
     budget: evaluations after which the best plan so far is the answer; None for no limit
+    beat: seconds of an iteration of another answer; one that is not below them is a NotFasterError
     progress: called at every improvement
     Raises ValueError for an unknown planner, InapplicablePlannerError for one that cannot plan this problem,
     InfeasiblePlanError if it finds no plan, other ValueErrors for bad input, and PlannerFailedError for whatever else stops it:
@@ -502,8 +506,8 @@ def make_plan(
         if reason is not None:
             raise InapplicablePlannerError(name, reason)
         with nullcontext() if entry in PLANNERS.values() else aside():
-            return run_planner(entry.planner(asked), problem, evaluate, np.random.default_rng(seed))
-    except (InapplicablePlannerError, PlannerFailedError, PluginError, UndercutBoundError):
+            return run_planner(entry.planner(asked), problem, evaluate, np.random.default_rng(seed), beat)
+    except (InapplicablePlannerError, NotFasterError, PlannerFailedError, PluginError, UndercutBoundError):
         raise
     except InfeasiblePlanError as error:
         if entry in PLANNERS.values() or repr(name) in str(error):
@@ -518,9 +522,21 @@ def make_plan(
         raise PlannerFailedError(f"planner {name!r} failed: {type(error).__name__}: {text}") from error
 
 
-def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Result:
+class NotFasterError(Exception):
+    """What a search found is not below the seconds that it was to beat: the plan, its score, and what the search took."""
+
+    def __init__(self, plan: Plan, score: Score, evaluations: int, planning_seconds: float) -> None:
+        super().__init__(f"the plan takes {score.iteration_seconds:.4g} s")
+        self.plan, self.score = plan, score
+        self.evaluations, self.planning_seconds = evaluations, planning_seconds
+
+
+def run_planner(
+    planner: Planner, problem: Problem, evaluate: Evaluator, rng: np.random.Generator, beat: float = inf
+) -> Result:
     """Run a search to its end, its budget, or an interrupt, and replay what it found on the reference engine.
 
+    beat: as of `make_plan`; a plan whose score is known and not below it is not replayed again
     Raises what the planner raises, and InfeasiblePlanError for a plan that cannot run; KeyboardInterrupt or InfeasiblePlanError
     if it stops before any plan that fits.
     """
@@ -543,6 +559,9 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
     planning_seconds = time.process_time() - began
     if not isinstance(plan, Plan):
         raise TypeError(f"a planner must return a Plan, not {type(plan).__name__}")
+    score = None if interrupted else evaluate.replayed.get(replace(plan, planner=""))
+    if score is not None and beat <= score.iteration_seconds < inf:
+        raise NotFasterError(plan, score, evaluate.evaluations, planning_seconds)
     try:
         outcome = simulate(problem, plan, layer_costs=evaluate.layer_costs)
     except KeyboardInterrupt:  # the plan is found: what it does is replayed once more

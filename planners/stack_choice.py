@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from hardware_profiles import GENERIC, ProfileError, Stack, load_stack, passed_over, stack_names
-from planners.registry import PlannerEntry, make_plan
+from planners.registry import NotFasterError, PlannerEntry, make_plan
 from planners.search.evaluator import InapplicablePlannerError, Progress
 from planners.search.notes import Note
 from planners.search.request import Request
 from planners.search.result import Proof, Result, RunnerUp
-from simulator import InfeasiblePlanError, PlanNotRunError, Problem, lower_bound
+from simulator import InfeasiblePlanError, Plan, PlanNotRunError, Problem, Score, lower_bound
 
 Refusal = InapplicablePlannerError | InfeasiblePlanError
 """Why there is no plan under a stack."""
@@ -111,6 +111,7 @@ class _Search:
     """One planner's searches under several stacks: made for one question, asked stack by stack, then for the answer.
 
     found: answers by the name of the stack; refused: why there is none; slower: lower bounds of stacks that were not searched
+    beaten: plans of stacks that were searched after a faster one was found
     """
 
     planner: str | Callable[..., object] | PlannerEntry
@@ -121,21 +122,26 @@ class _Search:
     found: dict[str, Result] = field(default_factory=dict)
     refused: dict[str, Refusal] = field(default_factory=dict)
     slower: dict[str, float] = field(default_factory=dict)
+    beaten: dict[str, NotFasterError] = field(default_factory=dict)
     interrupted: bool = False
 
-    def plan(self, problem: Problem) -> Result:
+    def plan(self, problem: Problem, beat: float = inf) -> Result:
         return make_plan(
-            self.planner, problem, self.request, seed=self.seed, budget=self.budget, progress=self.progress
+            self.planner, problem, self.request, seed=self.seed, budget=self.budget, progress=self.progress, beat=beat
         )
 
     def goes_on(self, problem: Problem, least: float) -> bool:
         """Search under the problem's stack, unless no plan under it can beat what is found; False after an interrupt."""
         name = problem.stack.name
-        if least >= min((one.iteration_seconds for one in self.found.values() if one.outcome.fits), default=inf):
+        beat = min((one.iteration_seconds for one in self.found.values() if one.outcome.fits), default=inf)
+        if least >= beat:
             self.slower[name] = least
             return True
         try:
-            result = self.found[name] = self.plan(problem)
+            result = self.found[name] = self.plan(problem, beat)
+        except NotFasterError as slower:
+            self.beaten[name] = slower
+            return True
         except (InapplicablePlannerError, InfeasiblePlanError) as refusal:
             self.refused[name] = refusal
             return True
@@ -149,10 +155,12 @@ class _Search:
 
     def fastest(self) -> Result:
         """The fastest answer that fits, or the fastest, with what the others came to."""
-        name, *others = sorted(
-            self.found, key=lambda one: (not self.found[one].fits, self.found[one].iteration_seconds)
-        )
-        best, seconds = self.found[name], {one: self.found[one].iteration_seconds for one in (name, *others)}
+        name = min(self.found, key=lambda one: (not self.found[one].fits, self.found[one].iteration_seconds))
+        best, others = self.found[name], self._others(name)
+        searched: list[Result | NotFasterError] = [*self.found.values(), *self.beaten.values()]
+        seconds = {name: best.iteration_seconds, **{one: score.iteration_seconds for one, (_, score) in others.items()}}
+        second = next(iter(others), "")
+        told_of = [_runner_up(name, second, *others[second])] if second and others[second][1].fits else []
         told = [f"{one} {took:.4g} s" for one, took in seconds.items()]
         told += [f"{one} at least {least:.4g} s" for one, least in self.slower.items()]
         told += [f"no plan under {', '.join(self.refused)}"] * bool(self.refused)
@@ -161,13 +169,19 @@ class _Search:
         proof = Proof(reason="interrupted, this is the best so far") if self.interrupted else best.proof
         return replace(
             best,
-            evaluations=sum(one.evaluations for one in self.found.values()),
-            planning_seconds=sum(one.planning_seconds for one in self.found.values()),
+            evaluations=sum(one.evaluations for one in searched),
+            planning_seconds=sum(one.planning_seconds for one in searched),
             interrupted=best.interrupted or self.interrupted,
             proof=proof,
-            told=(*best.told, *(_runner_up(best, self.found[one]) for one in others[:1] if self.found[one].fits)),
+            told=(*best.told, *told_of),
             notes=(*best.notes, note),
         )
+
+    def _others(self, name: str) -> dict[str, tuple[Plan, Score]]:
+        """Plans found under other stacks than the one of the answer, the fastest that fits first."""
+        found = {one: (result.plan, result.outcome.score) for one, result in self.found.items() if one != name}
+        found |= {one: (slower.plan, slower.score) for one, slower in self.beaten.items()}
+        return dict(sorted(found.items(), key=lambda item: (not item[1][1].fits, item[1][1].iteration_seconds)))
 
     def on_its_own(self, problem: Problem) -> Result:
         """The answer for the problem's own stack, as those that were searched run no plan of the planner."""
@@ -178,8 +192,5 @@ class _Search:
         return replace(result, notes=(*result.notes, note))
 
 
-def _runner_up(best: Result, other: Result) -> RunnerUp:
-    chosen, instead = best.problem.stack.name, other.problem.stack.name
-    return RunnerUp(
-        "stack", chosen, instead, other.iteration_seconds, other.outcome.fullest.peak_bytes, other.plan.notation
-    )
+def _runner_up(chosen: str, other: str, plan: Plan, score: Score) -> RunnerUp:
+    return RunnerUp("stack", chosen, other, score.iteration_seconds, score.peak_bytes, plan.notation)

@@ -74,6 +74,18 @@ def test_the_next_stack_is_the_runner_up() -> None:
     ]
 
 
+def test_what_is_not_faster_is_not_replayed_again() -> None:
+    """A search says what it found, and what that takes; one that beats the seconds by a hair is the answer."""
+    found = make_plan("data-parallel", problem())
+    with pytest.raises(NotFasterError) as slower:
+        make_plan("data-parallel", problem(), beat=found.iteration_seconds)
+    assert slower.value.plan.stages == found.plan.stages
+    assert slower.value.score == found.outcome.score
+    assert slower.value.evaluations == found.evaluations
+    again = make_plan("data-parallel", problem(), beat=found.iteration_seconds * (1 + 1e-9))
+    assert again.iteration_seconds == found.iteration_seconds
+
+
 def test_plans_that_a_stack_does_not_run_are_passed_over() -> None:
     """A search over GPipe and 1F1B finds the best 1F1B where the stack has that alone, and the same as when asked for it."""
     found = make_plan("uniform", replace(problem(4), stack=ONE_F_ONE_B))
