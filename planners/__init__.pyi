@@ -71,6 +71,7 @@ from .registry import (
     PLANNERS as PLANNERS,
     PlannerEntry as PlannerEntry,
     applicable_planners as applicable_planners,
+    NotFasterError as NotFasterError,
     make_plan as make_plan,
     planner_entries as planner_entries,
     named_planner as named_planner,

@@ -12,6 +12,7 @@ import pytest
 from hardware_profiles import GENERIC, Constant, Runs, Stack, load_cluster, load_stack
 from planners import (
     InapplicablePlannerError,
+    NotFasterError,
     RunnerUp,
     StackChoice,
     make_plan,
