@@ -55,7 +55,10 @@ from .load import (
     load_accelerator as load_accelerator,
     load_cluster as load_cluster,
     load_stack as load_stack,
+    prediction_error as prediction_error,
+    read_errors as read_errors,
     schema as schema,
+    shipped_errors as shipped_errors,
     stack_names as stack_names,
     stack_table as stack_table,
 )
@@ -89,6 +92,15 @@ from .plugins import (
     plugged_in as plugged_in,
     summary_of as summary_of,
 )
+from .prediction_errors import (
+    ENOUGH as ENOUGH,
+    OF_DEVIATION as OF_DEVIATION,
+    ErrorClass as ErrorClass,
+    Figure as Figure,
+    PlanKind as PlanKind,
+    PredictionError as PredictionError,
+    accelerator_kind as accelerator_kind,
+)
 from .reading import (
     MOST_BYTES as MOST_BYTES,
     FileError as FileError,
@@ -109,6 +121,8 @@ from .stack import (
 from .stack_writing import (
     changed_stack as changed_stack,
     changed_stack_text as changed_stack_text,
+    error_table as error_table,
+    errors_text as errors_text,
     toml_text as toml_text,
 )
 from .words import (

@@ -13,8 +13,8 @@ import os
 import re
 import tomllib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +26,7 @@ from hardware_profiles.accelerator import Accelerator, optional_members
 from hardware_profiles.chips import CHIPS, chip_of, inherited
 from hardware_profiles.cluster import Cluster, ClusterSource
 from hardware_profiles.documents import explained
+from hardware_profiles.error_files import ErrorsFile
 from hardware_profiles.fields import path_text
 from hardware_profiles.files import (
     AcceleratorFile,
@@ -39,6 +40,7 @@ from hardware_profiles.files import (
 from hardware_profiles.gpu import GraphicsProcessor
 from hardware_profiles.numbers import MOST_DEVICES
 from hardware_profiles.plugins import plugged_in
+from hardware_profiles.prediction_errors import ErrorClass, Figure, PlanKind, PredictionError, error_of_class
 from hardware_profiles.ranges import doubts, impossible
 from hardware_profiles.reading import FileError, read_bytes, referred, remembering
 from hardware_profiles.stack import GENERIC, Stack
@@ -107,6 +109,33 @@ def load_stack(name_or_path: str | os.PathLike[str]) -> Stack:
     found = _find("stack", text)
     stack = _read_stack(found) if isinstance(found, Traversable) else _wanted(Stack, found, text)
     return remembering(stack, _lasting(text))
+
+
+def read_errors(source: str | os.PathLike[str] | Traversable) -> dict[str, tuple[ErrorClass, ...]]:
+    """The classes of prediction errors of a file, by the stacks' names. Raises ProfileError."""
+    place = source if isinstance(source, Traversable) else Path(source)
+    file: ErrorsFile = _convert(place, _read_toml(place), ErrorsFile)
+    return _build(place, file, file.build)
+
+
+@cache
+def shipped_errors() -> dict[str, tuple[ErrorClass, ...]]:
+    """The classes of the shipped stacks, by name."""
+    return read_errors(importlib.resources.files("hardware_profiles") / "errors.toml")
+
+
+def prediction_error(
+    figure: Figure, stack: Stack, accelerators: Iterable[Accelerator], plan: PlanKind
+) -> PredictionError:
+    """The error of the narrowest class of a stack that fits; the widest of all where none does.
+
+    accelerators: that a plan uses, of which the widest counts; one whose kind of chip alone tells its shares has at least the
+        spread of its kind
+    """
+    shipped = shipped_errors()
+    every = [one for classes in shipped.values() for one in classes]
+    own = stack.errors or shipped.get(stack.name, ())
+    return error_of_class(figure, stack.name, own, every, accelerators, plan)
 
 
 def stack_table(name_or_path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from hardware_profiles.accelerator import (
     optional_members,
 )
 from hardware_profiles.numbers import check_real
+from hardware_profiles.prediction_errors import ErrorClass
 from hardware_profiles.words import brief, shown
 
 PRODUCTS = frozenset({"convolution", "linear", "recurrent"})
@@ -148,6 +149,7 @@ class Stack:
     reserved: times what is allocated: what the caching allocator holds, with rounding and fragments
     context: bytes that the driver counts beside: CUDA context, buffers of communicators; 0: the accelerator's reserve
     gradient_bytes: of an accumulated 16-bit gradient where the problem says nothing; 0: as the weights
+    errors: classes of errors of its predictions, in place of those that its name has among the shipped ones
     source: the name or the path that gives it again; None for one that was made in Python
     """
 
@@ -170,6 +172,7 @@ class Stack:
     reserved: Constant = SAME
     context: Constant = NONE
     gradient_bytes: int = 0
+    errors: tuple[ErrorClass, ...] = ()
     source: str | None = field(init=False, default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from hardware_profiles.accelerator import PRECISION_BYTES, Precision
 from hardware_profiles.chips import Chip
+from hardware_profiles.error_files import ErrorTable
 from hardware_profiles.files import GIB, MICRO, FileTable, Name, Text
 from hardware_profiles.stack import Constant, Runs, Stack
 
@@ -113,6 +114,7 @@ class StackFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="sta
     overheads: OverheadsTable = OverheadsTable()
     memory: MemoryTable = MemoryTable()
     gradients: GradientsTable | None = None
+    errors: tuple[ErrorTable, ...] = ()
 
     def build(self) -> Stack:
         """The stack, whose missing constants change nothing. Raises ValueError as a `Stack`."""
@@ -122,6 +124,7 @@ class StackFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="sta
             name=self.name,
             description=self.description,
             runs=Runs(**msgspec.structs.asdict(self.runs)),
+            errors=tuple(one.build() for one in self.errors),
             gradient_bytes=0 if self.gradients is None else PRECISION_BYTES[self.gradients.precision],
             **{units[key][0]: table.constant(units[key][1]) for key, table in tables.items()},
         )

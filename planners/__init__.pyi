@@ -90,6 +90,15 @@ from .search.options import ASKED as ASKED, PLANNER_OPTIONS as PLANNER_OPTIONS
 from .search.request import Request as Request
 from .search.result import Proof as Proof, Result as Result, RunnerUp as RunnerUp
 from .search.runner_ups import runner_ups as runner_ups
+from .search.told_apart import (
+    Rival as Rival,
+    difference as difference,
+    error_of_runner_up as error_of_runner_up,
+    is_told_apart as is_told_apart,
+    measurement as measurement,
+    nearest_rival as nearest_rival,
+    told_apart as told_apart,
+)
 from .search.evaluator import (
     BudgetSpent as BudgetSpent,
     Evaluator as Evaluator,

@@ -83,7 +83,7 @@ def plan_over_stacks(
     """
     if not stacks:
         return make_plan(planner, problem, request, seed=seed, budget=budget, progress=progress)
-    search = _StackSearch(planner, request, seed, budget, progress)
+    search = _Search(planner, request, seed, budget, progress)
     for least, asked in sorted(((_least_seconds(one), one) for one in _under(problem, stacks)), key=lambda one: one[0]):
         if not search.goes_on(asked, least):
             break
@@ -107,10 +107,11 @@ def _least_seconds(problem: Problem) -> float:
 
 
 @dataclass(slots=True)
-class _StackSearch:
+class _Search:
     """One planner's searches under several stacks: made for one question, asked stack by stack, then for the answer.
 
-    found: answers by the name of the stack; refused: why there is none; slower: lower bounds of stacks that were not searched
+    asked: problems by the name of their stack; found: answers; refused: why there is none
+    slower: lower bounds of stacks that were not searched
     beaten: plans of stacks that were searched after a faster one was found
     """
 
@@ -119,6 +120,7 @@ class _StackSearch:
     seed: int
     budget: int | None
     progress: Callable[[Progress], None] | None
+    asked: dict[str, Problem] = field(default_factory=dict)
     found: dict[str, Result] = field(default_factory=dict)
     refused: dict[str, Refusal] = field(default_factory=dict)
     slower: dict[str, float] = field(default_factory=dict)
@@ -133,6 +135,7 @@ class _StackSearch:
     def goes_on(self, problem: Problem, least: float) -> bool:
         """Search under the problem's stack, unless no plan under it can beat what is found; False after an interrupt."""
         name = problem.stack.name
+        self.asked[name] = problem
         beat = min((one.iteration_seconds for one in self.found.values() if one.outcome.fits), default=inf)
         if least >= beat:
             self.slower[name] = least
@@ -160,7 +163,7 @@ class _StackSearch:
         searched: list[Result | NotFasterError] = [*self.found.values(), *self.beaten.values()]
         seconds = {name: best.iteration_seconds, **{one: score.iteration_seconds for one, (_, score) in others.items()}}
         second = next(iter(others), "")
-        told_of = [_runner_up(name, second, *others[second])] if second and others[second][1].fits else []
+        told_of = [_runner_up(name, self.asked[second], *others[second])] if second and others[second][1].fits else []
         told = [f"{one} {took:.4g} s" for one, took in seconds.items()]
         told += [f"{one} at least {least:.4g} s" for one, least in self.slower.items()]
         told += [f"no plan under {', '.join(self.refused)}"] * bool(self.refused)
@@ -192,5 +195,6 @@ class _StackSearch:
         return replace(result, notes=(*result.notes, note))
 
 
-def _runner_up(chosen: str, other: str, plan: Plan, score: Score) -> RunnerUp:
-    return RunnerUp("stack", chosen, other, score.iteration_seconds, score.peak_bytes, plan.notation)
+def _runner_up(chosen: str, problem: Problem, plan: Plan, score: Score) -> RunnerUp:
+    other, seconds, peak = problem.stack.name, score.iteration_seconds, score.peak_bytes
+    return RunnerUp("stack", chosen, other, seconds, peak, plan.notation, problem, plan)

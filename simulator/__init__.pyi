@@ -15,6 +15,7 @@ from .costs.given import (
     given_costs as given_costs,
 )
 from .evaluation import Evaluations as Evaluations
+from .results.error_bars import error_of as error_of, plan_kind as plan_kind
 from .results.score import Score as Score
 from .results.figures import save as save
 from .results.written_files import write_atomically as write_atomically

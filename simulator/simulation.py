@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from hardware_profiles import brief, unchosen
+from hardware_profiles import PredictionError, brief, unchosen
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.lower_bound import BoundTerm, lower_bound
 from simulator.costs.plan_costs import PlanCosts
@@ -29,6 +29,7 @@ from simulator.plan_replay import (
     updates_by_minibatch,
 )
 from simulator.plans.plan import Plan, Problem, check_plan, flushes, ranges
+from simulator.results.error_bars import error_of
 from simulator.results.memory_tables import peak_tables
 from simulator.results.replayed import Replayed
 from simulator.results.score import Score
@@ -76,6 +77,26 @@ class Outcome(Replayed):
     def gap(self) -> float:
         """Relative distance above the lower bound; infinite above a bound of 0 seconds, NaN without a bound."""
         return math.nan if self.lower_bound is None else self.lower_bound.gap(self.iteration_seconds)
+
+    @property
+    def error(self) -> PredictionError:
+        """How far `iteration_seconds` may be off, by measured runs that are like this one."""
+        return error_of(self.problem, self.plan, "seconds")
+
+    @property
+    def memory_error(self) -> PredictionError:
+        """How far the bytes of the fullest device may be off."""
+        return error_of(self.problem, self.plan, "memory")
+
+    @property
+    def error_low(self) -> float:
+        """The seconds from which 90 % of runs like this one take, up to `error_high`."""
+        return self.error.of(self.iteration_seconds)[0]
+
+    @property
+    def error_high(self) -> float:
+        """The seconds up to which 90 % of runs like this one take, from `error_low`."""
+        return self.error.of(self.iteration_seconds)[1]
 
     @property
     def fill_seconds(self) -> float:
@@ -134,22 +155,40 @@ class Outcome(Replayed):
 
     @property
     def speed(self) -> str:
-        """Micro-batches, seconds and throughput, as a sentence says them."""
+        """Micro-batches, seconds with their error, and throughput, as a sentence says them."""
+        error = f"{self.error_low:.3g} to {self.error_high:.3g}: {self.error.like}"
         return (
-            f"{self.plan.microbatch_words}; {self.iteration_seconds:.4g} s per iteration, "
+            f"{self.plan.microbatch_words}; {self.iteration_seconds:.4g} s per iteration ({error}), "
             f"{self.samples_per_second:,.4g} samples/s"
+        )
+
+    @property
+    def errors(self) -> str:
+        """What the error of the seconds is that of, and the bytes of the fullest device with theirs, as a sentence."""
+        peak, error = self.fullest.peak_bytes, self.memory_error
+        low, high = (f"{one / 2**30:.3g}" for one in error.of(peak))
+        return (
+            f"class of errors: {self.error.words}; fullest device {peak / 2**30:.4g} GiB ({low} to {high}: {error.like}) "
+            f"of {self.fullest.capacity_bytes / 2**30:.4g}"
         )
 
     def record(self) -> dict[str, Any]:
         """The figures by name, in base units."""
-        fullest = self.fullest
+        fullest, error = self.fullest, self.error
+        low, high = self.memory_error.of(fullest.peak_bytes)
         return {
             "stack": self.problem.stack.name,
             "asynchronous": not self.schedule.flush,
             "iteration_seconds": self.iteration_seconds,
+            "error_low": self.error_low,
+            "error_high": self.error_high,
+            "error_runs": error.rows,
+            "error_of": error.words,
             "samples_per_second": self.samples_per_second,
             "feasible": self.fits,
             "peak_memory_bytes": fullest.peak_bytes,
+            "memory_error_low": low,
+            "memory_error_high": high,
             "capacity_bytes": fullest.capacity_bytes,
             "lower_bound_seconds": self.lower_bound and self.lower_bound.seconds,
             "lower_bound_term": self.lower_bound and self.lower_bound.name,
@@ -179,7 +218,7 @@ class Outcome(Replayed):
 
     def remarks(self) -> tuple[str, ...]:
         """Seconds beside the lower bound, fill and drain of a stream, and warnings."""
-        return (self.speed + self.beside_bound, *self.doubts())
+        return (self.speed + self.beside_bound, self.errors, *self.doubts())
 
     @property
     def beside_bound(self) -> str:

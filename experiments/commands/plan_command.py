@@ -33,7 +33,7 @@ from experiments.terminal.argument_types import (
     written_file,
 )
 from experiments.terminal.exits import INFEASIBLE, OK
-from experiments.terminal.output import UsageError, print_explained, print_json, progress
+from experiments.terminal.output import UsageError, print_explained, print_json, progress, say
 from experiments.terminal.report_tables import ReportTable, words
 from experiments.terminal.stops import INTERRUPTED, finishing, stoppable
 from hardware_profiles import MOST_DEVICES
@@ -141,6 +141,7 @@ def _plan_and_tell(
     if stopped() and not result.interrupted:
         result = replace(result, interrupted=True)
         told = result if isinstance(told, planners.Result) else told
+    rival = None if result.interrupted else planners.nearest_rival(result)
     if arguments.json:
         print_json(
             {
@@ -149,6 +150,7 @@ def _plan_and_tell(
                 **simulator.decisions(result.plan),
                 "notation": result.plan.notation,
                 **result.record(),
+                "not_told_apart": rival and rival.record(),
                 "memory": simulator.peak_rows(outcome.memory),
                 "fill_seconds": outcome.fill_seconds,
                 "drain_seconds": outcome.drain_seconds,
@@ -161,6 +163,8 @@ def _plan_and_tell(
         )
     else:
         print_explained(told)
+        if rival:
+            say(str(rival))
         if flushed:
             others = "; ".join(f"{one['schedule']} {one['iteration_seconds']:.4g} s" for one in flushed)
             print(f"the same stages with a flush: {others}")

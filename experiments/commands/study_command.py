@@ -47,5 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
             {"name": name, **{key: getattr(study, key) for key in TOLD}} for name, study in sorted(studies().items())
         ]
     }
-    (print_json if arguments.json else TABLE.print)(found)
+    if arguments.json:
+        print_json(found)
+    else:
+        TABLE.print(found)
     return 0

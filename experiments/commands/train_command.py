@@ -127,7 +127,10 @@ def run(arguments: argparse.Namespace) -> int:
         wanted = training.Training(found.order, arguments.method, network, data, optimizer, settings, rule)
         trained = training.train(wanted, range(arguments.seeds), jobs=min(arguments.jobs, arguments.seeds))
     document = _document(arguments, trained, found, minibatches, seconds_of)
-    (print_json if arguments.json else _print)(document)
+    if arguments.json:
+        print_json(document)
+    else:
+        _print(document)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,6 +12,7 @@ import numpy as np
 import planners
 from experiments.terminal.report_tables import STALE, ReportTable, Row, figure
 from hardware_profiles import brief
+from planners import told_apart
 from simulator import BoundTerm, Explained, InfeasiblePlanError, Plan, Problem, TextTable
 
 if TYPE_CHECKING:
@@ -39,12 +41,19 @@ FIELDS = (
     "devices",
     "microbatches",
     "iteration_seconds",
+    "error_low",
+    "error_high",
+    "error_runs",
+    "error_of",
+    "told_apart",
     "samples_per_second",
     "speedup_over_data_parallel",
     "bubble_idle_over_makespan",
     "bubble_over_ideal",
     "bubble_longest_stage",
     "peak_memory_bytes",
+    "memory_error_low",
+    "memory_error_high",
     "capacity_bytes",
     "fullest_device",
     "bytes_per_sample",
@@ -60,7 +69,8 @@ FIELDS = (
 )
 """Columns of a record. `lower_bound_seconds` holds for any plan of the problem under the `stack` of any row, flushed or
 `asynchronous` (stale weights; steady state) as this one is, `lower_bound_term` says by what, and `gap` is the part by which the
-plan is above it; `optimal_among` are the plans among which it is proven the fastest."""
+plan is above it; `optimal_among` are the plans among which it is proven the fastest. `told_apart`: of plans that fit, whether the
+model tells them from the fastest."""
 
 
 def _rate(record: Row) -> str:
@@ -77,6 +87,7 @@ SPEED = ReportTable(
         "plan": "{notation}",
         "micro-\nbatches": "{microbatches}",
         "iteration,\nseconds": "{iteration_seconds:.4g}",
+        "error": "{error_low:.3g} to {error_high:.3g}",
         "samples/s": _rate,
         "speedup\nover DP": figure("speedup_over_data_parallel", ".2f"),
         "lower\nbound, s": "{lower_bound_seconds:.4g}",
@@ -128,6 +139,11 @@ class Answer:
     def interrupted(self) -> bool:
         """Whether an interrupt cut the search short: its plan, if it has one, is the best so far."""
         return self.status == "interrupted" or (self.result is not None and self.result.interrupted)
+
+    @property
+    def seconds(self) -> float:
+        """Of an iteration; infinite without a plan."""
+        return math.inf if self.result is None else self.result.iteration_seconds
 
     def record(self, reference_seconds: float | None) -> dict[str, Any]:
         """FIELDS of this planner; None where there is no plan.
@@ -187,7 +203,33 @@ class Comparison(Explained):
                 bound = bounds[record["asynchronous"]]
                 gap = bound.gap(record["iteration_seconds"])
                 record.update(lower_bound_seconds=bound.seconds, lower_bound_term=bound.name, gap=gap)
+        if (fastest := self.fastest) is not None:
+            near = {one.planner for one in self.not_told_apart()}
+            for record in records:
+                if record["feasible"] and record["planner"] != fastest.planner:
+                    record["told_apart"] = record["planner"] not in near
         return records
+
+    @property
+    def fastest(self) -> Answer | None:
+        """The fastest answer that fits, the first of equals; None where none does."""
+        fitting = [one for one in self.plans if one.result is not None and one.result.fits]
+        return min(fitting, key=lambda one: one.seconds, default=None)
+
+    def not_told_apart(self) -> tuple[Answer, ...]:
+        """Answers with another plan that fits, which the model does not tell apart from the fastest; fast before slow."""
+        best = self.fastest
+        if best is None or best.result is None:
+            return ()
+        mine, near = best.result.outcome, []
+        for one in self.plans:
+            if one.result is None or not one.result.fits or one is best:
+                continue
+            other = one.result.outcome
+            same = replace(other.plan, planner="") == replace(mine.plan, planner="") and other.problem == mine.problem
+            if not same and not told_apart(mine.iteration_seconds, mine.error, other.iteration_seconds, other.error):
+                near.append(one)
+        return tuple(sorted(near, key=lambda one: one.seconds))
 
     def _least_bounds(self) -> dict[bool, BoundTerm]:
         """For plans that flush (False) and others the least of the bounds that hold under the stacks of the rows."""
@@ -246,7 +288,18 @@ class Comparison(Explained):
                 lines.append(f"{one.planner}: interrupted: this is the best plan so far")
             if one.reason:
                 lines.append(f"{one.planner}: {one.status.replace('-', ' ')}: {one.reason}")
+        lines += self._near()
         return (*lines, *["interrupted: the comparison is not complete"] * self.interrupted)
+
+    def _near(self) -> list[str]:
+        """What is not told apart from the fastest, and what would tell."""
+        best, near = self.fastest, self.not_told_apart()
+        if best is None or best.result is None or not near or near[0].result is None:
+            return []
+        names = ", ".join(f"{one.planner} ({one.seconds / best.seconds - 1.0:+.1%})" for one in near)
+        apart = planners.difference(best.result.outcome, near[0].result.outcome)
+        told = planners.measurement(apart)
+        return [f"not told apart by the model from {best.planner}: {names}; of the first, {told}"]
 
     def plot(self) -> Figure:
         """Draw the plans as bars: samples per second, and peak memory against capacity."""

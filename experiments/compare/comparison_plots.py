@@ -28,6 +28,7 @@ class Bar:
     label: planner, plan and schedule, and what sets the plan apart: stale weights, a search cut short; note: what stands beside
     samples_per_second, limit_samples_per_second: of the plan; of the lower bound on its iteration, None where none is known
     peak_gib, capacity_gib: of the fullest device
+    rate_ends, peak_ends: the least and the most of 90 % of runs like it
     """
 
     label: str
@@ -37,6 +38,8 @@ class Bar:
     peak_gib: float
     capacity_gib: float
     feasible: bool
+    rate_ends: tuple[float, float]
+    peak_ends: tuple[float, float]
 
 
 def comparison_bars(rows: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
@@ -63,7 +66,15 @@ def _bar(row: Mapping[str, Any]) -> Bar:
         peak_gib=float(row["peak_memory_bytes"]) / 2**30,
         capacity_gib=float(row["capacity_bytes"]) / 2**30,
         feasible=bool(row["feasible"]),
+        rate_ends=(_rate_at(row, "error_high"), _rate_at(row, "error_low")),
+        peak_ends=(float(row["memory_error_low"]) / 2**30, float(row["memory_error_high"]) / 2**30),
     )
+
+
+def _rate_at(row: Mapping[str, Any], end: str) -> float:
+    """Samples per second at an end of the error of the seconds."""
+    rate, seconds = float(row["samples_per_second"]), float(row[end])
+    return rate * float(row["iteration_seconds"]) / seconds if seconds else rate
 
 
 def _known(value: Any) -> float | None:
@@ -117,7 +128,7 @@ def common_limit(plans: Sequence[Bar]) -> float | None:
 def _speed_panel(ax: Axes, plans: Sequence[Bar]) -> None:
     rates = np.array([plan.samples_per_second for plan in plans])
     places = _bars(ax, plans, rates, [BLUE, *[OTHER] * (len(plans) - 1)])
-    most, shared = float(rates.max()), common_limit(plans)
+    most, shared = _whiskers(ax, places, [plan.rate_ends for plan in plans], float(rates.max())), common_limit(plans)
     if limit_in_view(plans):
         limits = [plan.limit_samples_per_second or math.nan for plan in plans]
         most = max(most, np.nanmax(limits))
@@ -135,7 +146,7 @@ def _speed_panel(ax: Axes, plans: Sequence[Bar]) -> None:
 def _memory_panel(ax: Axes, plans: Sequence[Bar]) -> None:
     peaks = np.array([plan.peak_gib for plan in plans])
     places = _bars(ax, plans, peaks, [MEMORY] * len(plans))
-    most = float(peaks.max())
+    most = _whiskers(ax, places, [plan.peak_ends for plan in plans], float(peaks.max()))
     if _capacity_in_view(plans):
         capacities = [plan.capacity_gib for plan in plans]
         most = max(most, *capacities)
@@ -160,6 +171,15 @@ def _bars(ax: Axes, plans: Sequence[Bar], values: NDArray[np.float64], colors: S
     return places
 
 
+def _whiskers(ax: Axes, places: NDArray[np.float64], ends: Sequence[tuple[float, float]], most: float) -> float:
+    """Draw the errors of bars, from end to end; the greatest of bars and ends."""
+    low, high = np.array(ends).T
+    ax.hlines(places, low, high, color=INK, linewidth=1.0, zorder=4)
+    for one in (low, high):
+        ax.vlines(one, places - 0.13, places + 0.13, color=INK, linewidth=1.0, zorder=4)
+    return max(most, float(high.max()))
+
+
 def _plain(ax: Axes, most: float, label: str) -> None:
     """An axis from nothing to `most`."""
     unframed(ax, "x", 0.6)
@@ -178,6 +198,7 @@ def _handles(plans: Sequence[Bar]) -> list[Patch | Line2D]:
     handles.append(Patch(facecolor=MEMORY, label="memory"))
     if not all(plan.feasible for plan in plans):
         handles.append(Patch(facecolor="white", edgecolor=ALARM, hatch="///", label="does not fit"))
+    handles.append(Line2D([], [], color=INK, linewidth=1.0, marker="|", label="90 % of runs like it"))
     limits = [plan.limit_samples_per_second for plan in plans if plan.limit_samples_per_second is not None]
     shared = common_limit(plans)
     if limits and not limit_in_view(plans):

@@ -11,7 +11,7 @@ from experiments.report.efficiency import Efficiency, Price, efficiency
 from experiments.report.limits import Limit, limit_rows, limit_sentence, limits
 from experiments.report.megatron_flags import NoFlagsError, megatron_flags
 from hardware_profiles import optional_members
-from planners import Result, RunnerUp, replayed_beside, runner_ups
+from planners import Result, RunnerUp, error_of_runner_up, is_told_apart, replayed_beside, runner_ups
 from simulator import (
     ACTIVATIONS,
     CATEGORIES,
@@ -98,7 +98,9 @@ class PlanReport(Explained):
                     "chosen": one.chosen,
                     "instead": one.other,
                     "iteration_seconds": one.seconds,
+                    **dict(zip(("error_low", "error_high"), self._error(one), strict=True)),
                     "loses": self._loss(one),
+                    "told_apart": is_told_apart(self.outcome, one),
                     "peak_memory_bytes": one.peak_bytes,
                     "notation": one.notation,
                 }
@@ -279,6 +281,9 @@ class PlanReport(Explained):
         whole = self.outcome.iteration_seconds
         return one.seconds / whole - 1.0 if whole else math.nan
 
+    def _error(self, one: RunnerUp) -> tuple[float, float]:
+        return error_of_runner_up(self.outcome, one).of(one.seconds)
+
     def _runner_up_table(self) -> TextTable:
         rows = tuple(
             (
@@ -286,12 +291,13 @@ class PlanReport(Explained):
                 one.chosen,
                 one.other,
                 f"{self._loss(one):+.2%}",
+                "yes" if is_told_apart(self.outcome, one) else "no",
                 "" if one.peak_bytes is None else f"{one.peak_bytes / GIB:.2f}",
                 one.notation,
             )
             for one in self.runner_ups
         )
-        columns = "decision", "chosen", "instead", "loses", "peak, GiB", "plan"
+        columns = "decision", "chosen", "instead", "loses", "told apart", "peak, GiB", "plan"
         return TextTable("Runner-ups: the best known plan that makes another choice", columns, rows)
 
     def _flags(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from experiments.terminal.argument_types import (
     named_count,
     named_text,
     natural,
+    written_file,
 )
 from hardware_profiles import plugged_in
 
@@ -147,6 +148,11 @@ STUDIES: dict[str, Study] = {
                 [],
             ),
             "--rename COLUMN=NAME": ("what a column of other tables is called here; may be repeated", named_text, []),
+            "--errors-out FILE": (
+                "predict every row by constants that did not see it (minutes: fits of what is left), and write the classes of "
+                "errors that these make: the file hardware_profiles/errors.toml",
+                written_file,
+            ),
             "--fit TABLE": "fit a stack on part of a table (its name in --tables, or a CSV file), judge it on the rest",
             "--hold SHARE": ("share of its plans that are held out (default 0.5)", NumberUpTo(1.0)),
             "--seed SEED": ("seed of what is held out (default 0)", natural, 0),

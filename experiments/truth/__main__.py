@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.argument_types import refuse
 from experiments.terminal.output import InputError, UsageError, say
-from experiments.terminal.report_tables import ReportTable, figure
+from experiments.terminal.report_tables import ReportTable, figure, words
 from experiments.truth.errors import PARTS, apart, errors, summary
 from experiments.truth.measured_tables import (
     KINDS,
     AllReduce,
     MatrixProduct,
     MeasuredRun,
+    MeasuredTable,
     TransformerCell,
     documented,
     needed,
@@ -30,7 +32,8 @@ from experiments.truth.measured_tables import (
 )
 from experiments.truth.predictions import predicted
 from experiments.truth.seen_rows import was_seen
-from hardware_profiles import GENERIC, RANGES, load_cluster, load_stack
+from hardware_profiles import GENERIC, RANGES, errors_text, load_cluster, load_stack
+from simulator import write_atomically
 
 PEERS: Mapping[str, str] = {
     "vtrain_multi": "time: vTrain 14.7 %, Calculon 15.3 %; regret: Calculon 1.27 %",
@@ -89,6 +92,8 @@ def run(options: argparse.Namespace) -> Findings:
         ]
         return Findings({"kinds": kinds}, print_columns)
     file = options.out if str(options.out).endswith(".toml") else None
+    if options.errors_out is not None:
+        refuse(options, ("out", "fit"), "does not go with --errors-out, which writes classes of errors alone")
     if options.fit is not None:
         return _fit(options, file)
     refuse(options, ("hold", "seed", "constants", "stack"), "goes with --fit")
@@ -106,6 +111,8 @@ def run(options: argparse.Namespace) -> Findings:
         raise UsageError(f"--machine: table {unknown[0]!r} is not in {options.tables}; choices: {', '.join(names)}")
     for name in machines.values():
         load_cluster(name)
+    if options.errors_out is not None:
+        return _classes(tables, machines, options.errors_out)
     found: dict[str, Any] = {}
     points, runs = {}, list[dict[str, Any]]()
     for table in tables:
@@ -141,14 +148,26 @@ def run(options: argparse.Namespace) -> Findings:
 
 def _fit(options: argparse.Namespace, file: Path | None) -> Findings:
     """Fit a stack to part of a table and judge it on the rest."""
-    from experiments.truth.fitting import FitRequest, fitted, print_fit, table_to_fit
+    from experiments.truth.fitting import Asked, fitted, print_fit, table_to_fit
 
     if options.out is not None and file is None:
         raise UsageError(f"--out {options.out}: --fit writes a stack: the name must end in .toml")
     table = table_to_fit(options.fit, options.tables, dict(options.rename))
     names = tuple(options.constants.split(",")) if options.constants else tuple(RANGES)
-    asked = FitRequest(options.stack, names, 0.5 if options.hold is None else options.hold, options.seed)
+    asked = Asked(options.stack, names, 0.5 if options.hold is None else options.hold, options.seed)
     return Findings(fitted(table, dict(options.machine).get(table.name), asked, file), print_fit)
+
+
+def _classes(tables: Sequence[MeasuredTable], machines: Mapping[str, str], file: Path) -> Findings:
+    """The classes of errors of rows that no constant saw, written to a file."""
+    from experiments.truth.error_classes import error_classes, judged_rows
+
+    classes = error_classes(judged_rows(tables, machines))
+    if not classes:
+        raise InputError("--errors-out: no row of an iteration can be judged by constants that did not see it")
+    write_atomically(file, errors_text(classes))
+    rows = [{"stack": name, **asdict(one)} for name, some in classes.items() for one in some]
+    return Findings({"classes": rows, "file": str(file)}, print_classes)
 
 
 def by_stack(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -320,6 +339,29 @@ CONSTANTS_TABLE = ReportTable(
         "judged by": "{judged}",
     },
 )
+
+
+CLASSES = ReportTable(
+    "Measured / predicted of rows that no constant saw, by class",
+    "classes",
+    {
+        "stack": "{stack}",
+        "figure": "{figure}",
+        "accelerators": words("accelerators", ", "),
+        "plans": words("plans", ", "),
+        "rows": figure("rows", "d"),
+        "median": figure("median", ".3f"),
+        "from": figure("low", ".3f"),
+        "to": figure("high", ".3f"),
+        "why": "{how}",
+    },
+)
+
+
+def print_classes(document: Mapping[str, Any]) -> None:
+    """The classes, and where they are written."""
+    CLASSES.print(document)
+    say(f"written to {document['file']}")
 
 
 def print_document(document: Mapping[str, Any]) -> None:

@@ -52,6 +52,7 @@ from simulator import (
     PlanCosts,
     Problem,
     Recompute,
+    Score,
     Stage,
     Transformer,
     Workload,
@@ -223,13 +224,20 @@ def _training(run: MeasuredRun, machine: str | None) -> list[Prediction]:
     if score is None:
         raise NotPredicted("its plan has stages that the evaluator cannot replay")
     found = [] if run.measured_s is None else [Prediction("seconds", run.measured_s, score.iteration_seconds)]
+    if (memory := measured_bytes(run, problem, score)) is not None:
+        found.append(Prediction("memory", *memory))
+    return found
+
+
+def measured_bytes(run: MeasuredRun, problem: Problem, score: Score) -> tuple[float, float] | None:
+    """Measured and predicted bytes of the fullest device: of tensors, or else as its driver tells; None where neither was."""
     tensors = run.measured_max_gib or run.measured_alloc_gib
     if tensors is not None:
-        found.append(Prediction("memory", tensors * 2**30, score.peak_bytes))
-    elif run.measured_peak_bytes is not None:
-        shown = problem.stack.driver_bytes(problem.cluster.devices[score.device], score.peak_bytes)
-        found.append(Prediction("memory", run.measured_peak_bytes, shown))
-    return found
+        return tensors * 2**30, score.peak_bytes
+    if run.measured_peak_bytes is None:
+        return None
+    device = problem.cluster.devices[score.device]
+    return run.measured_peak_bytes, problem.stack.driver_bytes(device, score.peak_bytes)
 
 
 def training_problem(run: MeasuredRun, machine: str | None = None, stack: str | None = None) -> tuple[Problem, Plan]:

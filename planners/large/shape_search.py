@@ -338,7 +338,8 @@ class _ShapeSearch:
                     self.limit = np.inf
                     continue
                 has, would = (str(DECISIONS[decision](self.problem, one)) for one in (plan, other))
-                found.append(RunnerUp(decision, has, would, candidate.seconds * scale, None, other.notation))
+                seconds = candidate.seconds * scale
+                found.append(RunnerUp(decision, has, would, seconds, None, other.notation, self.problem, other))
                 break
         return found
 

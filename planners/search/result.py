@@ -48,6 +48,7 @@ class RunnerUp:
     decision: what is decided, as in "micro-batches"; chosen, other: what the answer, and this plan, have, in words
     seconds: of its iteration; peak_bytes: of its fullest device, None where it was not replayed
     notation: of the plan; empty where there is none but a bound
+    problem, plan: to replay it; None where there is no plan
     """
 
     decision: str
@@ -56,6 +57,8 @@ class RunnerUp:
     seconds: float
     peak_bytes: float | None = None
     notation: str = ""
+    problem: Problem | None = field(default=None, repr=False, compare=False)
+    plan: Plan | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,6 +99,16 @@ class Result(Replayed):
     def iteration_seconds(self) -> float:
         """Seconds of an iteration of the plan, on the reference engine."""
         return self.outcome.iteration_seconds
+
+    @property
+    def error_low(self) -> float:
+        """The seconds from which 90 % of runs like this one take, up to `error_high`."""
+        return self.outcome.error_low
+
+    @property
+    def error_high(self) -> float:
+        """The seconds up to which 90 % of runs like this one take, from `error_low`."""
+        return self.outcome.error_high
 
     @property
     def schedule(self) -> Schedule:
@@ -149,6 +162,7 @@ class Result(Replayed):
         gap = " (the gap above is to the lower bound on any plan)" if self.proof else ""
         return (
             self.outcome.speed + self.outcome.beside_bound,
+            self.outcome.errors,
             f"planned in {self.planning_seconds:.2f} CPU s with {self.evaluations} evaluations; {self.proof}{gap}",
             *(note.text for note in self.notes if note.text),
             *self.outcome.doubts(),

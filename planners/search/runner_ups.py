@@ -83,7 +83,7 @@ def _of_replays(outcome: Outcome, replayed: Mapping[Plan, Score]) -> dict[str, R
             alike = all(has[one] == chosen[one] for one in WITHIN.get(name, ()))
             if name not in found and has[name] != chosen[name] and alike:
                 seconds, peak = score.iteration_seconds, score.peak_bytes
-                found[name] = RunnerUp(name, chosen[name], has[name], seconds, peak, other.notation)
+                found[name] = RunnerUp(name, chosen[name], has[name], seconds, peak, other.notation, problem, other)
         if len(found) == len(DECISIONS):
             break
     return found

@@ -19,9 +19,13 @@ def row(planner: str, rate: float, *, batch: int = 100, bound: float | None = 1.
         "samples_per_second": rate,
         "speedup_over_data_parallel": rate / 50.0,
         "peak_memory_bytes": 8.0 * GIB,
+        "memory_error_low": 7.0 * GIB,
+        "memory_error_high": 10.0 * GIB,
         "capacity_bytes": 16.0 * GIB,
         "lower_bound_seconds": bound,
         "iteration_seconds": batch / rate,
+        "error_low": 0.8 * batch / rate,
+        "error_high": 1.25 * batch / rate,
         "bubble_idle_over_makespan": 0.25,
         "asynchronous": False,
         "interrupted": False,
@@ -37,12 +41,16 @@ def test_plans_that_fit_come_first_and_fast_ones_before_slow() -> None:
 
 
 def test_numbers_of_a_bar() -> None:
-    """A bar says plan, throughput, speedup and idle share; the upper limit is the batch over the lower bound."""
+    """A bar says plan, throughput, speedup and idle share; the upper limit is the batch over the lower bound; its whisker goes
+    from the throughput of the longest seconds of 90 % of runs like it to that of the shortest.
+    """
     (plan,) = comparison_bars([row("pipedream", 80.0)])
     assert plan.label == "pipedream\n3-1 · 1f1b"
     assert plan.note == "80.0/s · 1.60× · idle 25%"
     assert plan.limit_samples_per_second == pytest.approx(100.0)
     assert (plan.peak_gib, plan.capacity_gib) == (8.0, 16.0)
+    assert plan.rate_ends == pytest.approx((64.0, 100.0))
+    assert plan.peak_ends == (7.0, 10.0)
 
 
 def test_what_is_not_known_is_left_out() -> None:

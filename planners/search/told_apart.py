@@ -1,0 +1,115 @@
+"""Told apart: whether the model can tell two plans apart, whose seconds both have an error, and which measurement would.
+
+Two plans are not told apart where the middle of the error of either, the median of runs like it, lies within the error of the
+other. Errors are mostly common to plans of one class, so that an order is surer than that; by how much no published row tells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hardware_profiles import PredictionError
+from planners.search.result import Result, RunnerUp
+from planners.search.runner_ups import runner_ups
+from simulator import TIME_PARTS, Outcome, error_of, simulate
+
+FINE = frozenset({"layers of stages"})
+"""Decisions in which plans of one kind differ: such a runner-up is not told of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What two plans differ in most. part: of `TIME_PARTS`; one, other: mean seconds of a device in it"""
+
+    part: str
+    one: float
+    other: float
+
+    def __str__(self) -> str:
+        return f"{self.part} ({self.one:.3g} s against {self.other:.3g} s)"
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """The nearest runner-up that the model does not tell apart from an answer.
+
+    error_low, error_high: of its seconds; others: runner-ups that are not told apart either
+    difference: what both plans' replays differ in most; None where it has no plan
+    """
+
+    runner_up: RunnerUp
+    error_low: float
+    error_high: float
+    others: int
+    difference: Difference | None
+
+    def record(self) -> dict[str, Any]:
+        """The figures by name, in base units."""
+        one, apart = self.runner_up, self.difference
+        return {
+            "decision": one.decision,
+            "chosen": one.chosen,
+            "instead": one.other,
+            "notation": one.notation,
+            "iteration_seconds": one.seconds,
+            "error_low": self.error_low,
+            "error_high": self.error_high,
+            "others": self.others,
+            "differs_most_in": apart and apart.part,
+            "seconds_in_it": apart and apart.one,
+            "seconds_in_it_instead": apart and apart.other,
+        }
+
+    def __str__(self) -> str:
+        """What is not told apart, and what would tell."""
+        one = self.runner_up
+        more = f", nor from {self.others} more runner-up{'s' * (self.others > 1)}" if self.others else ""
+        said = (
+            f"not told apart by the model from {one.decision} {one.other} in place of {one.chosen}, {one.seconds:.4g} s"
+        )
+        return f"{said}{more}: {measurement(self.difference)}"
+
+
+def measurement(difference: Difference | None) -> str:
+    """Which measurement tells two plans apart."""
+    told = f", which differ most in {difference}" if difference else ""
+    return f"a measured iteration of both would tell{told}; of either, pipeplan calibrate --plan FILE brings the model nearer"
+
+
+def told_apart(one: float, error: PredictionError, other: float, of_other: PredictionError) -> bool:
+    """Whether of two plans' seconds, each with its error, the middle of neither lies within the error of the other's."""
+    (low, high), (least, most) = error.of(one), of_other.of(other)
+    return not (low <= of_other.median * other <= high or least <= error.median * one <= most)
+
+
+def error_of_runner_up(outcome: Outcome, one: RunnerUp) -> PredictionError:
+    """What the seconds of a runner-up may be off by; of one without a plan as those of the answer."""
+    return outcome.error if one.problem is None or one.plan is None else error_of(one.problem, one.plan, "seconds")
+
+
+def is_told_apart(outcome: Outcome, one: RunnerUp) -> bool:
+    """Whether a runner-up is told apart from an answer."""
+    return told_apart(outcome.iteration_seconds, outcome.error, one.seconds, error_of_runner_up(outcome, one))
+
+
+def nearest_rival(result: Result) -> Rival | None:
+    """The nearest runner-up of an answer that is not told apart from it, of those that decide more than layers of stages."""
+    outcome = result.outcome
+    near = [one for one in runner_ups(result) if one.decision not in FINE and not is_told_apart(outcome, one)]
+    if not near:
+        return None
+    nearest, apart = min(near, key=lambda one: one.seconds), None
+    if nearest.problem is not None and nearest.plan is not None:
+        apart = difference(outcome, simulate(nearest.problem, nearest.plan))
+    error = error_of_runner_up(outcome, nearest).of(nearest.seconds)
+    return Rival(nearest, *error, len(near) - 1, apart)
+
+
+def difference(one: Outcome, other: Outcome) -> Difference:
+    """The part of an iteration in which two plans' mean seconds differ most."""
+    mine, others = one.time_split().mean, other.time_split().mean
+    place = int(np.argmax(np.abs(mine - others)))
+    return Difference(TIME_PARTS[place], float(mine[place]), float(others[place]))

@@ -1,0 +1,139 @@
+"""Error classes: rows by constants that did not see them, and the intervals of 90 % that they make."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from experiments.cli import main
+from experiments.truth import error_classes as module
+from experiments.truth.error_classes import (
+    AS_THEY_ARE,
+    LEFT_OUT,
+    Judged,
+    error_classes,
+    interval,
+    judged_rows,
+    unseen_stack,
+)
+from experiments.truth.measured_tables import read_tables
+from experiments.truth.predictions import training_problem
+from hardware_profiles import Constant, Stack, load_stack, read_errors, shipped_errors
+from simulator import Evaluations
+
+COLUMNS = "hidden,heads,layers,seq,dp,micro_batch,global_batch,measured_s,machine,stack"
+
+
+def judged(ratios: list[float], accelerator: str = "ampere", plan: str = "data", table: str = "t") -> list[Judged]:
+    """Rows of one class."""
+    return [Judged("seconds", "s", accelerator, plan, table, one, "by hand") for one in ratios]  # type: ignore[arg-type]
+
+
+def test_an_interval_holds_nine_of_ten_further_rows() -> None:
+    """Of 19 rows the least and the greatest, of 39 the second ones; the median stands in the middle."""
+    assert interval([float(one) for one in range(1, 20)]) == pytest.approx((10.0, 1.0, 19.0))
+    assert interval([float(one) for one in range(1, 40)]) == pytest.approx((20.0, 2.0, 38.0))
+
+
+def test_classes_of_few_rows_are_as_wide_as_the_next_wider_one() -> None:
+    """20 rows within 10 % on an accelerator, 2 within 2 % of another kind of plan, and 3 on another one, one of them 40 % off."""
+    many = judged([0.9 + 0.01 * one for one in range(20)])
+    few, other = judged([0.99, 1.01], plan="fp8"), judged([1.0, 1.1, 1.4], accelerator="hopper")
+    found = {(one.accelerators, one.plans): one for one in error_classes([*many, *few, *other])["s"]}
+    whole = found.pop((("ampere",), ("data", "fp8")))
+    assert (whole.rows, whole.median) == (22, pytest.approx(0.995))
+    assert set(found) == {(("ampere",), ("data",)), (("hopper",), ("data",))}  # of fp8 the whole tells as much
+    alone = found[("hopper",), ("data",)]
+    assert alone.rows == 3
+    assert alone.low < 0.92
+    assert alone.high == 1.4
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two tables that a stack whose products take 1.3 times as long measured; a shipped one, fitted on both, says 1.5."""
+    true = Stack(name="s", products=Constant(1.3))
+    known = replace(true, products=Constant(1.5, fitted=("a", "b (all)")))
+    monkeypatch.setattr(module, "load_stack", lambda name: known if name == "s" else load_stack(name))
+    for name, hidden in (("a", 2048), ("b", 4096)):
+        lines = [f"{hidden},16,{layers},1024,2,4,16,1.0,dgx-a100,generic" for layers in (2, 3, 4)]
+        path = tmp_path / f"{name}.csv"
+        path.write_text("\n".join([COLUMNS, *lines]) + "\n")
+        (table,), _ = read_tables(tmp_path, {}, only=path.name)
+        for number, row in enumerate(table.rows.values()):
+            problem, plan = training_problem(row)  # type: ignore[arg-type]
+            score = Evaluations(replace(problem, stack=true))(plan)
+            assert score is not None
+            lines[number] = lines[number].replace("1.0,", f"{score.iteration_seconds:.9g},").replace("generic", "s")
+        path.write_text("\n".join([COLUMNS, *lines]) + "\n")
+    return tmp_path
+
+
+def test_a_table_is_judged_by_constants_of_the_others(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fitted to the other table the constant is near the true one, whatever the shipped one is; the rows are then met. Under
+    `generic` they are as much slower as they are.
+    """
+    monkeypatch.setattr(module, "stack_of", lambda row: "s")
+    monkeypatch.setattr("experiments.truth.predictions.stack_of", lambda row: "generic")
+    read, _ = read_tables(tables, {})
+    ran = {one.name: module._ran(one, None) for one in read}
+    stack, seen = unseen_stack(module.load_stack("s"), "a", ran)
+    assert set(seen) == {"products"}
+    assert stack.products.on(ran["a"][0].problem.cluster.devices[0]) == pytest.approx(1.3, rel=0.02)
+    rows = judged_rows(read, {})
+    assert {one.how for one in rows} == {LEFT_OUT, AS_THEY_ARE}
+    assert {one.how for one in rows if one.stack == "s"} == {LEFT_OUT}
+    assert all(one.ratio == pytest.approx(1.0, rel=0.02) for one in rows if one.stack == "s")
+    assert all(1.1 < one.ratio < 1.3 for one in rows if one.stack == "generic")
+
+
+def test_the_classes_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the form of the shipped file; other results are not made beside it."""
+    rows = [f"512,8,{layers},512,2,1,4,0.1,dgx-a100," for layers in (2, 3)]
+    (tmp_path / "mine.csv").write_text("\n".join([COLUMNS, *rows]) + "\n")
+    words = ["study", "truth", "--tables", str(tmp_path), "--errors-out", str(tmp_path / "e.toml")]
+    assert main([*words, "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["classes"]
+    (found,) = read_errors(tmp_path / "e.toml")["generic"]
+    assert (told["rows"], told["plans"], found.rows, found.tables) == (2, ["data"], 2, ("mine",))
+    assert found.median == pytest.approx(told["median"], abs=1e-3)
+    assert main([*words, "--fit", "mine"]) == 2
+    assert "does not go with --errors-out" in capsys.readouterr().err
+
+
+def test_the_shipped_classes_are_those_of_the_rows(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the table of each stack's memory that is quickest to predict; `pytest -m slow` compares all classes whole."""
+    monkeypatch.setenv("PIPEPLAN_PROFILES", str(shared_data / "measured" / "hardware"))
+    tables, _ = read_tables(shared_data / "measured", {}, only="megatron_ci_memory.csv")
+    ratios = [one.ratio for one in judged_rows(tables, {}) if one.stack == "megatron-core"]
+    classes = [one for one in shipped_errors()["megatron-core"] if one.figure == "memory"]
+    shipped = max(classes, key=lambda one: len(one.plans))
+    assert "megatron_ci_memory" in shipped.tables
+    assert shipped.rows > len(ratios) > 5
+    assert sum(shipped.low <= one <= shipped.high for one in ratios) >= 0.7 * len(ratios)
+    assert min(ratios) < shipped.median < max(ratios)
+
+
+@pytest.mark.slow
+def test_the_shipped_file_is_what_the_study_writes(
+    shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a hundredth: fits of what is left end where their steps are short."""
+    measured = shared_data / "measured"
+    monkeypatch.setenv("PIPEPLAN_PROFILES", str(measured / "hardware"))
+    path = tmp_path / "errors.toml"
+    assert main(["study", "truth", "--tables", str(measured), "--errors-out", str(path)]) == 0
+    written, shipped = read_errors(path), shipped_errors()
+    assert written.keys() == shipped.keys()
+    for name, classes in written.items():
+        for one, other in zip(classes, shipped[name], strict=True):
+            assert (one.accelerators, one.plans, one.rows, one.tables) == (
+                other.accelerators,
+                other.plans,
+                other.rows,
+                other.tables,
+            )
+            assert (one.low, one.median, one.high) == pytest.approx((other.low, other.median, other.high), abs=0.01)
