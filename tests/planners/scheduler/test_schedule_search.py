@@ -306,6 +306,11 @@ LONGEST: dict[str, tuple[float, ScheduleProblem]] = {
         3 * 2 + 3 * 4 + 3 * 2 + 1,
         placed("straight", 4, 4, 3, forward=2, input_gradient=2, weight_gradient=1),
     ),
+    # four forwards and two input gradients one after the other, then all that is left of the first device's two stages
+    "a device with two stages": (
+        4 * 3 + 2 * 1 + 3 + 1 + 3,
+        placed("interleaved", 4, 2, 1, forward=3, input_gradient=1, weight_gradient=3),
+    ),
     # 9,180 us are those of the stage that is 15 from the last, which waits 612 us for each beside its forwards
     "a published row, twice the memory of 1F1B": (
         128 * (10408 + 10204 + 7703) + 15 * 612,
