@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from planners.estimate.pipeline_seconds import pipelined
 from planners.modern.layouts import Layout, LayoutCosts
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import straight_costs
@@ -331,8 +332,12 @@ class _Layouts:
         )
 
     def _estimate(self, shape: Layout) -> float:
-        """Seconds of a shape whose stages are alike, filled and drained once."""
-        return self._least_share(shape) * (1.0 + (len(shape.devices) - 1) / shape.microbatches)
+        """Seconds of a shape with equal stages, one micro-batch of which is a part of the least share."""
+        return (
+            pipelined(float(len(shape.devices)), 1.0, shape.microbatches)
+            * self._least_share(shape)
+            / shape.microbatches
+        )
 
     def _least_share(self, layout: Layout) -> float:
         """Seconds that the most loaded device of a layout has to do at least, wherever its cuts are."""
