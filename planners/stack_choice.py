@@ -83,7 +83,7 @@ def plan_over_stacks(
     """
     if not stacks:
         return make_plan(planner, problem, request, seed=seed, budget=budget, progress=progress)
-    search = _Search(planner, request, seed, budget, progress)
+    search = _StackSearch(planner, request, seed, budget, progress)
     for least, asked in sorted(((_least_seconds(one), one) for one in _under(problem, stacks)), key=lambda one: one[0]):
         if not search.goes_on(asked, least):
             break
@@ -107,7 +107,7 @@ def _least_seconds(problem: Problem) -> float:
 
 
 @dataclass(slots=True)
-class _Search:
+class _StackSearch:
     """One planner's searches under several stacks: made for one question, asked stack by stack, then for the answer.
 
     asked: problems by the name of their stack; found: answers; refused: why there is none

@@ -234,7 +234,7 @@ def check_slices(name: str, slices: int | None, seconds: OpSeconds) -> None:
     """Raise ValueError unless there are as many slice seconds as the schedule cuts each sequence into slices."""
     family, given = schedule_families().get(name), len(seconds.slice_seconds)
     if given and family is not None and "slices" in family.options and given != (slices or 1):
-        raise ValueError(f"seconds of {given} slices, schedule {name!r} has {slices or 1} a sequence")
+        raise ValueError(f"seconds of {given} slices, schedule {name!r} has {slices or 1} per sequence")
 
 
 def _stream(

@@ -40,7 +40,7 @@ TITAN_RATE = re.compile(r"tflops:\s*([0-9][0-9,.]*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LoggedStep:
     """A line of a log. number: of its last step; seconds of one step, or tokens per second and device where it tells these;
     bytes: that the allocator reserved, where it tells them; batch: samples of the step; teraflops: per second and device"""
 
@@ -112,12 +112,12 @@ def _text(path: Path) -> str:
         raise InputError(f"{path}: {error.strerror or error}") from None
 
 
-def _steps(text: str) -> Iterator[Step]:
+def _steps(text: str) -> Iterator[LoggedStep]:
     """The steps of a log's lines."""
     for line in text.splitlines():
         if found := MEGATRON.search(line):
             time, batch, rate = float(found["time"]), BATCH.search(line), MEGATRON_RATE.search(line)
-            yield Step(
+            yield LoggedStep(
                 int(found["step"]),
                 time * (1e-3 if found["unit"] == "ms" else 1.0),
                 batch=int(batch[1]) if batch else 0,
@@ -125,7 +125,7 @@ def _steps(text: str) -> Iterator[Step]:
             )
         elif found := TITAN.search(line):
             rate = TITAN_RATE.search(line)
-            yield Step(
+            yield LoggedStep(
                 int(found["step"]),
                 tokens_per_second=_number(found["rate"]),
                 reserved=2.0**30 * float(found["memory"]),
@@ -137,12 +137,12 @@ def _number(text: str) -> float:
     return float(text.replace(",", "").rstrip("."))
 
 
-def _after(steps: list[Step], warm_up: int) -> list[Step]:
+def _after(steps: list[LoggedStep], warm_up: int) -> list[LoggedStep]:
     """The steps after the warm-up of each run; another begins where numbers do not rise. A line speaks for all steps since the
     line before it, the first one for as many as the second.
     """
     starts = [place for place, step in enumerate(steps) if not place or step.number <= steps[place - 1].number]
-    taken: list[Step] = []
+    taken: list[LoggedStep] = []
     for start, end in zip(starts, [*starts[1:], len(steps)], strict=True):
         run = steps[start:end]
         interval = run[1].number - run[0].number if run[1:] else 1

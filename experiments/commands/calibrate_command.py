@@ -115,10 +115,7 @@ def _fit(arguments: argparse.Namespace) -> int:
     name = arguments.out.stem
     simulator.write_atomically(arguments.out, _text(base, name, found, runs))
     document = _document(base, arguments.out, found, runs, observed, others)
-    if arguments.json:
-        print_json(document)
-    else:
-        print_document(document)
+    (print_json if arguments.json else print_document)(document)
     return 0
 
 

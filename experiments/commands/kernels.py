@@ -118,10 +118,7 @@ def run(arguments: argparse.Namespace, measure: Measure | None = None) -> int:
         text = cluster_text(arguments.cluster_out.stem, str(arguments.out.resolve()), found, links)
         simulator.write_atomically(arguments.cluster_out, text)
     document = _document(arguments, found, fit) | {"collectives": [one._asdict() for one in links]}
-    if arguments.json:
-        print_json(document)
-    else:
-        _print(document)
+    (print_json if arguments.json else _print)(document)
     return 0
 
 

@@ -47,8 +47,5 @@ def run(arguments: argparse.Namespace) -> int:
             {"name": name, **{key: getattr(study, key) for key in TOLD}} for name, study in sorted(studies().items())
         ]
     }
-    if arguments.json:
-        print_json(found)
-    else:
-        TABLE.print(found)
+    (print_json if arguments.json else TABLE.print)(found)
     return 0

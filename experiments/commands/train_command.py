@@ -127,10 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
         wanted = training.Training(found.order, arguments.method, network, data, optimizer, settings, rule)
         trained = training.train(wanted, range(arguments.seeds), jobs=min(arguments.jobs, arguments.seeds))
     document = _document(arguments, trained, found, minibatches, seconds_of)
-    if arguments.json:
-        print_json(document)
-    else:
-        _print(document)
+    (print_json if arguments.json else _print)(document)
     return 0
 
 

@@ -18,10 +18,10 @@ import numpy as np
 
 from experiments.benchmarks.timing import least_seconds
 from experiments.dnn_partitioning.graph_files import OperatorGraph
-from experiments.studies.public_inputs import agreement, agrees, compared, read_inputs
+from experiments.studies.public_inputs import compared, judged, judged_cells, read_inputs
 from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import blamed_on, tracked
-from experiments.terminal.report_tables import ReportTable, either, figure
+from experiments.terminal.report_tables import ReportTable, figure
 from planners import LOAD_RULES, DeviceClass, Output, PlacementProblem, least_largest_load
 
 PUBLISHED: Mapping[tuple[str, int, int, int], tuple[float, float]] = {
@@ -85,12 +85,7 @@ def _row(name: str, graph: OperatorGraph, rule: str, cores: int) -> dict[str, An
         "host_cores": cores,
         "rule": rule,
         "largest_load": load,
-        "lower_bound": None if found is None else found.lower_bound,
-        "gap": None if found is None else found.gap,
-        "proven": found is None or found.proven,
-        "published": published,
-        "matched": agrees(load, published),
-        "cpu_seconds": spent,
+        **judged(found, load, published, spent),
         "down_sets": None if found is None else found.down_sets,
         "not_searched": "" if found is None else found.lost,
     }
@@ -103,12 +98,7 @@ TABLE = ReportTable(
         "graph": "{instance}",
         "devices": lambda row: f"{row['accelerators']}" + (f" + {row['host_cores']} host" if row["host_cores"] else ""),
         "load": "{rule}",
-        "ours": figure("largest_load", ".6g", missing="none fits"),
-        "published": figure("published", ".6g"),
-        "match": agreement,
-        "CPU s": figure("cpu_seconds", ".3f"),
-        "proven": either("proven"),
-        "gap, %": figure("gap", ".2f", 100),
+        **judged_cells("largest_load"),
         "units": "{units}",
         "down-sets": figure("down_sets", ",d"),
     },

@@ -18,10 +18,10 @@ from experiments.benchmarks.timing import least_seconds
 from experiments.piper.variant_files import VariantFile
 from experiments.piper.variant_partition import fastest_variant_plan
 from experiments.piper.variant_problem import LayerVariant, VariantProblem, VariantStage
-from experiments.studies.public_inputs import agreement, agrees, compared, read_inputs
+from experiments.studies.public_inputs import compared, judged, judged_cells, read_inputs
 from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import blamed_on, tracked
-from experiments.terminal.report_tables import ReportTable, either, figure
+from experiments.terminal.report_tables import ReportTable, figure
 
 GIB = 2.0**30
 
@@ -93,12 +93,7 @@ def _row(name: str, file: VariantFile, setting: PiperSetting) -> dict[str, Any]:
         "memory_bytes": setting.memory_bytes,
         "microbatches": setting.microbatches,
         "seconds_per_sample": seconds,
-        "lower_bound": None if plan is None else plan.lower_bound,
-        "gap": None if plan is None else plan.gap,
-        "proven": plan is None or plan.proven,
-        "published": setting.published,
-        "matched": agrees(seconds, setting.published),
-        "cpu_seconds": spent,
+        **judged(plan, seconds, setting.published, spent),
         "stages": [] if plan is None else [_stage(file, stage) for stage in plan.stages],
         "not_searched": "" if plan is None else plan.lost,
     }
@@ -120,12 +115,7 @@ TABLE = ReportTable(
         "network": "{instance}",
         "devices": "{devices:,}",
         "GiB": figure("memory_bytes", ".4g", 1 / GIB),
-        "ours": figure("seconds_per_sample", ".6g", missing="none fits"),
-        "published": figure("published", ".6g"),
-        "match": agreement,
-        "CPU s": figure("cpu_seconds", ".3f"),
-        "proven": either("proven"),
-        "gap, %": figure("gap", ".2f", 100),
+        **judged_cells("seconds_per_sample"),
         "stages": lambda row: str(len(row["stages"])),
         "tensor": lambda row: " ".join(map(str, sorted({stage["tensor_parallel"] for stage in row["stages"]}))),
     },

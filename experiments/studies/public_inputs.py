@@ -10,7 +10,7 @@ import msgspec
 
 from experiments.studies.study_harness import Findings
 from experiments.terminal.output import InputError, say
-from experiments.terminal.report_tables import ReportTable, Row
+from experiments.terminal.report_tables import Cell, ReportTable, Row, either, figure
 from hardware_profiles import explained, json_value, read_bytes
 
 Form = TypeVar("Form", bound=msgspec.Struct)
@@ -79,6 +79,30 @@ def agrees(value: float | None, published: float | None) -> bool | None:
 def agreement(row: Row) -> str:
     """The cell of a row's `matched`."""
     return {None: "", True: "yes", False: "no"}[row["matched"]]
+
+
+def judged(found: Any, value: float | None, published: float | None, spent: float) -> Row:
+    """What rows say of an answer, or of none, which is proven: its bound and gap, and the published figure beside its value."""
+    return {
+        "lower_bound": None if found is None else found.lower_bound,
+        "gap": None if found is None else found.gap,
+        "proven": found is None or found.proven,
+        "published": published,
+        "matched": agrees(value, published),
+        "cpu_seconds": spent,
+    }
+
+
+def judged_cells(value: str) -> dict[str, Cell]:
+    """Cells of a `judged` row, whose value has this name."""
+    return {
+        "ours": figure(value, ".6g", missing="none fits"),
+        "published": figure("published", ".6g"),
+        "match": agreement,
+        "CPU s": figure("cpu_seconds", ".3f"),
+        "proven": either("proven"),
+        "gap, %": figure("gap", ".2f", 100),
+    }
 
 
 def compared(made: Iterable[Row], skipped: Sequence[str], table: ReportTable) -> Findings:

@@ -148,13 +148,13 @@ def run(options: argparse.Namespace) -> Findings:
 
 def _fit(options: argparse.Namespace, file: Path | None) -> Findings:
     """Fit a stack to part of a table and judge it on the rest."""
-    from experiments.truth.fitting import Asked, fitted, print_fit, table_to_fit
+    from experiments.truth.fitting import FitRequest, fitted, print_fit, table_to_fit
 
     if options.out is not None and file is None:
         raise UsageError(f"--out {options.out}: --fit writes a stack: the name must end in .toml")
     table = table_to_fit(options.fit, options.tables, dict(options.rename))
     names = tuple(options.constants.split(",")) if options.constants else tuple(RANGES)
-    asked = Asked(options.stack, names, 0.5 if options.hold is None else options.hold, options.seed)
+    asked = FitRequest(options.stack, names, 0.5 if options.hold is None else options.hold, options.seed)
     return Findings(fitted(table, dict(options.machine).get(table.name), asked, file), print_fit)
 
 

@@ -20,7 +20,7 @@ from simulator import check_plan, write_atomically
 PARTS = ("fitted", "held out")
 
 
-class Asked(NamedTuple):
+class FitRequest(NamedTuple):
     """What a fit is asked for.
 
     stack: to begin from, None for that of most rows; constants: that may move; hold: share of the plans that judge
@@ -52,7 +52,7 @@ def table_to_fit(where: str, folder: Path | None, renamed: Mapping[str, str]) ->
     return found
 
 
-def fitted(table: MeasuredTable, machine: str | None, asked: Asked, out: Path | None) -> dict[str, Any]:
+def fitted(table: MeasuredTable, machine: str | None, asked: FitRequest, out: Path | None) -> dict[str, Any]:
     """Fit constants on part of a table's rows, judge them on the rest, and write the stack.
 
     Raises UsageError for names that are unknown, InputError for a table of too few rows.
@@ -125,7 +125,7 @@ SAID = tuple(name for name in MeasuredRun.__struct_fields__ if name not in (*MEA
 
 
 def _divided(
-    rows: Mapping[int, MeasuredRun], observed: Mapping[int, Observation], asked: Asked
+    rows: Mapping[int, MeasuredRun], observed: Mapping[int, Observation], asked: FitRequest
 ) -> tuple[list[Observation], list[Observation]]:
     """The observations to fit, and those held out: all of one plan on one side."""
     plans = {line: tuple(getattr(rows[line], name) for name in SAID) for line in observed}

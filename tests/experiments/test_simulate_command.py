@@ -139,8 +139,8 @@ def test_searches_that_cannot_be_are_refused(capsys: pytest.CaptureFixture[str],
 @pytest.mark.parametrize(
     ("slices", "seconds", "said"),
     [
-        ((), "1,2,3", "seconds of 3 slices, schedule 'seq1f1b' has 1 a sequence"),
-        (("--slices", "4"), "1,2", "seconds of 2 slices, schedule 'seq1f1b' has 4 a sequence"),
+        ((), "1,2,3", "seconds of 3 slices, schedule 'seq1f1b' has 1 per sequence"),
+        (("--slices", "4"), "1,2", "seconds of 2 slices, schedule 'seq1f1b' has 4 per sequence"),
         (("--slices", "2"), "1e308,1e308", "must be numbers from 0 to 1e+300"),
     ],
 )
