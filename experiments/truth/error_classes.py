@@ -103,7 +103,8 @@ def _judged(table: str, ran: Sequence[RanPlan], stack: Stack, seen: Collection[s
     }
     for row, given, plan in ran:
         problem = replace(given, stack=stack)
-        score = Evaluations(problem)(plan)
+        evaluate = Evaluations(problem)
+        score = evaluate(plan)
         if score is None:
             continue
         devices = [problem.cluster.devices[device] for stage in plan.stages for device in stage.devices]
@@ -112,7 +113,7 @@ def _judged(table: str, ran: Sequence[RanPlan], stack: Stack, seen: Collection[s
         figures: dict[Figure, tuple[float, float]] = {}
         if row.measured_s is not None and not _device_constants_saw(table, row, kind):
             figures["seconds"] = row.measured_s, score.iteration_seconds
-        if (memory := measured_bytes(row, problem, score)) is not None:
+        if (memory := measured_bytes(row, problem, plan, evaluate)) is not None:
             figures["memory"] = memory
         for figure, (measured, predicted) in figures.items():
             why = (

@@ -57,7 +57,7 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     layers_per_stage: parts of the pipeline as `16;18`, the embedding and the head one layer each; even where nothing is said
     recompute: none, attention (or selective) or full; recompute_modules: operations that run again, as `core_attn;layernorm`;
         sequence_parallel; precision
-    flash: fused attention; attention: its form, in place of that
+    flash: fused attention; attention: its form, in place of that; fused_loss: a loss that the framework fuses
     gradient_reduction: whole (after the last backward) or in buckets, while it goes on; gradient_bytes: 2, 4, or 0 for those of
         the precision; zero: 0 to 3; distributed_optimizer: zero 1; optimizer: adam where nothing is said
     machine: a cluster of `pipeplan list clusters`, or a file, from the folder of the table; where it is missing, what MACHINES of
@@ -67,8 +67,9 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     stack: what ran it, of `pipeplan list stacks`, or a file; where it is missing, what STACKS of `predictions` knows of the rest
     framework, source: words that RUNTIMES and STACKS of `predictions` may know
     measured_s: seconds; one measured column is needed
-    measured_alloc_gib: of the fullest device, its tensors alone; measured_max_gib: the most that they came to, where the other
-        column tells what they had between iterations; measured_peak_bytes: as its driver tells, with the reserve
+    measured_alloc_gib: of the fullest device (of the last rank, which Megatron-LM logs), its tensors alone; measured_max_gib: the
+        most that they came to, where the other column tells what they had between iterations; measured_peak_bytes: as its driver
+        tells, with the reserve
     """
 
     hidden: _Size
@@ -100,6 +101,7 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     recompute: Literal["none", "attention", "selective", "full"] = "none"
     recompute_modules: str = ""
     flash: bool | None = None
+    fused_loss: bool = False
     attention: Attention | None = None
     sequence_parallel: bool | None = None
     precision: Precision = "fp16"

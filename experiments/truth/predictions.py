@@ -25,10 +25,12 @@ from experiments.truth.measured_tables import (
 from hardware_profiles import (
     GENERIC,
     Cluster,
+    Constant,
     FileError,
     Operation,
     Phase,
     Precision,
+    Stack,
     UnknownProfileError,
     Work,
     load_accelerator,
@@ -52,7 +54,6 @@ from simulator import (
     PlanCosts,
     Problem,
     Recompute,
-    Score,
     Stage,
     Transformer,
     Workload,
@@ -74,12 +75,15 @@ MACHINES: tuple[tuple[str, str], ...] = (
 )
 """Clusters of rows that name none, by words of their `hardware`, `cluster` and `nodes`, and `gpu`; the first that is found."""
 
+FUSED_LOSS = 2.5
+"""Times the 4 bytes of each logit, of a loss that torch.jit fuses: 10 bytes, as runs of Megatron-LM's functional tests tell."""
+
 MACHINE_OF_CELLS = "vtrain-a100"
 
 
 class Runtime(NamedTuple):
-    """What a training framework does with gradients, states, transfers and attention, and how many of the first blocks have no
-    experts.
+    """What a training framework does with gradients, states, transfers and attention, how many of the first blocks have no
+    experts, and whether the memory that it logs is of its last rank.
     """
 
     gradient_bytes: GradientBytes = 0
@@ -89,6 +93,7 @@ class Runtime(NamedTuple):
     gradient_reduction: GradientReduction = "whole"
     fused: bool = False
     sequence_parallel: bool = False
+    last_rank: bool = False
 
 
 NEMO = Runtime(2, 1, gradient_reduction="buckets", fused=True, sequence_parallel=True)
@@ -98,7 +103,7 @@ RUNTIMES: Mapping[str, Runtime] = {
     "moorethreads/simumax": Runtime(4, 1, dense_blocks=1),
     "nvidia/dgxc-benchmarking": NEMO,
     "nvidia-nemo/megatron-bridge": NEMO,
-    "megatron-lm": Runtime(4, 1),
+    "megatron-lm": Runtime(4, 1, last_rank=True),
     "eth-easl/sailor": Runtime(communication="both-blocking"),
 }
 """Of rows that do not say it, by words of their `framework` and `source`. SimuMax 4dcaae5 ran Megatron-LM in bf16, which sums
@@ -131,8 +136,8 @@ FAMILIES: Mapping[str, Callable[..., Transformer]] = {
     "gpt-neo": partial(Gpt, dropout=False, attention_dropout=False),
     "gpt": Gpt,
 }
-"""Networks by words of their `model`, the first that is found; of others a Llama has key-value heads, and a GPT none. GPT-Neo's
-published configs have no dropout."""
+"""Networks by whole words of their `model`, the first that is found; of others a Llama has key-value heads, and a GPT none.
+GPT-Neo's published configs have no dropout."""
 
 NO_FAMILY: Mapping[str, str] = {"t5": "its network has an encoder beside its decoder"}
 """Words of the `model` of networks that none of ours is, and why."""
@@ -220,20 +225,27 @@ def predicted(table: MeasuredTable, machine: str | None) -> tuple[pd.DataFrame, 
 
 def _training(run: MeasuredRun, machine: str | None) -> list[Prediction]:
     problem, plan = training_problem(run, machine)
-    score = Evaluations(problem)(plan)
+    evaluate = Evaluations(problem)
+    score = evaluate(plan)
     if score is None:
         raise NotPredicted("its plan has stages that the evaluator cannot replay")
     found = [] if run.measured_s is None else [Prediction("seconds", run.measured_s, score.iteration_seconds)]
-    if (memory := measured_bytes(run, problem, score)) is not None:
+    if (memory := measured_bytes(run, problem, plan, evaluate)) is not None:
         found.append(Prediction("memory", *memory))
     return found
 
 
-def measured_bytes(run: MeasuredRun, problem: Problem, score: Score) -> tuple[float, float] | None:
-    """Measured and predicted bytes of the fullest device: of tensors, or else as its driver tells; None where neither was."""
+def measured_bytes(run: MeasuredRun, problem: Problem, plan: Plan, evaluate: Evaluations) -> tuple[float, float] | None:
+    """Measured and predicted bytes of the device whose memory a row tells, the fullest or the last: of tensors, or else as its
+    driver tells; None where neither was.
+    """
+    score = evaluate(plan)
+    if score is None:
+        return None
     tensors = run.measured_max_gib or run.measured_alloc_gib
     if tensors is not None:
-        return tensors * 2**30, score.peak_bytes
+        every = evaluate.peak_bytes(plan) if _runtime(run).last_rank else None
+        return tensors * 2**30, score.peak_bytes if every is None else every[plan.stages[-1].devices[-1]]
     if run.measured_peak_bytes is None:
         return None
     device = problem.cluster.devices[score.device]
@@ -256,7 +268,7 @@ def training_problem(run: MeasuredRun, machine: str | None = None, stack: str | 
         workload,
         cluster,
         run.global_batch,
-        load_stack(stack or stack_of(run)),
+        _stack(run, stack),
         precision=_precision(run, cluster),
         optimizer=run.optimizer,
         communication=runtime.communication,
@@ -309,6 +321,12 @@ def stack_of(run: MeasuredRun) -> str:
     """The name of the stack that a row was measured on."""
     known = re.sub(r"[(),]", "", _runner(run))
     return run.stack or next((stack for words, stack in STACKS if words in known), GENERIC.name)
+
+
+def _stack(run: MeasuredRun, name: str | None) -> Stack:
+    """What ran a row, or the stack of that name."""
+    found = load_stack(name or stack_of(run))
+    return replace(found, logits=Constant(FUSED_LOSS)) if run.fused_loss else found
 
 
 def _precision(run: MeasuredRun, cluster: Cluster) -> Precision:
@@ -385,7 +403,8 @@ def _network(run: MeasuredRun, runtime: Runtime) -> Workload:
     if run.window is not None:
         whole = tuple(block for block in range(run.layers) if block % run.window_every)
         sizes |= {"window": run.window, "whole": whole}
-    known = next((made for word, made in FAMILIES.items() if word in run.model.lower()), None)
+    name = run.model.lower()
+    known = next((made for word, made in FAMILIES.items() if re.search(f"(?<![a-z]){word}(?![a-z])", name)), None)
     family = known or (Llama if run.kv_heads else Gpt)
     return _workload(family(run.layers, run.hidden, run.heads, **sizes))
 

@@ -11,6 +11,7 @@ COLUMNS: Mapping[str, str] = {
     "case": "model",
     "devices_a_group": "gpus",
     "ffn": "intermediate",
+    "fused_ce": "fused_loss",
     "ffn_hidden_size": "intermediate",
     "grad_bytes": "gradient_bytes",
     "measured_gib": "measured_max_gib",
