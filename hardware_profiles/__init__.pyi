@@ -52,6 +52,7 @@ from .load import (
     accelerator_names as accelerator_names,
     check_file as check_file,
     cluster_names as cluster_names,
+    errors_of as errors_of,
     load_accelerator as load_accelerator,
     load_cluster as load_cluster,
     load_stack as load_stack,

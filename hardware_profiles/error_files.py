@@ -24,6 +24,7 @@ class ErrorTable(FileTable, frozen=True, kw_only=True):
     rows: Annotated[int, msgspec.Meta(ge=1, le=10**9)]
     tables: tuple[Text, ...] = ()
     how: str = ""
+    expected: bool = False
 
     def build(self) -> ErrorClass:
         """The class. Raises ValueError as it does."""

@@ -124,6 +124,11 @@ def shipped_errors() -> dict[str, tuple[ErrorClass, ...]]:
     return read_errors(importlib.resources.files("hardware_profiles") / "errors.toml")
 
 
+def errors_of(stack: Stack) -> tuple[ErrorClass, ...]:
+    """The classes of a stack: its own file's, or those that its name has among the shipped ones."""
+    return stack.errors or shipped_errors().get(stack.name, ())
+
+
 def prediction_error(
     figure: Figure, stack: Stack, accelerators: Iterable[Accelerator], plan: PlanKind
 ) -> PredictionError:
@@ -132,10 +137,8 @@ def prediction_error(
     accelerators: that a plan uses, of which the widest counts; one whose kind of chip alone tells its shares has at least the
         spread of its kind
     """
-    shipped = shipped_errors()
-    every = [one for classes in shipped.values() for one in classes]
-    own = stack.errors or shipped.get(stack.name, ())
-    return error_of_class(figure, stack.name, own, every, accelerators, plan)
+    every = [one for classes in shipped_errors().values() for one in classes]
+    return error_of_class(figure, stack.name, errors_of(stack), every, accelerators, plan)
 
 
 def stack_table(name_or_path: str | os.PathLike[str]) -> dict[str, Any]:

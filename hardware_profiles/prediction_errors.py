@@ -43,6 +43,7 @@ class ErrorClass:
     median, low, high: of measured / predicted. From low to high are 90 % of its rows; where they are fewer than ENOUGH, all of
         them, and 90 % of those of the next wider class
     rows: how many; tables: which; how: why no constant saw them
+    expected: whether the interval is what a fit to these rows expects of others, which nothing has judged
     """
 
     figure: Figure
@@ -54,6 +55,7 @@ class ErrorClass:
     rows: int
     tables: tuple[str, ...] = ()
     how: str = ""
+    expected: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 < self.low <= self.median <= self.high:
@@ -67,6 +69,7 @@ class PredictionError(NamedTuple):
     """What a predicted figure may be off by.
 
     median, low, high: measured / predicted, as of `ErrorClass`; rows: like it, none where no class fits; words: of the class
+    expected: as of `ErrorClass`
     """
 
     median: float
@@ -74,10 +77,13 @@ class PredictionError(NamedTuple):
     high: float
     rows: int
     words: str
+    expected: bool = False
 
     @property
     def like(self) -> str:
         """What rows the interval holds, as the end of a sentence."""
+        if self.expected:
+            return f"90 % expected, by {self.rows:,} run{'s' * (self.rows > 1)} like it"
         share = "90 %" if self.rows >= ENOUGH else "all"
         return f"{share} of {self.rows:,} runs like it" if self.rows else "no measured run is like it"
 
@@ -135,7 +141,7 @@ def _of_one(
     if fitting:
         one = min(fitting, key=lambda one: (len(one.plans), len(one.accelerators)))
         words = f"{name} on {', '.join(one.accelerators)}, {' and '.join(one.plans)} plans"
-        return PredictionError(one.median, min(low, one.low), max(high, one.high), one.rows, words)
+        return PredictionError(one.median, min(low, one.low), max(high, one.high), one.rows, words, one.expected)
     known = [one for one in every if one.figure == figure]
     low, high = min(low, *(one.low for one in known)), max(high, *(one.high for one in known))
     return PredictionError(1.0, low, high, 0, f"the widest of all, as none is of {name} on {kind}, {plan} plans")

@@ -44,16 +44,23 @@ def _changed(constant: Constant, value: float, generations: Sequence[str]) -> Co
 
 
 def changed_stack_text(
-    base: str, name: str, constants: Mapping[str, Constant], generations: Sequence[str], description: str = ""
+    base: str,
+    name: str,
+    constants: Mapping[str, Constant],
+    generations: Sequence[str],
+    description: str = "",
+    errors: Sequence[ErrorClass] = (),
 ) -> str:
     """The file of a stack with other constants on accelerators of some generations; "" stands for those that tell none.
 
     base: name or path of the stack that it begins from; constants: by name, in base units, with what they rest on
+    errors: of its predictions; those of the base's file are not kept
     Raises ProfileError for a base that has no file.
     """
     table = copy.deepcopy(stack_table(base)) | {"name": name}
     if description:
         table["description"] = description
+    table["errors"] = [error_table(one) for one in errors]
     own = load_stack(base).constants()
     for one, constant in constants.items():
         section, key = PLACES[one]
@@ -94,7 +101,8 @@ def errors_text(classes: Mapping[str, Sequence[ErrorClass]]) -> str:
 def error_table(one: ErrorClass) -> dict[str, object]:
     """A class as a file has it."""
     rounded = {name: round(getattr(one, name), 3) for name in ("median", "low", "high")}
-    return {**asdict(one), **rounded}
+    told = {**asdict(one), **rounded}
+    return {name: value for name, value in told.items() if value or name in rounded}
 
 
 def toml_text(table: Mapping[str, Any]) -> str:

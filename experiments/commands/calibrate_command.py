@@ -14,7 +14,16 @@ from experiments.commands.kernels import run as run_kernels
 from experiments.terminal.argument_types import Option, add_options, natural, number, refuse, written_toml
 from experiments.terminal.output import InputError, UsageError, print_json, progress, say
 from experiments.terminal.report_tables import ReportTable, figure
-from hardware_profiles import Constant, changed_stack_text, load_stack, shown
+from hardware_profiles import (
+    Constant,
+    ErrorClass,
+    Stack,
+    accelerator_kind,
+    changed_stack_text,
+    errors_of,
+    load_stack,
+    shown,
+)
 
 if TYPE_CHECKING:
     from experiments.calibration.fit import Fitted, FittedFigure, Observation
@@ -113,7 +122,7 @@ def _fit(arguments: argparse.Namespace) -> int:
         found = fit(stack, observed, report=report)
     others = _others(found, runs, arguments.other)
     name = arguments.out.stem
-    simulator.write_atomically(arguments.out, _text(base, name, found, runs))
+    simulator.write_atomically(arguments.out, _text(base, name, found, runs, _errors(stack, found, runs, others)))
     document = _document(base, arguments.out, found, runs, observed, others)
     (print_json if arguments.json else print_document)(document)
     return 0
@@ -262,7 +271,27 @@ def _figures(one: FittedFigure) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------- what is written and told
 
 
-def _text(base: str, name: str, found: Fitted, runs: Sequence[Run]) -> str:
+def _errors(stack: Stack, found: Fitted, runs: Sequence[Run], others: Sequence[Mapping[str, Any]]) -> list[ErrorClass]:
+    """The class of errors of plans like the measured ones: the widest that is expected of any; and those of the base's memory."""
+    figures = [_figures(one) for one in found.figures if one.what == "seconds"]
+    off = max(row["error_90"] for row in (*figures, *others))
+    devices = {run.problem.cluster.devices[one] for run in runs for stage in run.plan.stages for one in stage.devices}
+    seconds = ErrorClass(
+        figure="seconds",
+        accelerators=tuple(sorted({accelerator_kind(one, "seconds") for one in devices})),
+        plans=tuple(sorted({simulator.plan_kind(run.problem, run.plan) for run in runs})),
+        median=1.0,
+        low=1.0 / (1.0 + off),
+        high=1.0 + off,
+        rows=len(runs),
+        tables=tuple(Path(run.path).name for run in runs),
+        how="the spread that a fit to them leaves",
+        expected=True,
+    )
+    return [seconds, *(one for one in errors_of(stack) if one.figure == "memory")]
+
+
+def _text(base: str, name: str, found: Fitted, runs: Sequence[Run], errors: Sequence[ErrorClass]) -> str:
     """The file of the calibrated stack."""
     plans = ", ".join(Path(run.path).name for run in runs)
     source = f"pipeplan calibrate, from {base}: {len(runs)} measured iteration{'s' * (len(runs) > 1)}"
@@ -271,7 +300,7 @@ def _text(base: str, name: str, found: Fitted, runs: Sequence[Run]) -> str:
         for one in found.constants
         if one.told
     }
-    return changed_stack_text(base, name, constants, found.generations, f"{base}, calibrated by {plans}")
+    return changed_stack_text(base, name, constants, found.generations, f"{base}, calibrated by {plans}", errors)
 
 
 def _document(

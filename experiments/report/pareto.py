@@ -33,6 +33,7 @@ class UnbeatenPlan:
     """One plan.
 
     devices: how many there are for it; seconds: of an iteration; peak_bytes: of its fullest device
+    error_low, error_high, memory_error_low, memory_error_high: of both, the ends of 90 % of runs like it
     schedule, notation (stages alike are counted), microbatches, zero, recomputation (of any stage): of the plan
     device_hours, cost: of 10^12 tokens, or 10^9 samples; cost None where prices are not known
     stack: name of what runs it
@@ -40,7 +41,11 @@ class UnbeatenPlan:
 
     devices: int
     seconds: float
+    error_low: float
+    error_high: float
     peak_bytes: float
+    memory_error_low: float
+    memory_error_high: float
     schedule: str
     notation: str
     microbatches: int
@@ -86,6 +91,7 @@ class Pareto(Explained):
         columns: dict[str, Cell] = {
             f"{word}s": "{devices}",
             "seconds": "{seconds:.4g}",
+            "error": "{error_low:.3g} to {error_high:.3g}",
             "peak,\nGiB": figure("peak_bytes", ".2f", 1 / GIB),
             "plan": "{notation}",
             "micro-\nbatches": "{microbatches}",
@@ -188,11 +194,16 @@ def _point(result: Result, price: Price | None) -> UnbeatenPlan:
     outcome, plan = result.outcome, result.plan
     names = {device.name for device in result.problem.cluster.devices}
     own = {name: one for name, one in price.items() if name in names} if isinstance(price, Mapping) else price
-    worth = efficiency(outcome, own)
+    worth, peak = efficiency(outcome, own), outcome.fullest.peak_bytes
+    low, high = outcome.memory_error.of(peak)
     return UnbeatenPlan(
         devices=len(result.problem.cluster.devices),
         seconds=outcome.iteration_seconds,
-        peak_bytes=outcome.fullest.peak_bytes,
+        error_low=outcome.error_low,
+        error_high=outcome.error_high,
+        peak_bytes=peak,
+        memory_error_low=low,
+        memory_error_high=high,
         schedule=plan.schedule,
         notation=_counted(plan.notation),
         microbatches=len(plan.microbatches),

@@ -12,8 +12,8 @@ import pytest
 from experiments.calibration.fit import NOISE, SPREADS, FitError, Model, Observation, fit
 from experiments.calibration.logs import read_logs
 from experiments.terminal.output import InputError
-from hardware_profiles import Stack, changed_stack, load_cluster, load_stack
-from simulator import Evaluations, Gpt, Plan, PlanFile, Problem, Stage, load_workload
+from hardware_profiles import Stack, changed_stack, errors_of, load_cluster, load_stack
+from simulator import Evaluations, Gpt, Plan, PlanFile, Problem, Stage, load_workload, simulate
 from tests.experiments.commands import ended, refused
 
 CLUSTER = load_cluster("dgx-h100:1")
@@ -159,6 +159,26 @@ def test_memory_and_other_plans(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert any(line.startswith(f"{plan} memory 9 ") for line in lines)
     assert any(line.startswith(f"{other} {seconds(3, STACK, named=True):.2g}") for line in lines)
     assert lines[-1] == f"{out} (--stack {out})"
+
+
+def test_a_calibrated_stack_states_the_error_that_is_expected_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of seconds of plans like the measured ones, the widest that is printed; of bytes that of the stack which it begins from."""
+    out = tmp_path / "mine.toml"
+    words = ["calibrate", "--plan", written(tmp_path, 1), "--measured", str(seconds(1, STACK, named=True)), "--json"]
+    code, printed, _ = ended(capsys, [*words, "--out", str(out)])
+    assert code == 0
+    document = json.loads(printed)
+    widest = max(row["error_90"] for row in (*document["measured"], *document["others"]) if row["what"] == "seconds")
+    first, *others = load_stack(out).errors
+    assert (first.figure, first.expected, first.rows, first.tables) == ("seconds", True, 1, ("plan1.json",))
+    assert first.high == pytest.approx(1.0 + widest, abs=1e-3)
+    assert others == [one for one in errors_of(load_stack("megatron-core")) if one.figure == "memory"]
+    problem, plan = PlanFile.read_plan(written(tmp_path, 1))
+    found = simulate(replace(problem, stack=load_stack(out)), plan)
+    assert found.error_high == pytest.approx(first.high * found.iteration_seconds)
+    assert "90 % expected, by 1 run like it" in found.speed
 
 
 def test_bad_measurements_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -271,7 +271,8 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
 
 
 def point(devices: int, seconds: float, gib: float, notation: str = "2-2") -> UnbeatenPlan:
-    return UnbeatenPlan(devices, seconds, gib * GIB, "1f1b", notation, 8, 1, "none", 3600.0, None, "generic")
+    errors = 0.9 * seconds, 1.2 * seconds, gib * GIB, 0.9 * gib * GIB, 1.1 * gib * GIB
+    return UnbeatenPlan(devices, seconds, *errors, "1f1b", notation, 8, 1, "none", 3600.0, None, "generic")
 
 
 def test_a_plan_beats_what_is_no_better_in_anything() -> None:
