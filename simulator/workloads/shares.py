@@ -96,7 +96,7 @@ def share_of(layer: Layer, work: Work, degree: int, *, expert: int = 1, sequence
     more = layer.key_values * (1 / min(degree, layer.heads) - 1 / degree) if layer.key_values else 0.0
     made = 0.0 if layer.split == "heads" else more  # attention makes features of queries
     read = 0.0 if columns else more
-    projected = more / layer.output_elements if columns else 0.0
+    projected = more / layer.output_elements if columns and more else 0.0
     whole = layer.undivided if weighted else layer.parameters
     divided = layer.parameters - whole
     parameters = (whole + divided / degree + divided * projected) / (expert if layer.experts else 1)

@@ -24,6 +24,13 @@ def block_shares(workload: Workload, degree: int, *, sequence_parallel: bool = F
     }
 
 
+def test_columns_whose_output_nobody_tells_are_divided() -> None:
+    """A layer's output is 0 elements where a file says none."""
+    layer = Layer("one", "linear", 4.0, 8, split="columns")
+    share = share_of(layer, Workload("one", (layer,), ()).works()[0], 2)
+    assert (share.work.flop, share.parameters, share.output) == (2.0, 4.0, 0.0)
+
+
 @pytest.mark.parametrize("degree", [1, 2, 4, 12])
 def test_a_block_keeps_what_korthikanti_counts_of_a_member(degree: int) -> None:
     """s·h·(10 + 24/t + 5·a·s/(h·t)) bytes at 16 bits (equation 2); with sequence parallelism s·h/t·(34 + 5·a·s/h) (equation 4);
