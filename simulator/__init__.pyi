@@ -57,6 +57,7 @@ from .options.training_options import (
     GradientBytes as GradientBytes,
     GradientReduction as GradientReduction,
     OptimizerName as OptimizerName,
+    BY_BLOCK as BY_BLOCK,
     Recompute as Recompute,
     TrainingOptions as TrainingOptions,
 )

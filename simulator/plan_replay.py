@@ -19,6 +19,7 @@ from simulator.lowering.fill import fill
 from simulator.lowering.lower import structure_of
 from simulator.lowering.program import Program
 from simulator.lowering.structure import Structure
+from simulator.options.training_options import BY_BLOCK
 from simulator.plans.keys import COSTS, LAYERS, NOTHING, PARTS, key_of
 from simulator.plans.plan import InfeasiblePlanError, Plan, Problem, Stage, check_plan, family_of, flushes
 from simulator.results.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
@@ -157,7 +158,7 @@ def _check_slices(costs: PlanCosts) -> None:
     except ValueError as error:
         raise InfeasiblePlanError(f"plan {plan.planner!r} cannot slice sequences: {error}") from None
     for stage, held in enumerate(plan.stages):
-        if costs.recomputation(stage) in ("blocks", "whole"):
+        if costs.recomputation(stage) in (*BY_BLOCK, "whole"):
             raise InfeasiblePlanError(
                 f"plan {plan.planner!r} slices sequences: stage {stage} cannot run all of itself, or blocks, again, as later "
                 "slices read what earlier ones keep"

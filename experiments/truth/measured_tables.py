@@ -55,7 +55,7 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     tp, pp, dp, cp, ep: degrees of tensor, pipeline, data, context and expert parallelism; interleave: stages per device
     micro_batch: samples of one replica's micro-batch; global_batch: samples of the iteration
     layers_per_stage: parts of the pipeline as `16;18`, the embedding and the head one layer each; even where nothing is said
-    recompute: none, attention (or selective) or full; recompute_modules: operations that run again, as `core_attn;layernorm`;
+    recompute: none, attention (or selective), minimal (products are kept) or full; recompute_modules: operations that run again, as `core_attn;layernorm`;
         sequence_parallel; precision
     flash: fused attention; attention: its form, in place of that; fused_loss: a loss that the framework fuses
     gradient_reduction: whole (after the last backward) or in buckets, while it goes on; gradient_bytes: 2, 4, or 0 for those of
@@ -98,7 +98,7 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     shared_intermediate: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SIZE)] = 0
     dense_blocks: Annotated[int, msgspec.Meta(ge=0, le=MOST_BLOCKS)] | None = None
     layers_per_stage: Annotated[str, msgspec.Meta(pattern="^([0-9]{1,6}(;[0-9]{1,6})*)?$")] = ""
-    recompute: Literal["none", "attention", "selective", "full"] = "none"
+    recompute: Literal["none", "attention", "selective", "minimal", "full"] = "none"
     recompute_modules: str = ""
     flash: bool | None = None
     fused_loss: bool = False

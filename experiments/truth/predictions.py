@@ -149,6 +149,7 @@ RECOMPUTED: Mapping[str, Recompute] = {
     "none": "none",
     "attention": "attention",
     "selective": "attention",
+    "minimal": "between-products",
     "full": "blocks",
 }
 """Words of a problem for those of a row: Megatron's full recomputation keeps the input of each block."""

@@ -14,6 +14,7 @@ from planners.scheduler.bound import lower_bound
 from planners.scheduler.instance import instance_of
 from planners.scheduler.schedule_problem import ScheduleProblem
 from simulator import (
+    BY_BLOCK,
     LayerCosts,
     Placement,
     Plan,
@@ -203,7 +204,7 @@ _PHASES: tuple[Phase, ...] = ("forward", "input_gradient", "weight_gradient")
 
 def _full_backwards(layout: Layout) -> NDArray[np.bool_]:
     """Which stages run one full backward in place of its two halves, bool [stages]."""
-    return np.array([word in ("blocks", "whole") for word in layout.recompute])
+    return np.array([word in (*BY_BLOCK, "whole") for word in layout.recompute])
 
 
 def _before(values: Floats) -> Floats:

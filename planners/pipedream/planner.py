@@ -30,6 +30,7 @@ from planners.search.memory_retry import shrunk, within_memory
 from planners.search.notes import CutsLeftOut
 from planners.search.request import Request
 from simulator import (
+    BY_BLOCK,
     InfeasiblePlanError,
     LayerCosts,
     Plan,
@@ -113,7 +114,7 @@ class PipeDreamFlush:
             in_flight=_in_flight(schedule, min(len(view.components), len(table)), count),
             memory_bytes=min(problem.rooms),
             weight_copies=problem.state_bytes / problem.element_bytes,
-            recompute=problem.recompute in ("blocks", "whole"),
+            recompute=problem.recompute in (*BY_BLOCK, "whole"),
             bandwidth=view.levels[0].bandwidth,
             collective_bandwidth=view.levels[0].collective_bandwidth,
         )
@@ -335,7 +336,7 @@ def _memory_limit(problem: Problem, capacity_bytes: float) -> MemoryLimit:
         unversioned_copies=(problem.accumulated_bytes + problem.optimizer_bytes) / problem.element_bytes,
         # A replica that does not wait has the gradients of its last round still in the all-reduce.
         replicated_copies=1.0 if problem.replica_updates == "overlapped" else 0.0,
-        recompute=problem.recompute in ("blocks", "whole"),
+        recompute=problem.recompute in (*BY_BLOCK, "whole"),
     )
 
 

@@ -44,6 +44,7 @@ from planners.search.quick_replay import QuickReplays
 from planners.search.remembered import remembered
 from planners.search.request import Request
 from simulator import (
+    BY_BLOCK,
     GroupRates,
     InfeasiblePlanError,
     Parallelism,
@@ -482,7 +483,7 @@ class _Grid:
             shape.chunks * state + kept * together + stash
         )
         left = (memory * (1.0 - shares)).reshape(-1)
-        if self.problem.recompute == "blocks":  # a stage may begin within a block, and keep more than like layers do
+        if self.problem.recompute in BY_BLOCK:  # a stage may begin within a block, and keep more than like layers do
             left = left - alone * float(self.bytes.entering[:, -1].max()) * self._samples(shape)
         return [float(one) for one in np.maximum(left, 0.0)]
 

@@ -27,7 +27,7 @@ from hardware_profiles import (
     reduce_seconds,
     streaming,
 )
-from simulator.options.training_options import Recompute
+from simulator.options.training_options import BY_BLOCK, Recompute
 from simulator.plans.keys import Kept
 from simulator.plans.plan import OPTIMIZER_STATES, Problem
 from simulator.workloads.layers import Layer, TiedWeight
@@ -214,7 +214,7 @@ class LayerCosts:
         0 where a measured profile includes what a framework takes.
         """
         layers = self.problem.workload.layers
-        counted = [layer.block if layer.kind in PRODUCTS and layer.has_weight_gradient else 0 for layer in layers]
+        counted = [layer.block if product else 0 for layer, product in zip(layers, self._products, strict=True)]
         count = Counter(counted)
         return np.array([1.0 / count[one] if one and not self._measured else 0.0 for one in counted])
 
@@ -399,17 +399,56 @@ class LayerCosts:
         layers = self.problem.workload.layers
         if recompute == "attention":
             return np.where(self._attention, np.arange(1, len(layers) + 1), 0)
-        if recompute == "blocks":
+        if recompute in BY_BLOCK:
             return np.array([layer.block for layer in layers])
         return np.full(len(layers), int(recompute == "whole"))
 
     def runs_again(self, recompute: Recompute) -> NDArray[np.bool_]:
         """Which layers a recompute policy recomputes, bool [layers]."""
-        return np.asarray(self.parts(recompute) > 0)
+        again = np.asarray(self.parts(recompute) > 0)
+        return again & ~self._products if recompute == "between-products" else again
 
     def made_bytes(self, recompute: Recompute) -> NDArray[np.float64]:
         """Bytes per sample of `stashed_bytes` that backward recomputes, float64 [layers]."""
-        return self._attention_bytes if recompute == "attention" else self.stashed_bytes * self.runs_again(recompute)
+        if recompute == "attention":
+            return self._attention_bytes
+        again = self.stashed_bytes * (self.parts(recompute) > 0)
+        return again - self._stashed_products if recompute == "between-products" else again
+
+    @cached_property
+    def products_bytes(self) -> NDArray[np.float64]:
+        """Bytes per sample of outputs of products that are kept where what lies between them runs again, float64 [layers].
+
+        Those that something in their block is made of which a backward needs, beside those that a layer stashes anyway.
+        """
+        needed = np.zeros(len(self.works), dtype=np.bool_)
+        stashed = np.zeros(len(self.works), dtype=np.bool_)
+        for producer, consumer in sorted(self._edges_in_blocks, reverse=True):
+            reads = self._stashed_inputs[consumer] > 0.0
+            needed[producer] |= reads or (needed[consumer] and not self._products[consumer])
+            stashed[producer] |= reads and not self._products[consumer]
+        return np.where(self._products & needed & ~stashed, self.output_bytes, 0.0)
+
+    @cached_property
+    def _stashed_products(self) -> NDArray[np.float64]:
+        """Bytes per sample of `_stashed_inputs` that are outputs of products in the same block, float64 [layers]."""
+        read = np.zeros(len(self.works))
+        for producer, consumer in self._edges_in_blocks:
+            if self._products[producer] and not self._products[consumer]:
+                read[consumer] += self.output_bytes[producer]
+        return np.minimum(read, self._stashed_inputs)
+
+    @cached_property
+    def _edges_in_blocks(self) -> tuple[tuple[int, int], ...]:
+        """Producers and consumers that are of one block."""
+        layers = self.problem.workload.layers
+        return tuple(edge for edge in self.problem.workload.edges if 0 < layers[edge[0]].block == layers[edge[1]].block)
+
+    @cached_property
+    def _products(self) -> NDArray[np.bool_]:
+        """Which layers are products of weights."""
+        layers = self.problem.workload.layers
+        return np.array([layer.kind in PRODUCTS and layer.has_weight_gradient for layer in layers])
 
     @cached_property
     def _attention(self) -> NDArray[np.bool_]:

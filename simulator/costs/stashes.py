@@ -2,7 +2,8 @@
 
 Layers that run forward again do so part by part, from the last to the first, and each part's gradients follow at once: a backward
 holds one part at a time (Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", section 5).
-A part is an attention layer, a block, or all of the stage. An input gradient leaves of each part what its weight gradient needs.
+A part is an attention layer, a block (all of it, or what lies between its products), or all of the stage. An input gradient
+leaves of each part what its weight gradient needs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from hardware_profiles import LAYER_KINDS
 from simulator.costs.layer_costs import LayerCosts
-from simulator.options.training_options import Recompute
+from simulator.options.training_options import BY_BLOCK, Recompute
 
 
 class StageStash(NamedTuple):
@@ -54,10 +55,12 @@ def stage_stash(
         kept = received
     else:
         kept = float((costs.stashed_bytes[held] - again).sum())
-        if recompute == "blocks":
+        if recompute in BY_BLOCK:
             own = np.zeros(len(costs.parts(recompute)), dtype=np.int64)
             own[held] = number
             kept += float(read_from_outside(costs, own).sum())
+        if recompute == "between-products":
+            kept += float(costs.products_bytes[held].sum())
     total = float(made.sum())
     most = total if at_once else float(made.max(initial=0.0))
     behind = np.cumsum(left[::-1])[::-1] - left
@@ -145,15 +148,16 @@ def kept_by_part(costs: LayerCosts, layers: Sequence[int], recompute: Recompute,
     left = np.maximum(scores - again, 0.0)
     inside = (number > 0) & (recompute != "attention")
     longer = np.where(inside, 0.0, costs.weight_stashed_bytes)
+    beside = costs.products_bytes * (recompute == "between-products")
     kept = dict.fromkeys(ACTIVATION_PARTS, 0.0)
     kept_longer = kept.copy()
     for one in layers:
         layer = costs.problem.workload.layers[one]
         part = layer.part or layer.kind
-        kept[part] += float(costs.stashed_bytes[one] - again[one] - left[one])
+        kept[part] += float(costs.stashed_bytes[one] - again[one] - left[one] + beside[one])
         kept[SCORES] += float(left[one])
         kept_longer[part] += float(longer[one])
-    if recompute == "blocks":
+    if recompute in BY_BLOCK:
         own = np.zeros(len(number), dtype=np.int64)
         own[list(layers)] = number[list(layers)]
         kept[INPUTS] += float(read_from_outside(costs, own).sum())
@@ -163,7 +167,9 @@ def kept_by_part(costs: LayerCosts, layers: Sequence[int], recompute: Recompute,
 def kept_bytes(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
     """Bytes per sample that each layer adds to its stage's stash, float64 [layers], beside `entering_bytes`."""
     kept = costs.stashed_bytes - costs.made_bytes(recompute)
-    return kept + read_from_outside(costs, costs.parts(recompute)) if recompute == "blocks" else kept
+    if recompute == "between-products":
+        kept = kept + costs.products_bytes
+    return kept + read_from_outside(costs, costs.parts(recompute)) if recompute in BY_BLOCK else kept
 
 
 @lru_cache(maxsize=1)
@@ -176,7 +182,7 @@ def entering_bytes(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float6
     if recompute == "whole":
         return entering + costs.cut_bytes[:, None]
     before = dict[tuple[int, int], int]()  # the last reader in a part of each layer's output, or the layer
-    for producer, consumer in sorted(costs.problem.workload.edges) if recompute == "blocks" else ():
+    for producer, consumer in sorted(costs.problem.workload.edges) if recompute in BY_BLOCK else ():
         if own := int(part[consumer]):
             inside = producer if part[producer] == own else consumer  # whose first reader `kept_bytes` counts, else
             first = before.get((producer, own), inside) + 1

@@ -26,7 +26,7 @@ from hardware_profiles import (
     shown,
     unchosen,
 )
-from simulator.options.training_options import DEFAULT_PRECISION, OptimizerName, Recompute, TrainingOptions
+from simulator.options.training_options import BY_BLOCK, DEFAULT_PRECISION, OptimizerName, Recompute, TrainingOptions
 from simulator.plans.keys import COSTS, LAYERS, NOTHING, ORDER, PARTS
 from simulator.schedules import ScheduleFamily, schedule_families
 from simulator.workloads.layers import Layer, Workload
@@ -365,7 +365,7 @@ def recompute_words(workload: Workload) -> tuple[Recompute, ...]:
     """The recompute policies that a network allows."""
     there = {
         "attention": any(layer.kind == "attention" for layer in workload.layers),
-        "blocks": any(layer.block for layer in workload.layers),
+        **dict.fromkeys(BY_BLOCK, any(layer.block for layer in workload.layers)),
     }
     return tuple(word for word in get_args(Recompute) if there.get(word, True))
 
@@ -375,7 +375,7 @@ def check_recompute(workload: Workload, word: str) -> None:
     if word not in get_args(Recompute):
         raise ValueError(unchosen("recompute", word, get_args(Recompute)))
     if word not in (choices := recompute_words(workload)):
-        missing = "attention layers" if word == "attention" else word
+        missing = "attention layers" if word == "attention" else "blocks"
         raise ValueError(
             f"recompute {word!r}: workload {workload.name!r} has no {missing}; choices: {', '.join(choices)}"
         )
