@@ -424,19 +424,25 @@ class LayerCosts:
         needed = np.zeros(len(self.works), dtype=np.bool_)
         stashed = np.zeros(len(self.works), dtype=np.bool_)
         for producer, consumer in sorted(self._edges_in_blocks, reverse=True):
-            reads = self._stashed_inputs[consumer] > 0.0
+            reads = self._reads_of_block[consumer] > 0.0
             needed[producer] |= reads or (needed[consumer] and not self._products[consumer])
             stashed[producer] |= reads and not self._products[consumer]
         return np.where(self._products & needed & ~stashed, self.output_bytes, 0.0)
 
     @cached_property
     def _stashed_products(self) -> NDArray[np.float64]:
-        """Bytes per sample of `_stashed_inputs` that are outputs of products in the same block, float64 [layers]."""
+        """Bytes per sample of what layers stash that is an output of a product in the same block, float64 [layers]."""
         read = np.zeros(len(self.works))
         for producer, consumer in self._edges_in_blocks:
             if self._products[producer] and not self._products[consumer]:
                 read[consumer] += self.output_bytes[producer]
-        return np.minimum(read, self._stashed_inputs)
+        return np.minimum(read, self._reads_of_block)
+
+    @cached_property
+    def _reads_of_block(self) -> NDArray[np.float64]:
+        """Bytes per sample of `_stashed_inputs`, float64 [layers]; none of a dropout, which stashes its mask."""
+        masks = np.array([layer.kind == "dropout" for layer in self.problem.workload.layers])
+        return np.where(masks, 0.0, self._stashed_inputs)
 
     @cached_property
     def _edges_in_blocks(self) -> tuple[tuple[int, int], ...]:

@@ -14,7 +14,7 @@ from hardware_profiles import Phase, load_cluster
 from planners.estimate.memory import furthest_ends
 from planners.partitioning import partition_costs
 from planners.partitioning.partition_costs import straight_costs
-from simulator import Layer, LayerCosts, Problem, Workload
+from simulator import BY_BLOCK, Layer, LayerCosts, Problem, Workload
 from simulator.options.training_options import Recompute
 from tests.simulator.strategies import UnitDevice, chain_cluster
 
@@ -51,7 +51,8 @@ def test_stages_take_the_seconds_of_their_layers(alternating: bool, recompute: R
     for rate, kind in ((0.5, found.kind[0]), (1.0, found.kind[1])):
         for begin, end in product(range(4), range(4)):
             once = sum(flop[begin:end]) * 3 / rate
-            chosen = {"none": (), "attention": (1,), "blocks": (1, 2), "whole": (0, 1, 2)}[recompute]
+            blocks = dict.fromkeys(BY_BLOCK, (1, 2))  # without products of weights
+            chosen = {"none": (), "attention": (1,), **blocks, "whole": (0, 1, 2)}[recompute]
             again = sum(flop[layer] for layer in chosen if begin <= layer < end) * 3 / rate
             passes = [once, 2.0 * once + again]
             assert found.stage_seconds[:, kind, begin, end].tolist() == ([sum(passes)] if alternating else passes)
@@ -170,7 +171,7 @@ def test_a_stage_reaches_as_far_as_its_memory(seed: int, recompute: Recompute) -
                     if n % 2
                 ]
                 kept += samples * max(made, default=0.0) - held[stage] * sum(made)
-            elif recompute == "blocks":
+            elif recompute in BY_BLOCK:  # no product of a block is read in it
                 parts = [range(max(first, begin), min(first + 2, end)) for first in (1, 3)]
                 made = [float(costs.stashed_bytes[list(part)].sum()) for part in parts]
                 inputs = sum(4.0 * layers[part[0] - 1].output_elements for part in parts if part)

@@ -181,7 +181,7 @@ def test_what_recomputes_is_said_in_words() -> None:
         problem(recompute="attention")
     with pytest.raises(ValueError, match="recompute 'blocks': workload 'chain' has no blocks; choices: none, whole"):
         problem(recompute="blocks")
-    with pytest.raises(ValueError, match="recompute 'half' is unknown; choices: none, attention, blocks, whole"):
+    with pytest.raises(ValueError, match="recompute 'half' is unknown; choices: none, attention, between-products"):
         problem(recompute="half")
     with pytest.raises(
         InfeasiblePlanError, match="plan 'hand': recompute 'attention': workload 'chain' has no attention"

@@ -50,6 +50,13 @@ def test_full_recomputation_keeps_what_korthikanti_counts(degree: int, sequence_
     assert (kept, made) == (BLOCKS * (block - scores), scores)
     kept, made, *_ = stage_stash(costs, inside, "whole", received)
     assert (kept, made) == (received, BLOCKS * block)
+    kept, made, *_ = stage_stash(costs, inside, "between-products")
+    products = SEQUENCE * HIDDEN * 14 // degree + SEQUENCE * HIDDEN * 2 // tokens  # no MLP down
+    read = SEQUENCE * HIDDEN * 14 // degree  # by scores and activation
+    assert (kept, made) == (BLOCKS * (received + products), block - read)
+    again = costs.runs_again("between-products")
+    assert not any(again[n] for n in inside if workload.layers[n].parameters and workload.layers[n].kind == "linear")
+    assert all(again[n] for n in inside if workload.layers[n].kind in ("attention", "normalization", "activation"))
     every = range(len(workload))
     outside = costs.stashed_bytes.sum() - costs.stashed_bytes[inside].sum()
     assert stage_stash(costs, every, "blocks").kept == BLOCKS * received + outside
