@@ -18,17 +18,10 @@ import msgspec
 import torch
 from torch import distributed
 
-from experiments.profiling.kernels import COLLECTIVES, Collective
+from experiments.profiling.kernels import COLLECTIVES, Collected, Collective
 from experiments.profiling.pass_timing import relative_spread
 
 WARM_UP = 3
-
-
-class _Ran(msgspec.Struct):
-    """What a process tells the one that started it."""
-
-    collectives: list[Collective]
-    failed: dict[str, str]
 
 
 def measure_collectives(
@@ -47,7 +40,7 @@ def measure_collectives(
             torch.multiprocessing.spawn(_process, arguments, devices)
         except torch.multiprocessing.ProcessException as error:  # no way between the devices, a process that was killed
             return (), {f"collectives among {devices}": " ".join(str(error).split())[-200:]}
-        found = msgspec.json.decode(Path(folder, "found.json").read_bytes(), type=_Ran)
+        found = msgspec.json.decode(Path(folder, "found.json").read_bytes(), type=Collected)
     return tuple(found.collectives), found.failed
 
 
@@ -62,7 +55,7 @@ def _process(rank: int, device: str, devices: int, sizes: tuple[int, ...], repea
     distributed.init_process_group(backend, init_method=meeting, rank=rank, world_size=devices)
     counts = sorted({2**power for power in range(1, devices.bit_length())} | {devices})
     groups = {count: distributed.new_group(list(range(count))) for count in counts}
-    found = _Ran([], {})
+    found = Collected([], {})
     for count, group in groups.items():
         for operation in COLLECTIVES if rank < count else ():
             for size in sizes:

@@ -162,6 +162,13 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     runs: _Count
 
 
+class Collected(msgspec.Struct):
+    """What a process that measured collectives tells the one which started it; failed: those that do not run, with the reason."""
+
+    collectives: list[Collective]
+    failed: dict[str, str]
+
+
 class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured of a device.
 

@@ -235,5 +235,5 @@ def test_what_a_network_has_not_cannot_run_again() -> None:
     reason = PLANNERS["modern"].reason(PROBLEMS["measured"], Request(recompute="blocks"))
     assert reason is not None
     assert "has no blocks" in reason
-    with pytest.raises(ValueError, match="recompute 'often' is unknown; choices: none, attention, blocks, whole"):
+    with pytest.raises(ValueError, match="recompute 'often' is unknown; choices: none, attention, between-products"):
         Request(recompute="often")  # type: ignore[arg-type]

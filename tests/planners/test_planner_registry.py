@@ -218,7 +218,8 @@ def test_details_of_a_planner_are_its_own(problem: Problem, monkeypatch: pytest.
     found = make_plan("telling", problem)
     assert dict(found.details) == dict.fromkeys(own, 0.5)
     assert found.remarks().count("half of it") == 1
-    assert found.remarks() == (*whole_result(problem).remarks()[:1], found.remarks()[1], "half of it", "all of it")
+    assert found.remarks()[-2:] == ("half of it", "all of it")
+    assert len(found.remarks()) == len(whole_result(problem).remarks()) + 2
     assert found.noted(kind) == kind("half of it", *[0.5] * len(own))
     assert found.noted(CutsLeftOut) is None
 
