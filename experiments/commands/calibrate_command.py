@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,8 +39,7 @@ SHARE_50 = 0.674
 
 def measured(text: str) -> float | Path:
     """Seconds, or a log (a folder of logs)."""
-    path = Path(text)
-    return path if path.exists() else number(text)
+    return Path(text) if os.path.exists(text) else number(text)  # a name may be too long to be one
 
 
 ITERATIONS: dict[str, Option] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,8 +36,9 @@ class FitRequest(NamedTuple):
 def table_to_fit(where: str, folder: Path | None, renamed: Mapping[str, str]) -> MeasuredTable:
     """The table of a name in a folder, or in a file. Raises UsageError, InputError."""
     path = Path(where)
-    if folder is None or path.is_file():
-        if not path.is_file():
+    there = os.path.isfile(path)  # a name may be too long to be one
+    if folder is None or there:
+        if not there:
             raise InputError(f"{where}: there is no such table")
         folder, where = path.parent, path.stem
         tables, skipped = read_tables(folder, renamed, only=path.name)

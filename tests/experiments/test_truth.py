@@ -602,6 +602,9 @@ def test_bad_fits_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "--fit: table 'lost' is unknown" in refused(
         capsys, ["study", "truth", "--tables", str(tmp_path), "--fit", "lost"]
     )
+    assert "is unknown" in refused(
+        capsys, ["study", "truth", "--tables", str(tmp_path), "--fit", "9" * 400]
+    )  # no name of a file
     assert "--constants: constant 'speed' is unknown" in refused(capsys, [*given, "--constants", "speed"])
     assert "no row is left to fit" in refused(capsys, [*given, "--hold", "1"], 4)
     assert "must end in .toml" in refused(capsys, [*given, "--out", str(tmp_path / "out")])
