@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -100,6 +101,7 @@ class FairLinks:
     slowness: list[float] = field(init=False)
     first_come: list[bool] = field(init=False)
     busy_until: list[float] = field(init=False)
+    present: list[list[int]] = field(init=False)
     active: dict[int, SharedFlow] = field(init=False, default_factory=dict)
     watched: dict[int, SharedFlow] = field(init=False, default_factory=dict)
     waiting: dict[int, deque[SharedFlow]] = field(init=False, default_factory=dict)
@@ -116,6 +118,7 @@ class FairLinks:
         self.latency, self.slot = columns.latency.tolist(), columns.slot.tolist()
         self.slowness, self.first_come = columns.slowness.tolist(), columns.first_come.tolist()
         self.busy_until = [0.0] * len(self.members)
+        self.present = [[] for _ in self.members]
 
     def ask(self, flow: SharedFlow, now: float) -> None:
         """Let a flow begin, or wait for earlier flows of its slot."""
@@ -130,7 +133,12 @@ class FairLinks:
     def _begin(self, flow: SharedFlow, now: float) -> None:
         flow.since, flow.number = now, self.begun
         self.begun += 1
-        self.active[self.slot[flow.carrier]] = flow
+        slot = self.slot[flow.carrier]
+        self.active[slot] = flow
+        for channel, _ in self.uses[flow.carrier]:
+            there = self.present[channel]
+            if (place := bisect_left(there, slot)) == len(there) or there[place] != slot:
+                there.insert(place, slot)
         if flow.left == 0.0 or all(self.busy_until[channel] <= now for channel, _ in self.uses[flow.carrier]):
             self._run_alone(flow, now)
         else:
@@ -184,8 +192,8 @@ class FairLinks:
             return
         seen: set[int] = set()
         for channel in self.changed:
-            for slot in self.members[channel]:
-                if slot not in seen and self._moves(slot, now):
+            for slot in self._moving(channel, now):
+                if slot not in seen:
                     self._set_rates(self._meeting(slot, seen, now), now)
         self.changed.clear()
         self.unsettled = False
@@ -198,6 +206,11 @@ class FairLinks:
         flow = self.active.get(slot)
         return flow is not None and flow.ends > now
 
+    def _moving(self, channel: int, now: float) -> list[int]:
+        """The slots whose flows move on a channel, ascending; those whose flows have ended are not looked at again."""
+        self.present[channel] = there = [slot for slot in self.present[channel] if self._moves(slot, now)]
+        return there
+
     def _meeting(self, slot: int, seen: set[int], now: float) -> list[SharedFlow]:
         """The flow of a slot, and all that share channels with it, directly or over others."""
         seen.add(slot)
@@ -206,7 +219,7 @@ class FairLinks:
             for channel, _ in self.uses[self.active[one].carrier]:
                 if channel not in passed:
                     passed.add(channel)
-                    more = [two for two in self.members[channel] if two not in seen and self._moves(two, now)]
+                    more = [two for two in self._moving(channel, now) if two not in seen]
                     seen.update(more)
                     found += more
         return [self.active[one] for one in found]

@@ -303,8 +303,7 @@ def test_nodes_have_the_same_share_of_a_run() -> None:
 
 def test_mixed_servers_are_as_measured(shared_data: Path) -> None:
     """Sailor's four runs on three kinds of GPU: mean errors of 12 % in time and 15 % in memory at most."""
-    tables, _ = read_tables(shared_data / "measured", {})
-    sailor = next(table for table in tables if table.name == "sailor_validation")
+    (sailor,), _ = read_tables(shared_data / "measured", {}, only="sailor_validation.csv")
     mixed = {line: row for line, row in sailor.rows.items() if isinstance(row, MeasuredRun) and row.cluster == "mit"}
     frame, left_out = predicted(replace(sailor, rows=mixed), None)
     assert not left_out
@@ -362,8 +361,7 @@ def test_sequence_parallel_runs_are_as_published(networks: int, tmp_path: Path) 
 
 def test_contexts_and_experts_are_as_measured(shared_data: Path) -> None:
     """Megatron-LM's runs of four blocks, one a network, on eight B200: bytes within 3 %, seconds within 20 %."""
-    tables, _ = read_tables(shared_data / "measured", {})
-    b200 = next(table for table in tables if table.name == "simumax_b200")
+    (b200,), _ = read_tables(shared_data / "measured", {}, only="simumax_b200.csv")
     rows = {
         row.model: (line, row)
         for line, row in b200.rows.items()
@@ -638,9 +636,8 @@ def test_measured_memory_is_met(name: str, most: float, shared_data: Path, monke
 def test_published_runs_on_a_full_device_fit(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of FSDP that ran on A100 of 80 GB, MPT-30B on eight of them with 77 GB to hold, each fit."""
     monkeypatch.setenv("PIPEPLAN_PROFILES", str(shared_data / "measured" / "hardware"))
-    tables = {table.name: table for table in read_tables(shared_data / "measured", {})[0]}
-    found = [
-        Evaluations(problem)(plan) for problem, plan in map(training_problem, tables["mosaic_a100_80"].rows.values())
-    ]
+    (table,), _ = read_tables(shared_data / "measured", {}, only="mosaic_a100_80.csv")
+    runs = [row for row in table.rows.values() if isinstance(row, MeasuredRun)]
+    found = [Evaluations(problem)(plan) for problem, plan in map(training_problem, runs)]
     assert len(found) == 30
     assert all(score is not None and score.fits for score in found)
