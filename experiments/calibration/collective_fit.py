@@ -11,6 +11,7 @@ from random import Random
 from statistics import fmean
 from typing import NamedTuple
 
+from experiments.calibration.kernel_files import short
 from experiments.calibration.kernel_fit import least
 from experiments.profiling.kernels import COLLECTIVES, Collective, CollectiveName, Measurements
 from hardware_profiles import Operation, toml_text
@@ -20,6 +21,13 @@ OPERATIONS: Mapping[CollectiveName, Operation] = {
     "all-gather": Operation.ALL_GATHER,
     "reduce-scatter": Operation.REDUCE_SCATTER,
 }
+
+SHARES: Mapping[CollectiveName, str] = {
+    "all-reduce": "collective_efficiency",
+    "all-gather": "gather_efficiency",
+    "reduce-scatter": "scatter_efficiency",
+}
+"""Keys of a link's shares."""
 
 LATENCY, RATE = (1e-7, 1.0), (1e5, 1e13)
 """Least and most: seconds, bytes/s."""
@@ -93,23 +101,17 @@ def cluster_text(name: str, accelerator: str, found: Measurements, fits: Sequenc
         ("topology", "switch", "any pair at full rate; what is behind it was not measured"),
         (
             "bandwidth_gb_per_s",
-            _short(bandwidth / 1e9),
+            short(bandwidth / 1e9),
             "the best rate of a collective; between two devices nobody measured it",
         ),
     ]
-    for operation, share in (
-        ("all-reduce", "collective_efficiency"),
-        ("all-gather", "gather_efficiency"),
-        ("reduce-scatter", "scatter_efficiency"),
-    ):
-        if (one := by_name.get(operation)) is not None:  # type: ignore[call-overload]
-            lines.append((share, _short(one.rate / bandwidth), _source(found, one)))
+    lines += [(SHARES[one.operation], short(one.rate / bandwidth), _source(found, one)) for one in fits]
     if (one := by_name.get("all-reduce")) is not None:
-        lines.append(("collective_latency_us", _short(one.latency * 1e6), _source(found, one)))
+        lines.append(("collective_latency_us", short(one.latency * 1e6), _source(found, one)))
     others = [one for one in fits if one.operation != "all-reduce"]
     if others:  # of a gather and a scatter together
         latency = sum(one.latency for one in others) * 2 / len(others)
-        lines.append(("gather_latency_us", _short(latency * 1e6), _source(found, others[0])))
+        lines.append(("gather_latency_us", short(latency * 1e6), _source(found, others[0])))
     words = f"{devices} of {found.device}, as their collectives were measured on {found.date}"
     head = toml_text({"name": name, "description": " ".join(words.split())}).strip()
     server = toml_text({"count": 1, "accelerator": accelerator, "devices": devices}).strip()
@@ -121,7 +123,3 @@ def _source(found: Measurements, one: CollectiveFit) -> str:
     held = "" if one.error_held is None else f", {one.held} others {one.error_held:.1%}"
     words = f"{found.software}, {found.date}; fitted to {one.fitted} {one.operation}s: {one.error_fitted:.1%} off{held}"
     return " ".join(words.split())
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.4g}")

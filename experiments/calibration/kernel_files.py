@@ -35,18 +35,18 @@ def accelerator_text(
         _line("kind", "gpu"),
         _line("name", name),
         _line("description", f"{found.device}, as its kernels were measured on {found.date}"),
-        _line("memory_gib", _short(memory / 2**30), f"that of {found.device}" if base is None else sheet),
-        _line("reserve_gib", _short(device.reserve_bytes / 2**30), "nobody measured it" if base is None else sheet),
-        _line("memory_bandwidth_gb_per_s", _short(device.memory_bandwidth / 1e9), sheet),
+        _line("memory_gib", short(memory / 2**30), f"that of {found.device}" if base is None else sheet),
+        _line("reserve_gib", short(device.reserve_bytes / 2**30), "nobody measured it" if base is None else sheet),
+        _line("memory_bandwidth_gb_per_s", short(device.memory_bandwidth / 1e9), sheet),
     ]
     if fit.host_bandwidth is not None:
-        lines.append(_line("host_bandwidth_gb_per_s", _short(fit.host_bandwidth / 1e9), f"best copy: {source}"))
+        lines.append(_line("host_bandwidth_gb_per_s", short(fit.host_bandwidth / 1e9), f"best copy: {source}"))
     lines.append(_line("measured", True) if base is None else _line("like", base, "what no kernel below tells"))
     if device.generation:
         lines.append(_line("generation", device.generation))
     lines += ["", "[compute]"]
     lines += [
-        _line(PEAKS.get(precision, f"tflops_{precision}"), _short(rate / 1e12), sheet)
+        _line(PEAKS.get(precision, f"tflops_{precision}"), short(rate / 1e12), sheet)
         for precision, rate in device.peak_flops.items()
     ]
     overheads = {
@@ -56,14 +56,14 @@ def accelerator_text(
     }
     told = {key: (value, words) for key, (value, words) in overheads.items() if value is not None}
     lines += ["", "[overhead]"] if told else []
-    lines += [_line(key, _short(value * 1e6), f"{words}: {source}") for key, (value, words) in told.items()]
+    lines += [_line(key, short(value * 1e6), f"{words}: {source}") for key, (value, words) in told.items()]
     by_kernel = {one.kernel: one for one in found.kernels}
     for one in fit.classes:
         words = f"{source}; {_fitted(one, [by_kernel[judged.kernel] for judged in one.kernels])}"
         lines += ["", f"[efficiency.{one.name}]"]
         for constant, value in one.after.items():
             key, unit = UNITS.get(constant, (constant, 1.0))
-            lines.append(_line(key, _short(value * unit), words))
+            lines.append(_line(key, short(value * unit), words))
     return "\n".join(lines) + "\n"
 
 
@@ -76,7 +76,8 @@ def _fitted(one: ClassFit, measured: Sequence[Measured]) -> str:
     return words if unseen is None else f"{words}, {held} others {unseen:.1%}"
 
 
-def _short(value: float) -> float:
+def short(value: float) -> float:
+    """A number with so many digits as are written."""
     return float(f"{value:.{DIGITS}g}")
 
 

@@ -54,7 +54,7 @@ def kernel_classes(vector: bool) -> tuple[KernelClass, ...]:
     )
 
 
-class Judged(NamedTuple):
+class JudgedKernel(NamedTuple):
     """A kernel, what it took and what the shares say, before and after the fit; held: whether the fit did not see it."""
 
     kernel: Kernel
@@ -70,7 +70,7 @@ class ClassFit(NamedTuple):
     name: str
     before: Mapping[str, float]
     after: Mapping[str, float]
-    kernels: tuple[Judged, ...]
+    kernels: tuple[JudgedKernel, ...]
 
     def error(self, held: bool, after: bool = True) -> float | None:
         """Mean absolute relative error of the kernels that were fitted, or held out, by the root of their seconds; None where
@@ -80,7 +80,7 @@ class ClassFit(NamedTuple):
         return _mean_error([(one.after if after else one.before, one.measured) for one in rows]) if rows else None
 
     @property
-    def worst(self) -> Judged:
+    def worst(self) -> JudgedKernel:
         """The kernel that is farthest off, by the factor between what the shares say after the fit and what it took."""
         return max(self.kernels, key=lambda one: abs(math.log(one.after / one.measured)))
 
@@ -156,10 +156,8 @@ def fit_kernels(device: GraphicsProcessor, found: Measurements, seed: int = 0) -
 
 def _launch(found: Measurements) -> float | None:
     """Seconds that a host needs for a layer's forward, of which the model counts BACKWARD_LAUNCHES for its backward."""
-    forward, backward = (
-        _seconds_of(found, "layer", lambda one, phase=phase: one.phase == phase)  # type: ignore[misc]
-        for phase in ("forward", "backward")
-    )
+    forward = _seconds_of(found, "layer", lambda one: one.phase == "forward")
+    backward = _seconds_of(found, "layer", lambda one: one.phase == "backward")
     return forward if forward is None or backward is None else (forward + backward) / (1.0 + BACKWARD_LAUNCHES)
 
 
@@ -201,7 +199,7 @@ def _fit_class(
     found = least(error, {name: (begun[name], *bounds) for name, bounds in of.constants.items()})
     after = with_shares(device, of.name, found)
     judged = tuple(
-        Judged(
+        JudgedKernel(
             one.kernel,
             one.seconds,
             kernel_seconds(base, one.kernel),

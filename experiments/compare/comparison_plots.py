@@ -198,7 +198,7 @@ def _handles(plans: Sequence[Bar]) -> list[Patch | Line2D]:
     handles.append(Patch(facecolor=MEMORY, label="memory"))
     if not all(plan.feasible for plan in plans):
         handles.append(Patch(facecolor="white", edgecolor=ALARM, hatch="///", label="does not fit"))
-    handles.append(Line2D([], [], color=INK, linewidth=1.0, marker="|", label="90 % of runs like it"))
+    handles.append(Line2D([], [], color=INK, linewidth=1.0, marker="|", label="prediction error"))
     limits = [plan.limit_samples_per_second for plan in plans if plan.limit_samples_per_second is not None]
     shared = common_limit(plans)
     if limits and not limit_in_view(plans):

@@ -19,6 +19,7 @@ import torch
 from torch import distributed
 
 from experiments.profiling.kernels import COLLECTIVES, Collected, Collective
+from experiments.profiling.layer_profiler import synchronize
 from experiments.profiling.pass_timing import relative_spread
 
 WARM_UP = 3
@@ -94,16 +95,11 @@ def _seconds(operation: str, group: Any, count: int, size: int, device: str, rep
     found = []
     for _ in range(WARM_UP + repeats):
         distributed.barrier(group)
-        _synchronize(device)
+        synchronize(device)
         began = time.perf_counter()
         calls[operation]()
-        _synchronize(device)
+        synchronize(device)
         slowest = torch.tensor(time.perf_counter() - began, dtype=torch.float64, device=device)
         distributed.all_reduce(slowest, distributed.ReduceOp.MAX, group=group)
         found.append(float(slowest))
     return found[WARM_UP:]
-
-
-def _synchronize(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()

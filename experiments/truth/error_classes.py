@@ -16,7 +16,7 @@ import numpy as np
 from experiments.calibration.fit import Observation, fit, generations_of
 from experiments.terminal.output import tracked
 from experiments.truth.measured_tables import MeasuredRun, MeasuredTable
-from experiments.truth.predictions import measured_bytes, stack_of, training_problem
+from experiments.truth.predictions import measured_bytes, stack_of, that_ran, training_problem
 from hardware_profiles import (
     ENOUGH,
     GENERIC,
@@ -102,7 +102,7 @@ def _judged(table: str, ran: Sequence[RanPlan], stack: Stack, seen: Collection[s
         for figure, names in (("seconds", RANGES), ("memory", MEMORY_RANGES))
     }
     for row, given, plan in ran:
-        problem = replace(given, stack=stack)
+        problem = replace(given, stack=that_ran(row, stack))
         evaluate = Evaluations(problem)
         score = evaluate(plan)
         if score is None:
@@ -176,7 +176,7 @@ def unseen_stack(stack: Stack, table: str, ran: Mapping[str, Sequence[RanPlan]])
 def _fitted_memory(stack: Stack, rows: Sequence[RanPlan]) -> dict[str, float]:
     """What a caching allocator holds and a driver counts beside, by least absolute relative errors of drivers' figures."""
     told = [one for one in rows if one.row.measured_peak_bytes]
-    scores = [Evaluations(replace(one.problem, stack=stack))(one.plan) for one in told]
+    scores = [Evaluations(replace(one.problem, stack=that_ran(one.row, stack)))(one.plan) for one in told]
     pairs = [(score.peak_bytes, one.row.measured_peak_bytes) for score, one in zip(scores, told, strict=True) if score]
     allocated, measured = np.array(pairs, dtype=np.float64).T
     parts, weights = np.stack([allocated, np.ones_like(allocated)], axis=1) / measured[:, None], np.ones(len(measured))

@@ -269,7 +269,7 @@ def training_problem(run: MeasuredRun, machine: str | None = None, stack: str | 
         workload,
         cluster,
         run.global_batch,
-        _stack(run, stack),
+        that_ran(run, load_stack(stack or stack_of(run))),
         precision=_precision(run, cluster),
         optimizer=run.optimizer,
         communication=runtime.communication,
@@ -324,10 +324,9 @@ def stack_of(run: MeasuredRun) -> str:
     return run.stack or next((stack for words, stack in STACKS if words in known), GENERIC.name)
 
 
-def _stack(run: MeasuredRun, name: str | None) -> Stack:
-    """What ran a row, or the stack of that name."""
-    found = load_stack(name or stack_of(run))
-    return replace(found, logits=Constant(FUSED_LOSS)) if run.fused_loss else found
+def that_ran(run: MeasuredRun, stack: Stack) -> Stack:
+    """A stack as it ran a row, which may fuse the loss."""
+    return replace(stack, logits=Constant(FUSED_LOSS)) if run.fused_loss else stack
 
 
 def _precision(run: MeasuredRun, cluster: Cluster) -> Precision:
