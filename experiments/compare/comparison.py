@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 import planners
-from experiments.terminal.report_tables import STALE, ReportTable, Row, figure
+from experiments.terminal.report_tables import STALE, Cell, ReportTable, Row, figure
 from hardware_profiles import brief
 from planners import told_apart
 from simulator import BoundTerm, Explained, InfeasiblePlanError, Plan, Problem, TextTable
@@ -30,47 +30,18 @@ Status = Literal["fits", "does-not-fit", "no-plan-fits", "not-applicable", "fail
 because it does not apply, or by an error; `interrupted`: stopped before it had a plan, or not asked any more."""
 
 
-FIELDS = (
-    "planner",
-    "stack",
-    "status",
-    "schedule",
-    "asynchronous",
-    "notation",
-    "stages",
-    "devices",
-    "microbatches",
-    "iteration_seconds",
-    "error_low",
-    "error_high",
-    "error_runs",
-    "error_of",
-    "told_apart",
-    "samples_per_second",
-    "speedup_over_data_parallel",
-    "bubble_idle_over_makespan",
-    "bubble_over_ideal",
-    "bubble_longest_stage",
-    "peak_memory_bytes",
-    "memory_error_low",
-    "memory_error_high",
-    "capacity_bytes",
-    "fullest_device",
-    "bytes_per_sample",
-    "planning_seconds",
-    "evaluations",
-    "lower_bound_seconds",
-    "lower_bound_term",
-    "gap",
-    "optimal_among",
-    "interrupted",
-    "feasible",
-    "reason",
-)
-"""Columns of a record. `lower_bound_seconds` holds for any plan of the problem under the `stack` of any row, flushed or
-`asynchronous` (stale weights; steady state) as this one is, `lower_bound_term` says by what, and `gap` is the part by which the
-plan is above it; `optimal_among` are the plans among which it is proven the fastest. `told_apart`: of plans that fit, whether the
-model tells them from the fastest."""
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A figure of each plan: how it is found, and which table shows it.
+
+    of: what an answer's result says; None for what stands in `Result.record`, and for what the row or the comparison sets
+    table: "speed" or "use"; "stacks" beside "speed" where rows are for several stacks; "" for no table, JSON and pandas alone
+    """
+
+    of: Callable[[Result], Any] | None = None
+    table: Literal["", "speed", "stacks", "use"] = ""
+    heading: str = ""
+    cell: Cell = ""
 
 
 def _rate(record: Row) -> str:
@@ -78,47 +49,88 @@ def _rate(record: Row) -> str:
     return f"{rate:,.0f}" if rate >= 1e4 else f"{rate:,.4g}"
 
 
-SPEED = ReportTable(
-    "{workload} ({source}) on {cluster}, {devices} devices, {batch} {sample}s per iteration",
-    "plans",
-    {
-        "planner": lambda record: record["planner"] + (" (interrupted)" if record["interrupted"] else ""),
-        "schedule": lambda record: record["schedule"] + (STALE if record["asynchronous"] else ""),
-        "plan": "{notation}",
-        "micro-\nbatches": "{microbatches}",
-        "iteration,\nseconds": "{iteration_seconds:.4g}",
-        "error": "{error_low:.3g} to {error_high:.3g}",
-        "samples/s": _rate,
-        "speedup\nover DP": figure("speedup_over_data_parallel", ".2f"),
-        "lower\nbound, s": "{lower_bound_seconds:.4g}",
-        "gap": figure("gap", ".1f", 100, unit=" %"),
-        "planning,\nCPU s": "{planning_seconds:.2f}",
-    },
-)
-
-
-STACKS = replace(SPEED, columns={"planner": SPEED.columns["planner"], "stack": "{stack}"} | dict(SPEED.columns))
-"""The same where rows are for several stacks."""
-
-
 def _memory(record: Row) -> str:
     peak, capacity = record["peak_memory_bytes"] / 2**30, record["capacity_bytes"] / 2**30
     return f"{peak:.2f} of {capacity:.4g}" + ("" if record["feasible"] else " (!)")
 
 
-USE = ReportTable(
-    "Idle time (the bubble, by its three names), memory and traffic",
-    "plans",
-    {
-        "planner": "{planner}",
-        "idle /\nmakespan": "{bubble_idle_over_makespan:.3f}",
-        "idle over\nideal": "{bubble_over_ideal:.3f}",
-        "idle, longest\nstage": "{bubble_longest_stage:.3f}",
-        "peak memory,\nGiB": _memory,
-        "fullest\ndevice": "{fullest_device}",
-        "MB moved\nper sample": figure("bytes_per_sample", ".3g", 1e-6),
-    },
-)
+COLUMNS: dict[str, Column] = {
+    "planner": Column(),
+    "stack": Column(None, "stacks", "stack", "{stack}"),
+    "status": Column(),
+    "schedule": Column(
+        lambda found: found.plan.schedule,
+        "speed",
+        "schedule",
+        lambda record: record["schedule"] + (STALE if record["asynchronous"] else ""),
+    ),
+    "asynchronous": Column(),
+    "notation": Column(lambda found: found.plan.notation, "speed", "plan", "{notation}"),
+    "stages": Column(lambda found: len(found.plan.stages)),
+    "devices": Column(lambda found: len(found.plan.devices)),
+    "microbatches": Column(lambda found: len(found.plan.microbatches), "speed", "micro-\nbatches", "{microbatches}"),
+    "iteration_seconds": Column(None, "speed", "iteration,\nseconds", "{iteration_seconds:.4g}"),
+    "error_low": Column(None, "speed", "error", "{error_low:.3g} to {error_high:.3g}"),
+    "error_high": Column(),
+    "error_runs": Column(),
+    "error_of": Column(),
+    "told_apart": Column(),
+    "samples_per_second": Column(None, "speed", "samples/s", _rate),
+    "speedup_over_data_parallel": Column(
+        None, "speed", "speedup\nover DP", figure("speedup_over_data_parallel", ".2f")
+    ),
+    "bubble_idle_over_makespan": Column(
+        lambda found: found.timeline.bubble().idle_over_makespan,
+        "use",
+        "idle /\nmakespan",
+        "{bubble_idle_over_makespan:.3f}",
+    ),
+    "bubble_over_ideal": Column(
+        lambda found: found.timeline.bubble().over_ideal, "use", "idle over\nideal", "{bubble_over_ideal:.3f}"
+    ),
+    "bubble_longest_stage": Column(
+        lambda found: found.timeline.bubble().longest_stage, "use", "idle, longest\nstage", "{bubble_longest_stage:.3f}"
+    ),
+    "peak_memory_bytes": Column(None, "use", "peak memory,\nGiB", _memory),
+    "memory_error_low": Column(),
+    "memory_error_high": Column(),
+    "capacity_bytes": Column(),
+    "fullest_device": Column(lambda found: found.outcome.fullest.device, "use", "fullest\ndevice", "{fullest_device}"),
+    "bytes_per_sample": Column(
+        lambda found: found.outcome.bytes_per_sample,
+        "use",
+        "MB moved\nper sample",
+        figure("bytes_per_sample", ".3g", 1e-6),
+    ),
+    "lower_bound_seconds": Column(None, "speed", "lower\nbound, s", "{lower_bound_seconds:.4g}"),
+    "lower_bound_term": Column(),
+    "gap": Column(None, "speed", "gap", figure("gap", ".1f", 100, unit=" %")),
+    "planning_seconds": Column(None, "speed", "planning,\nCPU s", "{planning_seconds:.2f}"),
+    "evaluations": Column(),
+    "optimal_among": Column(),
+    "interrupted": Column(),
+    "feasible": Column(),
+    "reason": Column(),
+}
+"""Columns of a record, and of the tables, in their order. `lower_bound_seconds` holds for any plan of the problem under the
+`stack` of any row, flushed or `asynchronous` (stale weights; steady state) as this one is, `lower_bound_term` says by what, and
+`gap` is the part by which the plan is above it; `optimal_among` are the plans among which it is proven the fastest. `told_apart`:
+of plans that fit, whether the model tells them from the fastest."""
+
+
+def _table(title: str, *tables: str) -> ReportTable:
+    """A table of the plans with the columns that name one of the tables."""
+    columns = {one.heading: one.cell for one in COLUMNS.values() if one.table in tables}
+    planner = {"planner": lambda record: record["planner"] + (" (interrupted)" if record["interrupted"] else "")}
+    return ReportTable(title, "plans", {**planner, **columns})
+
+
+SPEED = _table("{workload} ({source}) on {cluster}, {devices} devices, {batch} {sample}s per iteration", "speed")
+
+STACKS = _table(SPEED.title, "stacks", "speed")
+"""The same where rows are for several stacks."""
+
+USE = _table("Idle time (the bubble, by its three names), memory and traffic", "use")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,29 +158,17 @@ class Answer:
         return math.inf if self.result is None else self.result.iteration_seconds
 
     def record(self, reference_seconds: float | None) -> dict[str, Any]:
-        """FIELDS of this planner; None where there is no plan.
+        """COLUMNS of this planner; None where there is no plan.
 
         reference_seconds: of data parallelism's iteration, if it is known
         """
-        record: dict[str, Any] = dict.fromkeys(FIELDS)
+        record: dict[str, Any] = dict.fromkeys(COLUMNS)
         record.update(planner=self.planner, status=self.status, feasible=False, reason=self.reason)
-        if self.result is not None:
-            outcome, plan = self.result.outcome, self.result.plan
-            bubble = outcome.timeline.bubble()
+        if (found := self.result) is not None:
             record.update(
-                self.result.record(),
-                stack=self.result.problem.stack.name,
-                schedule=plan.schedule,
-                notation=plan.notation,
-                stages=len(plan.stages),
-                devices=len(plan.devices),
-                microbatches=len(plan.microbatches),
-                speedup_over_data_parallel=reference_seconds and reference_seconds / outcome.iteration_seconds,
-                bubble_idle_over_makespan=bubble.idle_over_makespan,
-                bubble_over_ideal=bubble.over_ideal,
-                bubble_longest_stage=bubble.longest_stage,
-                fullest_device=outcome.fullest.device,
-                bytes_per_sample=outcome.bytes_per_sample,
+                found.record(),
+                speedup_over_data_parallel=reference_seconds and reference_seconds / found.iteration_seconds,
+                **{key: one.of(found) for key, one in COLUMNS.items() if one.of is not None},
             )
         return record | {"interrupted": self.interrupted}
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from experiments.commands.compare_command import file_stems
-from experiments.compare.comparison import FIELDS, USE
+from experiments.compare.comparison import COLUMNS, USE
 from experiments.compare.comparison_plots import comparison_bars
 from experiments.compare.questions import compare, make_problem
 from hardware_profiles import GraphicsProcessor, load_cluster
@@ -191,7 +191,7 @@ def test_rows_have_one_bound_unless_weights_are_stale() -> None:
 
 def test_memory_cells_are_gibibytes_of_what_plans_may_fill(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """3 GiB of 16 GiB; where it does not fit a mark; the capacity leaves out what the accelerator keeps in reserve."""
-    record = dict.fromkeys(FIELDS, 1.0) | {"peak_memory_bytes": 3 * 2**30, "capacity_bytes": 16 * 2**30}
+    record = dict.fromkeys(COLUMNS, 1.0) | {"peak_memory_bytes": 3 * 2**30, "capacity_bytes": 16 * 2**30}
     rows = [record | {"planner": "a", "feasible": fits} for fits in (True, False)]
     assert [row[4] for row in USE.text({"plans": rows}).rows] == ["3.00 of 16", "3.00 of 16 (!)"]
     cluster = load_cluster("pipedream-a")
