@@ -38,7 +38,12 @@ def assert_text(path: Path, text: str) -> None:
     if os.environ.get(REWRITE):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    _check_there(path)
     assert text == path.read_text(encoding="utf-8"), path
+
+
+def _check_there(path: Path) -> None:
+    assert path.exists(), f"{path}: there is no record yet; {REWRITE}=1 python -m pytest TEST writes it"
 
 
 def assert_recorded(path: Path, shows: str, value: Any) -> None:
@@ -47,7 +52,7 @@ def assert_recorded(path: Path, shows: str, value: Any) -> None:
     if os.environ.get(REWRITE):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(readable(tabled(found)) + "\n", encoding="utf-8")
-    assert path.exists(), f"{path}: there is no record yet; {REWRITE}=1 python -m pytest TEST writes it"
+    _check_there(path)
     differing = list(differences(untabled(json.loads(path.read_text(encoding="utf-8"))), found))
     assert not differing, "\n".join([f"{path}: {len(differing)} values are not those recorded", *differing[:20]])
 
