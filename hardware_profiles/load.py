@@ -18,7 +18,7 @@ from functools import cache, partial
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -31,7 +31,6 @@ from hardware_profiles.fields import path_text
 from hardware_profiles.files import (
     AcceleratorFile,
     CompactFile,
-    FpgaFile,
     GraphFile,
     GraphicsProcessorFile,
     build_compact,
@@ -56,7 +55,7 @@ _OFFERED: dict[type, str] = {Accelerator: "an accelerator", Cluster: "a cluster"
 
 FileKind = Literal["accelerator", "cluster", "stack"]
 FOLDERS: dict[FileKind, str] = {"accelerator": "accelerators", "cluster": "clusters", "stack": "stacks"}
-_ACCELERATOR_KINDS = ("gpu", "accelerator", "fpga")
+_ACCELERATOR_KINDS = tuple(str(one.__struct_config__.tag) for one in get_args(AcceleratorFile))
 
 _DEEP_KEY = re.compile(
     r"""(?<![\w.-]) (?: (?: [\w-]++ | "(?:[^"\\\n]|\\.)*+" | '[^'\n]*+' ) [ \t]*+ \. [ \t]*+ ){16}""", re.VERBOSE
@@ -360,8 +359,9 @@ def _file_kind(source: Traversable, table: dict[str, Any]) -> FileKind:
         return "accelerator"
     if "servers" in table or "devices" in table:
         return "cluster"
+    kinds = " or ".join(f'"{kind}"' for kind in _ACCELERATOR_KINDS)
     raise ProfileError(
-        f'{source}: $: an accelerator says kind = "gpu", "accelerator" or "fpga", a stack kind = "stack", '
+        f'{source}: $: an accelerator says kind = {kinds}, a stack kind = "stack", '
         "a cluster has [[servers]] or [[devices]]; "
         f"this file has only {', '.join(table)}"
     )
@@ -378,12 +378,12 @@ def _read_stack(source: Traversable) -> Stack:
 def _read_accelerator(source: Traversable, likenesses: tuple[str, ...] = ()) -> Accelerator:
     """The accelerator of a file; likenesses: the files that are like one another and lead here."""
     file = _accelerator_file(source)
-    if isinstance(file, FpgaFile):
+    if not isinstance(file, GraphicsProcessorFile):
         return _build(source, file, file.build)
     return _build(source, file, partial(file.build, _likeness(source, file, likenesses)))
 
 
-def _accelerator_file(source: Traversable) -> GraphicsProcessorFile | FpgaFile:
+def _accelerator_file(source: Traversable) -> AcceleratorFile:
     table = _read_toml(source)
     if table.get("kind") not in _ACCELERATOR_KINDS:
         if "kind" not in table and ("servers" in table or "devices" in table):
@@ -392,7 +392,7 @@ def _accelerator_file(source: Traversable) -> GraphicsProcessorFile | FpgaFile:
         raise ProfileError(
             f"{source}: $.kind = {shown(table.get('kind', '(absent)'))}: {rule}", f"{source}: $.kind: {rule}"
         )
-    file: GraphicsProcessorFile | FpgaFile = _convert(source, table, AcceleratorFile)
+    file: AcceleratorFile = _convert(source, table, AcceleratorFile)
     return file
 
 
