@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from hardware_profiles.files import FileTable, Name, Text
+from hardware_profiles.file_tables import FileTable, Name, Text
 from hardware_profiles.prediction_errors import ErrorClass, Figure, PlanKind
 
 Ratio = Annotated[float, msgspec.Meta(ge=0.01, le=100)]

@@ -23,19 +23,13 @@ from typing import Any, Literal, TypeVar, get_args
 import msgspec
 
 from hardware_profiles.accelerator import Accelerator, optional_members
+from hardware_profiles.accelerator_files import AcceleratorFile, GraphicsProcessorFile
 from hardware_profiles.chips import CHIPS, chip_of, inherited
 from hardware_profiles.cluster import Cluster, ClusterSource
+from hardware_profiles.cluster_files import CompactFile, GraphFile, build_compact, build_graph
 from hardware_profiles.documents import explained
 from hardware_profiles.error_files import ErrorsFile
 from hardware_profiles.fields import path_text
-from hardware_profiles.files import (
-    AcceleratorFile,
-    CompactFile,
-    GraphFile,
-    GraphicsProcessorFile,
-    build_compact,
-    build_graph,
-)
 from hardware_profiles.gpu import GraphicsProcessor
 from hardware_profiles.numbers import MOST_DEVICES
 from hardware_profiles.plugins import plugged_in

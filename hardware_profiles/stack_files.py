@@ -11,7 +11,7 @@ import msgspec
 from hardware_profiles.accelerator import PRECISION_BYTES, Precision
 from hardware_profiles.chips import Chip
 from hardware_profiles.error_files import ErrorTable
-from hardware_profiles.files import GIB, MICRO, FileTable, Name, Text
+from hardware_profiles.file_tables import GIB, MICRO, FileTable, Name, Text
 from hardware_profiles.stack import Constant, Runs, Stack
 
 

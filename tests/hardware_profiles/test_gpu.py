@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hardware_profiles import LAYER_KINDS, GraphicsProcessor, Work
 from hardware_profiles.accelerator import PRECISION_BYTES, ZERO_COST_KINDS
-from hardware_profiles.files import EfficiencyTables
+from hardware_profiles.accelerator_files import EfficiencyTables
 from hardware_profiles.gpu import (
     DEFAULT_EFFICIENCIES,
     FUSED_ATTENTION,

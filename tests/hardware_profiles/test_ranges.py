@@ -13,10 +13,11 @@ import pytest
 
 from hardware_profiles import (
     ProfileError,
+    accelerator_files,
     accelerator_names,
     check_file,
+    cluster_files,
     cluster_names,
-    files,
     load_accelerator,
     load_cluster,
 )
@@ -191,7 +192,9 @@ def test_a_reserve_is_no_memory_for_plans(tmp_path: Path) -> None:
 def test_the_ends_of_a_range_belong_to_it(name: str, usual: tuple[float, float], possible: tuple[float, float]) -> None:
     """The ends are possible, or usual; the next number beyond is not; zero is never a doubt."""
     kind, _, field = name.partition(".")
-    annotation = get_type_hints(getattr(files, kind), include_extras=True)[field] if field else getattr(files, kind)
+    module = accelerator_files if hasattr(accelerator_files, kind) else cluster_files
+    found = getattr(module, kind)
+    annotation = get_type_hints(found, include_extras=True)[field] if field else found
     table = msgspec.defstruct("table", [("value", annotation)])
 
     def beyond(ends: tuple[float, float]) -> list[float]:

@@ -1,0 +1,250 @@
+"""Accelerator files: what the TOML file of an accelerator may say, and the device that it describes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, ClassVar
+
+import msgspec
+
+from hardware_profiles.chips import Chip
+from hardware_profiles.file_tables import (
+    GIB,
+    GIGA,
+    MICRO,
+    FileTable,
+    MemoryGib,
+    MemoryRate,
+    Name,
+    Share,
+    Text,
+    rates_of,
+)
+from hardware_profiles.fpga import FieldProgrammableGateArray
+from hardware_profiles.gpu import (
+    DEFAULT_EFFICIENCIES,
+    GraphicsProcessor,
+    KindEfficiency,
+)
+from hardware_profiles.ranges import within
+
+RATE = "10^12 FLOP/s"
+VectorRate = Annotated[float, within((0.5, 1000), (1e-3, 1e5), RATE)]
+MatrixRate = Annotated[float, within((1, 50_000), (1e-3, 1e6), RATE)]
+OverheadMicroseconds = Annotated[float, within((0, 10_000), (0, 1e7), "microseconds")]
+Exponent = Annotated[float, within((0, 2), (0, 10), "power of the window's overlap")]
+Multiple = Annotated[float, within((1, 100), (1, 1e4), "times the bytes")]
+WeightPasses = Annotated[float, within((0, 8), (0, 100), "times the weights' bytes")]
+MacsPerCycle = Annotated[float, within((0.01, 16), (1e-6, 1e4), "multiply-adds per DSP and cycle")]
+
+
+class ComputeTable(FileTable, frozen=True, kw_only=True):
+    """`[compute]` of a GPU: dense peak rates of the data sheet, at least one."""
+
+    tflops_fp32: VectorRate | None = None
+    tflops_tf32: MatrixRate | None = None
+    tflops_fp16: MatrixRate | None = None
+    tflops_bf16: MatrixRate | None = None
+    tflops_fp8: MatrixRate | None = None
+    tops_int8: MatrixRate | None = None
+
+
+class OverheadTable(FileTable, frozen=True, kw_only=True):
+    """`[overhead]` of a GPU: fixed costs of a pass over a layer, of each sequential step in it, of its launch by the host, and of
+    a stage's forward, or backward, beside its layers.
+    """
+
+    call_us: OverheadMicroseconds | None = None
+    step_us: OverheadMicroseconds | None = None
+    launch_us: OverheadMicroseconds | None = None
+    pass_us: OverheadMicroseconds | None = None
+
+
+class ProfilerTable(FileTable, frozen=True, kw_only=True):
+    """`[profiler]` of a GPU: what the hooks of a profiler around every layer add to a forward, and to each gradient; and the rate
+    at which the host copies images inside the first layer's forward, where they do not come before it.
+    """
+
+    forward_us: OverheadMicroseconds = 0.0
+    gradient_us: OverheadMicroseconds = 0.0
+    load_gb_per_s: MemoryRate | None = None
+
+
+class EfficiencyTable(FileTable, frozen=True, kw_only=True):
+    """`[efficiency.KIND]` of a GPU: shares of the peaks that a kind of layer reaches; a key left out keeps its default."""
+
+    forward: Share | None = None
+    backward: Share | None = None
+    matrix: Share | None = None
+    matrix_backward: Share | None = None
+    memory: Share | None = None
+    saturation_us: OverheadMicroseconds | None = None
+    window_exponent: Exponent | None = None
+    transform_traffic: Multiple | None = None
+    tile: Annotated[float, within((0, 512), (0, 1e4), "channels")] | None = None
+    accumulated: WeightPasses | None = None
+    accumulated_experts: WeightPasses | None = None
+
+    def over(self, default: KindEfficiency) -> KindEfficiency:
+        """The default with what this table says instead."""
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        if "saturation_us" in given:
+            given["saturation_seconds"] = given.pop("saturation_us") * MICRO
+        if "matrix" in given:
+            given.setdefault("matrix_backward", 0.0)
+        return replace(default, **given)
+
+
+EfficiencyTables = msgspec.defstruct(
+    "EfficiencyTables",
+    [(kind, EfficiencyTable | None, None) for kind in DEFAULT_EFFICIENCIES],
+    bases=(FileTable,),
+    namespace={"__doc__": "`[efficiency]` of a GPU: one table per kind of layer."},
+    frozen=True,
+    kw_only=True,
+)
+
+
+def default_reserve_gib(memory_gib: float) -> float:
+    """GiB of a GPU that no plan may fill where its file says nothing: a sixteenth, at most 1.
+
+    The context of CUDA takes 0.3 to 1.0 GiB (PyTorch issues 28394 and 107667, on Titan V and later cards). Communication buffers
+    and what fragments are ASSUMED to fit in the rest.
+    """
+    return min(1.0, memory_gib / 16.0)
+
+
+class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="gpu"):
+    """A GPU's file. `reserve_gib` of its memory is not for plans: driver, communication buffers, fragmentation.
+
+    `host_bandwidth_gb_per_s` is what its link to the host carries each way, for activations that are offloaded.
+    `like`: the GPU whose efficiencies and overheads it has, but for those that the file itself gives; hooks are not inherited.
+    `measured`: it is like no other: what it does not give is as gpu.py has it.
+    `generation`: name of its architecture, by which constants of stacks are told; that of `like` where it says none.
+    `chip`: its kind, whose shares it has where it is like no other; that of `like`, or as its name says, where it says none.
+    """
+
+    word: ClassVar[str] = "GPU"
+    name: Name
+    memory_gib: MemoryGib
+    memory_bandwidth_gb_per_s: MemoryRate
+    reserve_gib: Annotated[float, within((0, 16), (0, 1e4), "GiB")] | None = None
+    host_bandwidth_gb_per_s: MemoryRate | None = None
+    compute: ComputeTable
+    overhead: OverheadTable = OverheadTable()
+    profiler: ProfilerTable = ProfilerTable()
+    efficiency: EfficiencyTables = EfficiencyTables()  # type: ignore[valid-type]
+    like: Text | None = None
+    generation: Name | None = None
+    chip: Chip | None = None
+    measured: bool = False
+    description: str = ""
+
+    def build(self, like: GraphicsProcessor | None = None) -> GraphicsProcessor:
+        """The device, with what the file does not say of efficiencies and overheads as in `like`, or as gpu.py has it.
+
+        Raises ValueError naming the key where the tables contradict the model.
+        """
+        rates = rates_of(self.compute, "compute", "tflops_fp32", 1e12)
+        reserve = default_reserve_gib(self.memory_gib) if self.reserve_gib is None else self.reserve_gib
+        if reserve >= self.memory_gib:
+            raise ValueError(f"$.reserve_gib = {reserve:g}: must be below memory_gib, {self.memory_gib:g}")
+        given = {
+            f"{name}_overhead": microseconds * MICRO
+            for name in ("call", "step", "launch", "pass")
+            if (microseconds := getattr(self.overhead, f"{name}_us")) is not None
+        }
+        base = like or GraphicsProcessor(self.name, 1.0, 1.0, rates)
+        return replace(
+            base,
+            name=self.name,
+            memory_bytes=(self.memory_gib - reserve) * GIB,
+            reserve_bytes=reserve * GIB,
+            memory_bandwidth=self.memory_bandwidth_gb_per_s * GIGA,
+            host_bandwidth=(self.host_bandwidth_gb_per_s or 0.0) * GIGA,
+            peak_flops=rates,
+            forward_hook=self.profiler.forward_us * MICRO,
+            gradient_hook=self.profiler.gradient_us * MICRO,
+            load_seconds_per_byte=1.0 / (load * GIGA) if (load := self.profiler.load_gb_per_s) else 0.0,
+            efficiencies=self._over(base.efficiencies),
+            efficiencies_in={precision: self._over(of) for precision, of in base.efficiencies_in.items()},
+            chip=self.chip or base.chip,
+            word=self.word,
+            generation=self.generation or (base.generation if self.like else ""),
+            **given,
+        )
+
+    def _over(self, shares: Mapping[str, KindEfficiency]) -> dict[str, KindEfficiency]:
+        """Shares by kind of layer, with what the file's own tables say instead."""
+        return {
+            kind: one if (table := getattr(self.efficiency, kind)) is None else table.over(one)
+            for kind, one in shares.items()
+        }
+
+
+class ChipFile(GraphicsProcessorFile, frozen=True, kw_only=True, tag="accelerator"):
+    """The file of a chip with matrix engines and fast memory that is no GPU (a TPU); keys and physics are those of a GPU."""
+
+    word: ClassVar[str] = "device"
+
+
+class DspTable(FileTable, frozen=True, kw_only=True):
+    """`[dsp]` of an FPGA: multiply-adds per DSP block and cycle by precision (at least one), and how many cycles do work."""
+
+    count: Annotated[int, within((50, 30_000), (1, 10**7), "DSP blocks")]
+    clock_mhz: Annotated[float, within((25, 1500), (1e-3, 1e5), "10^6 cycles/s")]
+    efficiency: Share
+    macs_per_cycle_fp32: MacsPerCycle | None = None
+    macs_per_cycle_fp16: MacsPerCycle | None = None
+    macs_per_cycle_bf16: MacsPerCycle | None = None
+    macs_per_cycle_int8: MacsPerCycle | None = None
+
+
+class OnChipTable(FileTable, frozen=True, kw_only=True):
+    """`[on_chip]` of an FPGA: block RAM and UltraRAM together."""
+
+    memory_mbit: Annotated[float, within((1, 4000), (1e-3, 1e7), "10^6 bits")]
+
+
+class DdrTable(FileTable, frozen=True, kw_only=True):
+    """`[ddr]` of an FPGA: memory beside the logic (DDR or high-bandwidth memory)."""
+
+    memory_gib: MemoryGib
+    bandwidth_gb_per_s: MemoryRate
+
+
+class TransceiverTable(FileTable, frozen=True, kw_only=True):
+    """`[transceivers]` of an FPGA: serial links of the board."""
+
+    lanes: Annotated[int, within((1, 256), (1, 10**5), "serial links")]
+    gbps: Annotated[float, within((0.5, 500), (1e-3, 1e5), "10^9 bits/s")]
+
+
+class FpgaFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="fpga"):
+    """An FPGA's file."""
+
+    name: Name
+    dsp: DspTable
+    on_chip: OnChipTable
+    ddr: DdrTable
+    transceivers: TransceiverTable
+    description: str = ""
+
+    def build(self) -> FieldProgrammableGateArray:
+        """The device; ValueError naming the key where a table is incomplete."""
+        rates = rates_of(self.dsp, "dsp", "macs_per_cycle_int8", 1.0)
+        return FieldProgrammableGateArray(
+            name=self.name,
+            dsps=self.dsp.count,
+            clock=self.dsp.clock_mhz * 1e6,
+            macs_per_cycle=rates,
+            efficiency=self.dsp.efficiency,
+            on_chip_bytes=self.on_chip.memory_mbit * 1e6 / 8.0,
+            ddr_bytes=self.ddr.memory_gib * GIB,
+            ddr_bandwidth=self.ddr.bandwidth_gb_per_s * GIGA,
+            transceiver_bandwidth=self.transceivers.lanes * self.transceivers.gbps * GIGA / 8.0,
+        )
+
+
+AcceleratorFile = GraphicsProcessorFile | ChipFile | FpgaFile
