@@ -372,9 +372,10 @@ def _read_stack(source: Traversable) -> Stack:
 def _read_accelerator(source: Traversable, likenesses: tuple[str, ...] = ()) -> Accelerator:
     """The accelerator of a file; likenesses: the files that are like one another and lead here."""
     file = _accelerator_file(source)
-    if not isinstance(file, GraphicsProcessorFile):
-        return _build(source, file, file.build)
-    return _build(source, file, partial(file.build, _likeness(source, file, likenesses)))
+    make: Callable[[], Accelerator] = file.build
+    if isinstance(file, GraphicsProcessorFile):
+        make = partial(file.build, _likeness(source, file, likenesses))
+    return _build(source, file, make)
 
 
 def _accelerator_file(source: Traversable) -> AcceleratorFile:

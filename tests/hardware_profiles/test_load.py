@@ -127,7 +127,6 @@ def test_every_shipped_accelerator_keeps_the_contract(name: str) -> None:
     device = load_accelerator(name)
     check_accelerator(device)
     assert device.name == name
-    assert isinstance(device, (GraphicsProcessor, FieldProgrammableGateArray))
     rates = device.peak_flops if isinstance(device, GraphicsProcessor) else device.macs_per_cycle
     for precision in rates:
         assert device.seconds(WORK, 1, "forward", precision) > 0
