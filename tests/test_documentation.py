@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 
 import pipeplan
 from experiments.cli import COMMANDS, main
+from planners import PLANNERS
+from simulator import SCHEDULES
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -59,6 +62,15 @@ def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", re.sub(r"```.*?```|`[^`]*`", "", TEXT[page], flags=re.DOTALL))
     missing = [one for one in targets if "://" not in one and not (page.parent / one).exists()]
     assert not missing
+
+
+def test_the_page_of_names_has_a_row_for_every_entry() -> None:
+    """Every schedule, planner and option stands in a table that the hook of the documentation makes."""
+    hook = runpy.run_path(str(ROOT / ".ci" / "names_page.py"))
+    page = hook["on_page_markdown"](TEXT[ROOT / "docs" / "reference" / "names.md"])
+    assert "<!-- names" not in page
+    written = set(re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE))
+    assert {*SCHEDULES, *PLANNERS, *hook["OPTIONS"]["training-options"], *pipeplan.names("stacks")} <= written
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(TEXT[page])], ids=name)

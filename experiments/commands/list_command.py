@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the names of one topic, or of all."""
     if arguments.topic is not None:
         check_choice("topic", arguments.topic, TOPICS)
-    found = {topic: _rows(topic) for topic in (TOPICS if arguments.topic is None else (arguments.topic,))}
+    found = {topic: rows_of(topic) for topic in (TOPICS if arguments.topic is None else (arguments.topic,))}
     if arguments.json:
         print_json({topic: [_record(topic, *one) for one in rows] for topic, rows in found.items()})
         return 0
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 Row = tuple[str, ...]
 
 
-def _rows(topic: str) -> list[tuple[str, Row]]:
+def rows_of(topic: str) -> list[tuple[str, Row]]:
     """The group and a row of every name that can be loaded; a user's broken file or package is said and passed over."""
     from experiments.compare.questions import names
 
