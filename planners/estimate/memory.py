@@ -64,6 +64,23 @@ def two_largest(units: Floats) -> Floats:
     return np.asarray(np.partition(units, -2, axis=-1)[..., -2:].sum(axis=-1))
 
 
+def room_for_stashes(
+    costs: LayerCosts, devices: Sequence[int], held: Sequence[Sequence[tuple[int, int]]], made: Floats
+) -> Floats:
+    """Bytes that each device has left for what its micro-batches keep, float64 [devices].
+
+    held: ranges of layers of each device; made: the most that a backward makes again there, float64 [devices]
+    """
+    rooms = np.array([costs.problem.room_bytes(device) for device in devices])
+    states = [always_there(costs.problem, costs.range_elements(ranges)).sum() for ranges in held]
+    return np.asarray(rooms - (np.array(states) + made))
+
+
+def layer_bytes(costs: LayerCosts, samples: int) -> Floats:
+    """Bytes of each layer's weights, gradients and optimizer states, and of what it keeps of some samples, float64 [layers]."""
+    return costs.parameters * costs.member.state_bytes + costs.stashed_bytes * samples
+
+
 # ---- micro-batches in flight ----
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Phase
+from planners.estimate.memory import room_for_stashes
 from planners.scheduler.bound import lower_bound
 from planners.scheduler.instance import instance_of
 from planners.scheduler.schedule_problem import ScheduleProblem
@@ -189,13 +190,13 @@ class LayoutCosts:
 
     def _room(self, layout: Layout, spare: Sequence[float]) -> Floats:
         """Bytes that each of the layout's devices has for what its micro-batches keep, float64 [devices]."""
-        bounds, (_, _, made) = self._bounds(layout), self._kept(layout)
-        room = np.array([self.problem.room_bytes(device) for device in layout.devices])
-        places = np.array(layout.places)
-        for place in range(len(room)):
-            held = np.flatnonzero(places == place)
-            elements = self.costs.range_elements([(bounds[stage], bounds[stage + 1]) for stage in held])
-            room[place] -= np.ceil(elements * self.problem.state_bytes) + made[held].max(initial=0.0)
+        most = np.zeros(len(layout.devices))
+        held: list[list[tuple[int, int]]] = [[] for _ in layout.devices]
+        _, _, made = self._kept(layout)
+        np.maximum.at(most, np.array(layout.places), made)
+        for place, layers in zip(layout.places, pairwise(self._bounds(layout)), strict=True):
+            held[place].append(layers)
+        room = room_for_stashes(self.costs, layout.devices, held, most)
         return room - np.asarray(spare) if len(spare) else room
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from planners.estimate.memory import layer_bytes
 from planners.estimate.pipeline_seconds import pipelined
 from planners.modern.layouts import Layout, LayoutCosts
 from planners.partitioning.fastest_cuts import fastest_cuts
@@ -424,9 +425,7 @@ class _Layouts:
         tables = straight_costs(costs, devices, self.costs.samples(layout.microbatches), alternating=True)
         chunks = len(devices) // len(layout.devices)
         found = [cuts for _, cuts in fastest_cuts(tables, layout.microbatches * chunks)[:1]]
-        held = costs.parameters * self.problem.state_bytes + costs.stashed_bytes * self.costs.samples(
-            layout.microbatches
-        )
+        held = layer_bytes(costs, self.costs.samples(layout.microbatches))
         upto = np.cumsum(held)
         even = np.searchsorted(upto, upto[-1] * np.arange(1, len(devices)) / len(devices)) + 1
         room = len(held) - np.arange(len(devices) - 1, 0, -1)

@@ -15,6 +15,7 @@ from math import inf, prod
 
 import numpy as np
 
+from planners.estimate.memory import layer_bytes
 from planners.partitioning.largest_load import (
     LOAD_RULES,
     MOST_CHOICES,
@@ -159,7 +160,7 @@ def _placement_problem(
         edges=problem.workload.edges,
         outputs=tuple(Output(layer, tuple(behind), float(sent[layer])) for layer, behind in readers.items()),
         classes=tuple(classes),
-        held_bytes=costs.parameters * costs.member.state_bytes,
+        held_bytes=layer_bytes(costs, 0),
         flight_bytes=kept_bytes(costs, problem.recompute) * samples,
         rule=rules.rule,
         most_in_flight=microbatches,
