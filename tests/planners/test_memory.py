@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hardware_profiles import load_cluster
-from planners.estimate.memory import StageBytes, furthest_ends, least_in_flight, most_held
+from planners.estimate.memory import StageBytes, furthest_ends, least_in_flight, most_held, room_for_stashes
 from planners.search.candidates import straight_plan
 from simulator import LayerCosts, Plan, Problem, build_schedule, gradient_in_work, load_workload, simulate
 from simulator.workloads.language_models import Gpt
@@ -37,6 +37,19 @@ def random_pipeline(choose: random.Random) -> tuple[Problem, Plan]:
     ranks = choose.randint(2, 4)
     cuts = sorted(choose.sample(range(1, len(workload)), ranks * chunks - 1))
     return problem, straight_plan("", problem, schedule, cuts, tuple(range(ranks)) * chunks, choose.choice((4, 8, 12)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_room_is_what_weights_gradients_and_states_of_a_replay_leave(seed: int) -> None:
+    """To the byte, and less by what a backward makes again."""
+    problem, plan = random_pipeline(random.Random(seed))
+    bounds = [*(stage.layers[0] for stage in plan.stages), len(problem.workload)]
+    ranks = len(plan.stages) // plan.chunks
+    held = [list(pairwise(bounds))[rank::ranks] for rank in range(ranks)]
+    room = room_for_stashes(LayerCosts(problem), range(ranks), held, np.full(ranks, 7.0))
+    for memory, left in zip(simulate(problem, plan).memory, room, strict=False):
+        states = sum(memory.peak_parts[name] for name in ("weights", "gradients", "optimizer"))
+        assert left == memory.capacity_bytes - states - 7.0
 
 
 @pytest.mark.parametrize("seed", range(14))
