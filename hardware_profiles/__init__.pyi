@@ -74,7 +74,7 @@ from .numbers import (
     real_number as real_number,
     whole_number as whole_number,
 )
-from .options import (
+from .option_declarations import (
     Bounds as Bounds,
     DeclaredOption as DeclaredOption,
     FileBounds as FileBounds,

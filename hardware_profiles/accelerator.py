@@ -16,7 +16,7 @@ from typing import (
 )
 
 from hardware_profiles.numbers import MOST_AMOUNT, check_real
-from hardware_profiles.options import Bounds, declared_bounds
+from hardware_profiles.option_declarations import Bounds, declared_bounds
 from hardware_profiles.plugins import PluginError, answering_for, aside
 from hardware_profiles.words import shown
 

@@ -12,7 +12,7 @@ import msgspec
 
 from hardware_profiles.fields import CHOICES, KINDS, FieldError, a_kind, bounds_of, words_of
 from hardware_profiles.numbers import MOST_COUNT
-from hardware_profiles.options import FileBounds
+from hardware_profiles.option_declarations import FileBounds
 from hardware_profiles.words import shown, unchosen
 
 

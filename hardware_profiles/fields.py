@@ -8,7 +8,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from hardware_profiles.numbers import MOST_COUNT
-from hardware_profiles.options import Bounds
+from hardware_profiles.option_declarations import Bounds
 from hardware_profiles.words import shown, unknown
 
 

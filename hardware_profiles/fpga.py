@@ -26,7 +26,7 @@ from hardware_profiles.accelerator import (
     passes,
 )
 from hardware_profiles.gpu import demand
-from hardware_profiles.options import Bounds
+from hardware_profiles.option_declarations import Bounds
 from hardware_profiles.words import brief
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from hardware_profiles.accelerator import (
     checked_rates,
     passes,
 )
-from hardware_profiles.options import Bounds
+from hardware_profiles.option_declarations import Bounds
 from hardware_profiles.words import brief
 
 VECTOR_PRECISION = "fp32"

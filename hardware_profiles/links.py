@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from hardware_profiles.accelerator import Amount, Positive, ShareOfPeak, check_figures
 from hardware_profiles.fabrics import FABRICS, Fabric, FabricName, Operation, Protocol
-from hardware_profiles.options import Bounds
+from hardware_profiles.option_declarations import Bounds
 
 Duplex = Literal["full", "half"]
 

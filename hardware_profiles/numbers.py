@@ -10,7 +10,7 @@ import sys
 from numbers import Integral, Real
 from typing import Any
 
-from hardware_profiles.options import declared_bounds
+from hardware_profiles.option_declarations import declared_bounds
 from hardware_profiles.words import shown
 
 MOST_COUNT = 10**12

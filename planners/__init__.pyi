@@ -86,7 +86,7 @@ from .stack_choice import (
 from .nearby import replayed_beside as replayed_beside, search_nearby as search_nearby
 from .modern.order_search import OrderBound as OrderBound
 from .search.notes import CutsLeftOut as CutsLeftOut, Note as Note
-from .search.options import ASKED as ASKED, PLANNER_OPTIONS as PLANNER_OPTIONS
+from .search.search_options import ASKED as ASKED, PLANNER_OPTIONS as PLANNER_OPTIONS
 from .search.request import Request as Request
 from .search.result import Proof as Proof, Result as Result, RunnerUp as RunnerUp
 from .search.runner_ups import runner_ups as runner_ups

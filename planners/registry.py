@@ -42,9 +42,9 @@ from planners.search.evaluator import (
     PlannerFailedError,
     Progress,
 )
-from planners.search.options import ALWAYS, ASKED, PLANNER_OPTIONS, RECOMPUTE, takes
 from planners.search.request import Request
 from planners.search.result import Proof, Result
+from planners.search.search_options import ALWAYS, ASKED, PLANNER_OPTIONS, RECOMPUTE, takes
 from simulator import (
     InfeasiblePlanError,
     Plan,

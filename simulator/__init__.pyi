@@ -20,7 +20,7 @@ from .results.score import Score as Score
 from .results.figures import save as save
 from .results.written_files import write_atomically as write_atomically
 from .results.gantt_plots import gantt as gantt
-from .compiled.kernels import kernel as kernel
+from .compiled.numba_kernels import kernel as kernel
 from .costs.layer_costs import (
     GroupRates as GroupRates,
     LayerCosts as LayerCosts,

@@ -250,9 +250,9 @@ def test_one_door_to_a_library(library: str) -> None:
 
 
 def test_kernels_are_compiled_in_one_way() -> None:
-    """Only `simulator.compiled.kernels` calls numba's `njit`: it knows what to do where compiled code has no place on disk."""
+    """Only `simulator.compiled.numba_kernels` calls numba's `njit`: which knows what to do without a place on disk."""
     doors = [str(one) for one in imports() if one.target == "numba" and {"njit", "jit"} & set(one.names)]
-    assert all(door.startswith("simulator.compiled.kernels:") for door in doors)
+    assert all(door.startswith("simulator.compiled.numba_kernels:") for door in doors)
     assert doors
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from experiments.calibration.kernel_files import short
 from experiments.calibration.kernel_fit import least
-from experiments.profiling.kernels import COLLECTIVES, Collective, CollectiveName, Measurements
+from experiments.profiling.measured_kernels import COLLECTIVES, Collective, CollectiveName, Measurements
 from hardware_profiles import Operation, toml_text
 
 OPERATIONS: Mapping[CollectiveName, Operation] = {

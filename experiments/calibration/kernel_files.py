@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from experiments.calibration.kernel_fit import ClassFit, KernelFit
-from experiments.profiling.kernels import Measured, Measurements
+from experiments.profiling.measured_kernels import Measured, Measurements
 from hardware_profiles import GraphicsProcessor, toml_text
 
 DIGITS = 4

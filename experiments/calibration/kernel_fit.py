@@ -14,7 +14,7 @@ from random import Random
 from statistics import median
 from typing import NamedTuple
 
-from experiments.profiling.kernels import FLOOR, Kernel, Measured, Measurements
+from experiments.profiling.measured_kernels import FLOOR, Kernel, Measured, Measurements
 from hardware_profiles import BACKWARD_LAUNCHES, LANES, VECTOR_PRECISION, GraphicsProcessor
 
 Range = tuple[float, float]

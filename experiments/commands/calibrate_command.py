@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import simulator
-from experiments.commands.kernels import KERNELS, KERNELS_ALONE
-from experiments.commands.kernels import run as run_kernels
+from experiments.commands.calibrate_kernels import KERNELS, KERNELS_ALONE
+from experiments.commands.calibrate_kernels import run as run_kernels
 from experiments.terminal.argument_types import Option, add_options, natural, number, refuse, written_toml
 from experiments.terminal.output import InputError, UsageError, print_json, progress, say
 from experiments.terminal.report_tables import ReportTable, figure

@@ -18,8 +18,8 @@ import msgspec
 import torch
 from torch import distributed
 
-from experiments.profiling.kernels import COLLECTIVES, Collected, Collective
 from experiments.profiling.layer_profiler import synchronize
+from experiments.profiling.measured_kernels import COLLECTIVES, Collected, Collective
 from experiments.profiling.pass_timing import relative_spread
 
 WARM_UP = 3

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from experiments.profiling.kernels import Kernel, Measured, Measurements
 from experiments.profiling.layer_profiler import device_name, synchronize
+from experiments.profiling.measured_kernels import Kernel, Measured, Measurements
 from experiments.profiling.pass_timing import relative_spread
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

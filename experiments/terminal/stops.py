@@ -35,7 +35,7 @@ class _Stop:
         self.came = True
         if self.held:
             return
-        kernels = sys.modules.get("simulator.compiled.kernels")
+        kernels = sys.modules.get("simulator.compiled.numba_kernels")
         getattr(kernels, "interrupts", signal.default_int_handler)(number, frame)
 
     def end(self) -> None:
@@ -56,7 +56,7 @@ def stopping(name: str, *, own: bool) -> Iterator[None]:
         yield
         return
     known = {number: signal.getsignal(number) for number in SIGNALS}
-    kernels = sys.modules.get("simulator.compiled.kernels")
+    kernels = sys.modules.get("simulator.compiled.numba_kernels")
     usual = (signal.default_int_handler, signal.SIG_DFL, getattr(kernels, "interrupts", None))
     taken = [number for number, handler in known.items() if handler in usual]
     stop = _Stop(name, own=own)

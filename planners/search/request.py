@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hardware_profiles import OptionValue, check_fields, option_text, read_options, unchosen
-from planners.search.options import PLANNER_OPTIONS, SearchOptions
+from planners.search.search_options import PLANNER_OPTIONS, SearchOptions
 from simulator import Engine, Recompute, schedule_families
 
 

@@ -112,6 +112,6 @@ def turns(
 
 @cache
 def _compiled() -> Callable[..., Any]:
-    from simulator.compiled.kernels import kernel
+    from simulator.compiled.numba_kernels import kernel
 
     return kernel()(take_turns)

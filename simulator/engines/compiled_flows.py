@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.compiled.kernels import kernel
+from simulator.compiled.numba_kernels import kernel
 from simulator.engines.event_heap import ARRIVED, KINDS, LEAVES, Heap, push
 from simulator.engines.fair_links import TIE
 from simulator.lowering.flows import FlowColumns

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.compiled.kernels import kernel
+from simulator.compiled.numba_kernels import kernel
 from simulator.engines.compiled_flows import UNSETTLED, Flows, Passing, ask, leave, no_flows, rest
 from simulator.engines.event_heap import ARRIVAL, ARRIVED, HEAD, KINDS, LANE, LEAVES, SHARE, Heap, empty_heap, pop, push
 from simulator.engines.timeline import Timeline, timeline_of

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.compiled.kernels import kernel
+from simulator.compiled.numba_kernels import kernel
 
 Integers = NDArray[np.int64]
 Letters = NDArray[np.uint8]

@@ -22,8 +22,16 @@ from experiments.calibration.kernel_fit import (
     with_shares,
 )
 from experiments.cli import main
-from experiments.commands import kernels as command
-from experiments.profiling.kernels import FLOOR, KINDS, Collective, Kernel, Measured, Measurements, standard_kernels
+from experiments.commands import calibrate_kernels as command
+from experiments.profiling.measured_kernels import (
+    FLOOR,
+    KINDS,
+    Collective,
+    Kernel,
+    Measured,
+    Measurements,
+    standard_kernels,
+)
 from hardware_profiles import GraphicsProcessor, load_accelerator, load_cluster, load_stack
 from tests.experiments.commands import ended, refused
 

@@ -19,7 +19,7 @@ from experiments import make_problem
 from experiments.cli import main
 from experiments.terminal.exits import guarded
 from experiments.terminal.stops import SIGNALS
-from simulator.compiled.kernels import interrupts
+from simulator.compiled.numba_kernels import interrupts
 
 ROOT = Path(__file__).parents[2]
 

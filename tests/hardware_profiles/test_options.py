@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from hardware_profiles.options import Bounds, declared_options, read_options
+from hardware_profiles.option_declarations import Bounds, declared_options, read_options
 
 
 def function(

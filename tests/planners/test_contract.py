@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from planners import PLANNERS, Evaluator, Planner, PlannerEntry, Request, make_plan, planner_entry
-from planners.search.options import takes
+from planners.search.search_options import takes
 from planners.testing import check_planner, check_result, small_problems
 from simulator import (
     SCHEDULES,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hardware_profiles import declared_options
 from planners.registry import PLANNERS
-from planners.search.options import ASKED, DECLARED, PLANNER_OPTIONS
+from planners.search.search_options import ASKED, DECLARED, PLANNER_OPTIONS
 from simulator import PLACEMENTS, TrainingOptions
 
 

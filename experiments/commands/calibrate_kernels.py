@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import simulator
-from experiments.profiling.kernels import Measurements, standard_kernels
+from experiments.profiling.measured_kernels import Measurements, standard_kernels
 from experiments.terminal.argument_types import Option, check_choice, count, counts, natural, number, written_toml
 from experiments.terminal.output import InputError, UsageError, print_json, progress, say
 from experiments.terminal.report_tables import ReportTable, figure
