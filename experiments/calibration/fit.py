@@ -32,7 +32,6 @@ SPREADS: Mapping[str, float] = {
     "replica_collectives": 0.5,
     "odd_heads": 1.0,
     "experts": 0.2,
-    "casts": 0.5,
     "block_pass": 1e-3,
     "exposed": 0.15,
     "stragglers": 0.02,
@@ -41,7 +40,7 @@ SPREADS: Mapping[str, float] = {
 logarithm; of additions, in base units. As far as those of the shipped stacks that rows told lie from one another."""
 
 OTHER_SPREAD = 0.3
-"""Of a factor that SPREADS does not name."""
+"""Of a factor that SPREADS does not name, as no rows told it: of casts, whose factor shipped stacks count."""
 
 TOLD = 0.95
 """A constant moves where measurements narrow its spread to less than this share of it."""
