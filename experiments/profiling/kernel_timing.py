@@ -52,11 +52,11 @@ Call = Callable[[], object]
 class KernelSettings:
     """device: cpu or cuda; warm_up, repeats: runs before and during measurement; seed: of inputs; seconds: of all, at most."""
 
-    device: str = "cpu"
-    warm_up: int = 2
-    repeats: int = 9
-    seed: int = 0
-    seconds: float = math.inf
+    device: str
+    warm_up: int
+    repeats: int
+    seed: int
+    seconds: float
 
 
 def measure_kernels(

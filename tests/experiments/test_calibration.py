@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.calibration.fit import NOISE, SPREADS, FitError, Model, Observation, fit
+from experiments.calibration.fit import NOISE, SPREADS, FitError, Model, Observation, _taken, fit
 from experiments.calibration.logs import read_logs
 from experiments.terminal.output import InputError
 from hardware_profiles import Stack, changed_stack, errors_of, load_cluster, load_stack
@@ -116,6 +116,18 @@ def test_derivatives_are_those_of_the_model() -> None:
         step[number] = 0.01 * spread
         moved = model.logarithms(own, start + step) - model.logarithms(own, start)
         assert moved[0] == pytest.approx(slopes[number] * 0.01 * spread, rel=0.1, abs=1e-9)
+
+
+def test_a_step_too_far_is_halved_until_it_is_none_for_the_worse() -> None:
+    """A step of 1 where 0.4 was measured misses by more than none does; half of it misses by a sixth of that."""
+    model, observed = Model(STACK, ("hopper",), ("elementwise",)), observations(STACK, (2,))
+    start, spreads = model.start, model.spreads
+    here, whole = model.logarithms(observed, start), np.array([1.0])
+    measured = model.logarithms(observed, start + 0.4 * whole)
+    where, there, moved = _taken(model, observed, measured, start, spreads, start, here, whole)
+    assert where == pytest.approx(start + whole / 2.0)
+    assert moved == pytest.approx(0.5 / spreads[0])
+    assert there == pytest.approx(model.logarithms(observed, where))
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -101,13 +104,34 @@ def test_shares_are_found_again(fit: KernelFit) -> None:
     )
 
 
-def test_the_work_of_kernels_by_hand() -> None:
-    """Attention of 2 x 8 tokens, 4/2 heads of 16: two products of 2 FLOP; an embedding reads 8 rows of a table of 100 by 16."""
-    attention = Kernel(what="attention", batch=2, tokens=8, heads=4, key_value_heads=2, head_size=16).work()
-    assert attention.flop == 2 * 2 * 2 * 8 * 8 * 4 * 16
-    assert (attention.input_elements, attention.output_elements) == (2 * 8 * (4 + 2 * 2) * 16, 2 * 8 * 4 * 16)
-    embedding = Kernel(what="embedding", rows=8, inputs=100, outputs=16).work()
-    assert (embedding.parameters, embedding.input_elements, embedding.output_elements) == (1600, 8, 8 * 16)
+@pytest.mark.parametrize(
+    ("kernel", "flop", "read", "made", "weights"),
+    [
+        (
+            Kernel(what="attention", batch=2, tokens=8, heads=4, key_value_heads=2, head_size=16),
+            4 * 8192,
+            2048,
+            1024,
+            0,
+        ),
+        (Kernel(what="product", rows=8, inputs=16, outputs=4), 2 * 8 * 16 * 4, 8 * 16, 8 * 4, 16 * 4),
+        (Kernel(what="embedding", rows=8, inputs=100, outputs=16), 0, 8, 8 * 16, 100 * 16),
+        (Kernel(what="loss", rows=8, outputs=100), 0, 8 * 100, 8, 0),
+        (Kernel(what="adam", inputs=10), 0, 4 * 10, 3 * 10, 0),
+        *((Kernel(what=one, rows=8, inputs=16), 0, 2 * 128, 128, 0) for one in ("gated-silu", "add")),
+        *((Kernel(what=one, rows=8, inputs=16), 0, 128, 128, 0) for one in ("gelu", "dropout")),
+        (Kernel(what="layer-norm", rows=8, inputs=16), 0, 128, 128, 2 * 16),
+        (Kernel(what="rms-norm", rows=8, inputs=16), 0, 128, 128, 16),
+    ],
+    ids=lambda one: one.what if isinstance(one, Kernel) else "",
+)
+def test_the_work_of_kernels_by_hand(kernel: Kernel, flop: float, read: float, made: float, weights: int) -> None:
+    """FLOP are two a multiply-add: of attention of 2 x 8 tokens, 4/2 heads of 16, two products of 2 x 8 x 8 x 4 x 16.
+
+    What is read are the operands (query, keys and values; of Adam weights, gradients and two moments), without the weights.
+    """
+    work = kernel.work()
+    assert (work.flop, work.input_elements, work.output_elements, work.parameters) == (flop, read, made, weights)
 
 
 def test_heads_have_pairs_of_features() -> None:
@@ -137,10 +161,12 @@ def test_more_flop_are_never_quicker(fit: KernelFit) -> None:
 def test_peaks_are_the_best_rates_where_no_data_sheet_counts() -> None:
     """So that every share is one."""
     device = measured_device(FOUND, "mine")
-    best = max(one.kernel.work().flop / one.seconds for one in FOUND.kernels if one.kernel.what == "product")
+    products = [one for one in FOUND.kernels if one.kernel.what == "product"]
+    best = max(one.kernel.work().flop / one.seconds for one in products)
     assert device.peak_flops["bf16"] == best
-    with pytest.raises(ValueError, match="products, and copies"):
-        measured_device(msgspec.structs.replace(FOUND, kernels=()), "mine")
+    for kernels in ((), products, [one for one in FOUND.kernels if one not in products]):
+        with pytest.raises(ValueError, match="products, and copies"):
+            measured_device(msgspec.structs.replace(FOUND, kernels=tuple(kernels)), "mine")
 
 
 def test_least_finds_the_bottom() -> None:
@@ -298,6 +324,39 @@ def test_kernels_run_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     (tmp_path / "kernels.json").write_text(printed)
     code, again, _ = ended(capsys, ["calibrate", "--kernels", str(tmp_path / "kernels.json"), *out])
     assert json.loads(again)["constants"] == document["constants"]
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (extra pipeplan[torch])")
+def test_every_set_is_read_once_before_any_call_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU of 1 ms a call: three sets once each, one call alone, then runs of 3 ms, of which those of the warm-up count none."""
+    from experiments.profiling import kernel_timing as timing
+
+    runs: list[list[object]] = []
+
+    def seconds(calls: Iterator[Callable[[], object]], device: str, count: int) -> float:
+        runs.append([next(calls)() for _ in range(count)])
+        return 1e-3 if len(runs) <= 4 else len(runs) * 1e-3
+
+    monkeypatch.setattr(timing, "_gpu_seconds", seconds)
+    monkeypatch.setattr(timing, "_sets", lambda kernel, device: 3)
+    monkeypatch.setitem(timing._PREPARE, "copy", lambda kernel, device: (partial(int, one) for one in count()))
+    settings = timing.KernelSettings("cuda", warm_up=2, repeats=3, seed=0, seconds=math.inf)
+    found = timing._measured(Kernel(what="copy", inputs=8), settings)
+    assert runs == [[0, 1, 2], [0], *[[1, 2, 0]] * 5]
+    assert (found.seconds, found.runs, found.calls) == (6e-3, 3, 3)
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (extra pipeplan[torch])")
+def test_sets_are_together_just_larger_than_a_cache() -> None:
+    """Of a GPU, 256 MiB: three of three tensors of 32 MiB, four of attention's 64 MiB, eight where more would be needed."""
+    from experiments.profiling.kernel_timing import _sets
+
+    product = Kernel(what="product", rows=4096, inputs=4096, outputs=4096)
+    attention = Kernel(what="attention", batch=2, tokens=4096, heads=12, key_value_heads=4, head_size=128)
+    thin = Kernel(what="product", rows=8, inputs=8, outputs=8)
+    layer = Kernel(what="layer", inputs=4096)
+    assert [_sets(one, "cuda") for one in (product, attention, thin, layer)] == [3, 4, 8, 1]
+    assert [_sets(one, "cpu") for one in (product, attention, thin, layer)] == [1] * 4
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (extra pipeplan[torch])")
