@@ -100,6 +100,10 @@ def test_the_classes_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (found,) = read_errors(tmp_path / "e.toml")["generic"]
     assert (told["rows"], told["plans"], found.rows, found.tables) == (2, ["data"], 2, ("mine",))
     assert found.median == pytest.approx(told["median"], abs=1e-3)
+    assert main(words) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"generic seconds ampere data 2 {told['median']:.3f} {told['low']:.3f} {told['high']:.3f}" in printed
+    assert printed.endswith(f"written to {tmp_path / 'e.toml'}")
     assert main([*words, "--fit", "mine"]) == 2
     assert "does not go with --errors-out" in capsys.readouterr().err
 

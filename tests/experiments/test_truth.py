@@ -12,7 +12,8 @@ import pytest
 from experiments.cli import main
 from experiments.studies.study_harness import run_study
 from experiments.terminal.output import InputError
-from experiments.truth.errors import apart, errors, kendall, ranked, regret, summary
+from experiments.truth.__main__ import APART, SPLIT, STACKS_TABLE, TABLE
+from experiments.truth.errors import PARTS, apart, errors, kendall, ranked, regret, summary
 from experiments.truth.measured_tables import AllReduce, MatrixProduct, MeasuredRun, MeasuredTable, kind_of, read_tables
 from experiments.truth.predictions import NotPredicted, machine_of, predicted, stack_of, training_problem
 from experiments.truth.seen_rows import SEEN_ROWS, was_seen
@@ -30,9 +31,9 @@ def table(folder: Path, name: str, *lines: str) -> Path:
 
 
 def test_errors_by_hand() -> None:
-    """Predicted / measured - 1: +20 %, -10 %, -5 % have a mean of 35/3 %, a median of 10 % and a signed mean of 5/3 %."""
-    found = errors([10.0, 10.0, 10.0], [12.0, 9.0, 9.5])
-    expected = {"rows": 3, "mape": 0.35 / 3, "median": 0.1, "worst": 0.2, "signed": 0.05 / 3}
+    """Predicted / measured - 1: +10 %, -20 %, -5 % have a mean of 35/3 %, a median of 10 % and a signed mean of -5 %."""
+    found = errors([10.0, 10.0, 10.0], [11.0, 8.0, 9.5])
+    expected = {"rows": 3, "mape": 0.35 / 3, "median": 0.1, "worst": 0.2, "signed": -0.05}
     assert found == pytest.approx(expected)
 
 
@@ -333,6 +334,9 @@ def test_kernels_of_every_form(tmp_path: Path) -> None:
     attention = 2 * 4096**2 * 8 * 256 / 156e12
     assert frame["measured"].tolist() == pytest.approx([product, product, attention, 2.5 * attention, product])
     assert frame["predicted"][0] < frame["predicted"][1] < frame["predicted"][4]
+    told = (f"{columns},accelerator", *(f"{line},a100-pcie".replace(",a100_pcie", ",") for line in lines))
+    alike, _ = predicted(read_tables(table(tmp_path, "told.csv", *told), {})[0][-1], None)
+    pd.testing.assert_frame_equal(alike[["measured", "predicted"]], frame[["measured", "predicted"]])
     with pytest.raises(InputError, match=r"line 2: .*k of a kernel matmul is missing"):
         read_tables(table(tmp_path, "kernels.csv", columns, lines[0].replace("4096,4096,4096", "4096,4096,")), {})
 
@@ -388,9 +392,11 @@ def test_the_study_ends_with_one_document(tmp_path: Path, capsys: pytest.Capture
     table(tmp_path, "runs.csv", RUN, "64,4,2,32,1,1,1,1,2,0.01,,dgx-a100", "64,4,2,32,1,2,1,1,2,0.01,full,dgx-a100")
     table(tmp_path, "products.csv", "m,n,k,forward_us,backward_us", "4096,4096,4096,500,1000")
     table(tmp_path, "notes.csv", "a", "1")
+    table(tmp_path, "lost.csv", RUN, "64,4,2,32,1,1,1,1,2,0.01,,nowhere")
     assert run_study("truth", ["--tables", str(tmp_path), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert set(document["tables"]) == {"runs", "products"}
+    assert set(document["tables"]) == {"runs", "products", "lost"}
+    assert (document["tables"]["lost"]["rows"], list(document["tables"]["lost"]["left_out"].values())) == (0, [1])
     assert document["skipped"] == ["notes.csv"]
     assert document["tables"]["runs"]["rows"] == 2
     assert document["tables"]["runs"]["seen"] == "none"
@@ -400,14 +406,37 @@ def test_the_study_ends_with_one_document(tmp_path: Path, capsys: pytest.Capture
     assert "mape" in document["tables"]["products"]["backward"]
     assert main(["study", "truth", "--tables", str(tmp_path), "--machine", "runs=nowhere"]) == 2
     assert "nowhere" in capsys.readouterr().err
-    assert main(["study", "truth", "--tables", str(tmp_path), "--machine", "lost=dgx-a100"]) == 2
-    assert "lost" in capsys.readouterr().err
+    assert main(["study", "truth", "--tables", str(tmp_path), "--machine", "gone=dgx-a100"]) == 2
+    assert "gone" in capsys.readouterr().err
     assert main(["study", "truth"]) == 2
     assert "--columns" in capsys.readouterr().err
     assert main(["study", "truth", "--columns", "--json"]) == 0
     kinds = json.loads(capsys.readouterr().out)["kinds"]
     assert all(kind["about"] and kind["needed"] for kind in kinds)
     assert "sequence_parallel" in kinds[0]["further"]
+
+
+def test_tables_of_errors_are_in_per_cent() -> None:
+    """A mean error of 1/8, a median of 1/16, a worst of 1/2 and a signed mean of -1/4, of 40 rows, wherever they stand."""
+    found = {"rows": 40, "mape": 0.125, "median": 0.0625, "worst": 0.5, "signed": -0.25}
+    whole = {
+        **found,
+        "figure": "seconds",
+        "by": {"tp": {"8": found}},
+        "apart": {"seconds": dict.fromkeys(PARTS, found)},
+    }
+    parts = {f"{part}{key}": value for part in ("", "seen ", "held out ") for key, value in found.items()}
+    document = {
+        "tables": {"mine": whole | {"peers": None, "kendall": 0.5, "regret": 0.125}},
+        "stacks": [{"stack": "generic", "table": "mine", "what": "seconds", **parts}],
+    }
+    rows = [row for one in (TABLE, APART, SPLIT, STACKS_TABLE) for row in one.text(document).rows]
+    assert rows == [
+        ("mine", "seconds", "40", "12.5", "6.2", "50.0", "-25.0", "0.50", "12.5", ""),
+        ("mine", "seconds", *("40", "12.5", "6.2", "50.0", "-25.0") * 2),
+        ("mine", "tp", "8", "40", "12.5", "50.0", "-25.0"),
+        ("generic", "mine", "seconds", *("40", "12.5", "-25.0") * 3),
+    ]
 
 
 def test_a_folder_without_tables_is_a_bad_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -479,6 +508,8 @@ def test_experts_windows_and_servers_of_a_row() -> None:
     windowed, _ = training_problem(measured(window=8, window_every=2, flash=True))
     flop = [layer.flop for layer in windowed.workload.layers if layer.kind == "attention"]
     assert flop[0] * 4 == flop[1] == flop[3] == 4 * flop[2]
+    windowed, _ = training_problem(measured(window=8, flash=True))
+    assert {layer.flop for layer in windowed.workload.layers if layer.kind == "attention"} == {flop[0]}
     problem, plan = training_problem(measured(machine="dgx-b200:4", tp=4, dp=4, gpus_per_node=4))
     assert len(problem.cluster.devices) == 32
     assert plan.stages[0].replicas == ((0, 1, 2, 3), (8, 9, 10, 11), (16, 17, 18, 19), (24, 25, 26, 27))
