@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -94,6 +95,24 @@ def test_a_chip_that_says_no_kind_has_that_of_its_name(
     assert found.chip == kind
     assert found.spread == CHIPS[kind].spread > 0.0
     assert found == chip(tmp_path, numbers | {"bandwidth": 1000.0}, kind, name)
+
+
+@pytest.mark.parametrize("kind", sorted(CHIPS))
+def test_a_host_launches_kernels_where_programs_are_not_compiled_whole(kind: str, tmp_path: Path) -> None:
+    """It takes what it takes of an A100; a program that is compiled whole waits for no host, neither a kernel nor a pass."""
+    found, a100 = chip(tmp_path, {"fp32": 10.0, "bandwidth": 1000.0}, kind), load_accelerator("a100-80")
+    assert isinstance(a100, GraphicsProcessor)
+    hosted = [a100.launch_overhead, a100.pass_overhead]
+    assert min(hosted) > 0.0
+    assert [found.launch_overhead, found.pass_overhead] == [one * CHIPS[kind].hosted for one in hosted]
+
+
+def test_a_spread_is_the_mean_error_of_chips_left_out() -> None:
+    """Of TPUs, as their source tells it of each chip in turn."""
+    kind = CHIPS["systolic"]
+    told = [float(one) / 100.0 for one in re.findall(r"[0-9.]+", kind.source.rpartition(":")[2])]
+    assert len(told) == 3
+    assert kind.spread == pytest.approx(sum(told) / 3, abs=0.005)
 
 
 @given(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import combinations, permutations
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -47,6 +48,23 @@ def test_scatters_and_gathers_have_figures_of_their_own() -> None:
     assert silent.collectives.seconds(Operation.ALL_GATHER, range(8), 1e9) == pytest.approx(
         (1e-3 + 2 * 7 / 8 / 0.8) / 2
     )
+
+
+def test_an_exchange_waits_longer_where_servers_double() -> None:
+    """Over 2, 4 and 8 servers InfiniBand's 14 us and 5.5 us a doubling; in one NVLink's 25 us; half of the 2 ms that links
+    say of a scatter and a gather for every doubling, and once in a server; else the latency of the way."""
+
+    def latencies(*counts: int, **figures: Any) -> list[float]:
+        links = [Link(f"d{device}", "hub", GIGA, 2e-6, **figures) for device in range(8)]
+        servers = tuple((device,) for device in range(8)) if len(counts) > 1 else (tuple(range(8)),)
+        here = star(8, *links, servers=servers).collectives
+        return [here.alltoall_rates(range(count))[0][0] for count in counts]
+
+    assert latencies(2, 4, 8, fabric="infiniband") == pytest.approx([19.5e-6, 25e-6, 30.5e-6])
+    assert latencies(8, fabric="nvlink-4") == pytest.approx([25e-6])
+    assert latencies(2, 4, 8, gather_latency=2e-3) == pytest.approx([1e-3, 2e-3, 3e-3])
+    assert latencies(8, gather_latency=2e-3) == pytest.approx([1e-3])
+    assert latencies(2, 8) == pytest.approx([4e-6, 4e-6])
 
 
 def test_rings_leave_servers_by_every_card() -> None:
