@@ -107,6 +107,15 @@ def test_a_step_takes_as_long_as_over_the_slowest_link() -> None:
     assert ways["tree LL"] == pytest.approx(2 * (10.6e-6 + 1.0e-6 + 1.0e-6))
 
 
+def test_a_ring_moves_the_largest_own_part_of_its_links() -> None:
+    """Half of a server on NVLink: in a scatter each device moves its own quarter, too, half as fast in LL as links are."""
+    for fabrics, moved in ((("pcie", "pcie"), 3 / 4), (("nvlink-4", "pcie"), 4 / 4), (("pcie", "nvlink-4"), 4 / 4)):
+        links = [Link(f"d{place}", "hub", GIGA, fabric=fabrics[place // 2]) for place in range(4)]
+        here = star(4, *links, servers=((0, 1, 2, 3),)).collectives
+        ways = {one.name: one.seconds_per_byte for one in here.ways(SCATTER, ((0, 1, 2, 3),))}
+        assert ways["ring LL"] == pytest.approx(moved / (0.5 * GIGA))
+
+
 @given(
     fabric=st.sampled_from(sorted(FABRICS)),
     operation=st.sampled_from(Operation),
