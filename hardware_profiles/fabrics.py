@@ -66,9 +66,12 @@ class Fabric:
 _Three = tuple[float, float, float]
 
 
-def _fabric(bases: _Three, hops: _Three, tree_hops: _Three, shares: _Three = (0.5, 0.92, 1.0)) -> Fabric:
-    """A fabric of NCCL's protocols; microseconds. The shares of NCCL: src/graph/tuning.cc, 5067397c, as what cites it below."""
-    rows = zip(("LL", "LL128", "Simple"), shares, bases, hops, tree_hops, strict=True)
+def _fabric(bases: _Three, hops: _Three, tree_hops: _Three | None = None, shares: _Three = (0.5, 0.92, 1.0)) -> Fabric:
+    """A fabric of NCCL's protocols; microseconds; tree_hops: as `hops` where nothing else is known.
+
+    The shares of NCCL: src/graph/tuning.cc, 5067397c, as what cites it below.
+    """
+    rows = zip(("LL", "LL128", "Simple"), shares, bases, hops, tree_hops or hops, strict=True)
     return Fabric(tuple(Protocol(name, share, *(one * MICRO for one in times)) for name, share, *times in rows))
 
 
@@ -101,6 +104,6 @@ FABRICS: Mapping[FabricName, Fabric] = {
     # Sums of 32 B200 on 4 nodes, as 336 us + x + sqrt(336 us x) with x at 474 GB/s: three of its tangents, over six steps.
     "efa": _fabric(_NET_BASES, (41.0, 72.0, 175.0), (76.0, 152.0, 175.0), (0.42, 0.84, 1.0)),
     # Sums of 16 H100 on 2 nodes, as 166 us + x + sqrt(166 us x) with x at 341 GB/s: the same, over two steps.
-    "tcpx": _fabric(_NET_BASES, (75.0, 125.0, 310.0), (75.0, 125.0, 310.0), (0.42, 0.84, 1.0)),
-    "ethernet": _fabric(_NET_BASES, (30.0, 30.0, 50.0), (30.0, 30.0, 50.0)),  # assumed: order of magnitude of TCP
+    "tcpx": _fabric(_NET_BASES, (75.0, 125.0, 310.0), shares=(0.42, 0.84, 1.0)),
+    "ethernet": _fabric(_NET_BASES, (30.0, 30.0, 50.0)),  # assumed: order of magnitude of TCP
 }

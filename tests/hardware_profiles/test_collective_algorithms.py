@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
+from math import inf, log2
 
 import pytest
 from hypothesis import given, settings
@@ -105,6 +105,36 @@ def test_a_step_takes_as_long_as_over_the_slowest_link() -> None:
     here = star(4, *links, servers=((0, 1), (2, 3)))
     ways = {one.name: one.latency for one in here.collectives.ways(REDUCE, ((0, 1, 2, 3),))}
     assert ways["tree LL"] == pytest.approx(2 * (10.6e-6 + 1.0e-6 + 1.0e-6))
+
+
+@pytest.mark.parametrize(
+    ("fabrics", "way", "latency"),
+    [
+        (("nvlink-4", "nvlink-4", "pcie"), "tree LL", 10.6 + 1.0 + log2(3) * 1.0),
+        (("pcie", "pcie", "nvlink-4"), "tree LL", 10.6 + 1.0 + log2(3) * 1.0),
+        (("pcie", "pcie", "nvlink-4"), "ring LL", 10.6 + 3 * 1.5 + 2 * 1.5),
+        (("nvlink-4", "nvlink-4", "pcie"), "ring LL", 10.6 + 3 * 1.5 + 2 * 1.5),
+    ],
+)
+def test_one_slow_link_slows_every_step(fabrics: tuple[str, ...], way: str, latency: float) -> None:
+    """Three servers of two, of which two are alike; us of a pass in LL: bases of 10.6 and 6.6; steps of a ring of 1.5 on NVLink
+    and 1.0 on PCIe, of a tree 0.6 and 1.0; the slowest is taken in servers and between them.
+    """
+    links = [Link(f"d{place}", "hub", GIGA, fabric=fabrics[place // 2]) for place in range(6)]
+    here = star(6, *links, servers=((0, 1), (2, 3), (4, 5))).collectives
+    ways = {one.name: one.latency for one in here.ways(REDUCE, (tuple(range(6)),))}
+    assert ways[way] == pytest.approx(2e-6 * latency)
+
+
+def test_tcp_has_no_quick_protocol_nor_tree() -> None:
+    """What a step takes there is one assumed figure, above that of any fabric of its own, and below a millisecond."""
+    low, middle, simple = FABRICS["ethernet"].protocols
+    assert low.hop == low.tree_hop == middle.hop == middle.tree_hop
+    assert simple.hop == simple.tree_hop
+    for name in ("nvlink-4", "pcie", "infiniband"):
+        assert all(
+            own.hop < one.hop < 1e-3 for own, one in zip(FABRICS[name].protocols, (low, middle, simple), strict=True)
+        )
 
 
 def test_a_ring_moves_the_largest_own_part_of_its_links() -> None:
