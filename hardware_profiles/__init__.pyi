@@ -15,7 +15,7 @@ from .accelerator import (
     passes as passes,
     streaming as streaming,
 )
-from .chips import CHIPS as CHIPS, ChipKind as ChipKind
+from .chips import CHIPS as CHIPS
 from .cluster import (
     Cluster as Cluster,
     ClusterSource as ClusterSource,
@@ -61,7 +61,6 @@ from .load import (
     schema as schema,
     shipped_errors as shipped_errors,
     stack_names as stack_names,
-    stack_table as stack_table,
 )
 from .numbers import (
     MOST_AMOUNT as MOST_AMOUNT,
@@ -95,7 +94,6 @@ from .plugins import (
 )
 from .prediction_errors import (
     ENOUGH as ENOUGH,
-    OF_DEVIATION as OF_DEVIATION,
     ErrorClass as ErrorClass,
     Figure as Figure,
     PlanKind as PlanKind,
@@ -122,7 +120,6 @@ from .stack import (
 from .stack_writing import (
     changed_stack as changed_stack,
     changed_stack_text as changed_stack_text,
-    error_table as error_table,
     errors_text as errors_text,
     toml_text as toml_text,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import pi, sqrt
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 from hardware_profiles.accelerator import Accelerator, optional_members
 from hardware_profiles.chips import CHIPS
@@ -22,8 +22,6 @@ PlanKind = Literal["other", "experts", "fp8", "zero-3", "pipeline", "data"]
 """Kinds of plans, the first that holds: of a network without transformer blocks, or with measured layers; with experts; with
 products in fp8; with replicas that divide weights; with several stages; and any other, tensor groups among them.
 """
-
-PLAN_KINDS: tuple[PlanKind, ...] = get_args(PlanKind)
 
 ENOUGH = 19
 """Rows of which 90 % can be told: between the least and the greatest of 19 are 90 % of further ones, in the mean."""

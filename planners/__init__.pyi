@@ -10,7 +10,6 @@ from .partitioning.largest_load import (
     LOAD_RULES as LOAD_RULES,
     DeviceClass as DeviceClass,
     Output as Output,
-    DevicePart as DevicePart,
     PlacedParts as PlacedParts,
     PlacementProblem as PlacementProblem,
     least_largest_load as least_largest_load,
@@ -26,24 +25,14 @@ from .partitioning.partition_costs import (
     straight_costs as straight_costs,
     uniform_cuts as uniform_cuts,
 )
-from .estimate.memory import (
-    furthest_ends as furthest_ends,
-)
 from .bapipe.explorer import (
     BaPipe as BaPipe,
-    Candidate as Candidate,
     Exploration as Exploration,
     RuleOfThumb as RuleOfThumb,
     explore as explore,
     formula_seconds as formula_seconds,
 )
-from .straight.baselines import (
-    DataParallel as DataParallel,
-    GreedyBalance as GreedyBalance,
-    UniformLayers as UniformLayers,
-)
 from .straight.brute_force import BruteForce as BruteForce
-from .straight.grid import PipelineDataGrid as PipelineDataGrid
 from .bapipe.intra_layer import (
     LayerCut as LayerCut,
     split_workload as split_workload,
@@ -62,7 +51,6 @@ from .pipedream.partitioner import (
 )
 from .pipedream.state_table import (
     StateTable as StateTable,
-    measured_seconds as measured_seconds,
     measured_table as measured_table,
     state_table as state_table,
 )
@@ -91,7 +79,6 @@ from .search.request import Request as Request
 from .search.result import Proof as Proof, Result as Result, RunnerUp as RunnerUp
 from .search.runner_ups import runner_ups as runner_ups
 from .search.told_apart import (
-    Rival as Rival,
     difference as difference,
     error_of_runner_up as error_of_runner_up,
     is_told_apart as is_told_apart,

@@ -69,7 +69,6 @@ from .results.memory_tables import (
     activations_by_part as activations_by_part,
     peak_rows as peak_rows,
 )
-from .results.memory_plots import memory_figure as memory_figure
 from .schedules.ops import (
     COLLECTIVE_KINDS as COLLECTIVE_KINDS,
     COMPUTE_KINDS as COMPUTE_KINDS,

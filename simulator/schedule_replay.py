@@ -84,11 +84,6 @@ class ScheduleReplay(Replayed):
         """Peak memory of each device, by id."""
         return [one.peak_bytes for one in self.memory]
 
-    @property
-    def fits(self) -> bool:
-        """Whether every device stays within its memory limit."""
-        return all(one.fits for one in self.memory)
-
     def weight_versions(self) -> dict[str, list[int]]:
         """Staleness at forward and at backward in updates, and weight copies held, per stage, counted from the timeline.
 

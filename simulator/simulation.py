@@ -123,11 +123,6 @@ class Outcome(Replayed):
         )
 
     @property
-    def fits(self) -> bool:
-        """Whether the peak memory of every device is within its capacity."""
-        return all(device.fits for device in self.memory)
-
-    @property
     def fullest(self) -> DeviceMemory:
         """The device whose peak memory is the largest part of its capacity."""
         return max(self.memory, key=lambda device: device.peak_bytes / device.capacity_bytes)

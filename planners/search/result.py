@@ -126,11 +126,6 @@ class Result(Replayed):
         return self.outcome.memory
 
     @property
-    def fits(self) -> bool:
-        """Whether every device holds its peak."""
-        return self.outcome.fits
-
-    @property
     def bound(self) -> float:
         """Lower bound on the seconds of an iteration of any plan of the problem, flushed or not as this one is."""
         return self.outcome.lower_bound.seconds if self.outcome.lower_bound else math.nan

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from simulator.engines.timeline import Timeline
+    from simulator.memory.device_memory import DeviceMemory
 
 
 class Replayed(Explained):
@@ -26,10 +27,14 @@ class Replayed(Explained):
         def timeline(self) -> Timeline:
             """Start, end and place of every task."""
 
+        @property
+        def memory(self) -> tuple[DeviceMemory, ...]:
+            """Memory of each device over time."""
+
     @property
-    @abstractmethod
     def fits(self) -> bool:
         """Whether every device stays within its memory limit."""
+        return all(device.fits for device in self.memory)
 
     @abstractmethod
     def plot_gantt(self, ax: Axes | None = None) -> Figure:
