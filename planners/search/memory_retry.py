@@ -6,6 +6,7 @@ Searches count weights and activations; the buffers of transfers only a replay k
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from math import isinf
 
 from simulator import Plan, Score
 
@@ -26,7 +27,7 @@ def within_memory(evaluate: Callable[[Plan], Score], search: Callable[[Sequence[
             break
         score = evaluate(plan)
         best = min(best or (score.key, plan), (score.key, plan), key=lambda one: one[0])
-        if score.fits:
+        if score.fits or isinf(score.peak_bytes):  # which the stack does not run: no memory helps
             break
         misses.append(score)
     return best and best[1]

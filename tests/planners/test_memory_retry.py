@@ -23,11 +23,12 @@ def score(seconds: float, peak: float, device: int = 0) -> Score:
         ([130.0, 120.0, 100.0, 50.0], 2, 3),
         ([130.0, 110.0, 120.0], 1, 4),
         ([], None, 1),
+        ([float("inf"), 50.0], 0, 1),
         ([101.0 + round for round in range(2 * ROUNDS)], 0, ROUNDS),
     ],
 )
 def test_the_first_plan_that_fits_ends_the_search(peaks: list[float], chosen: int | None, searches: int) -> None:
-    """It is found, else the one that misses least; a search that finds nothing more, or too many rounds, end it, too."""
+    """It is found, else the one that misses least; what no memory helps, nothing more found, or too many rounds end it, too."""
     heard: list[list[float]] = []
 
     def search(misses: Sequence[Score]) -> Any:

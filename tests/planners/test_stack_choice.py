@@ -122,6 +122,13 @@ def test_a_planner_whose_plans_none_runs_is_answered_for_the_own_stack() -> None
         plan_over_stacks("uniform", replace(problem(), stack=zero_three), (zero_three,))
 
 
+def test_a_stack_without_asynchronous_schedules_refuses_pipedream() -> None:
+    """A network too large for one device; the search for less memory ends with the refusal, for which no memory is enough."""
+    workload = Llama(8, 8192, 16, 256, 4096, intermediate=32768, key_value_heads=16).workload()
+    with pytest.raises(PlanNotRunError, match="does not run plan 'pipedream': it has no schedule 1f1b-rr"):
+        make_plan("pipedream", replace(problem(8), workload=workload, stack=ONE_F_ONE_B))
+
+
 def test_what_fits_under_no_stack_is_refused() -> None:
     """Not answered for another stack, which holds less."""
     greedy = Stack(name="greedy-memory", reserved=Constant(4.0))
