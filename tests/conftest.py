@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import os
 import re
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
@@ -14,6 +15,9 @@ from hypothesis import HealthCheck, settings
 from hardware_profiles import plugged_in
 from simulator.compiled.garbage import no_garbage_collection
 from tests.records import Recorded, assert_recorded
+
+# Each worker of a run has a core, and a process of a test no more: threads of PyTorch and BLAS that wait for each other spin.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A default run draws the same examples every time, so that it passes or fails for everybody alike, also where a machine is busy.
 # To search for new ones: `python -m pytest --hypothesis-profile random`; what that finds becomes an `@example` of its test.

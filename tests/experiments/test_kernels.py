@@ -311,19 +311,25 @@ def test_no_cluster_without_collectives(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (extra pipeplan[torch])")
-def test_kernels_run_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each takes some time, and what was measured is fitted again from its document."""
+def test_kernels_and_collectives_run_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each takes some time, collectives between two processes; what was measured is fitted again from its document; one device
+    has no collectives."""
     words = ["--device", "cpu", "--hidden", "64", "--tokens", "32", "--vocabulary", "100", "--repeats", "2"]
     out = ["--out", str(tmp_path / "mine.toml"), "--json"]
-    code, printed, _ = ended(capsys, ["calibrate", "--kernels", *words, "--warm-up", "1", *out])
+    command = ["calibrate", "--kernels", *words, "--warm-up", "1", *out]
+    code, printed, _ = ended(capsys, [*command, "--collectives", "2", "--cluster-out", str(tmp_path / "two.toml")])
     document = json.loads(printed)
-    rows = document["measurements"]["kernels"]
+    rows, collectives = document["measurements"]["kernels"], document["measurements"]["collectives"]
     assert (code, document["measurements"]["failed"]) == (0, {})
     assert {row["kernel"]["what"] for row in rows} > set(KINDS)
-    assert all(row["seconds"] > 0.0 and row["runs"] == 2 for row in rows)
+    assert {row["operation"] for row in collectives} == set(LINK)
+    assert all(row["seconds"] > 0.0 and row["runs"] == 2 for row in (*rows, *collectives))
+    assert all(row["devices"] == 2 for row in collectives)
+    assert len(load_cluster(str(tmp_path / "two.toml")).devices) == 2
     (tmp_path / "kernels.json").write_text(printed)
     code, again, _ = ended(capsys, ["calibrate", "--kernels", str(tmp_path / "kernels.json"), *out])
     assert json.loads(again)["constants"] == document["constants"]
+    assert "need 2 devices or more" in refused(capsys, [*command, "--collectives", "1"], 2)
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (extra pipeplan[torch])")
@@ -357,17 +363,3 @@ def test_sets_are_together_just_larger_than_a_cache() -> None:
     layer = Kernel(what="layer", inputs=4096)
     assert [_sets(one, "cuda") for one in (product, attention, thin, layer)] == [3, 4, 8, 1]
     assert [_sets(one, "cpu") for one in (product, attention, thin, layer)] == [1] * 4
-
-
-@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (extra pipeplan[torch])")
-def test_processes_collect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each collective between two processes takes some time; one device has none."""
-    words = ["--device", "cpu", "--hidden", "64", "--tokens", "32", "--vocabulary", "100", "--repeats", "1"]
-    command = ["calibrate", "--kernels", *words, "--warm-up", "0", "--out", str(tmp_path / "mine.toml"), "--json"]
-    code, printed, _ = ended(capsys, [*command, "--collectives", "2", "--cluster-out", str(tmp_path / "two.toml")])
-    rows = json.loads(printed)["measurements"]["collectives"]
-    assert code == 0
-    assert {row["operation"] for row in rows} == set(LINK)
-    assert all(row["seconds"] > 0.0 and row["devices"] == 2 for row in rows)
-    assert len(load_cluster(str(tmp_path / "two.toml")).devices) == 2
-    assert "need 2 devices or more" in refused(capsys, [*command, "--collectives", "1"], 2)
