@@ -184,7 +184,7 @@ def run_row(row: PublishedRow, workload: Workload, *, search: bool = True) -> di
     search: also plan with PipeDream's search (seconds per row) and simulate that plan
     """
     problem, plan, baseline = row_plans(row, workload)
-    replayed, parallel = simulate(problem, plan), simulate(problem, baseline)
+    replayed, parallel = (simulate(problem, one, engine="compiled") for one in (plan, baseline))
     speedup = parallel.iteration_seconds / replayed.iteration_seconds
     band = sorted(speedup_at(row, workload, share) for share in EFFICIENCY_BAND[row.cluster])
     record: dict[str, Any] = {
@@ -247,7 +247,8 @@ def speedup_at(row: PublishedRow, workload: Workload, efficiency: float) -> floa
     if plan.stages == baseline.stages:
         return 1.0
     changed = dataclasses.replace(problem, cluster=with_collective_efficiency(problem.cluster, efficiency))
-    return simulate(changed, baseline).iteration_seconds / simulate(changed, plan).iteration_seconds
+    parallel, replayed = (simulate(changed, one, engine="compiled") for one in (baseline, plan))
+    return parallel.iteration_seconds / replayed.iteration_seconds
 
 
 def left_out(rows: Sequence[tuple[PublishedRow, Workload]]) -> list[dict[str, Any] | None]:
@@ -296,7 +297,7 @@ def run_gpipe(workload: Workload, cluster_name: str, minibatch: int = 64) -> lis
     row = next(one for one in ROWS if one.model == "GNMT-16" and one.cluster == cluster_name)
     problem = Problem(workload, cluster, minibatch * count)
     plan = published_plan(problem, row)
-    reference = simulate(problem, plan)
+    reference = simulate(problem, plan, engine="compiled")
     records = []
     for schedule, recompute in (("gpipe", True), ("gpipe", False), ("1f1b", False)):
         for flushed in _flushed(problem, plan, schedule, recompute):
@@ -327,7 +328,7 @@ def _flushed(problem: Problem, plan: Plan, schedule: str, recompute: bool) -> li
     found: list[Outcome] = []
     for count in (devices * 2**power for power in range(5)):
         larger = dataclasses.replace(problem, batch=size * count, recompute="whole" if recompute else "none")
-        outcome = simulate(larger, Plan(schedule, schedule, plan.stages, (size,) * count))
+        outcome = simulate(larger, Plan(schedule, schedule, plan.stages, (size,) * count), engine="compiled")
         if not outcome.fits:
             break
         found = [*found[:1], outcome]

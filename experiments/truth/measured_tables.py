@@ -11,6 +11,7 @@ import csv
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -249,6 +250,7 @@ class MeasuredTable:
         return type(next(iter(self.rows.values())))
 
 
+@cache
 def needed(kind: type[Row]) -> tuple[str, ...]:
     """The columns that a table of this kind must have."""
     return tuple(field.name for field in msgspec.structs.fields(kind) if field.required)
