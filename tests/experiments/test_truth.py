@@ -645,22 +645,24 @@ def test_bad_fits_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("name", "most"),
+    ("name", "every", "most"),
     [
-        ("bigscience_a100", 0.1),
-        ("sailor_validation", 0.12),
-        ("simumax_b200", 0.015),
-        ("other/megatron_ci_memory_large", 0.025),
+        ("bigscience_a100", 2, 0.1),
+        ("sailor_validation", 1, 0.12),
+        ("simumax_b200", 1, 0.015),
+        ("other/megatron_ci_memory_large", 6, 0.025),
     ],
 )
-def test_measured_memory_is_met(name: str, most: float, shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver's where it was told, else what is allocated: mean error over all rows of a published table."""
+def test_measured_memory_is_met(
+    name: str, every: int, most: float, shared_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver's where it was told, else what is allocated: mean error over each so many-th row of a published table."""
     monkeypatch.setenv("PIPEPLAN_PROFILES", str(shared_data / "measured" / "hardware"))
     path = shared_data / "measured" / f"{name}.csv"
     tables, _ = read_tables(path.parent, {}, only=path.name)
-    frame, _ = predicted(tables[0], None)
+    frame, _ = predicted(replace(tables[0], rows=dict([*tables[0].rows.items()][::every])), None)
     rows = frame[frame["what"] == "memory"]
-    assert len(rows) >= 15
+    assert len(rows) >= 8
     assert (rows["predicted"] / rows["measured"] - 1.0).abs().mean() <= most
 
 
