@@ -66,12 +66,15 @@ def check_planner(asked: Asked, request: Request | None = None, *, every: int = 
     searched = False
     for name, problem in small_problems().items():
         with _about(asked, name):
-            found = _found(asked, problem, request)
-            if found is None:
+            case = _Case(asked, problem, request or Request(), every)
+            try:
+                found = case.free
+            except (InapplicablePlannerError, InfeasiblePlanError) as refused:
+                _one_line(refused)
                 continue
             check_result(problem, found)
             if not searched:
-                check_search(asked, problem, request, every=every)
+                _check_search(case)
             searched = True
     assert searched, "it applies to none of the small problems"
 
@@ -93,9 +96,7 @@ def check_result(problem: Problem, found: Result) -> None:
 
 def check_search(asked: Asked, problem: Problem, request: Request | None = None, *, every: int = 1) -> None:
     """Assert what a search owes on a problem that it applies to: `SEARCH_RULES`, one after the other."""
-    case = _Case(asked, problem, request or Request(), every)
-    for rule in SEARCH_RULES:
-        rule(case)
+    _check_search(_Case(asked, problem, request or Request(), every))
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,11 @@ class _Case:
     def free(self) -> Result:
         """The search that nothing hinders; its improvements are heard."""
         return make_plan(self.asked, self.problem, self.request, progress=self.heard.append)
+
+
+def _check_search(case: _Case) -> None:
+    for rule in SEARCH_RULES:
+        rule(case)
 
 
 def _repeats_itself(case: _Case) -> None:
