@@ -22,6 +22,8 @@ def check_fields(value: object) -> None:
     A list in the place of a tuple becomes one, and whole numbers and switches of numpy become Python's.
     """
     kind: Any = type(value)
+    if _fits(value, kind):
+        return
     for name, (hint, words) in _declared(kind).items():
         given = getattr(value, name)
         try:
@@ -30,6 +32,21 @@ def check_fields(value: object) -> None:
             raise FieldError(_complaint(name, kind, words, given)) from None
         if found is not given:
             object.__setattr__(value, name, found)
+
+
+def _fits(value: object, kind: Any) -> bool:
+    """Whether every field is what its annotation says, as it stands; all at once, as msgspec reads annotations at each call."""
+    try:
+        found = msgspec.convert(value, _fields_of(kind), from_attributes=True)
+    except msgspec.ValidationError:
+        return False
+    pairs = ((getattr(found, name), getattr(value, name)) for name in _declared(kind))
+    return all(one is given or one == given for one, given in pairs)
+
+
+@cache
+def _fields_of(kind: Any) -> type[msgspec.Struct]:
+    return msgspec.defstruct(kind.__name__, [(name, hint) for name, (hint, _) in _declared(kind).items()], gc=False)
 
 
 def _converted(given: Any, hint: Any) -> Any:

@@ -44,7 +44,9 @@ def test_a_run_with_an_unknown_skip_fails(tmp_path: Path) -> None:
         "run = lambda listed: pytest.main(['-q', '-p', 'no:cacheprovider', '--known-skips', listed])\n"
         "print([int(run(listed)) for listed in ('no reason', 'another reason')])\n"
     )
-    done = subprocess.run([sys.executable, "-c", twice], cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", twice], cwd=tmp_path, env=environment(), capture_output=True, text=True
+    )
     first, second = done.stdout.split("a skip that another reason does not list: ")
     assert second.endswith("[0, 1]\n"), done.stdout + done.stderr
     assert "does not list" not in first

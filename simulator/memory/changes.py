@@ -95,35 +95,43 @@ def _of_ops(tasks: Program | Timeline, recomputes: NDArray[np.bool_]) -> list[Me
     op = slot * (int(tasks.microbatch.max(initial=0)) + 1) + tasks.microbatch[rows]
     # what an op takes it has from its first part on, and the input gradient frees what it does with its last
     edges = np.flatnonzero(np.diff(op * len(OpKind) + kind, prepend=-1, append=-1))
-    begins, ends = (np.isin(np.arange(len(rows)), one) for one in (edges[:-1], edges[1:] - 1))
+    begins, ends = (_marked(len(rows), one) for one in (edges[:-1], edges[1:] - 1))
     part, parts = parts_of(op, among(kind, (OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT)))
     first = _first_of_pair(tasks, rows)
 
-    def changes(chosen: NDArray[np.bool_], moment: int, sign: int, size: NDArray[np.integer] | int) -> MemoryChanges:
-        at = np.flatnonzero(chosen)
+    def changes(at: Integers, moment: int, sign: int, size: NDArray[np.integer] | int) -> MemoryChanges:
         sizes = size[at] if isinstance(size, np.ndarray) else size
         cut = (part[at], part[at] + 1, parts[at]) if moment == END else (0, 1, 1)
         return _rows(moment, first[at], rows[at], sizes, 0, sign * samples[at], cut)
 
     begun = np.flatnonzero(among(kind, (*BACKWARD_KINDS, OpKind.RECOMPUTE)))
     # an op of its own, or the first part of a backward, runs forward again, for all parts
-    starts = np.isin(np.arange(len(rows)), begun[np.unique(op[begun], return_index=True)[1]])
+    starts = _marked(len(rows), begun[np.unique(op[begun], return_index=True)[1]])
     input_gradient, again = kind == OpKind.INPUT_GRADIENT, recomputes[tasks.stage[rows]]
     made = np.where(input_gradient & ~np.isin(slot, slot[kind == OpKind.RECOMPUTE]), MADE_FOR_INPUT, MADE)
     halved, weight_gradient = input_gradient & ends, kind == OpKind.WEIGHT_GRADIENT
     freed = (kind == OpKind.BACKWARD) | halved
-    return [
-        changes((kind == OpKind.FORWARD) & begins, START, 1, KEPT),
-        changes(kind == OpKind.OFFLOAD, END, -1, KEPT),
-        changes(kind == OpKind.RELOAD, START, 1, KEPT),
-        changes(freed, END, -1, KEPT),
-        changes(halved, END, 1, KEPT_LONGER),
-        changes(weight_gradient, END, -1, KEPT_LONGER),
-        changes(starts & again, START, 1, made),
-        changes(freed & again, END, -1, made),
-        changes(halved & again, END, 1, MADE_LONGER),
-        changes(weight_gradient & again, END, -1, MADE_LONGER),
-    ]
+    every: tuple[tuple[NDArray[np.bool_], int, int, NDArray[np.integer] | int], ...] = (
+        ((kind == OpKind.FORWARD) & begins, START, 1, KEPT),
+        (kind == OpKind.OFFLOAD, END, -1, KEPT),
+        (kind == OpKind.RELOAD, START, 1, KEPT),
+        (freed, END, -1, KEPT),
+        (halved, END, 1, KEPT_LONGER),
+        (weight_gradient, END, -1, KEPT_LONGER),
+        (starts & again, START, 1, made),
+        (freed & again, END, -1, made),
+        (halved & again, END, 1, MADE_LONGER),
+        (weight_gradient & again, END, -1, MADE_LONGER),
+    )
+    at = [np.flatnonzero(chosen) for chosen, *_ in every]
+    return [changes(rows, *one[1:]) for rows, one in zip(at, every, strict=True) if len(rows) or one is every[0]]
+
+
+def _marked(count: int, rows: Integers) -> NDArray[np.bool_]:
+    """Whether each of so many rows is among some, bool [count]."""
+    found = np.zeros(count, dtype=np.bool_)
+    found[rows] = True
+    return found
 
 
 def _of_transfers(tasks: Program | Timeline, moves: Moves | Transfers) -> tuple[MemoryChanges, ...]:
