@@ -23,7 +23,7 @@ class ConstantValue(FileTable, frozen=True, kw_only=True):
     fitted: tuple[Text, ...] = ()
     judged: tuple[Text, ...] = ()
 
-    def constant(self, scale: float = 1.0, generations: tuple[tuple[str, Constant], ...] = ()) -> Constant:
+    def constant(self, scale: float, generations: tuple[tuple[str, Constant], ...] = ()) -> Constant:
         """The constant in base units."""
         return Constant(scale * self.value, self.source, self.fitted, self.judged, generations)
 
@@ -33,7 +33,7 @@ class ConstantTable(ConstantValue, frozen=True, kw_only=True):
 
     generations: dict[Name, ConstantValue] = msgspec.field(default_factory=dict)
 
-    def constant(self, scale: float = 1.0, generations: tuple[tuple[str, Constant], ...] = ()) -> Constant:
+    def constant(self, scale: float, generations: tuple[tuple[str, Constant], ...] = ()) -> Constant:
         """The constant in base units, with those of its generations."""
         own = tuple((name, one.constant(scale)) for name, one in self.generations.items())
         return super().constant(scale, own + generations)

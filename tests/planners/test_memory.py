@@ -86,6 +86,19 @@ def test_stages_need_the_peaks_of_replays_but_for_buffers_of_transfers(seed: int
                 assert (reach[rank, bounds[rank]] >= bounds[rank + 1]) == fits
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_all_stages_at_once_need_what_each_needs(seed: int) -> None:
+    """Of any first and last layer, but for copies of tied weights, which each stage holds anew."""
+    choose = random.Random(seed)
+    costs = LayerCosts(random_pipeline(choose)[0])
+    stages, layers = StageBytes(costs), len(costs.parameters)
+    in_flight, samples = choose.randint(2, 9), choose.randint(2, 9)
+    every = stages.all_needed(in_flight, samples)
+    for begin, end in (sorted(choose.sample(range(layers + 1), 2)) for _ in range(20)):
+        copies = stages.states([(begin, end)]) - costs.parameters[begin:end].sum() * costs.member.state_bytes
+        assert stages.needed(begin, end, in_flight, samples) == pytest.approx(every[begin, end] + copies)
+
+
 def test_gradients_in_work_of_ranges_are_those_of_their_stages() -> None:
     """A shape that two layers of a stage have counts once, whatever stage they are in."""
     problem = Problem(NETWORKS[0], load_cluster("dgx-a100:1"), 4, precision="bf16", gradient_bytes=4)
