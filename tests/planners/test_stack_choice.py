@@ -64,6 +64,18 @@ def test_a_stack_that_cannot_be_faster_is_not_searched() -> None:
     assert bound >= found.iteration_seconds
 
 
+def test_what_counts_is_the_best_plan_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first stack may be the slower one: a third is not searched that only it leaves room."""
+    seconds = {one.name: make_plan("data-parallel", replace(problem(), stack=one)) for one in (THRICE, ONE_F_ONE_B)}
+    between = sum(one.iteration_seconds for one in seconds.values()) / 2
+    bounds = {"thrice": 0.0, "one-f-one-b": 1e-9, "twice": between}
+    monkeypatch.setattr("planners.stack_choice._least_seconds", lambda asked: bounds[asked.stack.name])
+    choice = plan_over_stacks("data-parallel", problem(), (TWICE, ONE_F_ONE_B, THRICE)).noted(StackChoice)
+    assert choice is not None
+    own = {name: result.iteration_seconds for name, result in seconds.items()}
+    assert choice.stack_seconds == {**own, "twice": None}
+
+
 def test_the_next_stack_is_the_runner_up() -> None:
     """With what it loses, and its plan."""
     close = replace(TWICE, name="close", products=Constant(2.01))
@@ -155,6 +167,23 @@ def test_an_interrupt_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.problem.stack == TWICE
     with pytest.raises(KeyboardInterrupt):
         plan_over_stacks("data-parallel", problem(), (TWICE, close))
+
+
+@pytest.mark.parametrize(("budget", "searches"), [(None, 1), (100, 2)])
+def test_only_an_interrupt_ends_the_searches_of_other_stacks(
+    budget: int | None, searches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a budget, which is each search's own; the answer is marked by either."""
+    calls: list[Problem] = []
+
+    def stopped(planner: Any, asked: Problem, *others: Any, **named: Any) -> Any:
+        calls.append(asked)
+        return replace(make_plan(planner, asked, *others, **named), interrupted=True)
+
+    monkeypatch.setattr("planners.stack_choice.make_plan", stopped)
+    close = replace(TWICE, name="close", products=Constant(2.01))
+    assert plan_over_stacks("data-parallel", problem(), (TWICE, close), budget=budget).interrupted
+    assert len(calls) == searches
 
 
 def test_stacks_that_run_a_problem() -> None:
