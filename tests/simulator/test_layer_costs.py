@@ -9,7 +9,19 @@ import numpy as np
 import pytest
 
 from hardware_profiles import Cluster, Link, load_cluster
-from simulator import Layer, LayerCosts, OpKind, Plan, PlanCosts, Problem, Stage, Workload, from_text, lower
+from simulator import (
+    Layer,
+    LayerCosts,
+    OpKind,
+    Plan,
+    PlanCosts,
+    Problem,
+    Stage,
+    Workload,
+    from_text,
+    load_workload,
+    lower,
+)
 from tests.chains import chain
 from tests.simulator.strategies import UnitDevice, chain_cluster
 
@@ -264,6 +276,17 @@ def test_a_board_with_one_measured_layer_streams_nothing() -> None:
     total = costs.seconds(0, 1, "forward")
     assert total[0] == 0.5
     assert costs.stage_seconds(0, held, 1, "forward") == float(total.sum())
+
+
+@pytest.mark.parametrize("cluster", ["fpga-vcu118-4", "dgx-a100:1"])
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_stages_asked_for_at_once_take_what_each_takes(cluster: str, phase: Any) -> None:
+    """Those of any layers on boards, whose layers stream, and on GPUs; one without layers takes nothing."""
+    problem = Problem(load_workload("alexnet"), load_cluster(cluster).take(1), 4)
+    costs, layers = LayerCosts(problem), len(problem.workload)
+    held = np.array([[begin <= layer < end for layer in range(layers)] for begin, end in ((0, 4), (3, layers), (2, 2))])
+    alone = [costs.stage_seconds(0, np.flatnonzero(row), 2, phase) for row in held[:2]]
+    assert costs.seconds_of_stages(0, held)(2, phase) == pytest.approx([*alone, 0.0])
 
 
 @pytest.mark.parametrize(("replication", "shares"), [("split", [1 / 4, 3 / 4]), ("round-robin", [3 / 4, 1 / 4])])
