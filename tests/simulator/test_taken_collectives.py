@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from hardware_profiles import load_cluster
+from hardware_profiles import Constant, Stack, load_cluster
 from simulator import Plan, PlanCosts, Problem, Stage, TakenCollective, Zero, load_workload, taken_collectives
 
 
@@ -54,6 +56,17 @@ def test_hybrid_sharding_sums_among_copies() -> None:
     scatter, copies = of_stage(costs_of(1, 4), 0, "gradients")
     assert (scatter.operation, scatter.devices) == ("reduce-scatter", 4)
     assert (copies.operation, copies.devices, copies.size_bytes) == ("all-reduce", 2, scatter.size_bytes / 4)
+
+
+def test_seconds_are_those_of_the_stack() -> None:
+    """Of tensor-parallel groups three times, of replicas twice what the links take."""
+    stack = Stack(name="mine", tensor_collectives=Constant(3.0), replica_collectives=Constant(2.0))
+    costs = costs_of(0, degree=4)
+    own = PlanCosts(replace(costs.problem, stack=stack), costs.plan)
+    for slow, one in zip(taken_collectives(own), taken_collectives(costs), strict=True):
+        times = 3.0 if one.what == "tensor groups" else 2.0
+        assert slow == replace(one, seconds=slow.seconds)
+        assert slow.seconds == pytest.approx(times * one.seconds)
 
 
 def test_devices_alone_run_none() -> None:
