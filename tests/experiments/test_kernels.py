@@ -363,3 +363,45 @@ def test_sets_are_together_just_larger_than_a_cache() -> None:
     layer = Kernel(what="layer", inputs=4096)
     assert [_sets(one, "cuda") for one in (product, attention, thin, layer)] == [3, 4, 8, 1]
     assert [_sets(one, "cpu") for one in (product, attention, thin, layer)] == [1] * 4
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (extra pipeplan[torch])")
+@pytest.mark.parametrize(
+    ("kernel", "made"),
+    [
+        (Kernel(what="product", rows=8, inputs=16, outputs=4), [(8, 4)]),
+        (Kernel(what="product", phase="input_gradient", rows=8, inputs=16, outputs=4), [(8, 16)]),
+        (Kernel(what="product", phase="weight_gradient", rows=8, inputs=16, outputs=4), [(4, 16)]),
+        (Kernel(what="attention", batch=2, tokens=8, heads=4, key_value_heads=2, head_size=16), [(2, 4, 8, 16)]),
+        (
+            Kernel(what="attention", phase="backward", batch=2, tokens=8, heads=4, key_value_heads=4, head_size=16),
+            [(2, 4, 8, 16)] * 3,
+        ),
+        (Kernel(what="layer-norm", phase="backward", rows=8, inputs=16), [(8, 16), (16,), (16,)]),
+        (Kernel(what="rms-norm", phase="backward", rows=8, inputs=16), [(8, 16), (16,)]),
+        (Kernel(what="gated-silu", rows=8, inputs=16), [(8, 16)]),
+        (Kernel(what="gated-silu", phase="backward", rows=8, inputs=16), [(8, 16)] * 2),
+        (Kernel(what="gelu", phase="backward", rows=8, inputs=16), [(8, 16)]),
+        (Kernel(what="embedding", rows=8, inputs=100, outputs=16), [(8, 16)]),
+        (Kernel(what="embedding", phase="backward", rows=8, inputs=100, outputs=16), [(100, 16)]),
+        (Kernel(what="loss", rows=8, outputs=100), [()]),
+        (Kernel(what="loss", phase="backward", rows=8, outputs=100), [(8, 100)]),
+        (Kernel(what="to-host", inputs=32), [(32,)]),
+        (Kernel(what="launch", inputs=64), [(64,)]),
+        (
+            Kernel(what="layer", phase="backward", inputs=64),
+            [(1, 8, 64), *[(64,)] * 4, (192, 64), (192,), (64, 64), (64,), (256, 64), (256,), (64, 256), (64,)],
+        ),
+    ],
+    ids=str,
+)
+def test_calls_make_what_their_kernel_says(kernel: Kernel, made: list[tuple[int, ...]]) -> None:
+    """The result of a forward; of a backward the gradients of all that was read. Each set has tensors of its own."""
+    from experiments.profiling.kernel_timing import _PREPARE
+
+    calls = _PREPARE[kernel.what](msgspec.structs.replace(kernel, precision="fp32"), "cpu")
+    first, second = (next(calls)() for _ in range(2))
+    for result in (first, second):
+        assert [tuple(one.shape) for one in (result if isinstance(result, tuple) else (result,))] == made
+    one, other = (result[0] if isinstance(result, tuple) else result for result in (first, second))
+    assert one.data_ptr() != other.data_ptr()
