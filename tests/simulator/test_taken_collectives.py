@@ -51,6 +51,12 @@ def test_ways_are_named_with_their_protocol() -> None:
     assert {one.devices for one in found if one.what == "tensor groups"} == {4}
 
 
+def test_a_lone_group_sums_what_its_layers_hand_on() -> None:
+    """One group of eight, without replicas: its tensors, of 32 sequences of 1,024 tokens and 768 features in two bytes."""
+    found = taken_collectives(costs_of(0, degree=8))
+    assert {(one.what, one.devices, one.size_bytes) for one in found} == {("tensor groups", 8, 32 * 1024 * 768 * 2.0)}
+
+
 def test_hybrid_sharding_sums_among_copies() -> None:
     """What four of eight devices scatter among themselves, two copies all-reduce, a quarter each."""
     scatter, copies = of_stage(costs_of(1, 4), 0, "gradients")
