@@ -20,9 +20,9 @@ from simulator.lowering.flows import FlowColumns
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_BEGUN, _CHANGED, UNSETTLED, _ANNOUNCED, _ANNOUNCED_FLOW, _RESTS = range(6)
+_BEGUN, _CHANGED, UNSETTLED, _ANNOUNCED, _RESTS = range(5)
 """Counters: flows that have begun; channels on the list of those that have changed; whether any rate or first end may have;
-number of the event of the first end, and of its flow; how often rates were set."""
+number of the event of the first end; how often rates were set."""
 
 _NOBODY = -1
 
@@ -111,7 +111,7 @@ def no_flows(columns: FlowColumns, moves: int) -> Flows:
         speeds=np.zeros(slots),
         rising=numbers(slots),
         seen=numbers(slots),
-        counters=np.array([0, 0, 0, _NOBODY, _NOBODY, 0]),
+        counters=np.array([0, 0, 0, _NOBODY, 0]),
         announced_end=np.zeros(1),
     )
 
@@ -224,7 +224,7 @@ def _ends_before(flows: Flows, one: int, other: int) -> bool:
 
 @kernel(inner=True)
 def leave(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, number: int, now: float) -> None:
-    """End the flow that an event announced, unless something has changed since."""
+    """End flows at the end that an event announced, unless it has changed since."""
     if number != flows.counters[_ANNOUNCED]:
         return
     flows.counters[_ANNOUNCED] = _NOBODY
@@ -250,7 +250,7 @@ def leave(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, numb
 
 @kernel(inner=True)
 def rest(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, now: float) -> None:
-    """At the end of a moment, recompute rates and announce the flow that ends first."""
+    """At the end of a moment, recompute rates and announce the first end of a flow."""
     flows.counters[_RESTS] += 1
     stamp = flows.counters[_RESTS]
     for place in range(flows.counters[_CHANGED]):
@@ -268,10 +268,8 @@ def rest(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, now: 
     first = flows.tree[1]
     if first == _NOBODY or flows.ends[first] == np.inf:
         return
-    same = flows.counters[_ANNOUNCED_FLOW] == flows.number[first] and flows.announced_end[0] == flows.ends[first]
-    if flows.counters[_ANNOUNCED] == _NOBODY or not same:
-        flows.counters[_ANNOUNCED], flows.counters[_ANNOUNCED_FLOW] = heap.counters[1], flows.number[first]
-        flows.announced_end[0] = flows.ends[first]
+    if flows.counters[_ANNOUNCED] == _NOBODY or flows.announced_end[0] != flows.ends[first]:
+        flows.counters[_ANNOUNCED], flows.announced_end[0] = heap.counters[1], flows.ends[first]
         push(heap, flows.ends[first], LEAVES)
 
 

@@ -108,7 +108,7 @@ class FairLinks:
     changed: list[int] = field(init=False, default_factory=list)
     unsettled: bool = field(init=False, default=False)
     begun: int = field(init=False, default=0)
-    announced: tuple[int, float] | None = field(init=False, default=None)
+    announced: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         columns = self.columns
@@ -164,7 +164,7 @@ class FairLinks:
         return min(self.watched.values(), key=lambda one: (one.ends, one.number), default=None)
 
     def _leave(self, event: Any) -> None:
-        """The flow that was announced ends, unless something has changed since."""
+        """At the end that was announced, flows end, unless it has changed since."""
         if event.value is not self.announced:
             return
         self.announced = None
@@ -186,7 +186,7 @@ class FairLinks:
     # ---- the end of a moment -----------------------------------------------------------------------------------------
 
     def rest(self, _: Any = None) -> None:
-        """At the end of a moment at which anything changed, recompute rates and announce the flow that ends first."""
+        """At the end of a moment at which anything changed, recompute rates and announce the first end of a flow."""
         now = self.clock.now
         if not self.unsettled or self.clock.peek() <= now:
             return
@@ -198,8 +198,8 @@ class FairLinks:
         self.changed.clear()
         self.unsettled = False
         first = self._first()
-        if first is not None and first.ends < inf and (first.number, first.ends) != self.announced:
-            self.announced = first.number, first.ends
+        if first is not None and first.ends < inf and first.ends != self.announced:
+            self.announced = first.ends
             self.clock.at(first.ends, [self._leave, self.rest], self.announced)
 
     def _moves(self, slot: int, now: float) -> bool:
