@@ -425,6 +425,7 @@ def _likeness(
     return found
 
 
+@cache
 def _measured(name: str) -> GraphicsProcessor:
     """A shipped GPU with measured efficiencies, whatever the user's folder has under its name."""
     device = _read_accelerator(importlib.resources.files("hardware_profiles") / FOLDERS["accelerator"] / f"{name}.toml")

@@ -55,7 +55,7 @@ def real_number(text: str, least: float = 0.0, most: float = MOST_AMOUNT) -> flo
 
 def check_whole(what: str, value: Any, least: int, most: int = MOST_COUNT) -> None:
     """Raise ValueError unless a value is a whole number in a range; True and False are not numbers."""
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    whole = type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
     if not (whole and least <= value <= most):
         end = "" if least < 0 and not whole else f" {_end(least, most, too_large=whole and value > most)}"
         raise ValueError(f"{what} must be a whole number{end}, got {shown(value)}")
@@ -63,7 +63,7 @@ def check_whole(what: str, value: Any, least: int, most: int = MOST_COUNT) -> No
 
 def check_real(what: str, value: Any, least: float = 0.0, most: float = MOST_AMOUNT) -> None:
     """Raise ValueError unless a value is a finite number in a range; True and False are not numbers."""
-    real = isinstance(value, Real) and not isinstance(value, bool)
+    real = type(value) is float or (isinstance(value, Real) and not isinstance(value, bool))
     if real and least <= value <= most:
         return
     if real and most < value <= sys.float_info.max:
@@ -84,7 +84,7 @@ def check_numbers(where: str, value: object) -> None:
         number, least = getattr(value, name), bounds.ge or 0
         if kind is int:
             check_whole(f"{where}{name}", number, int(least), MOST_COUNT if bounds.le is None else int(bounds.le))
-        else:
+        elif type(number) is not float or not least <= number <= MOST_AMOUNT:  # no words are made for a good one
             check_real(f"{where}{name}", number, least)
 
 

@@ -197,7 +197,7 @@ def public_values() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", list(public_values()))
+@pytest.mark.parametrize("name", ["problem", "stage", "plan", "request", "plan file", "schedule"])
 def test_a_wrong_field_is_one_error_that_names_it(name: str) -> None:
     """Of every field and every wrong value: taken as it is, or a ValueError of one short line that names the field."""
     value, refused = public_values()[name], 0

@@ -80,9 +80,9 @@ BAD = {
     "ten million blocks": ("json", CONFIG.replace('"n_layer": 2', '"n_layer": 10000000'), "expected `int` <= 10000"),
     "blocks of 400 digits": ("json", CONFIG.replace('"n_layer": 2', f'"n_layer": {HUGE}'), "expected `int` <= 10000"),
     "blocks of 5000 digits": ("json", CONFIG.replace(": 2", ": 1" + "0" * 5000), "not usable JSON"),
-    "a large configuration": ("json", CONFIG + " " * 50_000_000, "is larger than"),
-    "a large profile": ("txt", node(LINEAR) + "\n" * 50_000_000, "is larger than"),
-    "a large table": ("toml", GPU + "\n" * 50_000_000, "is larger than"),
+    "a large configuration": ("json", CONFIG + " " * 17_000_000, "is larger than"),
+    "a large profile": ("txt", node(LINEAR) + "\n" * 17_000_000, "is larger than"),
+    "a large table": ("toml", GPU + "\n" * 17_000_000, "is larger than"),
 }
 """Suffix, text, and what the message says."""
 

@@ -139,7 +139,7 @@ def test_noise_repeats_under_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
         (4, ("compare", "--profile", "/no/such/graph.txt"), "No such file"),
         (4, ("compare", "--profile", "/"), "directory"),
         (4, ("compare", "--cluster", "/no/such/cluster.toml"), "cluster.toml"),
-        (3, ("plan", "--planner", "uniform", "--workload", "gpt3-175b", "--microbatches", "1"), "GiB"),
+        (3, ("plan", "--planner", "uniform", "--workload", "gpt2-xl", "--devices", "2", "--optimizer", "adam"), "GiB"),
         (2, ("plan", "--planner", "brute-force"), "does not apply"),
         (2, ("plan", "--workload", "gpt2", "--attention", "flash"), "one of fused, unfused, eager"),
         (2, ("plan", "--attention", "fused"), "'vgg16' has no attention to set"),

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planners import Evaluator, Planner, Progress, Request, UniformLayers, make_plan, run_planner
+from planners import Evaluator, Planner, Progress, Request, make_plan, run_planner
 from planners.search.evaluator import BudgetSpent, best_plan
+from planners.straight.baselines import UniformLayers
 from simulator import InfeasiblePlanError, Plan, Problem, Score, equal_microbatches, stages_from_cuts
 from tests.chains import chain
 

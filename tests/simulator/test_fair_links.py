@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import linprog
 
 from hardware_profiles import Channel
 from simulator import DeadlockError, LaneKind, Plan, Problem, Program, Timeline, simulate, stages_from_cuts
@@ -106,6 +105,8 @@ def by_linear_programs(uses: Any, slowness: list[float]) -> list[float]:
     """Max-min speeds: the least rate as large as can be, then that of the others, and so on.
 
     Flows whose bound has a price stay where they are."""
+    from scipy.optimize import linprog  # a second to load
+
     flows, channels = len(uses), 1 + max(channel for one in uses for channel, _ in one)
     load = np.zeros((channels, flows + 1))
     for flow, one in enumerate(uses):
