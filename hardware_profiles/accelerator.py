@@ -146,8 +146,7 @@ class OptionalMembers(NamedTuple):
 
 def optional_members(accelerator: Accelerator) -> OptionalMembers:
     """The optional members of an accelerator; defaults for those that it lacks."""
-    there = [name for name in OptionalMembers._fields if hasattr(accelerator, name)]
-    return OptionalMembers(**{name: getattr(accelerator, name) for name in there})
+    return OptionalMembers._make(getattr(accelerator, *one) for one in OptionalMembers._field_defaults.items())
 
 
 class StreamingAccelerator(Accelerator, Protocol):
