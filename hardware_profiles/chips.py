@@ -130,7 +130,7 @@ def _share(
 def _between_measured(
     name: str, own: KindEfficiency, measured: Sequence[GraphicsProcessor], device: GraphicsProcessor, precision: str
 ) -> KindEfficiency:
-    """Shares between those of measured devices; what a call takes beside, which peaks shorten, between the shortest so far."""
+    """Shares interpolated between those of measured devices; the overhead of a call never rises with the peak."""
     bandwidths = [one.memory_bandwidth for one in measured]
     shares = [one.efficiencies[name] for one in measured]
     own = replace(own, memory=_between(bandwidths, [one.memory for one in shares], device.memory_bandwidth))
@@ -150,7 +150,7 @@ def _backward_over_forward(share: KindEfficiency) -> float:
 
 
 def _between(knots: Sequence[float], values: Sequence[float], at: float) -> float:
-    """Between two knots a value that goes evenly in logarithms, as their peaks; beyond them the nearest."""
+    """Interpolate between two knots, linearly in logarithms; beyond the outermost knots their own value."""
     above = bisect_right(knots, at)
     if not 0 < above < len(knots):
         return values[min(above, len(knots) - 1)]

@@ -342,7 +342,7 @@ class CollectiveRates:
         return [self._plan(operation, flows, f"PAT {name}", binomial(flows.devices, steps))]
 
     def _in_switch_plans(self, flows: _Flows) -> list[CollectivePlan]:
-        """Sums inside the switches of servers, and a tree of these between."""
+        """All-reduces that sum inside the switches of servers, with a tree between the servers."""
         rate = min((self.topology.channels[one].in_switch for way in flows.inside for one in way), default=0.0)
         fabrics, each = self._fabrics(flows), flows.devices // flows.servers
         if not rate or not fabrics or each < IN_SWITCH_LEAST:
@@ -459,7 +459,7 @@ class CollectiveRates:
         return min(rates, default=inf)
 
     def _plan(self, operation: Operation, flows: _Flows, name: str, line: CollectiveTime) -> CollectivePlan:
-        """A way whose messages go over these routes at once."""
+        """The plan of a collective whose messages take these routes at once."""
         uses, channels = self._uses(flows), self.topology.channels
         bandwidth = min(channels[index].collective_bandwidths[operation] / count for index, count in uses.items())
         passed = tuple(sorted(uses))

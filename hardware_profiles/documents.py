@@ -53,7 +53,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class _DoubledKeyError(ValueError):
-    """A key that a table says again."""
+    """A key that stands twice in one table."""
 
     def __init__(self, key: str) -> None:
         super().__init__(key)
@@ -61,7 +61,7 @@ class _DoubledKeyError(ValueError):
 
 
 class _NoNumberError(ValueError):
-    """A word that some writers of JSON have for what is no number."""
+    """A word for what is no number (NaN, Infinity), which some writers of JSON put in place of one."""
 
     def __init__(self, word: str) -> None:
         super().__init__(word)

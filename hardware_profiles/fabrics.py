@@ -58,7 +58,7 @@ class Fabric:
     base_part: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
     def protocol(self, operation: Operation, number: int) -> Protocol:
-        """One of its protocols, as an operation has it."""
+        """The protocol of that number, with the figures that it has for an operation."""
         found = self.protocols[number]
         return replace(found, base=found.base * self.base_part[operation])
 

@@ -50,7 +50,7 @@ def _fields_of(kind: Any) -> type[msgspec.Struct]:
 
 
 def _converted(given: Any, hint: Any) -> Any:
-    """The value as a type of `msgspec_type`; numbers and lists of numpy, which is not loaded for this, as Python's."""
+    """The value converted to a type of `msgspec_type`; numpy's numbers and lists become Python's, without loading numpy."""
     with suppress(msgspec.ValidationError):
         found = msgspec.convert(given, hint)
         if found is given or found == given:

@@ -118,7 +118,7 @@ class FieldProgrammableGateArray:
         return divide(self, works, precision, held)
 
     def multiply_seconds(self, work: Work, phase: Phase, precision: Precision) -> float:
-        """Seconds of one layer's multiply-adds for a sample on all DSPs of this share."""
+        """Seconds per sample of one layer's multiply-adds on all DSPs of this share."""
         rate, width = self.flop_rate(precision), PRECISION_BYTES[precision]
         return sum(demand(work, 1, part, width).flop / rate for part in passes(phase))
 

@@ -54,13 +54,13 @@ class Link:
 
     @property
     def shares(self) -> tuple[float, float, float]:
-        """Share of the bandwidth that collectives reach, by operation."""
+        """Share of the bandwidth that an all-reduce, a reduce-scatter and an all-gather reach."""
         gather = self.gather or self.collective
         return self.collective, self.scatter or gather, gather
 
     @property
     def latencies(self) -> tuple[float, float, float]:
-        """Seconds beside the bytes that it says itself, by operation; of two passes where one is half."""
+        """Latency in seconds of an all-reduce, a reduce-scatter and an all-gather, as the link states them; 0: it states none."""
         half = (self.gather_latency or self.collective_latency) / 2
         return self.collective_latency, half, half
 
@@ -108,7 +108,7 @@ class Channel:
 
     @property
     def own_fabric(self) -> Fabric | None:
-        """The fabric whose latencies it has; None where it says its own."""
+        """The fabric that says its latencies; None if the link states its own."""
         return None if any(self.latencies) else self.fabric
 
 

@@ -153,7 +153,7 @@ def _wanted(kind: type[Built], found: object, text: str) -> Built:
 
 
 def _lasting(text: str) -> str:
-    """A name; or a path, whatever the working folder is."""
+    """A name as it is, a path made absolute: both hold in any working folder."""
     return str(Path(text).resolve()) if _is_path(text) else text
 
 
@@ -330,7 +330,7 @@ def _read_toml(source: Traversable) -> dict[str, Any]:
 
 
 def _without_content(message: str) -> ProfileError:
-    """The error that tells nothing of what stands in a file."""
+    """A ProfileError whose message shows no content of the file."""
     return ProfileError(message, message)
 
 

@@ -209,7 +209,7 @@ def _help(name: str, text: str) -> str:
 
 
 def _meant(hint: Any, default: object) -> tuple[type, Bounds, tuple[Value, ...], bool]:
-    """Type, range, choices, and whether it is a list, of an annotation; without one of the default."""
+    """Type, range, choices and whether it is a list: read from an annotation, or from the default if there is none."""
     if get_origin(hint) is Annotated:
         inner, *extras = get_args(hint)
         kind, _, choices, several = _meant(inner, default)

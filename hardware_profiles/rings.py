@@ -41,7 +41,7 @@ def _rings_inside(topology: Topology, members: Sequence[int]) -> list[list[int]]
 
 
 def chain(topology: Topology, members: Sequence[int]) -> list[int]:
-    """Some devices of a server in an order in which cables join neighbours, with the widest narrowest cable; [] for none."""
+    """Devices of a server, ordered so that cables join neighbours and the narrowest of these is as wide as can be; [] if none."""
     units = _cable_units(topology, members)
     end = -1  # a device cabled to all: a cycle through it is a chain of the others
     for least in sorted(set(units.values()), reverse=True):
@@ -53,7 +53,7 @@ def chain(topology: Topology, members: Sequence[int]) -> list[int]:
 
 
 def _cable_units(topology: Topology, members: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Cables by the two of some devices that they join, both ways, as multiples of the slowest (rounded down).
+    """Bandwidth between each two devices that cables join, both ways, in multiples of the slowest cable's (rounded down).
 
     Empty for two devices, and for more than MOST_PARALLEL. A medium that several hops share is no cable.
     """

@@ -76,7 +76,7 @@ def changed_stack_text(
 
 
 def _told(constant: Constant, key: str) -> dict[str, Any]:
-    """The entry of a constant in a file."""
+    """A constant as its entry in a stack's file."""
     value = float(f"{constant.value / constant_unit(key)[1]:.{DIGITS}g}")
     lists = {"fitted": list(constant.fitted), "judged": list(constant.judged)}
     return {"value": value, "source": constant.source, **{name: said for name, said in lists.items() if said}}

@@ -182,7 +182,7 @@ def _keep_busy(flows: Flows, columns: FlowColumns, carrier: int, ends: float) ->
 
 @kernel(inner=True, inline="always")
 def _change(flows: Flows, columns: FlowColumns, carrier: int) -> None:
-    """The rates on the channels of a carrier are to be set anew."""
+    """Mark the channels of a carrier: their rates are recomputed at the end of the moment."""
     for use in range(columns.offsets[carrier], columns.offsets[carrier + 1]):
         channel = columns.channel[use]
         if not flows.on_list[channel]:
@@ -194,7 +194,7 @@ def _change(flows: Flows, columns: FlowColumns, carrier: int) -> None:
 
 @kernel(inner=True)
 def _watch(flows: Flows, slot: int) -> None:
-    """The end of a slot's flow is an event, or is at another moment."""
+    """Make the end of a slot's flow an event, or move that event to another moment."""
     flows.watched[slot] = True
     _replay_matches(flows, slot)
 

@@ -268,7 +268,7 @@ class Moves:
 
 
 def _borrowed(program: Program, consumers: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """bool [dependencies]: those that the first op of an overlapped pair has of the second."""
+    """bool [dependencies]: those that the first op of an overlapped pair has on behalf of the second."""
     if program.together is None:
         return np.zeros(len(consumers), dtype=np.bool_)
     key = program.dependency.astype(np.int64) * len(program)

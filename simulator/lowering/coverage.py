@@ -198,7 +198,7 @@ def _cover(ops: LaneOps, rows: Rows, forward: NDArray[np.int64], backward: NDArr
 
 
 class Duration(NamedTuple):
-    """Durations that costs give in one call; slice_number: slice of the sequences, None for whole ones."""
+    """Key of durations that the costs give in one call; slice_number: slice of the sequences, None for whole ones."""
 
     kind: OpKind
     stage: int

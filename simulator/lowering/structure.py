@@ -180,7 +180,7 @@ def assemble(
 
 
 class _Values:
-    """Numbers of the values of a structure.
+    """Numbering of the distinct durations (values) of a structure's tasks.
 
     of_row: int32 [rows of ops]; of_update: int64 [updates at the ends of lanes]; the others as in `Structure`
     first_*: where each sort of value begins
@@ -552,7 +552,7 @@ def _update_waits(
 
 @dataclass(frozen=True, slots=True)
 class _TaskRows:
-    """Where tasks stand. Per row of ops: its first task, its first part, its last part, and how many tasks it has.
+    """Places of tasks. Per row of ops: its first task, its first part, its last part, and how many tasks it has.
 
     trailing: tasks of the trailing updates; lane_offsets: of compute lanes, then of all-reduce lanes
     """
@@ -643,7 +643,7 @@ def _columns(
 
 
 def _together(ops: LaneOps, layout: _TaskRows) -> NDArray[np.int32]:
-    """As `Program.together`."""
+    """int32 [tasks]: the task that each begins and ends with, as `Program.together` says."""
     result = np.arange(layout.tasks, dtype=np.int32)
     for row in ops.overlapped.tolist():
         result[layout.main[row + 1] : layout.last[row + 1] + 1] = layout.main[row]

@@ -42,7 +42,7 @@ class Parts(NamedTuple):
     numbers: Rows
 
     def of(self, some: Rows) -> Parts:
-        """Some of them."""
+        """The parts that are selected."""
         return Parts(self.rows[some], self.numbers[some])
 
 
@@ -151,7 +151,7 @@ def _unit_lane(ops: LaneOps, forms: Sequence[CollectiveForm], parts: Rows, lanes
 
 
 def _uses(ops: LaneOps, forms: Sequence[CollectiveForm], parts: Rows, lane: int) -> _Uses:
-    """Of a lane; those of one unit's weights in a row are one use."""
+    """The uses of units by the ops of a lane; consecutive uses of one unit's weights count as one."""
     own = np.arange(ops.lane_offsets[lane], ops.lane_offsets[lane + 1])
     units = np.array([form.units for form in forms])[ops.stage[own]]
     rows, place = np.repeat(own, units), np.arange(units.sum()) - np.repeat(np.cumsum(units) - units, units)

@@ -217,7 +217,7 @@ SCHEDULES: dict[str, ScheduleFamily] = {
 
 
 class _Families(Mapping[str, ScheduleFamily]):
-    """Families by name; of plug-ins only one that is asked for by its name is made to show an example."""
+    """Families by name; a plug-in's bare function makes its example only when it is asked for by name."""
 
     def __init__(self, plugged: Mapping[str, ScheduleFamily]) -> None:
         self._plugged = plugged
@@ -260,7 +260,7 @@ _shown: dict[ScheduleFamily, ScheduleFamily] = {}
 
 
 def _by_example(family: ScheduleFamily) -> ScheduleFamily:
-    """The family; of a function with what an example shows. One that makes none is left as it is: its use will say why."""
+    """The family, that of a bare function completed by an example; unchanged if it makes none: its use says why."""
     if not family.by_example:
         return family
     if family not in _shown:
@@ -270,7 +270,7 @@ def _by_example(family: ScheduleFamily) -> ScheduleFamily:
 
 
 def _read_off(family: ScheduleFamily, stages: int, microbatches: int) -> ScheduleFamily | None:
-    """Whether an example flushes, and its placement; None where there is no such example."""
+    """The family with `flush` and `placement` read off one of its schedules; None if it cannot make that schedule."""
     try:
         with aside():
             schedule = family.build(stages, microbatches)
@@ -331,7 +331,7 @@ def _other_counts(schedule: Schedule, stages: int, microbatches: int) -> str:
 
 
 def _typed(family: ScheduleFamily, option: str, value: object) -> object:
-    """The value of an option of this package, read where it is a text that is to be something else."""
+    """The value of an option of a shipped family, converted from text to its declared type where that is another."""
     declared = family.declared[option]
     return value if not isinstance(value, str) or declared.kind is str else declared.read(value)
 
@@ -339,9 +339,7 @@ def _typed(family: ScheduleFamily, option: str, value: object) -> object:
 def _plugged_in_schedule(
     name: str, family: ScheduleFamily, stages: int, microbatches: int, options: Mapping[str, object]
 ) -> Schedule:
-    """What a plug-in makes, if it is a complete schedule of what was asked for; whether it runs to its end is told where it is
-    lowered.
-    """
+    """The schedule that a plug-in makes, checked to be complete and of the counts asked for; lowering finds deadlocks."""
     given = read_options(family.declared, options, f"schedule {name!r}")
     with answering_for(f"schedule {name!r}"), aside():
         schedule = family.build(stages, microbatches, **given)
@@ -356,7 +354,7 @@ def _plugged_in_schedule(
 
 @contextmanager
 def blamed_on(name: str) -> Iterator[None]:
-    """A ScheduleError inside names the schedule that it is about; of a plug-in's it is a PluginError."""
+    """Name the schedule in a ScheduleError that is raised inside; that of a plug-in becomes a PluginError."""
     try:
         yield
     except ScheduleError as error:

@@ -92,14 +92,14 @@ class _Slots:
         return _Slots(np.cumsum([0, *(len(one) - 1 for one in bounds)]))
 
     def of_ops(self, schedule: Schedule, rows: Counts) -> Counts | None:
-        """int64: the slot of each op; None where one has a number that its stage has not."""
+        """int64 [rows]: the slot of each op; None if an op has a micro-batch number that its stage lacks."""
         stage = schedule.stage[rows]
         slot = self.begins[stage] + schedule.microbatch[rows]
         return None if (slot >= self.begins[stage + 1]).any() else slot
 
 
 def _is_complete(schedule: Schedule, forward: Bounds, backward: Bounds) -> bool:
-    """Whether nothing is at fault; of columns that belong together, and pairs that are pairs."""
+    """Whether every op is there once and in its place, without naming a fault; columns and pairs are valid."""
     down, up = _Slots.of(forward), _Slots.of(backward)
     there = np.bincount(schedule.kind, minlength=len(OpKind))
     slots: dict[OpKind, tuple[Counts, Counts]] = {}  # rows of a kind, and their slots
@@ -267,7 +267,7 @@ def _name_fault(lists: _Lists) -> NoReturn:
 
 
 def _at(place: Place) -> str:
-    """A place, as messages begin."""
+    """Device and position of an op, as a message begins with them."""
     return f"device {place[0]}, position {place[1]}"
 
 

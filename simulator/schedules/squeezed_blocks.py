@@ -17,7 +17,7 @@ DOWN, UP, UP_INPUT, DOWN_INPUT, UP_WEIGHT, DOWN_WEIGHT = range(6)
 
 
 class _Devices(NamedTuple):
-    """P devices amid `squeezed`, N passes of M micro-batches each.
+    """State of P devices while `squeezed` runs, with N passes of M micro-batches each.
 
     order: uint8 [P, N]; passes as planned; waiting: bool [P, N]; those that have not run
     places: int64 [P, 6, M]; where in the order each letter's passes stand; ends: int64 [P, 6, M]; the slots behind those done
@@ -103,7 +103,7 @@ def _plan(begins: Integers, period: int, order: Letters, places: Integers) -> No
 
 @kernel(inner=True)
 def _next_place(run: _Devices, device: int, slot: int, limit: int) -> int:
-    """Where in the planned order the pass is that runs now, -1 for none: the first, with two exceptions.
+    """Index in the planned order of the pass to run now, -1 for none: the first that is left, with two exceptions.
 
     Where that waits and no I is done yet, a forward that fits in memory beside all that is planned before it; after the last F,
     whichever pass is ready, and weight gradients last.
@@ -137,7 +137,7 @@ def _next_place(run: _Devices, device: int, slot: int, limit: int) -> int:
 
 @kernel(inner=True)
 def _change(letter: int) -> int:
-    """Change of the micro-batches that a device holds of its stages, by a pass."""
+    """By how much a pass changes the number of micro-batches that a device holds."""
     return 1 if letter <= UP else (-1 if letter >= UP_WEIGHT else 0)
 
 

@@ -41,7 +41,7 @@ def timed(name: str, devices: Sequence[str], seconds: Sequence[float]) -> list[s
 
 
 def _peak(letters: str) -> int:
-    """Stages' micro-batches that a device holds at most."""
+    """Most micro-batches that a device holds at once, summed over its stages."""
     held = most = 0
     for letter in letters:
         held += (letter in "fF") - (letter in "wW")

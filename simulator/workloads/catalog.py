@@ -177,7 +177,7 @@ def _function(value: object) -> Callable[..., Workload]:
 
 
 def _chosen(sequence: int | None, attention: Attention | None) -> dict[str, object]:
-    """The given arguments of CHOICES."""
+    """Those arguments of CHOICES that are given, by name."""
     return {name: value for name, value in (("sequence", sequence), ("attention", attention)) if value is not None}
 
 

@@ -81,7 +81,7 @@ class _Gnmt:
         )
 
     def _lstm(self, name: str, inputs: list[int], features: int, tokens: int, directions: int = 1) -> int:
-        """Four gates with two bias vectors (cuDNN's form); kept: inputs, gates, cell state and output a step.
+        """Four gates with two bias vectors (cuDNN's form); kept: inputs, gates, cell state and output per step.
 
         A bidirectional layer runs its two directions one after the other.
         """

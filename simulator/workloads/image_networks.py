@@ -194,7 +194,7 @@ class _ImageNetwork:
         return self.builder.build(name, sample="image", minibatch=minibatch)
 
     def _places(self, kernel: int, stride: int, padding: int) -> int:
-        """Places of a window along a side."""
+        """Number of places of a window along a side: pixels of a side of the output."""
         return (self.x.size + 2 * padding - kernel) // stride + 1
 
     def _same(

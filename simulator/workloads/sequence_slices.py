@@ -105,7 +105,7 @@ def _pairs(number: int, slices: int, window: Fraction) -> Fraction:
 
 @lru_cache(maxsize=256)
 def _pairs_upto(slices: int, window: Fraction) -> tuple[int, ...]:
-    """Such pairs of the first 0, 1, ... slices, counted in a part of one that makes them whole."""
+    """Pairs of queries and keys of the first 0, 1, ... slices, as whole numbers of one common unit."""
     reach, found = window.numerator * slices, []
     for tokens in range(0, (slices + 1) * window.denominator, window.denominator):
         inside = min(tokens, reach)
