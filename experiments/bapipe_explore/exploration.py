@@ -362,7 +362,7 @@ BOARD_PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
 
 
 def depth_rows(quick: bool = False) -> Iterator[Row]:
-    """Largest L of GNMT-L that fits on V100s of 16 GiB at 64 sequences a device, per method; a multiple of the step."""
+    """Largest L of GNMT-L that fits on V100s of 16 GiB at 64 sequences per device, per method; a multiple of the step."""
     step = 64 if quick else 8
     for devices in (2,) if quick else (2, 4, 8):
         cluster = load_cluster("pipedream-b").take(devices)

@@ -207,7 +207,7 @@ def depth(rows: Sequence[Row]) -> Figure:
     axes.set_xticks(range(len(devices)), [f"{n} V100" for n in devices])
     axes.set(
         ylabel="largest L of GNMT-L that fits, layers",
-        title=f"GNMT-L on V100s of 16 GiB, 64 sequences a device; {STALE_WORDS}",
+        title=f"GNMT-L on V100s of 16 GiB, 64 sequences per device; {STALE_WORDS}",
     )
     grid(axes)
     axes.margins(y=0.1)

@@ -1,12 +1,12 @@
-"""How many plans a second does a search evaluate, with seconds and peak memory, and how far is that from the limit?
+"""How many plans per second does a search evaluate, with seconds and peak memory, and how far is that from the limit?
 
 On one core, in CPU seconds, in one run: straight 1F1B pipelines on idle links, new cuts each time, of 8 stages and 64
 micro-batches and of 64 and 512; the first with contended links; new durations on one structure of 8 and 64, in batches; unequal
 sizes of 8 stages and 64 samples (the kernels of `planners.unequal`: their sizes, and so their structures, are new each time); and
 a plan that is lowered, replayed and measured from nothing, as `simulate` does it.
 
-The limit of a replay is a maximum and an addition per op, one after the other. `nanoseconds_an_op` says what an op costs with all
-else that an evaluation takes (cuts, durations, memory), and `batched_nanoseconds_an_op` without.
+The limit of a replay is a maximum and an addition per op, one after the other. `nanoseconds_per_op` says what an op costs with
+all else that an evaluation takes (cuts, durations, memory), and `batched_nanoseconds_per_op` without.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def print_document(found: dict[str, Any]) -> None:
     """The rates, and what they say beside each other."""
     print_table(
         "Evaluations per CPU second, one core",
-        ("what is evaluated", "a second"),
+        ("what is evaluated", "per second"),
         [(words, f"{found[name]:,.0f}") for name, (words, _) in MEASURED.items()],
     )
     print_table(
@@ -61,9 +61,9 @@ def comparisons(found: dict[str, Any]) -> dict[str, float]:
     """What the rates say beside each other."""
     ops = 2 * SMALL[0] * SMALL[1]
     return {
-        "nanoseconds_an_op": 1e9 / found["straight_8x64_plans_per_second"] / ops,
-        "nanoseconds_an_op_64x512": 1e9 / found["straight_64x512_plans_per_second"] / (2 * LARGE[0] * LARGE[1]),
-        "batched_nanoseconds_an_op": 1e9 / found["batched_8x64_per_second"] / ops,
+        "nanoseconds_per_op": 1e9 / found["straight_8x64_plans_per_second"] / ops,
+        "nanoseconds_per_op_64x512": 1e9 / found["straight_64x512_plans_per_second"] / (2 * LARGE[0] * LARGE[1]),
+        "batched_nanoseconds_per_op": 1e9 / found["batched_8x64_per_second"] / ops,
         "ratio_over_before": found["straight_8x64_plans_per_second"] / found["before_8x64_plans_per_second"],
         "contended_ratio_over_before": found["contended_8x64_plans_per_second"] / found["before_8x64_plans_per_second"],
     }

@@ -1,4 +1,4 @@
-"""How many evaluations a second does each evaluator of unequal micro-batches do, and how far is that from the limit?
+"""How many evaluations per second does each evaluator of unequal micro-batches do, and how far is that from the limit?
 
 Times every entry of `EVALUATORS` on a random population per instance shape, in one run. An evaluation is the forward and the
 backward pass of one individual. Evaluations per CPU second charge every core that works; evaluations per second (wall) show the

@@ -109,9 +109,9 @@ TOPICS: dict[str, tuple[dict[str, str], Callable[[str], Row]]] = {
     "workloads": (
         {
             **_alike("name", "parameters"),
-            "forward GFLOP a sample": "forward GFLOP\nper sample",
+            "forward GFLOP per sample": "forward GFLOP\nper sample",
             "layers": "layers",
-            "mini-batch a device": "mini-batch\nper device",
+            "mini-batch per device": "mini-batch\nper device",
         },
         _workload,
     ),

@@ -199,7 +199,7 @@ def _told(arguments: argparse.Namespace, result: planners.Result, price: Price |
 
 
 def _flushed(outcome: simulator.Outcome) -> list[dict[str, Any]]:
-    """GPipe and 1F1B with flush on the stages of an asynchronous plan: replicas split each micro-batch, one update a batch."""
+    """GPipe and 1F1B with flush on the stages of an asynchronous plan: replicas split each micro-batch, one update per batch."""
     told = ("iteration_seconds", "samples_per_second", "peak_memory_bytes", "feasible")
     records = []
     for schedule in () if outcome.schedule.flush else ("gpipe", "1f1b"):

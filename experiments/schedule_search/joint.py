@@ -26,7 +26,7 @@ class JointQuestion:
     memory_bytes: float
 
     def problem(self, memory_bytes: float | None = None) -> Problem:
-        """In fp16 with Adam, 64 samples an iteration; memory_bytes: of a device, by default the question's."""
+        """In fp16 with Adam, 64 samples per iteration; memory_bytes: per device, by default the question's."""
         return Problem(
             self.workload,
             _eight(self.memory_bytes if memory_bytes is None else memory_bytes),

@@ -109,7 +109,7 @@ STUDIES: dict[str, Study] = {
     ),
     "evaluator-speed": Study(
         "experiments.benchmarks.evaluator_speed",
-        "How many plans a second does a search evaluate, and how far from the limit?",
+        "How many plans per second does a search evaluate, and how far from the limit?",
         0.3,
         options={"--seconds SECONDS": ("CPU seconds for each figure", NumberUpTo(LONGEST), 1.0)},
     ),

@@ -33,7 +33,7 @@ def throughput_figure(balanced: Sequence[Row], cluster: Sequence[Row], problem: 
     titled(
         left,
         "XPipe over GPipe, equal stages\ndots: replayed, lines: (T+N-1)/T",
-        xlabel="micro-batches a mini-batch, T",
+        xlabel="micro-batches per mini-batch, T",
         ylabel="times GPipe's samples per second",
     )
     left.legend(frameon=False, title="stages")

@@ -149,7 +149,7 @@ SCHEDULES: dict[str, ScheduleFamily] = {
     ),
     "seq1f1b": ScheduleFamily(seq1f1b, "1F1B of slices of the sequences of a micro-batch (Seq1F1B)"),
     "hanayo": ScheduleFamily(
-        hanayo, "stages back and forth over the devices, two a device in each wave (Hanayo)", placement="wave"
+        hanayo, "stages back and forth over the devices, two per device in each wave (Hanayo)", placement="wave"
     ),
     "chimera": ScheduleFamily(
         chimera,
