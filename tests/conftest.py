@@ -45,6 +45,13 @@ def pytest_collection() -> Generator[None, object, object]:
     return found
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of planners come last, so that of two workers the second begins with the simulator: what experiments and planners
+    have compiled when it comes to them it finds there."""
+    planners = Path(__file__).parent / "planners"
+    items.sort(key=lambda item: planners in item.path.parents)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """With `--known-skips`, a run with a skip that nobody listed has failed."""

@@ -50,6 +50,12 @@ def commands(text: str) -> list[list[str]]:
     return [shlex.split(line.split(" #")[0])[1:] for line in lines if line.startswith("pipeplan ")]
 
 
+def python_of_its_own(page: Path) -> list[str]:
+    """The Python blocks of a page that are not how the README's begin."""
+    shown = "".join(blocks(TEXT[README], "python"))
+    return [block for block in blocks(TEXT[page], "python") if not shown.startswith(block)]
+
+
 def test_the_readme_is_a_tour() -> None:
     """At most 900 words, and a picture that is there."""
     assert len(TEXT[README].split()) <= WORDS
@@ -86,7 +92,7 @@ def test_commands_parse(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert words[0] == "study" or all(option in help_text for option in options), words
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(TEXT[page], "python")], ids=name)
+@pytest.mark.parametrize("page", [page for page in PAGES if page == README or python_of_its_own(page)], ids=name)
 def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Python blocks of a page run as they stand, in their order, in one session."""
     monkeypatch.chdir(tmp_path)
