@@ -78,7 +78,7 @@ def passed_over(what: str, complaint: str) -> None:
     print(f"pipeplan: passing over {printable(what)}: {printable(one_line(complaint))}", file=sys.stderr)
 
 
-def summary_of(made: object, default: str = "from another package") -> str:
-    """The first line of an object's docstring."""
+def summary_of(made: object) -> str:
+    """The first line of an object's docstring, or that it is from another package."""
     text = (getattr(made, "__doc__", None) or "").strip()
-    return text.splitlines()[0] if text else default
+    return text.splitlines()[0] if text else "from another package"

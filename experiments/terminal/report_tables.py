@@ -68,6 +68,6 @@ def words(key: str, between: str = " ") -> Callable[[Row], str]:
     return lambda row: between.join(map(str, row[key]))
 
 
-def either(key: str, yes: str = "yes", no: str = "no") -> Callable[[Row], str]:
-    """Writes one of two words by whether the row's value holds."""
-    return lambda row: yes if row[key] else no
+def either(key: str, no: str = "no") -> Callable[[Row], str]:
+    """Writes `yes` where the row's value holds, else `no` or the word in its place."""
+    return lambda row: "yes" if row[key] else no

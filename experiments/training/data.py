@@ -48,14 +48,12 @@ def breast_cancer() -> DataSet:
 
     Features are standardised by the training samples. Source: UCI (1995), as bundled by scikit-learn.
     """
-    bunch = _bundled("load_breast_cancer")
-    return _standardised(_split("breast-cancer", np.asarray(bunch.data), np.asarray(bunch.target)))
+    return _table("breast-cancer", "load_breast_cancer")
 
 
 def wine() -> DataSet:
     """Wine recognition, 13 features, 3 classes: 142 for training, 36 for test; standardised. Source: UCI (1991)."""
-    bunch = _bundled("load_wine")
-    return _standardised(_split("wine", np.asarray(bunch.data), np.asarray(bunch.target)))
+    return _table("wine", "load_wine")
 
 
 DATA_SETS: dict[str, Callable[[], DataSet]] = {"digits": digits, "breast-cancer": breast_cancer, "wine": wine}
@@ -82,7 +80,10 @@ def _split(name: str, x: Array, labels: NDArray[Any]) -> DataSet:
     )
 
 
-def _standardised(data: DataSet) -> DataSet:
+def _table(name: str, loader: str) -> DataSet:
+    """A table of features, standardised by the training samples."""
+    bunch = _bundled(loader)
+    data = _split(name, np.asarray(bunch.data), np.asarray(bunch.target))
     mean, deviation = data.train_x.mean(axis=0), data.train_x.std(axis=0)
     train, test = ((x - mean) / deviation for x in (data.train_x, data.test_x))
     return replace(data, train_x=train, test_x=test)
