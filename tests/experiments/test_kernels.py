@@ -11,6 +11,7 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -405,3 +406,30 @@ def test_calls_make_what_their_kernel_says(kernel: Kernel, made: list[tuple[int,
         assert [tuple(one.shape) for one in (result if isinstance(result, tuple) else (result,))] == made
     one, other = (result[0] if isinstance(result, tuple) else result for result in (first, second))
     assert one.data_ptr() != other.data_ptr()
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (extra pipeplan[torch])")
+def test_collectives_are_of_whole_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 8 KiB among four: gathers from quarters, scatters to them; of less than a number a device one each; seconds of runs
+    after the warm-up alone."""
+    from experiments.profiling import collective_timing as timing
+
+    runs: list[list[int]] = []
+
+    def ran(*given: Any, group: object) -> None:
+        runs.append([one.numel() * one.element_size() for one in given])
+
+    def reduced(one: Any, *by: object, group: object) -> None:
+        if not by:  # the most of the seconds is no run
+            ran(one, group=group)
+
+    monkeypatch.setattr(timing.distributed, "barrier", lambda group: None)
+    monkeypatch.setattr(timing.distributed, "all_reduce", reduced)
+    monkeypatch.setattr(timing.distributed, "all_gather_into_tensor", ran)
+    monkeypatch.setattr(timing.distributed, "reduce_scatter_tensor", ran)
+    for size, whole in ((8192, 8192), (8195, 8192), (3, 16)):
+        runs.clear()
+        for operation in ("all-reduce", "all-gather", "reduce-scatter"):
+            assert len(timing._seconds(operation, None, 4, size, "cpu", 2)) == 2
+        each = timing.WARM_UP + 2
+        assert runs == [[whole]] * each + [[whole, whole // 4]] * each + [[whole // 4, whole]] * each
