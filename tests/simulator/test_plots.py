@@ -367,10 +367,11 @@ def test_the_area_of_a_memory_figure_reaches_its_peak_line(count: int) -> None:
 
 
 def test_peak_rows_name_every_device_and_its_parts() -> None:
-    """One row a device by id; the parts of a peak sum to it."""
+    """One row a device by id; the parts of a peak sum to it; what is not known of a reserve, an allocator or a driver is 0."""
     rows = peak_rows([memory(3, 80.0, 100.0), memory(1, 40.0, 100.0)])
     assert [(row["device"], row["peak_bytes"], row["share"]) for row in rows] == [(1, 40.0, 0.4), (3, 80.0, 0.8)]
     assert all(sum(row[name] for name in CATEGORIES) == row["peak_bytes"] for row in rows)
+    assert all(not row[f"{name}_bytes"] for row in rows for name in ("reserve", "reserved", "driver"))
 
 
 def test_devices_that_hold_the_same_share_a_row_of_the_table() -> None:
