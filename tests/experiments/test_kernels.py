@@ -433,3 +433,17 @@ def test_collectives_are_of_whole_tensors(monkeypatch: pytest.MonkeyPatch) -> No
             assert len(timing._seconds(operation, None, 4, size, "cpu", 2)) == 2
         each = timing.WARM_UP + 2
         assert runs == [[whole]] * each + [[whole, whole // 4]] * each + [[whole // 4, whole]] * each
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (extra pipeplan[torch])")
+def test_gates_multiply_and_memory_is_that_of_the_device_that_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3 times silu of 0.5, which is 0.5 / (1 + 1 / sqrt(e)); the first GPU's bytes, or those of the machine."""
+    import torch
+
+    from experiments.profiling import kernel_timing as timing
+
+    assert float(timing._gated(torch.tensor(3.0), torch.tensor(0.5))) == pytest.approx(3.0 * 0.5 / (1 + math.exp(-0.5)))
+    known = {0: argparse.Namespace(total_memory=80 * 2**30)}
+    monkeypatch.setattr(torch.cuda, "get_device_properties", known.__getitem__)
+    assert timing._memory_bytes("cuda") == 80 * 2**30
+    assert 2**28 < timing._memory_bytes("cpu") < 2**50
