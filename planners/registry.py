@@ -295,7 +295,43 @@ def _unequal(name: str, summary: str) -> PlannerEntry:
     )
 
 
+def _joint(request: Request) -> Planner:
+    """The joint search, with the planners whose plans it begins with."""
+    search: Planner = _Later("joint.joint_search", "JointSearch")(request, tuple(map(_part, PARTS)))
+    return search
+
+
+PARTS = "data-parallel", "large", "mixed", "pipedream-flush", "bapipe"
+"""Planners whose plans the joint search begins with, as far as they apply: PipeDream's partition of networks that neither `large`
+nor `mixed` plans, BaPipe's of those whose layers stream on boards."""
+
+
+def _part(name: str) -> Callable[[Problem, Request], Planner | None]:
+    """(problem, request) -> the planner of that name, or None where it is none for the network or for what is asked for."""
+
+    def made(problem: Problem, request: Request) -> Planner | None:
+        entry, streams = PLANNERS[name], any(device.streams for device in problem.cluster.devices)
+        own = {option: value for option, value in request.options.items() if option != "seconds"}
+        request = replace(request, options=own, runner_ups=False)
+        if entry.reason(problem, request) is not None or (name == "bapipe") > streams:
+            return None
+        if name == "pipedream-flush" and any(
+            PLANNERS[one].reason(problem, request) is None for one in ("large", "mixed")
+        ):
+            return None
+        return entry.planner(request)
+
+    return made
+
+
 PLANNERS: dict[str, PlannerEntry] = {
+    "joint": PlannerEntry(
+        _joint,
+        "every decision of a flushed pipeline searched together: from the plans of other planners, by replays of neighbours",
+        _Later("joint.joint_search", "inapplicable"),
+        takes("stages", "chunks", RECOMPUTE, *DIVISIONS, "seconds"),
+        searches=_later_searches("joint.joint_search", *ALWAYS, "stages", "chunks", RECOMPUTE, *DIVISIONS),
+    ),
     "data-parallel": PlannerEntry(
         _Later("straight.baselines", "DataParallel"),
         "the whole network on every device, the batch divided over them",

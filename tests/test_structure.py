@@ -51,7 +51,7 @@ ROOMS = {
     ),
     "planners": (
         *("search", "estimate", "partitioning", "pipedream", "straight", "bapipe", "unequal", "scheduler", "modern"),
-        *("large", "mixed"),
+        *("large", "mixed", "joint"),
     ),
 }
 """Folders of a floor, from the ground up; modules beside them stand above them all."""

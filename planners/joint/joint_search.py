@@ -1,0 +1,290 @@
+"""Planner `joint`: every decision of a flushed pipeline searched together.
+
+The planners that search a part of the decisions exactly (shapes of large models, the pipeline × data grid, mixed devices) give
+plans to begin with. From the fastest of unlike ones the search descends: it replays the neighbours that one decision makes of a
+plan, goes to the best one, and ends where no neighbour is faster. A quick replay, which is never slower than a replay, rules most
+neighbours out before they are replayed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+from itertools import count
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from planners.joint.moves import CHUNKS, FAMILIES, Moves
+from planners.joint.pipeline import Pipeline, pipeline_of
+from planners.search.candidates import (
+    asked_degrees,
+    asked_words,
+    asked_zeros,
+    one_a_device,
+    searched_counts,
+    straight_shape,
+)
+from planners.search.evaluator import Evaluator, Planner, fitting
+from planners.search.notes import Note
+from planners.search.quick_replay import QuickReplays
+from planners.search.request import Request
+from planners.search.timed_orders import with_timed
+from simulator import InfeasiblePlanError, Plan, Problem, Score, flushes, schedule_families
+
+LEFT_OUT = (
+    "not searched: orders of ops, slices of sequences, offload, pipelines in two directions, groups of unlike sizes"
+)
+"""Decisions that are not searched."""
+
+STARTS = 32
+"""Unlike plans from which the search descends."""
+
+OF_A_SHAPE = 2
+"""Of these, plans that differ in cuts alone."""
+
+SECONDS = 10.0
+"""Nominal seconds of replays in the descents where none are asked for."""
+
+WORK_PER_SECOND = 50_000
+"""Work (see `_work`) that a nominal second stands for, whatever the machine takes for it."""
+
+PREPARED, BY_STAGE, BY_REPLICA = 375, 150, 3
+"""Ops whose replay takes as long as the preparation of a plan, of a stage, and of a stage's replica."""
+
+QUICK_BY_STAGE = 20
+"""Ops whose replay takes as long as a stage of a quick replay."""
+
+Key = tuple[float, float]
+"""Bytes that a plan misses, and its seconds: the least is the best."""
+
+PROMISING = 2.0
+"""How far above the fastest plan to begin with another may be for a descent from it."""
+
+SOWN, OF_SEEDS = 32, 0.2
+"""Seeds that are replayed, at most, and the part of the work that they may take."""
+
+PATIENCE = 12
+"""Neighbours that are replayed without a better one before the rest of a decision's are given up."""
+
+NEAR = 1.03
+"""How far a neighbour may be above the plan, by its quick replay if that errs as the plan's own does, to be replayed."""
+
+Part = Callable[[Problem, Request], Planner | None]
+"""(problem, request) -> a planner whose plans are begun with; None where it plans none of what is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class JointSearch:
+    """The fastest plan that descents from the plans of other searches come to."""
+
+    request: Request = field(default_factory=Request)
+    parts: tuple[Part, ...] = ()
+    name: str = "joint"
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """The best plan that fits; InfeasiblePlanError, with numbers, if none does."""
+        search = _Descents(self, problem, evaluate)
+        refusal = search.begin(rng)
+        if not search.replayed():
+            raise refusal or InfeasiblePlanError(f"planner {self.name!r} finds no plan to begin with")
+        best = search.descend()
+        evaluate.note(Note(LEFT_OUT))
+        return fitting(self.name, replace(best, planner=self.name), evaluate)
+
+
+def inapplicable(problem: Problem, request: Request) -> str | None:
+    """Why there is no pipeline of the kind that is asked for, or None."""
+    if request.schedule is not None:
+        family = schedule_families()[request.schedule]
+        if not family.flush or family.lanes:
+            return f"it plans schedules that flush, of one op at a time; {request.schedule!r} is none"
+    try:
+        for option in ("tensor", "context", "expert"):
+            asked_degrees(problem, request, option=option)
+        asked_zeros(problem, request)
+    except ValueError as error:
+        return str(error)
+    return straight_shape(problem, request)
+
+
+def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
+    """Values that a search tries for decisions that the request leaves open."""
+    chunks = (1, *CHUNKS) if request.chunks is None else (request.chunks,)
+    return {
+        "schedule": FAMILIES,
+        "microbatches": searched_counts(problem),
+        "stages": sorted({ranks * held for ranks in one_a_device(problem) for held in chunks}),
+        "chunks": (1, *CHUNKS),
+        "recompute": asked_words(problem, request),
+        **{name: asked_degrees(problem, Request(), option=name) for name in ("tensor", "context", "expert")},
+        "zero": asked_zeros(problem, Request()),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a pipeline: bytes that it misses and its seconds, and those of its quick replay."""
+
+    key: Key
+    quick: float
+
+    @property
+    def error(self) -> float:
+        """Seconds of the replay per second of the quick one."""
+        return self.key[1] / self.quick if self.quick else 1.0
+
+
+class _Descents:
+    """The descents of one search."""
+
+    def __init__(self, planner: JointSearch, problem: Problem, evaluate: Evaluator) -> None:
+        self.planner, self.problem, self.evaluate = planner, problem, evaluate
+        self.moves = Moves(problem, planner.request, evaluate.layer_costs)
+        self.quick = QuickReplays(problem, evaluate.layer_costs)
+        self.left = float(planner.request.asked("seconds") or SECONDS) * WORK_PER_SECOND
+        self.quickly: dict[Pipeline, dict[Plan, float]] = {}
+        self.whole, self.passed, self.numbers = set[Plan](), set[Pipeline](), count()
+
+    def begin(self, rng: np.random.Generator) -> InfeasiblePlanError | None:
+        """Replay the plans to begin with; why the last of the parts that found none did not."""
+        refusal = None
+        for part in self.planner.parts:
+            planner = part(self.problem, self.planner.request)
+            try:
+                if planner is not None:
+                    planner(self.problem, self.evaluate, rng)
+            except InfeasiblePlanError as error:
+                refusal = error
+            finally:
+                self.evaluate.withdraw()
+        self._sow()
+        return refusal
+
+    def _sow(self) -> None:
+        """Replay the seeds that are the quickest of their ranks and group, the quickest of all first."""
+        quickest: dict[tuple[object, ...], tuple[float, int, Pipeline, Plan]] = {}
+        for one in self.moves.seeds():
+            for each in self._waiting(one, (0.0, inf)):
+                key = one.ranks, one.group
+                quickest[key] = min(quickest.get(key, each), each, key=lambda known: known[:2])
+        least = self.left * (1.0 - OF_SEEDS)
+        for _, _, seed, plan in sorted(quickest.values(), key=lambda each: each[:2])[:SOWN]:
+            if self.left - _work(seed) < least and any(score.fits for score in self.replayed().values()):
+                break
+            with suppress(ValueError):
+                self.evaluate(plan)
+            self.left -= _work(seed)
+
+    def descend(self) -> Plan:
+        """The best flushed plan of all descents, and of those replayed before."""
+        for start in self._starts():
+            self._descend_from(start)
+        replayed = self.replayed()
+        return min(replayed, key=lambda plan: replayed[plan].key)
+
+    def replayed(self) -> dict[Plan, Score]:
+        """Flushed plans that were replayed, and their scores."""
+        return {plan: score for plan, score in self.evaluate.replayed.items() if flushes(plan)}
+
+    def _starts(self) -> list[Pipeline]:
+        """The fastest pipelines of unlike shapes that were replayed, those that fit first."""
+        found: dict[tuple[object, ...], Pipeline] = {}
+        replayed = self.replayed()
+        keys = {plan: score.key for plan, score in replayed.items()}
+        missing, seconds = min(keys.values(), default=(inf, inf))
+        for plan in sorted(keys, key=lambda one: keys[one]):
+            one = pipeline_of(self.problem, plan)
+            if one is not None and (missing or keys[plan] <= (0.0, seconds * PROMISING)):
+                found.setdefault((one.replicas, one.group, one.context, one.chunks > 1, one.cuts), one)
+        alike, starts = Counter[object](), list[Pipeline]()
+        for shape, one in found.items():
+            alike[shape[:-1]] += 1
+            if alike[shape[:-1]] <= OF_A_SHAPE:
+                starts.append(one)
+        return starts[:STARTS]
+
+    def _descend_from(self, one: Pipeline) -> None:
+        """Go to the best neighbour, decision by decision, until none is faster, a descent was there, or the work is done."""
+        now = self._replayed(one)
+        moved = now is not None
+        while moved and self.left > 0:
+            moved = False
+            for move in self.moves.decisions.values():
+                while self.left > 0:
+                    assert now is not None
+                    found = self._best(move(one), now)
+                    if found is None:
+                        break
+                    (one, now), moved = found, True
+                    if one in self.passed:
+                        return
+                    self.passed.add(one)
+
+    def _replayed(self, one: Pipeline) -> _Known | None:
+        """What is known of the faster of a pipeline's orders; None where it cannot run."""
+        known = []
+        for plan in self._plans(one):
+            with suppress(ValueError):
+                known.append(_Known(self.evaluate(plan).key, self.quick(plan)))
+        return min(known, key=lambda each: each.key, default=None)
+
+    def _best(self, among: Iterable[Pipeline], now: _Known) -> tuple[Pipeline, _Known] | None:
+        """The fastest of some pipelines, if it is faster than the one that is known `now`.
+
+        They are replayed by rising quick replay, as far as one that errs as that of `now` does promises less seconds, and until
+        PATIENCE of them were no better. One that is faster but does not fit is replayed again with more recomputation.
+        """
+        found, idle, best, error = None, 0, now, now.error
+        waiting = [one for each in among if self.left > 0 for one in self._waiting(each, best.key)]
+        heapify(waiting)
+        while waiting and idle < PATIENCE and self.left > 0:
+            quick, _, one, plan = heappop(waiting)
+            if not best.key[0] and quick * error >= best.key[1] * NEAR:
+                break
+            made, idle = self.evaluate.evaluations, idle + 1
+            try:
+                score = self.evaluate(plan)
+            except ValueError:  # it cannot run
+                continue
+            self.left -= _work(one) * (self.evaluate.evaluations - made)
+            if score.key < best.key:
+                found, best, idle = one, _Known(score.key, quick), 0
+            elif not score.fits and (best.key[0] or score.iteration_seconds < best.key[1]):
+                for other in self.moves.with_more_again(one, score.device):
+                    for each in self._waiting(other, best.key):
+                        heappush(waiting, each)
+        return None if found is None else (found, best)
+
+    def _waiting(self, one: Pipeline, best: Key) -> Iterator[tuple[float, int, Pipeline, Plan]]:
+        """A pipeline's plans that may be faster, each with its quick replay and its number; none of what is not asked for."""
+        if not self.moves.allows(one):
+            return
+        below = inf if best[0] else best[1]
+        if one not in self.quickly:
+            self.quickly[one] = {plan: self.quick.busiest_device(plan) for plan in self._plans(one)}
+        known = self.quickly[one]
+        for plan, seconds in known.items():
+            if seconds < below and plan not in self.whole:
+                self.left -= QUICK_BY_STAGE * one.stages
+                self.whole.add(plan)
+                known[plan] = max(seconds, self.quick(plan))
+            if known[plan] < below:
+                yield known[plan], next(self.numbers), one, plan
+
+    def _plans(self, one: Pipeline) -> Iterator[Plan]:
+        """Its plan, and the one of an order for its own seconds where the family has such; none where it cannot run."""
+        try:
+            yield from with_timed(self.problem, (one.plan(self.problem, self.planner.name),), self.evaluate.layer_costs)
+        except ValueError:
+            return
+
+
+def _work(one: Pipeline) -> int:
+    """Work of a replay, in pairs of a forward and a backward (about 20 microseconds)."""
+    copies = max(one.replicas)
+    return PREPARED + one.stages * (BY_STAGE + copies * (one.microbatches + BY_REPLICA))

@@ -1,0 +1,422 @@
+"""Moves: the pipelines that decide one thing otherwise than a given one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import pairwise, product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planners.joint.pipeline import Pipeline, Ranks
+from planners.partitioning.minimax_cuts import minimax_cuts
+from planners.search.candidates import (
+    asked_degrees,
+    asked_words,
+    asked_zeros,
+    device_choices,
+    device_groups,
+    devices_in_order,
+)
+from planners.search.request import Request
+from simulator import LayerCosts, Problem, Recompute, divisors, schedule_families
+
+Move = Callable[[Pipeline], Iterator[Pipeline]]
+"""A pipeline -> those that decide one thing otherwise."""
+
+FAMILIES = (
+    "1f1b",
+    "eager-1f1b",
+    "gpipe",
+    "zb-h1",
+    "zb-h2",
+    "interleaved-1f1b",
+    "interleaved-zb",
+    "looped-bfs",
+    "zb-v",
+    "v-half",
+    "v-min",
+    "dualpipev",
+    "hanayo",
+)
+"""Flushed schedule families of one direction that are searched."""
+
+ON_ONE_RANK = "1f1b", "gpipe", "interleaved-1f1b", "looped-bfs"
+"""Families that differ where all stages are on the same devices: gradients of several stages are reduced one by one."""
+
+SEEDS = "1f1b", "interleaved-1f1b"
+"""Schedules of the plans to begin with, the first that is allowed."""
+
+CHUNKS = (2, 3, 4, 6, 8)
+"""Stages per device of looped schedules and waves that are searched."""
+
+MANY = 16
+"""Boundaries up to which every run of them is shifted; of more only each alone and those behind it."""
+
+
+class Moves:
+    """The decisions of one problem that a request leaves open, each as a move."""
+
+    def __init__(self, problem: Problem, request: Request, costs: LayerCosts) -> None:
+        self.problem, self.request, self.costs = problem, request, costs
+        self.zeros, self.words = asked_zeros(problem, request), asked_words(problem, request)
+        self.tensors = asked_degrees(problem, request)
+        self.contexts = asked_degrees(problem, request, option="context")
+        self.experts = asked_degrees(problem, request, option="expert")
+        self._seconds_again: dict[Recompute, float] = {}
+        self._balanced: dict[tuple[int, tuple[tuple[int, int], ...]], tuple[int, ...] | None] = {}
+
+    @cached_property
+    def families(self) -> tuple[str, ...]:
+        """Schedule families that the request and the stack allow."""
+        allowed = self.problem.stack.runs.schedules
+        if self.request.schedule is not None:
+            return (self.request.schedule,)
+        return tuple(name for name in FAMILIES if not allowed or name in allowed)
+
+    @cached_property
+    def points(self) -> tuple[int, ...]:
+        """Places where a network is cut first: between its blocks, or between any two layers of one without blocks."""
+        layers = self.problem.workload.layers
+        blocks = any(layer.block for layer in layers)
+        inner = (n for n in range(1, len(layers)) if not blocks or layers[n].block != layers[n - 1].block)
+        return (0, *inner, len(layers))
+
+    @property
+    def decisions(self) -> dict[str, Move]:
+        """The moves by the decision that they change, in the order in which they are tried."""
+        return {
+            "schedule": self.schedules,
+            "ZeRO": self.zeros_of,
+            "micro-batches": self.counts,
+            "recomputation": self.recomputations,
+            "layers of stages": self.cuts,
+            "replicas": self.replicas,
+            "degrees": self.degrees,
+            "placement": self.placements,
+        }
+
+    def allows(self, one: Pipeline) -> bool:
+        """Whether a pipeline is one of those that are asked for."""
+        asked, copies = self.request, min(one.replicas, default=1) * one.context
+        return (
+            one.schedule in self.families
+            and asked.microbatches in (None, one.microbatches)
+            and asked.stages in (None, one.stages)
+            and asked.chunks in (None, one.chunks)
+            and one.tensor in self.tensors
+            and one.context in self.contexts
+            and one.expert in self.experts
+            and (one.zero in self.zeros or copies == 1)
+            and all(word in self.words for word in one.recompute)
+        )
+
+    # ---- to begin with ----
+
+    def seeds(self) -> Iterator[Pipeline]:
+        """Equal ranks of equal replicas, on all devices, on half of them, and of one replica each; a few micro-batches."""
+        layers, asked, most = len(self.problem.workload), self.request.stages, self.problem.stack.runs.pipeline
+        looped = [
+            (name, held) for name in (*SEEDS, *self.families) if name in self.families for held in self._chunks(name)
+        ]
+        degrees = product(self.tensors, self.contexts)
+        looped = looped[:1] if asked is None else [one for one in looped if asked % one[1] == 0]
+        choices = device_choices(self.problem, self.costs)
+        for chosen, (tensor, context), (schedule, held) in product(choices, degrees, looped):
+            among = set(chosen)
+            groups = [one for one in device_groups(self.problem, tensor) if among.issuperset(one)]
+            for ranks in range(1, min(len(groups) // context, layers // held) + 1 if most else 2):
+                most_copies = len(groups) // (ranks * context)
+                copies_of = sorted({most_copies, most_copies // 2, 1} - {0})
+                decided = product(copies_of, self._seed_counts(ranks), self.experts)
+                for copies, count, expert in decided if asked in (None, ranks * held) else ():
+                    words = (min(self.words, key=self._again),) * (ranks * held)
+                    laid = _ranks(groups, ranks, copies * context)
+                    empty = Pipeline(
+                        schedule, (), (), count, words, (), tensor * context, self.zeros[0], context, expert
+                    )
+                    yield from self._laid(empty, laid, held)
+
+    def _seed_counts(self, ranks: int) -> Iterable[int]:
+        if self.request.microbatches is not None:
+            return (self.request.microbatches,)
+        return sorted({min(self.problem.batch, ranks * many) for many in ((1, 2, 4) if ranks > 1 else (1, 4))})
+
+    # ---- schedule ----
+
+    def schedules(self, one: Pipeline) -> Iterator[Pipeline]:
+        """Other families on the same ranks, with near numbers of micro-batches; other numbers of stages are cut anew."""
+        for name in self.families:
+            family, ranks = schedule_families()[name], len(one.ranks)
+            for chunks in self._chunks(name):
+                if name == one.schedule and chunks == one.chunks:
+                    continue
+                if ranks == 1 and name not in ON_ONE_RANK:
+                    continue
+                if self.request.stages not in (None, chunks * ranks):
+                    continue
+                other = replace(one, schedule=name, options=())
+                if chunks == one.chunks and family.placement == schedule_families()[one.schedule].placement:
+                    yield from (other, *self.counts(other))
+                else:
+                    yield from self._laid(other, one.ranks, chunks)
+
+    def _chunks(self, name: str) -> tuple[int, ...]:
+        family, asked = schedule_families()[name], self.request.chunks
+        if "chunks" not in family.options:
+            possible: tuple[int, ...] = (family.chunks,)
+        else:
+            possible = tuple(one for one in CHUNKS if one % family.chunks == 0)
+        if not self.problem.stack.runs.interleaved:
+            possible = tuple(one for one in possible if one == 1)
+        return possible if asked is None else tuple(one for one in possible if one == asked)
+
+    # ---- numbers ----
+
+    def counts(self, one: Pipeline) -> Iterator[Pipeline]:
+        """Near numbers of micro-batches: one more and less, halves and doubles, the next divisors and multiples of the ranks."""
+        if self.request.microbatches is not None:
+            return
+        now, batch, ranks = one.microbatches, self.problem.batch, len(one.ranks)
+        parts = divisors(batch)
+        near = {now - 1, now + 1, now * 2, now // 2, now * 3 // 2, now * 3 // 4, now // ranks * ranks}
+        near |= {(now // ranks + step) * ranks for step in (-1, 1)}
+        near |= {*[part for part in parts if part < now][-2:], *[part for part in parts if part > now][:2]}
+        for count in sorted(near - {now}):
+            if 1 <= count <= batch:
+                yield replace(one, microbatches=count)
+
+    def zeros_of(self, one: Pipeline) -> Iterator[Pipeline]:
+        """Other ZeRO stages, over all replicas or over those of one server."""
+        copies = min(one.replicas) * one.context
+        if copies == 1:
+            return
+        shards = {0}
+        if self.problem.stack.runs.hybrid_sharding:
+            inside = min(map(len, self.problem.cluster.servers)) // one.tensor
+            shards |= {part for part in (inside, inside * 2) if 1 < part < copies and copies % part == 0}
+        for zero in self.zeros:
+            for shard in sorted(shards) if zero else (0,):
+                if (zero, shard) != (one.zero, one.shard):
+                    yield replace(one, zero=zero, shard=shard)
+
+    def recomputations(self, one: Pipeline) -> Iterator[Pipeline]:
+        """Less recomputation: in all stages, in those of one rank, in one stage."""
+        held = one.rank_of_stage
+        among = [
+            range(one.stages),
+            *([stage for stage in range(one.stages) if held[stage] == rank] for rank in set(held)),
+        ]
+        among += [[stage] for stage in range(one.stages)] if one.chunks > 1 else []
+        for stages in among:
+            for word in self.words:
+                if any(self._again(word) < self._again(one.recompute[stage]) for stage in stages):
+                    yield _recomputing(one, stages, word)
+
+    def with_more_again(self, one: Pipeline, device: int) -> Iterator[Pipeline]:
+        """A pipeline that does not fit on a device, with the next more recomputation of that device's stages, and of all."""
+        rank = next(rank for rank, held in enumerate(one.ranks) if device in held)
+        own = [stage for stage, held in enumerate(one.rank_of_stage) if held == rank]
+        for stages in (own, range(one.stages)):
+            least = min(self._again(one.recompute[stage]) for stage in stages)
+            more = [word for word in self.words if self._again(word) > least]
+            yield from (_recomputing(one, stages, word) for word in more)
+
+    def _again(self, word: Recompute) -> float:
+        """Seconds of what runs again, of all layers for one sample on the first device."""
+        if word not in self._seconds_again:
+            seconds = self.costs.seconds(devices_in_order(self.problem)[0], 1, "forward")
+            self._seconds_again[word] = float((seconds * self.costs.runs_again(word)).sum())
+        return self._seconds_again[word]
+
+    # ---- cuts ----
+
+    def cuts(self, one: Pipeline) -> Iterator[Pipeline]:
+        """One cut, or a run of neighbours, moved to the next place between blocks or to the next layer."""
+        count, layers = len(one.cuts), len(self.problem.workload)
+        runs = [(first, last) for first in range(count) for last in range(first, count)]
+        if count > MANY:
+            runs = [(place, place) for place in range(count)]
+        fine = len(self.points) != layers + 1
+        for first, last in runs:
+            for step in (-1, 1):
+                yield from self._moved(one, first, last, step, blocks=True)
+                if fine and first == last:
+                    yield from self._moved(one, first, last, step, blocks=False)
+
+    def _moved(self, one: Pipeline, first: int, last: int, step: int, *, blocks: bool) -> Iterator[Pipeline]:
+        cuts = list(one.cuts)
+        for place in range(first, last + 1):
+            cuts[place] = self._next(cuts[place], step) if blocks else cuts[place] + step
+        bounds = [0, *cuts, len(self.problem.workload)]
+        if all(begin < end for begin, end in pairwise(bounds)):
+            yield replace(one, cuts=tuple(cuts))
+
+    def _next(self, cut: int, step: int) -> int:
+        """The place between blocks before or behind a cut."""
+        at = np.searchsorted(self.points, cut, side="left" if step < 0 else "right")
+        return self.points[max(0, int(at) - 1) if step < 0 else min(int(at), len(self.points) - 1)]
+
+    # ---- devices ----
+
+    def replicas(self, one: Pipeline) -> Iterator[Pipeline]:
+        """A replica goes to another rank or idles, an idle one joins; two neighbouring ranks become one, one becomes two."""
+        if one.chunks > 1 or not self.problem.stack.runs.unequal:
+            return
+        used = {device for rank in one.ranks for device in rank}
+        spare = [group for group in device_groups(self.problem, one.group) if not used.intersection(group)]
+        ranks, group = one.ranks, one.group
+        for giver in range(len(ranks)):
+            if len(ranks[giver]) == group:
+                continue
+            for taker in range(len(ranks)):
+                if taker != giver:
+                    yield from self._recut(one, _given(ranks, giver, taker, group))
+            yield from self._recut(one, (*ranks[:giver], ranks[giver][:-group], *ranks[giver + 1 :]))
+        for taker in range(len(ranks)) if spare else ():
+            yield from self._recut(one, (*ranks[:taker], ranks[taker] + spare[0], *ranks[taker + 1 :]))
+        if self.request.stages is None:
+            yield from self._joined_and_split(one)
+
+    def _joined_and_split(self, one: Pipeline) -> Iterator[Pipeline]:
+        ranks, group, layers = one.ranks, one.group, len(self.problem.workload)
+        bounds = one.bounds(layers)
+        for rank in range(len(ranks) - 1):
+            joined = (*ranks[:rank], ranks[rank] + ranks[rank + 1], *ranks[rank + 2 :])
+            cuts = (*one.cuts[:rank], *one.cuts[rank + 1 :])
+            words = (*one.recompute[:rank], *one.recompute[rank + 1 :])
+            yield replace(one, ranks=joined, cuts=cuts, recompute=words)
+            yield from self._recut(replace(one, recompute=words), joined)
+        for rank, held in enumerate(ranks):
+            half, (begin, end) = len(held) // group // 2 * group, bounds[rank : rank + 2]
+            if not half or end - begin < 2:
+                continue
+            parted = (*ranks[:rank], held[:half], held[half:], *ranks[rank + 1 :])
+            words = (*one.recompute[: rank + 1], *one.recompute[rank:])
+            inner = [point for point in self.points if begin < point < end] or [(begin + end) // 2]
+            middle = inner[len(inner) // 2]
+            yield replace(one, ranks=parted, cuts=(*one.cuts[:rank], middle, *one.cuts[rank:]), recompute=words)
+            yield from self._recut(replace(one, recompute=words), parted)
+
+    def _recut(self, one: Pipeline, ranks: Ranks) -> Iterator[Pipeline]:
+        """The cuts as they are where they may stay, and those that even out seconds."""
+        other = replace(one, ranks=ranks)
+        if len(one.cuts) + 1 == len(ranks):
+            yield other
+        yield from self._laid(other, ranks, 1)
+
+    def degrees(self, one: Pipeline) -> Iterator[Pipeline]:
+        """Twice one degree for half of another (tensor, context, ranks, replicas); other experts; fewer devices."""
+        if len(set(one.replicas)) > 1:
+            return
+        now = {"tensor": one.tensor, "context": one.context, "ranks": len(one.ranks), "data": one.replicas[0]}
+        found = [
+            {**now, more: now[more] * 2, less: now[less] // 2}
+            for more in now
+            for less in now
+            if more != less and now[less] % 2 == 0
+        ]
+        found += [{**now, name: count * 2} for name, count in now.items()]
+        found += [{**now, name: count // 2} for name, count in now.items() if count % 2 == 0]
+        found += [{**now, "ranks": now["ranks"] + step} for step in (-1, 1)]
+        for counts in found:
+            yield from self._regrouped(one, counts)
+        for expert in self.experts:
+            if expert != one.expert and one.replicas[0] * one.context % expert == 0:
+                yield replace(one, expert=expert)
+
+    def _regrouped(self, one: Pipeline, counts: dict[str, int]) -> Iterator[Pipeline]:
+        """The pipeline with other degrees and equal ranks, on neighbouring devices; its replicas beside each other, and apart."""
+        tensor, context, ranks, data = counts["tensor"], counts["context"], counts["ranks"], counts["data"]
+        if tensor not in self.tensors or context not in self.contexts or ranks < 1:
+            return
+        if self.request.stages not in (None, ranks * one.chunks) or not (
+            ranks == 1 or self.problem.stack.runs.pipeline
+        ):
+            return
+        groups = device_groups(self.problem, tensor)
+        if tensor * context * ranks * data > len(groups) * tensor or data * context % one.expert:
+            return
+        same = one if ranks > 1 else replace(one, schedule="1f1b", options=())
+        if same.schedule not in self.families:
+            return
+        same = replace(same, group=tensor * context, context=context, shard=0)
+        held = one.chunks if ranks > 1 else 1
+        yield from self._laid(same, _ranks(groups, ranks, data * context), held)
+
+    def placements(self, one: Pipeline) -> Iterator[Pipeline]:
+        """Replicas beside each other or apart; the pipeline through its devices the other way; micro-batches in larger groups."""
+        if len(set(one.replicas)) == 1 and one.replicas[0] > 1 and len(one.ranks) > 1:
+            flat = [device for rank in one.ranks for device in rank]
+            groups = [tuple(flat[at : at + one.group]) for at in range(0, len(flat), one.group)]
+            groups = sorted(groups)
+            count, ranks = one.replicas[0], len(one.ranks)
+            beside = _ranks(groups, ranks, count)
+            apart = tuple(tuple(device for group in groups[rank::ranks] for device in group) for rank in range(ranks))
+            yield from (replace(one, ranks=other) for other in (beside, apart) if other != one.ranks)
+        if len({self.costs.kind_of_device(rank[0]) for rank in one.ranks}) > 1:
+            yield from self._laid(one, one.ranks[::-1], one.chunks)
+        name = "microbatch_group_size"
+        if name in schedule_families()[one.schedule].options and one.chunks > 1:
+            ranks = len(one.ranks)
+            for size in (ranks, ranks + 1, 3 * ranks // 2, 2 * ranks, one.microbatches):
+                options = ((name, size),) if size > ranks else ()
+                if ranks <= size <= one.microbatches and options != one.options:
+                    yield replace(one, options=options)
+
+    # ---- laying out anew ----
+
+    def _laid(self, one: Pipeline, ranks: Ranks, chunks: int) -> Iterator[Pipeline]:
+        """The pipeline on other ranks, with so many stages each, cut so that seconds are even; none where layers are too few."""
+        cuts = self.balanced(ranks, one.group, chunks, one.schedule)
+        if cuts is None:
+            return
+        words, stages = one.recompute, chunks * len(ranks)
+        if len(words) != stages:
+            words = (max(set(words), key=words.count),) * stages
+        yield replace(one, ranks=ranks, cuts=cuts, recompute=words)
+
+    def balanced(self, ranks: Ranks, group: int, chunks: int, schedule: str) -> tuple[int, ...] | None:
+        """Cuts that even out the seconds of stages, each on its rank's replicas; None where layers are too few."""
+        held = schedule_families()[schedule].device_of_stage(range(len(ranks)), chunks)
+        kinds = tuple((self.costs.kind_of_device(ranks[rank][0]), len(ranks[rank]) // group) for rank in held)
+        key = chunks, kinds
+        if key not in self._balanced:
+            stages, places = len(kinds), self.points
+            if len(places) <= stages:
+                places = tuple(range(len(self.problem.workload) + 1))
+            totals = np.array([self._before(kind) / copies for kind, copies in kinds])
+            self._balanced[key] = tuple(minimax_cuts(places, totals)) if len(places) > stages else None
+        return self._balanced[key]
+
+    def _before(self, kind: int) -> NDArray[np.float64]:
+        """Seconds of the layers before each place on a kind of device, of a device's share of the batch."""
+        share = max(1, self.problem.batch // (4 * len(devices_in_order(self.problem))))
+        seconds = self.costs.round_trip_seconds(self.costs.first_of_kind(kind), share)
+        return np.concatenate([[0.0], np.cumsum(seconds)])
+
+
+def _ranks(groups: Sequence[tuple[int, ...]], ranks: int, copies: int) -> Ranks:
+    """So many ranks of so many neighbouring groups."""
+    return tuple(
+        tuple(device for group in groups[rank * copies : (rank + 1) * copies] for device in group)
+        for rank in range(ranks)
+    )
+
+
+def _given(ranks: Ranks, giver: int, taker: int, group: int) -> Ranks:
+    """Ranks of which one has given its last replica to another; ranks between them pass one on, so that neighbours stay."""
+    flat = [device for rank in ranks for device in rank]
+    sizes = [len(rank) - group * (number == giver) + group * (number == taker) for number, rank in enumerate(ranks)]
+    ends = np.cumsum(sizes).tolist()
+    return tuple(tuple(flat[end - size : end]) for end, size in zip(ends, sizes, strict=True))
+
+
+def _recomputing(one: Pipeline, stages: Iterable[int], word: Recompute) -> Pipeline:
+    """The pipeline with that recompute policy of some stages."""
+    words = list(one.recompute)
+    for stage in stages:
+        words[stage] = word
+    return replace(one, recompute=tuple(words))

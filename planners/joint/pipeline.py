@@ -1,0 +1,137 @@
+"""Pipeline: a flushed plan in the numbers that a joint search changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hardware_profiles import OptionValue
+from simulator import (
+    Plan,
+    Problem,
+    Recompute,
+    Stage,
+    Zero,
+    equal_microbatches,
+    schedule_families,
+    stages_from_cuts,
+)
+
+Ranks = tuple[tuple[int, ...], ...]
+"""Devices of each rank of a pipeline, replica by replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Ranks of devices, the layers of their stages, and how these run.
+
+    schedule, options: of a family in one direction, whose placement says which stages each rank holds
+    ranks: devices of each rank; group: devices of each replica, the same for all
+    cuts: layers before each boundary between stages, in the order of the data
+    microbatches: how many, as equal as whole samples permit
+    recompute: of each stage, what it runs again
+    zero, context, expert, shard: as of a `Plan`
+    """
+
+    schedule: str
+    ranks: Ranks
+    cuts: tuple[int, ...]
+    microbatches: int
+    recompute: tuple[Recompute, ...]
+    options: tuple[tuple[str, OptionValue], ...] = ()
+    group: int = 1
+    zero: Zero = 0
+    context: int = 1
+    expert: int = 1
+    shard: int = 0
+
+    @property
+    def stages(self) -> int:
+        """Stages of all ranks."""
+        return len(self.cuts) + 1
+
+    @property
+    def chunks(self) -> int:
+        """Stages per rank."""
+        return self.stages // len(self.ranks)
+
+    @property
+    def tensor(self) -> int:
+        """Devices of a tensor-parallel group."""
+        return self.group // self.context
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        """Replicas of each rank."""
+        return tuple(len(rank) // self.group for rank in self.ranks)
+
+    @property
+    def rank_of_stage(self) -> tuple[int, ...]:
+        """The rank that holds each stage."""
+        return schedule_families()[self.schedule].device_of_stage(range(len(self.ranks)), self.chunks)
+
+    def bounds(self, layers: int) -> list[int]:
+        """The first layer of each stage, and the number of layers."""
+        return [0, *self.cuts, layers]
+
+    def plan(self, problem: Problem, planner: str) -> Plan:
+        """The plan; ValueError for counts that its placement cannot have."""
+        held = [self.ranks[rank] for rank in self.rank_of_stage]
+        stages = stages_from_cuts(self.cuts, len(problem.workload), held)
+        if self.group > 1:
+            stages = tuple(
+                Stage(one.layers, one.devices, (self.group,) * (len(one.devices) // self.group)) for one in stages
+            )
+        unsaid = set(self.recompute) == {problem.recompute}
+        return Plan(
+            planner,
+            self.schedule,
+            stages,
+            equal_microbatches(problem.batch, self.microbatches),
+            recompute=() if unsaid else self.recompute,
+            options=self.options,
+            zero=self.zero,
+            context=self.context,
+            expert=self.expert,
+            shard=self.shard,
+        )
+
+
+def pipeline_of(problem: Problem, plan: Plan) -> Pipeline | None:
+    """The pipeline that a plan is; None for one of no known family that flushes in one direction, with an order or sizes of its
+    own, with stages of layers apart, or with groups of unlike sizes.
+    """
+    family = schedule_families().get(plan.schedule)
+    if family is None or not family.flush or family.placement == "bidirectional" or family.lanes:
+        return None
+    if plan.order or plan.forward_sizes or plan.replication != "split" or plan.slices > 1:
+        return None
+    if plan.microbatches != equal_microbatches(problem.batch, len(plan.microbatches)):
+        return None
+    degrees = {degree for stage in plan.stages for degree in stage.degrees or (1,)}
+    ends = [stage.layers[-1] + 1 for stage in plan.stages]
+    if len(degrees) > 1 or any(stage.layers != tuple(range(*pair)) for stage, pair in _ranges(plan.stages, ends)):
+        return None
+    ranks = tuple(dict.fromkeys(stage.devices for stage in plan.stages))
+    found = Pipeline(
+        plan.schedule,
+        ranks,
+        tuple(ends[:-1]),
+        len(plan.microbatches),
+        plan.recompute or (problem.recompute,) * len(plan.stages),
+        plan.options,
+        degrees.pop(),
+        plan.zero,
+        plan.context,
+        plan.expert,
+        plan.shard,
+    )
+    try:
+        same = tuple(stage.devices for stage in plan.stages) == tuple(ranks[rank] for rank in found.rank_of_stage)
+    except ValueError:
+        return None
+    return found if same else None
+
+
+def _ranges(stages: Sequence[Stage], ends: Sequence[int]) -> list[tuple[Stage, tuple[int, int]]]:
+    return list(zip(stages, zip([0, *ends[:-1]], ends, strict=True), strict=True))
