@@ -245,8 +245,7 @@ class _Cuts:
 
     @cached_property
     def _order(self) -> Schedule:
-        chunks = self.stages // len(set(self.shape.devices))
-        own = {"chunks": chunks} if "chunks" in schedule_families()[self.shape.schedule].options else {}
+        own = schedule_families()[self.shape.schedule].of_chunks(self.stages // len(set(self.shape.devices)))
         return order_of(self.shape.schedule, self.stages, self.shape.microbatches, tuple(own.items()))
 
     @cached_property

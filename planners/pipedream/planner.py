@@ -312,8 +312,8 @@ def _whole(problem: Problem) -> Stage:
 
 def _in_flight(name: str, stages: int, microbatches: int) -> NDArray[np.int64]:
     """Micro-batches in flight on each stage of a schedule at its peak, the last stage first, int64 [stages]."""
-    options = {"chunks": 1} if "chunks" in schedule_families()[name].options else {}
-    return most_in_flight(build_schedule(name, stages, microbatches, **options))[::-1].copy()
+    order = build_schedule(name, stages, microbatches, **schedule_families()[name].of_chunks(1))
+    return most_in_flight(order)[::-1].copy()
 
 
 def _forms(problem: Problem) -> tuple[tuple[str, bool], ...]:

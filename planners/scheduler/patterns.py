@@ -28,15 +28,14 @@ def pattern_names(problem: ScheduleProblem) -> list[str]:
 
 def pattern_of(problem: ScheduleProblem, name: str) -> Schedule | None:
     """A family in the problem's number of stages and micro-batches; None for counts that it cannot have."""
-    chunks = problem.stages // problem.devices if "chunks" in SCHEDULES[name].options else None
     build = _kept if problem.stages * problem.microbatches <= LARGEST else _kept.__wrapped__
-    return build(name, problem.stages, problem.microbatches, chunks)
+    return build(name, problem.stages, problem.microbatches, problem.stages // problem.devices)
 
 
 @lru_cache(maxsize=KEPT)
-def _kept(name: str, stages: int, microbatches: int, chunks: int | None) -> Schedule | None:
+def _kept(name: str, stages: int, microbatches: int, chunks: int) -> Schedule | None:
     try:
-        return build_schedule(name, stages, microbatches, **({} if chunks is None else {"chunks": chunks}))
+        return build_schedule(name, stages, microbatches, **SCHEDULES[name].of_chunks(chunks))
     except ValueError:
         return None
 

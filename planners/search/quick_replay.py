@@ -136,8 +136,8 @@ class QuickReplays:
         family = _family_of(plan)
         if family is None:
             return 0.0
-        chunks = {"chunks": plan.chunks} if "chunks" in family.options else {}
-        order = order_of(plan.schedule, len(plan.stages), len(plan.microbatches), (*chunks.items(), *plan.options))
+        options = (*family.of_chunks(plan.chunks).items(), *plan.options)
+        order = order_of(plan.schedule, len(plan.stages), len(plan.microbatches), options)
         costs = PlanCosts(self.problem, plan, self.layers)
         samples = np.array(plan.microbatches)
         seconds = self._seconds(costs, order, np.unique(samples))

@@ -260,8 +260,7 @@ class _Hops(NamedTuple):
 @lru_cache(maxsize=1)
 def _schedule(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:
     """The order of the ops of a shape's plans; kept for the same shape on other devices."""
-    options = {"chunks": chunks} if "chunks" in schedule_families()[name].options else {}
-    return build_schedule(name, stages, microbatches, **options)
+    return build_schedule(name, stages, microbatches, **schedule_families()[name].of_chunks(chunks))
 
 
 class _Grid:

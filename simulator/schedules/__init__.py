@@ -104,6 +104,10 @@ class ScheduleFamily:
         """Stages per device: the number of its placement, unless the option `chunks` says another."""
         return LEAST_CHUNKS[self.placement]
 
+    def of_chunks(self, chunks: int) -> dict[str, int]:
+        """The option that asks for so many stages per device; none of a family that does not take it."""
+        return {"chunks": chunks} if "chunks" in self.options else {}
+
     def communication(self, wanted: Communication) -> Communication:
         """The communication mode of a plan of this family, for a problem whose mode is `wanted`."""
         return wanted if not self.communications or wanted in self.communications else self.communications[-1]
