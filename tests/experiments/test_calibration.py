@@ -12,7 +12,7 @@ import pytest
 from experiments.calibration.fit import NOISE, SPREADS, FitError, Model, Observation, _taken, fit
 from experiments.calibration.logs import read_logs
 from experiments.terminal.output import InputError
-from hardware_profiles import Stack, changed_stack, errors_of, load_cluster, load_stack
+from hardware_profiles import RANGES, Stack, changed_stack, errors_of, load_cluster, load_stack, stack_names
 from simulator import Evaluations, Gpt, Plan, PlanFile, Problem, Stage, load_workload, simulate
 from tests.experiments.commands import ended, refused
 
@@ -51,6 +51,13 @@ STACK = load_stack("megatron-core")
 def observations(stack: Stack, numbers: tuple[int, ...] = (1, 2, 3)) -> list[Observation]:
     """What would be measured if a stack were the true one."""
     return [Observation(str(number), *question(number, STACK), seconds(number, stack)) for number in numbers]
+
+
+def test_constants_that_rows_told_have_a_spread_of_their_own() -> None:
+    """It is how far those of shipped stacks lie from one another; of others nothing says it."""
+    shipped = [one for name in stack_names() for one in load_stack(name).constants().items()]
+    told = {name for name, one in shipped if any(each.fitted for each in (one, *dict(one.generations).values()))}
+    assert set(SPREADS) == told & set(RANGES)
 
 
 def test_what_is_as_predicted_moves_nothing() -> None:
