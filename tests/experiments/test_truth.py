@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -14,11 +15,19 @@ from experiments.studies.study_harness import run_study
 from experiments.terminal.output import InputError
 from experiments.truth.__main__ import APART, SPLIT, STACKS_TABLE, TABLE
 from experiments.truth.errors import PARTS, apart, errors, kendall, ranked, regret, summary
-from experiments.truth.measured_tables import AllReduce, MatrixProduct, MeasuredRun, MeasuredTable, kind_of, read_tables
+from experiments.truth.measured_tables import (
+    AllReduce,
+    MatrixProduct,
+    MeasuredRun,
+    MeasuredTable,
+    TransformerCell,
+    kind_of,
+    read_tables,
+)
 from experiments.truth.predictions import NotPredicted, machine_of, predicted, stack_of, training_problem
 from experiments.truth.seen_rows import SEEN_ROWS, was_seen
 from hardware_profiles import Stack, changed_stack, load_accelerator, load_stack
-from simulator import Evaluations
+from simulator import Evaluations, OpKind, PlanCosts
 from tests.experiments.commands import refused
 
 RUN = "hidden,heads,layers,seq,tp,pp,dp,micro_batch,global_batch,measured_s,recompute,machine"
@@ -513,6 +522,31 @@ def test_experts_windows_and_servers_of_a_row() -> None:
     problem, plan = training_problem(measured(machine="dgx-b200:4", tp=4, dp=4, gpus_per_node=4))
     assert len(problem.cluster.devices) == 32
     assert plan.stages[0].replicas == ((0, 1, 2, 3), (8, 9, 10, 11), (16, 17, 18, 19), (24, 25, 26, 27))
+
+
+def test_tensor_groups_are_sequence_parallel_where_their_framework_has_it() -> None:
+    """NeMo's, of two devices and more; the row's own column goes before."""
+    nemo = {"source": "NVIDIA-NeMo/Megatron-Bridge", "precision": "bf16"}
+    rows = [measured(tp=tp, **nemo) for tp in (1, 2, 4)]
+    rows += [measured(tp=2), measured(tp=2, sequence_parallel=False, **nemo), measured(tp=2, sequence_parallel=True)]
+    found = [training_problem(row)[0].sequence_parallel for row in rows]
+    assert found == [False, True, True, False, False, True]
+
+
+def test_a_cell_is_what_another_block_takes() -> None:
+    """Its forward twice and its backward, as from four blocks to five; with what is beside it a network of one block."""
+    sizes = {"hidden": 1024, "heads": 16, "seq": 512, "micro_batch": 2, "vocab": 1000, "machine": "dgx-a100"}
+    cell = TransformerCell(**sizes, layer_forward_recompute_backward_ms=1.0, head_and_microbatch_ms=1.0)  # type: ignore[arg-type]
+    frame, _ = predicted(MeasuredTable("cells", Path("cells.csv"), {2: cell}), None)
+    block, rest = frame["predicted"]
+
+    def seconds(layers: int) -> float:
+        costs = PlanCosts(*training_problem(measured(**sizes, layers=layers, global_batch=2, recompute="full")))
+        kinds = OpKind.FORWARD, OpKind.RECOMPUTE, OpKind.BACKWARD
+        return sum(float(costs.seconds(kind, 0, 0, np.array([2]))[0]) for kind in kinds)
+
+    assert block == pytest.approx(seconds(5) - seconds(4))
+    assert block + rest == pytest.approx(seconds(1))
 
 
 def test_operations_that_run_again_are_named() -> None:
