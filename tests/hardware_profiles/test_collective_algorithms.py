@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hardware_profiles import Link, Operation, load_cluster, one_after_the_other, reduce_seconds
 from hardware_profiles.algorithms import Steps, binomial, in_switch, in_switch_tree, ring, tree
+from hardware_profiles.collectives import _least
 from hardware_profiles.fabrics import FABRICS
 from tests.hardware_profiles.clusters import GIGA, star
 
@@ -65,6 +66,21 @@ def test_what_is_taken_is_the_least_of_every_way(operation: Operation) -> None:
     ways = here.ways(operation, (devices,))
     for size in (0.0, *(2.0**power for power in range(8, 37))):
         assert here.seconds(operation, devices, size) == min(one.seconds(size) for one in ways)
+
+
+@pytest.mark.parametrize(
+    ("lines", "kept"),
+    [
+        ([(0, 3), (1, 2.9), (2, 0)], [0, 2]),
+        ([(2, 0), (1, 1), (0, 3)], [2, 1, 0]),
+        ([(0, 8), (1, 4), (2, 3.9), (3, 1)], [0, 1, 3]),
+        ([(0, 8), (1, 7.9), (2, 7.8), (3, 1)], [0, 3]),
+        ([(1, 1), (0, 1), (2, 2)], [1]),
+    ],
+)
+def test_only_lines_that_are_least_somewhere_are_kept(lines: list[tuple[float, float]], kept: list[int]) -> None:
+    """Of seconds and seconds per byte: not those above the ones that meet below them, nor any that are never quicker."""
+    assert _least(lines) == kept
 
 
 def test_two_collectives_are_each_as_quick_as_they_can_be() -> None:
