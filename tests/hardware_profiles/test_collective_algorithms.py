@@ -153,6 +153,16 @@ def test_tcp_has_no_quick_protocol_nor_tree() -> None:
         )
 
 
+def test_sums_in_a_switch_wait_for_its_slowest_link() -> None:
+    """Eight send 9/8 of the bytes each at 0.4 of 1 GB/s, behind the longer of 68 and 96 us; none where one link cannot add."""
+    for last, expected in ((0.4, (96e-6, 9 / 8 / (0.4 * GIGA))), (0.0, None)):
+        shares, fabrics = (*[0.8] * 7, last), (*["nvlink-4"] * 6, "nvlink-5", "nvlink-4")
+        links = [Link(f"d{at}", "hub", GIGA, in_switch=shares[at], fabric=fabrics[at]) for at in range(8)]
+        here = star(8, *links, servers=(tuple(range(8)),)).collectives
+        found = {one.name: (one.latency, one.seconds_per_byte) for one in here.ways(REDUCE, (tuple(range(8)),))}
+        assert found.get("NVLS Simple") == (expected and pytest.approx(expected))
+
+
 def test_a_ring_moves_the_largest_own_part_of_its_links() -> None:
     """Half of a server on NVLink: in a scatter each device moves its own quarter, too, half as fast in LL as links are."""
     for fabrics, moved in ((("pcie", "pcie"), 3 / 4), (("nvlink-4", "pcie"), 4 / 4), (("pcie", "nvlink-4"), 4 / 4)):
