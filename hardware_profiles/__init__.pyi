@@ -86,6 +86,7 @@ from .option_declarations import (
 from .plugins import (
     PluginError as PluginError,
     answering_for as answering_for,
+    about as about,
     aside as aside,
     complaint_of as complaint_of,
     passed_over as passed_over,

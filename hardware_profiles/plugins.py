@@ -43,6 +43,16 @@ def answering_for(plugin: str) -> Iterator[None]:
         raise PluginError(f"{plugin}, a plug-in, failed: {complaint_of(error)}") from error
 
 
+@contextmanager
+def about(what: str) -> Iterator[None]:
+    """Add a note of what it is about to any error inside, for contract tests."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(what)
+        raise
+
+
 def complaint_of(error: BaseException) -> str:
     """Type and text of an error on one line."""
     return f"{type(error).__name__}: {one_line(str(error))[:150]}"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 
 from hardware_profiles.accelerator import LAYER_KINDS, PRECISION_BYTES, Accelerator, Phase, Precision, Work, streaming
+from hardware_profiles.plugins import about
 
 PHASES: tuple[Phase, ...] = ("forward", "backward", "input_gradient", "weight_gradient")
 SAMPLES = (1.0, 2.0, 3.0, 8.0, 64.0)
@@ -35,7 +34,7 @@ def check_accelerator(device: Accelerator) -> None:
     for precision in taken:
         for kind, work in works().items():
             for phase in PHASES:
-                with _about(device, f"{phase} of {kind} in {precision}"):
+                with about(f"accelerator {device.name!r}, {phase} of {kind} in {precision}"):
                     check_pass(device, work, phase, precision)  # type: ignore[arg-type]
 
 
@@ -71,13 +70,3 @@ def _takes(device: Accelerator, precision: Precision) -> bool:
         assert "\n" not in str(refused), f"more than one line: {refused}"
         return False
     return True
-
-
-@contextmanager
-def _about(device: Accelerator, what: str) -> Iterator[None]:
-    """What is raised says which device and pass it is about."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"accelerator {device.name!r}, {what}")
-        raise

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, get_args
 
-from hardware_profiles import Cluster, GraphicsProcessor, Link
+from hardware_profiles import Cluster, GraphicsProcessor, Link, about
 from planners.registry import FIELDS, PlannerEntry, make_plan, named_planner
 from planners.search.evaluator import InapplicablePlannerError, Progress
 from planners.search.request import Request
@@ -65,7 +64,7 @@ def check_planner(asked: Asked, request: Request | None = None, *, every: int = 
     """
     searched = False
     for name, problem in small_problems().items():
-        with _about(asked, name):
+        with about(f"planner {named_planner(asked)[0]!r}, problem {name!r}"):
             case = _Case(asked, problem, request or Request(), every)
             try:
                 found = case.free
@@ -260,16 +259,6 @@ def _found(asked: Asked, problem: Problem, request: Request | None) -> Result | 
 
 def _one_line(refused: Exception) -> None:
     assert "\n" not in str(refused), f"more than one line: {refused}"
-
-
-@contextmanager
-def _about(asked: Asked, problem: str) -> Iterator[None]:
-    """What is raised says which planner and problem it is about."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"planner {named_planner(asked)[0]!r}, problem {problem!r}")
-        raise
 
 
 SEARCH_RULES = (

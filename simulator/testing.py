@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from hardware_profiles import LAYER_KINDS
+from hardware_profiles import LAYER_KINDS, about
 from simulator.costs.given import OpSeconds, given_costs
 from simulator.engines import event_loop, recurrence, reference
 from simulator.lowering.lower import check_schedule, lower
@@ -36,7 +35,7 @@ def check_schedule_family(
     assert "\n" not in family.summary, "its summary is one line"
     taken = 0
     for stages, microbatches in shapes:
-        with _about(f"{stages} stages, {microbatches} micro-batches"):
+        with about(f"{stages} stages, {microbatches} micro-batches"):
             try:
                 schedule = family.build(stages, microbatches, **options)
             except ValueError as refused:
@@ -87,13 +86,3 @@ def _connected(workload: Workload) -> bool:
         seen |= new
         waiting += new
     return len(seen) == len(workload)
-
-
-@contextmanager
-def _about(what: str) -> Iterator[None]:
-    """What is raised says which shape it is about."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(what)
-        raise

@@ -19,7 +19,7 @@ BaPipe chooses the schedule by a rule of thumb; `explore` records what the rule 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -264,17 +264,28 @@ class _Explorer:
 
     def _after_moves(self, plan: Plan) -> Plan:
         """A pipeline after the best moves of one cut anywhere between its neighbours, while replays become faster."""
+        layers = len(self.problem.workload)
+        return self._climbed(plan, lambda cuts, score: one_moved(cuts, layers))
+
+    def _climbed(
+        self, plan: Plan, moves: Callable[[list[int], Score], Iterable[Sequence[int]]], *, until_it_fits: bool = False
+    ) -> Plan:
+        """A pipeline after the best of some moves of its cuts, again and again, while that one is better.
+
+        moves: (cuts, score of the plan that has them) -> other cuts; until_it_fits: and only while the plan does not fit
+        """
         devices, count = [stage.devices[0] for stage in plan.stages], len(plan.microbatches)
-        while True:
+        while not ((score := self.evaluate(plan)).fits and until_it_fits):
             cuts = [stage.layers[0] for stage in plan.stages[1:]]
             tried = [
                 straight_plan(self.name, self.problem, plan.schedule, moved, devices, count)
-                for moved in one_moved(cuts, len(self.problem.workload))
+                for moved in moves(cuts, score)
             ]
             better = min(tried, key=lambda one: self.evaluate(one).key, default=plan)
-            if self.evaluate(better).key >= self.evaluate(plan).key:
-                return plan
+            if self.evaluate(better).key >= score.key:
+                break
             plan = better
+        return plan
 
     def _tight(self) -> Iterator[Candidate]:
         """Pipelines that fit, whatever their balance."""
@@ -375,19 +386,12 @@ class _Explorer:
 
     def _relieved(self, plan: Plan) -> Plan:
         """The fullest stage hands boundary layers to a neighbour while the memory that is missing shrinks, at the least cost."""
-        devices = [stage.devices[0] for stage in plan.stages]
-        layers = len(self.problem.workload)
-        while not (score := self.evaluate(plan)).fits:
-            cuts = [stage.layers[0] for stage in plan.stages[1:]]
-            tried = [
-                straight_plan(self.name, self.problem, plan.schedule, moved, devices, len(plan.microbatches))
-                for moved in _handovers([0, *cuts, layers], devices.index(score.device))
-            ]
-            better = min(tried, key=lambda one: self.evaluate(one).key, default=plan)
-            if self.evaluate(better).key >= score.key:
-                break
-            plan = better
-        return plan
+        devices, layers = [stage.devices[0] for stage in plan.stages], len(self.problem.workload)
+
+        def handovers(cuts: list[int], score: Score) -> Iterable[Sequence[int]]:
+            return _handovers([0, *cuts, layers], devices.index(score.device))
+
+        return self._climbed(plan, handovers, until_it_fits=True)
 
     # ---- the rule of thumb ----
 

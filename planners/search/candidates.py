@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
 from math import isqrt
-from typing import get_args
+from typing import Any, get_args
 
 from hardware_profiles import OptionValue, unchosen
 from planners.search.evaluator import Evaluator
@@ -297,6 +297,18 @@ def counts_by_size(problem: Problem) -> set[int]:
 def one_a_device(problem: Problem) -> range:
     """Numbers of stages of pipelines with one stage per device."""
     return range(1, min(len(problem.cluster.devices), len(problem.workload)) + 1)
+
+
+def straight_decisions(
+    problem: Problem, request: Request, schedules: Iterable[str], counts: Iterable[int], chunks: tuple[int, ...]
+) -> dict[str, Iterable[Any]]:
+    """Values that a search of straight pipelines tries for decisions that the request leaves open.
+
+    counts: of micro-batches; chunks: stages per device
+    """
+    held = chunks if request.chunks is None else (request.chunks,)
+    stages = sorted({ranks * each for ranks in one_a_device(problem) for each in held})
+    return {"schedule": schedules, "microbatches": counts, "stages": stages, "chunks": chunks}
 
 
 def closest_to_fit(plans: Iterable[Plan], evaluate: Evaluator) -> Plan:

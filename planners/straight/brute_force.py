@@ -16,7 +16,7 @@ from planners.search.candidates import (
     device_choices,
     least_microbatches,
     microbatch_counts,
-    one_a_device,
+    straight_decisions,
     straight_plan,
 )
 from planners.search.evaluator import Evaluator, fitting
@@ -45,13 +45,7 @@ def few_counts(problem: Problem) -> tuple[int, ...]:
 
 def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
     """Values that a search tries for decisions that the request leaves open."""
-    chunks = (1, CHUNKS) if request.chunks is None else (request.chunks,)
-    return {
-        "schedule": SCHEDULES,
-        "microbatches": few_counts(problem),
-        "stages": sorted({ranks * held for ranks in one_a_device(problem) for held in chunks}),
-        "chunks": (1, CHUNKS),
-    }
+    return straight_decisions(problem, request, SCHEDULES, few_counts(problem), (1, CHUNKS))
 
 
 @dataclass(frozen=True, slots=True)

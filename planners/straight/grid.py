@@ -35,7 +35,7 @@ from planners.search.candidates import (
     counts_by_size,
     device_choices,
     device_groups,
-    one_a_device,
+    straight_decisions,
     straight_shape,
 )
 from planners.search.evaluator import Evaluator, fitting
@@ -203,13 +203,7 @@ def grid_counts(problem: Problem) -> tuple[int, ...]:
 
 def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
     """Values that a search tries for decisions that the request leaves open."""
-    chunks = (1, *CHUNKS) if request.chunks is None else (request.chunks,)
-    return {
-        "schedule": SCHEDULES,
-        "microbatches": grid_counts(problem),
-        "stages": sorted({ranks * held for ranks in one_a_device(problem) for held in chunks}),
-        "chunks": (1, *CHUNKS),
-    }
+    return straight_decisions(problem, request, SCHEDULES, grid_counts(problem), (1, *CHUNKS))
 
 
 @dataclass(frozen=True, slots=True)
