@@ -180,7 +180,8 @@ class StagePlaces:
             for (one, rings, _), seconds in zip(steps, taken, strict=True):
                 for channel, share in zip(*self.cluster.collectives.busy(one, *rings), strict=True):
                     busy[channel] = busy.get(channel, 0.0) + share * (seconds / sum(taken))
-            self._busy[operation] = tuple(sorted(busy)), tuple(busy[channel] for channel in sorted(busy))
+            busy = dict(sorted(busy.items()))
+            self._busy[operation] = tuple(busy), tuple(busy.values())
         return self._busy[operation]
 
     def moved_seconds(self, operation: Operation, dense: float, experts: float) -> float:

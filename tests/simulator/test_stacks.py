@@ -237,6 +237,21 @@ def test_operands_are_gathered_as_they_are_cast() -> None:
         assert sent[0] == pytest.approx(share * sent[1])
 
 
+def test_what_is_gathered_is_half_as_wide_by_layer() -> None:
+    """The input of a product that is split by columns, in a forward; the gradient of the output of one by rows, in a backward."""
+    narrow, wide = (
+        LayerCosts(replace(in_fp8(sequence_parallel=True), precision=one)).at(Parallelism(4))  # type: ignore[arg-type]
+        for one in ("fp8", "bf16")
+    )
+    split = [one for one, layer in enumerate(NETWORK.layers) if layer.block and layer.kind == "linear"]
+    assert {NETWORK.layers[one].split for one in split} == {"columns", "rows"}
+    for one in split:
+        alone, by_columns = np.array([one]), NETWORK.layers[one].split == "columns"
+        for phase, gathers in (("forward", by_columns), ("backward", not by_columns)):
+            moved, whole = (costs.sent_bytes(alone, phase) for costs in (narrow, wide))  # type: ignore[arg-type]
+            assert moved == pytest.approx((0.5 if gathers else 1.0) * whole)
+
+
 def test_fp8_needs_devices_that_have_it_and_bf16() -> None:
     """One line each: a device without it, one without what everything else is in, and a stack that is older."""
     with pytest.raises(ValueError, match="'fp8': a100-80 has no rate for it; what all devices of dgx-a100 have: "):

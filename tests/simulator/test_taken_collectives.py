@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from hardware_profiles import Constant, Stack, load_cluster
+from hardware_profiles import Constant, Operation, Stack, load_cluster, reduce_seconds
 from simulator import Plan, PlanCosts, Problem, Stage, TakenCollective, Zero, load_workload, taken_collectives
+from simulator.costs.plan_costs import COMPARED_BYTES
 
 
 def costs_of(zero: Zero, shard: int = 0, *, degree: int = 1) -> PlanCosts:
@@ -62,6 +63,24 @@ def test_hybrid_sharding_sums_among_copies() -> None:
     scatter, copies = of_stage(costs_of(1, 4), 0, "gradients")
     assert (scatter.operation, scatter.devices) == ("reduce-scatter", 4)
     assert (copies.operation, copies.devices, copies.size_bytes) == ("all-reduce", 2, scatter.size_bytes / 4)
+
+
+def test_channels_are_busy_while_their_own_part_runs() -> None:
+    """Eight of sixteen replicas scatter inside a server, then pairs sum an eighth between servers: cards wait for NVLinks."""
+    costs = costs_of(1, 4)
+    (first, second), problem = costs.plan.stages, costs.problem
+    whole = Stage((*first.layers, *second.layers), tuple(range(16)))
+    places = PlanCosts(problem, replace(costs.plan, stages=(whole,), shard=8)).places(0)
+    run, scatter = problem.cluster.collectives, Operation.REDUCE_SCATTER
+    parts = (scatter, places.shard_rings, 1.0), (Operation.ALL_REDUCE, places.copy_rings, 1 / 8)
+    seconds = [reduce_seconds(run.rates(one, *rings), share * COMPARED_BYTES) for one, rings, share in parts]
+    expected: dict[int, float] = {}
+    for (one, rings, _), took in zip(parts, seconds, strict=True):
+        for channel, share in zip(*run.busy(one, *rings), strict=True):
+            expected[channel] = expected.get(channel, 0.0) + share * took / sum(seconds)
+    found = dict(zip(*places.busy(scatter), strict=True))
+    assert list(found) == sorted(expected)
+    assert found == pytest.approx(expected, rel=0.01)
 
 
 def test_seconds_are_those_of_the_stack() -> None:
