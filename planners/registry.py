@@ -332,6 +332,12 @@ PLANNERS: dict[str, PlannerEntry] = {
         takes("stages", "chunks", RECOMPUTE, *DIVISIONS, "seconds"),
         searches=_later_searches("joint.joint_search", *ALWAYS, "stages", "chunks", RECOMPUTE, *DIVISIONS),
     ),
+    "rule-of-thumb": PlannerEntry(
+        _Later("straight.rule_of_thumb", "RuleOfThumb"),
+        "as engineers do by hand: tensor parallel inside a server, pipeline across, data parallel for the rest, ZeRO 1",
+        _Later("straight.rule_of_thumb", "inapplicable"),
+        takes("stages", RECOMPUTE, "tensor", "zero"),
+    ),
     "data-parallel": PlannerEntry(
         _Later("straight.baselines", "DataParallel"),
         "the whole network on every device, the batch divided over them",
@@ -344,6 +350,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         straight_shape,
         takes("stages", "chunks", "slices"),
         searches=STRAIGHT,
+        by_default=False,
     ),
     "greedy": PlannerEntry(
         _Later("straight.baselines", "GreedyBalance"),
@@ -351,6 +358,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         straight_shape,
         takes("stages", "chunks", "slices"),
         searches=STRAIGHT,
+        by_default=False,
     ),
     "pipeline-data": PlannerEntry(
         _Later("straight.grid", "PipelineDataGrid"),
@@ -358,6 +366,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         _Later("straight.grid", "inapplicable"),
         {**takes("stages", "chunks", "tensor", "zero"), "zero": replace(PLANNER_OPTIONS["zero"], several=False)},
         searches=_later_searches("straight.grid", *ALWAYS, "stages", "chunks"),
+        by_default=False,
     ),
     "pipedream": PlannerEntry(
         _Later("pipedream.planner", "PipeDream"),
@@ -383,6 +392,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         _for_brute_force,
         takes("stages", "chunks"),
         searches=_later_searches("straight.brute_force", *ALWAYS, "stages", "chunks"),
+        by_default=False,
     ),
     "largest-load": PlannerEntry(
         _Later("straight.graph_pipeline", "GraphPipeline"),
@@ -398,7 +408,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         _Later("large.shape_search", "inapplicable"),
         takes("stages", "chunks", RECOMPUTE, *DIVISIONS),
         searches=_later_searches("large.shape_search", *ALWAYS, "stages", "chunks", RECOMPUTE, *DIVISIONS),
-        by_default=_Later("large.shape_search", "has_like_blocks"),
+        by_default=False,
     ),
     "mixed": PlannerEntry(
         _Later("mixed.pipeline_search", "MixedPipelines"),
@@ -406,7 +416,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         _Later("mixed.pipeline_search", "inapplicable"),
         takes(RECOMPUTE, "tensor", "zero"),
         searches=_later_searches("mixed.pipeline_search", "microbatches", RECOMPUTE, "tensor", "zero"),
-        by_default=_Later("mixed.pipeline_search", "has_kinds"),
+        by_default=False,
     ),
     "modern": PlannerEntry(
         _order_search,
@@ -422,7 +432,7 @@ PLANNERS: dict[str, PlannerEntry] = {
             "placement",
             function="searched_together",
         ),
-        by_default=_Later("modern.order_search", "halves_are_known"),
+        by_default=False,
     ),
     "scheduler": PlannerEntry(
         lambda request: _order_search(request, "scheduler", climbs=False),

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from planners.joint.moves import CHUNKS, FAMILIES, Moves
+from planners.joint.neighbourhood import CHUNKS, FAMILIES, Neighbourhood
 from planners.joint.pipeline import Pipeline, pipeline_of
 from planners.search.candidates import (
     asked_degrees,
@@ -144,7 +144,7 @@ class _Descents:
 
     def __init__(self, planner: JointSearch, problem: Problem, evaluate: Evaluator) -> None:
         self.planner, self.problem, self.evaluate = planner, problem, evaluate
-        self.moves = Moves(problem, planner.request, evaluate.layer_costs)
+        self.moves = Neighbourhood(problem, planner.request, evaluate.layer_costs)
         self.quick = QuickReplays(problem, evaluate.layer_costs)
         self.left = float(planner.request.asked("seconds") or SECONDS) * WORK_PER_SECOND
         self.quickly: dict[Pipeline, dict[Plan, float]] = {}

@@ -11,7 +11,7 @@ import pytest
 
 from hardware_profiles import load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry
-from planners.joint.moves import FAMILIES, Moves
+from planners.joint.neighbourhood import FAMILIES, Neighbourhood
 from planners.joint.pipeline import Pipeline, pipeline_of
 from simulator import (
     InfeasiblePlanError,
@@ -36,7 +36,7 @@ def problem(workload: str = "gpt2-medium", cluster: str = "pipedream-a", batch: 
 
 def some(asked: Problem, request: Request, seed: int, steps: int) -> Iterator[Pipeline]:
     """Pipelines on a random walk from a seed."""
-    choose, moves = random.Random(seed), Moves(asked, request, LayerCosts(asked))
+    choose, moves = random.Random(seed), Neighbourhood(asked, request, LayerCosts(asked))
     one = choose.choice([*moves.seeds()])
     for _ in range(steps):
         near = [each for each in choose.choice([*moves.decisions.values()])(one) if moves.allows(each)]

@@ -1,4 +1,4 @@
-"""Moves: the pipelines that decide one thing otherwise than a given one."""
+"""Neighbourhood: the pipelines that decide one thing otherwise than a given one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ MANY = 16
 """Boundaries up to which every run of them is shifted; of more only each alone and those behind it."""
 
 
-class Moves:
+class Neighbourhood:
     """The decisions of one problem that a request leaves open, each as a move."""
 
     def __init__(self, problem: Problem, request: Request, costs: LayerCosts) -> None:

@@ -1,0 +1,98 @@
+"""Rule of thumb: the layout that engineers write down by hand, without a search for seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from planners.estimate.like_blocks import like_blocks
+from planners.search.candidates import asked_degrees, asked_words, asked_zeros, device_groups
+from planners.search.evaluator import Evaluator, best_plan
+from planners.search.request import Request
+from simulator import InfeasiblePlanError, Plan, Problem, Recompute, Stage, equal_microbatches, stages_from_cuts
+
+LARGEST_SAMPLES = 4
+"""Samples of a micro-batch on one replica that are tried first, of a network of blocks; half as many where these do not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleOfThumb:
+    """Tensor parallelism inside a server, the pipeline across servers, data parallelism over the rest, ZeRO 1, 1F1B.
+
+    The first layout that fits of these (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters
+    Using Megatron-LM", takeaways 1 to 3), in turn: tensor-parallel groups of 1, 2, 4, ... devices up to a server; then groups of
+    a whole server in pipelines of 2, 4, 8, ... stages with equally many blocks (layers of a network without blocks); each with
+    micro-batches of four samples, of two, of one (of such a network with the whole share of the batch, with half of it, ...); all
+    without recomputation, then with the least and with more of it.
+    """
+
+    request: Request = field(default_factory=Request)
+    name: str = "rule-of-thumb"
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """The first layout that fits; InfeasiblePlanError, with the numbers of the one that comes closest, if none does."""
+        tried = []
+        for plan in self.layouts(problem):
+            try:
+                score = evaluate(plan)
+            except InfeasiblePlanError:
+                continue
+            tried.append(plan)
+            if score.fits:
+                break
+        if not tried:
+            raise InfeasiblePlanError(f"planner {self.name!r} finds no layout for so few blocks, samples or devices")
+        return best_plan(self.name, tried, evaluate)
+
+    def layouts(self, problem: Problem) -> Iterator[Plan]:
+        """The layouts in the order in which they are tried."""
+        degrees = [one for one in asked_degrees(problem, self.request) if one & (one - 1) == 0] or [1]
+        shapes = [(degree, 1) for degree in degrees]
+        ranks = 2
+        while problem.stack.runs.pipeline and degrees[-1] * ranks <= len(problem.cluster.devices):
+            shapes.append((degrees[-1], ranks))
+            ranks *= 2
+        for words in asked_words(problem, self.request):
+            for degree, count in shapes:
+                yield from self._of_shape(problem, degree, count, words)
+
+    def _of_shape(self, problem: Problem, degree: int, ranks: int, word: Recompute) -> Iterator[Plan]:
+        groups, blocks, layers = device_groups(problem, degree), like_blocks(problem.workload), len(problem.workload)
+        copies = len(groups) // ranks
+        places = layers if blocks is None else blocks.count
+        if not copies or ranks > places or self.request.stages not in (None, ranks):
+            return
+        even = [round(rank * places / ranks) for rank in range(1, ranks)]
+        cuts = even if blocks is None else [blocks.before + block * blocks.size for block in even]
+        held = [
+            tuple(device for group in groups[rank * copies : (rank + 1) * copies] for device in group)
+            for rank in range(ranks)
+        ]
+        stages = stages_from_cuts(cuts, layers, held)
+        zeros = asked_zeros(problem, self.request)
+        samples = problem.batch // copies if blocks is None else LARGEST_SAMPLES
+        while samples >= 1:
+            count = self.request.microbatches or max(1, problem.batch // (copies * samples))
+            yield Plan(
+                self.name,
+                self.request.schedule or "1f1b",
+                tuple(Stage(one.layers, one.devices, (degree,) * copies) for one in stages),
+                equal_microbatches(problem.batch, count),
+                recompute=(word,) * ranks,
+                zero=(1 if 1 in zeros else zeros[0]) if copies > 1 else 0,
+            )
+            samples = 0 if self.request.microbatches else samples // 2
+
+
+def inapplicable(problem: Problem, request: Request) -> str | None:
+    """Why the rule says nothing of what is asked for, or None."""
+    if request.schedule not in (None, "1f1b", "gpipe", "eager-1f1b", "zb-h1", "zb-h2"):
+        return f"the rule's pipelines have one stage per device and flush, not {request.schedule!r}"
+    try:
+        asked_degrees(problem, request)
+        asked_zeros(problem, request)
+    except ValueError as error:
+        return str(error)
+    return None
