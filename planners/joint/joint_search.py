@@ -50,6 +50,9 @@ OF_A_SHAPE = 2
 SECONDS = 10.0
 """Nominal seconds of replays in the descents where none are asked for."""
 
+AFTER_BEST = 2.0
+"""Nominal seconds of replays, at least, without a better answer before the search ends."""
+
 WORK_PER_SECOND = 50_000
 """Work (see `_work`) that a nominal second stands for, whatever the machine takes for it."""
 
@@ -146,9 +149,17 @@ class _Descents:
         self.planner, self.problem, self.evaluate = planner, problem, evaluate
         self.moves = Neighbourhood(problem, planner.request, evaluate.layer_costs)
         self.quick = QuickReplays(problem, evaluate.layer_costs)
-        self.left = float(planner.request.asked("seconds") or SECONDS) * WORK_PER_SECOND
+        self.most = float(planner.request.asked("seconds") or SECONDS) * WORK_PER_SECOND
+        self.done, self.done_at_best = 0.0, 0.0
+        self.least: Key = (inf, inf)
         self.quickly: dict[Pipeline, dict[Plan, float]] = {}
         self.whole, self.passed, self.numbers = set[Plan](), set[Pipeline](), count()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is work left, and the last better answer is not longer ago than it took to find, or than AFTER_BEST."""
+        since = self.done - self.done_at_best
+        return self.done < self.most and since <= max(AFTER_BEST * WORK_PER_SECOND, self.done_at_best)
 
     def begin(self, rng: np.random.Generator) -> InfeasiblePlanError | None:
         """Replay the plans to begin with; why the last of the parts that found none did not."""
@@ -172,16 +183,18 @@ class _Descents:
             for each in self._waiting(one, (0.0, inf)):
                 key = one.ranks, one.group
                 quickest[key] = min(quickest.get(key, each), each, key=lambda known: known[:2])
-        least = self.left * (1.0 - OF_SEEDS)
+        most = self.done + OF_SEEDS * self.most
         for _, _, seed, plan in sorted(quickest.values(), key=lambda each: each[:2])[:SOWN]:
-            if self.left - _work(seed) < least and any(score.fits for score in self.replayed().values()):
+            if self.done + _work(seed) > most and any(score.fits for score in self.replayed().values()):
                 break
             with suppress(ValueError):
                 self.evaluate(plan)
-            self.left -= _work(seed)
+            self.done += _work(seed)
 
     def descend(self) -> Plan:
         """The best flushed plan of all descents, and of those replayed before."""
+        self.least = min((score.key for score in self.replayed().values()), default=self.least)
+        self.done_at_best = self.done
         for start in self._starts():
             self._descend_from(start)
         replayed = self.replayed()
@@ -212,10 +225,10 @@ class _Descents:
         """Go to the best neighbour, decision by decision, until none is faster, a descent was there, or the work is done."""
         now = self._replayed(one)
         moved = now is not None
-        while moved and self.left > 0:
+        while moved and self.goes_on:
             moved = False
             for move in self.moves.decisions.values():
-                while self.left > 0:
+                while self.goes_on:
                     assert now is not None
                     found = self._best(move(one), now)
                     if found is None:
@@ -240,9 +253,9 @@ class _Descents:
         PATIENCE of them were no better. One that is faster but does not fit is replayed again with more recomputation.
         """
         found, idle, best, error = None, 0, now, now.error
-        waiting = [one for each in among if self.left > 0 for one in self._waiting(each, best.key)]
+        waiting = [one for each in among if self.goes_on for one in self._waiting(each, best.key)]
         heapify(waiting)
-        while waiting and idle < PATIENCE and self.left > 0:
+        while waiting and idle < PATIENCE and self.goes_on:
             quick, _, one, plan = heappop(waiting)
             if not best.key[0] and quick * error >= best.key[1] * NEAR:
                 break
@@ -251,7 +264,9 @@ class _Descents:
                 score = self.evaluate(plan)
             except ValueError:  # it cannot run
                 continue
-            self.left -= _work(one) * (self.evaluate.evaluations - made)
+            self.done += _work(one) * (self.evaluate.evaluations - made)
+            if score.key < self.least:
+                self.least, self.done_at_best = score.key, self.done
             if score.key < best.key:
                 found, best, idle = one, _Known(score.key, quick), 0
             elif not score.fits and (best.key[0] or score.iteration_seconds < best.key[1]):
@@ -270,7 +285,7 @@ class _Descents:
         known = self.quickly[one]
         for plan, seconds in known.items():
             if seconds < below and plan not in self.whole:
-                self.left -= QUICK_BY_STAGE * one.stages
+                self.done += QUICK_BY_STAGE * one.stages
                 self.whole.add(plan)
                 known[plan] = max(seconds, self.quick(plan))
             if known[plan] < below:

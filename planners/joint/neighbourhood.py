@@ -52,6 +52,12 @@ SEEDS = "1f1b", "interleaved-1f1b"
 CHUNKS = (2, 3, 4, 6, 8)
 """Stages per device of looped schedules and waves that are searched."""
 
+FEW = 8
+"""Boundaries up to which cuts are moved by several places, and together with the schedule."""
+
+STEPS = (-1, 1, -2, 2, -4, 4)
+"""Places by which few cuts are moved."""
+
 MANY = 16
 """Boundaries up to which every run of them is shifted; of more only each alone and those behind it."""
 
@@ -96,6 +102,7 @@ class Neighbourhood:
             "replicas": self.replicas,
             "degrees": self.degrees,
             "placement": self.placements,
+            "schedule and layers of stages": self.schedules_cut_otherwise,
         }
 
     def allows(self, one: Pipeline) -> bool:
@@ -234,16 +241,16 @@ class Neighbourhood:
     # ---- cuts ----
 
     def cuts(self, one: Pipeline) -> Iterator[Pipeline]:
-        """One cut, or a run of neighbours, moved to the next place between blocks or to the next layer."""
+        """One cut, or a run of neighbours, moved to the next place between blocks, or some places on; or to the next layer."""
         count, layers = len(one.cuts), len(self.problem.workload)
         runs = [(first, last) for first in range(count) for last in range(first, count)]
         if count > MANY:
             runs = [(place, place) for place in range(count)]
         fine = len(self.points) != layers + 1
         for first, last in runs:
-            for step in (-1, 1):
+            for step in (-1, 1) if count > FEW else STEPS:
                 yield from self._moved(one, first, last, step, blocks=True)
-                if fine and first == last:
+                if fine and first == last and abs(step) == 1:
                     yield from self._moved(one, first, last, step, blocks=False)
 
     def _moved(self, one: Pipeline, first: int, last: int, step: int, *, blocks: bool) -> Iterator[Pipeline]:
@@ -255,9 +262,16 @@ class Neighbourhood:
             yield replace(one, cuts=tuple(cuts))
 
     def _next(self, cut: int, step: int) -> int:
-        """The place between blocks before or behind a cut."""
-        at = np.searchsorted(self.points, cut, side="left" if step < 0 else "right")
-        return self.points[max(0, int(at) - 1) if step < 0 else min(int(at), len(self.points) - 1)]
+        """The place between blocks so many places before or behind a cut."""
+        at = int(np.searchsorted(self.points, cut, side="left" if step < 0 else "right")) + step - (step > 0)
+        return self.points[min(max(at, 0), len(self.points) - 1)]
+
+    def schedules_cut_otherwise(self, one: Pipeline) -> Iterator[Pipeline]:
+        """Another family of the same placement together with other cuts: few of them, as families hide transfers unlike."""
+        placement = schedule_families()[one.schedule].placement
+        for name in self.families if len(one.cuts) <= FEW else ():
+            if name != one.schedule and schedule_families()[name].placement == placement and len(one.ranks) > 1:
+                yield from self.cuts(replace(one, schedule=name, options=()))
 
     # ---- devices ----
 
