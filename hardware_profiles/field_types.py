@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, make_dataclass
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -45,8 +45,8 @@ def _fits(value: object, kind: Any) -> bool:
 
 
 @cache
-def _fields_of(kind: Any) -> type[msgspec.Struct]:
-    return msgspec.defstruct(kind.__name__, [(name, hint) for name, (hint, _) in _declared(kind).items()], gc=False)
+def _fields_of(kind: Any) -> Any:
+    return make_dataclass(kind.__name__, [(name, hint) for name, (hint, _) in _declared(kind).items()])
 
 
 def _converted(given: Any, hint: Any) -> Any:
