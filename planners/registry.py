@@ -546,13 +546,13 @@ def make_plan(
     asked = request or Request()
     check_whole("seed", seed, 0, MOST_SEED)
     name, entry = named_planner(planner)
-    evaluate = Evaluator(problem, engine=asked.engine, budget=budget, progress=progress)
+    evaluate = Evaluator(problem, engine=asked.engine, budget=budget, beat=beat, progress=progress)
     try:
         reason = entry.reason(problem, asked)
         if reason is not None:
             raise InapplicablePlannerError(name, reason)
         with nullcontext() if entry in PLANNERS.values() else aside():
-            return run_planner(entry.planner(asked), problem, evaluate, np.random.default_rng(seed), beat)
+            return run_planner(entry.planner(asked), problem, evaluate, np.random.default_rng(seed))
     except (InapplicablePlannerError, NotFasterError, PlannerFailedError, PluginError, UndercutBoundError):
         raise
     except InfeasiblePlanError as error:
@@ -577,12 +577,10 @@ class NotFasterError(Exception):
         self.evaluations, self.planning_seconds = evaluations, planning_seconds
 
 
-def run_planner(
-    planner: Planner, problem: Problem, evaluate: Evaluator, rng: np.random.Generator, beat: float = inf
-) -> Result:
+def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Result:
     """Run a search to its end, its budget, or an interrupt, and replay what it found on the reference engine.
 
-    beat: as of `make_plan`; a plan whose score is known and not below it is not replayed again
+    A plan whose score is known and not below what it is to beat is not replayed again: a NotFasterError.
     Raises what the planner raises, and InfeasiblePlanError for a plan that cannot run; KeyboardInterrupt or InfeasiblePlanError
     if it stops before any plan that fits.
     """
@@ -606,7 +604,7 @@ def run_planner(
     if not isinstance(plan, Plan):
         raise TypeError(f"a planner must return a Plan, not {type(plan).__name__}")
     score = None if interrupted else evaluate.replayed.get(replace(plan, planner=""))
-    if score is not None and beat <= score.iteration_seconds < inf:
+    if score is not None and evaluate.beat <= score.iteration_seconds < inf:
         raise NotFasterError(plan, score, evaluate.evaluations, planning_seconds)
     try:
         outcome = simulate(problem, plan, layer_costs=evaluate.layer_costs)

@@ -9,6 +9,7 @@ import sys
 import planners
 import simulator
 from experiments.compare.problem_options import (
+    DEFAULT_PLANNER,
     SEARCH,
     add_question,
     read_problem,
@@ -20,8 +21,6 @@ from experiments.terminal.argument_types import add_options, check_choice, names
 from experiments.terminal.exits import OK
 from experiments.terminal.output import UsageError, say
 from experiments.terminal.stops import INTERRUPTED
-
-DEFAULT_PLANNER = "pipedream"
 
 FORMATS = {
     "chrome-trace": "timeline for Perfetto (ui.perfetto.dev) and chrome://tracing, with transfers and memory",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import planners
 import simulator
 from experiments.compare.problem_options import (
+    DEFAULT_PLANNER,
     PROBLEM,
     PROFILED_MINIBATCH,
     SEARCH,
@@ -40,6 +41,9 @@ from hardware_profiles import MOST_DEVICES
 
 VARIANTS = ("paper", "script")
 
+OF_WORKERS = "pipedream"
+"""The planner whose partition `--workers` makes alone."""
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -67,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser,
         {
-            "--planner NAME": ("planner (default %(default)s)", str, "pipedream"),
+            "--planner NAME": f"planner (default {DEFAULT_PLANNER}; with --workers {OF_WORKERS})",
             "--out FILE": ("write the plan as JSON, for pipeplan export --plan", written_file),
             **REPORT,
             **RUNNER_UPS,
@@ -93,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.workers is not None:
         return _run_partition(arguments)
     refuse(arguments, ("bandwidths", "variant", "straight", "memory"), "goes with --workers")
+    arguments.planner = arguments.planner or DEFAULT_PLANNER
     problem, request = read_problem(arguments), read_request(arguments)
     price = read_price(arguments, problem)
     if arguments.pareto is not None:
@@ -250,8 +255,8 @@ def _check_partition(arguments: argparse.Namespace) -> None:
     """UsageError for what `--workers` needs and does not have, or has and does not go with."""
     if arguments.profile is None:
         raise UsageError("--workers needs --profile FILE: the partition is made from measured seconds")
-    if arguments.planner != "pipedream":
-        raise UsageError(f"--workers is for --planner pipedream, got {arguments.planner!r}")
+    if arguments.planner not in (None, OF_WORKERS):
+        raise UsageError(f"--workers is for --planner {OF_WORKERS}, got {arguments.planner!r}")
     if arguments.cluster is not None:
         raise UsageError("--cluster does not go with --workers, which describes the machine itself")
     others = {**PROBLEM, **SEARCH, **PARETO, **RUNNER_UPS, **REPORT, "--out FILE": ""}

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 DEFAULT_WORKLOAD = "vgg16"
 DEFAULT_CLUSTER = "pipedream-b"
 DEFAULT_STACK = "generic"
+DEFAULT_PLANNER = "joint"
 
 NO_PLANS: Mapping[str, Problem] = MappingProxyType({})
 

@@ -158,7 +158,7 @@ def simulate(
 
 def plan(
     problem: Problem,
-    planner: str | Callable[..., Any] = "pipedream",
+    planner: str | Callable[..., Any] = "joint",
     *,
     seed: int = 0,
     budget: int | None = None,

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from planners.joint.neighbourhood import CHUNKS, FAMILIES, Neighbourhood
+from planners.joint.neighbourhood import CHUNKS, DIVIDING, FAMILIES, Neighbourhood
 from planners.joint.pipeline import Pipeline, pipeline_of
 from planners.search.candidates import (
     asked_degrees,
@@ -30,7 +30,7 @@ from planners.search.candidates import (
     straight_shape,
 )
 from planners.search.evaluator import Evaluator, Planner, fitting
-from planners.search.notes import Note
+from planners.search.notes import HALVES_ASSUMED, Note, halves_are_known
 from planners.search.quick_replay import QuickReplays
 from planners.search.request import Request
 from planners.search.timed_orders import with_timed
@@ -65,8 +65,14 @@ QUICK_BY_STAGE = 20
 Key = tuple[float, float]
 """Bytes that a plan misses, and its seconds: the least is the best."""
 
+MOST_GAINED = 0.7
+"""Part of the seconds of the plans to begin with that descents do not undercut: where it beats no other answer there are none."""
+
 PROMISING = 2.0
 """How far above the fastest plan to begin with another may be for a descent from it."""
+
+SOWN_ON = 64
+"""Devices up to which seeds are replayed beside plans of other planners that fit."""
 
 SOWN, OF_SEEDS = 32, 0.2
 """Seeds that are replayed, at most, and the part of the work that they may take."""
@@ -97,6 +103,8 @@ class JointSearch:
             raise refusal or InfeasiblePlanError(f"planner {self.name!r} finds no plan to begin with")
         best = search.descend()
         evaluate.note(Note(LEFT_OUT))
+        if not halves_are_known(problem) and best.schedule in DIVIDING:
+            evaluate.note(HALVES_ASSUMED)
         return fitting(self.name, replace(best, planner=self.name), evaluate)
 
 
@@ -177,7 +185,12 @@ class _Descents:
         return refusal
 
     def _sow(self) -> None:
-        """Replay the seeds that are the quickest of their ranks and group, the quickest of all first."""
+        """Replay the seeds that are the quickest of their ranks and group, the quickest of all first; on many devices only where
+        nothing fits yet.
+        """
+        fits = any(score.fits for score in self.replayed().values())
+        if fits and len(self.problem.cluster.devices) > SOWN_ON:
+            return
         quickest: dict[tuple[object, ...], tuple[float, int, Pipeline, Plan]] = {}
         for one in self.moves.seeds():
             for each in self._waiting(one, (0.0, inf)):
@@ -185,17 +198,18 @@ class _Descents:
                 quickest[key] = min(quickest.get(key, each), each, key=lambda known: known[:2])
         most = self.done + OF_SEEDS * self.most
         for _, _, seed, plan in sorted(quickest.values(), key=lambda each: each[:2])[:SOWN]:
-            if self.done + _work(seed) > most and any(score.fits for score in self.replayed().values()):
+            if self.done + _work(seed) > most and fits:
                 break
             with suppress(ValueError):
-                self.evaluate(plan)
+                fits |= self.evaluate(plan).fits
             self.done += _work(seed)
 
     def descend(self) -> Plan:
         """The best flushed plan of all descents, and of those replayed before."""
         self.least = min((score.key for score in self.replayed().values()), default=self.least)
         self.done_at_best = self.done
-        for start in self._starts():
+        hopeless = not self.least[0] and self.least[1] * MOST_GAINED >= self.evaluate.beat
+        for start in [] if hopeless else self._starts():
             self._descend_from(start)
         replayed = self.replayed()
         return min(replayed, key=lambda plan: replayed[plan].key)

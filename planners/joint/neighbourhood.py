@@ -26,21 +26,10 @@ from simulator import LayerCosts, Problem, Recompute, divisors, schedule_familie
 Move = Callable[[Pipeline], Iterator[Pipeline]]
 """A pipeline -> those that decide one thing otherwise."""
 
-FAMILIES = (
-    "1f1b",
-    "eager-1f1b",
-    "gpipe",
-    "zb-h1",
-    "zb-h2",
-    "interleaved-1f1b",
-    "interleaved-zb",
-    "looped-bfs",
-    "zb-v",
-    "v-half",
-    "v-min",
-    "dualpipev",
-    "hanayo",
-)
+DIVIDING = ("zb-h1", "zb-h2", "interleaved-zb", "zb-v", "v-half", "v-min", "dualpipev")
+"""Schedule families that are searched whose backwards are divided into gradients of inputs and of weights."""
+
+FAMILIES = ("1f1b", "eager-1f1b", "gpipe", "interleaved-1f1b", "looped-bfs", "hanayo", *DIVIDING)
 """Flushed schedule families of one direction that are searched."""
 
 ON_ONE_RANK = "1f1b", "gpipe", "interleaved-1f1b", "looped-bfs"
@@ -57,6 +46,9 @@ FEW = 8
 
 STEPS = (-1, 1, -2, 2, -4, 4)
 """Places by which few cuts are moved."""
+
+EACH = 16
+"""Ranks up to which every number of them is one to begin with."""
 
 MANY = 16
 """Boundaries up to which every run of them is shifted; of more only each alone and those behind it."""
@@ -134,7 +126,7 @@ class Neighbourhood:
         for chosen, (tensor, context), (schedule, held) in product(choices, degrees, looped):
             among = set(chosen)
             groups = [one for one in device_groups(self.problem, tensor) if among.issuperset(one)]
-            for ranks in range(1, min(len(groups) // context, layers // held) + 1 if most else 2):
+            for ranks in _some_counts(min(len(groups) // context, layers // held) if most else 1):
                 most_copies = len(groups) // (ranks * context)
                 copies_of = sorted({most_copies, most_copies // 2, 1} - {0})
                 decided = product(copies_of, self._seed_counts(ranks), self.experts)
@@ -410,6 +402,15 @@ class Neighbourhood:
         share = max(1, self.problem.batch // (4 * len(devices_in_order(self.problem))))
         seconds = self.costs.round_trip_seconds(self.costs.first_of_kind(kind), share)
         return np.concatenate([[0.0], np.cumsum(seconds)])
+
+
+def _some_counts(most: int) -> Iterator[int]:
+    """1, 2, ... up to EACH, then 3/2, 2, 3, 4, ... times as many, up to `most`."""
+    yield from range(1, min(most, EACH) + 1)
+    size = EACH
+    while size < most:
+        yield from (one for one in (3 * size // 2, 2 * size) if one <= most)
+        size *= 2
 
 
 def _ranks(groups: Sequence[tuple[int, ...]], ranks: int, copies: int) -> Ranks:

@@ -36,7 +36,7 @@ from planners.search.candidates import (
 )
 from planners.search.evaluator import BudgetSpent, Evaluator, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
-from planners.search.notes import Note
+from planners.search.notes import HALVES_ASSUMED, Note, halves_are_known
 from planners.search.request import Request
 from simulator import (
     PLACEMENTS,
@@ -159,11 +159,6 @@ class OrderSearch:
     def seconds(self) -> float:
         """Seconds of search that the order of a finalist gets."""
         return float(self.request.asked("seconds") or FULL)
-
-
-def halves_are_known(problem: Problem) -> bool:
-    """Whether input and weight gradients have seconds of their own; a profile has only whole backwards."""
-    return not any(layer.measured for layer in problem.workload.layers)
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
@@ -544,8 +539,4 @@ class _Layouts:
             )
         )
         if assumed:
-            self.evaluate.note(
-                Note(
-                    "half of each measured backward counts as the gradient of the weights: the profile has both as one time"
-                )
-            )
+            self.evaluate.note(HALVES_ASSUMED)

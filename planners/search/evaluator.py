@@ -71,12 +71,14 @@ class Evaluator:
         *,
         engine: Engine = "compiled",
         budget: int | None = None,
+        beat: float = inf,
         progress: Callable[[Progress], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Prepare a search.
 
         budget: evaluations after which BudgetSpent is raised; None for no limit
+        beat: seconds of an iteration of another answer: a search that will not come below them may end early
         progress: called at every improvement
         clock: seconds; read for the history only, never for a decision
         Raises ValueError for a budget below 1.
@@ -87,6 +89,7 @@ class Evaluator:
             raise ValueError(f"budget must be at least 1 evaluation, got {budget}")
         self.problem = problem
         self.engine: Engine = engine
+        self.beat = beat
         self.layer_costs = LayerCosts(problem)
         self._evaluations = {
             "compiled": Evaluations(problem, self.layer_costs),

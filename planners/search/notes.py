@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from hardware_profiles import shown
+from simulator import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +56,14 @@ def _is_plain(value: object) -> bool:
     if isinstance(value, np.ndarray | np.generic):
         return value.dtype.kind in "biufU"
     return value is None or isinstance(value, bool | int | float | str)
+
+
+HALVES_ASSUMED = Note(
+    "half of each measured backward counts as the gradient of the weights: the profile has both as one time"
+)
+"""Of a plan whose backwards are divided, on measured layers."""
+
+
+def halves_are_known(problem: Problem) -> bool:
+    """Whether input and weight gradients have seconds of their own; a profile has only whole backwards."""
+    return not any(layer.measured for layer in problem.workload.layers)

@@ -24,7 +24,7 @@ PROFILED = "plan --profile four.txt --workers 2 2 --bandwidths 12e9 1.25e9"
 LINES = {
     "plan": f"plan {SMALL} --planner uniform --microbatches 2",
     "plan as a document": f"plan {SMALL} --planner uniform --microbatches 2 --json",
-    "plan of the dynamic program": f"plan {MIXED} --out plan.json",
+    "plan of the dynamic program": f"plan {MIXED} --planner pipedream --out plan.json",
     "plan without flush": f"plan {SMALL} --planner uniform --schedule pipedream --microbatches 4",
     "plan of unequal sizes": f"plan {MIXED} --planner exact-unequal --stages 2 --no-contention",
     "plan with a proof": f"plan {SMALL} --planner brute-force --schedule gpipe",

@@ -215,7 +215,7 @@ def test_unknown_names_and_impossible_counts_are_refused() -> None:
         make_plan("uniform", problem, Request(microbatches=7))
 
 
-CHOOSERS = ("large", "mixed", "modern", "scheduler")
+CHOOSERS = ("joint", "rule-of-thumb", "large", "mixed", "modern", "scheduler")
 
 
 @pytest.mark.parametrize("name", CHOOSERS)

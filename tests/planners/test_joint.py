@@ -11,13 +11,15 @@ import pytest
 
 from hardware_profiles import load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry
-from planners.joint.neighbourhood import FAMILIES, Neighbourhood
+from planners.joint.neighbourhood import DIVIDING, FAMILIES, Neighbourhood
 from planners.joint.pipeline import Pipeline, pipeline_of
 from simulator import (
     InfeasiblePlanError,
     LayerCosts,
+    OpKind,
     Plan,
     Problem,
+    build_schedule,
     check_plan,
     equal_microbatches,
     schedule_families,
@@ -141,12 +143,24 @@ def test_the_work_that_is_asked_for_is_what_is_done() -> None:
 
 
 def test_families_flush_in_one_direction() -> None:
-    """What is searched is known, and moves know its placements."""
+    """What is searched is known, and which of it divides backwards."""
     for name in FAMILIES:
         family = schedule_families()[name]
+        chunks = {"chunks": 2} if "chunks" in family.options else {}
+        schedule = build_schedule(name, 8 if family.chunks > 1 or chunks else 4, 8, **chunks)
+        assert (OpKind.WEIGHT_GRADIENT in schedule.kind) == (name in DIVIDING)
         assert family.flush
         assert not family.lanes
         assert family.placement != "bidirectional"
+
+
+def test_divided_backwards_of_a_profile_are_told() -> None:
+    """A profile has whole backwards alone: what the answer assumes of their halves stands in a note."""
+    asked = replace(PROBLEMS["measured"], recompute="none", batch=12)
+    found = make_plan("joint", asked, Request(schedule="zb-h1", stages=2))
+    assert any("half of each measured backward" in note.text for note in found.notes)
+    whole = make_plan("joint", asked, Request(schedule="1f1b", stages=2))
+    assert not any("half of each measured backward" in note.text for note in whole.notes)
 
 
 def test_what_is_no_pipeline_is_told() -> None:
