@@ -315,6 +315,8 @@ def _part(name: str) -> Callable[[Problem, Request], Planner | None]:
         request = replace(request, options=own, runner_ups=False)
         if entry.reason(problem, request) is not None or (name == "bapipe") > streams:
             return None
+        if name == "mixed" and not _Later("mixed.pipeline_search", "has_kinds")(problem):
+            return None
         if name == "pipedream-flush" and any(
             PLANNERS[one].reason(problem, request) is None for one in ("large", "mixed")
         ):

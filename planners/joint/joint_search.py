@@ -9,7 +9,7 @@ neighbours out before they are replayed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
@@ -44,16 +44,22 @@ LEFT_OUT = (
 STARTS = 32
 """Unlike plans from which the search descends."""
 
+BRIEFLY = ("schedule", "ZeRO")
+"""Decisions that are made of all these first; the rest follows from the fastest on."""
+
+OF_BEGINNING = 0.4
+"""Part of the work that these may take."""
+
 OF_A_SHAPE = 2
 """Of these, plans that differ in cuts alone."""
 
 SECONDS = 10.0
 """Nominal seconds of replays in the descents where none are asked for."""
 
-AFTER_BEST = 2.0
+AFTER_BEST = 3.0
 """Nominal seconds of replays, at least, without a better answer before the search ends."""
 
-WORK_PER_SECOND = 50_000
+WORK_PER_SECOND = 25_000
 """Work (see `_work`) that a nominal second stands for, whatever the machine takes for it."""
 
 PREPARED, BY_STAGE, BY_REPLICA = 375, 150, 3
@@ -65,13 +71,13 @@ QUICK_BY_STAGE = 20
 Key = tuple[float, float]
 """Bytes that a plan misses, and its seconds: the least is the best."""
 
-MOST_GAINED = 0.7
+MOST_GAINED = 0.85
 """Part of the seconds of the plans to begin with that descents do not undercut: where it beats no other answer there are none."""
 
 PROMISING = 2.0
 """How far above the fastest plan to begin with another may be for a descent from it."""
 
-SOWN_ON = 64
+SOWN_ON = 16
 """Devices up to which seeds are replayed beside plans of other planners that fit."""
 
 SOWN, OF_SEEDS = 32, 0.2
@@ -161,7 +167,7 @@ class _Descents:
         self.done, self.done_at_best = 0.0, 0.0
         self.least: Key = (inf, inf)
         self.quickly: dict[Pipeline, dict[Plan, float]] = {}
-        self.whole, self.passed, self.numbers = set[Plan](), set[Pipeline](), count()
+        self.whole, self.passed, self.numbers = set[Plan](), set[tuple[Pipeline, int]](), count()
 
     @property
     def goes_on(self) -> bool:
@@ -209,8 +215,14 @@ class _Descents:
         self.least = min((score.key for score in self.replayed().values()), default=self.least)
         self.done_at_best = self.done
         hopeless = not self.least[0] and self.least[1] * MOST_GAINED >= self.evaluate.beat
+        begun, whole = [], self.most
+        self.most = self.done + OF_BEGINNING * whole
         for start in [] if hopeless else self._starts():
-            self._descend_from(start)
+            self.done_at_best = self.done  # none of them ends early
+            begun.append(self._descend_from(start, BRIEFLY))
+        self.most, self.done_at_best = whole, self.done
+        for _, one in sorted(begun, key=lambda each: each[0]):
+            self._descend_from(one, self.moves.decisions)
         replayed = self.replayed()
         return min(replayed, key=lambda plan: replayed[plan].key)
 
@@ -235,22 +247,25 @@ class _Descents:
                 starts.append(one)
         return starts[:STARTS]
 
-    def _descend_from(self, one: Pipeline) -> None:
-        """Go to the best neighbour, decision by decision, until none is faster, a descent was there, or the work is done."""
+    def _descend_from(self, one: Pipeline, decisions: Collection[str]) -> tuple[Key, Pipeline]:
+        """Go to the best neighbour, decision by decision, until none is faster, a descent was there, or the work is done; where
+        that was, and its key.
+        """
         now = self._replayed(one)
         moved = now is not None
         while moved and self.goes_on:
             moved = False
-            for move in self.moves.decisions.values():
+            for name in decisions:
                 while self.goes_on:
                     assert now is not None
-                    found = self._best(move(one), now)
+                    found = self._best(self.moves.decisions[name](one), now)
                     if found is None:
                         break
                     (one, now), moved = found, True
-                    if one in self.passed:
-                        return
-                    self.passed.add(one)
+                    if (one, len(decisions)) in self.passed:
+                        return now.key, one
+                    self.passed.add((one, len(decisions)))
+        return ((inf, inf) if now is None else now.key), one
 
     def _replayed(self, one: Pipeline) -> _Known | None:
         """What is known of the faster of a pipeline's orders; None where it cannot run."""
