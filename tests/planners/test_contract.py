@@ -28,9 +28,7 @@ from tests.records import Recorded
 @pytest.mark.parametrize("name", PLANNERS)
 def test_a_planner_keeps_its_contract(name: str) -> None:
     """Answers of every small problem; of one, what is asked for, budgets, interrupts, little memory, and a second search."""
-    shorter: dict[str, Any] = {"microbatches": 2} if name == "modern" else {}
-    if "seconds" in PLANNERS[name].options:
-        shorter = {"microbatches": 2, "recompute": "none"}
+    shorter: dict[str, Any] = {"microbatches": 2, "recompute": "none"} if "seconds" in PLANNERS[name].options else {}
     check_planner(name, replace(REQUESTS[name], **shorter), every=12)
 
 
