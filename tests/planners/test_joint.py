@@ -117,9 +117,8 @@ def every_plan(asked: Problem) -> Iterator[Plan]:
                 yield Pipeline(schedule, held, cuts, count, words, zero=zero).plan(asked, "")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 40))])
-def test_no_plan_of_a_small_space_is_faster(seed: int) -> None:
-    """Against all plans of a chain of layers on three or four devices (one in twenty may be faster, by at most 2 %)."""
+def beyond_the_optimum(seed: int) -> float:
+    """By how much the answer for a random chain of layers on three or four devices is above the fastest of all plans."""
     choose = random.Random(seed)
     asked = problem(
         choose.choice(["chain:3", "chain:4"]),
@@ -129,8 +128,20 @@ def test_no_plan_of_a_small_space_is_faster(seed: int) -> None:
     )
     evaluate = Evaluator(asked)
     least = min(score.iteration_seconds for score in map(evaluate, every_plan(asked)) if score.fits)
-    found = make_plan("joint", asked).iteration_seconds
-    assert found <= least * (1.0 + 1e-9)
+    return make_plan("joint", asked).iteration_seconds / least - 1.0
+
+
+def test_no_plan_of_a_small_space_is_faster() -> None:
+    """Of one."""
+    assert beyond_the_optimum(seed=1) <= 1e-9
+
+
+@pytest.mark.slow
+def test_the_optimum_of_small_spaces_is_found_nearly_always() -> None:
+    """In 19 of 20 spaces, and never missed by more than 2 %."""
+    beyond = [beyond_the_optimum(seed) for seed in range(40)]
+    assert sum(one <= 1e-9 for one in beyond) >= 38
+    assert max(beyond) <= 0.02
 
 
 def test_the_work_that_is_asked_for_is_what_is_done() -> None:
