@@ -335,7 +335,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         searches=_later_searches("joint.joint_search", *ALWAYS, "stages", "chunks", RECOMPUTE, *DIVISIONS),
     ),
     "rule-of-thumb": PlannerEntry(
-        _Later("straight.rule_of_thumb", "RuleOfThumb"),
+        _Later("straight.rule_of_thumb", "HandMadeLayout"),
         "as engineers do by hand: tensor parallel inside a server, pipeline across, data parallel for the rest, ZeRO 1",
         _Later("straight.rule_of_thumb", "inapplicable"),
         takes("stages", RECOMPUTE, "tensor", "zero"),

@@ -18,7 +18,7 @@ LARGEST_SAMPLES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class RuleOfThumb:
+class HandMadeLayout:
     """Tensor parallelism inside a server, the pipeline across servers, data parallelism over the rest, ZeRO 1, 1F1B.
 
     The first layout that fits of these (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters
@@ -48,7 +48,8 @@ class RuleOfThumb:
 
     def layouts(self, problem: Problem) -> Iterator[Plan]:
         """The layouts in the order in which they are tried."""
-        degrees = [one for one in asked_degrees(problem, self.request) if one & (one - 1) == 0] or [1]
+        possible = asked_degrees(problem, self.request)
+        degrees = [one for one in possible if one & (one - 1) == 0] or [*possible]
         shapes = [(degree, 1) for degree in degrees]
         ranks = 2
         while problem.stack.runs.pipeline and degrees[-1] * ranks <= len(problem.cluster.devices):
@@ -72,7 +73,7 @@ class RuleOfThumb:
         ]
         stages = stages_from_cuts(cuts, layers, held)
         zeros = asked_zeros(problem, self.request)
-        samples = problem.batch // copies if blocks is None else LARGEST_SAMPLES
+        samples = max(1, problem.batch // copies) if blocks is None else LARGEST_SAMPLES
         while samples >= 1:
             count = self.request.microbatches or max(1, problem.batch // (copies * samples))
             yield Plan(

@@ -37,3 +37,16 @@ def test_what_is_asked_for_is_kept() -> None:
     asked = Request(stages=2, microbatches=16, recompute="whole", options={"zero": (0,)})
     plan = make_plan("rule-of-thumb", problem("gpt2-xl", "dgx-a100:1", 64), asked).plan
     assert (len(plan.stages), len(plan.microbatches), plan.zero, set(plan.recompute)) == (2, 16, 0, {"whole"})
+
+
+def test_groups_that_are_asked_for_are_kept() -> None:
+    """Groups of three, which the rule itself never takes."""
+    asked = Request(options={"tensor": (3,)})
+    plan = make_plan("rule-of-thumb", problem("gpt2", "dgx-a100:1", 16), asked).plan
+    assert {degree for stage in plan.stages for degree in stage.degrees} == {3}
+
+
+def test_a_batch_below_the_replicas_is_one_micro_batch() -> None:
+    """Four images on eight GPUs."""
+    few = Problem(workload_from_spec("vgg16", None), load_cluster("pipedream-b:1"), 4)
+    assert make_plan("rule-of-thumb", few).plan.microbatches == (4,)
