@@ -32,12 +32,14 @@ from planners.search.candidates import (
 from planners.search.evaluator import Evaluator, Planner, fitting
 from planners.search.notes import HALVES_ASSUMED, Note, halves_are_known
 from planners.search.quick_replay import QuickReplays
+from planners.search.replay_work import replay_work
 from planners.search.request import Request
 from planners.search.timed_orders import with_timed
-from simulator import InfeasiblePlanError, Plan, Problem, Score, flushes, schedule_families
+from simulator import InfeasiblePlanError, Plan, Problem, ScheduleError, Score, flushes, schedule_families
 
 LEFT_OUT = (
-    "not searched: orders of ops, slices of sequences, offload, pipelines in two directions, groups of unlike sizes"
+    "not searched: orders of ops, slices of sequences, recomputation of part of a stage, offload, pipelines in two directions, "
+    "groups of unlike sizes"
 )
 """Decisions that are not searched."""
 
@@ -60,10 +62,7 @@ AFTER_BEST = 3.0
 """Nominal seconds of replays, at least, without a better answer before the search ends."""
 
 WORK_PER_SECOND = 25_000
-"""Work (see `_work`) that a nominal second stands for, whatever the machine takes for it."""
-
-PREPARED, BY_STAGE, BY_REPLICA = 375, 150, 3
-"""Ops whose replay takes as long as the preparation of a plan, of a stage, and of a stage's replica."""
+"""Work (see `replay_work`) that a nominal second stands for, whatever the machine takes for it."""
 
 QUICK_BY_STAGE = 20
 """Ops whose replay takes as long as a stage of a quick replay."""
@@ -88,6 +87,9 @@ PATIENCE = 12
 
 NEAR = 1.03
 """How far a neighbour may be above the plan, by its quick replay if that errs as the plan's own does, to be replayed."""
+
+CANNOT_RUN = (InfeasiblePlanError, ScheduleError)
+"""Why a neighbour has no replay: its ops or stages cannot be."""
 
 Part = Callable[[Problem, Request], Planner | None]
 """(problem, request) -> a planner whose plans are begun with; None where it plans none of what is asked for."""
@@ -206,7 +208,7 @@ class _Descents:
         for _, _, seed, plan in sorted(quickest.values(), key=lambda each: each[:2])[:SOWN]:
             if self.done + _work(seed) > most and fits:
                 break
-            with suppress(ValueError):
+            with suppress(*CANNOT_RUN):
                 fits |= self.evaluate(plan).fits
             self.done += _work(seed)
 
@@ -271,7 +273,7 @@ class _Descents:
         """What is known of the faster of a pipeline's orders; None where it cannot run."""
         known = []
         for plan in self._plans(one):
-            with suppress(ValueError):
+            with suppress(*CANNOT_RUN):
                 known.append(_Known(self.evaluate(plan).key, self.quick(plan)))
         return min(known, key=lambda each: each.key, default=None)
 
@@ -291,7 +293,7 @@ class _Descents:
             made, idle = self.evaluate.evaluations, idle + 1
             try:
                 score = self.evaluate(plan)
-            except ValueError:  # it cannot run
+            except CANNOT_RUN:
                 continue
             self.done += _work(one) * (self.evaluate.evaluations - made)
             if score.key < self.least:
@@ -329,6 +331,5 @@ class _Descents:
 
 
 def _work(one: Pipeline) -> int:
-    """Work of a replay, in pairs of a forward and a backward (about 20 microseconds)."""
-    copies = max(one.replicas)
-    return PREPARED + one.stages * (BY_STAGE + copies * (one.microbatches + BY_REPLICA))
+    """`replay_work` of its plans, as if all ranks had the most replicas."""
+    return replay_work(one.stages, max(one.replicas), one.microbatches)

@@ -51,7 +51,7 @@ EACH = 16
 """Ranks up to which every number of them is one to begin with."""
 
 MANY = 16
-"""Boundaries up to which every run of them is shifted; of more only each alone and those behind it."""
+"""Boundaries up to which every run of them is shifted; of more each alone."""
 
 
 class Neighbourhood:
@@ -215,7 +215,7 @@ class Neighbourhood:
                     yield _recomputing(one, stages, word)
 
     def with_more_again(self, one: Pipeline, device: int) -> Iterator[Pipeline]:
-        """A pipeline that does not fit on a device, with the next more recomputation of that device's stages, and of all."""
+        """A pipeline that misses memory of a device, with each policy that recomputes more, in its stages and in all."""
         rank = next(rank for rank, held in enumerate(one.ranks) if device in held)
         own = [stage for stage, held in enumerate(one.rank_of_stage) if held == rank]
         for stages in (own, range(one.stages)):
@@ -334,7 +334,7 @@ class Neighbourhood:
                 yield replace(one, expert=expert)
 
     def _regrouped(self, one: Pipeline, counts: dict[str, int]) -> Iterator[Pipeline]:
-        """The pipeline with other degrees and equal ranks, on neighbouring devices; its replicas beside each other, and apart."""
+        """The pipeline with other degrees and equal ranks, its replicas on neighbouring devices."""
         tensor, context, ranks, data = counts["tensor"], counts["context"], counts["ranks"], counts["data"]
         if tensor not in self.tensors or context not in self.contexts or ranks < 1:
             return
@@ -356,8 +356,7 @@ class Neighbourhood:
         """Replicas beside each other or apart; the pipeline through its devices the other way; micro-batches in larger groups."""
         if len(set(one.replicas)) == 1 and one.replicas[0] > 1 and len(one.ranks) > 1:
             flat = [device for rank in one.ranks for device in rank]
-            groups = [tuple(flat[at : at + one.group]) for at in range(0, len(flat), one.group)]
-            groups = sorted(groups)
+            groups = sorted(tuple(flat[at : at + one.group]) for at in range(0, len(flat), one.group))
             count, ranks = one.replicas[0], len(one.ranks)
             beside = _ranks(groups, ranks, count)
             apart = tuple(tuple(device for group in groups[rank::ranks] for device in group) for rank in range(ranks))

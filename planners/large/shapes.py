@@ -9,13 +9,10 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from planners.search.replay_work import replay_work
 from simulator import Parallelism, divisors
 
 Integers = NDArray[np.int64]
-
-
-PREPARED, BY_STAGE, BY_GROUP = 375, 150, 3
-"""Ops whose replay takes as long as the preparation of a plan, of a stage, and of a stage of a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +53,8 @@ class Shape:
         return batch // (self.data * self.samples)
 
     def work(self, batch: int) -> int:
-        """Work of a replay with its preparation, in pairs of a forward and a backward (about 20 microseconds)."""
-        stages = self.pipeline * self.chunks
-        return PREPARED + stages * (BY_STAGE + self.data * (self.microbatches(batch) + BY_GROUP))
+        """`replay_work` of its plans."""
+        return replay_work(self.pipeline * self.chunks, self.data, self.microbatches(batch))
 
 
 @dataclass(frozen=True, slots=True)
