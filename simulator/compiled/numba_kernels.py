@@ -8,9 +8,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from importlib import import_module
 from itertools import islice
-from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -26,33 +24,36 @@ def kernel(*, inner: bool = False, **options: Any) -> Callable[[Function], Funct
 
     A kernel is called by Python and by other kernels: it gets no door for C, which would be a tenth of the seconds of compiling.
     inner: only other kernels call it; without a door for Python a short one is compiled in half the time
-    Numba keeps compiled code beside the module, or else in the user's cache folder, and refuses to decorate where it can write
-    to neither (a container's user without a home): every process then compiles anew, which a line on stderr says once.
-    What makes that cache quicker and more forgiving stands on names that numba keeps to itself: a version without them loads as
-    it does by itself.
     """
 
     options = {"no_cfunc_wrapper": True, "no_cpython_wrapper": inner, **options}
-    held = _closed if inner else _held
 
     def decorate(function: Function) -> Function:
-        easings: tuple[Callable[[Any], None], ...] = (
-            _stamped_by_its_folder,
-            _with_readable_index,
-            _quickly_loaded,
-            held,
-        )
-        try:
-            compiled = njit(cache=True, **options)(function)
-        except RuntimeError:  # raised for the lack of a place, and before the first call for nothing else
-            _say_uncached()
-            compiled, easings = njit(**options)(function), (held,)
-        for eased in easings:
-            with suppress(AttributeError, ImportError, OSError, TypeError):
-                eased(compiled)
+        compiled = _kept(function, options)
+        with suppress(AttributeError, TypeError):
+            (_closed if inner else _held)(compiled)
         return compiled  # type: ignore[no-any-return]
 
     return decorate
+
+
+def _kept(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """A kernel whose compiled code is kept, by names that numba keeps to itself: a version without them keeps it as it does.
+
+    Numba refuses to decorate where it can write nowhere (a container's user without a home), or where there is no file.
+    """
+    try:
+        from simulator.compiled.kept_code import KernelCache
+
+        compiled = njit(**options)(function)
+        compiled._cache = KernelCache(function, _say_unkept)
+    except (AttributeError, ImportError, TypeError, RuntimeError):
+        try:
+            return njit(cache=True, **options)(function)
+        except RuntimeError:
+            _say_unkept()
+            return njit(**options)(function)
+    return compiled
 
 
 class _Interrupts:
@@ -138,52 +139,8 @@ def _holding(dispatcher: type) -> Any:
     return Holding
 
 
-def _stamped_by_its_folder(compiled: Any) -> None:
-    """Invalidate cached code when any module in the folder has changed: it may inline functions of its neighbours, while numba
-    checks only the file of the function itself.
-    """
-    index = compiled._cache._cache_file
-    own = index._source_stamp
-    files = sorted(Path(compiled.py_func.__code__.co_filename).parent.glob("*.py"))
-    index._source_stamp = own, tuple((file.name, file.stat().st_mtime, file.stat().st_size) for file in files)
-
-
-def _with_readable_index(compiled: Any) -> None:
-    """Treat cached code from an older version as missing if it names classes or modules that no longer exist.
-
-    Numba unpickles the index of a function's compiled code, with the types of its arguments, before it looks whether the source
-    is still the same.
-    """
-    index = compiled._cache._cache_file
-    load = index._load_index
-
-    def readable() -> dict[Any, str]:
-        try:
-            return dict(load())
-        except (AttributeError, ImportError):
-            return {}
-
-    index._load_index = readable
-
-
-def _quickly_loaded(compiled: Any) -> None:
-    """Load cached code without first loading the whole numba compiler (0.4 s per process).
-
-    The code needs numba's memory for arrays only. Where none is kept, numba loads the rest before it compiles.
-    """
-    runtime, kept = import_module("numba.core.runtime.nrt").rtsys, compiled._cache
-    initialize, read, patient = runtime.initialize, kept._load_overload, kept._guard_against_spurious_io_errors
-
-    def load(signature: Any, target_context: Any) -> Any:
-        initialize(target_context)
-        with patient():
-            return read(signature, target_context)
-
-    kept.load_overload = load
-
-
 @cache
-def _say_uncached() -> None:
+def _say_unkept() -> None:
     """Print once per process that the cache is not used."""
     print(
         "pipeplan: compiling anew: no cache folder is writable; set NUMBA_CACHE_DIR to one that is",
