@@ -55,7 +55,9 @@ def shipped_processor(folder: Path) -> dict[str, str]:
     """The variables that make numba compile for what a package is compiled for; empty where this processor is another kind."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return {}
-    asked = "from simulator.compiled.kept_code import SHIPPED_PROCESSOR, SHIPPED_FEATURES as f; print(SHIPPED_PROCESSOR, f)"
+    asked = (
+        "from simulator.compiled.kept_code import SHIPPED_PROCESSOR, SHIPPED_FEATURES as f; print(SHIPPED_PROCESSOR, f)"
+    )
     done = run(folder, "-c", asked)
     return dict(zip(("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"), done.stdout.split(), strict=False))
 
@@ -63,7 +65,8 @@ def shipped_processor(folder: Path) -> dict[str, str]:
 def run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Python in a folder whose packages it imports, with no cache of the user's."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA_", "PIPEPLAN_"))}
-    environment |= {"PYTHONPATH": str(folder), **variables}
+    build = filter(None, [str(folder), os.environ.get("PYTHONPATH")])  # an isolated build finds its packages by it
+    environment |= {"PYTHONPATH": os.pathsep.join(build), **variables}
     return subprocess.run(
         [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )

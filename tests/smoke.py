@@ -33,15 +33,21 @@ def run(*words: str, quiet: bool = False) -> str:
     return done.stdout
 
 
+def kept_code() -> set[str]:
+    """The names of the pieces of compiled code beside the installed modules."""
+    return {path.name for path in Path(sys.prefix).rglob("*.nbc")}
+
+
 def main() -> None:
-    """Where the package lies, every bundled file, the commands of a first visit, the types."""
+    """Where the package lies, every bundled file, the commands of a first visit, the code that they compile, the types."""
     here = Path.cwd()
     if any(here.iterdir()):
         sys.exit(f"{here}: must be an empty folder")
     installed = run(sys.executable, "-c", "import pipeplan; print(pipeplan.__file__)").strip()
     if not Path(installed).is_relative_to(sys.prefix):
         sys.exit(f"pipeplan is {installed}, not installed in {sys.prefix}")
-    print(run("pipeplan", "--version").strip())
+    brought = kept_code()
+    print(f"{run('pipeplan', '--version').strip()}, {len(brought)} pieces of compiled code")
     listed = json.loads(run("pipeplan", "list", "--json", quiet=True))
     counts = {topic: len(rows) for topic, rows in listed.items()}
     print(counts)
@@ -56,6 +62,11 @@ def main() -> None:
     run("pipeplan", "compare", *small, "--planner", "greedy", "--planner", "data-parallel", "--out", "compared")
     if not list(Path("compared").glob("*.png")):
         sys.exit("`pipeplan compare` drew nothing")
+    run("pipeplan", "plan", *small)
+    if compiled := kept_code() - brought:
+        sys.exit(
+            f"compiled at a first command, which experiments.compile_kernels should: {', '.join(sorted(compiled))}"
+        )
     run("pipeplan", "study")
     Path("typed.py").write_text(TYPED, encoding="utf-8")
     if "-> float" not in run(sys.executable, "-m", "mypy", "--strict", "typed.py"):

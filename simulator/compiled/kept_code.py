@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -99,6 +100,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
             for index in filter(None, (self._cache_file, self._brought)):
                 if (kept := index.load(wanted)) is not None:
                     return self._impl.rebuild(target_context, kept)
+        _say_compiling()
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -107,6 +109,13 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
             super().save_overload(sig, data)
         except OSError:
             self.unkept()
+
+
+@cache
+def _say_compiling() -> None:
+    """Tell who sits before the terminal, once per process, what the seconds are for."""
+    if sys.stderr.isatty():
+        print("pipeplan: compiling kernels that were not kept, for some seconds", file=sys.stderr)
 
 
 def _includes(processor: tuple[str, str, str], other: tuple[str, str, str]) -> bool:

@@ -1,0 +1,20 @@
+"""Kernels that usual commands run: each command that compiles them ends well."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments import compile_kernels
+
+
+@pytest.mark.slow
+def test_every_command_ends_well() -> None:
+    """As the build of a package runs them; one that fails would leave the compiling to its users."""
+    compile_kernels.compile_all()
+
+
+def test_a_command_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its exit code and what it said."""
+    monkeypatch.setattr(compile_kernels, "COMMANDS", ("plan --workload chain:2 --cluster no-such-cluster",))
+    with pytest.raises(SystemExit, match=r"(?s)no-such-cluster: exit code 2\n.*no-such-cluster"):
+        compile_kernels.compile_all()
