@@ -131,8 +131,8 @@ def changed(problem: Problem, plan: Plan) -> Iterator[tuple[str, Plan]]:
         yield "ZeRO", replace(plan, zero=zero)
     now = plan.recompute or (problem.recompute,) * len(plan.stages)
     for word in recompute_words(problem.workload):
-        if now != (words := (word,) * len(now)):
-            yield "recomputation", replace(plan, recompute=words)
+        if now != (words := (word,) * len(now)) or any(plan.recomputed_blocks):
+            yield "recomputation", replace(plan, recompute=words, recomputed_blocks=())
     for ends in _other_cuts(problem, plan):
         layers = (tuple(range(*pair)) for pair in pairwise((0, *ends)))
         stages = (replace(stage, layers=held) for stage, held in zip(plan.stages, layers, strict=True))

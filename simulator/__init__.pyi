@@ -83,6 +83,7 @@ from .plans.plan import (
     OPTIMIZER_STATES as OPTIMIZER_STATES,
     Plan as Plan,
     Problem as Problem,
+    recompute_phrases as recompute_phrases,
     recompute_words as recompute_words,
     Stage as Stage,
     Zero as Zero,

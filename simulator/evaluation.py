@@ -77,7 +77,7 @@ class Evaluations:
         self._ranges = np.zeros((64, 2), dtype=np.int64)  # first layer and end of each stage
         # always there, kept from forward to backward, of these to the weight gradient; gradients before they are added up
         self._bytes = np.zeros((64, 4))
-        self._stashes: dict[tuple[int, str, bool], StageStash] = {}
+        self._stashes: dict[tuple[int, Recompute, int, bool], StageStash] = {}
         self._columns: dict[_Column, int] = {}
         self._seconds = np.full((64, 16), np.nan)
         self._collectives: dict[Hashable, StageCollectives] = {}
@@ -262,20 +262,22 @@ class Evaluations:
         if not prepared.divided and not prepared.recomputing:
             nothing = prepared.nothing
             return self._bytes[numbers, 1], nothing, nothing, self._bytes[numbers, 2], nothing
-        again = zip(numbers.tolist(), prepared.recomputes, prepared.at_once, strict=True)
         if prepared.divided:
-            found = [costs.stash(stage, at_once=once) for stage, (_, _, once) in enumerate(again)]
+            found = [costs.stash(stage, at_once=once) for stage, once in enumerate(prepared.at_once)]
         else:
-            found = [self._stash(*one) for one in again]
+            again = zip(numbers.tolist(), prepared.recomputes, prepared.at_once, strict=True)
+            found = [self._stash(number, *policy, once) for number, policy, once in again]
         return tuple(np.array(found).T)
 
-    def _stash(self, number: int, recompute: Recompute, at_once: bool) -> StageStash:
+    def _stash(self, number: int, recompute: Recompute, blocks: int, at_once: bool) -> StageStash:
         """The stash of a cached stage."""
-        key = number, recompute, at_once
+        key = number, recompute, blocks, at_once
         if key not in self._stashes:
             begin, end = self._ranges[number].tolist()
             received = float(self.layers.cut_bytes[begin])
-            self._stashes[key] = stage_stash(self.layers, range(begin, end), recompute, received, at_once=at_once)
+            self._stashes[key] = stage_stash(
+                self.layers, range(begin, end), recompute, received, blocks, at_once=at_once
+            )
         return self._stashes[key]
 
     def _always_there(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> Floats:
@@ -373,8 +375,10 @@ class Evaluations:
         place = {group[0]: number for number, group in enumerate(groups)}
         slots = [(place[lead], stage) for stage, held in enumerate(plan.stages) for lead in held.leads]
         together = len(slots) > len(groups)
-        recomputes = tuple(costs.recomputation(stage) for stage in range(len(plan.stages)))
-        again = np.array([word != "none" for word in recomputes])
+        recomputes = tuple(
+            (costs.recomputation(stage), costs.recomputed_blocks(stage)) for stage in range(len(plan.stages))
+        )
+        again = np.array([word != "none" for word, _ in recomputes])
         what, samples, columns = [], [], []
         for one, sizes in structure.asked:
             kind, stage, replica, _ = one
@@ -385,7 +389,7 @@ class Evaluations:
                     kind,
                     group,
                     size,
-                    recomputes[stage] if within else "none",
+                    recomputes[stage] if within else ("none", 0),
                     structure.lanes == "split",
                     together,
                 )
@@ -458,9 +462,9 @@ def _all_but_layers(plan: Plan) -> Hashable:
 _PLAN, _STAGE = key_of(Plan, NOTHING, PARTS), key_of(Stage, LAYERS)
 _COLLECTIVES = key_of(Plan, NOTHING, PARTS, ORDER)
 
-_Column = tuple[OpKind, Group, int, str, bool, bool]
-"""Kind of op, what its seconds depend on of the replica, samples; what the stage recomputes; whether lanes divide the device in
-fixed shares, and a device holds several stages."""
+_Column = tuple[OpKind, Group, int, tuple[Recompute, int], bool, bool]
+"""Kind of op, what its seconds depend on of the replica, samples; what the stage recomputes, and of how many blocks; whether
+lanes divide the device in fixed shares, and a device holds several stages."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -470,7 +474,8 @@ class _Prepared:
     what, ask_stage, ask_samples, ask_column: each duration that is asked for, and its column in the table of stages
     updates: rows of these that depend on the weights; computing: bool, rows that are forwards and gradients
     move_*: of each transfer class: the boundary that it crosses, whether forward, samples, seconds of latency, bytes per second
-    recomputes: what each stage runs again; recomputing: any of them does; at_once: it does so in ops of their own
+    recomputes: what each stage runs again, and of how many blocks (0: all); recomputing: any of them does; at_once: it does so in
+        ops of their own
     nothing: 0 for each stage
     arrival_rows: the dependency that each transfer serves; none where transfers occupy lanes
     slot_device, slot_stage: each copy of a stage: place of its replica among the groups, stage
@@ -495,7 +500,7 @@ class _Prepared:
     move_latency: Floats
     move_bandwidth: Floats
     arrival_rows: Integers
-    recomputes: tuple[Recompute, ...]
+    recomputes: tuple[tuple[Recompute, int], ...]
     recomputing: bool
     at_once: tuple[bool, ...]
     nothing: Floats

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from hardware_profiles import optional_members, shown
-from simulator import Outcome, PlanCosts, Problem, Workload
+from simulator import OpKind, Outcome, PlanCosts, Problem, Workload
 
 TOKENS, SAMPLES = 10**12, 10**9
 """Of how many tokens, or samples where these have no tokens, hours and cost are told."""
@@ -147,9 +147,8 @@ def _flop_again(outcome: Outcome) -> float:
     """FLOP per iteration of recomputed forwards."""
     costs, found = PlanCosts(outcome.problem, outcome.plan), 0.0
     flop = np.array([layer.flop for layer in outcome.problem.workload.layers])
-    for number, stage in enumerate(outcome.plan.stages):
-        held = list(stage.layers)
-        found += float(flop[held][costs.layers.runs_again(costs.recomputation(number))[held]].sum())
+    for stage in range(len(outcome.plan.stages)):
+        found += float(flop[costs.layers_of(OpKind.RECOMPUTE, stage)].sum())
     return found * outcome.problem.batch
 
 

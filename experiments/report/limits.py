@@ -109,7 +109,9 @@ def _without_recomputation(outcome: Outcome) -> Limit | None:
     faster: dict[Recompute, Outcome] = {}
     for word in recompute_words(problem.workload):
         try:
-            kept = simulate(problem, replace(plan, recompute=(word,) * len(plan.stages)), engine="compiled")
+            kept = simulate(
+                problem, replace(plan, recompute=(word,) * len(plan.stages), recomputed_blocks=()), engine="compiled"
+            )
         except InfeasiblePlanError:  # an order of its own, with ops that run forwards again
             return None
         if kept.iteration_seconds < outcome.iteration_seconds and not (word != "none" and kept.fits):

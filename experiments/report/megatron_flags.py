@@ -35,6 +35,8 @@ def megatron_flags(problem: Problem, plan: Plan) -> tuple[str, ...]:
     words = set(plan.recompute or (problem.recompute,))
     if len(words) > 1 or not words <= set(RECOMPUTE):
         raise NoFlagsError(f"recomputation ({', '.join(sorted(words))}) differs between stages, or is none of theirs")
+    if len(first := set(plan.recomputed_blocks or (0,))) > 1:
+        raise NoFlagsError("stages recompute unlike numbers of blocks")
     if problem.precision not in PRECISIONS:
         raise NoFlagsError(f"precision {problem.precision} is none of {', '.join(PRECISIONS)}")
     sizes = {
@@ -49,7 +51,10 @@ def megatron_flags(problem: Problem, plan: Plan) -> tuple[str, ...]:
     flags += ["--sequence-parallel"] * (problem.sequence_parallel and tensor > 1)
     copies = data * plan.context // plan.shard if plan.shard else 1
     flags += ["--num-distributed-optimizer-instances", str(copies)] * (copies > 1)
-    flags += [*ZERO[plan.zero], *RECOMPUTE[words.pop()], *PRECISIONS[problem.precision]]
+    again = RECOMPUTE[words.pop()]
+    if blocks := first.pop():  # the method "block" recomputes the first of each stage
+        again = (*again[:2], "--recompute-method", "block", "--recompute-num-layers", str(blocks))
+    flags += [*ZERO[plan.zero], *again, *PRECISIONS[problem.precision]]
     flags += ["--accumulate-allreduce-grads-in-fp32"] * (problem.accumulated_bytes > problem.element_bytes)
     return tuple(flags)
 

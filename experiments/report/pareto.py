@@ -14,7 +14,7 @@ from experiments.report.efficiency import Price, efficiency, price_of_all
 from experiments.terminal.report_tables import Cell, ReportTable, figure
 from hardware_profiles import GENERIC, Accelerator, GraphicsProcessor, Stack
 from planners import InapplicablePlannerError, Request, Result, plan_over_stacks
-from simulator import Explained, InfeasiblePlanError, Problem, TextTable
+from simulator import Explained, InfeasiblePlanError, Problem, TextTable, recompute_phrases
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -208,7 +208,7 @@ def _point(result: Result, price: Price | None) -> UnbeatenPlan:
         notation=_counted(plan.notation),
         microbatches=len(plan.microbatches),
         zero=plan.zero,
-        recomputation=", ".join(dict.fromkeys(plan.recompute or (result.problem.recompute,))),
+        recomputation=", ".join(dict.fromkeys(recompute_phrases(result.problem, plan))),
         device_hours=worth.device_hours,
         cost=worth.cost,
         stack=result.problem.stack.name,

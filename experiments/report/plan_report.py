@@ -26,6 +26,7 @@ from simulator import (
     TimeSplit,
     activations_by_part,
     ranges,
+    recompute_phrases,
     taken_collectives,
 )
 
@@ -115,7 +116,7 @@ class PlanReport(Explained):
         fullest of them consists of, and its activations by what they belong to.
         """
         plan, memory = self.outcome.plan, {one.device: one for one in self.outcome.memory}
-        costs = PlanCosts(self.outcome.problem, plan)
+        again = recompute_phrases(self.outcome.problem, plan)
         held: dict[int, tuple[int, ...]] = {}
         for number, stage in enumerate(plan.stages):
             for device in stage.devices:
@@ -129,7 +130,7 @@ class PlanReport(Explained):
             rows.append(
                 {
                     "stages": list(stages),
-                    "recompute": list(dict.fromkeys(map(costs.recomputation, stages))),
+                    "recompute": list(dict.fromkeys(again[stage] for stage in stages)),
                     "devices": sorted(devices),
                     **fullest.peak_parts,
                     "activations_by_part": dict(fullest.activations_by_part),

@@ -191,7 +191,8 @@ class QuickReplays:
         """Seconds of a stage's op, by its samples; of whole layers on a device alone as the difference of two sums."""
         held, again = costs.plan.stages[stage], costs.recomputation(stage) if kind in BACK else "none"
         layers, device, (begin, end) = costs.layers, held.devices[0], (held.layers[0], held.layers[-1] + 1)
-        if held.degrees or costs.plan.zero or layers.streams(device) or end - begin != len(held.layers):
+        alone = not (held.degrees or costs.plan.zero or costs.recomputed_blocks(stage))
+        if not alone or layers.streams(device) or end - begin != len(held.layers):
             seconds = costs.seconds(kind, stage, 0, samples)
             return seconds if again == "none" else seconds + costs.seconds(OpKind.RECOMPUTE, stage, 0, samples)
         found = []

@@ -7,7 +7,7 @@ from itertools import groupby
 from types import MappingProxyType
 
 from planners.search.result import Result, RunnerUp
-from simulator import Outcome, Plan, Problem, Score
+from simulator import Outcome, Plan, Problem, Score, recompute_phrases
 
 Decision = Callable[[Problem, Plan], object]
 
@@ -22,7 +22,7 @@ def _degrees(problem: Problem, plan: Plan) -> str:
 
 
 def _recompute(problem: Problem, plan: Plan) -> str:
-    return _counted(plan.recompute or (problem.recompute,) * len(plan.stages))
+    return _counted(recompute_phrases(problem, plan))
 
 
 def _microbatches(problem: Problem, plan: Plan) -> str:

@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hardware_profiles import (
     BACKWARD_LAUNCHES,
@@ -402,6 +402,14 @@ class LayerCosts:
         if recompute in BY_BLOCK:
             return np.array([layer.block for layer in layers])
         return np.full(len(layers), int(recompute == "whole"))
+
+    def parts_again(self, recompute: Recompute, layers: ArrayLike, blocks: int = 0) -> NDArray[np.int64]:
+        """`parts` of the layers of a stage, which recomputes so many of its first blocks; 0 stands for all of them."""
+        number = self.parts(recompute)[np.asarray(layers, dtype=np.int64)]
+        if not blocks:
+            return number
+        first = np.unique(number[number > 0])[:blocks]
+        return np.where(np.isin(number, first), number, 0)
 
     def runs_again(self, recompute: Recompute) -> NDArray[np.bool_]:
         """Which layers a recompute policy recomputes, bool [layers]."""

@@ -25,7 +25,7 @@ from simulator.costs.given import ALONE as LONE
 from simulator.costs.given import Bucket, StageCollectives, TiedReduction, Transfer, Unit
 from simulator.costs.layer_costs import ALONE, NO_RATES, GroupRates, LayerCosts
 from simulator.costs.stashes import KeptByPart, StageStash, gradient_in_work, kept_by_part, stage_stash
-from simulator.options.training_options import Recompute
+from simulator.options.training_options import BY_BLOCK, Recompute
 from simulator.plans.plan import Plan, Problem, Stage, cuts_of, tensor_groups
 from simulator.schedules.ops import HOST_KINDS, OpKind
 from simulator.workloads.layers import TiedWeight
@@ -540,6 +540,11 @@ class PlanCosts:
             return "whole"
         return plan.recompute[stage] if plan.recompute else self.problem.recompute
 
+    def recomputed_blocks(self, stage: int) -> int:
+        """How many of its first blocks a stage recomputes; 0 for all that its policy says."""
+        blocks = self.plan.recomputed_blocks
+        return blocks[stage] if blocks and self.recomputation(stage) in BY_BLOCK else 0
+
     def stash(self, stage: int, replica: int = 0, *, at_once: bool = False) -> StageStash:
         """Activations that a stage's layers stash on each device of a replica; the network's input is not counted.
 
@@ -551,13 +556,13 @@ class PlanCosts:
         """What `stash` keeps from the start of a forward, and beyond the input gradient, by part of the layers."""
         return kept_by_part(*self._stashing(stage, replica))
 
-    def _stashing(self, stage: int, replica: int) -> tuple[LayerCosts, tuple[int, ...], Recompute, float]:
-        """What the stash of a stage depends on: a device's layer costs, its layers, the recompute policy, and the bytes of its
-        input.
+    def _stashing(self, stage: int, replica: int) -> tuple[LayerCosts, tuple[int, ...], Recompute, float, int]:
+        """What the stash of a stage depends on: a device's layer costs, its layers, the recompute policy, the bytes of its input,
+        and how many blocks it recomputes.
         """
         recompute, member = self.recomputation(stage), self._member(stage, replica)
         received = self._crossing(member)[stage - 1] if stage and recompute == "whole" else 0.0
-        return member, self.plan.stages[stage].layers, recompute, received
+        return member, self.plan.stages[stage].layers, recompute, received, self.recomputed_blocks(stage)
 
     def _host_bandwidth(self, device: int) -> float:
         accelerator = self.problem.cluster.devices[device]
@@ -622,15 +627,18 @@ class PlanCosts:
             return layers.predict_seconds(device, self.held_elements(stage, replica))
         if kind in HOST_KINDS:
             return self.stash(stage, replica).kept * samples / self._host_bandwidth(device)
-        run = self._layers_of(kind, stage)
+        run = self.layers_of(kind, stage)
         if not (samples and len(run)):
             return 0.0
         return layers.stage_seconds(device, run, samples, _PHASES[kind], again=kind is OpKind.RECOMPUTE)
 
-    def _layers_of(self, kind: OpKind, stage: int) -> NDArray[np.int64]:
+    def layers_of(self, kind: OpKind, stage: int) -> NDArray[np.int64]:
         """Layers of a stage that an op of this kind runs."""
-        held = np.array(self.plan.stages[stage].layers, dtype=np.int64)
-        return held[self.layers.runs_again(self.recomputation(stage))[held]] if kind is OpKind.RECOMPUTE else held
+        held, policy = np.array(self.plan.stages[stage].layers, dtype=np.int64), self.recomputation(stage)
+        if kind is not OpKind.RECOMPUTE:
+            return held
+        again, blocks = self.layers.runs_again(policy)[held], self.recomputed_blocks(stage)
+        return held[again & (self.layers.parts_again(policy, held, blocks) > 0)] if blocks else held[again]
 
     def _gather_seconds(self, kind: OpKind, stage: int, group: Group, samples: int) -> float:
         """Seconds to all-gather an op's input inside a group that receives it in parts."""
@@ -659,7 +667,7 @@ class PlanCosts:
             group = self.group(stage, replica)
             layers, tensor = self.layers.at(group.parallel), group.parallel.tensor
             passes = (OpKind.FORWARD, OpKind.BACKWARD, *[OpKind.RECOMPUTE] * self.recomputes(stage))
-            size = sum(layers.sent_bytes(self._layers_of(kind, stage), _PHASES[kind]) for kind in passes)
+            size = sum(layers.sent_bytes(self.layers_of(kind, stage), _PHASES[kind]) for kind in passes)
             boundaries = (0.0, *self._crossing(layers, gathered=True), 0.0)[stage : stage + 2]
             received = sum(whole for whole, gathered in zip(boundaries, group.gathers, strict=True) if gathered)
             moved.append(len(devices) * (size + received * (tensor - 1) / tensor))

@@ -36,15 +36,23 @@ class StageStash(NamedTuple):
 
 
 def stage_stash(
-    costs: LayerCosts, layers: Sequence[int], recompute: Recompute, received: float = 0.0, *, at_once: bool = False
+    costs: LayerCosts,
+    layers: Sequence[int],
+    recompute: Recompute,
+    received: float = 0.0,
+    blocks: int = 0,
+    *,
+    at_once: bool = False,
 ) -> StageStash:
     """The stash of a stage with some layers under a recompute policy.
 
     received: bytes of the stage's input, which is all that it keeps where all of it runs again
+    blocks: how many of its first blocks run again; 0 for all of them
     at_once: the parts run again in an op of their own, and wait together for their gradients
     """
     held = np.array(layers, dtype=np.int64)
-    number, again = costs.parts(recompute)[held], costs.made_bytes(recompute)[held]
+    number = costs.parts_again(recompute, layers, blocks)
+    again = costs.made_bytes(recompute)[held] * (number > 0)
     longer = costs.weight_stashed_bytes[held]
     inside = (number > 0) & (recompute != "attention")  # what attention makes again no weight gradient needs
     parts = np.flatnonzero(np.bincount(number[number > 0]))
@@ -56,11 +64,11 @@ def stage_stash(
     else:
         kept = float((costs.stashed_bytes[held] - again).sum())
         if recompute in BY_BLOCK:
-            own = np.zeros(len(costs.parts(recompute)), dtype=np.int64)
+            own = np.zeros(len(costs.works), dtype=np.int64)
             own[held] = number
             kept += float(read_from_outside(costs, own).sum())
         if recompute == "between-products":
-            kept += float(costs.products_bytes[held].sum())
+            kept += float((costs.products_bytes[held] * (number > 0)).sum())
     total = float(made.sum())
     most = total if at_once else float(made.max(initial=0.0))
     behind = np.cumsum(left[::-1])[::-1] - left
@@ -140,15 +148,19 @@ transformer its parts, as Korthikanti et al. 2022 count them (section 4.1), what
 the rest of it; of other networks the kinds of their layers."""
 
 
-def kept_by_part(costs: LayerCosts, layers: Sequence[int], recompute: Recompute, received: float = 0.0) -> KeptByPart:
+def kept_by_part(
+    costs: LayerCosts, layers: Sequence[int], recompute: Recompute, received: float = 0.0, blocks: int = 0
+) -> KeptByPart:
     """The stash of a stage by part of the layers; arguments as in `stage_stash`."""
     if recompute == "whole":
         return KeptByPart({INPUTS: received}, {})
-    number, again, scores = costs.parts(recompute), costs.made_bytes(recompute), costs.made_bytes("attention")
+    number = np.zeros(len(costs.works), dtype=np.int64)
+    number[list(layers)] = costs.parts_again(recompute, layers, blocks)
+    again, scores = costs.made_bytes(recompute) * (number > 0), costs.made_bytes("attention")
     left = np.maximum(scores - again, 0.0)
     inside = (number > 0) & (recompute != "attention")
     longer = np.where(inside, 0.0, costs.weight_stashed_bytes)
-    beside = costs.products_bytes * (recompute == "between-products")
+    beside = costs.products_bytes * (number > 0) * (recompute == "between-products")
     kept = dict.fromkeys(ACTIVATION_PARTS, 0.0)
     kept_longer = kept.copy()
     for one in layers:
@@ -158,9 +170,7 @@ def kept_by_part(costs: LayerCosts, layers: Sequence[int], recompute: Recompute,
         kept[SCORES] += float(left[one])
         kept_longer[part] += float(longer[one])
     if recompute in BY_BLOCK:
-        own = np.zeros(len(number), dtype=np.int64)
-        own[list(layers)] = number[list(layers)]
-        kept[INPUTS] += float(read_from_outside(costs, own).sum())
+        kept[INPUTS] += float(read_from_outside(costs, number).sum())
     return KeptByPart(kept, kept_longer)
 
 

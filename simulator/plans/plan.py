@@ -42,6 +42,7 @@ Zero = Literal[0, 1, 2, 3]
 
 Count = Annotated[int, FileBounds(ge=1)]
 Index = Annotated[int, FileBounds(ge=0, le=10**9)]
+Number = Annotated[int, FileBounds(ge=0)]
 
 MOST_SAMPLES = 2**24
 """Samples of an iteration at most; the largest in use have a thousandth of it."""
@@ -254,6 +255,8 @@ class Plan:
     order: the ops themselves, a line for each list of ops as `simulator.schedules.text` reads it; `schedule` then is a name of
         the plan's own. Empty: the family of that name makes them
     recompute: of each stage, what it runs again (True and False as in a problem); empty: all stages as the problem says
+    recomputed_blocks: of each stage that recomputes by blocks, how many of its first ones, as Megatron-LM's
+        `--recompute-method block` does; 0, or empty: all of them
     options: of the schedule's family, by name, but for those that follow from the rest of the plan and from the problem
     zero: what the replicas of a stage divide among themselves (Rajbhandari et al. 2020): 0 nothing, 1 the optimizer's states,
         2 gradients too, 3 weights too
@@ -272,6 +275,7 @@ class Plan:
     backward_sizes: tuple[tuple[Count, ...], ...] = field(default=(), metadata=ORDER)
     order: tuple[str, ...] = field(default=(), metadata=ORDER)
     recompute: tuple[Recompute, ...] = field(default=(), metadata=COSTS)
+    recomputed_blocks: tuple[Number, ...] = field(default=(), metadata=COSTS)
     options: tuple[tuple[str, OptionValue], ...] = field(default=(), metadata=ORDER)
     zero: Zero = field(default=0, metadata=COSTS)
     context: Count = field(default=1, metadata=COSTS)
@@ -454,6 +458,8 @@ def check_plan(problem: Problem, plan: Plan) -> None:
             check_recompute(workload, word)
         except ValueError as error:
             raise InfeasiblePlanError(f"plan {plan.planner!r}: {error}") from None
+    if plan.recomputed_blocks:
+        _check_recomputed_blocks(problem, plan)
     if plan.backward_sizes and not plan.forward_sizes:
         raise InfeasiblePlanError(f"plan {plan.planner!r} has backward sizes of its stages and no forward sizes")
     if any(stage.degrees for stage in plan.stages):
@@ -467,6 +473,42 @@ def check_plan(problem: Problem, plan: Plan) -> None:
     if plan.shard:
         _check_shard(plan)
     _check_stack(problem, plan)
+
+
+def recompute_phrases(problem: Problem, plan: Plan) -> tuple[str, ...]:
+    """What each stage of a plan recomputes, in words: its policy, or `2 of 8 blocks`, `between-products of 2 of 8 blocks`."""
+    policies = plan.recompute or (problem.recompute,) * len(plan.stages)
+    counts = plan.recomputed_blocks or (0,) * len(plan.stages)
+    return tuple(
+        f"{f'{policy} of ' * (policy != 'blocks')}{count} of {_blocks_of(problem, stage)} blocks" if count else policy
+        for policy, count, stage in zip(policies, counts, plan.stages, strict=True)
+    )
+
+
+def _blocks_of(problem: Problem, stage: Stage) -> int:
+    """How many blocks a stage has layers of."""
+    return len({problem.workload.layers[layer].block for layer in stage.layers} - {0})
+
+
+def _check_recomputed_blocks(problem: Problem, plan: Plan) -> None:
+    """Raise InfeasiblePlanError unless each stage recomputes no more blocks than it has, by a policy of blocks."""
+    policies = plan.recompute or (problem.recompute,) * len(plan.stages)
+    if len(plan.recomputed_blocks) != len(plan.stages):
+        raise InfeasiblePlanError(
+            f"plan {plan.planner!r} says of {len(plan.recomputed_blocks)} stages how many blocks they recompute, "
+            f"and has {len(plan.stages)}"
+        )
+    for number, (blocks, policy, stage) in enumerate(zip(plan.recomputed_blocks, policies, plan.stages, strict=True)):
+        if blocks and policy not in BY_BLOCK:
+            raise InfeasiblePlanError(
+                f"plan {plan.planner!r} recomputes {blocks} blocks of stage {number}, whose recompute is {policy}; "
+                f"choices: {', '.join(BY_BLOCK)}"
+            )
+        held = _blocks_of(problem, stage)
+        if blocks > held:
+            raise InfeasiblePlanError(
+                f"plan {plan.planner!r} recomputes {blocks} blocks of stage {number}, which has {held}"
+            )
 
 
 def _check_stack(problem: Problem, plan: Plan) -> None:

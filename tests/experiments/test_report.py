@@ -528,6 +528,12 @@ WIDE = "--bf16 --accumulate-allreduce-grads-in-fp32"
             f"--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3 {ENDS} --use-distributed-optimizer "
             f"--recompute-granularity full --recompute-method uniform --recompute-num-layers 1 {WIDE}",
         ),
+        (
+            (6,),
+            {"recompute": ("blocks",) * 2, "recomputed_blocks": (4, 4)},
+            f"--pipeline-model-parallel-size 2 {ENDS} --recompute-granularity full --recompute-method block "
+            f"--recompute-num-layers 4 {WIDE}",
+        ),
     ],
 )
 def test_plans_as_flags(cuts: tuple[int, ...], changes: dict[str, Any], flags: str) -> None:
@@ -542,6 +548,7 @@ def test_plans_as_flags(cuts: tuple[int, ...], changes: dict[str, Any], flags: s
         ((6,), {"zero": 2}, "they have no ZeRO 2"),
         ((6,), {"recompute": ("none", "blocks")}, "differs between stages"),
         ((6,), {"recompute": ("whole", "whole")}, "is none of theirs"),
+        ((6,), {"recompute": ("blocks", "blocks"), "recomputed_blocks": (1, 2)}, "recompute unlike numbers of blocks"),
         ((6,), {"microbatches": (6, 6, 4)}, "micro-batches are not equal"),
         ((3, 5, 9), {"chunks": 2}, "have unlike numbers of blocks"),
         ((2, 5, 10), {}, "stages between the ends"),

@@ -28,6 +28,7 @@ from simulator import (
     Schedule,
     Timeline,
     Transfer,
+    Workload,
     build_schedule,
     equal_microbatches,
     from_text,
@@ -37,7 +38,7 @@ from simulator import (
     to_text,
 )
 from simulator.costs.given import StageCollectives, TiedReduction
-from simulator.options.training_options import WEIGHT_VERSIONS, Recompute
+from simulator.options.training_options import BY_BLOCK, WEIGHT_VERSIONS, Recompute
 from simulator.schedules.ops import HOST_KINDS
 from simulator.schedules.schedule import columns_of, from_ranks
 from tests.chains import random_chain
@@ -503,7 +504,15 @@ def plans(draw: st.DrawFn, count: int, names: Sequence[str] = SYNCHRONOUS) -> tu
         if draw(st.booleans()):
             own["backward_sizes"] = tuple(tuple(composition(draw, batch, many)) for _ in range(stages))
     cuts = [sorted(rng.choice(np.arange(1, layers), stages - 1, replace=False).tolist()) for _ in range(count)]
-    return problem, [Plan("hand", name, stages_from_cuts(one, layers, held), sizes, **own) for one in cuts]
+    plans = [Plan("hand", name, stages_from_cuts(one, layers, held), sizes, **own) for one in cuts]
+    return problem, [some_blocks(workload, plan, draw(st.integers(0, 2))) for plan in plans]
+
+
+def some_blocks(workload: Workload, plan: Plan, most: int) -> Plan:
+    """A plan whose stages that recompute by blocks do so for as many of their first ones, or for all that they have."""
+    held = [len({workload.layers[layer].block for layer in stage.layers} - {0}) for stage in plan.stages]
+    blocks = (min(most, own) * (policy in BY_BLOCK) for own, policy in zip(held, plan.recompute, strict=False))
+    return replace(plan, recomputed_blocks=tuple(blocks))
 
 
 @st.composite

@@ -22,7 +22,7 @@ from simulator import (
     simulate,
     to_text,
 )
-from simulator.options.training_options import Recompute
+from simulator.options.training_options import BY_BLOCK, Recompute
 from simulator.plans.plan import Replication, Zero
 from tests.simulator.strategies import star_cluster
 from tests.simulator.test_context_and_experts import ATTENTION, EXPERTS
@@ -104,6 +104,16 @@ def own_order(rng: Random, plan: Plan) -> tuple[str, ...]:
     return tuple(to_text(made).splitlines())
 
 
+def some_blocks(rng: Random, plan: Plan) -> dict[str, Any]:
+    """A policy of blocks for every stage, and how many of its blocks it holds for."""
+    layers = network(tied=False).layers
+    held = [len({layers[layer].block for layer in stage.layers} - {0}) for stage in plan.stages]
+    return {
+        "recompute": tuple(str(rng.choice(BY_BLOCK)) for _ in held),
+        "recomputed_blocks": tuple(int(rng.integers(0, min(2, one) + 1)) for one in held),
+    }
+
+
 SCHEDULES_CHANGED = ("gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "zb-h1", "pipedream", "2bw")
 
 LAYERS = len(network(tied=False))
@@ -113,6 +123,7 @@ CHANGES: Mapping[str, Callable[[Random, Plan], dict[str, Any]]] = {
     "stages": lambda rng, plan: {
         "stages": spread(rng, LAYERS, int(rng.integers(1, 4)), int(rng.integers(1, 3)), int(rng.integers(1, 4))),
         "recompute": (),
+        "recomputed_blocks": (),
         "forward_sizes": (),
         "backward_sizes": (),
         "order": (),
@@ -129,12 +140,14 @@ CHANGES: Mapping[str, Callable[[Random, Plan], dict[str, Any]]] = {
     "recompute": lambda rng, plan: {
         "recompute": tuple(str(rng.choice(get_args(Recompute))) for _ in plan.stages) if rng.random() < 0.8 else ()
     },
+    "recomputed_blocks": lambda rng, plan: some_blocks(rng, plan),
     "options": lambda rng, plan: {
         "forward_sizes": (),
         "backward_sizes": (),
         "schedule": "seq1f1b",
         "options": (("slices", int(rng.integers(1, 3))),),
         "recompute": (),
+        "recomputed_blocks": (),
     },
     "zero": lambda rng, plan: {"zero": int(rng.choice(get_args(Zero)))},
     "context": lambda rng, plan: {"context": int(rng.integers(1, 3))},

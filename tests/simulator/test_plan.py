@@ -27,6 +27,7 @@ from simulator import (
     build_schedule,
     check_plan,
     equal_microbatches,
+    recompute_phrases,
     simulate,
     to_text,
 )
@@ -280,3 +281,18 @@ def test_a_batch_of_numpy_is_a_whole_number() -> None:
     own = Problem(chain([1.0, 1.0]), chain_cluster(1), 1)
     counted = Problem(own.workload, own.cluster, np.int64(1))  # type: ignore[arg-type]
     assert (repr(counted), type(counted.batch)) == (repr(own), int)
+
+
+def test_what_stages_recompute_is_told_with_the_blocks() -> None:
+    """The policy, and of how many blocks of the stage where not of all."""
+    workload = chain([1.0] * 6)
+    blocks = tuple(replace(one, block=1 + number // 2) for number, one in enumerate(workload.layers))
+    asked = problem(workload=replace(workload, layers=blocks))
+    stages = tuple(Stage(layers, (device,)) for device, layers in enumerate(((0, 1, 2, 3), (4,), (5,))))
+    told = Plan("hand", "1f1b", stages, (1,), recompute=("blocks", "between-products", "none"))
+    assert recompute_phrases(asked, told) == ("blocks", "between-products", "none")
+    assert recompute_phrases(asked, replace(told, recomputed_blocks=(1, 1, 0))) == (
+        "1 of 2 blocks",
+        "between-products of 1 of 1 blocks",
+        "none",
+    )

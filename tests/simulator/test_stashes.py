@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from simulator import (
+    BY_BLOCK,
     CATEGORIES,
     ENGINES,
     Evaluations,
+    InfeasiblePlanError,
     LayerCosts,
     Parallelism,
     Plan,
@@ -24,7 +26,7 @@ from simulator import (
     simulate,
     stage_stash,
 )
-from simulator.costs.stashes import kept_bytes, largest_parts
+from simulator.costs.stashes import kept_by_part, kept_bytes, largest_parts
 from simulator.workloads.language_models import Gpt
 from simulator.workloads.layers import Layer, Workload
 from tests.chains import chain
@@ -132,6 +134,75 @@ def test_a_backward_holds_one_part_and_an_input_gradient_leaves_what_weights_nee
         assert kept_bytes(costs, word)[begin:end].sum() <= stash.kept
     whole = stage_stash(costs, range(len(costs.problem.workload)), "blocks")
     assert kept_bytes(costs, "blocks").sum() == whole.kept
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("policy", BY_BLOCK)
+def test_blocks_that_run_again_and_those_that_do_not_stash_as_two_stages_would(policy: Recompute, seed: int) -> None:
+    """The first blocks as a stage that recomputes all, the others as one that keeps all; by part, too."""
+    rng = np.random.default_rng(seed)
+    costs = LayerCosts(Problem(network(rng), chain_cluster(1), 1))
+    begin, end = sorted(rng.choice(len(costs.problem.workload) + 1, 2, replace=False).tolist())
+    blocks = costs.parts(policy)[begin:end]
+    numbers = np.unique(blocks[blocks > 0])
+    for count in range(1, len(numbers) + 1):
+        cut = end if count == len(numbers) else begin + int(np.flatnonzero(blocks == numbers[count])[0])
+        some = stage_stash(costs, range(begin, end), policy, 0.0, count)
+        first, others = stage_stash(costs, range(begin, cut), policy), stage_stash(costs, range(cut, end), "none")
+        assert some.kept == pytest.approx(first.kept + others.kept, abs=1)
+        assert (some.made, some.made_for_input, some.made_longer) == first[1:3] + first[4:]
+        assert some.kept_longer == pytest.approx(first.kept_longer + others.kept_longer, abs=1)
+        parts = [
+            kept_by_part(costs, range(*ends), word) for ends, word in (((begin, cut), policy), ((cut, end), "none"))
+        ]
+        kept = kept_by_part(costs, range(begin, end), policy, 0.0, count)
+        for found, expected in zip(kept, zip(*parts, strict=True), strict=True):
+            assert found == pytest.approx({name: sum(one[name] for one in expected) for name in found})
+    assert stage_stash(costs, range(begin, end), policy, 0.0, len(numbers)) == stage_stash(
+        costs, range(begin, end), policy
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_block_that_runs_again_costs_a_forward_and_saves_what_it_keeps(engine: Any) -> None:
+    """Three equal blocks on a device: seconds rise and memory falls by the same step each; three are all."""
+    problem, _ = gpt_on_devices(1, contention=engine != "recurrence")
+    stages = (Stage(tuple(range(len(problem.workload))), (0,)),)
+    plan = Plan("hand", "gpipe", stages, (1,) * 4, recompute=("blocks",))
+
+    def replayed(plan: Plan) -> tuple[float, float]:
+        outcome = simulate(problem, plan, engine=engine)
+        return outcome.iteration_seconds, outcome.memory[0].activations_by_part.get("attention scores", 0.0)
+
+    none, all_of_them = replayed(replace(plan, recompute=("none",))), replayed(plan)
+    some = [replayed(replace(plan, recomputed_blocks=(count,))) for count in (1, 2, 3)]
+    assert some[2] == all_of_them
+    for place, sign in ((0, 1), (1, -1)):
+        steps = np.diff([one[place] for one in (none, *some)])
+        assert steps == pytest.approx([steps[0]] * 3)
+        assert sign * steps[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("recompute", "blocks", "told"),
+    [
+        (("blocks",), (1, 1), "says of 2 stages how many blocks they recompute, and has 1"),
+        (
+            ("whole",),
+            (1,),
+            "recomputes 1 blocks of stage 0, whose recompute is whole; choices: between-products, blocks",
+        ),
+        ((), (1,), "recomputes 1 blocks of stage 0, whose recompute is none"),
+        (("blocks",), (4,), "recomputes 4 blocks of stage 0, which has 3"),
+    ],
+)
+def test_a_stage_recomputes_blocks_that_it_has(recompute: Any, blocks: tuple[int, ...], told: str) -> None:
+    """One line names the stage, the number and the rule."""
+    problem, _ = gpt_on_devices(1)
+    stages = (Stage(tuple(range(len(problem.workload))), (0,)),)
+    plan = Plan("hand", "gpipe", stages, (4,), recompute=recompute, recomputed_blocks=blocks)
+    with pytest.raises(InfeasiblePlanError, match=told):
+        simulate(problem, plan)
 
 
 def gpt_on_devices(devices: int, **options: Any) -> tuple[Problem, int]:
