@@ -1,4 +1,4 @@
-"""Build hook: a wheel brings the compiled code of the kernels that usual commands run, so that no first command compiles them.
+"""Build hook: a wheel brings the compiled code of the kernels that commands run, so that no user waits for a compiler.
 
 A wheel is then one for its Python and system. Where numba or the compiler fails, a line says so, and the wheel brings none:
 each kernel is compiled when it is first called. An editable installation compiles in place.

@@ -1,33 +1,46 @@
-"""Compile the kernels that usual commands run, on small problems: `python -m experiments.compile_kernels`.
+"""Compile the kernels that commands run, on small problems: `python -m experiments.compile_kernels`.
 
-A package is built with what this keeps, so that a first command waits for no compiler; run it again after a new numba.
+A package is built with what this keeps, so that no command waits for a compiler; run it again after a new numba.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
+from concurrent.futures import ThreadPoolExecutor
 
-from experiments.cli import main
-
-COMMANDS = (
+FIRST = (
     "compare --no-figures --workload alexnet --cluster pipedream-b:1 --devices 4 --batch 64",
     "compare --no-figures --workload gpt2 --cluster dgx-a100:1 --devices 4 --batch 8",
-    "simulate --schedule 1f1b --stages 4 --microbatches 8 --forward 1 --backward 2",
+)
+"""Commands whose kernels the others share."""
+
+OTHERS = (
     "simulate --schedule zb-h1 --stages 4 --microbatches 8 --forward 1 --backward 1 --weight 1 --transfer 0.1",
+    "plan --planner modern --workload alexnet --cluster pipedream-b:1 --devices 3 --batch 32",
+    "plan --planner exact-unequal --workload alexnet --cluster pipedream-b:1 --devices 3 --batch 32",
+    "plan --planner unequal-nested --workload alexnet --cluster pipedream-b:1 --devices 3 --batch 32",
+    "plan --planner largest-load --workload alexnet --cluster pipedream-b:1 --devices 3 --batch 32",
+    "plan --planner mixed --workload gpt2 --cluster pipedream-b:1 --devices 3 --batch 8",
 )
 
 
 def compile_all() -> None:
-    """Run every command, its output unseen; an error ends it with the command's exit code."""
-    for command in COMMANDS:
-        shown = StringIO()
-        with redirect_stdout(shown), redirect_stderr(shown):
-            code = main(shlex.split(command))
-        if code:
-            sys.exit(f"pipeplan {command}: exit code {code}\n{shown.getvalue()}")
+    """Run every command, its output unseen, the others beside each other; one that fails ends this with what it said."""
+    for command in FIRST:
+        run(command)
+    with ThreadPoolExecutor(os.cpu_count()) as workers:
+        list(workers.map(run, OTHERS))
+
+
+def run(command: str) -> None:
+    """A command in a process of its own."""
+    words = [sys.executable, "-m", "experiments.cli", *shlex.split(command)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"pipeplan {command}: exit code {done.returncode}\n{done.stderr}")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,6 @@ def test_every_command_ends_well() -> None:
 
 def test_a_command_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With its exit code and what it said."""
-    monkeypatch.setattr(compile_kernels, "COMMANDS", ("plan --workload chain:2 --cluster no-such-cluster",))
+    monkeypatch.setattr(compile_kernels, "FIRST", ("plan --workload chain:2 --cluster no-such-cluster",))
     with pytest.raises(SystemExit, match=r"(?s)no-such-cluster: exit code 2\n.*no-such-cluster"):
         compile_kernels.compile_all()
