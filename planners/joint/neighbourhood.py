@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise, product
@@ -10,7 +10,7 @@ from itertools import pairwise, product
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.joint.pipeline import Pipeline, Ranks
+from planners.joint.pipeline import Again, Pipeline, Ranks
 from planners.partitioning.minimax_cuts import minimax_cuts
 from planners.search.candidates import (
     asked_degrees,
@@ -21,7 +21,7 @@ from planners.search.candidates import (
     devices_in_order,
 )
 from planners.search.request import Request
-from simulator import LayerCosts, Problem, Recompute, divisors, schedule_families
+from simulator import BY_BLOCK, LayerCosts, Problem, Recompute, divisors, schedule_families
 
 Move = Callable[[Pipeline], Iterator[Pipeline]]
 """A pipeline -> those that decide one thing otherwise."""
@@ -50,6 +50,23 @@ STEPS = (-1, 1, -2, 2, -4, 4)
 EACH = 16
 """Ranks up to which every number of them is one to begin with."""
 
+FEWER: tuple[Callable[[int, int], int], ...] = (
+    lambda now, held: now - 1,
+    lambda now, held: now // 2,
+    lambda now, held: now * 3 // 4,
+)
+"""Numbers of blocks of a stage that run again instead of so many, to save seconds."""
+
+PARTS: tuple[Callable[[int, int], int], ...] = (
+    lambda now, held: held // 4,
+    lambda now, held: held // 2,
+    lambda now, held: held * 3 // 4,
+)
+"""Numbers of blocks to begin with where another policy takes their place."""
+
+MORE: tuple[Callable[[int, int], int], ...] = (lambda now, held: now + 1, lambda now, held: (now + held + 1) // 2)
+"""The same, to save memory."""
+
 MANY = 16
 """Boundaries up to which every run of them is shifted; of more each alone."""
 
@@ -63,6 +80,7 @@ class Neighbourhood:
         self.tensors = asked_degrees(problem, request)
         self.contexts = asked_degrees(problem, request, option="context")
         self.experts = asked_degrees(problem, request, option="expert")
+        self.counted = request.recompute is None and problem.recompute == "none"  # blocks that run again
         self._seconds_again: dict[Recompute, float] = {}
         self._balanced: dict[tuple[int, tuple[tuple[int, int], ...]], tuple[int, ...] | None] = {}
 
@@ -109,7 +127,7 @@ class Neighbourhood:
             and one.context in self.contexts
             and one.expert in self.experts
             and (one.zero in self.zeros or copies == 1)
-            and all(word in self.words for word in one.recompute)
+            and all(word in self.words and (self.counted or not count) for word, count in one.recompute)
         )
 
     # ---- to begin with ----
@@ -131,7 +149,7 @@ class Neighbourhood:
                 copies_of = sorted({most_copies, most_copies // 2, 1} - {0})
                 decided = product(copies_of, self._seed_counts(ranks), self.experts)
                 for copies, count, expert in decided if asked in (None, ranks * held) else ():
-                    words = (min(self.words, key=self._again),) * (ranks * held)
+                    words = ((min(self.words, key=self._again), 0),) * (ranks * held)
                     laid = _ranks(groups, ranks, copies * context)
                     empty = Pipeline(
                         schedule, (), (), count, words, (), tensor * context, self.zeros[0], context, expert
@@ -202,7 +220,7 @@ class Neighbourhood:
                     yield replace(one, zero=zero, shard=shard)
 
     def recomputations(self, one: Pipeline) -> Iterator[Pipeline]:
-        """Less recomputation: in all stages, in those of one rank, in one stage."""
+        """Less recomputation, by policy or by blocks: in all stages, in those of one rank, in one stage."""
         held = one.rank_of_stage
         among = [
             range(one.stages),
@@ -211,17 +229,40 @@ class Neighbourhood:
         among += [[stage] for stage in range(one.stages)] if one.chunks > 1 else []
         for stages in among:
             for word in self.words:
-                if any(self._again(word) < self._again(one.recompute[stage]) for stage in stages):
-                    yield _recomputing(one, stages, word)
+                if any(self._again(word) < self._again(one.recompute[stage][0]) for stage in stages):
+                    yield _recomputing(one, dict.fromkeys(stages, (word, 0)))
+            yield from self._counted(one, stages, FEWER)
+            again = {stage: one.recompute[stage][0] for stage in stages if one.recompute[stage][0] != "none"}
+            for policy in (one for one in BY_BLOCK if one in self.words and again):
+                yield from self._counted(_recomputing(one, dict.fromkeys(again, (policy, 0))), again, PARTS)
 
     def with_more_again(self, one: Pipeline, device: int) -> Iterator[Pipeline]:
         """A pipeline that misses memory of a device, with each policy that recomputes more, in its stages and in all."""
         rank = next(rank for rank, held in enumerate(one.ranks) if device in held)
         own = [stage for stage, held in enumerate(one.rank_of_stage) if held == rank]
         for stages in (own, range(one.stages)):
-            least = min(self._again(one.recompute[stage]) for stage in stages)
+            least = min(self._again(one.recompute[stage][0]) for stage in stages)
             more = [word for word in self.words if self._again(word) > least]
-            yield from (_recomputing(one, stages, word) for word in more)
+            yield from (_recomputing(one, dict.fromkeys(stages, (word, 0))) for word in more)
+            yield from self._counted(one, stages, MORE)
+
+    def _counted(
+        self, one: Pipeline, stages: Iterable[int], steps: Sequence[Callable[[int, int], int]]
+    ) -> Iterator[Pipeline]:
+        """The pipeline with other numbers of recomputed blocks in those of some stages whose policy goes by blocks."""
+        if not self.counted or not any(one.recompute[stage][0] in BY_BLOCK for stage in stages):
+            return
+        held = one.blocks(self.problem)
+        for step in steps:
+            changed: dict[int, Again] = {}
+            for stage in stages:
+                policy, count = one.recompute[stage]
+                if policy in BY_BLOCK and held[stage]:
+                    now = min(count or held[stage], held[stage])
+                    other = min(max(step(now, held[stage]), 0), held[stage])
+                    changed[stage] = (policy, other * (other < held[stage])) if other else ("none", 0)
+            if (found := _recomputing(one, changed)) != one:
+                yield found
 
     def _again(self, word: Recompute) -> float:
         """Seconds of what runs again, of all layers for one sample on the first device."""
@@ -428,9 +469,6 @@ def _given(ranks: Ranks, giver: int, taker: int, group: int) -> Ranks:
     return tuple(tuple(flat[end - size : end]) for end, size in zip(ends, sizes, strict=True))
 
 
-def _recomputing(one: Pipeline, stages: Iterable[int], word: Recompute) -> Pipeline:
-    """The pipeline with that recompute policy of some stages."""
-    words = list(one.recompute)
-    for stage in stages:
-        words[stage] = word
-    return replace(one, recompute=tuple(words))
+def _recomputing(one: Pipeline, changed: Mapping[int, Again]) -> Pipeline:
+    """The pipeline with other recomputation of some stages."""
+    return replace(one, recompute=tuple(changed.get(stage, now) for stage, now in enumerate(one.recompute)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hardware_profiles import OptionValue
 from simulator import (
@@ -17,6 +18,9 @@ from simulator import (
     stages_from_cuts,
 )
 
+Again = tuple[Recompute, int]
+"""A recompute policy, and for how many of a stage's first blocks it holds; 0 stands for all of them."""
+
 Ranks = tuple[tuple[int, ...], ...]
 """Devices of each rank of a pipeline, replica by replica."""
 
@@ -29,7 +33,7 @@ class Pipeline:
     ranks: devices of each rank; group: devices of each replica, the same for all
     cuts: layers before each boundary between stages, in the order of the data
     microbatches: how many, as equal as whole samples permit
-    recompute: of each stage, what it runs again
+    recompute: of each stage, what it runs again, of as many of its first blocks as it has
     zero, context, expert, shard: as of a `Plan`
     """
 
@@ -37,7 +41,7 @@ class Pipeline:
     ranks: Ranks
     cuts: tuple[int, ...]
     microbatches: int
-    recompute: tuple[Recompute, ...]
+    recompute: tuple[Again, ...]
     options: tuple[tuple[str, OptionValue], ...] = ()
     group: int = 1
     zero: Zero = 0
@@ -74,6 +78,11 @@ class Pipeline:
         """The first layer of each stage, and the number of layers."""
         return [0, *self.cuts, layers]
 
+    def blocks(self, problem: Problem) -> list[int]:
+        """How many blocks each stage has layers of."""
+        layers, bounds = problem.workload.layers, self.bounds(len(problem.workload))
+        return [len({one.block for one in layers[begin:end]} - {0}) for begin, end in pairwise(bounds)]
+
     def plan(self, problem: Problem, planner: str) -> Plan:
         """The plan; ValueError for counts that its placement cannot have."""
         held = [self.ranks[rank] for rank in self.rank_of_stage]
@@ -82,13 +91,17 @@ class Pipeline:
             stages = tuple(
                 Stage(one.layers, one.devices, (self.group,) * (len(one.devices) // self.group)) for one in stages
             )
-        unsaid = set(self.recompute) == {problem.recompute}
+        policies = tuple(policy for policy, _ in self.recompute)
+        counts = tuple(count for _, count in self.recompute)
+        if any(counts):
+            counts = tuple(count * (count < held) for count, held in zip(counts, self.blocks(problem), strict=True))
         return Plan(
             planner,
             self.schedule,
             stages,
             equal_microbatches(problem.batch, self.microbatches),
-            recompute=() if unsaid else self.recompute,
+            recompute=() if set(policies) == {problem.recompute} else policies,
+            recomputed_blocks=counts if any(counts) else (),
             options=self.options,
             zero=self.zero,
             context=self.context,
@@ -113,12 +126,13 @@ def pipeline_of(problem: Problem, plan: Plan) -> Pipeline | None:
     if len(degrees) > 1 or any(stage.layers != tuple(range(*pair)) for stage, pair in _ranges(plan.stages, ends)):
         return None
     ranks = tuple(dict.fromkeys(stage.devices for stage in plan.stages))
+    policies = plan.recompute or (problem.recompute,) * len(plan.stages)
     found = Pipeline(
         plan.schedule,
         ranks,
         tuple(ends[:-1]),
         len(plan.microbatches),
-        plan.recompute or (problem.recompute,) * len(plan.stages),
+        tuple(zip(policies, plan.recomputed_blocks or (0,) * len(policies), strict=True)),
         plan.options,
         degrees.pop(),
         plan.zero,

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, product
+from typing import get_args
 
 import pytest
 
@@ -19,6 +20,7 @@ from simulator import (
     OpKind,
     Plan,
     Problem,
+    Recompute,
     build_schedule,
     check_plan,
     equal_microbatches,
@@ -86,7 +88,7 @@ def test_moves_keep_to_what_is_asked_for(request_: Request) -> None:
         assert request_.microbatches in (None, one.microbatches)
         assert request_.stages in (None, one.stages)
         assert request_.chunks in (None, one.chunks)
-        assert request_.recompute is None or set(one.recompute) == {request_.recompute}
+        assert request_.recompute is None or set(one.recompute) == {(request_.recompute, 0)}
         for option, value in (("zero", one.zero), ("tensor", one.tensor), ("context", one.context)):
             assert value in (request_.asked(option) or (value,))
 
@@ -112,7 +114,7 @@ def every_plan(asked: Problem) -> Iterator[Plan]:
             combinations(range(1, layers), ranks - 1), combinations(range(1, devices + 1), ranks)
         ):
             held = tuple(tuple(range(*pair)) for pair in zip((0, *ends[:-1]), ends, strict=True))
-            words = (asked.recompute,) * ranks
+            words = ((asked.recompute, 0),) * ranks
             for schedule, count, zero in product(("1f1b", "zb-h1"), range(1, asked.batch + 1), (0, 1)):
                 yield Pipeline(schedule, held, cuts, count, words, zero=zero).plan(asked, "")  # type: ignore[arg-type]
 
@@ -183,3 +185,16 @@ def test_what_is_no_pipeline_is_told() -> None:
     assert pipeline_of(asked, unlike) is None
     assert pipeline_of(asked, replace(plan, schedule="pipedream")) is None
     assert pipeline_of(asked, replace(plan, order=("0F0 0B0",), schedule="mine")) is None
+
+
+def test_as_many_blocks_run_again_as_memory_needs() -> None:
+    """One device, one micro-batch: no policy is faster on all blocks, and with one block less the plan would not fit."""
+    asked = problem("gpt2-medium", "dapple-c:1", 4, precision="fp16", optimizer="adam")
+    found = make_plan("joint", asked, Request(microbatches=1))
+    (blocks,) = found.plan.recomputed_blocks
+    assert 0 < blocks < 24
+    evaluate = Evaluator(asked)
+    assert not evaluate(replace(found.plan, recomputed_blocks=(blocks - 1,))).fits
+    for policy in get_args(Recompute):
+        whole = evaluate(replace(found.plan, recompute=(policy,), recomputed_blocks=()))
+        assert found.iteration_seconds < whole.iteration_seconds or not whole.fits
