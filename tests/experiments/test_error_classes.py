@@ -19,9 +19,9 @@ from experiments.truth.error_classes import (
     judged_rows,
     unseen_stack,
 )
-from experiments.truth.measured_tables import read_tables
+from experiments.truth.measured_tables import MeasuredRun, MeasuredTable, read_tables
 from experiments.truth.predictions import training_problem
-from hardware_profiles import Constant, Stack, load_stack, read_errors, shipped_errors
+from hardware_profiles import GENERIC, Constant, Stack, changed_stack, load_stack, read_errors, shipped_errors
 from simulator import Evaluations
 
 COLUMNS = "hidden,heads,layers,seq,dp,micro_batch,global_batch,measured_s,machine,stack"
@@ -88,6 +88,106 @@ def test_a_table_is_judged_by_constants_of_the_others(tables: Path, monkeypatch:
     assert {one.how for one in rows if one.stack == "s"} == {LEFT_OUT}
     assert all(one.ratio == pytest.approx(1.0, rel=0.02) for one in rows if one.stack == "s")
     assert all(1.1 < one.ratio < 1.3 for one in rows if one.stack == "generic")
+
+
+def run_on(machine: str, **said: object) -> MeasuredRun:
+    """A run on two devices."""
+    sizes = {"hidden": 2048, "heads": 16, "layers": 2, "seq": 1024, "micro_batch": 4, "global_batch": 8, "dp": 2}
+    return MeasuredRun(**(sizes | {"machine": machine, "stack": "generic"} | said))  # type: ignore[arg-type]
+
+
+def as_measured(name: str, machine: str, truth: Stack, **said: object) -> MeasuredTable:
+    """Two runs whose seconds are those of a stack."""
+    rows = {}
+    for layers in (2, 4):
+        run = run_on(machine, layers=layers, measured_s=1.0, **said)
+        problem, plan = training_problem(run)
+        score = Evaluations(replace(problem, stack=truth))(plan)
+        assert score is not None
+        rows[layers] = run_on(machine, layers=layers, measured_s=score.iteration_seconds, **said)
+    return MeasuredTable(name, Path(f"{name}.csv"), rows)
+
+
+def test_the_tables_of_other_accelerators_are_fitted_first() -> None:
+    """Their constants hold wherever no table tells another, those of the table's own accelerators there."""
+    truth = changed_stack(Stack(name="s"), {"products": 1.2}, ("ampere",))
+    truth = changed_stack(truth, {"products": 1.4}, ("hopper",))
+    machines = {"a": "dgx-a100", "b": "dgx-a100", "c": "dgx-h100"}
+    ran = {name: module._ran(as_measured(name, machine, truth), None) for name, machine in machines.items()}
+    on = {name: ran[name][0].problem.cluster.devices[0] for name in ("a", "c")}
+    known = Stack(name="generic", products=Constant(1.5, fitted=("a", "b", "c")))
+
+    def left(*tables: str, stack: Stack = known) -> dict[str, float]:
+        found, _ = unseen_stack(stack, "a", {name: ran[name] for name in tables})
+        return {name: found.products.on(device) for name, device in on.items()}
+
+    assert left("a", "b", "c") == pytest.approx({"a": 1.2, "c": 1.4}, rel=0.03)
+    assert left("a", "c") == pytest.approx({"a": 1.4, "c": 1.4}, rel=0.03)
+    assert left("a")["a"] == GENERIC.products.value  # nothing tells it
+    apart = replace(
+        known, products=Constant(1.5, fitted=("a",), generations=(("hopper", Constant(1.7, fitted=("c",))),))
+    )
+    assert left("a", "c", stack=apart) == {"a": GENERIC.products.value, "c": 1.7}  # c tells of another constant
+    assert unseen_stack(known, "d", {**ran, "d": ran["a"]}) == (known, ())
+
+
+def test_memory_of_an_allocator_is_what_most_rows_tell() -> None:
+    """Reserved 1.2 times the tensors, and 600 MB beside: a row that is far off changes nothing; neither is less than none."""
+    runs, peaks = [], []
+    for layers in (2, 4, 6, 8, 12):
+        problem, plan = training_problem(run_on("dgx-a100", layers=layers, measured_s=1.0))
+        score = Evaluations(problem)(plan)
+        assert score is not None
+        peaks.append(score.peak_bytes)
+        runs.append(run_on("dgx-a100", layers=layers, measured_peak_bytes=1.2 * score.peak_bytes + 6e8))
+    runs[2] = run_on("dgx-a100", layers=6, measured_peak_bytes=2.0 * peaks[2])
+    table = MeasuredTable("m", Path("m.csv"), dict(enumerate(runs)))
+    assert module._fitted_memory(GENERIC, module._ran(table, None)) == pytest.approx(
+        {"reserved": 1.2, "context": 6e8}, rel=0.05
+    )
+    less = [
+        run_on("dgx-a100", layers=n, measured_peak_bytes=0.9 * peak) for n, peak in zip((2, 4), peaks, strict=False)
+    ]
+    found = module._fitted_memory(GENERIC, module._ran(MeasuredTable("m", Path("m.csv"), dict(enumerate(less))), None))
+    assert found["reserved"] == 1.0
+    assert found["context"] == pytest.approx(0.0, abs=1e6)
+
+
+def test_figures_that_constants_of_devices_saw_are_not_judged() -> None:
+    """Of SimuMax's tables the seconds of plans without contexts; their bytes, and those of other tables, are."""
+    rows = {1: run_on("dgx-a100", measured_s=1.0, measured_alloc_gib=2.0), 2: run_on("dgx-a100", cp=2, measured_s=1.0)}
+    found = {
+        name: [(one.figure, one.plan, one.accelerator) for one in judged_rows([MeasuredTable(name, Path(), rows)], {})]
+        for name in ("simumax_b200_more", "mine")
+    }
+    seconds, memory, context = ("seconds", "data", "ampere"), ("memory", "data"), ("seconds", "data", "ampere")
+    assert [one[: len(memory)] if one[0] == "memory" else one for one in found["mine"]] == [seconds, memory, context]
+    assert [one[0] for one in found["simumax_b200_more"]] == ["memory", "seconds"]
+    one, two, three = judged_rows([MeasuredTable("mine", Path(), rows)], {})
+    problem, plan = training_problem(rows[1])
+    score = Evaluations(problem)(plan)
+    assert score is not None
+    assert (one.ratio, two.ratio) == (1.0 / score.iteration_seconds, 2.0 * 2**30 / score.peak_bytes)
+    assert {two.how, three.how} == {AS_THEY_ARE}
+
+
+def test_classes_stand_by_figure_and_tell_their_rows() -> None:
+    """Seconds before bytes; a class of enough rows is its own, one of few rows of a small stack as wide as all stacks' rows."""
+    seconds = judged([1.0 + 0.01 * one for one in range(-9, 10)], table="u")
+    memory = [one._replace(figure="memory") for one in [*seconds, *judged([1.05], table="t")]]
+    alone = [one._replace(stack="alone", how="other") for one in judged([1.02, 1.04])]
+    found = error_classes([*alone, *memory, *seconds])
+    assert [(stack, one.figure, one.rows) for stack, some in found.items() for one in some] == [
+        ("alone", "seconds", 2),
+        ("s", "seconds", 19),
+        ("s", "memory", 20),
+    ]
+    assert (found["s"][0].low, found["s"][0].high) == pytest.approx((0.91, 1.09))
+    assert (found["s"][1].tables, found["s"][1].how) == (("t", "u"), "by hand")
+    (few,) = found["alone"]
+    assert (few.median, few.low, few.high) == pytest.approx(
+        (1.03, *interval([one.ratio for one in [*seconds, *alone]])[1:])
+    )
 
 
 def test_the_classes_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -16,8 +17,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from experiments.calibration.collective_fit import OPERATIONS
+from experiments.calibration.collective_fit import OPERATIONS, cluster_text, fit_collectives
 from experiments.calibration.kernel_fit import (
+    ClassFit,
+    JudgedKernel,
     KernelFit,
     fit_kernels,
     kernel_seconds,
@@ -30,6 +33,7 @@ from experiments.commands import calibrate_kernels as command
 from experiments.profiling.measured_kernels import (
     FLOOR,
     KINDS,
+    Collected,
     Collective,
     Kernel,
     Measured,
@@ -170,6 +174,164 @@ def test_peaks_are_the_best_rates_where_no_data_sheet_counts() -> None:
             measured_device(msgspec.structs.replace(FOUND, kernels=tuple(kernels)), "mine")
 
 
+def test_a_quick_device_reaches_its_peak_and_no_more() -> None:
+    """Of one that takes no time for a product: the whole peak, all of it after 10 ns of work."""
+    rows = tuple(msgspec.structs.replace(one, seconds=1e-12) for one in FOUND.kernels if one.kernel.what == "product")
+    found = fit_kernels(h100(), msgspec.structs.replace(FOUND, kernels=rows)).device.efficiencies["linear"]
+    assert (found.matrix, found.matrix_backward, found.saturation_seconds) == pytest.approx((1.0, 1.0, 1e-8), rel=0.01)
+
+
+def test_half_of_the_shapes_judge_and_every_class_tells_its_kind(fit: KernelFit) -> None:
+    """All passes of a shape on one side; of an odd number of shapes one more is fitted; kernels of odd heads are of no class."""
+    kinds: dict[str, set[str]] = {}
+    for one in fit.classes:
+        shapes = {judged.kernel.shape: judged.held for judged in one.kernels}
+        assert sum(shapes.values()) == len(shapes) // 2
+        assert all(judged.held == shapes[judged.kernel.shape] for judged in one.kernels)
+        kinds[one.name] = {judged.kernel.what for judged in one.kernels}
+        assert not any(judged.kernel.head_size % 8 or judged.kernel == FLOOR for judged in one.kernels)
+        assert one.error(True, after=False) is None or not any(shapes.values()) or one.error(True) is not None
+    assert kinds == {
+        "linear": {"product"},
+        "fused_attention": {"attention"},
+        "normalization": {"layer-norm", "rms-norm"},
+        "activation": {"gelu", "gated-silu"},
+        "dropout": {"dropout"},
+        "elementwise": {"add", "adam"},
+        "embedding": {"embedding"},
+        "loss": {"loss"},
+    }
+    assert fit_kernels(h100(), FOUND, seed=1).classes != fit.classes
+
+
+def test_errors_count_by_the_root_of_seconds() -> None:
+    """10 % of 1 s and 40 % of 4 s are (0.1 + 2 * 0.4) / 3; half of what it took is farther off than 1.9 times it."""
+    kernel = Kernel(what="add", inputs=8)
+    rows = [JudgedKernel(kernel, 1.0, 3.0, 1.1, False), JudgedKernel(kernel, 4.0, 4.0, 2.4, False)]
+    of = ClassFit(
+        "elementwise",
+        {},
+        {},
+        (*rows, JudgedKernel(kernel, 1.0, 2.0, 1.9, True), JudgedKernel(kernel, 1.0, 1.0, 0.5, True)),
+    )
+    assert of.error(False) == pytest.approx(0.3)
+    assert of.error(False, after=False) == pytest.approx(2.0 / 3)
+    assert of.error(True) == pytest.approx(0.7)
+    assert of.worst.after == 0.5
+    assert ClassFit("elementwise", {}, {}, tuple(rows)).error(True) is None
+
+
+def test_attention_of_odd_heads_is_never_quicker() -> None:
+    """Where it was measured to be, nothing is added; where it was not, nothing is known; a host's forward may be alone."""
+    quick = [
+        msgspec.structs.replace(one, seconds=one.seconds * (0.5 if one.kernel.head_size % 8 else 1.0))
+        for one in FOUND.kernels
+        if one.kernel.what == "attention" or one.kernel.phase == "forward"
+    ]
+    found = fit_kernels(h100(), msgspec.structs.replace(FOUND, kernels=tuple(quick)))
+    assert found.odd_heads == 0.0
+    assert found.launch == pytest.approx(15e-6)
+    even = tuple(one for one in quick if not one.kernel.head_size % 8 and one.kernel.what != "layer")
+    found = fit_kernels(h100(), msgspec.structs.replace(FOUND, kernels=even))
+    assert (found.odd_heads, found.launch) == (None, None)
+
+
+def test_links_of_a_host_and_memory_have_the_best_measured_rates() -> None:
+    """8 GB in 0.2 s over the link; a copy reads and writes, a sum of two reads twice and writes once, in two bytes."""
+    rows = [
+        (Kernel(what="to-host", inputs=8 * 10**9), 0.2),
+        (Kernel(what="from-host", inputs=8 * 10**9), 0.4),
+        (Kernel(what="copy", inputs=10**9), 2e-3),
+        (Kernel(what="add", inputs=10**9), 3e-3),
+        (Kernel(what="product", rows=100, inputs=100, outputs=100), 2e-3),
+        (Kernel(what="product", precision="fp16", rows=100, inputs=100, outputs=100), 4e-3),
+    ]
+    found = msgspec.structs.replace(
+        FOUND, kernels=tuple(Measured(kernel=one, seconds=took, spread=0.0, runs=1) for one, took in rows)
+    )
+    device = measured_device(found, "mine")
+    assert (device.memory_bandwidth, device.memory_bytes) == (pytest.approx(2e12), 80 * 2**30)
+    assert device.peak_flops == {"fp32": 1e9, "bf16": 1e9, "fp16": 5e8}
+    assert fit_kernels(device, found).host_bandwidth == pytest.approx(40e9)
+    assert fit_kernels(device, found).call is None
+
+
+def test_kernels_of_networks_of_two_sizes() -> None:
+    """Of hidden sizes 64 and 8 and of 32 tokens, by hand: square, wide and deep products and those of an eighth, each in three
+    passes; attention of 32 tokens in all; element-wise work on the most tokens; a host's kernels.
+    """
+    found = [one for one in standard_kernels((64, 8), (32, 16), 100, "fp16") if one.phase in ("forward", "backward")]
+    assert len(found) == len(set(found))
+    assert {one.precision for one in found if one.what != "adam"} == {"fp16"}
+    products = {(one.rows, one.inputs, one.outputs) for one in found if one.what == "product"}
+    wide = {(64, 64), (64, 256), (256, 64), (64, 24), (8, 64)}
+    assert products == {(rows, *one) for rows in (32, 16) for one in (*wide, (8, 8), (8, 32), (32, 8), (8, 24))}
+    passes = [one.phase for one in standard_kernels((64,), (32,), 100, "bf16") if one.what == "product"]
+    assert passes == ["forward", "input_gradient", "weight_gradient"] * 5
+    attention = {
+        (one.batch, one.tokens, one.heads, one.key_value_heads, one.head_size, one.causal)
+        for one in found
+        if one.what == "attention" and one.phase == "forward"
+    }
+    assert attention == {
+        *((part, 32 // part, 16, 16, 128, True) for part in (1, 2, 4, 8, 16)),
+        *((8, 4, 16, 16, size, True) for size in (56, 64, 80, 96, 108, 112, 128, 150, 192, 256)),
+        *((part, 32 // part, 32, 8, 128, True) for part in (2, 8)),
+        *((part, 32 // part, 16, 16, 64, True) for part in (2, 8)),
+        *((4, 8, 16, 16, 128, False), (1, 2, 8, 8, 128, True)),
+    }
+    others = {
+        (one.what, one.rows, one.inputs, one.outputs) for one in found if one.what not in ("product", "attention")
+    }
+    assert others == {
+        *((what, 32, width, 0) for what in ("layer-norm", "rms-norm", "dropout", "add") for width in (64, 8)),
+        *((what, 32, 4 * width, 0) for what in ("gelu", "gated-silu") for width in (64, 8)),
+        *(("embedding", 32, 100, width) for width in (64, 8)),
+        ("loss", 8, 0, 100),
+        *(("adam", 1, part, 0) for part in (2048, 256, 32)),
+        *((what, 1, 2 * part, 0) for what in ("copy", "to-host", "from-host") for part in (2048, 256, 32)),
+        *((what, 1, 64, 0) for what in ("add", "launch", "layer")),
+    }
+    least = standard_kernels((1,), (1,), 1, "bf16")
+    assert min(one.rows for one in least) == min(one.tokens for one in least if one.what == "attention") == 1
+    assert {one.inputs for one in least if one.what == "product"} == {1, 4, 8}
+
+
+def test_kernels_have_words_and_sizes() -> None:
+    """A causal kernel scores half of the pairs; sizes of none are left out of the words; none is below 0."""
+    kernel = Kernel(what="attention", batch=2, tokens=8, heads=4, key_value_heads=2, head_size=16)
+    assert kernel.work().fused_pairs == 1.0
+    assert msgspec.structs.replace(kernel, causal=True).work().fused_pairs == 0.5
+    assert str(kernel) == "attention forward, 2 x 8 tokens, 4/2 heads of 16"
+    assert str(msgspec.structs.replace(kernel, causal=True)).endswith("heads of 16, causal")
+    assert str(Kernel(what="loss", rows=8, outputs=100)) == "loss forward, 8 x 100"
+    for fields, good in (
+        ({}, True),
+        ({"rows": 0}, False),
+        ({"inputs": -1}, False),
+        ({"inputs": 2**53}, True),
+        ({"inputs": 2**53 + 1}, False),
+        ({"outputs": 0, "batch": 0}, True),
+    ):
+        if good:
+            assert msgspec.convert({"what": "add", **fields}, Kernel)
+        else:
+            with pytest.raises(msgspec.ValidationError):
+                msgspec.convert({"what": "add", **fields}, Kernel)
+    whole = {"kernel": {"what": "add"}, "seconds": 1.0, "spread": 0.0, "runs": 1}
+    assert msgspec.convert(whole, Measured).calls == 1
+    for changed in ({"seconds": -1.0}, {"runs": 0}, {"seconds": 1.1e18}, {"calls": 0}):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(whole | changed, Measured)
+    document = msgspec.to_builtins(msgspec.structs.replace(FOUND, kernels=()))
+    for text, good in (("", False), ("x", True), ("x" * 500, True), ("x" * 501, False)):
+        if good:
+            assert Measurements.read(msgspec.json.encode(document | {"device": text})).device == text
+        else:
+            with pytest.raises(msgspec.ValidationError):
+                Measurements.read(msgspec.json.encode(document | {"device": text}))
+
+
 def test_least_finds_the_bottom() -> None:
     """Of two numbers, one of which is best at the end of its range."""
     found = least(lambda at: abs(math.log(at["a"] / 3.0)) + at["b"], {"a": (1.0, 0.1, 10.0), "b": (1.0, 0.5, 2.0)})
@@ -301,6 +463,49 @@ def test_a_cluster_has_the_links_that_were_measured(tmp_path: Path, capsys: pyte
         assert seconds == pytest.approx(one.seconds, rel=0.02, abs=slack)
 
 
+def test_constants_of_collectives_are_found_again() -> None:
+    """Of each operation, on half of its measurements; the others are met. They stay within a second and 0.1 MB/s to 10 TB/s."""
+    for one in fit_collectives(TOGETHER):
+        latency, rate, _ = LINK[one.operation]
+        assert (one.latency, one.rate) == (pytest.approx(latency, rel=1e-3), pytest.approx(rate, rel=1e-3))
+        assert (one.fitted, one.held) == (6, 6)
+        assert max(one.error_fitted or 0.0, one.error_held or 0.0) < 1e-3
+    row = Collective(operation="all-gather", devices=2, bytes=2, seconds=5.0, spread=0.0, runs=1)
+    (alone,) = fit_collectives([row])
+    assert (alone.fitted, alone.held, alone.error_held, alone.latency) == (1, 0, None, 1.0)
+    ends = []
+    for bytes_per_second in (1e3, 1e15):
+        rows = [
+            msgspec.structs.replace(row, bytes=size, seconds=size / 2 / bytes_per_second) for size in (2**20, 2**24)
+        ]
+        ends.append(fit_collectives(rows)[0])
+    assert (ends[0].rate, ends[1].rate) == (pytest.approx(1e5), pytest.approx(1e13))
+    assert ends[1].latency == pytest.approx(1e-7)
+
+
+def test_a_link_has_the_best_rate_and_shares_of_it() -> None:
+    """350 GB/s of gathers; a gather and a scatter wait twice their mean, 50 us together, a sum 40."""
+    fits = fit_collectives(TOGETHER)
+    found = msgspec.structs.replace(FOUND, collectives=TOGETHER)
+    link = tomllib.loads(cluster_text("mine", "h100", found, fits))["servers"][0]["inside"]
+    assert link == pytest.approx(
+        {
+            "topology": "switch",
+            "bandwidth_gb_per_s": 350.0,
+            "collective_efficiency": 300 / 350,
+            "gather_efficiency": 1.0,
+            "scatter_efficiency": 330 / 350,
+            "collective_latency_us": 40.0,
+            "gather_latency_us": 50.0,
+        },
+        rel=2e-3,
+    )
+    alone = [one for one in fits if one.operation == "all-gather"]
+    link = tomllib.loads(cluster_text("mine", "h100", found, alone))["servers"][0]["inside"]
+    assert link["gather_latency_us"] == pytest.approx(40.0, rel=2e-3)
+    assert "collective_latency_us" not in link
+
+
 def test_no_cluster_without_collectives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line, and nothing is written."""
     line = refused(capsys, asked(tmp_path, "--cluster-out", str(tmp_path / "cluster.toml")), 2)
@@ -351,6 +556,143 @@ def test_every_set_is_read_once_before_any_call_counts(monkeypatch: pytest.Monke
     found = timing._measured(Kernel(what="copy", inputs=8), settings)
     assert runs == [[0, 1, 2], [0], *[[1, 2, 0]] * 5]
     assert (found.seconds, found.runs, found.calls) == (6e-3, 3, 3)
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (extra pipeplan[torch])")
+def test_clocks_begin_when_the_device_is_done_and_count_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU's events stand around three calls, behind a delay of 0.1 ms a call at 2 GHz; 6 ms are 2 a call. A host that is ahead
+    of its GPU does not wait for it before its clock stops."""
+    import torch
+
+    from experiments.profiling import kernel_timing as timing
+
+    log: list[object] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            log.append("event")
+
+        def elapsed_time(self, end: object) -> float:
+            return 6.0
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", log.append)
+    monkeypatch.setattr(timing, "synchronize", lambda device: log.append(device))
+    calls = iter(lambda: partial(log.append, "call"), None)
+    assert timing._gpu_seconds(calls, "cuda", 3) == pytest.approx(2e-3)
+    assert log == ["cuda", 600_000, "event", *["call"] * 3, "event", "cuda"]
+    clock = count()
+
+    def tick() -> int:
+        log.append("clock")
+        return 6 * next(clock)
+
+    monkeypatch.setattr(timing.time, "perf_counter", tick)
+    for device, after in (("cuda", ["cuda"]), ("cpu", [])):
+        log.clear()
+        assert timing._host_seconds(calls, device, 3) == 2.0
+        assert log == [device, "clock", *["call"] * 3, "clock", *after]
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (extra pipeplan[torch])")
+def test_runs_have_as_many_calls_as_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a GPU 3 ms, at most 40 and at least one; of a host 40; of a CPU one. A block's seconds are those of ten layers."""
+    from experiments.profiling import kernel_timing as timing
+
+    took: dict[str, float] = {}
+    monkeypatch.setattr(timing, "_gpu_seconds", lambda calls, device, count: took["gpu"])
+    monkeypatch.setattr(timing, "_host_seconds", lambda calls, device, count: took["host"])
+
+    def found(what: str, device: str, gpu: float = 1.0, host: float = 20.0) -> tuple[float, int]:
+        took.update(gpu=gpu, host=host)
+        monkeypatch.setitem(timing._PREPARE, what, lambda kernel, device: iter(lambda: int, None))
+        settings = timing.KernelSettings(device, warm_up=1, repeats=3, seed=0, seconds=math.inf)
+        one = timing._measured(Kernel(what=what, inputs=8), settings)  # type: ignore[arg-type]
+        return one.seconds, one.calls
+
+    assert found("copy", "cuda", gpu=1e-3 / 0.9) == (1e-3 / 0.9, 3)
+    assert found("copy", "cuda", gpu=1e-6) == (1e-6, 40)
+    assert found("copy", "cuda", gpu=0.0) == (0.0, 40)
+    assert found("copy", "cuda") == (1.0, 1)
+    assert found("copy", "cpu") == (20.0, 1)
+    assert found("launch", "cuda") == found("launch", "cpu") == (20.0, 40)
+    assert found("layer", "cuda") == found("layer", "cpu") == (2.0, 40)
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (extra pipeplan[torch])")
+def test_kernels_that_do_not_run_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the beginning of what the framework says; the others are measured, and none once the time is up."""
+    from experiments.profiling import kernel_timing as timing
+
+    def measured_one(kernel: Kernel, settings: object) -> Measured:
+        if kernel.inputs == 8:
+            raise RuntimeError("no\nmemory " + "x" * 300)
+        return Measured(kernel=kernel, seconds=1.0, spread=0.0, runs=1)
+
+    monkeypatch.setattr(timing, "_measured", measured_one)
+    kernels = [Kernel(what="add", inputs=size) for size in (8, 16)]
+    told: list[tuple[int, str]] = []
+    settings = timing.KernelSettings("cpu", warm_up=0, repeats=1, seed=3, seconds=60.0)
+    found = timing.measure_kernels(kernels, settings, lambda done, text: told.append((done, text)))
+    assert told == [(0, str(kernels[0])), (1, str(kernels[1]))]
+    assert [one.kernel for one in found.kernels] == kernels[1:]
+    assert found.failed == {str(kernels[0]): "no memory " + "x" * 190}
+    late = timing.measure_kernels(kernels, replace(settings, seconds=-1.0))
+    assert (late.kernels, set(late.failed.values())) == ((), {"no time was left"})
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (extra pipeplan[torch])")
+def test_what_runs_is_what_a_network_runs() -> None:
+    """A causal kernel's first token sees itself alone; a block adds what it makes to what it reads; a loss of equal logits is the
+    logarithm of their number; TF32 is allowed for as long as it is asked for; Adam moves every weight; copies copy."""
+    import torch
+
+    from experiments.profiling import kernel_timing as timing
+
+    def call(**said: Any) -> Any:
+        return next(timing._PREPARE[said["what"]](Kernel(precision="fp32", **said), "cpu"))
+
+    sizes = {"what": "attention", "batch": 1, "tokens": 4, "heads": 2, "key_value_heads": 2, "head_size": 8}
+    for causal in (True, False):
+        one = call(causal=causal, **sizes)
+        _, _, value = one.args
+        assert torch.allclose(one()[0, :, 0], value[0, :, 0], atol=1e-6) == causal
+    torch.manual_seed(0)
+    norms = [torch.nn.LayerNorm(8) for _ in range(2)]
+    products = [torch.nn.Linear(*size) for size in ((8, 24), (8, 8), (8, 32), (32, 8))]
+    read = torch.randn(1, 8, 8)
+    with torch.no_grad():
+        for layer in (products[1], products[3]):
+            layer.weight.zero_()
+            layer.bias.zero_()
+        assert torch.equal(timing._block(norms, products, read), read)
+        products[1].bias.fill_(2.0)
+        assert torch.allclose(timing._block(norms, products, read), read + 2.0)
+        products[3].bias.fill_(3.0)
+        assert torch.allclose(timing._block(norms, products, read), read + 5.0)
+    loss = call(what="loss", rows=8, outputs=100)
+    with torch.no_grad():
+        loss.args[0].zero_()
+    assert float(loss()) == pytest.approx(math.log(100))
+    norm = call(what="layer-norm", rows=8, inputs=16)
+    plain = torch.nn.functional.layer_norm(norm.args[0], (16,))
+    assert torch.allclose(norm(), plain * norm.args[1] + norm.args[2], atol=1e-5)
+    before = torch.backends.cuda.matmul.allow_tf32
+    for allowed in (True, False):
+        with timing._tf32(allowed):
+            assert torch.backends.cuda.matmul.allow_tf32 == allowed
+        assert torch.backends.cuda.matmul.allow_tf32 == before
+    adam = call(what="adam", inputs=16)
+    (weights,) = adam.__self__.param_groups[0]["params"]
+    was = weights.detach().clone()
+    adam()
+    assert bool((weights != was).all())
+    copied = call(what="copy", inputs=16)
+    copied.func.__self__.zero_()
+    assert bool(copied().eq(1).all())
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (extra pipeplan[torch])")
@@ -433,6 +775,45 @@ def test_collectives_are_of_whole_tensors(monkeypatch: pytest.MonkeyPatch) -> No
             assert len(timing._seconds(operation, None, 4, size, "cpu", 2)) == 2
         each = timing.WARM_UP + 2
         assert runs == [[whole]] * each + [[whole, whole // 4]] * each + [[whole // 4, whole]] * each
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (extra pipeplan[torch])")
+def test_collectives_are_of_two_four_and_all_devices(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of six: a median of the runs of each operation and size; a process beyond a group takes no part in it; the first writes;
+    what a backend does not have is named with the beginning of what it says."""
+    from experiments.profiling import collective_timing as timing
+
+    for name in ("init_process_group", "destroy_process_group", "barrier"):
+        monkeypatch.setattr(timing.distributed, name, lambda *given, **named: None)
+    monkeypatch.setattr(timing.distributed, "new_group", lambda ranks: ranks)
+
+    def seconds(operation: str, group: object, count: int, size: int, device: str, repeats: int) -> list[float]:
+        taken.append(count)
+        if (operation, count) == ("all-gather", 4):
+            raise RuntimeError("none " + "x" * 300)
+        return [1.0, 4.0, 2.0]
+
+    monkeypatch.setattr(timing, "_seconds", seconds)
+    for rank, counts in ((5, {6}), (2, {4, 6}), (0, {2, 4, 6})):
+        taken: list[int] = []
+        timing._process(rank, "cpu", 6, (1024, 2048), 3, str(tmp_path))
+        assert set(taken) == counts
+        assert (tmp_path / "found.json").exists() == (rank == 0)
+    found = msgspec.json.decode((tmp_path / "found.json").read_bytes(), type=Collected)
+    assert [(one.devices, one.operation, one.bytes) for one in found.collectives] == [
+        (count, operation, size)
+        for count in (2, 4, 6)
+        for operation in LINK
+        for size in (1024, 2048)
+        if (operation, count) != ("all-gather", 4)
+    ]
+    assert {(one.seconds, one.runs) for one in found.collectives} == {(2.0, 3)}
+    assert found.failed == {f"all-gather of {size} bytes among 4": "none " + "x" * 195 for size in (1024, 2048)}
+    with pytest.raises(ValueError, match=r"got 1 \(1 on this machine\)"):
+        timing.measure_collectives("cpu", 1, (8,), 1)
+    monkeypatch.setattr(timing.torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ValueError, match=r"got 3 \(2 on this machine\)"):
+        timing.measure_collectives("cuda", 3, (8,), 1)
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (extra pipeplan[torch])")

@@ -17,6 +17,7 @@ from experiments.truth.__main__ import APART, SPLIT, STACKS_TABLE, TABLE
 from experiments.truth.errors import PARTS, apart, errors, kendall, ranked, regret, summary
 from experiments.truth.measured_tables import (
     AllReduce,
+    KernelShare,
     MatrixProduct,
     MeasuredRun,
     MeasuredTable,
@@ -24,7 +25,7 @@ from experiments.truth.measured_tables import (
     kind_of,
     read_tables,
 )
-from experiments.truth.predictions import NotPredicted, machine_of, predicted, stack_of, training_problem
+from experiments.truth.predictions import _FORMS, NotPredicted, machine_of, predicted, stack_of, training_problem
 from experiments.truth.seen_rows import SEEN_ROWS, was_seen
 from hardware_profiles import Stack, changed_stack, load_accelerator, load_stack
 from simulator import Evaluations, OpKind, PlanCosts
@@ -547,6 +548,274 @@ def test_a_cell_is_what_another_block_takes() -> None:
 
     assert block == pytest.approx(seconds(5) - seconds(4))
     assert block + rest == pytest.approx(seconds(1))
+
+
+@pytest.mark.parametrize(
+    ("said", "gradients", "zero", "communication", "reduction", "fused"),
+    [
+        ({"source": "MooreThreads/SimuMax 4dcaae5"}, 4, 1, "overlapped", "whole", False),
+        ({"source": "NVIDIA/dgxc-benchmarking"}, 2, 1, "overlapped", "buckets", True),
+        ({"source": "NVIDIA-NeMo/Megatron-Bridge"}, 2, 1, "overlapped", "buckets", True),
+        ({"framework": "Megatron-LM"}, 4, 1, "overlapped", "whole", False),
+        ({"source": "eth-easl/sailor cf2c8e3"}, 0, 0, "both-blocking", "whole", False),
+        ({"framework": "my own"}, 0, 0, "overlapped", "whole", False),
+    ],
+)
+def test_a_framework_does_what_its_sources_tell(
+    said: dict[str, str], gradients: int, zero: int, communication: str, reduction: str, fused: bool
+) -> None:
+    """Megatron-LM sums bf16 gradients in fp32, with a distributed optimizer; NeMo's recipes reduce bf16 ones in buckets; the
+    pipeline of DeepSpeed waits for what it sends. What the row says goes before."""
+    problem, plan = training_problem(measured(dp=2, precision="bf16", **said))
+    assert (problem.gradient_bytes, plan.zero, problem.communication) == (gradients, zero, communication)
+    assert problem.gradient_reduction == reduction
+    scratch = {layer.scratch_elements for layer in problem.workload.layers if layer.kind == "attention"}
+    assert (scratch == {0}) == fused
+    own = {"gradient_bytes": 2, "zero": 2, "gradient_reduction": "whole", "flash": not fused}
+    problem, plan = training_problem(measured(dp=2, precision="bf16", **said, **own))
+    assert (problem.gradient_bytes, plan.zero, problem.gradient_reduction) == (2, 2, "whole")
+    scratch = {layer.scratch_elements for layer in problem.workload.layers if layer.kind == "attention"}
+    assert (scratch == {0}) != fused
+    for divided in (True, False):
+        assert training_problem(measured(dp=2, distributed_optimizer=divided, **said))[1].zero == int(divided)
+
+
+def test_simumax_ran_its_first_block_without_experts() -> None:
+    """As its script says; another source has experts in every block, unless the row tells how many have none."""
+    sizes = {"experts": 4, "expert_intermediate": 32, "kv_heads": 4}
+    rows = {
+        (1,): measured(source="MooreThreads/SimuMax", **sizes),
+        (): measured(**sizes),
+        (1, 2): measured(source="MooreThreads/SimuMax", dense_blocks=2, **sizes),
+    }
+    for dense, row in rows.items():
+        ups = [layer for layer in training_problem(row)[0].workload.layers if layer.name.endswith("mlp_up")]
+        assert tuple(layer.block for layer in ups if not layer.experts) == dense
+
+
+def test_what_a_row_does_not_say() -> None:
+    """One device, GPT-2's vocabulary, fp16 and Adam; a token of experts goes through one of them, as wide as the MLP."""
+    problem, plan = training_problem(measured())
+    assert (plan.stages[0].devices, len(plan.stages), plan.context, plan.expert, plan.schedule) == (
+        (0,),
+        1,
+        1,
+        1,
+        "1f1b",
+    )
+    assert (problem.precision, problem.optimizer, problem.recompute, problem.sequence_parallel) == (
+        *("fp16", "adam", "none"),
+        False,
+    )
+    embedding = problem.workload.layers[0]
+    assert embedding.parameters == (50257 + 32) * 64
+    assert MatrixProduct(m=1, n=1, k=1, forward_us=1.0, backward_us=1.0) == MatrixProduct(
+        m=1, n=1, k=1, forward_us=1.0, backward_us=1.0, tp=1, accelerator="a100-80"
+    )
+    cell = {"hidden": 64, "heads": 4, "seq": 32, "micro_batch": 1, "head_and_microbatch_ms": 1.0}
+    one = TransformerCell(**cell, layer_forward_recompute_backward_ms=1.0)  # type: ignore[arg-type]
+    assert (one.tp, one.vocab) == (1, 50257)
+    widths = [
+        training_problem(measured(experts=2, **said))[0].workload.parameters()
+        for said in (
+            *({}, {"experts_per_token": 1}, {"expert_intermediate": 256}),
+            *({"shared_intermediate": 64}, {"experts_per_token": 2}, {"intermediate": 128}),
+        )
+    ]
+    assert widths[0] == widths[1] == widths[2] == widths[4]
+    assert widths[5] < widths[0] < widths[3]
+
+
+@pytest.mark.parametrize(("kind", "line"), [(MatrixProduct, "8,8,8,1,1"), (AllReduce, "8,8,1")])
+def test_sizes_are_whole_numbers_above_none(kind: type, line: str, tmp_path: Path) -> None:
+    """The least and the greatest of a column are taken, what is beyond them is not."""
+    names = {MatrixProduct: "m,n,k,forward_us,backward_us", AllReduce: "gpus,bytes,out_of_place_us"}[kind]
+    for column in range(line.count(",") + 1):
+        for value, good in (("0", False), ("-1", False), ("2", True), ("1" + "0" * 19, False)):
+            cells = line.split(",")
+            cells[column] = value
+            table(tmp_path, "t.csv", names, ",".join(cells))
+            if good:
+                assert len(read_tables(tmp_path, {})[0][0].rows) == 1
+            else:
+                with pytest.raises(InputError, match=f"line 2: .*{names.split(',')[column]}"):
+                    read_tables(tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    ("line", "good"),
+    [
+        *(("2,1,0.5", True), ("1,1,0.5", False), ("2,1000000000000000,1e18", True)),
+        *(("2,1000000000000001,1", False), ("2,1,1.1e18", False), ("2,1,1e-9", True)),
+    ],
+)
+def test_collectives_of_two_devices_and_of_a_petabyte_are_the_ends(line: str, good: bool, tmp_path: Path) -> None:
+    """One device has nothing to sum."""
+    table(tmp_path, "t.csv", "gpus,bytes,out_of_place_us", line)
+    if good:
+        assert read_tables(tmp_path, {})[0]
+    else:
+        with pytest.raises(InputError, match="line 2"):
+            read_tables(tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    ("most", "beyond", "said"),
+    [
+        ({"dp": 4096, "tp": 8}, {"dp": 4096, "tp": 8, "cp": 2}, "32,768 devices at most, got 65,536"),
+        ({"pp": 3, "interleave": 2}, {"pp": 7}, "must be at most the layers, the embedding and the head, 6; got 7"),
+        ({"head_size": 8, "heads": 5}, {"heads": 5}, "hidden must be a multiple of heads, 5"),
+        ({"pp": 2, "layers_per_stage": "1;5"}, {"pp": 2, "layers_per_stage": "0;6"}, "of at least 1 layer"),
+        ({"pp": 3, "layers_per_stage": "2;2;2"}, {"pp": 2, "layers_per_stage": "2;2;2"}, "must be 2 parts"),
+        ({"pp": 2, "layers_per_stage": "3;3"}, {"pp": 2, "layers_per_stage": "3;2"}, "2 that sum to 5"),
+        ({"experts": 0, "dense_blocks": 0, "shared_intermediate": 0, "experts_per_token": 0}, {}, ""),
+        ({"measured_s": 0.5}, {"measured_s": None}, "one of measured_s"),
+    ],
+)
+def test_a_run_is_taken_to_the_ends_of_what_can_be(
+    most: dict[str, object], beyond: dict[str, object], said: str
+) -> None:
+    """As many devices as a cluster may have, as many stages as layers, the embedding and the head; no more."""
+    measured(**most)
+    if said:
+        with pytest.raises(ValueError, match=said):
+            measured(**beyond)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        *("hidden=0", "heads=0", "layers=0", "seq=0", "micro_batch=0", "global_batch=0", "measured_s=0", "tp=0"),
+        *("pp=0", "dp=0", "cp=0", "ep=0", "interleave=0", "vocab=0", "kv_heads=0", "head_size=0", "intermediate=0"),
+        *("window=0", "window_every=0", "experts=-1", "experts_per_token=-1", "expert_intermediate=0"),
+        *("shared_intermediate=-1", "dense_blocks=-1", "nodes=0", "gpus_per_node=0", "measured_max_gib=0"),
+    ],
+)
+def test_a_run_has_at_least_one_of_everything(cell: str, tmp_path: Path) -> None:
+    """One is taken, none is not, but of experts and what belongs to them."""
+    name, _, value = cell.partition("=")
+    cells = {"hidden": "1", "heads": "1", "layers": "1", "seq": "1", "micro_batch": "1", "global_batch": "1"}
+    for said, good in (("1" if value == "0" else "0", True), (value, False)):
+        row = cells | {"measured_s": "1"} | {name: said}
+        table(tmp_path, "t.csv", ",".join(row), ",".join(row.values()))
+        if good:
+            assert len(read_tables(tmp_path, {})[0][0].rows) == 1
+        else:
+            with pytest.raises(InputError, match=name):
+                read_tables(tmp_path, {})
+
+
+def test_kernels_compute_what_their_shares_count() -> None:
+    """FLOP, elements read and written, and weights of all samples, by hand, of sizes that differ."""
+
+    def whole(**said: object) -> tuple[float, ...]:
+        row = KernelShare(tflops=1.0, efficiency=1.0, **said)  # type: ignore[arg-type]
+        work, samples, phase, flop = _FORMS[row.op](row)
+        times = {"forward": 1.0, "backward": 2.5 if work.fused_pairs else 2.0}.get(phase, 1.0)
+        assert flop == pytest.approx(samples * work.flop * times)
+        assert work.parameters == 0 or work.experts == row.ng or not work.experts
+        return flop, samples * work.input_elements, samples * work.output_elements, work.parameters
+
+    m, n, k = 3, 5, 7
+    product = 2 * m * n * k
+    assert whole(op="matmul", m=m, n=n, k=k) == (product, m * k, m * n, n * k)
+    assert whole(op="matmul", m=m, n=n, k=k, accumulate=True) == (product, k * n, k * m, m * n)
+    of_experts = {"op": "group_matmul", "ng": 2, "M": m, "N": n, "K": k}
+    assert whole(**of_experts) == (2 * product, 2 * m * k, 2 * m * n, 2 * n * k)
+    passes = {
+        stage: _FORMS["group_matmul"](KernelShare(tflops=1, efficiency=1, stage=stage, **of_experts))[2]  # type: ignore[arg-type]
+        for stage in ("fwd", "bwd_grad_act", "bwd_grad_w")
+    }
+    assert list(passes.values()) == ["forward", "input_gradient", "weight_gradient"]
+    heads, pairs, query, value, tokens, batch = 6, 2, 5, 3, 11, 4
+    sizes = {
+        "batch": batch,
+        "seq_len": tokens,
+        "head_num": heads,
+        "kv_head_num": pairs,
+        "qk_head_dim": query,
+        "v_head_dim": value,
+    }
+    flop = 2 * batch * heads * tokens**2 * (query + value)
+    read = batch * tokens * (heads * query + pairs * query + pairs * value)
+    assert whole(op="sdp_fwd", **sizes) == (flop, read, batch * tokens * heads * value, 0)
+    assert whole(op="sdp_bwd", **sizes)[0] == 2.5 * flop
+    causal, *_ = _FORMS["sdp_fwd"](KernelShare(op="sdp_fwd", tflops=1.0, efficiency=1.0, **sizes))  # type: ignore[arg-type]
+    assert causal.fused_pairs == 0.5  # half of the pairs of tokens are scored
+
+
+def test_products_and_sums_are_measured_in_microseconds() -> None:
+    """A product of m tokens, n outputs and k inputs takes between its FLOP, or its bytes, at the peak and twice as long."""
+    a100 = load_accelerator("a100-80")
+    for m, n, k in ((16384, 4096, 2048), (16384, 8192, 16), (16, 8192, 8192)):
+        row = MatrixProduct(m=m, n=n, k=k, forward_us=3.0, backward_us=5.0)
+        frame, _ = predicted(MeasuredTable("t", Path("t.csv"), {2: row}), None)
+        assert frame["measured"].tolist() == pytest.approx([3e-6, 5e-6])
+        least = max(2 * m * n * k / 312e12, 2 * (m * n + n * k + m * k) / 2.039e12)
+        forward, backward = frame["predicted"]
+        assert least < forward < 2.2 * least + 2e-5
+        assert forward < backward < 3 * forward + 2e-5
+    assert a100.name == "a100-80"
+    row = AllReduce(gpus=8, bytes=2**30, out_of_place_us=7.0, machine="dgx-a100:1")
+    frame, _ = predicted(MeasuredTable("t", Path("t.csv"), {2: row}), None)
+    assert frame["measured"].tolist() == pytest.approx([7e-6])
+    assert frame["size"].tolist() == ["from 256 MiB"]
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (2**20 - 1, "below 1 MiB"),
+        (2**20, "1 to 16 MiB"),
+        (2**24 - 1, "1 to 16 MiB"),
+        (2**24, "16 to 256 MiB"),
+        (2**28 - 1, "16 to 256 MiB"),
+        (2**28, "from 256 MiB"),
+    ],
+)
+def test_classes_of_sizes_begin_at_their_first_byte(size: int, words: str) -> None:
+    """As their names say."""
+    row = AllReduce(gpus=2, bytes=size, out_of_place_us=7.0, machine="dgx-a100:1")
+    assert predicted(MeasuredTable("t", Path("t.csv"), {2: row}), None)[0]["size"].tolist() == [words]
+
+
+@pytest.mark.parametrize(
+    ("said", "machine"),
+    [
+        ({"hardware": "64 nodes 800 Gbit/s"}, "vtrain-a100"),
+        ({"hardware": "8x B200"}, "dgx-b200"),
+        ({"cluster": "clariden"}, "clariden"),
+        ({"cluster": "mit", "nodes": 3}, "sailor-mit-4"),
+        ({"cluster": "mit", "nodes": 4}, "sailor-mit-4"),
+        ({"cluster": "mit", "nodes": 6}, "sailor-mit-6"),
+        ({"hardware": "DGX A100 80GB"}, "dgx-a100"),
+        ({"hardware": "h100"}, "dgx-h100"),
+        ({"hardware": "GB200 NVL72"}, "gb200-nvl72"),
+        ({"hardware": "V100-SXM2"}, "dgx-1-v100"),
+        ({"hardware": "h100", "machine": "mine"}, "mine"),
+    ],
+)
+def test_a_row_names_its_machine_by_words(said: dict[str, object], machine: str) -> None:
+    """Of its hardware, its cluster and its nodes; its own column goes before."""
+    assert machine_of(measured(**({"machine": ""} | said))) == machine
+
+
+def test_layers_that_stages_do_not_divide_are_on_the_first() -> None:
+    """Seven blocks on three stages are 3, 2 and 2; the ends hold the embedding and the head, too."""
+    problem, plan = training_problem(measured(layers=7, pp=3))
+    held = [sorted({problem.workload.layers[i].block for i in stage.layers} - {0}) for stage in plan.stages]
+    assert held == [[1, 2, 3], [4, 5], [6, 7]]
+    with pytest.raises(NotPredicted, match="some of its stages hold no layer"):
+        training_problem(measured(layers=2, pp=4))
+    problem, plan = training_problem(measured(layers=2, pp=4, layers_per_stage="1;1;1;1"))
+    assert [sorted({problem.workload.layers[i].block for i in stage.layers}) for stage in plan.stages] == [
+        [0],
+        [1],
+        [2],
+        [0],
+    ]
+    with pytest.raises(NotPredicted, match="do not divide the batch"):
+        training_problem(measured(dp=3))
 
 
 def test_operations_that_run_again_are_named() -> None:
