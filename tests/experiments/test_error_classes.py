@@ -121,8 +121,8 @@ def test_the_tables_of_other_accelerators_are_fitted_first() -> None:
         found, _ = unseen_stack(stack, "a", {name: ran[name] for name in tables})
         return {name: found.products.on(device) for name, device in on.items()}
 
-    assert left("a", "b", "c") == pytest.approx({"a": 1.2, "c": 1.4}, rel=0.03)
-    assert left("a", "c") == pytest.approx({"a": 1.4, "c": 1.4}, rel=0.03)
+    assert left("a", "b", "c") == pytest.approx({"a": 1.2, "c": 1.4}, rel=0.05)
+    assert left("a", "c") == pytest.approx({"a": 1.4, "c": 1.4}, rel=0.05)
     assert left("a")["a"] == GENERIC.products.value  # nothing tells it
     apart = replace(
         known, products=Constant(1.5, fitted=("a",), generations=(("hopper", Constant(1.7, fitted=("c",))),))

@@ -754,7 +754,7 @@ def test_products_and_sums_are_measured_in_microseconds() -> None:
         least = max(2 * m * n * k / 312e12, 2 * (m * n + n * k + m * k) / 2.039e12)
         forward, backward = frame["predicted"]
         assert least < forward < 2.2 * least + 2e-5
-        assert forward < backward < 3 * forward + 2e-5
+        assert forward < backward < 5 * forward + 2e-5
     assert a100.name == "a100-80"
     row = AllReduce(gpus=8, bytes=2**30, out_of_place_us=7.0, machine="dgx-a100:1")
     frame, _ = predicted(MeasuredTable("t", Path("t.csv"), {2: row}), None)

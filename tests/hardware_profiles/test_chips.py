@@ -25,6 +25,7 @@ from hardware_profiles import (
 )
 from planners import make_plan
 from simulator import Gpt, Problem
+from tests.records import Recorded
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "fp8")
 PHASES: tuple[Phase, ...] = ("forward", "input_gradient", "weight_gradient", "backward")
@@ -67,6 +68,55 @@ def test_between_measured_peaks_rates_rise_evenly_in_logarithms(tmp_path: Path) 
     numbers = {"fp16": (peaks[0] * peaks[1]) ** 0.5, "bandwidth": 2039.0}
     share = chip(tmp_path, numbers, "tensor-core").efficiencies_in["fp16"]["linear"].matrix
     assert share == pytest.approx((0.84 * 0.49) ** 0.5)
+
+
+def test_shares_of_kinds_are_those_of_the_manual() -> None:
+    """Products, attention in one kernel and memory, and the spread; attention in several kernels reaches half of products."""
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "model.md").read_text(encoding="utf-8")
+    rows = re.findall(r"\| `(\w+)` \| ([0-9.]+), ([0-9.]+), ([0-9.]+) \| ([0-9]+) % \|", text)
+    told = {name: (CHIPS[name].shares or {}, CHIPS[name].spread) for name, *_ in rows}
+    assert len(rows) == 3
+    for name, products, fused, memory, spread in rows:
+        shares, own = told[name]
+        assert (shares["products"], shares["fused_attention"], shares["memory"]) == tuple(
+            map(float, (products, fused, memory))
+        )
+        assert own == float(spread) / 100.0
+    ratios = {name: shares["attention"] / shares["products"] for name, (shares, _) in told.items()}
+    assert ratios == pytest.approx({"systolic": 0.5, "array": 0.28 / 0.58, "vector": 1.0})
+    assert f"{CHIPS['tensor-core'].spread:.0%}".replace("%", " %") in text.split("| `tensor-core` |")[1].splitlines()[0]
+
+
+@pytest.mark.parametrize("kind", sorted(CHIPS))
+def test_layers_on_chips_of_a_kind(kind: str, tmp_path: Path, recorded: Recorded) -> None:
+    """Microseconds of layers of each kind, forward and backward, on a chip of 20, 400 and 800 TFLOP/s and 1,500 GB/s, of which
+    products take as long as their FLOP at the share of the peak, and element-wise work as its bytes at that of the bandwidth."""
+    device = chip(tmp_path, {"fp32": 20.0, "bf16": 400.0, "fp8": 800.0, "bandwidth": 1500.0}, kind)
+    works = {
+        layer: Work(layer, 4e9, 3e5, 5e5, 20_000_000 if layer in ("linear", "convolution", "recurrent") else 0)
+        for layer in sorted(LAYER_KINDS)
+    }
+    works["fused_attention"] = replace(works["attention"], fused_pairs=0.5)
+    works["experts"] = replace(works["linear"], experts=8)
+    found = {
+        name: {
+            f"{precision} {phase}": 1e6 * device.seconds(work, 8.0, phase, precision)
+            for precision in ("fp32", "bf16", "fp8")
+            for phase in ("forward", "input_gradient", "weight_gradient")
+        }
+        for name, work in works.items()
+    }
+    shares = CHIPS[kind].shares
+    if shares is not None:
+        large = Work("linear", 1e15, 1e6, 1e6, 10**6)
+        assert device.seconds(large, 1.0, "forward", "bf16") == pytest.approx(
+            1e15 / (400e12 * shares["products"]), rel=0.01
+        )
+        wide = Work("elementwise", 0.0, 1e12, 1e12, 0)
+        assert device.seconds(wide, 1.0, "forward", "bf16") == pytest.approx(
+            4e12 / (1500e9 * shares["memory"]), rel=0.01
+        )
+    recorded(**found)
 
 
 def test_fused_attention_alone_is_slower_backward(tmp_path: Path) -> None:

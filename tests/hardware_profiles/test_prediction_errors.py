@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import pytest
 
 from hardware_profiles import (
+    CHIPS,
     GENERIC,
     ErrorClass,
     ProfileError,
@@ -22,6 +25,7 @@ from hardware_profiles import (
     shipped_errors,
     stack_names,
 )
+from hardware_profiles.prediction_errors import ENOUGH, PredictionError, least_interval
 
 A100, H100, TPU, BOARD = map(load_accelerator, ("a100-80", "h100", "tpu-v5p", "vcu118"))
 
@@ -83,6 +87,23 @@ def test_a_chip_known_by_its_kind_alone_has_at_least_its_spread() -> None:
     chip, stack = replace(A100, spread=0.1), of(errors(0.99, 1.01))  # type: ignore[type-var]
     found = prediction_error("seconds", stack, [chip], "pipeline")
     assert (found.low, found.high) == pytest.approx((1 / 1.2062, 1.2062), rel=1e-4)
+
+
+def test_normal_errors_and_order_statistics_give_the_same_nine_tenths() -> None:
+    """Half of the interval of normal errors is 1.645 deviations, whose mean absolute error is the root of 2 / pi of one; of n
+    rows the ends hold (n - 1) / (n + 1) of further ones in the mean, nine tenths from 19 on.
+    """
+    half = NormalDist().inv_cdf(0.95) / math.sqrt(2.0 / math.pi)
+    spread = CHIPS["vector"].spread
+    device = replace(load_accelerator("a100-80"), spread=spread)  # type: ignore[type-var]
+    low, high = least_interval(device)
+    assert high == pytest.approx(1.0 + half * spread, rel=1e-3)
+    assert low == pytest.approx(1.0 / high)
+    assert least_interval(load_accelerator("a100-80")) == (1.0, 1.0)
+    assert next(n for n in range(2, 99) if (n - 1) / (n + 1) >= 0.9) == ENOUGH
+    few, enough = (PredictionError(1.0, 0.9, 1.2, rows, "") for rows in (ENOUGH - 1, ENOUGH))
+    assert (few.like, enough.like) == ("all of 18 runs like it", "90 % of 19 runs like it")
+    assert enough.of(10.0) == (9.0, 12.0)
 
 
 def test_shipped_classes_are_of_shipped_stacks() -> None:

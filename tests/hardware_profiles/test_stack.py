@@ -177,3 +177,26 @@ def test_an_unknown_name_lists_the_choices() -> None:
     """As of accelerators and clusters."""
     with pytest.raises(ProfileError, match=r"stack 'megatron-cor' is not known.*megatron-core"):
         load_stack("megatron-cor")
+
+
+@pytest.mark.parametrize(
+    ("names", "least", "most"),
+    [
+        (("products", "attention", "elementwise", "experts", "tensor_collectives", "replica_collectives"), 0.05, 100.0),
+        (("odd_heads", "casts"), 0.0, 100.0),
+        (("block_pass",), 0.0, 10.0),
+        (("exposed", "stragglers"), 0.0, 1.0),
+        (("logits",), 0.25, 10.0),
+        (("workspace", "context"), 0.0, 64.0 * 2**30),
+        (("reserved",), 1.0, 4.0),
+    ],
+)
+def test_a_constant_is_within_its_range(names: tuple[str, ...], least: float, most: float) -> None:
+    """Its ends are taken: factors of a twentieth to a hundred, 10 s, shares, 64 GiB; nothing beyond them, on no generation."""
+    for name in names:
+        for value in (least, most):
+            assert getattr(Stack(name="s", **{name: Constant(value)}), name).value == value  # type: ignore[arg-type]
+        for value in (least - 1e-6, most * (1 + 1e-9)):
+            for constant in (Constant(value), Constant(least, generations=(("ampere", Constant(value)),))):
+                with pytest.raises(ValueError, match=r"check the unit|not negative"):
+                    Stack(name="s", **{name: constant})  # type: ignore[arg-type]
