@@ -25,6 +25,9 @@ from planners.pipedream.partitioner import LevelStage, slice_total, totals_of
 from planners.pipedream.state_table import StateTable
 from simulator import kernel
 
+_SLACK = 1.0 - 1e-9
+"""Factor that covers the rounding of a sum of seconds."""
+
 PRECISION = 1e-3
 """Relative width at which the bisection of the slowest stage's seconds ends."""
 
@@ -113,38 +116,116 @@ def _microbatch_seconds(
     return float(compute * largest / samples + reduced / microbatches)
 
 
+class _Slice(NamedTuple):
+    """A slice of states as one stage.
+
+    compute, parameters: seconds and bytes of weights; stash, entry: bytes per micro-batch; room: bytes beside the weights
+    """
+
+    compute: float
+    parameters: float
+    stash: float
+    entry: float
+    room: float
+
+
+@kernel(inner=True, error_model="numpy")
+def _slice_of(network: StateTotals, pipeline: FlushedPipeline, start: int, last: int) -> _Slice:
+    entry, stash = 0.0, network.stash_bytes[last]
+    parameters, compute = network.parameter_bytes[last], network.seconds[last]
+    if start > 0:
+        entry = network.output_bytes[start - 1]
+        stash -= network.stash_bytes[start - 1]
+        parameters -= network.parameter_bytes[start - 1]
+        compute -= network.seconds[start - 1]
+    held = parameters + held_copies(network.copy_bytes, start, last)
+    return _Slice(compute, parameters, stash, entry, pipeline.memory_bytes - pipeline.weight_copies * held)
+
+
+@kernel(inner=True, error_model="numpy")
+def _replicas(
+    pipeline: FlushedPipeline, one: _Slice, flights: int, limit: float, quickest: int, least: int, most: int
+) -> int:
+    """The first number of replicas from `least` on that meets limit and memory; most + 1 if there is none.
+
+    quickest: the first one whose compute alone meets the limit, or any lower bound on it
+    """
+    samples, microbatches, bandwidth = pipeline.samples, pipeline.microbatches, pipeline.collective_bandwidth
+    kept = in_flight_bytes(pipeline.recompute, flights, one.stash, one.entry)
+    if one.room < 0 or kept / samples > one.room:
+        return most + 1
+    for replicas in range(max(least, quickest), most + 1):
+        if kept * -(-samples // replicas) / samples > one.room:
+            continue
+        if _microbatch_seconds(one.compute, one.parameters, samples, microbatches, bandwidth, replicas) <= limit:
+            return replicas
+        if synchronization_seconds(RING, one.parameters, bandwidth, replicas) / microbatches > limit:
+            break  # of more replicas it takes longer
+    return most + 1
+
+
+@kernel(inner=True, error_model="numpy")
+def _least_replicas(network: StateTotals, pipeline: FlushedPipeline, limit: float) -> NDArray[np.int32]:
+    """Replicas of states start..last as a stage with the fewest micro-batches in flight, [last, start]; devices + 1: more."""
+    predecessors, offsets = network.predecessors, network.offsets
+    devices, samples, states = pipeline.devices, pipeline.samples, len(network.seconds)
+    flights = pipeline.in_flight.min()
+    least = np.full((states, states), devices + 1, dtype=np.int32)
+    for last in range(states):
+        quickest = 1
+        for position in range(offsets[last + 1] - 1, offsets[last] - 2, -1):
+            start = predecessors[position] + 1 if position >= offsets[last] else 0
+            one = _slice_of(network, pipeline, start, last)
+            if one.room < 0 or 2.0 * one.entry / pipeline.bandwidth > limit:
+                continue
+            # Of a chain's slices, ever longer, it only rises.
+            while quickest > 1 and one.compute * -(-samples // (quickest - 1)) / samples <= limit:
+                quickest -= 1
+            while quickest <= devices and one.compute * -(-samples // quickest) / samples > limit:
+                quickest += 1
+            least[last, start] = _replicas(pipeline, one, flights, limit, quickest, 1, devices)
+    return least
+
+
 @kernel(error_model="numpy")
 def _fewest_devices(
     network: StateTotals, pipeline: FlushedPipeline, limit: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """fewest [k, start]: devices for the states from `start` on in k stages (devices + 1: more); following: the first's end."""
-    seconds, output_bytes, parameter_bytes, copy_bytes, stash_bytes, predecessors, offsets = network
-    devices, samples, microbatches, in_flight, memory, weight_copies, recompute, bandwidth, collective = pipeline
-    states = len(seconds)
-    fewest = np.full((len(in_flight) + 1, states + 1), devices + 1)
-    following = np.zeros((len(in_flight) + 1, states + 1), dtype=np.int64)
+    """fewest [k, start]: devices for the states from `start` on in k stages (devices + 1: more); following: the first's end.
+
+    Up to the fewest stages that are within the devices; only of what the states before `start` leave devices for, if every stage
+    had the fewest micro-batches in flight.
+    """
+    predecessors, offsets = network.predecessors, network.offsets
+    devices, states, most = pipeline.devices, len(network.seconds), len(pipeline.in_flight)
+    fewest = np.full((most + 1, states + 1), devices + 1)
+    following = np.zeros((most + 1, states + 1), dtype=np.int64)
     fewest[0, states] = 0
-    for k in range(1, len(in_flight) + 1):
+    if network.seconds[-1] * _SLACK > limit * devices:
+        return fewest, following
+    least = _least_replicas(network, pipeline, limit)
+    before = np.full(states + 1, devices + 1)  # fewest devices for the states before each one
+    before[0] = 0
+    for last in range(states):
+        for position in range(offsets[last] - 1, offsets[last + 1]):
+            start = predecessors[position] + 1 if position >= offsets[last] else 0
+            before[last + 1] = min(before[last + 1], before[start] + least[last, start])
+    for k in range(1, most + 1 if before[states] <= devices else 1):
         for last in range(states):
             rest = fewest[k - 1, last + 1]
-            for position in range(offsets[last] - 1, offsets[last + 1]) if rest < devices else range(0):
+            if rest + before[last + 1] > devices:
+                continue
+            for position in range(offsets[last] - 1, offsets[last + 1]):
                 start = predecessors[position] + 1 if position >= offsets[last] else 0
-                entry, stash, parameters, compute = 0.0, stash_bytes[last], parameter_bytes[last], seconds[last]
-                if start > 0:
-                    entry = output_bytes[start - 1]
-                    stash -= stash_bytes[start - 1]
-                    parameters -= parameter_bytes[start - 1]
-                    compute -= seconds[start - 1]
-                room = memory - weight_copies * (parameters + held_copies(copy_bytes, start, last))
-                if room < 0 or 2.0 * entry / bandwidth > limit:
+                below = min(fewest[k, start], devices - before[start] + 1) - rest
+                if least[last, start] >= below:
                     continue
-                kept = in_flight_bytes(recompute, in_flight[k - 1], stash, entry)
-                for replicas in range(1, fewest[k, start] - rest):
-                    if kept * -(-samples // replicas) / samples > room:
-                        continue
-                    taken = _microbatch_seconds(compute, parameters, samples, microbatches, collective, replicas)
-                    if taken <= limit:
-                        fewest[k, start] = replicas + rest
-                        following[k, start] = last + 1
-                        break
+                one = _slice_of(network, pipeline, start, last)
+                flights = pipeline.in_flight[k - 1]
+                replicas = _replicas(pipeline, one, flights, limit, 1, least[last, start], below - 1)
+                if replicas < below:
+                    fewest[k, start] = replicas + rest
+                    following[k, start] = last + 1
+        if fewest[k, 0] <= devices:
+            break
     return fewest, following
