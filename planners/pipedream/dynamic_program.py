@@ -9,6 +9,10 @@ rises, so only a short run of m' can beat the best value known, and for most k i
 bisection where the all-reduce is slow. The first value known is that of the split that was best
 one state before. What is skipped could not have been an improvement, so value and plan are those of the plain
 recurrence, to the last bit.
+
+Along a chain, at the lowest level, the last stage only gets faster as it begins later, and what is before it slower: for each
+m and m' the cuts worth a look are a run, which begins near that of the state before (`_splits_of_a_chain`). Of equally fast
+splits the first cut is taken, then the fewest replicas, whichever way they are found.
 """
 
 from __future__ import annotations
@@ -224,6 +228,74 @@ def _next_replicas(
     return low
 
 
+class _Row(NamedTuple):
+    """What splits of one slice of a chain are judged by: the slice's first state, costs of its level, memory, and tables."""
+
+    start: int
+    form: int
+    network: StateTotals
+    level: LevelCosts
+    held: VersionMemory
+    copies: StageCopies
+    sending: Floats
+    row: RowTables
+
+
+@kernel(inner=True, error_model="numpy")
+def _last_stage(of: _Row, state: int, total: int, replicas: int, cut: int, value: float) -> float:
+    """Seconds of a last stage behind `cut`; infinite where it is slower than `value`, or does not fit even if nothing enters it."""
+    network, held = of.network, of.held
+    parameters = network.parameter_bytes[state] - network.parameter_bytes[cut]
+    if held.tested:
+        held_parameters = parameters + held_copies(network.copy_bytes, cut + 1, state)
+        stash = network.stash_bytes[state] - network.stash_bytes[cut]
+        if stage_bytes(held, of.copies, total, replicas, stash, held_parameters, 0.0) > held.capacity:
+            return float(np.inf)
+    synchronization = synchronization_seconds(of.form, parameters, of.level.collective_bandwidth, replicas)
+    seconds = stage_seconds(of.form, network.seconds[state] - network.seconds[cut], synchronization, replicas)
+    return float(seconds) if seconds <= value else float(np.inf)
+
+
+@kernel(inner=True, error_model="numpy")
+def _splits_of_a_chain(of: _Row, state: int, limit: Floats, begins: Integers) -> None:
+    """Splits of the slice up to `state` that are faster than `limit`, float64 [workers + 1], into the tables.
+
+    begins: int64 [workers + 1, workers + 1]; cuts of [m, m'] to begin with, and then those at which the last stage is fast enough
+    """
+    network, held, (best, floor, split, last) = of.network, of.held, of.row
+    workers = of.level.workers
+    for total in range(2, workers + 1):
+        value = limit[total]
+        for replicas in range(1, min(1 if of.level.straight else workers, total - 1) + 1):
+            if floor[of.start, total - replicas] > value:
+                continue
+            cut = begins[total, replicas]
+            while cut > of.start and _last_stage(of, state, total, replicas, cut - 1, value) < np.inf:
+                cut -= 1
+            while cut < state and _last_stage(of, state, total, replicas, cut, value) == np.inf:
+                cut += 1
+            begins[total, replicas] = cut
+            while cut < state:
+                rest = floor[cut, total - replicas]
+                tied = value == best[state, total] and cut < split[state, total]
+                if rest > value or (rest == value and not tied):
+                    break  # of later cuts it is as slow
+                rest = best[cut, total - replicas]
+                seconds = max(rest, _last_stage(of, state, total, replicas, cut, value), of.sending[cut])
+                if seconds < value or (seconds == value and tied):
+                    fits = True
+                    if held.tested and held.recompute:
+                        parameters = network.parameter_bytes[state] - network.parameter_bytes[cut]
+                        held_parameters = parameters + held_copies(network.copy_bytes, cut + 1, state)
+                        stash, entry = network.stash_bytes[state] - network.stash_bytes[cut], network.output_bytes[cut]
+                        needed = stage_bytes(held, of.copies, total, replicas, stash, held_parameters, entry)
+                        fits = needed <= held.capacity
+                    if fits:
+                        value = seconds
+                        best[state, total], split[state, total], last[state, total] = seconds, cut, replicas
+                cut += 1
+
+
 @kernel(error_model="numpy")
 def solve_row(
     form: int, start: int, stop: int, network: StateTotals, level: LevelCosts, held: VersionMemory, row: RowTables
@@ -250,6 +322,12 @@ def solve_row(
             allowed[state] = True
         else:
             allowed[state] = _is_inside(predecessors, offsets, start - 1, state)
+
+    chain = lowest and form != SCRIPT
+    for state in range(states):
+        chain = chain and offsets[state + 1] - offsets[state] == state
+    of = _Row(start, form, network, level, held, copies, sending, row)
+    begins = np.full((workers + 1, workers + 1), start)
 
     for state in range(start, stop):
         best[state, :] = np.inf
@@ -303,11 +381,15 @@ def solve_row(
             )
             limit[total] = min(limit[total], np.nextafter(candidate, np.inf))
 
+        windowed = chain and state - start > 2 * workers  # else there are fewer cuts than counts of replicas
+        if windowed:
+            _splits_of_a_chain(of, state, limit, begins)
         inverse = 1.0 / np.maximum(limit, _LEAST)  # of a limit next to 0 it is finite: no bound of 0 becomes 0 / 0
         longest = 0.0  # last stage that is worth a look for some count of workers
         for total in range(2, workers + 1):
             longest = max(longest, limit[total] * (total - 1))
-        for position in range(_position(predecessors, offsets, start, state), offsets[state + 1]):
+        first = offsets[state + 1] if windowed else _position(predecessors, offsets, start, state)
+        for position in range(first, offsets[state + 1]):
             cut = predecessors[position]
             if not allowed[cut]:
                 continue
