@@ -243,7 +243,7 @@ class _Row(NamedTuple):
 
 @kernel(inner=True, error_model="numpy")
 def _last_stage(of: _Row, state: int, total: int, replicas: int, cut: int, value: float) -> float:
-    """Seconds of a last stage behind `cut`; infinite where it is slower than `value`, or does not fit even if nothing enters it."""
+    """Seconds of a last stage behind `cut`; infinite where slower than `value`, or too large even if nothing enters it."""
     network, held = of.network, of.held
     parameters = network.parameter_bytes[state] - network.parameter_bytes[cut]
     if held.tested:

@@ -1,0 +1,47 @@
+"""Splits of chains, found by runs of cuts, against those of all cuts."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planners.pipedream.dynamic_program import BARRIER, RING, LevelCosts, RowTables, VersionMemory, solve_row
+from planners.pipedream.partitioner import totals_of
+from tests.planners.test_pipedream import chain
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_run_of_cuts_holds_the_first_of_the_fastest_splits(data: st.DataObject) -> None:
+    """Of chains of equal blocks, where splits tie, tables are to the last bit those of a level whose slices are given."""
+    whole = st.integers(0, 9)
+    block = data.draw(st.lists(st.tuples(whole, whole, whole), min_size=1, max_size=4))
+    seconds, parameters, outputs = zip(*(block * data.draw(st.integers(2, 6))), strict=True)
+    table = chain(list(map(float, seconds)), list(parameters), list(map(float, outputs)))
+    states, workers = len(table), data.draw(st.integers(1, 4))
+    before = np.concatenate([[0.0], table.seconds[:-1]])
+    slices = (table.seconds[None, :] - before[:, None])[None]
+    form, straight, tested = (
+        data.draw(st.sampled_from([RING, BARRIER])),
+        data.draw(st.booleans()),
+        data.draw(st.booleans()),
+    )
+    memory = VersionMemory(
+        float(data.draw(st.integers(5, 300))),
+        tested,
+        data.draw(st.integers(0, 2)),
+        1,
+        1.0,
+        1.0,
+        data.draw(st.booleans()),
+    )
+    rate, context = data.draw(st.sampled_from([0.5, 5.0])), np.zeros((workers + 1, workers + 1), dtype=np.int32)
+    found = []
+    for inner in (np.empty((1, 0, 0)), slices):
+        level = LevelCosts(workers, 1, straight, True, rate, rate, inner, context)
+        row = RowTables(*np.empty((2, states, workers + 1)), *np.zeros((2, states, workers + 1), dtype=np.int32))
+        solve_row(form, 0, states, totals_of(table, form), level, memory, row)
+        found.append([column[:, 1:] for column in row])
+    for one, other in zip(*found, strict=True):
+        assert np.array_equal(one, other)
