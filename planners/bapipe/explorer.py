@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,7 +135,7 @@ class BaPipe:
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best plan that fits; InfeasiblePlanError if none does."""
-        return _Explorer(problem, evaluate, rng, self.request, self.name).ranking()[0].plan
+        return _Explorer(problem, evaluate, rng, self.request, self.name).fastest()
 
 
 def streams(problem: Problem) -> bool:
@@ -195,17 +196,7 @@ class _Explorer:
 
     def ranking(self) -> tuple[Candidate, ...]:
         """Every candidate that fits, confirmed ones first, each part by rising seconds (of equals less memory first)."""
-        methods = list(self.of_other_methods())
-        flushed = [one for one in methods if one.origin == FLUSHED_PIPEDREAM]
-        found = [
-            one
-            for one in (*self.pipelines(self._partitions_of_pipedream(flushed)), *methods)
-            if self.request.stages in (None, len(one.plan.stages))
-        ]
-        if not any(one.score.fits for one in found):
-            found.extend(self._tight())
-        fitting(self.name, min(found, key=lambda one: one.score.key).plan, self.evaluate)
-        ranked = sorted((one for one in found if one.score.fits), key=lambda one: one.score.iteration_seconds)
+        ranked = self._ranked()
         confirmed: list[Candidate] = []
         others: list[Candidate] = []
         for one in ranked:
@@ -217,13 +208,44 @@ class _Explorer:
                 others.append(one)
         if not confirmed:
             raise InfeasiblePlanError(
-                f"planner {self.name!r} finds no plan that fits once transfers queue on shared links: {len(found)} were tried"
+                f"planner {self.name!r} finds no plan that fits once transfers queue on shared links: {len(ranked)} that fit "
+                "on idle ones were tried"
             )
         return (*sorted(confirmed, key=lambda one: (one.seconds, one.score.peak_bytes)), *others)
 
+    def fastest(self) -> Plan:
+        """The plan that the ranking puts first, without pipelines that cannot be faster than what other methods find.
+
+        Replays that know contention are SimPy's to the last bit: nothing is confirmed that was replayed so.
+        """
+        if self.evaluate.engine == "recurrence":
+            return self.ranking()[0].plan
+        ranked = self._ranked(only_faster=True)
+        first = [one for number, one in enumerate(ranked) if number < CONFIRMED or one.origin in OTHER_METHODS]
+        return min(first, key=lambda one: (one.seconds, one.score.peak_bytes)).plan
+
+    def _ranked(self, *, only_faster: bool = False) -> list[Candidate]:
+        """Every candidate that fits by rising seconds; InfeasiblePlanError, with numbers, if none does.
+
+        only_faster: pipelines whose stages and transfers are weighed need only be found where they are faster than the others
+        """
+        methods = list(self.of_other_methods())
+        flushed = [one for one in methods if one.origin == FLUSHED_PIPEDREAM]
+        found = self._as_asked((*self.pipelines(self._partitions_of_pipedream(flushed)), *methods))
+        beat = min((one.seconds for one in found if one.score.fits and only_faster), default=inf)
+        weighed = self._streamed() if streams(self.problem) else self._straight(beat)
+        found[:0] = self._as_asked(weighed)
+        if not any(one.score.fits for one in found):
+            found.extend(self._tight())
+        fitting(self.name, min(found, key=lambda one: one.score.key).plan, self.evaluate)
+        return sorted((one for one in found if one.score.fits), key=lambda one: one.score.iteration_seconds)
+
+    def _as_asked(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        """Those with the stages that are asked for."""
+        return [one for one in candidates if self.request.stages in (None, len(one.plan.stages))]
+
     def pipelines(self, partitions: Sequence[tuple[Stage, ...]]) -> Iterator[Candidate]:
-        """The best micro-batches of every schedule x partition, PipeDream's `partitions` among them."""
-        yield from self._streamed() if streams(self.problem) else self._straight()
+        """The best micro-batches of every schedule x balanced partition, and PipeDream's `partitions`."""
         for origin, order in self._orders():
             counts = microbatch_counts(self.problem, self.request, len(order))
             for rule in PARTITIONS[:2]:
@@ -240,12 +262,17 @@ class _Explorer:
                 plans = [Plan(self.name, schedule, stages, one) for one in sizes]
                 yield self._candidate("PipeDream's partition", closest_to_fit(plans, self.evaluate))
 
-    def _straight(self) -> Iterator[Candidate]:
-        """The fastest pipeline for each schedule; stages and transfers are weighed with its micro-batches and stages."""
+    def _straight(self, beat: float) -> Iterator[Candidate]:
+        """The fastest pipeline for each schedule; stages and transfers are weighed with its micro-batches and stages.
+
+        beat: seconds of a plan that fits; slower pipelines may be left out
+        """
         for schedule in schedules(self.problem, self.request):
-            plan = fastest_straight(self.name, self.evaluate, self._shapes(schedule))
+            plan = fastest_straight(self.name, self.evaluate, self._shapes(schedule), beat=beat)
             if plan is not None:
-                yield self._candidate(PARTITIONS[2], plan)
+                found = self._candidate(PARTITIONS[2], plan)
+                beat = min(beat, found.seconds) if beat < inf else beat
+                yield found
 
     def _streamed(self) -> Iterator[Candidate]:
         """The fastest pipeline of boards that stream, whose stages are no sum of layers; after moves of one cut by replays."""

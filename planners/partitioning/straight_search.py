@@ -88,13 +88,16 @@ def fastest_straight(
     evaluate: Evaluator,
     shapes: Iterable[StraightShape],
     cuts_of: Callable[[int], Sequence[int]] | None = None,
+    *,
+    beat: float = inf,
 ) -> Plan | None:
     """The fastest plan of these shapes that is found to fit; None where none is, and of devices whose layers stream.
 
     cuts_of: the only cuts of so many stages; default: they are searched
+    beat: seconds of another plan that fits; what is no faster need not be found
     """
     searches = [_Cuts(evaluate, shape, cuts_of) for shape in dict.fromkeys(shapes) if _is_known(shape)]
-    best, work, found = inf, 0, dict[int, tuple[float, Plan]]()
+    best, work, found = beat, 0, dict[int, tuple[float, Plan]]()
     for least, number, one in sorted((one.least_seconds(), number, one) for number, one in enumerate(searches)):
         if least >= best or (work > WORK and best < inf):
             break
