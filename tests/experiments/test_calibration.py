@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
+from statistics import stdev
 
 import numpy as np
 import pytest
@@ -58,6 +60,20 @@ def test_constants_that_rows_told_have_a_spread_of_their_own() -> None:
     shipped = [one for name in stack_names() for one in load_stack(name).constants().items()]
     told = {name for name, one in shipped if any(each.fitted for each in (one, *dict(one.generations).values()))}
     assert set(SPREADS) == told & set(RANGES)
+
+
+def test_spreads_are_of_the_size_of_those_of_shipped_stacks() -> None:
+    """Half to twice the deviation of the constants that rows told, of the logarithms of factors, where there are several."""
+    compared = 0
+    for name, spread in SPREADS.items():
+        constants = [load_stack(stack).constants()[name] for stack in stack_names()]
+        every = (one for constant in constants for one in (constant, *dict(constant.generations).values()))
+        told = [one.value for one in every if one.fitted]
+        if len(told) > 1:
+            own = stdev([math.log(value) for value in told] if RANGES[name][0] > 0 else told)
+            assert own / 2 < spread < 2 * own, name
+            compared += 1
+    assert compared >= 4
 
 
 def test_what_is_as_predicted_moves_nothing() -> None:

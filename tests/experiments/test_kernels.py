@@ -201,7 +201,8 @@ def test_half_of_the_shapes_judge_and_every_class_tells_its_kind(fit: KernelFit)
         "embedding": {"embedding"},
         "loss": {"loss"},
     }
-    assert fit_kernels(h100(), FOUND, seed=1).classes != fit.classes
+    norms = msgspec.structs.replace(FOUND, kernels=tuple(one for one in FOUND.kernels if "norm" in one.kernel.what))
+    assert len({fit_kernels(h100(), norms, seed).classes[0].kernels for seed in range(4)}) > 1
 
 
 def test_errors_count_by_the_root_of_seconds() -> None:
@@ -226,7 +227,7 @@ def test_attention_of_odd_heads_is_never_quicker() -> None:
     quick = [
         msgspec.structs.replace(one, seconds=one.seconds * (0.5 if one.kernel.head_size % 8 else 1.0))
         for one in FOUND.kernels
-        if one.kernel.what == "attention" or one.kernel.phase == "forward"
+        if one.kernel.what == "attention" or (one.kernel.what, one.kernel.phase) == ("layer", "forward")
     ]
     found = fit_kernels(h100(), msgspec.structs.replace(FOUND, kernels=tuple(quick)))
     assert found.odd_heads == 0.0

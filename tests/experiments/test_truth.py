@@ -13,7 +13,17 @@ import pytest
 from experiments.cli import main
 from experiments.studies.study_harness import run_study
 from experiments.terminal.output import InputError
-from experiments.truth.__main__ import APART, SPLIT, STACKS_TABLE, TABLE
+from experiments.truth.__main__ import (
+    APART,
+    SEEN_TABLE,
+    SPLIT,
+    STACKS_TABLE,
+    TABLE,
+    by_stack,
+    constants_of,
+    named,
+    print_document,
+)
 from experiments.truth.errors import PARTS, apart, errors, kendall, ranked, regret, summary
 from experiments.truth.measured_tables import (
     AllReduce,
@@ -447,6 +457,82 @@ def test_tables_of_errors_are_in_per_cent() -> None:
         ("mine", "tp", "8", "40", "12.5", "50.0", "-25.0"),
         ("generic", "mine", "seconds", *("40", "12.5", "-25.0") * 3),
     ]
+
+
+def test_the_longest_name_that_a_table_begins_with_tells_of_it() -> None:
+    """Nothing of a table that begins with none."""
+    words = {"vtrain": "one", "vtrain_single": "two", "vtrain_single_cells": "three", "a": "four"}
+    tables = "vtrain_multi", "vtrain_single_node", "vtrain_single_cells", "mine"
+    assert [named(words, name) for name in tables] == ["one", "two", "three", None]
+
+
+def test_errors_by_stack_by_hand() -> None:
+    """Of two rows of a table and one of another, 10 and 30 % above and 20 % below: of all, and of each, seen and held out."""
+    figures = [("a", 1.1, True), ("a", 1.3, False), ("b", 0.8, False)]
+    runs = [
+        {"stack": "s", "table": table, "what": "seconds", "measured": 1.0, "predicted": predicted, "seen": seen}
+        for table, predicted, seen in figures
+    ]
+    other = {"stack": "r", "table": "a", "what": "memory", "measured": 2.0, "predicted": 1.0, "seen": True}
+    found = by_stack([*runs, other])
+    assert [(row["stack"], row["what"], row["table"]) for row in found] == [
+        *(("r", "memory", "all"), ("r", "memory", "a")),
+        *(("s", "seconds", "all"), ("s", "seconds", "a"), ("s", "seconds", "b")),
+    ]
+    every, own = found[2], found[3]
+    assert (every["rows"], every["mape"], every["signed"]) == (3, pytest.approx(0.2), pytest.approx(0.2 / 3))
+    assert (every["seen rows"], every["held out rows"], every["held out signed"]) == (1, 2, pytest.approx(0.05))
+    assert (own["rows"], own["seen mape"], own["held out mape"]) == (2, pytest.approx(0.1), pytest.approx(0.3))
+    assert (found[0]["held out rows"], found[4]["seen rows"]) == (None, None)
+
+
+def test_constants_that_change_nothing_are_not_told() -> None:
+    """`generic` has no other; of a framework each has a source, on every generation of accelerators that has its own."""
+    assert constants_of("generic") == []
+    stack = load_stack("megatron-core")
+    told = {(row["constant"], row["generation"]): row for row in constants_of("megatron-core")}
+    for name, constant in stack.constants().items():
+        for generation, one in (("", constant), *constant.generations):
+            row = told.pop((name, generation), None)
+            assert (row is None) == (not one.source and one.value == load_stack("generic").constants()[name].value)
+            if row is not None:
+                assert (row["value"], row["fitted"], row["source"]) == (one.value, list(one.fitted), one.source)
+    assert not told
+
+
+def test_a_document_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every table of errors, with its rows, what was not predicted, and files that were passed over; no stacks without rows."""
+    found = {"rows": 1, "mape": 0.5, "median": 0.5, "worst": 0.5, "signed": 0.5}
+    table = {**found, "figure": "seconds", "by": {"tp": {"8": found}}, "memory": found, "peers": "Calculon 9 %"}
+    table |= {"kendall": 0.25, "regret": 0.125, "apart": {"seconds": {"seen": None, "held_out": found}}, "seen": "half"}
+    document = {
+        "tables": {"mine": {**table, "left_out": {"it is odd": 3}}},
+        "stacks": [],
+        "constants": [],
+        "skipped_because": {"notes.csv": "is no table"},
+    }
+    print_document(document)
+    without = capsys.readouterr().out
+    titles = [TABLE, APART, SPLIT, SEEN_TABLE]
+    assert [title.text(document).title in without for title in titles] == [True] * 4
+    assert "Iterations by stack" not in without
+    assert "Constants of stacks" not in without
+    printed = " ".join(without.split())
+    assert "mine seconds 1 50.0 50.0 50.0 +50.0 0.25 12.5 Calculon 9 %" in printed
+    assert "mine: 3 rows are not predicted: it is odd" in printed
+    assert "passed over: notes.csv: is no table" in printed
+    parts = {f"{part}{name}": found[name] for part in ("", "seen ", "held out ") for name in ("rows", "mape", "signed")}
+    constant = {"stack": "s", "constant": "products", "generation": "ampere", "value": 1.25}
+    print_document(
+        {
+            **document,
+            "stacks": [{"stack": "s", "table": "all", "what": "seconds", **parts}],
+            "constants": [{**constant, "fitted": ["a", "b"], "judged": ["c", "d"]}],
+        }
+    )
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Iterations by stack" in printed
+    assert "s products ampere 1.25 a, b c; d" in printed
 
 
 def test_a_folder_without_tables_is_a_bad_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

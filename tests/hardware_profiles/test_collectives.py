@@ -67,6 +67,19 @@ def test_an_exchange_waits_longer_where_servers_double() -> None:
     assert latencies(2, 8) == pytest.approx([4e-6, 4e-6])
 
 
+def test_an_exchange_waits_for_its_slowest_link() -> None:
+    """Half of the 6 ms that one link says; the base of one fabric, 25 us, and a step of another, 5.5 us, between two servers."""
+    links = [Link(f"d{device}", "hub", GIGA, gather_latency=2e-3 + 4e-3 * (device == 2)) for device in range(4)]
+    together = star(4, *links, servers=((0, 1, 2, 3),)).collectives
+    assert together.alltoall_rates(range(4))[0][0] == pytest.approx(3e-3)
+    fabrics = "nvlink-4", "nvlink-4", "infiniband", "infiniband"
+    mixed = [Link(f"d{device}", "hub", GIGA, fabric=fabric) for device, fabric in enumerate(fabrics)]
+    apart = star(4, *mixed, servers=((0, 1), (2, 3))).collectives
+    assert apart.alltoall_rates(range(4))[0][0] == pytest.approx(25e-6 + 5.5e-6)
+    slow = [Link(f"d{device}", "hub", GIGA, 1e-6 + 2e-6 * (device == 1)) for device in range(3)]
+    assert star(3, *slow, servers=((0, 1, 2),)).collectives.alltoall_rates(range(3))[0][0] == pytest.approx(4e-6)
+
+
 def test_rings_leave_servers_by_every_card() -> None:
     """4 cards of 1 GB/s carry a ring each: 16 devices all-reduce 4 GB at 4 GB/s; a flat ring alone knows one card."""
     sixteen = 2 * 15 / 16
