@@ -13,14 +13,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
-from itertools import count
+from itertools import count, islice
 from math import inf
 from typing import Any
 
 import numpy as np
 
 from planners.joint.neighbourhood import CHUNKS, DIVIDING, FAMILIES, Neighbourhood
+from planners.joint.orders import ops_of, ordered, within
 from planners.joint.pipeline import Pipeline, pipeline_of
+from planners.scheduler.bound import lower_bound
+from planners.scheduler.instance import instance_of
+from planners.scheduler.schedule_problem import ScheduleProblem
 from planners.search.candidates import (
     asked_degrees,
     asked_words,
@@ -35,11 +39,20 @@ from planners.search.quick_replay import QuickReplays
 from planners.search.replay_work import replay_work
 from planners.search.request import Request
 from planners.search.timed_orders import with_timed
-from simulator import InfeasiblePlanError, Plan, Problem, ScheduleError, Score, flushes, schedule_families
+from simulator import (
+    InfeasiblePlanError,
+    Plan,
+    PlanCosts,
+    Problem,
+    ScheduleError,
+    Score,
+    flushes,
+    schedule_families,
+)
 
 LEFT_OUT = (
-    "not searched: orders of ops, slices of sequences, recomputation of part of a stage, offload, pipelines in two directions, "
-    "groups of unlike sizes"
+    "not searched: slices of sequences, recomputation of part of a stage, offload, pipelines in two directions, groups of unlike "
+    "sizes, orders of ops but those of the fastest pipelines"
 )
 """Decisions that are not searched."""
 
@@ -49,14 +62,31 @@ STARTS = 32
 BRIEFLY = ("schedule", "ZeRO")
 """Decisions that are made of all these first; the rest follows from the fastest on."""
 
-OF_BEGINNING = 0.4
+OF_BEGINNING = 0.3
 """Part of the work that these may take."""
 
 OF_A_SHAPE = 2
 """Of these, plans that differ in cuts alone."""
 
-SECONDS = 10.0
-"""Nominal seconds of replays in the descents where none are asked for."""
+SECONDS = 13.5
+"""Nominal seconds of replays where none are asked for."""
+
+OF_ORDERS = 0.26
+"""Part of the work that is left to searches for orders, where there are any."""
+
+ROUNDS = ((4, 2.0, 0.05), (4, 4.0, 0.05), (2, 1.0, 0.05))
+"""Rounds of searches for orders: of how many pipelines, the fastest so far, with transfers how many times as long, and nominal
+seconds of each search.
+"""
+
+ORDERS = 2
+"""Orders of a search that are replayed."""
+
+WORTH = 0.01
+"""Part of the best seconds that a bound must leave to gain, for a search for an order."""
+
+ORDERED = 1.1
+"""How far above the best a pipeline may be whose order is searched."""
 
 AFTER_BEST = 3.0
 """Nominal seconds of replays, at least, without a better answer before the search ends."""
@@ -79,7 +109,7 @@ PROMISING = 2.0
 SOWN_ON = 16
 """Devices up to which seeds are replayed beside plans of other planners that fit."""
 
-SOWN, OF_SEEDS = 32, 0.2
+SOWN, OF_SEEDS = 32, 0.15
 """Seeds that are replayed, at most, and the part of the work that they may take."""
 
 PATIENCE = 12
@@ -93,6 +123,24 @@ CANNOT_RUN = (InfeasiblePlanError, ScheduleError)
 
 Part = Callable[[Problem, Request], Planner | None]
 """(problem, request) -> a planner whose plans are begun with; None where it plans none of what is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnOrder(Note):
+    """What a searched order of ops gains over the fastest family of the same stages and micro-batches that was replayed."""
+
+    family: str
+    family_seconds: float
+
+    @classmethod
+    def of(cls, family: str, seconds: float, own: float) -> OwnOrder:
+        """Of seconds of the family's iteration, and of the order's own."""
+        slower = f"{100 * (seconds / own - 1):.2g} % slower"
+        return cls(
+            f"its order of ops is searched; with {family} the same stages take {seconds:.4g} s, {slower}",
+            family,
+            seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +159,9 @@ class JointSearch:
             raise refusal or InfeasiblePlanError(f"planner {self.name!r} finds no plan to begin with")
         best = search.descend()
         evaluate.note(Note(LEFT_OUT))
-        if not halves_are_known(problem) and best.schedule in DIVIDING:
+        if best.order:
+            evaluate.note(search.own_order(best))
+        if not halves_are_known(problem) and (best.order or best.schedule in DIVIDING):
             evaluate.note(HALVES_ASSUMED)
         return fitting(self.name, replace(best, planner=self.name), evaluate)
 
@@ -156,6 +206,15 @@ class _Known:
     def error(self) -> float:
         """Seconds of the replay per second of the quick one."""
         return self.key[1] / self.quick if self.quick else 1.0
+
+
+@dataclass(slots=True)
+class _Orderable:
+    """Ops of a plan whose order is searched, the work of a replay of it, and the fewest seconds of those so far."""
+
+    ops: ScheduleProblem
+    work: int
+    seconds: float
 
 
 class _Descents:
@@ -218,19 +277,82 @@ class _Descents:
         self.done_at_best = self.done
         hopeless = not self.least[0] and self.least[1] * MOST_GAINED >= self.evaluate.beat
         begun, whole = [], self.most
+        descents = (1.0 - OF_ORDERS * self._orders_are_open) * whole
         self.most = self.done + OF_BEGINNING * whole
         for start in [] if hopeless else self._starts():
             self.done_at_best = self.done  # none of them ends early
             begun.append(self._descend_from(start, BRIEFLY))
-        self.most, self.done_at_best = whole, self.done
+        self.most, self.done_at_best = descents, self.done
         for _, one in sorted(begun, key=lambda each: each[0]):
             self._descend_from(one, self.moves.decisions)
+        self.most = min(whole, self.done + OF_ORDERS * whole)
+        if self._orders_are_open and not hopeless:
+            self._order()
         replayed = self.replayed()
         return min(replayed, key=lambda plan: replayed[plan].key)
 
     def replayed(self) -> dict[Plan, Score]:
         """Flushed plans that were replayed, and their scores."""
         return {plan: score for plan, score in self.evaluate.replayed.items() if flushes(plan)}
+
+    def own_order(self, plan: Plan) -> OwnOrder:
+        """The note of a plan whose order is none of a family's."""
+        replayed = self.replayed()
+        alike = [
+            one
+            for one in replayed
+            if not one.order
+            and (one.stages, one.microbatches) == (plan.stages, plan.microbatches)
+            and replayed[one].fits
+        ]
+        family = min(alike, key=lambda one: replayed[one].key)
+        return OwnOrder.of(family.schedule, replayed[family].iteration_seconds, replayed[plan].iteration_seconds)
+
+    @property
+    def _orders_are_open(self) -> bool:
+        """Whether a plan may have an order of its own."""
+        return self.planner.request.schedule is None and not self.problem.stack.runs.schedules
+
+    def _order(self) -> None:
+        """Replay searched orders of the fastest pipelines of unlike stages, of those again where they gain most."""
+        found = self._orderable()
+        for most, slower, seconds in ROUNDS:
+            for plan in sorted(found, key=lambda one: found[one].seconds)[:most]:
+                one = found[plan]
+                self.done += seconds * WORK_PER_SECOND
+                for other in islice(ordered(plan, one.ops, slower, seconds), ORDERS):
+                    if self.done >= self.most:
+                        return
+                    self.done += one.work
+                    with suppress(*CANNOT_RUN):
+                        score = self.evaluate(other)
+                        one.seconds = min(one.seconds, score.key[1] if score.fits else inf)
+
+    def _orderable(self) -> dict[Plan, _Orderable]:
+        """The fastest pipelines of unlike stages that fit and, by a bound on their orders, may be faster than the best."""
+        found, stages = dict[Plan, _Orderable](), set[Pipeline]()
+        replayed, (_, best) = self.replayed(), self.least
+        for plan in sorted(replayed, key=lambda one: replayed[one].key):
+            score, one = replayed[plan], pipeline_of(self.problem, plan)
+            if len(found) == ROUNDS[0][0] or not score.fits or score.iteration_seconds > best * ORDERED:
+                break
+            if one is None or len(one.ranks) == 1:
+                continue
+            alike = replace(one, schedule=schedule_families()[one.schedule].placement, options=())
+            if alike in stages or self.done + _work(one) > self.most:
+                continue
+            stages.add(alike)
+            ops = ops_of(PlanCosts(self.problem, plan, self.evaluate.layer_costs))
+            if lower_bound(instance_of(ops)) > best * (1.0 - WORTH):
+                continue
+            self.done += _work(one)
+            peaks = self.evaluate.peak_bytes(plan) or {}
+            limited = within(
+                ops, plan, {device: self.problem.room_bytes(device) - peak for device, peak in peaks.items()}
+            )
+            if limited is not None:
+                found[plan] = _Orderable(limited, _work(one), score.iteration_seconds)
+        return found
 
     def _starts(self) -> list[Pipeline]:
         """The fastest pipelines of unlike shapes that were replayed, those that fit first."""

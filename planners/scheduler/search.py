@@ -158,6 +158,9 @@ KEYS_WORK = 15_000
 TRIAL = 3
 """Micro-batches per device of the short stream on which settings are tried for a long one."""
 
+PATTERN = "pattern"
+"""Origin of the orders of families."""
+
 BESIDE = 24
 """Ops replayed in the time that a long stream takes for an op beside constructions: families, and the answer."""
 
@@ -221,7 +224,7 @@ class _Search:
     def try_pattern(self, pattern: Schedule | None, problem: ScheduleProblem) -> float:
         """Try the order of a schedule if it is one of the problem; its cost, infinite for one that does not fit."""
         codes = None if pattern is None else codes_of(self.instance, pattern, problem)
-        return math.inf if codes is None else self.try_order("pattern", codes)
+        return math.inf if codes is None else self.try_order(PATTERN, codes)
 
     def price(self, maker: Maker) -> int:
         """Work of making an order."""
@@ -298,17 +301,7 @@ def search_schedule(
     check_whole("seed", seed, 0, MOST_SEED)
     if objective == "steady" and problem.microbatches < len(problem.chains):
         raise ValueError(f"objective 'steady' needs a micro-batch of each of {len(problem.chains)} chains, got 1")
-    instance = instance_of(problem)
-    random = np.array([seed * 0x9E3779B97F4A7C15 + 0x2545F4914F6CDD1D & (2**64 - 1) or 1], dtype=np.uint64)
-    search = _Search(
-        instance,
-        objective == "longest-stage",
-        lower_bound(instance, objective),
-        int(min(seconds, 1e9) * OPS_PER_SECOND),
-        trace_of(instance),
-        random,
-        progress,
-    )
+    search = _begun(problem, seconds, objective, seed, progress)
     try:
         if objective == "steady":
             _search_rounds(search, problem)
@@ -319,6 +312,34 @@ def search_schedule(
             raise
         raise SearchInterrupted(_found(search, problem, objective)) from None
     return _found(search, problem, objective)
+
+
+def search_orders(problem: ScheduleProblem, *, seconds: float) -> list[Schedule]:
+    """The shortest orders of every way of making them that is no family's, the shortest first: as unlike as a search has them."""
+    search = _begun(problem, seconds)
+    _run(search, problem, ())
+    kept = itertools.chain(*(orders for origin, orders in search.origins.items() if origin != PATTERN))
+    return [schedule_of(search.instance, codes, problem, "search") for _, codes in sorted(kept, key=_cost)]
+
+
+def _begun(
+    problem: ScheduleProblem,
+    seconds: float,
+    objective: Objective = "makespan",
+    seed: int = 0,
+    progress: Improved = lambda evaluations, cost: None,
+) -> _Search:
+    """A search without an order yet."""
+    instance = instance_of(problem)
+    return _Search(
+        instance,
+        objective == "longest-stage",
+        lower_bound(instance, objective),
+        int(min(seconds, 1e9) * OPS_PER_SECOND),
+        trace_of(instance),
+        np.array([seed * 0x9E3779B97F4A7C15 + 0x2545F4914F6CDD1D & (2**64 - 1) or 1], dtype=np.uint64),
+        progress,
+    )
 
 
 class SearchInterrupted(KeyboardInterrupt):

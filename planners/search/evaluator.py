@@ -136,6 +136,10 @@ class Evaluator:
                 self._remember(plan, score)
         return score
 
+    def peak_bytes(self, plan: Plan) -> dict[int, float] | None:
+        """As `Evaluations.peak_bytes`, with the problem's own options, of a plan that has a score: no further evaluation."""
+        return self._evaluations["compiled"].peak_bytes(plan)
+
     def pass_peak_bytes(self, plan: Plan) -> Floats | None:
         """As `Evaluations.pass_peak_bytes`, with the problem's own options, of a plan that has a score: no further evaluation."""
         return self._evaluations["compiled"].pass_peak_bytes(plan)

@@ -89,6 +89,12 @@ def columns_of(order: Schedule, samples: Integers) -> OrderColumns:
     return OrderColumns(order.offsets, order.stage, order.kind, order.microbatch, size_of)
 
 
+def order_of_plan(plan: Plan) -> Schedule:
+    """The ops of a plan of a family."""
+    options = (*schedule_families()[plan.schedule].of_chunks(plan.chunks).items(), *plan.options)
+    return order_of(plan.schedule, len(plan.stages), len(plan.microbatches), options)
+
+
 @lru_cache(maxsize=KEPT)
 def order_of(name: str, stages: int, microbatches: int, options: tuple[tuple[str, int | str], ...]) -> Schedule:
     """The ops of a family's schedule."""
@@ -133,11 +139,9 @@ class QuickReplays:
 
     def __call__(self, plan: Plan) -> float:
         """Lower bound on the seconds of an iteration; 0 for a plan with ops or devices that quick replays do not cover."""
-        family = _family_of(plan)
-        if family is None:
+        if _family_of(plan) is None:
             return 0.0
-        options = (*family.of_chunks(plan.chunks).items(), *plan.options)
-        order = order_of(plan.schedule, len(plan.stages), len(plan.microbatches), options)
+        order = order_of_plan(plan)
         costs = PlanCosts(self.problem, plan, self.layers)
         samples = np.array(plan.microbatches)
         seconds = self._seconds(costs, order, np.unique(samples))

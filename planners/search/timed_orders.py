@@ -10,10 +10,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator import LayerCosts, OpKind, Plan, PlanCosts, Problem, schedule_families
+
+Floats = NDArray[np.float64]
 
 OPTION = "op_seconds"
 """Option of the families whose order depends on seconds."""
@@ -31,15 +35,36 @@ def with_timed(problem: Problem, plans: Iterable[Plan], layer_costs: LayerCosts)
             yield replace(plan, options=(*plan.options, (OPTION, seconds)))
 
 
+class OpSeconds(NamedTuple):
+    """Seconds of the ops of a plan's largest micro-batch on a replica of each stage, float64 [stages], and of a transfer over
+    each boundary, float64 [stages - 1]: 0 within a device.
+    """
+
+    forward: Floats
+    input_gradient: Floats
+    weight_gradient: Floats
+    transfer: Floats
+
+
+def op_seconds(costs: PlanCosts) -> OpSeconds:
+    """The seconds of the ops of a plan whose replicas split every micro-batch, without what stages run again."""
+    plan, size = costs.plan, max(costs.plan.microbatches)
+    parts = [-(-size // copies) for copies in plan.replicas]
+    forward, back, weights = (
+        np.array([float(costs.seconds(kind, stage, 0, np.array([part]))[0]) for stage, part in enumerate(parts)])
+        for kind in _KINDS
+    )
+    crossed = [
+        costs.transfer((stage, 0), (stage + 1, 0), part).seconds
+        if plan.stages[stage].devices != plan.stages[stage + 1].devices
+        else 0.0
+        for stage, part in enumerate(map(min, pairwise(parts)))
+    ]
+    return OpSeconds(forward, back, weights, np.array(crossed))
+
+
 def stage_seconds(costs: PlanCosts) -> tuple[float, ...]:
     """Mean seconds of a stage's forward, input gradient and weight gradient of the largest micro-batch, and of a transfer."""
-    plan = costs.plan
-    samples = np.array([max(plan.microbatches)])
-    places = range(len(plan.stages))
-    ops = [fmean(float(costs.seconds(kind, stage, 0, samples)[0]) for stage in places) for kind in _KINDS]
-    crossed = [
-        costs.transfer((near, 0), (far, 0), max(plan.microbatches)).seconds
-        for near, far in pairwise(places)
-        if plan.stages[near].devices != plan.stages[far].devices
-    ]
-    return (*ops, fmean(crossed) if crossed else 0.0)
+    *ops, transfers = op_seconds(costs)
+    crossed = transfers[transfers > 0]
+    return (*map(fmean, ops), fmean(crossed) if len(crossed) else 0.0)
