@@ -98,6 +98,7 @@ from .plans.plan import (
     stages_from_cuts as stages_from_cuts,
     tensor_groups as tensor_groups,
 )
+from .plans.plan_words import counted as counted, plan_words as plan_words
 from .plan_files import (
     PlanFile as PlanFile,
     PlanFileError as PlanFileError,

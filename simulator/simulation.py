@@ -29,6 +29,7 @@ from simulator.plan_replay import (
     updates_by_minibatch,
 )
 from simulator.plans.plan import Plan, Problem, check_plan, flushes, ranges
+from simulator.plans.plan_words import plan_words
 from simulator.results.error_bars import error_of
 from simulator.results.memory_tables import peak_tables
 from simulator.results.replayed import Replayed
@@ -149,6 +150,11 @@ class Outcome(Replayed):
         return f"{self.problem.title}: {plan.planner}, {plan.schedule}, {plan.notation}"
 
     @property
+    def words(self) -> str:
+        """The plan in a line."""
+        return plan_words(self.problem, self.plan)
+
+    @property
     def speed(self) -> str:
         """Micro-batches, seconds with their error, and throughput, as a sentence says them."""
         error = f"{self.error_low:.3g} to {self.error_high:.3g}: {self.error.like}"
@@ -173,6 +179,7 @@ class Outcome(Replayed):
         low, high = self.memory_error.of(fullest.peak_bytes)
         return {
             "stack": self.problem.stack.name,
+            "layout": self.words,
             "asynchronous": not self.schedule.flush,
             "iteration_seconds": self.iteration_seconds,
             "error_low": self.error_low,
@@ -212,8 +219,8 @@ class Outcome(Replayed):
         return TextTable(self.title, columns, tuple(rows)), *peak_tables(self.memory)
 
     def remarks(self) -> tuple[str, ...]:
-        """Seconds beside the lower bound, fill and drain of a stream, and warnings."""
-        return (self.speed + self.beside_bound, self.errors, *self.doubts())
+        """The plan in a line, seconds beside the lower bound, fill and drain of a stream, and warnings."""
+        return (self.words, self.speed + self.beside_bound, self.errors, *self.doubts())
 
     @property
     def beside_bound(self) -> str:

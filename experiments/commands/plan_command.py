@@ -20,6 +20,7 @@ from experiments.compare.problem_options import (
     read_request,
     read_stacks,
 )
+from experiments.report.efficiency import efficiency
 from experiments.report.report_options import REPORT, explained, read_price
 from experiments.terminal.argument_types import (
     CountUpTo,
@@ -40,6 +41,9 @@ from experiments.terminal.stops import INTERRUPTED, finishing, stoppable
 from hardware_profiles import MOST_DEVICES
 
 VARIANTS = ("paper", "script")
+
+WORTH = "mfu", "tokens_per_second_per_device", "samples_per_second_per_device"
+"""Figures of an answer's efficiency that its JSON tells without a report."""
 
 OF_WORKERS = "pipedream"
 """The planner whose partition `--workers` makes alone."""
@@ -147,6 +151,7 @@ def _plan_and_tell(
         result = replace(result, interrupted=True)
         told = result if isinstance(told, planners.Result) else told
     rival = None if result.interrupted else planners.nearest_rival(result)
+    worth = efficiency(outcome)
     if arguments.json:
         print_json(
             {
@@ -155,6 +160,7 @@ def _plan_and_tell(
                 **simulator.decisions(result.plan),
                 "notation": result.plan.notation,
                 **result.record(),
+                **{name: worth.record()[name] for name in WORTH},
                 "not_told_apart": rival and rival.record(),
                 "memory": simulator.peak_rows(outcome.memory),
                 "fill_seconds": outcome.fill_seconds,
@@ -168,6 +174,8 @@ def _plan_and_tell(
         )
     else:
         print_explained(told)
+        if isinstance(told, planners.Result):
+            say(worth.words(result.problem.device_word))
         if rival:
             say(str(rival))
         if flushed:

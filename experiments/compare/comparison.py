@@ -58,6 +58,7 @@ COLUMNS: dict[str, Column] = {
     "planner": Column(),
     "stack": Column(None, "stacks", "stack", "{stack}"),
     "status": Column(),
+    "layout": Column(),
     "schedule": Column(
         lambda found: found.plan.schedule,
         "speed",
@@ -268,8 +269,9 @@ class Comparison(Explained):
         return (STACKS if len(stacks) > 1 else SPEED).text(document), USE.text(document)
 
     def remarks(self) -> tuple[str, ...]:
-        """Marks, proofs, interrupts, and why planners have no plan."""
-        lines, records = [], self.records()
+        """Plans in a line each, marks, proofs, interrupts, and why planners have no plan."""
+        records = self.records()
+        lines = [f"{record['planner']}: {record['layout']}" for record in records if record["layout"]]
         if any(record["asynchronous"] for record in records):
             lines.append(
                 f"{STALE} asynchronous: gradients of stale weights, seconds of the steady state without fill and drain"

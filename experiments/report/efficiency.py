@@ -82,6 +82,12 @@ class Efficiency:
         possible = self.peak_flops * self.seconds
         return flop / possible if flop and possible else None
 
+    def words(self, device: str) -> str:
+        """MFU, where it is known, and tokens (or samples) per second and device, whose word is given."""
+        mfu = self.share_of_peak(self.model_flop)
+        known = [] if mfu is None else [f"MFU {mfu:.1%}"]
+        return ", ".join([*known, f"{self.units_per_device:,.4g} {self.unit}/s per {device}"])
+
     def record(self) -> dict[str, Any]:
         """The figures by name, in base units; None where one is not known."""
         return {

@@ -22,6 +22,7 @@ import numpy as np
 from planners.joint.neighbourhood import CHUNKS, DIVIDING, FAMILIES, Neighbourhood
 from planners.joint.orders import ops_of, ordered, within
 from planners.joint.pipeline import Pipeline, pipeline_of
+from planners.joint.told import complexity, next_best, own_order, simpler_plan
 from planners.scheduler.bound import lower_bound
 from planners.scheduler.instance import instance_of
 from planners.scheduler.schedule_problem import ScheduleProblem
@@ -126,24 +127,6 @@ Part = Callable[[Problem, Request], Planner | None]
 
 
 @dataclass(frozen=True, slots=True)
-class OwnOrder(Note):
-    """What a searched order of ops gains over the fastest family of the same stages and micro-batches that was replayed."""
-
-    family: str
-    family_seconds: float
-
-    @classmethod
-    def of(cls, family: str, seconds: float, own: float) -> OwnOrder:
-        """Of seconds of the family's iteration, and of the order's own."""
-        slower = f"{100 * (seconds / own - 1):.2g} % slower"
-        return cls(
-            f"its order of ops is searched; with {family} the same stages take {seconds:.4g} s, {slower}",
-            family,
-            seconds,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class JointSearch:
     """The fastest plan that descents from the plans of other searches come to."""
 
@@ -158,9 +141,7 @@ class JointSearch:
         if not search.replayed():
             raise refusal or InfeasiblePlanError(f"planner {self.name!r} finds no plan to begin with")
         best = search.descend()
-        evaluate.note(Note(LEFT_OUT))
-        if best.order:
-            evaluate.note(search.own_order(best))
+        search.tell(best)
         if not halves_are_known(problem) and (best.order or best.schedule in DIVIDING):
             evaluate.note(HALVES_ASSUMED)
         return fitting(self.name, replace(best, planner=self.name), evaluate)
@@ -289,24 +270,21 @@ class _Descents:
         if self._orders_are_open and not hopeless:
             self._order()
         replayed = self.replayed()
-        return min(replayed, key=lambda plan: replayed[plan].key)
+        return min(replayed, key=lambda plan: (replayed[plan].key, complexity(plan)))
 
     def replayed(self) -> dict[Plan, Score]:
         """Flushed plans that were replayed, and their scores."""
         return {plan: score for plan, score in self.evaluate.replayed.items() if flushes(plan)}
 
-    def own_order(self, plan: Plan) -> OwnOrder:
-        """The note of a plan whose order is none of a family's."""
-        replayed = self.replayed()
-        alike = [
-            one
-            for one in replayed
-            if not one.order
-            and (one.stages, one.microbatches) == (plan.stages, plan.microbatches)
-            and replayed[one].fits
-        ]
-        family = min(alike, key=lambda one: replayed[one].key)
-        return OwnOrder.of(family.schedule, replayed[family].iteration_seconds, replayed[plan].iteration_seconds)
+    def tell(self, plan: Plan) -> None:
+        """Note what the answer is beside other plans, what is not searched, and whether the work ended the search."""
+        replayed = {one: score for one, score in self.replayed().items() if score.fits} | {plan: self.evaluate(plan)}
+        notes: list[Note | None] = [own_order(plan, replayed), simpler_plan(self.problem, plan, replayed)]
+        notes += [next_best(self.problem, plan, replayed), Note(LEFT_OUT)]
+        if self.done >= self.most:
+            notes.append(Note("the search ended with its work done: with more --seconds it may find more"))
+        for note in filter(None, notes):
+            self.evaluate.note(note)
 
     @property
     def _orders_are_open(self) -> bool:

@@ -153,9 +153,10 @@ class Result(Replayed):
         return self.outcome.tables()
 
     def remarks(self) -> tuple[str, ...]:
-        """Seconds beside the bound, what is proven, what the search took."""
+        """The plan in a line, seconds beside the bound, what is proven, what the search took."""
         gap = " (the gap above is to the lower bound on any plan)" if self.proof else ""
         return (
+            self.outcome.words,
             self.outcome.speed + self.outcome.beside_bound,
             self.outcome.errors,
             f"planned in {self.planning_seconds:.2f} CPU s with {self.evaluations} evaluations; {self.proof}{gap}",

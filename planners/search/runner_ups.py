@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import groupby
 from types import MappingProxyType
 
 from planners.search.result import Result, RunnerUp
-from simulator import Outcome, Plan, Problem, Score, recompute_phrases
+from simulator import Outcome, Plan, Problem, Score, counted, recompute_phrases
 
 Decision = Callable[[Problem, Plan], object]
 
 
 def _replicas(problem: Problem, plan: Plan) -> str:
-    return _counted(map(str, plan.replicas))
+    return counted(map(str, plan.replicas))
 
 
 def _degrees(problem: Problem, plan: Plan) -> str:
     degrees = ((degree // plan.context for degree in stage.degrees or (1,)) for stage in plan.stages)
-    return _counted(" and ".join(map(str, dict.fromkeys(of_stage))) for of_stage in degrees)
+    return counted(" and ".join(map(str, dict.fromkeys(of_stage))) for of_stage in degrees)
 
 
 def _recompute(problem: Problem, plan: Plan) -> str:
-    return _counted(recompute_phrases(problem, plan))
+    return counted(recompute_phrases(problem, plan))
 
 
 def _microbatches(problem: Problem, plan: Plan) -> str:
@@ -30,7 +29,7 @@ def _microbatches(problem: Problem, plan: Plan) -> str:
 
 
 def _layers(problem: Problem, plan: Plan) -> str:
-    return _counted(str(len(stage.layers)) for stage in plan.stages)
+    return counted(str(len(stage.layers)) for stage in plan.stages)
 
 
 DECISIONS: dict[str, Decision] = {
@@ -64,17 +63,17 @@ def runner_ups(answer: Result | Outcome, beside: Mapping[Plan, Score] = MappingP
     """
     found: dict[str, RunnerUp] = {}
     if isinstance(answer, Result):
-        known = [*_of_replays(answer.outcome, {**beside, **answer.replayed}).values(), *answer.told]
+        known = [*otherwise(answer.problem, answer.plan, {**beside, **answer.replayed}).values(), *answer.told]
     else:
-        known = list(_of_replays(answer, beside).values())
+        known = list(otherwise(answer.problem, answer.plan, beside).values())
     for one in sorted(known, key=lambda one: one.seconds):
         found.setdefault(one.decision, one)
     order = [*DECISIONS, *(name for name in found if name not in DECISIONS)]
     return tuple(found[name] for name in order if name in found)
 
 
-def _of_replays(outcome: Outcome, replayed: Mapping[Plan, Score]) -> dict[str, RunnerUp]:
-    problem, plan = outcome.problem, outcome.plan
+def otherwise(problem: Problem, plan: Plan, replayed: Mapping[Plan, Score]) -> dict[str, RunnerUp]:
+    """By decision the fastest of the replayed plans that fit and decide otherwise than a plan; the first of equals."""
     chosen = {name: str(decide(problem, plan)) for name, decide in DECISIONS.items()}
     found: dict[str, RunnerUp] = {}
     for other, score in sorted(_fitting(replayed), key=lambda one: one[1].iteration_seconds):
@@ -91,11 +90,3 @@ def _of_replays(outcome: Outcome, replayed: Mapping[Plan, Score]) -> dict[str, R
 
 def _fitting(replayed: Mapping[Plan, Score]) -> Iterator[tuple[Plan, Score]]:
     return ((plan, score) for plan, score in replayed.items() if score.fits)
-
-
-def _counted(words: Iterator[str] | tuple[str, ...] | map[str]) -> str:
-    """`3, 4 × 14, 3` for sixteen words, fourteen of them alike in a row; one word where all are."""
-    runs = [(word, len(list(same))) for word, same in groupby(words)]
-    if len(runs) == 1:
-        return runs[0][0]
-    return ", ".join(f"{word} × {count}" if count > 1 else word for word, count in runs)

@@ -63,7 +63,8 @@ PLANNER_OPTIONS: Mapping[str, DeclaredOption] = {
             "seconds",
             float,
             Bounds(gt=0, le=1_000_000),
-            help="effort of the search for an order of ops, in nominal seconds (the same work on every machine); by default 0.5",
+            help="effort of the search, in nominal seconds (the same work on every machine); by default 0.5 for an order of ops, "
+            "13.5 for planner joint",
         ),
         _degrees("tensor", "devices per tensor-parallel group, or several to choose from"),
         _degrees("context", "parts of the tokens of every sample, each on its own devices"),

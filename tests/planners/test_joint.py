@@ -13,12 +13,15 @@ import pytest
 from hardware_profiles import load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry
 from planners.joint.neighbourhood import DIVIDING, FAMILIES, Neighbourhood
+from planners.joint.orders import ops_of, ordered, within
 from planners.joint.pipeline import Pipeline, pipeline_of
+from planners.joint.told import NextBest, OwnOrder, SimplerPlan, complexity
 from simulator import (
     InfeasiblePlanError,
     LayerCosts,
     OpKind,
     Plan,
+    PlanCosts,
     Problem,
     Recompute,
     build_schedule,
@@ -198,3 +201,61 @@ def test_as_many_blocks_run_again_as_memory_needs() -> None:
     for policy in get_args(Recompute):
         whole = evaluate(replace(found.plan, recompute=(policy,), recomputed_blocks=()))
         assert found.iteration_seconds < whole.iteration_seconds or not whole.fits
+
+
+def test_searched_orders_keep_to_the_memory_of_the_familys_own() -> None:
+    """On devices that hold no more than the family's plan takes, orders of the same stages replay and nearly all of them fit."""
+    asked = problem("gpt2-medium", "pipedream-a:1", 16, precision="fp16", optimizer="adam")
+    plan = make_plan("uniform", asked, Request(schedule="zb-h1", stages=4, microbatches=8)).plan
+    evaluate = Evaluator(asked)
+    peaks = evaluate(plan) and evaluate.peak_bytes(plan)
+    assert peaks is not None
+    ops = within(ops_of(PlanCosts(asked, plan, evaluate.layer_costs)), plan, dict.fromkeys(peaks, 0.0))
+    assert ops is not None
+    roomy = ops_of(PlanCosts(asked, plan))
+    assert all(most < 8 * kept for most, kept in zip(ops.each("limit"), roomy.least_limits(), strict=True))
+    for slower in (1.0, 4.0):
+        for other in ordered(plan, ops, slower, seconds=0.005):
+            assert (other.stages, other.microbatches) == (plan.stages, plan.microbatches)
+            assert evaluate(other).peak_bytes <= evaluate(plan).peak_bytes * 1.01
+
+
+def test_an_order_is_searched_where_none_is_asked_for() -> None:
+    """It is the answer where it is faster than every family, which a note says; a family that is asked for keeps its order."""
+    asked = problem("bert-large", "dapple-b:8", 8)
+    free, family = (make_plan("joint", asked, one) for one in (Request(), Request(schedule="interleaved-zb")))
+    assert free.iteration_seconds <= family.iteration_seconds
+    assert not family.plan.order
+    told = free.noted(OwnOrder)
+    assert bool(free.plan.order) == (told is not None)
+    assert told is None or told.family_seconds > free.iteration_seconds
+
+
+def test_what_is_simpler_or_else_decided_is_told() -> None:
+    """Of two plans that are as fast the simpler is the answer; a simpler one that is nearly as fast is named, with what it loses;
+    and of other decisions what the best known loses.
+    """
+    asked = PROBLEMS["two-servers"]
+    found = make_plan("joint", asked, Request(options={"seconds": 0.5}))
+    seconds, replayed = found.iteration_seconds, {one: score for one, score in found.replayed.items() if score.fits}
+    least = min(score.iteration_seconds for score in replayed.values())
+    assert seconds == least
+    assert complexity(found.plan) == min(
+        complexity(one) for one in replayed if replayed[one].iteration_seconds == least
+    )
+    near = [complexity(one) for one, score in replayed.items() if score.iteration_seconds <= 1.01 * seconds]
+    told, others = found.noted(SimplerPlan), found.noted(NextBest)
+    assert (told is not None) == (min(near) < complexity(found.plan))
+    assert told is None or seconds <= told.simpler_seconds <= 1.01 * seconds
+    assert others is not None
+    assert min(others.next_best_loses.values()) >= 0.0
+    assert others.next_best.keys() == others.next_best_loses.keys()
+
+
+def test_simple_is_what_every_framework_runs() -> None:
+    """1F1B is simpler than interleaved 1F1B, that than zero bubble, and this than an order of its own; one stage has none."""
+    plan = make_plan("uniform", PROBLEMS["two-servers"], Request(schedule="1f1b", stages=2)).plan
+    own = replace(plan, schedule="search", order=("0F0 0B0", "1F0 1B0"))
+    ranked = [plan, *(replace(plan, schedule=name) for name in ("interleaved-1f1b", "zb-h1")), own]
+    assert [complexity(one) for one in ranked] == sorted({complexity(one) for one in ranked})
+    assert complexity(replace(plan, recompute=("none", "whole"))) > complexity(plan)

@@ -1,0 +1,110 @@
+"""Told: what a joint search says of its answer beside other plans that it replayed: simpler ones, and other decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from planners.search.notes import Note
+from planners.search.runner_ups import otherwise
+from planners.search.told_apart import FINE
+from simulator import Plan, Problem, Score, plan_words
+
+SIMPLE = "1f1b", "gpipe"
+"""Families that every framework runs."""
+
+USUAL = (*SIMPLE, "interleaved-1f1b")
+"""Families that common frameworks run."""
+
+WITHIN = 0.01
+"""Part of an answer's seconds by which a simpler plan may be slower to be told of: far below the error of any prediction."""
+
+Replays = Mapping[Plan, Score]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnOrder(Note):
+    """What a searched order of ops gains over the fastest family of the same stages and micro-batches that was replayed."""
+
+    family: str
+    family_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SimplerPlan(Note):
+    """The simplest plan that was replayed and is slower by no more than WITHIN, in a line, and its seconds."""
+
+    simpler: str
+    simpler_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class NextBest(Note):
+    """By decision what the fastest plan that was replayed and decides otherwise has instead, and by what part it is slower."""
+
+    next_best: dict[str, str]
+    next_best_loses: dict[str, float]
+
+
+def complexity(plan: Plan) -> int:
+    """How much of a plan an engineer would rather do without: of two plans that are as fast the one with less is the answer.
+
+    An order of its own counts most; then families by how many frameworks run them; then one each: stages that recompute unlike
+    each other, unlike numbers of replicas, unlike micro-batches, ZeRO among part of the replicas, options of the schedule.
+    """
+    schedule = (
+        3 if plan.order else 0 if len(plan.stages) == 1 or plan.schedule in SIMPLE else 1 + (plan.schedule not in USUAL)
+    )
+    unlike = (plan.recompute, plan.replicas, plan.microbatches)
+    return schedule + sum(len(set(one)) > 1 for one in unlike) + bool(plan.shard) + bool(plan.options)
+
+
+def own_order(plan: Plan, replayed: Replays) -> OwnOrder | None:
+    """The note of a plan that has an order of its own."""
+    if not plan.order:
+        return None
+    alike = [
+        one
+        for one, score in replayed.items()
+        if score.fits and not one.order and (one.stages, one.microbatches) == (plan.stages, plan.microbatches)
+    ]
+    family = min(alike, key=lambda one: replayed[one].key)
+    seconds = replayed[family].iteration_seconds
+    slower = _slower(seconds, replayed[plan].iteration_seconds)
+    text = f"its order of ops is searched; with {family.schedule} the same stages take {seconds:.4g} s: {slower}"
+    return OwnOrder(text, family.schedule, seconds)
+
+
+def simpler_plan(problem: Problem, plan: Plan, replayed: Replays) -> SimplerPlan | None:
+    """The note of the simplest plan that is nearly as fast, the fastest of these; None where the answer is as simple."""
+    seconds = replayed[plan].iteration_seconds
+    near = [
+        one for one, score in replayed.items() if score.fits and score.iteration_seconds <= seconds * (1.0 + WITHIN)
+    ]
+    simplest = min(near, key=lambda one: (complexity(one), replayed[one].key))
+    if complexity(simplest) >= complexity(plan):
+        return None
+    words, other = plan_words(problem, simplest), replayed[simplest].iteration_seconds
+    return SimplerPlan(f"simpler, and {_slower(other, seconds)}: {words}", words, other)
+
+
+def next_best(problem: Problem, plan: Plan, replayed: Replays) -> NextBest | None:
+    """The note of what other decisions lose, least first; of layers of stages none, which are for reports."""
+    seconds = replayed[plan].iteration_seconds
+    found = [one for one in otherwise(problem, plan, replayed).values() if one.decision not in FINE and seconds > 0]
+    if not found:
+        return None
+    found.sort(key=lambda one: one.seconds)
+    told = "; ".join(f"{one.decision} {one.other} +{100 * (one.seconds / seconds - 1):.2g} %" for one in found)
+    most = found[-1]
+    text = f"next best, of what was replayed: {told}: most depends on {most.decision} ({most.chosen})"
+    return NextBest(
+        text,
+        {one.decision: one.other for one in found},
+        {one.decision: one.seconds / seconds - 1.0 for one in found},
+    )
+
+
+def _slower(seconds: float, best: float) -> str:
+    """By how much one plan is slower than another, in words."""
+    return f"{100 * (seconds / best - 1.0):.2g} % slower" if seconds > best else "as fast"

@@ -1,0 +1,69 @@
+"""Plan words: a plan in one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from hardware_profiles import load_cluster
+from simulator import Plan, Problem, Stage, equal_microbatches, plan_words, stages_from_cuts, workload_from_spec
+
+
+def problem(workload: str, cluster: str, batch: int) -> Problem:
+    """A network on GPUs."""
+    return Problem(workload_from_spec(workload, None), load_cluster(cluster), batch)
+
+
+def grouped(cuts: tuple[int, ...], layers: int, ranks: list[tuple[int, ...]], group: int) -> tuple[Stage, ...]:
+    """Stages on groups of so many devices."""
+    return tuple(
+        Stage(one.layers, one.devices, (group,) * (len(one.devices) // group))
+        for one in stages_from_cuts(cuts, layers, ranks)
+    )
+
+
+def test_a_transformer_as_engineers_write_it() -> None:
+    """Degrees, ZeRO, samples of a replica, schedule with its groups, stages that recompute, devices that are left."""
+    asked = problem("gpt2-medium", "dgx-a100:2", 64)
+    layers = len(asked.workload)
+    ends = [number + 1 for number in range(layers - 1) if asked.workload.layers[number].block == 12][-1:]
+    ranks = [(0, 1, 2, 3), (4, 5, 6, 7)]
+    plan = Plan(
+        "mine",
+        "interleaved-1f1b",
+        grouped(tuple(ends), layers, ranks, 2),
+        equal_microbatches(64, 16),
+        recompute=("blocks", "none"),
+        zero=1,
+    )
+    assert plan_words(asked, plan) == (
+        "pp2 tp2 cp1 dp2 · ZeRO-1 · mb 2 × 16 · interleaved-1f1b · recompute blocks in 1 of 2 stages · 8 of 16 GPUs idle"
+    )
+
+
+def test_unlike_replicas_and_sizes() -> None:
+    """PipeDream's 15-1 for VGG-16, three micro-batches of 342, 341 and 341 samples."""
+    asked = problem("vgg16", "pipedream-b", 1024)
+    layers = len(asked.workload)
+    plan = Plan(
+        "mine", "1f1b", stages_from_cuts((layers - 3,), layers, [tuple(range(15)), (15,)]), equal_microbatches(1024, 3)
+    )
+    words = f"pp2 dp15-1 · layers {layers - 3}+3 · ZeRO-0 · mb 341-342 × 3 of all replicas · 1f1b · no recomputation"
+    assert plan_words(asked, plan) == words
+
+
+@pytest.mark.parametrize(
+    ("order", "schedule", "words"),
+    [((), "zb-h1", "zb-h1"), (("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"), "search", "searched order of ops")],
+)
+def test_schedules_by_name_or_searched(order: tuple[str, ...], schedule: str, words: str) -> None:
+    """A family by its name; stages of as many layers are not told."""
+    asked = problem("chain:4", "dapple-c:2", 4)
+    plan = Plan("mine", schedule, stages_from_cuts((2,), 4, [(0,), (1,)]), (2, 2), order=order)
+    assert plan_words(asked, plan) == f"pp2 dp1 · mb 2 × 2 · {words} · no recomputation"
+
+
+def test_one_stage_has_no_schedule() -> None:
+    """Data parallelism."""
+    asked = problem("chain:4", "dapple-c:2", 4)
+    plan = Plan("mine", "gpipe", stages_from_cuts((), 4, [(0, 1)]), (4,))
+    assert plan_words(asked, plan) == "pp1 dp2 · ZeRO-0 · mb 2 × 1 · no recomputation"
