@@ -140,11 +140,11 @@ class JointSearch:
         refusal = search.begin(rng)
         if not search.replayed():
             raise refusal or InfeasiblePlanError(f"planner {self.name!r} finds no plan to begin with")
-        best = search.descend()
+        best = fitting(self.name, search.descend(), evaluate)
         search.tell(best)
         if not halves_are_known(problem) and (best.order or best.schedule in DIVIDING):
             evaluate.note(HALVES_ASSUMED)
-        return fitting(self.name, replace(best, planner=self.name), evaluate)
+        return replace(best, planner=self.name)
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
@@ -278,7 +278,7 @@ class _Descents:
 
     def tell(self, plan: Plan) -> None:
         """Note what the answer is beside other plans, what is not searched, and whether the work ended the search."""
-        replayed = {one: score for one, score in self.replayed().items() if score.fits} | {plan: self.evaluate(plan)}
+        replayed = {one: score for one, score in self.replayed().items() if score.fits}
         notes: list[Note | None] = [own_order(plan, replayed), simpler_plan(self.problem, plan, replayed)]
         notes += [next_best(self.problem, plan, replayed), Note(LEFT_OUT)]
         if self.done >= self.most:

@@ -20,6 +20,7 @@ WITHIN = 0.01
 """Part of an answer's seconds by which a simpler plan may be slower to be told of: far below the error of any prediction."""
 
 Replays = Mapping[Plan, Score]
+"""Plans that fit, the answer among them, and their scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def own_order(plan: Plan, replayed: Replays) -> OwnOrder | None:
     alike = [
         one
         for one, score in replayed.items()
-        if score.fits and not one.order and (one.stages, one.microbatches) == (plan.stages, plan.microbatches)
+        if not one.order and (one.stages, one.microbatches) == (plan.stages, plan.microbatches)
     ]
     family = min(alike, key=lambda one: replayed[one].key)
     seconds = replayed[family].iteration_seconds
@@ -78,9 +79,7 @@ def own_order(plan: Plan, replayed: Replays) -> OwnOrder | None:
 def simpler_plan(problem: Problem, plan: Plan, replayed: Replays) -> SimplerPlan | None:
     """The note of the simplest plan that is nearly as fast, the fastest of these; None where the answer is as simple."""
     seconds = replayed[plan].iteration_seconds
-    near = [
-        one for one, score in replayed.items() if score.fits and score.iteration_seconds <= seconds * (1.0 + WITHIN)
-    ]
+    near = [one for one, score in replayed.items() if score.iteration_seconds <= seconds * (1.0 + WITHIN)]
     simplest = min(near, key=lambda one: (complexity(one), replayed[one].key))
     if complexity(simplest) >= complexity(plan):
         return None

@@ -110,7 +110,7 @@ def problems() -> dict[str, Problem]:
 
 PROBLEMS = problems()
 
-LITTLE = {"modern": "0.0005", "scheduler": "0.0005", "joint": "1.0"}
+LITTLE = {"modern": "0.0005", "scheduler": "0.0005", "joint": "1.35"}
 """Nominal seconds of work that planners which take them are asked for."""
 
 REQUESTS = {name: Request(options={"seconds": LITTLE[name]} if name in LITTLE else {}) for name in PLANNERS}
