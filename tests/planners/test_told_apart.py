@@ -104,7 +104,7 @@ def test_results_state_their_error() -> None:
     record = result.record()
     assert (record["error_low"], record["error_high"]) == (result.error_low, result.error_high)
     assert record["memory_error_low"] < record["peak_memory_bytes"] < record["memory_error_high"]
-    assert "90 % of 40 runs like it" in result.remarks()[0]
+    assert "90 % of 40 runs like it" in result.remarks()[1]
 
 
 def test_the_difference_is_that_of_the_replays() -> None:
