@@ -52,8 +52,8 @@ from simulator import (
 )
 
 LEFT_OUT = (
-    "not searched: slices of sequences, recomputation of part of a stage, offload, pipelines in two directions, groups of unlike "
-    "sizes, orders of ops but those of the fastest pipelines"
+    "not searched: slices of sequences, offload, pipelines in two directions, groups of unlike sizes, orders of ops but those of "
+    "the fastest pipelines"
 )
 """Decisions that are not searched."""
 

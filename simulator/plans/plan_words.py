@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
-from simulator.plans.plan import Plan, Problem, group_degrees
+from simulator.plans.plan import Plan, Problem, group_degrees, recompute_phrases
 from simulator.schedules import schedule_families
 from simulator.workloads.layers import Workload
 from simulator.workloads.sequence_slices import context_degrees
@@ -15,7 +15,7 @@ MANY = 8
 
 
 def plan_words(problem: Problem, plan: Plan) -> str:
-    """A plan in one line: `pp4 vpp2 tp2 cp1 dp8 · ZeRO-1 · mb 1 × 64 · interleaved-1f1b · recompute blocks in 2 of 8 stages`.
+    """A plan in one line: `pp4 vpp2 tp2 cp1 dp8 · ZeRO-1 · mb 1 × 64 · interleaved-1f1b · recompute 2 of 8 blocks`.
 
     pp: devices in a row, one after the other; vpp: stages of each, where they are several; tp, cp, ep: where the network has such
     degrees; dp: replicas, `15-1` where stages have unlike numbers. mb: samples that a replica runs at once × how often; of all
@@ -93,7 +93,7 @@ def _schedule(plan: Plan) -> str:
 
 
 def _recomputation(problem: Problem, plan: Plan) -> str:
-    words = plan.recompute or (problem.recompute,) * len(plan.stages)
+    words = recompute_phrases(problem, plan)
     told = [(word, words.count(word)) for word in dict.fromkeys(words) if word != "none"]
     if not told:
         return "no recomputation"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hardware_profiles import load_cluster
@@ -38,6 +40,8 @@ def test_a_transformer_as_engineers_write_it() -> None:
     assert plan_words(asked, plan) == (
         "pp2 tp2 cp1 dp2 · ZeRO-1 · mb 2 × 16 · interleaved-1f1b · recompute blocks in 1 of 2 stages · 8 of 16 GPUs idle"
     )
+    some = replace(plan, recompute=("blocks", "blocks"), recomputed_blocks=(2, 2))
+    assert "recompute 2 of 12 blocks ·" in plan_words(asked, some)
 
 
 def test_unlike_replicas_and_sizes() -> None:
