@@ -346,6 +346,6 @@ def _copied_weights(costs: LayerCosts) -> list[tuple[Integers, float]]:
     found = []
     for tied in costs.tied_weights:
         users = np.array([*tied.layers, layers + 1])
-        user = users[np.searchsorted(users, starts, side="left").clip(max=len(users) - 1)]
+        user = users[np.searchsorted(users, starts)]
         found.append((np.where(starts > tied.layers[0], user, layers + 1), float(tied.parameters)))
     return found

@@ -23,6 +23,7 @@ from planners.large.shape_search import LargeModels, _ShapeSearch
 from planners.large.shapes import Shape
 from simulator import (
     Attention,
+    Evaluations,
     InfeasiblePlanError,
     LayerCosts,
     Parallelism,
@@ -52,6 +53,16 @@ def with_experts(blocks: int) -> Workload:
     experts = Experts(4, 2, 1408)
     sizes = {"sequence": 512, "vocabulary": 4096, "key_value_heads": 2}
     return Llama(blocks, 1024, 4, **sizes, experts=experts, name="experts").workload()  # type: ignore[arg-type]
+
+
+def test_a_single_device_has_a_plan() -> None:
+    """All layers on it."""
+    one = Problem(model(4), load_cluster("dgx-a100:1").take(1), 4, precision="bf16", optimizer="adam")
+    found = make_plan("large", one)
+    assert [stage.devices for stage in found.plan.stages] == [(0,)]
+    score = Evaluations(one)(found.plan)
+    assert score is not None
+    assert found.iteration_seconds == pytest.approx(score.iteration_seconds)
 
 
 def best_division(form: ClosedForm, shape: Shape, zeros: Sequence[Zero] = ()) -> DividedShape | None:
