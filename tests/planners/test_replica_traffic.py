@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles import load_cluster
-from planners.estimate.replica_traffic import bucket_counts, exposed_seconds, update_seconds
+from planners.estimate.replica_traffic import bucket_counts, exposed_seconds, reduced_seconds, update_seconds
 from simulator import BUCKET_BYTES, MOST_BUCKETS, Problem, cut_buckets, load_workload
 
 
@@ -48,6 +48,29 @@ def test_what_a_backward_does_not_hide_of_a_reduction() -> None:
         3.0,
         8.0,
     ]
+
+
+def test_the_last_bucket_is_no_more_than_all_of_them() -> None:
+    """Under a long backward it alone is behind it: of layers in front that are all of a stage, or more where tied weights are
+    reduced apart, that is the whole reduction.
+    """
+
+    def moved(operation: object, dense: np.ndarray, experts: np.ndarray, width: float) -> np.ndarray:
+        return np.asarray(1e-9 * (dense + experts) * width)
+
+    elements, long = np.array([1e8]), np.array([1e9])
+    whole = 1e-9 * elements * problem("buckets").accumulated_bytes
+    found = [
+        reduced_seconds(problem("buckets"), moved, elements, 0.0 * elements, front, long, 0)  # type: ignore[arg-type]
+        for front in (0.0 * elements, elements / 2, elements, 2.0 * elements)
+    ]
+    shares = [
+        1.0 / bucket_counts(elements * problem("buckets").accumulated_bytes, problem("buckets"))[0],
+        0.5,
+        1.0,
+        1.0,
+    ]
+    assert [one[0] for one in found] == pytest.approx([whole[0] * share for share in shares])
 
 
 def test_a_stage_without_weights_has_no_update() -> None:
