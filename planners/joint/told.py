@@ -19,6 +19,9 @@ USUAL = (*SIMPLE, "interleaved-1f1b")
 WITHIN = 0.01
 """Part of an answer's seconds by which a simpler plan may be slower to be told of: far below the error of any prediction."""
 
+NEAREST = 5
+"""Other decisions that are named, those that lose least."""
+
 Replays = Mapping[Plan, Score]
 """Plans that fit, the answer among them, and their scores."""
 
@@ -94,9 +97,9 @@ def next_best(problem: Problem, plan: Plan, replayed: Replays) -> NextBest | Non
     if not found:
         return None
     found.sort(key=lambda one: one.seconds)
-    told = "; ".join(f"{one.decision} {one.other} +{100 * (one.seconds / seconds - 1):.2g} %" for one in found)
+    told = "; ".join(f"{one.decision} {one.other} {_slower(one.seconds, seconds)}" for one in found[:NEAREST])
     most = found[-1]
-    text = f"next best, of what was replayed: {told}: most depends on {most.decision} ({most.chosen})"
+    text = f"next best, of what was replayed: {told}; most depends on {most.decision} ({most.chosen})"
     return NextBest(
         text,
         {one.decision: one.other for one in found},
@@ -106,4 +109,5 @@ def next_best(problem: Problem, plan: Plan, replayed: Replays) -> NextBest | Non
 
 def _slower(seconds: float, best: float) -> str:
     """By how much one plan is slower than another, in words."""
-    return f"{100 * (seconds / best - 1.0):.2g} % slower" if seconds > best else "as fast"
+    part = 100 * (seconds / best - 1.0)
+    return f"{part:.0f} % slower" if part >= 10 else f"{part:.2g} % slower" if part > 0 else "as fast"
