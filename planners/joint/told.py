@@ -91,9 +91,13 @@ def simpler_plan(problem: Problem, plan: Plan, replayed: Replays) -> SimplerPlan
 
 
 def next_best(problem: Problem, plan: Plan, replayed: Replays) -> NextBest | None:
-    """The note of what other decisions lose, least first; of layers of stages none, which are for reports."""
+    """The note of what other decisions lose, least first: of those that lose anything, without layers of stages."""
     seconds = replayed[plan].iteration_seconds
-    found = [one for one in otherwise(problem, plan, replayed).values() if one.decision not in FINE and seconds > 0]
+    found = [
+        one
+        for one in otherwise(problem, plan, replayed).values()
+        if one.decision not in FINE and one.seconds > seconds > 0
+    ]
     if not found:
         return None
     found.sort(key=lambda one: one.seconds)
