@@ -66,7 +66,7 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
         stashes[place] = [stash for stash, _ in held.stashed]
         first = 2 * (number * replicas + replica) * slices
         parts[first : first + 2 * slices] = [one for _, kept in held.stashed for one in (kept.kept, kept.longer)]
-    again = np.asarray(stashes[..., MADE].any(axis=(1, 2)))
+    again = np.array([costs.recomputes(stage) for stage in range(len(plan.stages))])
     rows = _timed(timeline, memory_changes(timeline, again, timeline.transfers), stashes)
     horizon = timeline.makespan_seconds
     found: list[DeviceMemory] = []

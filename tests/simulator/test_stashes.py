@@ -355,3 +355,20 @@ def test_layers_of_a_block_stand_together(blocks: tuple[int, ...], got: str) -> 
         ValueError, match=re.escape("layers of a block stand together, blocks by rising numbers, got " + got)
     ):
         Workload("hand", layers, ())
+
+
+def test_a_weight_gradient_keeps_what_it_needs_of_a_part_that_makes_nothing_again() -> None:
+    """A layer that reads a product of its block, whose output is kept: from its input gradient on its input waits, as known of
+    any other stage; replays and evaluations count it alike.
+    """
+    product, reader, last = chain([1.0] * 3, parameters=[5, 5, 5], output_elements=[64.0, 8.0, 8.0]).layers
+    layers = replace(product, block=1), replace(reader, kind="attention", block=1, stashed_elements=64.0), last
+    problem = Problem(Workload("w", layers, ((0, 1), (1, 2))), chain_cluster(3), 4, recompute="between-products")
+    plan = Plan("hand", "zb-h1", tuple(Stage((layer,), (layer,)) for layer in range(3)), (1,) * 4)
+    stash = PlanCosts(problem, plan).stash(1)
+    assert (stash.made, stash.made_longer) == (0.0, 64 * 4.0)
+    outcome = simulate(problem, plan)
+    assert Evaluations(problem).peak_bytes(plan) == {one.device: one.peak_bytes for one in outcome.memory}
+    held = outcome.memory[1].bytes[:, CATEGORIES.index("activations")]
+    kept = simulate(replace(problem, recompute="none"), plan).memory[1].bytes[:, CATEGORIES.index("activations")]
+    assert held.max() >= kept.max()
