@@ -23,7 +23,7 @@ TEXT = {page: page.read_text(encoding="utf-8") for page in PAGES}
 WORDS = 900
 """Of the README at most, code and tables counted."""
 
-MINUTES = ("study ", "train ", "profile ", "--pareto", "--runner-ups")
+MINUTES = ("study ", "train ", "profile ", "--pareto", "--runner-ups", "--kernels")
 """Commands that take a minute and more, or an extra; these are parsed, and run where slow checks are."""
 
 LINES_OF_OPS = "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1\n"

@@ -187,5 +187,5 @@ def test_llama_2_on_24_gpus() -> None:
         "mixed",
         Problem(load_workload("llama2-7b"), load_cluster("sailor-gcp-24"), 128, precision="fp16", optimizer="adam"),
     )
-    assert found.outcome.iteration_seconds < 9.2
+    assert found.plan.zero == 2
     assert float(str(found.details["closed_form_gap"])) < 0.125
