@@ -266,6 +266,10 @@ class _Descents:
         self.most, self.done_at_best = descents, self.done
         for _, one in sorted(begun, key=lambda each: each[0]):
             self._descend_from(one, self.moves.decisions)
+        starts = [] if hopeless or self.done >= descents else self._of_families()
+        for left, one in zip(range(len(starts), 0, -1), starts, strict=True):
+            self.most, self.done_at_best = self.done + (descents - self.done) / left, self.done
+            self._descend_from(one, self.moves.within_a_family)
         self.most = min(whole, self.done + OF_ORDERS * whole)
         if self._orders_are_open and not hopeless:
             self._order()
@@ -273,8 +277,17 @@ class _Descents:
         return min(replayed, key=lambda plan: (replayed[plan].key, complexity(plan)))
 
     def replayed(self) -> dict[Plan, Score]:
-        """Flushed plans that were replayed, and their scores."""
-        return {plan: score for plan, score in self.evaluate.replayed.items() if flushes(plan)}
+        """Flushed plans that were replayed and are what is asked for, and their scores."""
+        return {plan: score for plan, score in self.evaluate.replayed.items() if flushes(plan) and self._obeys(plan)}
+
+    def _obeys(self, plan: Plan) -> bool:
+        """Whether a plan has the numbers that are asked for, which planners of a part may be free to leave."""
+        asked = self.planner.request
+        return (
+            asked.microbatches in (None, len(plan.microbatches))
+            and asked.stages in (None, len(plan.stages))
+            and asked.chunks in (None, plan.chunks)
+        )
 
     def tell(self, plan: Plan) -> None:
         """Note what the answer is beside other plans, what is not searched, and whether the work ended the search."""
@@ -331,6 +344,25 @@ class _Descents:
             if limited is not None:
                 found[plan] = _Orderable(limited, _work(one), score.iteration_seconds)
         return found
+
+    def _of_families(self) -> list[Pipeline]:
+        """Of each schedule family, which free descents may leave too soon: the fastest pipeline that was replayed, if near the
+        best, and its quickest seed.
+        """
+        found: dict[str, Pipeline] = {}
+        replayed, most = self.replayed(), self.least[1] * ORDERED
+        for plan in sorted(replayed, key=lambda one: replayed[one].key):
+            if not replayed[plan].fits or replayed[plan].iteration_seconds > most:
+                break
+            if (one := pipeline_of(self.problem, plan)) is not None:
+                found.setdefault(one.schedule, one)
+        sown = list[Pipeline]()
+        for name in self.moves.families if len(self.problem.cluster.devices) <= SOWN_ON else ():
+            request = replace(self.planner.request, schedule=name)
+            seeds = islice(Neighbourhood(self.problem, request, self.evaluate.layer_costs).seeds(), SOWN)
+            waiting = [each for one in seeds for each in self._waiting(one, (0.0, self.least[1] * PROMISING))]
+            sown += [one for _, _, one, _ in sorted(waiting, key=lambda each: each[:2])[:1]]
+        return list(dict.fromkeys([*found.values(), *sown]))
 
     def _starts(self) -> list[Pipeline]:
         """The fastest pipelines of unlike shapes that were replayed, those that fit first."""

@@ -115,6 +115,11 @@ class Neighbourhood:
             "schedule and layers of stages": self.schedules_cut_otherwise,
         }
 
+    @property
+    def within_a_family(self) -> list[str]:
+        """The decisions that leave the schedule as it is."""
+        return [name for name in self.decisions if "schedule" not in name]
+
     def allows(self, one: Pipeline) -> bool:
         """Whether a pipeline is one of those that are asked for."""
         asked, copies = self.request, min(one.replicas, default=1) * one.context

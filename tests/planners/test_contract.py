@@ -114,8 +114,8 @@ def test_a_planner_without_what_it_owes_is_named(made: Any, said: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLANNERS)
 def test_a_planner_keeps_all_of_its_contract(name: str) -> None:
-    """Whatever it may be asked for."""
-    check_planner(name, REQUESTS[name])
+    """Whatever it may be asked for; of `joint` with all of its work, as a search that ends early may miss what a part finds."""
+    check_planner(name, Request() if name == "joint" else REQUESTS[name])
 
 
 @pytest.mark.parametrize("name", PLANNERS)

@@ -194,7 +194,7 @@ def test_what_is_no_pipeline_is_told() -> None:
 def test_as_many_blocks_run_again_as_memory_needs() -> None:
     """One device, one micro-batch: no policy is faster on all blocks, and with one block less the plan would not fit."""
     asked = problem("gpt2-medium", "dapple-c:1", 4, precision="fp16", optimizer="adam")
-    found = make_plan("joint", asked, Request(microbatches=1))
+    found = make_plan("joint", asked, Request(microbatches=1, stages=1))
     (blocks,) = found.plan.recomputed_blocks
     assert 0 < blocks < 24
     evaluate = Evaluator(asked)
