@@ -19,6 +19,7 @@ FIRST = (
 
 OTHERS = (
     "simulate --schedule zb-h1 --stages 4 --microbatches 8 --forward 1 --backward 1 --weight 1 --transfer 0.1",
+    "simulate --schedule search --objective steady --stages 3 --microbatches 4 --forward 2 --backward 2 --weight 1 --seconds 0.2",
     "plan --planner modern --workload alexnet --cluster pipedream-b:1 --devices 3 --batch 32",
     "plan --planner exact-unequal --workload alexnet --cluster pipedream-b:1 --devices 3 --batch 32",
     "plan --planner unequal-nested --workload alexnet --cluster pipedream-b:1 --devices 3 --batch 32",
