@@ -70,8 +70,7 @@ def _group_and_replicas(plan: Plan) -> tuple[int, int]:
 
 def _layers(problem: Problem, plan: Plan) -> list[str]:
     """How blocks are divided: evenly, or where a device has one stage with others at the ends."""
-    layers = problem.workload.layers
-    held = [{layers[layer].block for layer in stage.layers} - {0} for stage in plan.stages]
+    held = [problem.workload.blocks_of(stage.layers) for stage in plan.stages]
     counts = [len(blocks) for blocks in held]
     if sum(counts) != len(set().union(*held)) or not all(counts):
         raise NoFlagsError("some stage has no whole blocks")

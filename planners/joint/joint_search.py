@@ -282,12 +282,7 @@ class _Descents:
 
     def _obeys(self, plan: Plan) -> bool:
         """Whether a plan has the numbers that are asked for, which planners of a part may be free to leave."""
-        asked = self.planner.request
-        return (
-            asked.microbatches in (None, len(plan.microbatches))
-            and asked.stages in (None, len(plan.stages))
-            and asked.chunks in (None, plan.chunks)
-        )
+        return self.planner.request.counts_are(len(plan.microbatches), len(plan.stages), plan.chunks)
 
     def tell(self, plan: Plan) -> None:
         """Note what the answer is beside other plans, what is not searched, and whether the work ended the search."""

@@ -122,12 +122,10 @@ class Neighbourhood:
 
     def allows(self, one: Pipeline) -> bool:
         """Whether a pipeline is one of those that are asked for."""
-        asked, copies = self.request, min(one.replicas, default=1) * one.context
+        copies = min(one.replicas, default=1) * one.context
         return (
             one.schedule in self.families
-            and asked.microbatches in (None, one.microbatches)
-            and asked.stages in (None, one.stages)
-            and asked.chunks in (None, one.chunks)
+            and self.request.counts_are(one.microbatches, one.stages, one.chunks)
             and one.tensor in self.tensors
             and one.context in self.contexts
             and one.expert in self.experts

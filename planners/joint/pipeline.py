@@ -80,8 +80,8 @@ class Pipeline:
 
     def blocks(self, problem: Problem) -> list[int]:
         """How many blocks each stage has layers of."""
-        layers, bounds = problem.workload.layers, self.bounds(len(problem.workload))
-        return [len({one.block for one in layers[begin:end]} - {0}) for begin, end in pairwise(bounds)]
+        bounds = self.bounds(len(problem.workload))
+        return [len(problem.workload.blocks_of(range(*pair))) for pair in pairwise(bounds)]
 
     def plan(self, problem: Problem, planner: str) -> Plan:
         """The plan; ValueError for counts that its placement cannot have."""

@@ -39,6 +39,14 @@ class Request(SearchOptions):
         """The value of one of PLANNER_OPTIONS as it is declared, None where it is not asked for; ValueError for what is none."""
         return PLANNER_OPTIONS[name].read(self.options[name]) if name in self.options else None
 
+    def counts_are(self, microbatches: int, stages: int, chunks: int) -> bool:
+        """Whether numbers of micro-batches, stages, and stages per device are those that are asked for, or left open."""
+        return (
+            self.microbatches in (None, microbatches)
+            and self.stages in (None, stages)
+            and self.chunks in (None, chunks)
+        )
+
     @property
     def family_options(self) -> tuple[tuple[str, OptionValue], ...]:
         """Options of the schedule's family that a plan says, as its `options`; ValueError for a value that is none of theirs."""

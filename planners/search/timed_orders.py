@@ -35,7 +35,7 @@ def with_timed(problem: Problem, plans: Iterable[Plan], layer_costs: LayerCosts)
             yield replace(plan, options=(*plan.options, (OPTION, seconds)))
 
 
-class OpSeconds(NamedTuple):
+class StageOpSeconds(NamedTuple):
     """Seconds of the ops of a plan's largest micro-batch on a replica of each stage, float64 [stages], and of a transfer over
     each boundary, float64 [stages - 1]: 0 within a device.
     """
@@ -46,7 +46,7 @@ class OpSeconds(NamedTuple):
     transfer: Floats
 
 
-def op_seconds(costs: PlanCosts) -> OpSeconds:
+def op_seconds(costs: PlanCosts) -> StageOpSeconds:
     """The seconds of the ops of a plan whose replicas split every micro-batch, without what stages run again."""
     plan, size = costs.plan, max(costs.plan.microbatches)
     parts = [-(-size // copies) for copies in plan.replicas]
@@ -60,7 +60,7 @@ def op_seconds(costs: PlanCosts) -> OpSeconds:
         else 0.0
         for stage, part in enumerate(map(min, pairwise(parts)))
     ]
-    return OpSeconds(forward, back, weights, np.array(crossed))
+    return StageOpSeconds(forward, back, weights, np.array(crossed))
 
 
 def stage_seconds(costs: PlanCosts) -> tuple[float, ...]:

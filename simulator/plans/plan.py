@@ -479,15 +479,11 @@ def recompute_phrases(problem: Problem, plan: Plan) -> tuple[str, ...]:
     """What each stage of a plan recomputes, in words: its policy, or `2 of 8 blocks`, `between-products of 2 of 8 blocks`."""
     policies = plan.recompute or (problem.recompute,) * len(plan.stages)
     counts = plan.recomputed_blocks or (0,) * len(plan.stages)
+    held = [len(problem.workload.blocks_of(stage.layers)) if any(counts) else 0 for stage in plan.stages]
     return tuple(
-        f"{f'{policy} of ' * (policy != 'blocks')}{count} of {_blocks_of(problem, stage)} blocks" if count else policy
-        for policy, count, stage in zip(policies, counts, plan.stages, strict=True)
+        f"{f'{policy} of ' * (policy != 'blocks')}{count} of {all_of_them} blocks" if count else policy
+        for policy, count, all_of_them in zip(policies, counts, held, strict=True)
     )
-
-
-def _blocks_of(problem: Problem, stage: Stage) -> int:
-    """How many blocks a stage has layers of."""
-    return len({problem.workload.layers[layer].block for layer in stage.layers} - {0})
 
 
 def _check_recomputed_blocks(problem: Problem, plan: Plan) -> None:
@@ -504,7 +500,7 @@ def _check_recomputed_blocks(problem: Problem, plan: Plan) -> None:
                 f"plan {plan.planner!r} recomputes {blocks} blocks of stage {number}, whose recompute is {policy}; "
                 f"choices: {', '.join(BY_BLOCK)}"
             )
-        held = _blocks_of(problem, stage)
+        held = len(problem.workload.blocks_of(stage.layers))
         if blocks > held:
             raise InfeasiblePlanError(
                 f"plan {plan.planner!r} recomputes {blocks} blocks of stage {number}, which has {held}"

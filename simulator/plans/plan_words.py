@@ -51,7 +51,7 @@ def _degrees(problem: Problem, plan: Plan) -> str:
 
 def _sizes_of_stages(workload: Workload, plan: Plan) -> str:
     """Blocks of each stage, or layers of a network without blocks; empty where all stages have as many."""
-    blocks = [{workload.layers[layer].block for layer in stage.layers} - {0} for stage in plan.stages]
+    blocks = [workload.blocks_of(stage.layers) for stage in plan.stages]
     if not any(blocks):
         word, sizes = "layers", [len(stage.layers) for stage in plan.stages]
     elif sum(map(len, blocks)) > len(set[int]().union(*blocks)):

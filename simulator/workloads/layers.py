@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import accumulate
@@ -248,6 +248,10 @@ class Workload:
             )
             for layer, read in zip(self.layers, self.input_elements(), strict=True)
         )
+
+    def blocks_of(self, layers: Iterable[int]) -> set[int]:
+        """The blocks that some layers belong to."""
+        return {self.layers[layer].block for layer in layers} - {0}
 
     def cut_elements(self, outputs: npt.NDArray[np.float64] | None = None) -> npt.NDArray[np.float64]:
         """Elements per sample that cross each cut: entry i is between layers[:i] and layers[i:].
