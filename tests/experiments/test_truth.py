@@ -40,6 +40,7 @@ from experiments.truth.seen_rows import SEEN_ROWS, was_seen
 from hardware_profiles import Stack, changed_stack, load_accelerator, load_stack
 from simulator import Evaluations, OpKind, PlanCosts
 from tests.experiments.commands import refused
+from tests.records import Recorded
 
 RUN = "hidden,heads,layers,seq,tp,pp,dp,micro_batch,global_batch,measured_s,recompute,machine"
 
@@ -1063,3 +1064,29 @@ def test_published_runs_on_a_full_device_fit(shared_data: Path, monkeypatch: pyt
     found = [Evaluations(problem)(plan) for problem, plan in map(training_problem, runs)]
     assert len(found) == 30
     assert all(score is not None and score.fits for score in found)
+
+
+def test_tables_of_every_kind(tmp_path: Path, recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is predicted of runs of two stacks, of blocks, products, sums and kernels, and every line that is printed of it."""
+    table(
+        tmp_path,
+        "runs.csv",
+        f"{RUN},framework,measured_alloc_gib,vocab,interleave,sequence_parallel,zero",
+        "1024,16,4,256,1,1,1,2,4,0.05,,dgx-a100,Megatron-LM,6,8000,1,False,0",
+        "1024,16,8,256,2,2,2,1,8,0.04,full,dgx-a100,Megatron-LM,4,8000,2,True,1",
+        "1024,16,8,256,2,2,2,1,8,0.05,selective,dgx-a100,Megatron-LM,5,8000,1,True,1",
+        "1024,16,8,256,4,1,2,2,8,0.03,full,dgx-h100,MaxText,3,8000,1,False,3",
+        "1008,16,8,256,3,1,2,2,12,0.03,full,dgx-h100,MaxText,3,8000,1,False,3",
+    )
+    cells = "hidden,heads,seq,micro_batch,layer_forward_recompute_backward_ms,head_and_microbatch_ms,tp,vocab,machine"
+    table(tmp_path, "cells.csv", cells, "2048,16,1024,2,9,3,1,8000,dgx-a100", "2048,16,1024,2,5,2,2,8000,dgx-a100")
+    table(tmp_path, "products.csv", "m,n,k,forward_us,backward_us", "4096,4096,4096,500,1000", "8192,1024,64,20,60")
+    sums = "operation,gpu,gpus,bytes,out_of_place_us"
+    table(tmp_path, "sums.csv", sums, "all-reduce,A100,8,1048576,60", "all-gather,A100,8,67108864,400")
+    kernels = "op,tflops,efficiency,m,n,k,accumulate,accelerator"
+    table(tmp_path, "kernels.csv", kernels, "matmul,312,0.5,4096,4096,4096,False,a100-pcie")
+    assert run_study("truth", ["--tables", str(tmp_path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    print_document(document | {"constants": []})
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    recorded(tables=document["tables"], stacks=document["stacks"], printed=printed)
