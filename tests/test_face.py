@@ -18,7 +18,18 @@ import pytest
 import pipeplan as pp
 from experiments.cli import main
 from planners import Request
-from simulator import Layer, LayerCosts, OpSeconds, PlanCosts, Problem, Stage, TextTable, build_program, given_costs
+from simulator import (
+    Layer,
+    LayerCosts,
+    OpSeconds,
+    PlanCosts,
+    Problem,
+    Stage,
+    TextTable,
+    Workload,
+    build_program,
+    given_costs,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -94,6 +105,26 @@ def test_a_problem_by_names_is_the_problem_of_its_parts() -> None:
             pp.Problem(workload, cluster, **{option: value})
     with pytest.raises(ValueError, match="vgg16"):
         pp.Problem("vgg61", "pipedream-b")
+
+
+def test_transformers_are_trained_in_16_bits_with_adam() -> None:
+    """Where nobody says otherwise: in bf16 where all devices have it, else in fp16, or as they can; no other network is."""
+
+    def trained(workload: str | Workload, cluster: str, **said: str) -> str:
+        """What the title says behind the samples."""
+        problem = pp.Problem(workload, cluster, batch=8, **said)
+        return problem.title.partition("8 sequences")[2] + problem.title.partition("8 images")[2]
+
+    assert trained("gpt2", "dgx-a100:1") == ", bf16, adam"
+    assert trained("bert-large", "pipedream-b") == ", fp16, adam"
+    assert trained("gpt2", "pipedream-c") == ", adam"
+    assert trained("gpt2", "pipedream-b", precision="fp32") == ", adam"
+    assert trained("gpt2", "dgx-a100:1", optimizer="momentum") == ", bf16"
+    assert trained("resnet50", "dgx-a100:1") == ""
+    gpt = pp.load_workload("gpt2")
+    measured = tuple(replace(one, measured=((1.0, 1e-3, 2e-3),)) for one in gpt.layers)
+    with pytest.warns(UserWarning, match="was measured"):
+        assert trained(replace(gpt, layers=measured, bytes_per_element=4), "dgx-a100:1") == ""
 
 
 def test_what_has_names_lists_them() -> None:

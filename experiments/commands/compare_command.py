@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import simulator
-from experiments.compare.problem_options import add_question, read_problem, read_request, read_stacks
+from experiments.compare.problem_options import add_question, defaults_told, read_problem, read_request, read_stacks
 from experiments.terminal.argument_types import add_options, written_folder
 from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import (
@@ -88,6 +88,8 @@ def _tell(arguments: argparse.Namespace, comparison: Comparison, folder: RunFold
         print_json({**document, "files": [str(path) for path in written]})
     else:
         print_explained(comparison)
+        if usual := defaults_told(arguments, comparison.problem):
+            say(usual)
         skipped = " (no timelines are drawn after an interrupt)" if comparison.interrupted else ""
         say(f"{len(written)} files in {folder.path}{skipped}")
     if comparison.interrupted:

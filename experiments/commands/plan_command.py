@@ -16,6 +16,7 @@ from experiments.compare.problem_options import (
     PROFILED_MINIBATCH,
     SEARCH,
     add_question,
+    defaults_told,
     read_problem,
     read_request,
     read_stacks,
@@ -176,6 +177,8 @@ def _plan_and_tell(
         print_explained(told)
         if isinstance(told, planners.Result):
             say(worth.words(result.problem.device_word))
+        if usual := defaults_told(arguments, problem):
+            say(usual)
         if rival:
             say(str(rival))
         if flushed:
@@ -251,6 +254,8 @@ def _run_pareto(
         print_json(found.record())
     else:
         print_explained(found)
+        if usual := defaults_told(arguments, problem):
+            say(usual)
     if found.interrupted:
         return INTERRUPTED
     return OK if found.points else INFEASIBLE

@@ -39,6 +39,9 @@ NO_PLANS: Mapping[str, Problem] = MappingProxyType({})
 TRAINING = declared_options(TrainingOptions, 0)
 """Options that are fields of a problem, with the problem's own defaults."""
 
+OF_TRANSFORMERS = {"precision": "bf16 (or else fp16) where all devices have it", "optimizer": "adam"}
+"""What `usual_training` says of them, in words, by option."""
+
 PROFILED_MINIBATCH: dict[str, Option] = {
     "--profiled-minibatch N": (
         "samples of the mini-batch that a graph.txt was profiled with (default: worked out from its tensors)",
@@ -64,7 +67,12 @@ PROBLEM: dict[str, Option] = {
     "--attention FORM": "fused (FlashAttention), unfused (scores in memory) or eager (one kernel per step); default: as trained",
     **PROFILED_MINIBATCH,
     "--recompute [WHAT=whole]": f"{TRAINING['recompute'].help}; the option alone is whole",
-    **dict(declared(one) for name, one in TRAINING.items() if name != "recompute"),
+    **dict(
+        declared(replace(one, default=f"{one.default}, for transformers {words}") if words else one)
+        for name, one in TRAINING.items()
+        if name != "recompute"
+        for words in [OF_TRANSFORMERS.get(name)]
+    ),
 }
 
 SEARCH: dict[str, Option] = {
@@ -148,6 +156,21 @@ def _described(arguments: argparse.Namespace) -> Problem:
         stack=_given(arguments.stack, DEFAULT_STACK).split(",")[0],
         **_said(arguments, TRAINING),
     )
+
+
+def defaults_told(arguments: argparse.Namespace, problem: Problem) -> str:
+    """What nobody asked for of a problem that options describe, in words; "" where a file has it or all was asked for."""
+    if arguments.problem is not None or getattr(arguments, "plan", None):
+        return ""
+    measured = any(layer.measured for layer in problem.workload.layers)
+    own = {
+        "batch": f"{problem.batch} {problem.workload.sample}{'s' * (problem.batch > 1)}",
+        "sequence": f"{problem.workload.tokens} tokens" if problem.workload.tokens and not measured else "",
+        "precision": "" if measured else problem.precision,
+        "optimizer": problem.optimizer,
+    }
+    taken = {name: words for name, words in own.items() if words and getattr(arguments, name) is None}
+    return f"by default: {', '.join(taken.values())} ({', '.join(f'--{name}' for name in taken)})" if taken else ""
 
 
 def _said(arguments: argparse.Namespace, options: Mapping[str, DeclaredOption]) -> dict[str, Any]:

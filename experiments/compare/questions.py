@@ -41,6 +41,22 @@ def names(topic: str) -> tuple[str, ...]:
     return tuple(TOPICS[topic]())
 
 
+NARROW: Sequence[hardware_profiles.Precision] = ("bf16", "fp16")
+"""Precisions in which transformers are trained, the usual one first."""
+
+
+def usual_training(workload: Workload, cluster: Cluster) -> dict[str, Any]:
+    """How a network is trained where nobody says, as far as it differs from the defaults of a problem.
+
+    One with transformer blocks: with Adam, in the first of NARROW in which all devices compute. Others, measured ones: nothing.
+    """
+    layers = workload.layers
+    if not any(layer.block for layer in layers) or any(layer.measured for layer in layers):
+        return {}
+    narrow = [one for one in NARROW if one in cluster.precisions]
+    return {"optimizer": "adam", **({"precision": narrow[0]} if narrow else {})}
+
+
 def make_problem(
     workload: Workload | str,
     cluster: Cluster | str,
@@ -58,7 +74,8 @@ def make_problem(
     batch: samples of an iteration; default the workload's mini-batch on every device
     devices: use the first of the cluster only; sequence: tokens of a sample; attention: its form
     stack: what runs the plans; or its name, or TOML file
-    training: the other fields of `simulator.Problem` (precision, optimizer, recompute, communication, contention, …)
+    training: the other fields of `simulator.Problem` (precision, optimizer, recompute, communication, contention, …); what is not
+        given is as `usual_training` says, else as a problem's own default
     Warns of options without an effect. Raises ValueError for unknown names, more devices than there are, options out of range.
     """
     hardware_profiles.check_known("a problem has no", training, (one.name for one in fields(simulator.Problem)))
@@ -80,7 +97,7 @@ def make_problem(
     if isinstance(stack, str):
         stack = hardware_profiles.load_stack(stack)
     samples = workload.minibatch * len(cluster.devices) if batch is None else batch
-    problem = simulator.Problem(workload, cluster, samples, stack, **training)
+    problem = simulator.Problem(workload, cluster, samples, stack, **usual_training(workload, cluster) | training)
     for line in problem.doubts():
         warnings.warn(line, stacklevel=2)
     return problem

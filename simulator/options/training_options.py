@@ -42,6 +42,7 @@ LinkSharing = Literal["links", "fair", "fifo"]
 """How messages that meet on a link share it: as each link of the cluster says, or all of them so (`Sharing` of the profiles)."""
 
 DEFAULT_PRECISION: Precision = "fp32"
+DEFAULT_OPTIMIZER: OptimizerName = "momentum"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ class TrainingOptions:
     """
 
     precision: Precision = DEFAULT_PRECISION
-    optimizer: OptimizerName = "momentum"
+    optimizer: OptimizerName = DEFAULT_OPTIMIZER
     recompute: Recompute = "none"
     communication: Communication = "overlapped"
     contention: bool = True

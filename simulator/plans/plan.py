@@ -26,7 +26,14 @@ from hardware_profiles import (
     shown,
     unchosen,
 )
-from simulator.options.training_options import BY_BLOCK, DEFAULT_PRECISION, OptimizerName, Recompute, TrainingOptions
+from simulator.options.training_options import (
+    BY_BLOCK,
+    DEFAULT_OPTIMIZER,
+    DEFAULT_PRECISION,
+    OptimizerName,
+    Recompute,
+    TrainingOptions,
+)
 from simulator.plans.keys import COSTS, LAYERS, NOTHING, ORDER, PARTS
 from simulator.schedules import ScheduleFamily, schedule_families
 from simulator.workloads.layers import Layer, Workload
@@ -115,10 +122,15 @@ class Problem(TrainingOptions):
 
     @property
     def title(self) -> str:
-        """Workload, machine, mini-batch and stack, as a heading names them; without the generic one."""
+        """Workload, machine, mini-batch, precision, optimizer and stack, as a heading names them: the latter three where they are
+        not what an image network has.
+        """
         devices, samples = len(self.cluster.devices), f"{self.batch} {self.workload.sample}{'s' * (self.batch > 1)}"
-        stack = f", {self.stack.name}" * (self.stack != GENERIC)
-        return f"{self.workload.name} on {self.cluster.name}, {devices} device{'s' * (devices > 1)}, {samples}{stack}"
+        told = [f"{devices} device{'s' * (devices > 1)}", samples]
+        told += [self.precision] * (self.precision != DEFAULT_PRECISION)
+        told += [self.optimizer] * (self.optimizer != DEFAULT_OPTIMIZER)
+        told += [self.stack.name] * (self.stack != GENERIC)
+        return f"{self.workload.name} on {self.cluster.name}, {', '.join(told)}"
 
     @property
     def device_word(self) -> str:

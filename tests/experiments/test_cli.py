@@ -369,3 +369,27 @@ def test_lines_of_ops_are_checked_as_a_schedule(
     assert main(["check", str(path)]) == code
     found = capsys.readouterr()
     assert said in found.out + found.err
+
+
+def test_what_nobody_asked_for_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Batch, tokens, precision and optimizer that the options leave open, with the options; nothing where all are given."""
+
+    def told(command: str, *words: str) -> list[str]:
+        """Lines of what is by default, of a plan or a comparison of data parallelism."""
+        given = ("--planner", "data-parallel", *words, *(("--no-figures",) if command == "compare" else ()))
+        code, out, _ = run(capsys, command, *given)
+        assert code == 0
+        return [line for line in out.splitlines() if line.startswith("by default")]
+
+    gpt = "--workload", "gpt2", "--cluster", "dgx-a100:1", "--stack", "megatron-core"
+    assert told("plan", *gpt) == [
+        "by default: 8 sequences, 1024 tokens, bf16, adam (--batch, --sequence, --precision, --optimizer)"
+    ]
+    assert told("compare", *gpt, "--batch", "16", "--precision", "fp16") == [
+        "by default: 1024 tokens, adam (--sequence, --optimizer)"
+    ]
+    every = "--batch", "8", "--sequence", "64", "--precision", "bf16", "--optimizer", "sgd"
+    assert told("plan", *gpt, *every) == []
+    assert told("plan", "--workload", "chain:4", "--cluster", "pipedream-a", "--devices", "2") == [
+        "by default: 2 samples, fp32, momentum (--batch, --precision, --optimizer)"
+    ]
