@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import planners
 import simulator
+from experiments.compare.efficiency import efficiency
 from experiments.compare.problem_options import (
     DEFAULT_PLANNER,
     PROBLEM,
@@ -21,7 +22,6 @@ from experiments.compare.problem_options import (
     read_request,
     read_stacks,
 )
-from experiments.report.efficiency import efficiency
 from experiments.report.report_options import REPORT, explained, read_price
 from experiments.terminal.argument_types import (
     CountUpTo,
@@ -52,7 +52,7 @@ OF_WORKERS = "pipedream"
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from experiments.report.efficiency import Price
+    from experiments.compare.efficiency import Price
     from experiments.report.plan_report import PlanReport
 
 PARETO: dict[str, Option] = {

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 import planners
+from experiments.compare.efficiency import efficiency
 from experiments.terminal.report_tables import STALE, Cell, ReportTable, Row, figure
 from hardware_profiles import brief
 from planners import told_apart
@@ -80,6 +81,9 @@ COLUMNS: dict[str, Column] = {
     "speedup_over_data_parallel": Column(
         None, "speed", "speedup\nover DP", figure("speedup_over_data_parallel", ".2f")
     ),
+    "mfu": Column(
+        lambda found: efficiency(found.outcome).record()["mfu"], "use", "MFU", figure("mfu", ".1f", 100, unit=" %")
+    ),
     "bubble_idle_over_makespan": Column(
         lambda found: found.timeline.bubble().idle_over_makespan,
         "use",
@@ -131,7 +135,7 @@ SPEED = _table("{workload} ({source}) on {cluster}, {devices} devices, {batch} {
 STACKS = _table(SPEED.title, "stacks", "speed")
 """The same where rows are for several stacks."""
 
-USE = _table("Idle time (the bubble, by its three names), memory and traffic", "use")
+USE = _table("Efficiency, idle time (the bubble, by its three names), memory and traffic", "use")
 
 
 @dataclass(frozen=True, slots=True)

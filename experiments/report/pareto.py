@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from experiments.report.efficiency import Price, efficiency, price_of_all
+from experiments.compare.efficiency import Price, efficiency, price_of_all
 from experiments.terminal.report_tables import Cell, ReportTable, figure
 from hardware_profiles import GENERIC, Accelerator, GraphicsProcessor, Stack
 from planners import InapplicablePlannerError, Request, Result, plan_over_stacks

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from experiments.report.efficiency import Efficiency, Price, efficiency
+from experiments.compare.efficiency import Efficiency, Price, efficiency
 from experiments.report.limits import Limit, limit_rows, limit_sentence, limits
 from experiments.report.megatron_flags import NoFlagsError, megatron_flags
 from hardware_profiles import optional_members

@@ -10,7 +10,7 @@ from experiments.terminal.argument_types import Option, price, refuse
 from experiments.terminal.output import UsageError, progress
 
 if TYPE_CHECKING:
-    from experiments.report.efficiency import Price
+    from experiments.compare.efficiency import Price
     from experiments.report.plan_report import PlanReport
     from planners import Result
     from simulator import Outcome, Problem
@@ -27,7 +27,7 @@ REPORT: dict[str, Option] = {
 
 def read_price(arguments: argparse.Namespace, problem: Problem) -> Price | None:
     """The price that was given; UsageError for one without a report, and one that is none of the problem's devices."""
-    from experiments.report.efficiency import price_of_all
+    from experiments.compare.efficiency import price_of_all
 
     if not arguments.report and getattr(arguments, "pareto", None) is None:
         refuse(arguments, ("price",), "goes with --report")

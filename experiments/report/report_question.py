@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hardware_profiles import check_kind
 
 if TYPE_CHECKING:
-    from experiments.report.efficiency import Price
+    from experiments.compare.efficiency import Price
     from experiments.report.plan_report import PlanReport
     from planners import Result
     from simulator import Outcome

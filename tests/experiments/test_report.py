@@ -15,8 +15,8 @@ import pipeplan as pp
 import simulator
 from experiments.cli import main
 from experiments.commands import plan_command
+from experiments.compare.efficiency import efficiency, used_parameters
 from experiments.report import pareto as pareto_search
-from experiments.report.efficiency import efficiency, used_parameters
 from experiments.report.limits import Limit, limit_sentence, limits
 from experiments.report.megatron_flags import NoFlagsError, megatron_flags
 from experiments.report.pareto import GIB, Pareto, UnbeatenPlan, in_less_memory, pareto
