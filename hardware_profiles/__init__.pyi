@@ -126,6 +126,7 @@ from .stack_writing import (
 )
 from .words import (
     brief as brief,
+    counted as counted,
     legible as legible,
     nearest as nearest,
     one_line as one_line,

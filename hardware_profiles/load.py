@@ -38,7 +38,7 @@ from hardware_profiles.ranges import doubts, impossible
 from hardware_profiles.reading import FileError, read_bytes, referred, remembering
 from hardware_profiles.stack import GENERIC, Stack
 from hardware_profiles.stack_files import StackFile
-from hardware_profiles.words import one_line, shown, unknown
+from hardware_profiles.words import counted, one_line, shown, unknown
 
 Built = TypeVar("Built")
 
@@ -199,7 +199,7 @@ def check_file(path: str | os.PathLike[str]) -> str:
         kinds = sorted({device.name for device in cluster.devices})
         return (
             f"{source}: cluster {cluster.name}: {len(cluster.devices)} devices ({', '.join(kinds)}) "
-            f"in {len(cluster.servers)} server{'s' * (len(cluster.servers) > 1)}, {len(cluster.channels)} channels"
+            f"in {counted(len(cluster.servers), 'server')}, {len(cluster.channels)} channels"
         )
     device = _read_accelerator(source)
     reserve = optional_members(device).reserve_bytes

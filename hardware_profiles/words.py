@@ -38,6 +38,11 @@ def shown(value: object, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
 
 
+def counted(count: int, word: str) -> str:
+    """So many of them: `1 device`, `16 devices`."""
+    return f"{count} {word}{'s' * (count != 1)}"
+
+
 def unchosen(what: str, given: object, choices: Iterable[str]) -> str:
     """The line about a value that is none of the choices: the closest of them, if one is close, and all."""
     known = list(choices)

@@ -21,6 +21,7 @@ from hardware_profiles import (
     Stack,
     accelerator_kind,
     changed_stack_text,
+    counted,
     errors_of,
     load_stack,
     shown,
@@ -294,7 +295,7 @@ def _errors(stack: Stack, found: Fitted, runs: Sequence[Run], others: Sequence[M
 def _text(base: str, name: str, found: Fitted, runs: Sequence[Run], errors: Sequence[ErrorClass]) -> str:
     """The file of the calibrated stack."""
     plans = ", ".join(Path(run.path).name for run in runs)
-    source = f"pipeplan calibrate, from {base}: {len(runs)} measured iteration{'s' * (len(runs) > 1)}"
+    source = f"pipeplan calibrate, from {base}: {counted(len(runs), 'measured iteration')}"
     constants = {
         one.name: Constant(one.after, source, tuple(Path(run.path).name for run in runs))
         for one in found.constants
@@ -312,7 +313,7 @@ def _document(
     moved = [one.name for one in found.constants if one.told]
     notes = []
     if len(observed) < len(found.constants):
-        words = f"{len(observed)} measured figure{'s' * (len(observed) > 1)} for {len(found.constants)} constants"
+        words = f"{counted(len(observed), 'measured figure')} for {len(found.constants)} constants"
         notes.append(f"{words}: {len(moved)} moved; what is not told apart the spreads of the shipped stacks decide")
     if not moved:
         notes.append("no constant moved: the measurements tell none of them more closely than it was known")

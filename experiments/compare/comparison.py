@@ -12,7 +12,7 @@ import numpy as np
 import planners
 from experiments.compare.efficiency import efficiency
 from experiments.terminal.report_tables import STALE, Cell, ReportTable, Row, figure
-from hardware_profiles import brief
+from hardware_profiles import brief, counted
 from planners import told_apart
 from simulator import BoundTerm, Explained, InfeasiblePlanError, Plan, Problem, TextTable
 
@@ -130,7 +130,7 @@ def _table(title: str, *tables: str) -> ReportTable:
     return ReportTable(title, "plans", {**planner, **columns})
 
 
-SPEED = _table("{workload} ({source}) on {cluster}, {devices} devices, {batch} {sample}s per iteration", "speed")
+SPEED = _table("{workload} ({source}) on {cluster}, {devices}, {samples} per iteration", "speed")
 
 STACKS = _table(SPEED.title, "stacks", "speed")
 """The same where rows are for several stacks."""
@@ -264,9 +264,8 @@ class Comparison(Explained):
             "workload": problem.workload.name,
             "source": "measured profile" if measured else f"analytic, {problem.precision}",
             "cluster": cluster.name,
-            "devices": len(cluster.devices),
-            "batch": problem.batch,
-            "sample": problem.workload.sample,
+            "devices": counted(len(cluster.devices), "device"),
+            "samples": counted(problem.batch, problem.workload.sample),
             "plans": sorted(records, key=lambda record: (not record["feasible"], record["iteration_seconds"])),
         }
         stacks = {record["stack"] for record in records} | {problem.stack.name}

@@ -20,7 +20,7 @@ from experiments.terminal.argument_types import (
     own_options,
 )
 from experiments.terminal.output import UsageError
-from hardware_profiles import DeclaredOption, declared_options, shown
+from hardware_profiles import DeclaredOption, counted, declared_options, shown
 from planners import ASKED, PLANNER_OPTIONS
 from simulator import TrainingOptions
 
@@ -164,8 +164,8 @@ def defaults_told(arguments: argparse.Namespace, problem: Problem) -> str:
         return ""
     measured = any(layer.measured for layer in problem.workload.layers)
     own = {
-        "batch": f"{problem.batch} {problem.workload.sample}{'s' * (problem.batch > 1)}",
-        "sequence": f"{problem.workload.tokens} tokens" if problem.workload.tokens and not measured else "",
+        "batch": counted(problem.batch, problem.workload.sample),
+        "sequence": counted(problem.workload.tokens, "token") if problem.workload.tokens and not measured else "",
         "precision": "" if measured else problem.precision,
         "optimizer": problem.optimizer,
     }

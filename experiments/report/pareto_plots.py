@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
-from hardware_profiles import legible
+from hardware_profiles import counted, legible
 from simulator.results.figures import FAINT, legend_below, logarithmic_axes, noted, panels, titled, unframed
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def draw(found: Pareto) -> Figure:
         color = COLORS[number % len(COLORS)]
         own = sorted((one for one in found.points if one.devices == count), key=lambda one: one.peak_bytes)
         memory, seconds = [one.peak_bytes / GIB for one in own], [one.seconds for one in own]
-        look = {"color": color, "markersize": 6, "linewidth": 1.3, "label": f"{count} {word}{'s' * (count > 1)}"}
+        look = {"color": color, "markersize": 6, "linewidth": 1.3, "label": counted(count, word)}
         axes.plot(memory, seconds, "o-", drawstyle="steps-post", **look)
         for place, point in zip(zip(memory, seconds, strict=True), own, strict=True):
             # where no line of its own is

@@ -10,7 +10,7 @@ from typing import Any
 from experiments.compare.efficiency import Efficiency, Price, efficiency
 from experiments.report.limits import Limit, limit_rows, limit_sentence, limits
 from experiments.report.megatron_flags import NoFlagsError, megatron_flags
-from hardware_profiles import optional_members
+from hardware_profiles import counted, optional_members
 from planners import Result, RunnerUp, error_of_runner_up, is_told_apart, replayed_beside, runner_ups
 from simulator import (
     ACTIVATIONS,
@@ -197,7 +197,7 @@ class PlanReport(Explained):
         ]
         rows.append(("iteration", f"{whole:.4g}", f"{1.0:.1%}", "", "", ""))
         devices = int(split.members.sum())
-        title = f"Seconds per iteration, mean of {devices} {self.outcome.problem.device_word}{'s' * (devices > 1)}"
+        title = f"Seconds per iteration, mean of {counted(devices, self.outcome.problem.device_word)}"
         return TextTable(title, ("part", "mean", "share", "least", "most", "hidden"), tuple(rows))
 
     # -------------------------------------------------------------------------------------------- collectives
@@ -262,7 +262,7 @@ class PlanReport(Explained):
         scores = (
             ", scores of attention whole" if any(one.kind == "attention" for one in problem.workload.layers) else ""
         )
-        whose = f"{found.devices} {problem.device_word}{'s' * (found.devices > 1)}"
+        whose = counted(found.devices, problem.device_word)
         rule = f"3 × forward FLOP{scores}, of the {problem.precision} peak of {whose}"
         if mfu > 1.0 and any(one.kind == "convolution" for one in problem.workload.layers):
             others.append("more than the peak, as fast convolutions (Winograd) need fewer FLOP than are counted")

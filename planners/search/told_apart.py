@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hardware_profiles import PredictionError
+from hardware_profiles import PredictionError, counted
 from planners.search.result import Result, RunnerUp
 from planners.search.runner_ups import runner_ups
 from simulator import TIME_PARTS, Outcome, error_of, simulate
@@ -66,7 +66,7 @@ class Rival:
     def __str__(self) -> str:
         """What is not told apart, and what would tell."""
         one = self.runner_up
-        more = f", nor from {self.others} more runner-up{'s' * (self.others > 1)}" if self.others else ""
+        more = f", nor from {counted(self.others, 'more runner-up')}" if self.others else ""
         said = (
             f"not told apart by the model from {one.decision} {one.other} in place of {one.chosen}, {one.seconds:.4g} s"
         )

@@ -22,6 +22,7 @@ from hardware_profiles import (
     brief,
     check_fields,
     check_known,
+    counted,
     optional_members,
     shown,
     unchosen,
@@ -125,8 +126,7 @@ class Problem(TrainingOptions):
         """Workload, machine, mini-batch, precision, optimizer and stack, as a heading names them: the latter three where they are
         not what an image network has.
         """
-        devices, samples = len(self.cluster.devices), f"{self.batch} {self.workload.sample}{'s' * (self.batch > 1)}"
-        told = [f"{devices} device{'s' * (devices > 1)}", samples]
+        told = [counted(len(self.cluster.devices), "device"), counted(self.batch, self.workload.sample)]
         told += [self.precision] * (self.precision != DEFAULT_PRECISION)
         told += [self.optimizer] * (self.optimizer != DEFAULT_OPTIMIZER)
         told += [self.stack.name] * (self.stack != GENERIC)
