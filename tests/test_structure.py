@@ -47,7 +47,7 @@ ROOMS = {
             "benchmarks",
         ),
         *("bapipe_explore", "cost_model", "dnn_partitioning", "pipedream_tables", "piper", "schedule_search", "truth"),
-        *("sailor", "modern_schedules", "time_to_accuracy", "umpipe", "xpipe"),
+        *("published_layouts", "sailor", "modern_schedules", "time_to_accuracy", "umpipe", "xpipe"),
     ),
     "planners": (
         *("search", "estimate", "partitioning", "pipedream", "straight", "bapipe", "unequal", "scheduler", "modern"),

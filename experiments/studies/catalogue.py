@@ -160,6 +160,14 @@ STUDIES: dict[str, Study] = {
             "--stack NAME": "stack that the fit begins from: name or TOML file (default: that of most rows)",
         },
     ),
+    "published-layouts": Study(
+        "experiments.published_layouts",
+        "What do large published runs take by the model, and what would the joint planner choose in their place?",
+        30,
+        1.5,
+        figures=("published_layouts",),
+        quick="the layouts as they ran, without plans of our own",
+    ),
     "sailor": Study(
         "experiments.sailor",
         "How much faster are pipelines on several kinds of GPU than those of Sailor's planner, under its own judge?",

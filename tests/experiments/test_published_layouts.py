@@ -1,0 +1,102 @@
+"""Study published-layouts: what was published as seconds, layouts replayed as they ran, and a plan of our own beside them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+import experiments.published_layouts.__main__ as study
+from experiments.published_layouts.layouts import LAYOUTS, PublishedLayout
+from experiments.studies.study_harness import run_study
+from experiments.truth.predictions import training_problem
+from planners import make_plan
+
+TINY = PublishedLayout(
+    "tiny",
+    "nobody",
+    {
+        "layers": 6,
+        "hidden": 1024,
+        "heads": 16,
+        "seq": 256,
+        "vocab": 1000,
+        "model": "gpt",
+        "machine": "dgx-a100",
+        "tp": 2,
+        "pp": 2,
+        "dp": 1,
+        "micro_batch": 1,
+        "global_batch": 4,
+        "framework": "Megatron-LM",
+    },
+    mfu=0.5,
+    parameters=1e8,
+    interleave=(1, 2, 4),
+)
+
+
+def test_seconds_of_a_share_of_the_peak() -> None:
+    """PaLM's rule: 6 N + 12 L h s FLOP for each of 4 x 256 tokens on 4 GPUs at half of their peak; or as told."""
+    assert TINY.devices == 4
+    flop = 4 * 256 * (6 * 1e8 + 12 * 6 * 1024 * 256)
+    assert TINY.iteration_seconds == pytest.approx(flop / (4 * 156e12))
+    assert replace(TINY, seconds=3.0).iteration_seconds == 3.0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda one: one.name)
+def test_a_layout_is_that_of_its_name(layout: PublishedLayout) -> None:
+    """As many GPUs as its name tells, whole micro-batches, and where the embedding and the head count, as many on each stage."""
+    assert f"{layout.devices:,} " in layout.name
+    assert layout.source
+    for run in layout.runs():
+        assert run.measured_s == layout.iteration_seconds
+        assert run.global_batch % (run.dp * run.micro_batch) == 0
+        if layout.ends_count:
+            assert len(set(run.layers_per_stage.split(";"))) == 1
+
+
+def test_what_was_not_told_is_the_fastest_that_can_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of one, two and four stages per device; with four some would hold no layer. A plan of our own is of the same problem."""
+    monkeypatch.setattr(study, "LAYOUTS", (replace(TINY, note="of no paper"),))
+    monkeypatch.setattr(study, "make_plan", lambda name, problem: make_plan("rule-of-thumb", problem))
+    found = {run.interleave: training_problem(run) for run in TINY.runs()[:2]}
+    seconds = [study.Evaluations(problem)(plan).iteration_seconds for problem, plan in found.values()]  # type: ignore[union-attr]
+    assert run_study("published-layouts", ["--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["layouts"]
+    assert row["seconds"] == min(seconds)
+    assert row["off"] == pytest.approx(row["seconds"] / TINY.iteration_seconds - 1)
+    assert row["error_low"] < row["seconds"] < row["error_high"]
+    assert row["inside"] == (row["error_low"] <= TINY.iteration_seconds <= row["error_high"])
+    best = make_plan("rule-of-thumb", found[1][0])
+    assert (row["own_seconds"], row["own_speedup"]) == (
+        best.iteration_seconds,
+        pytest.approx(row["seconds"] / best.iteration_seconds),
+    )
+    assert run_study("published-layouts", ["--quick"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "tiny (of no paper): pp2" in printed
+    assert "joint:" not in printed
+    assert study.draw({"layouts": [row]}).axes[0].get_yticklabels()[0].get_text() == "tiny"
+
+
+def test_an_interrupt_leaves_the_rows_so_far(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Marked, with exit code 130."""
+    seen: list[str] = []
+
+    def row(name: str, layout: PublishedLayout, *, planned: bool) -> dict[str, object]:
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(layout.name)
+        return {"name": name}
+
+    monkeypatch.setattr(study, "_row", partial(row, "first"))
+    assert run_study("published-layouts", ["--quick", "--json"]) == 130
+    document = json.loads(capsys.readouterr().out)
+    assert (document["interrupted"], document["layouts"]) == (True, [{"name": "first"}])
