@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from itertools import chain as chained
 from itertools import combinations, pairwise, permutations
 from math import inf, log2
+from operator import attrgetter
 from typing import Literal
 
 from hardware_profiles.algorithms import (
@@ -30,20 +32,24 @@ AllReduce = Literal["fastest", "flat-ring"]
 """Which rings a cluster's library all-reduces over between servers: the best of all, or the flat one only."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CollectivePlan:
-    """One way to run a collective: seconds = latency + seconds_per_byte * bytes, on these channels.
+    """One way to run a collective: seconds = latency + seconds_per_byte * bytes, on some channels.
 
-    name: of the algorithm and the protocol
-    occupancy: share of those seconds for which its bytes keep each channel busy at the rate of a lone transfer; what a
-        collective does not reach of a channel (its efficiency, a narrower channel elsewhere) is left to other transfers
+    name: of the algorithm and the protocol; find: finds `occupancy`
     """
 
     name: str
     latency: float
     seconds_per_byte: float
-    channels: tuple[int, ...]
-    occupancy: tuple[float, ...]
+    find: Callable[[], dict[int, float]] = field(repr=False, compare=False)
+
+    @cached_property
+    def occupancy(self) -> dict[int, float]:
+        """By channel, rising, the share of those seconds for which its bytes keep it busy at the rate of a lone transfer; what a
+        collective does not reach of a channel (its efficiency, a narrower channel elsewhere) is left to other transfers.
+        """
+        return dict(sorted(self.find().items()))
 
     def seconds(self, size_bytes: float) -> float:
         """Seconds of the collective for a tensor of `size_bytes`."""
@@ -84,19 +90,31 @@ def _least(lines: Sequence[tuple[float, float]]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Messages:
+    """Messages that rings, or a chain, send at once; the first of channels that are alike stands for them.
+
+    ways: their unlike routes; uses: unlike channels that they pass, each with how many messages in all pass it
+    """
+
+    ways: tuple[tuple[Channel, ...], ...]
+    uses: tuple[tuple[Channel, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Flows:
     """The messages of rings, or of a chain, that run at once.
 
-    name: of the algorithm; inside, between: routes in servers, and from one to another; parts: rings of one tensor
-    devices, servers: of each ring
+    name: of the algorithm; inside, between: messages in servers, and from one to another; parts: rings of one tensor
+    devices, servers: of each ring; uses: how many messages pass each channel
     """
 
     name: str
-    inside: tuple[tuple[int, ...], ...]
-    between: tuple[tuple[int, ...], ...]
+    inside: _Messages
+    between: _Messages
     devices: int
     servers: int
-    parts: int = 1
+    parts: int
+    uses: Counter[int]
 
 
 _Key = tuple[Operation, tuple[tuple[int, ...], ...], bool]
@@ -160,7 +178,7 @@ class CollectiveRates:
         they keep each busy; beside: as in `rates`.
         """
         plan = _largest(self._collective_plans(operation, (devices, *beside), whole=True))
-        return ((), ()) if plan is None else (plan.channels, plan.occupancy)
+        return ((), ()) if plan is None else (tuple(plan.occupancy), tuple(plan.occupancy.values()))
 
     def allreduce_channels(
         self, devices: Sequence[int], *beside: Sequence[int]
@@ -171,7 +189,7 @@ class CollectiveRates:
     def allreduces_meet(self, route: Iterable[int], devices: Sequence[int], *beside: Sequence[int]) -> bool:
         """Whether a transfer from the first of some devices over a route queues with their all-reduces of large tensors."""
         plan = _largest(self._collective_plans(Operation.ALL_REDUCE, (devices, *beside)))
-        return plan is not None and not set(plan.channels).isdisjoint(route)
+        return plan is not None and not plan.occupancy.keys().isdisjoint(route)
 
     def alltoall_rates(self, devices: Sequence[int], *beside: Sequence[int]) -> Rates:
         """Latency in seconds, and seconds per byte that each device holds for all of `devices`, itself among them, of an exchange
@@ -295,7 +313,7 @@ class CollectiveRates:
             return [self._flows("rails" if servers > 1 else "rings", rings, members, servers, fewest)]
         if servers == 1 and all(chains := [chain(self.topology, groups[0]) for groups in housed]):
             hops = [hop for chain in chains for pair in pairwise(chain) for hop in (pair, pair[::-1])]
-            return [_Flows("chain", tuple(self.topology.route(*hop) for hop in hops), (), members, 1)]
+            return [self._of_routes("chain", [self.topology.route(*hop) for hop in hops], (), members, 1)]
         return []
 
     def _flows(self, name: str, rings: Sequence[Sequence[int]], devices: int, servers: int, parts: int = 1) -> _Flows:
@@ -304,10 +322,40 @@ class CollectiveRates:
         """
         server, _ = self.topology.numbered(self.topology.depth)
         edges = [(one[place - 1], one[place]) for one in rings for place in range(len(one))]
-        routes: tuple[list[tuple[int, ...]], ...] = [], []
+        inside, between = list[tuple[int, ...]](), list[tuple[int, ...]]()
         for first, second in edges:
-            routes[server[first] != server[second]].append(self.topology.route(first, second))
-        return _Flows(name, tuple(routes[0]), tuple(routes[1]), devices, servers, parts)
+            (inside if server[first] == server[second] else between).append(self.topology.route(first, second))
+        return self._of_routes(name, inside, between, devices, servers, parts)
+
+    def _of_routes(
+        self,
+        name: str,
+        inside: Sequence[tuple[int, ...]],
+        between: Sequence[tuple[int, ...]],
+        devices: int,
+        servers: int,
+        parts: int = 1,
+    ) -> _Flows:
+        """Flows whose messages take these routes."""
+        uses, like, channels = Counter(chained(*inside, *between)), self._like, self.topology.channels
+
+        def messages(routes: Sequence[tuple[int, ...]]) -> _Messages:
+            unlike = {tuple([like[index] for index in route]) for route in set(routes)}
+            passed = {(like[index], uses[index]) for index in set(chained(*routes))}
+            return _Messages(
+                tuple([tuple([channels[index] for index in way]) for way in unlike]),
+                tuple([(channels[index], count) for index, count in passed]),
+            )
+
+        return _Flows(name, messages(inside), messages(between), devices, servers, parts, uses)
+
+    @cached_property
+    def _like(self) -> list[int]:
+        """For each channel the first one that differs from it in no more than its name."""
+        known: dict[tuple[Hashable, ...], int] = {}
+        look = attrgetter(*(one.name for one in fields(Channel) if one.name not in ("name", "fabric")))
+        looks = ((*look(one), id(one.fabric)) for one in self.topology.channels)
+        return [known.setdefault(one, index) for index, one in enumerate(looks)]
 
     # ------------------------------------------------------------------------------------------------ algorithms
 
@@ -325,8 +373,7 @@ class CollectiveRates:
 
     def _tree_plans(self, flat: _Flows, flows: _Flows) -> list[CollectivePlan]:
         """Trees of the servers, where it is known what their steps take; in a server they are a chain, as the flat ring is."""
-        channels = self.topology.channels
-        if not all(any(channels[one].latencies[0] or channels[one].fabric for one in way) for way in flows.between):
+        if not all(any(one.latencies[0] or one.fabric for one in way) for way in flows.between.ways):
             return []
         plans, inside = list[CollectivePlan](), self._protocols(Operation.ALL_REDUCE, flat)
         for (_, alone), (name, steps) in zip(inside, self._protocols(Operation.ALL_REDUCE, flows), strict=True):
@@ -343,7 +390,7 @@ class CollectiveRates:
 
     def _in_switch_plans(self, flows: _Flows) -> list[CollectivePlan]:
         """All-reduces that sum inside the switches of servers, with a tree between the servers."""
-        rate = min((self.topology.channels[one].in_switch for way in flows.inside for one in way), default=0.0)
+        rate = min((one.in_switch for one, _ in flows.inside.uses), default=0.0)
         fabrics, each = self._fabrics(flows), flows.devices // flows.servers
         if not rate or not fabrics or each < IN_SWITCH_LEAST:
             return []
@@ -388,12 +435,15 @@ class CollectiveRates:
             # A ring carries the part that its devices hold after the reduce-scatters before.
             parts.append((plan, plan.seconds_per_byte / held))
         seconds = sum(part for _, part in parts)
-        busy = dict.fromkeys(sorted({index for plan, _ in parts for index in plan.channels}), 0.0)
-        for plan, part in parts:
-            for channel, share in zip(plan.channels, plan.occupancy, strict=True):
-                busy[channel] += share * part / seconds
-        latency = sum(plan.latency for plan, _ in parts)
-        return CollectivePlan("hierarchical", latency, seconds, tuple(busy), tuple(busy.values()))
+
+        def busy() -> dict[int, float]:
+            found = dict[int, float]()
+            for plan, part in parts:
+                for channel, share in plan.occupancy.items():
+                    found[channel] = found.get(channel, 0.0) + share * part / seconds
+            return found
+
+        return CollectivePlan("hierarchical", sum(plan.latency for plan, _ in parts), seconds, busy)
 
     def _in_first_server(self, several: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
         """Devices at the same places of the first server like theirs, where all are in one server; else themselves."""
@@ -406,12 +456,11 @@ class CollectiveRates:
 
     # ------------------------------------------------------------------------------------------------ steps
 
-    def _channels(self, flows: _Flows) -> list[Channel]:
-        return [self.topology.channels[one] for one in {*chained.from_iterable((*flows.inside, *flows.between))}]
-
-    def _fabrics(self, flows: _Flows) -> list[Fabric]:
+    @staticmethod
+    def _fabrics(flows: _Flows) -> list[Fabric]:
         """Fabrics that some messages pass and that say what a collective takes there."""
-        return [one.own_fabric for one in self._channels(flows) if one.own_fabric is not None]
+        passed = (one for one, _ in (*flows.inside.uses, *flows.between.uses))
+        return [one.own_fabric for one in passed if one.own_fabric is not None]
 
     def _protocols(self, operation: Operation, flows: _Flows) -> list[tuple[str, Steps]]:
         """The protocols by name, and what each of them takes of some messages."""
@@ -419,13 +468,11 @@ class CollectiveRates:
         return [(one.name, self._steps(operation, number, flows)) for number, one in enumerate(names)]
 
     def _steps(self, operation: Operation, number: int, flows: _Flows) -> Steps:
-        inside = [self._step(operation, number, route, between=False) for route in set(flows.inside)]
-        between = [self._step(operation, number, route, between=True) for route in set(flows.between)]
-        both = [*inside, *between]
-        uses = self._uses(flows)
-        rates = (self._rate(operation, number, routes, uses) for routes in (flows.inside, flows.between))
+        inside = [self._step(operation, number, way, between=False) for way in flows.inside.ways]
+        between = [self._step(operation, number, way, between=True) for way in flows.between.ways]
+        rates = (self._rate(operation, number, messages) for messages in (flows.inside, flows.between))
         return Steps(
-            max(one.base for one in both),
+            max(one.base for one in (*inside, *between)),
             max((one.hop for one in inside), default=0.0),
             max((one.hop for one in between), default=0.0),
             max((one.tree_hop for one in inside), default=0.0),
@@ -433,12 +480,12 @@ class CollectiveRates:
             *(flows.parts * rate for rate in rates),
         )
 
-    def _step(self, operation: Operation, number: int, route: tuple[int, ...], *, between: bool) -> Protocol:
+    @staticmethod
+    def _step(operation: Operation, number: int, way: Sequence[Channel], *, between: bool) -> Protocol:
         """Seconds of a step of a protocol over a route: of its slowest channel, or the latencies if no channel knows more."""
-        channels = (self.topology.channels[index] for index in route)
-        known = [one for one in (one.protocol(operation, number, between=between) for one in channels) if one]
+        known = [found for one in way if (found := one.protocol(operation, number, between=between))]
         if not known:
-            latency = self._latency(route)
+            latency = sum(one.latency for one in way)
             return Protocol(hop=latency, tree_hop=latency)
         return Protocol(
             base=max(one.base for one in known),
@@ -446,30 +493,27 @@ class CollectiveRates:
             tree_hop=max(one.tree_hop for one in known),
         )
 
-    def _rate(
-        self, operation: Operation, number: int, routes: Iterable[tuple[int, ...]], uses: Mapping[int, int]
-    ) -> float:
+    @staticmethod
+    def _rate(operation: Operation, number: int, messages: _Messages) -> float:
         """Bytes/s of the slowest of some messages in a protocol where all share channels evenly; infinite of none."""
-        passed = {index: self.topology.channels[index] for route in routes for index in route}
-        shares = {
-            index: 1.0 if one.own_fabric is None else one.own_fabric.protocols[number].share
-            for index, one in passed.items()
-        }
-        rates = (one.collective_bandwidths[operation] * shares[index] / uses[index] for index, one in passed.items())
+        rates = (
+            one.collective_bandwidths[operation]
+            * (1.0 if one.own_fabric is None else one.own_fabric.protocols[number].share)
+            / count
+            for one, count in messages.uses
+        )
         return min(rates, default=inf)
 
     def _plan(self, operation: Operation, flows: _Flows, name: str, line: CollectiveTime) -> CollectivePlan:
         """The plan of a collective whose messages take these routes at once."""
-        uses, channels = self._uses(flows), self.topology.channels
-        bandwidth = min(channels[index].collective_bandwidths[operation] / count for index, count in uses.items())
-        passed = tuple(sorted(uses))
-        busy = (min(1.0, uses[index] * bandwidth / channels[index].bandwidth) for index in passed)
-        return CollectivePlan(name.rstrip(), *line, passed, tuple(busy))
 
-    @staticmethod
-    def _uses(flows: _Flows) -> Counter[int]:
-        """How many messages pass each channel."""
-        return Counter(chained.from_iterable((*flows.inside, *flows.between)))
+        def busy() -> dict[int, float]:
+            used = [(self.topology.channels[index], count) for index, count in flows.uses.items()]
+            bandwidth = min(one.collective_bandwidths[operation] / count for one, count in used)
+            shares = (min(1.0, count * bandwidth / one.bandwidth) for one, count in used)
+            return dict(zip(flows.uses, shares, strict=True))
+
+        return CollectivePlan(name.rstrip(), *line, busy)
 
     def ring_bandwidth(self, members: Sequence[int]) -> float:
         """Bytes/s of each member of a ring that all-reduces."""

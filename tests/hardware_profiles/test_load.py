@@ -635,7 +635,7 @@ def test_like_servers_stand_for_each_other_in_all_reduces(tmp_path: Path, old: s
             cluster.collectives._collective_plans(Operation.ALL_REDUCE, rings, whole=one) for one in (True, False)
         )
         assert told == tuple((plan.latency, plan.seconds_per_byte) for plan in whole)
-        looked_at += len(whole[0].channels) - len(few[0].channels) if whole else 0
+        looked_at += len(whole[0].occupancy) - len(few[0].occupancy) if whole else 0
     assert looked_at > 0
 
 
