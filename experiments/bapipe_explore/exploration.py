@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 
 from experiments.compare.comparison import ask, planning
+from experiments.terminal.output import tracked
 from hardware_profiles import Cluster, Link, Precision, load_accelerator, load_cluster
-from planners import Evaluator, Exploration, Request, explore, split_workload, streamed_fractions
+from planners import Evaluator, Exploration, Request, explore, formula_seconds, split_workload, streamed_fractions
 from simulator import (
     Communication,
     InfeasiblePlanError,
@@ -62,43 +62,24 @@ CHAIN_BANDWIDTH, CHAIN_LATENCY = 100e9 / 8 * 0.95, 1e-6
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRow:
-    """A row of the paper's table: family, its options, mini-batch seconds, and micro-batches kept at stage i of N."""
+    """A schedule of the paper's table: its family and options, and micro-batches kept at stage i of N.
+
+    beyond: seconds that a mini-batch takes beyond the paper's formula, by N, F + B and SR
+    """
 
     label: str
     family: str
-    options: dict[str, str]
-    seconds: Callable[[int, int, float, float, float], float]
     kept: Callable[[int, int], int]
-
-
-def _basis(n: int, m: int, f: float, b: float, sr: float) -> float:
-    return (m + n - 1) * (f + b)
+    options: Mapping[str, str] = field(default_factory=dict)
+    beyond: Callable[[int, float, float], float] = lambda n, both, sr: 0.0
 
 
 SCHEDULE_ROWS = (
-    ScheduleRow("1F1B-AS", "1f1b-as", {}, _basis, lambda n, i: n - i + 1),
-    ScheduleRow("FBP-AS", "fbp-as", {"lanes": "shared"}, _basis, lambda n, i: 2 * (n - i + 1)),
-    ScheduleRow(
-        "FBP split",
-        "fbp-as",
-        {"lanes": "split"},
-        lambda n, m, f, b, sr: (m + 2 * n - 1) * (f + b),
-        lambda n, i: 2 * (n - i + 1),
-    ),
-    ScheduleRow(
-        "1F1B-SNO",
-        "1f1b-sno",
-        {},
-        lambda n, m, f, b, sr: _basis(n, m, f, b, sr) + 2 * sr * (m + n - 2) - sr,
-        lambda n, i: n - i + 1,
-    ),
-    ScheduleRow(
-        "1F1B-SO",
-        "1f1b-so",
-        {},
-        lambda n, m, f, b, sr: _basis(n, m, f, b, sr) + 2 * sr * (n - 1),
-        lambda n, i: 2 * (n - i) + 1,
-    ),
+    ScheduleRow("1F1B-AS", "1f1b-as", lambda n, i: n - i + 1),
+    ScheduleRow("FBP-AS", "fbp-as", lambda n, i: 2 * (n - i + 1), {"lanes": "shared"}),
+    ScheduleRow("FBP split", "fbp-as", lambda n, i: 2 * (n - i + 1), {"lanes": "split"}, lambda n, both, sr: n * both),
+    ScheduleRow("1F1B-SNO", "1f1b-sno", lambda n, i: n - i + 1, beyond=lambda n, both, sr: -sr),
+    ScheduleRow("1F1B-SO", "1f1b-so", lambda n, i: 2 * (n - i) + 1),
 )
 
 
@@ -126,7 +107,7 @@ def _schedule_row(row: ScheduleRow, n: int, m: int, sr: float) -> Row:
         "stages": n,
         "microbatches": m,
         "transfer_seconds": sr,
-        "formula_seconds": row.seconds(n, m, 1.0, 2.0, sr),
+        "formula_seconds": formula_seconds(row.family, n, m, 1.0, 2.0, sr) + row.beyond(n, 3.0, sr),
         "simulated_seconds": timeline.makespan_seconds,
         "kept_by_formula": [min(m, row.kept(n, i)) for i in range(1, n + 1)],
         "kept_simulated": timeline.peak_in_flight().tolist(),
@@ -151,9 +132,14 @@ def board_chain(names: Sequence[str]) -> Cluster:
     )
 
 
+def networks(quick: bool) -> Sequence[str]:
+    """Names of the networks that are planned."""
+    return WORKLOADS[:1] if quick else WORKLOADS
+
+
 def gpu_problems(quick: bool) -> Iterator[tuple[str, Problem]]:
     """(label, problem) of the GPU study."""
-    for name in WORKLOADS[:1] if quick else WORKLOADS:
+    for name in networks(quick):
         for devices in (2,) if quick else (2, 4, 8):
             workload = load_workload(name)
             cluster = load_cluster("pipedream-b").take(devices)
@@ -172,7 +158,7 @@ def fpga_problems(quick: bool) -> Iterator[tuple[str, Problem]]:
     chains.append(("VCU118 + VCU129 + U280", board_chain(["vcu118", "vcu129", "u280"])))
     if quick:
         chains = chains[-1:]
-    for name in WORKLOADS[:1] if quick else WORKLOADS:
+    for name in networks(quick):
         for label, cluster in chains:
             yield label, Problem(load_workload(name), cluster, _fpga_batch(cluster, quick))
 
@@ -185,11 +171,9 @@ def _fpga_batch(cluster: Cluster, quick: bool) -> int:
 def plan_rows(study: str, problems: Iterator[tuple[str, Problem]]) -> Iterator[tuple[str, Row]]:
     """(section, row): plans of every method, disagreements of BaPipe's rule and the simulation, and what splitting layers adds
     between FPGA boards."""
-    for label, problem in problems:
-        _say(f"{study}: {problem.workload.name} on {label}")
+    for label, problem in tracked(study, [*problems], lambda one: f"{one[1].workload.name} on {one[0]}"):
         head = {"study": study, "workload": problem.workload.name, "cluster": label, "batch": problem.batch}
-        outcomes = _outcomes(problem, METHODS[:1]) | _outcomes(problem, METHODS[1:2], uniform_gpipe(problem))
-        outcomes |= _outcomes(problem, METHODS[2:4])
+        outcomes = _outcomes(problem, METHODS[:4])
         found = _explored(problem)
         if found is not None:
             outcomes["bapipe"] = simulate(problem, found.best.plan)
@@ -210,7 +194,7 @@ def _outcomes(problem: Problem, methods: Sequence[str], request: Request = ANY) 
     row."""
     found = {}
     for method in methods:
-        answer = ask(method, planning(problem, request, method))
+        answer = ask(method, planning(problem, uniform_gpipe(problem) if method == "uniform" else request, method))
         if answer.interrupted:
             raise KeyboardInterrupt
         if answer.status == "failed" and answer.error is not None:
@@ -305,25 +289,21 @@ def _split_row(problem: Problem, plan: Plan, whole: Outcome) -> Row:
 def claim_rows(quick: bool = False) -> Iterator[Row]:
     """Speedup and memory of BaPipe's plan against data parallelism on 8 V100, over link bandwidth and device memory."""
     bandwidths = (1.25e9, 30e9) if quick else (0.125e9, 0.5e9, 1.25e9, 3.125e9, 12e9, 30e9)
-    memories = (16.0,) if quick else (16.0, 8.0, 4.0, 2.0)
-    devices = 2 if quick else 8
-    for name in WORKLOADS[:1] if quick else WORKLOADS:
+    asked = product(networks(quick), bandwidths, (16.0,) if quick else (16.0, 8.0, 4.0, 2.0))
+    words = "{0[0]}, {0[1]:g} bytes/s, {0[2]:g} GiB".format
+    for name, bandwidth, memory in tracked("claims", [*asked], words):
         workload = load_workload(name)
-        for bandwidth in bandwidths:
-            for memory in memories:
-                _say(f"claims: {name}, {bandwidth / 1e9:g} GB/s, {memory:g} GiB")
-                cluster = limited(load_cluster("pipedream-b").take(devices), bandwidth, memory)
-                problem = Problem(workload, cluster, workload.minibatch * devices)
-                yield {"workload": name, "bandwidth": bandwidth, "memory_gib": memory} | _claim(problem)
+        cluster = limited(load_cluster("pipedream-b").take(2 if quick else 8), bandwidth, memory)
+        problem = Problem(workload, cluster, workload.minibatch * len(cluster.devices))
+        yield {"workload": name, "bandwidth": bandwidth, "memory_gib": memory} | _claim(problem)
 
 
-def limited(cluster: Cluster, bandwidth: float, memory_gib: float) -> Cluster:
-    """The same cluster with links of `bandwidth` bytes/s and devices of `memory_gib`."""
-    return replace(
-        cluster,
-        devices=tuple(replace(device, memory_bytes=memory_gib * 2**30) for device in cluster.devices),  # type: ignore[type-var]
-        links=tuple(replace(link, bandwidth=bandwidth) for link in cluster.links),
-    )
+def limited(cluster: Cluster, bandwidth: float, memory_gib: float | None = None) -> Cluster:
+    """The same cluster with links of `bandwidth` bytes/s, and with devices of `memory_gib` where it is given."""
+    devices = cluster.devices
+    if memory_gib is not None:
+        devices = tuple(replace(device, memory_bytes=memory_gib * 2**30) for device in devices)  # type: ignore[type-var]
+    return replace(cluster, devices=devices, links=tuple(replace(link, bandwidth=bandwidth) for link in cluster.links))
 
 
 def _claim(problem: Problem) -> Row:
@@ -344,14 +324,14 @@ def _claim(problem: Problem) -> Row:
 
 def board_rows(quick: bool = False) -> Iterator[Row]:
     """The same on four VCU118 boards, over the multiply-adds a DSP and cycle (by precision) and the links between boards."""
-    for name in WORKLOADS[:1] if quick else WORKLOADS:
-        for precision in ("fp32",) if quick else BOARD_PRECISIONS:
-            for bandwidth in (12.5e9,) if quick else (0.125e9, 1.25e9, 12.5e9, 50e9):
-                _say(f"boards: {name}, {precision}, {bandwidth / 1e9:g} GB/s")
-                cluster = load_cluster("fpga-vcu118-4").take(2 if quick else 4)
-                cluster = replace(cluster, links=tuple(replace(link, bandwidth=bandwidth) for link in cluster.links))
-                problem = Problem(load_workload(name), cluster, _fpga_batch(cluster, quick), precision=precision)
-                yield {"workload": name, "bandwidth": bandwidth, "precision": precision} | _claim(problem)
+    precisions = BOARD_PRECISIONS[:1] if quick else BOARD_PRECISIONS
+    bandwidths = (12.5e9,) if quick else (0.125e9, 1.25e9, 12.5e9, 50e9)
+    words = "{0[0]}, {0[1]}, {0[2]:g} bytes/s".format
+    asked = product(networks(quick), precisions, bandwidths)
+    for name, precision, bandwidth in tracked("boards", [*asked], words):
+        cluster = limited(load_cluster("fpga-vcu118-4").take(2 if quick else 4), bandwidth)
+        problem = Problem(load_workload(name), cluster, _fpga_batch(cluster, quick), precision=precision)
+        yield {"workload": name, "bandwidth": bandwidth, "precision": precision} | _claim(problem)
 
 
 BOARD_PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
@@ -364,17 +344,16 @@ BOARD_PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8")
 def depth_rows(quick: bool = False) -> Iterator[Row]:
     """Largest L of GNMT-L that fits on V100s of 16 GiB at 64 sequences per device, per method; a multiple of the step."""
     step = 64 if quick else 8
-    for devices in (2,) if quick else (2, 4, 8):
+    asked = [*product((2,) if quick else (2, 4, 8), DEPTH_METHODS)]
+    for devices, method in tracked("depth", asked, lambda one: f"{one[1]} on {one[0]} V100"):
+        planner, request = DEPTH_METHODS[method]
         cluster = load_cluster("pipedream-b").take(devices)
-        for method, (planner, request) in DEPTH_METHODS.items():
-            _say(f"depth: {method} on {devices} V100")
-            asked = replace(request, stages=devices) if planner == "uniform" else request  # as in `uniform_gpipe`
-            yield {
-                "method": method,
-                "stale": planner == "pipedream",
-                "devices": devices,
-                "layers": step * _deepest(cluster, step, planner, asked),
-            }
+        yield {
+            "method": method,
+            "stale": planner == "pipedream",
+            "devices": devices,
+            "layers": step * _deepest(cluster, step, planner, request),
+        }
 
 
 def _deepest(cluster: Cluster, step: int, planner: str, request: Request) -> int:
@@ -400,7 +379,7 @@ DEEPEST = 1024
 
 DEPTH_METHODS = {
     "data-parallel": ("data-parallel", ANY),
-    "uniform GPipe": ("uniform", Request(schedule="gpipe")),
+    "uniform GPipe": ("uniform", ANY),
     "pipedream": ("pipedream", ANY),
     "bapipe 1F1B-SO": ("bapipe", Request(schedule="1f1b-so", microbatches=64)),
     "bapipe 1F1B": ("bapipe", Request(schedule="1f1b", microbatches=64)),
@@ -409,10 +388,6 @@ DEPTH_METHODS = {
 
 
 # ---- command ---------------------------------------------------------------------------------------------------------
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 SECTIONS = ("schedules", "plans", "disagreements", "splits", "claims", "boards", "depth")
