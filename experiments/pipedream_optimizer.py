@@ -28,6 +28,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from experiments.studies.public_inputs import Amount, PositiveAmount
 from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import InputError, blamed_on
 from experiments.terminal.report_tables import ReportTable, figure, words
@@ -52,8 +53,6 @@ _ROUNDING = 0.5e-4 * (1 + 1e-6)  # of the recorded compute seconds
 
 Index = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 Workers = Annotated[int, msgspec.Meta(ge=1, le=MOST_DEVICES)]
-Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
-Positive = Annotated[float, msgspec.Meta(gt=0, le=1e18)]
 
 
 class RecordedStage(msgspec.Struct, frozen=True):
@@ -86,10 +85,10 @@ class RecordedRun(msgspec.Struct, frozen=True):
     profile: str
     states: Index
     workers_per_level: tuple[Workers, ...]
-    bandwidths: tuple[Positive, ...] = msgspec.field(name="bandwidth_bytes_per_s")
+    bandwidths: tuple[PositiveAmount, ...] = msgspec.field(name="bandwidth_bytes_per_s")
     straight: bool
-    slowest_stage_seconds: Positive
-    dp_speedup_over_one: Positive
+    slowest_stage_seconds: PositiveAmount
+    dp_speedup_over_one: PositiveAmount
     levels_top_first: tuple[RecordedLevel, ...]
     script_wall_seconds: Amount
     activation_ratio: Amount | None = None

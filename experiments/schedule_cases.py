@@ -15,10 +15,11 @@ from typing import Annotated, Any
 
 import msgspec
 
+from experiments.studies.public_inputs import read_json
 from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import InputError, tracked
 from experiments.terminal.report_tables import ReportTable, figure
-from hardware_profiles import MOST_AMOUNT, MOST_COUNT, explained, json_value, read_bytes
+from hardware_profiles import MOST_AMOUNT, MOST_COUNT, explained
 from simulator import SCHEDULES, OpSeconds, Timeline, build_schedule, given_costs, lower
 from simulator.engines import recurrence
 from simulator.engines import reference as engine
@@ -107,10 +108,7 @@ class ReplayCase(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_cases(path: str) -> list[dict[str, Any]]:
     """The cases of a file; InputError names the file and what is wrong."""
-    try:
-        cases = json_value(read_bytes(Path(path)), path, InputError)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
+    cases = read_json(Path(path))
     if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
         raise InputError(f"{path}: expected a list of objects, one a case")
     if not cases:

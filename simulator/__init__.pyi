@@ -32,6 +32,7 @@ from .costs.lower_bound import (
     SLACK as SLACK,
     BoundTerm as BoundTerm,
     LowerBound as LowerBound,
+    gap_above as gap_above,
     lower_bound as lower_bound,
 )
 from .workloads.shares import Parallelism as Parallelism

@@ -182,8 +182,6 @@ def one_size(devices: int, microbatches: int) -> dict[str, Any]:
 def growth(largest: tuple[int, int]) -> list[dict[str, Any]]:
     """Every size up to the largest (devices, micro-batches), each measured in a process of its own."""
     devices, microbatches = largest
-    if devices < 1 or microbatches < 1:
-        raise UsageError(f"--largest needs two numbers of at least 1, got {devices} {microbatches}")
     sizes = [size for size in GROWTH if size[0] < devices and size[1] < microbatches] + [(devices, microbatches)]
     rows = []
     for p, m in tracked("growing", sizes, lambda size: f"{size[0]} devices × {size[1]} micro-batches"):

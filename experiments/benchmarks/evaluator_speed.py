@@ -1,4 +1,4 @@
-"""How many plans per second does a search evaluate, with seconds and peak memory, and how far is that from the limit?
+"""Evaluator speed: plans that a search evaluates per second, with seconds and peak memory, beside the limit.
 
 On one core, in CPU seconds, in one run: straight 1F1B pipelines on idle links, new cuts each time, of 8 stages and 64
 micro-batches and of 64 and 512; the first with contended links; new durations on one structure of 8 and 64, in batches; unequal
@@ -25,7 +25,7 @@ from experiments.terminal.output import print_table, tracked
 from experiments.unequal_sizes.random_tables import random_problem
 from hardware_profiles import load_cluster
 from planners.unequal import Compiled, powers_of_two
-from simulator import Evaluations, Plan, Problem, Stage, equal_microbatches, load_workload, simulate
+from simulator import Evaluations, Plan, Problem, equal_microbatches, load_workload, simulate, stages_from_cuts
 
 SMALL, LARGE = (8, 64), (64, 512)
 """Stages and micro-batches."""
@@ -35,8 +35,6 @@ POPULATION, SEED = 512, 0
 
 def run(arguments: argparse.Namespace) -> Findings:
     """Measure every rate."""
-    if not 0.0 < arguments.seconds <= 3600.0:
-        raise ValueError(f"seconds must be above 0 and at most 3,600, got {arguments.seconds}")
     asked = tracked("measuring", [*MEASURED.items()], lambda one: one[1][0])
     found = {name: measured(arguments.seconds) for name, (_, measured) in asked}
     head = {"unit": "evaluations per CPU second, one core", "schedule": "1f1b", "seed": SEED}
@@ -70,7 +68,7 @@ def comparisons(found: dict[str, Any]) -> dict[str, float]:
 
 
 def evaluated(stages: int, microbatches: int, seconds: float, *, contention: bool = False) -> float:
-    """Plans with new cuts a second; the tables of stages are as full as a search's that has been at it for a while."""
+    """Plans with new cuts per second; the tables of stages are as full as a search's that has been at it for a while."""
     problem = problem_of(stages, microbatches, contention=contention)
     evaluate = Evaluations(problem)
     plans = plans_of(problem, stages, microbatches)
@@ -84,7 +82,7 @@ def evaluated(stages: int, microbatches: int, seconds: float, *, contention: boo
 
 
 def simulated(seconds: float) -> float:
-    """The same plans of 8 stages and 64 micro-batches, from nothing."""
+    """Plans per second of 8 stages and 64 micro-batches, each from nothing."""
     problem = problem_of(*SMALL)
     plans = iter(plans_of(problem, *SMALL) * 1000)
 
@@ -96,7 +94,7 @@ def simulated(seconds: float) -> float:
 
 
 def batched(seconds: float) -> float:
-    """Rows of new durations a second."""
+    """Rows of new durations per second."""
     problem = problem_of(*SMALL)
     evaluate, plan = Evaluations(problem), plans_of(problem, *SMALL)[0]
     own = evaluate.durations(plan)
@@ -106,7 +104,7 @@ def batched(seconds: float) -> float:
 
 
 def unequal(seconds: float) -> float:
-    """Individuals a second of the kernels for unequal sizes, powers of two."""
+    """Individuals per second of the kernels for unequal sizes, powers of two."""
     rng, candidates = np.random.default_rng(SEED), powers_of_two(64)
     problem = random_problem(rng, "roofline", 8, 64, candidates)
     forward, backward = rng.choice(np.array(candidates), (2, POPULATION, problem.stages))
@@ -120,7 +118,7 @@ def unequal(seconds: float) -> float:
 
 
 def problem_of(stages: int, microbatches: int, *, contention: bool = False) -> Problem:
-    """Llama-2-7B with unfused attention on A100s, one sample a micro-batch."""
+    """Llama-2-7B with unfused attention on A100s, one sample per micro-batch."""
     cluster = load_cluster(f"dgx-a100:{max(1, stages // 8)}").take(stages)
     workload = load_workload("llama2-7b", attention="unfused")
     return Problem(workload, cluster, microbatches, precision="bf16", optimizer="adam", contention=contention)
@@ -132,9 +130,9 @@ def plans_of(problem: Problem, stages: int, microbatches: int) -> list[Plan]:
     sizes = equal_microbatches(problem.batch, microbatches)
     found = []
     for _ in range(POPULATION if stages == SMALL[0] else POPULATION // 8):
-        cuts = [0, *sorted(rng.choice(np.arange(1, layers), stages - 1, replace=False).tolist()), layers]
-        held = (Stage(tuple(range(*cuts[number : number + 2])), (number,)) for number in range(stages))
-        found.append(Plan("random", "1f1b", tuple(held), sizes))
+        cuts = sorted(rng.choice(np.arange(1, layers), stages - 1, replace=False).tolist())
+        held = stages_from_cuts(cuts, layers, [(number,) for number in range(stages)])
+        found.append(Plan("random", "1f1b", held, sizes))
     return found
 
 

@@ -14,7 +14,14 @@ from experiments.terminal.output import tracked
 from planners import StateTable, network_levels, notation, partition, state_table
 from simulator import Layer, Workload
 
-BANDWIDTHS = (30e9, 12e9, 1.25e9, 1.25e9, 1.25e9, 1.25e9)  # of a cluster's levels, lowest first
+BANDWIDTHS = (
+    30e9,
+    12e9,
+    1.25e9,
+    1.25e9,
+    1.25e9,
+    1.25e9,
+)  # of a cluster's levels, lowest first; of up to three levels those up to the slowest
 REPEATS = 3
 
 
@@ -26,7 +33,7 @@ def random_chain(count: int, seed: int = 0) -> Workload:
 
 
 def inception_like(layers_per_convolution: int = 1, seed: int = 0) -> Workload:
-    """A graph with the branches of Inception-v3: its modules A, B, C, D and E, as counts of convolutions a branch.
+    """A graph with the branches of Inception-v3: its modules A, B, C, D and E, as counts of convolutions per branch.
 
     layers_per_convolution: 1 takes a convolution, its normalisation and activation as one layer, 3 as three
     """
@@ -80,8 +87,7 @@ def _table(workload: Workload) -> StateTable:
 
 def _row(study: str, workload: Workload, workers: Sequence[int], variant: str) -> dict[str, Any]:
     table, table_seconds = least_seconds(lambda: _table(workload))
-    bandwidths = BANDWIDTHS[-len(workers) - 3 :][: len(workers)] if len(workers) <= 3 else BANDWIDTHS[: len(workers)]
-    levels = network_levels(workers, bandwidths)
+    levels = network_levels(workers, BANDWIDTHS[max(0, 3 - len(workers)) :][: len(workers)])
     found, seconds = least_seconds(lambda: partition(table, levels, variant=variant), calls=REPEATS)
     return {
         "study": study,
@@ -100,7 +106,7 @@ def _row(study: str, workload: Workload, workers: Sequence[int], variant: str) -
 
 
 def measure(quick: bool = False) -> list[dict[str, Any]]:
-    """All studies, one record a search. quick: only the small ones of each."""
+    """Records of all studies, one per search. quick: only the small ones of each."""
     small = random_chain(4)
     for variant in ("paper", "script"):
         partition(_table(small), network_levels((2, 2), BANDWIDTHS[:2]), variant=variant)  # compiles

@@ -1,4 +1,4 @@
-"""How many evaluations per second does each evaluator of unequal micro-batches do, and how far is that from the limit?
+"""Unequal speed: evaluations per second of each evaluator of unequal micro-batches, beside the limit.
 
 Times every entry of `EVALUATORS` on a random population per instance shape, in one run. An evaluation is the forward and the
 backward pass of one individual. Evaluations per CPU second charge every core that works; evaluations per second (wall) show the
@@ -24,7 +24,7 @@ import numpy as np
 from experiments.benchmarks.timing import TICK, least_seconds
 from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.argument_types import check_choice
-from experiments.terminal.output import UsageError, tracked
+from experiments.terminal.output import tracked
 from experiments.unequal_sizes.evaluators import EVALUATORS, Evaluate
 from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
 from planners.unequal import Floats, Integers, UnequalProblem, exact_sizes, powers_of_two
@@ -62,8 +62,6 @@ ONE_CALL = 0.1
 
 def run(options: argparse.Namespace) -> Findings:
     """Measure every shape."""
-    if options.seconds <= 0:
-        raise UsageError(f"--seconds must be positive, got {options.seconds:g}")
     check_choice("--family", options.family, FAMILIES)
     core = core_rates(options.seconds)
     rows = [

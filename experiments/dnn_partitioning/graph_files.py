@@ -13,39 +13,37 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from experiments.studies.public_inputs import check_graph
+from experiments.studies.public_inputs import Amount, NodeNumber, check_graph
 from planners import DeviceClass, Output, PlacementProblem
 
-_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
-_Number = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
 _Truth = bool | Annotated[int, msgspec.Meta(ge=0, le=1)]
 
 
 class GraphNode(msgspec.Struct, frozen=True):
     """A layer or operator, its seconds (in the file's unit) on a core of the host and on an accelerator, and its bytes there."""
 
-    id: _Number
+    id: NodeNumber
     supported: _Truth = msgspec.field(name="supportedOnFpga")
-    host_seconds: _Amount = msgspec.field(name="cpuLatency")
-    seconds: _Amount = msgspec.field(name="fpgaLatency")
+    host_seconds: Amount = msgspec.field(name="cpuLatency")
+    seconds: Amount = msgspec.field(name="fpgaLatency")
     backward: _Truth = msgspec.field(name="isBackwardNode")
-    size: _Amount = 0.0
-    color: _Number | None = msgspec.field(name="colorClass", default=None)
+    size: Amount = 0.0
+    color: NodeNumber | None = msgspec.field(name="colorClass", default=None)
 
 
 class GraphEdge(msgspec.Struct, frozen=True):
     """What one node sends another, and its seconds between an accelerator and the host's memory."""
 
-    source: _Number = msgspec.field(name="sourceId")
-    reader: _Number = msgspec.field(name="destId")
-    cost: _Amount
+    source: NodeNumber = msgspec.field(name="sourceId")
+    reader: NodeNumber = msgspec.field(name="destId")
+    cost: Amount
 
 
 class OperatorGraph(msgspec.Struct, frozen=True):
     """A file: the graph, and the devices that it is for."""
 
-    memory_bytes: _Amount = msgspec.field(name="maxSizePerFPGA")
+    memory_bytes: Amount = msgspec.field(name="maxSizePerFPGA")
     accelerators: _Count = msgspec.field(name="maxFPGAs")
     host_cores: _Count = msgspec.field(name="maxCPUs")
     nodes: Annotated[tuple[GraphNode, ...], msgspec.Meta(min_length=1)]

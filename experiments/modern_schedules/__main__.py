@@ -1,4 +1,4 @@
-"""Which schedule is fastest at which memory, how far from the bound, and how far ahead is a searched order?
+"""Modern schedules: which is fastest at which memory, how far from the bound, and how far ahead a searched order is.
 
 All families that end with a flush, each in the placement and with the number of stages per device that are its default, and
 orders that the scheduler searches for at limits from what one micro-batch needs to twice the memory of 1F1B, on the stage

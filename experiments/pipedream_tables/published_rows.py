@@ -286,17 +286,13 @@ def _saved(outcome: Outcome, baseline: Outcome) -> float:
 # -------------------------------------------------------------------------------------------------------------- GPipe
 
 
-def run_gpipe(workload: Workload, cluster_name: str, minibatch: int = 64) -> list[dict[str, Any]]:
-    """GPipe and 1F1B with flush against asynchronous PipeDream on one straight partition.
+def run_gpipe(row: PublishedRow, workload: Workload) -> list[dict[str, Any]]:
+    """GPipe and 1F1B with flush against asynchronous PipeDream on the straight partition of a row.
 
     GPipe recomputes activations, as the original does, and runs as many micro-batches a flush as PipeDream has minibatches in
     flight (the number of devices), or the most (a power of two of that) that fit into memory. One record each.
     """
-    cluster = load_cluster(cluster_name)
-    count = len(cluster.devices)
-    row = next(one for one in ROWS if one.model == "GNMT-16" and one.cluster == cluster_name)
-    problem = Problem(workload, cluster, minibatch * count)
-    plan = published_plan(problem, row)
+    problem, plan, _ = row_plans(row, workload)
     reference = simulate(problem, plan, engine="compiled")
     records = []
     for schedule, recompute in (("gpipe", True), ("gpipe", False), ("1f1b", False)):
@@ -304,8 +300,8 @@ def run_gpipe(workload: Workload, cluster_name: str, minibatch: int = 64) -> lis
             lower = 1.0 - flushed.samples_per_second / reference.samples_per_second
             records.append(
                 {
-                    "model": "GNMT-16",
-                    "cluster": cluster_name,
+                    "model": row.model,
+                    "cluster": row.cluster,
                     "schedule": schedule,
                     "recompute": recompute,
                     "microbatches": len(flushed.plan.microbatches),
@@ -370,12 +366,7 @@ def reproduce(
         fitted = [one for one in at_hand if one[0].cluster == cluster and one[0].model in models]
         for (row, _), found in zip(fitted, left_out(fitted), strict=True):
             records[row]["left_out"] = found
-    gpipe = [
-        record
-        for row in rows
-        if row.model == "GNMT-16"
-        for record in run_gpipe(workloads["gnmt_large"], row.cluster, row.minibatch)
-    ]
+    gpipe = [record for row in rows if row.model == "GNMT-16" for record in run_gpipe(row, workloads["gnmt_large"])]
     return {
         "tolerance": TOLERANCE,
         "within": _counted(list(records.values())),

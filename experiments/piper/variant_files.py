@@ -1,4 +1,4 @@
-"""LayerVariant files: the inputs of Piper (Tarnawski et al., NeurIPS 2021) as problems of layers with variants.
+"""Variant files: the inputs of Piper (Tarnawski et al., NeurIPS 2021) as problems of layers with variants.
 
 A file is one JSON object; the `README.md` of msr-fiddle/piper names the fields, and calls a variant a TMPC. Node numbers are in
 no order that means something.
@@ -11,48 +11,45 @@ from typing import Annotated
 import msgspec
 
 from experiments.piper.variant_problem import LayerVariant, VariantProblem
-from experiments.studies.public_inputs import check_graph
+from experiments.studies.public_inputs import Amount, NodeNumber, PositiveAmount, check_graph
 from hardware_profiles import MOST_COUNT
 
-_Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
-_Above = Annotated[float, msgspec.Meta(gt=0, le=1e18)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_COUNT)]
-_Number = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
 
 
 class FileVariant(msgspec.Struct, frozen=True):
     """A way to run a node on a tensor-parallel group; bytes that a group adds to an edge by the node at its other end."""
 
     id: str
-    seconds: _Amount = msgspec.field(name="timePerSample")
-    weight_bytes: _Amount = msgspec.field(name="parameterSize")
-    flight_bytes: _Amount = msgspec.field(name="memoryUsageA")
-    held_bytes: _Amount = msgspec.field(name="memoryUsageB")
-    received_bytes: dict[_Number, _Amount] = msgspec.field(name="syncTimeFw")
-    sent_bytes: dict[_Number, _Amount] = msgspec.field(name="syncTimeBw")
+    seconds: Amount = msgspec.field(name="timePerSample")
+    weight_bytes: Amount = msgspec.field(name="parameterSize")
+    flight_bytes: Amount = msgspec.field(name="memoryUsageA")
+    held_bytes: Amount = msgspec.field(name="memoryUsageB")
+    received_bytes: dict[NodeNumber, Amount] = msgspec.field(name="syncTimeFw")
+    sent_bytes: dict[NodeNumber, Amount] = msgspec.field(name="syncTimeBw")
 
 
 class FileNode(msgspec.Struct, frozen=True):
     """A layer: its variants by tensor-parallel degree."""
 
-    id: _Number
+    id: NodeNumber
     variants: dict[_Count, tuple[FileVariant, ...]] = msgspec.field(name="TMPCs")
 
 
 class FileEdge(msgspec.Struct, frozen=True):
     """What one node sends another."""
 
-    source: _Number = msgspec.field(name="sourceId")
-    reader: _Number = msgspec.field(name="destId")
-    bytes: _Amount = msgspec.field(name="communicationCost")
+    source: NodeNumber = msgspec.field(name="sourceId")
+    reader: NodeNumber = msgspec.field(name="destId")
+    bytes: Amount = msgspec.field(name="communicationCost")
 
 
 class VariantFile(msgspec.Struct, frozen=True):
     """A file: the network, and the devices that it is for unless others are asked for."""
 
     devices: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = msgspec.field(name="maxDevices")
-    memory_bytes: _Above = msgspec.field(name="maxMemoryPerDevice")
-    bandwidth: _Above
+    memory_bytes: PositiveAmount = msgspec.field(name="maxMemoryPerDevice")
+    bandwidth: PositiveAmount
     microbatches: _Count = msgspec.field(name="mbsInBatch")
     nodes: Annotated[tuple[FileNode, ...], msgspec.Meta(min_length=1)]
     edges: tuple[FileEdge, ...]

@@ -14,7 +14,6 @@ least device-seconds of a sample of D's layers, t d + fewest[E] + W(D) / limit m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from experiments.piper.cheapest_variants import NO, YES, Variants, cheapest_variants, fits_within
 from experiments.piper.variant_problem import VariantProblem, VariantStage, plan_seconds_per_sample
-from simulator import down_sets, kernel
+from simulator import down_sets, gap_above, kernel
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -59,9 +58,7 @@ class VariantPlan:
     @property
     def gap(self) -> float:
         """By which share the plan may be above the best one; infinite above a bound of no seconds."""
-        if self.seconds_per_sample == self.lower_bound:
-            return 0.0
-        return self.seconds_per_sample / self.lower_bound - 1.0 if self.lower_bound > 0 else inf
+        return gap_above(self.seconds_per_sample, self.lower_bound)
 
     @property
     def proven(self) -> bool:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 
 EdgeBytes = Mapping[int, float]
 
@@ -36,12 +35,6 @@ class LayerVariant:
     received_bytes: EdgeBytes = field(default_factory=dict)
     sent_bytes: EdgeBytes = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        of_edges = (*self.received_bytes.values(), *self.sent_bytes.values())
-        figures = (self.seconds, self.weight_bytes, self.flight_bytes, self.held_bytes, *of_edges)
-        if not all(isfinite(one) and one >= 0 for one in figures):
-            raise ValueError(f"seconds and bytes of variant {self.name!r} must be finite numbers >= 0")
-
 
 @dataclass(frozen=True)
 class VariantProblem:
@@ -58,20 +51,6 @@ class VariantProblem:
     memory_bytes: float
     bandwidth: float
     microbatches: int
-
-    def __post_init__(self) -> None:
-        for name in ("devices", "microbatches"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not self.memory_bytes > 0 or not self.bandwidth > 0:
-            raise ValueError(f"memory and bandwidth must be > 0, got {self.memory_bytes:g} and {self.bandwidth:g}")
-        if not self.layers:
-            raise ValueError("a network must have at least 1 layer, got none")
-        for number, layer in enumerate(self.layers):
-            if not any(layer.values()):
-                raise ValueError(f"layer {number} must have a variant")
-            if any(degree < 1 for degree in layer):
-                raise ValueError(f"tensor-parallel degrees of layer {number} must be at least 1, got {sorted(layer)}")
 
     @property
     def degrees(self) -> tuple[int, ...]:

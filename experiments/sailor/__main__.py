@@ -10,7 +10,6 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 from experiments.sailor.judge import Judge, read_inputs
@@ -36,7 +35,7 @@ the seconds that it takes.
 """
 
 MOST_WORK = 5e7
-"""Of a search; enough for the proof of every row."""
+"""Work of a search at most: enough for the proof of every row."""
 
 
 def run(options: argparse.Namespace) -> Findings:
@@ -80,14 +79,14 @@ def _described(judge: Judge, pipeline: MixedPipeline) -> dict[str, Any]:
     """A pipeline as plain values."""
     stages = [
         {
-            "layers": [begin, end],
+            "layers": [layers.start, layers.stop],
             "replicas": [
                 {"count": count, "gpu": judge.kinds[variant.kind], "degree": variant.degree}
                 for variant, count in zip(judge.variants, counts, strict=True)
                 if count
             ],
         }
-        for (begin, end), counts in zip(pairwise((0, *pipeline.ends)), pipeline.counts, strict=True)
+        for layers, counts in zip(pipeline.ranges, pipeline.counts, strict=True)
     ]
     return {"microbatch": pipeline.samples, "stages": stages}
 

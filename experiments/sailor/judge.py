@@ -21,8 +21,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.studies.public_inputs import Amount, read_json
 from experiments.terminal.output import InputError
-from hardware_profiles import json_value, read_bytes
 from planners.mixed import MixedPipeline, StageVariants, Variant
 
 Floats = NDArray[np.float64]
@@ -43,13 +43,12 @@ STATE_BYTES = 24
 """A parameter: weight, gradient, Adam's two moments, a buffer of the reduction, a copy at the start; 4 bytes each."""
 
 RUNTIME_BYTES = 2e9, 3e9
-"""Of a process, by itself and in a group."""
+"""Bytes that a process takes besides, by itself and in a group."""
 
 BUCKET_BYTES = 500_000_000
 LARGEST_GROUP = 4
 
 
-Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 Coefficient = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
 
 
@@ -84,7 +83,10 @@ class Inputs:
 def read_inputs(folder: Path, model: str) -> Inputs:
     """The inputs in a checkout of Sailor; InputError for a file that is not there or not what it should be."""
     files = (PROFILES, dict[str, Seconds]), (LAYERS, dict[str, Sizes]), (NETWORK, dict[str, Network])
-    profiles, layers, network = (_read(folder / name, form) for name, form in files)
+    try:
+        profiles, layers, network = (read_json(folder / name, form) for name, form in files)
+    except InputError as error:
+        raise InputError(f"{error}; --inputs wants a checkout of eth-easl/sailor") from None
     try:
         inputs = Inputs(profiles[model], layers[model], network[ZONE])
         numbers = [str(layer) for layer in range(len(inputs.sizes["1"]))]
@@ -99,16 +101,6 @@ def read_inputs(folder: Path, model: str) -> Inputs:
     except KeyError as lacking:
         raise InputError(f"{folder}: of {model!r} in zone {ZONE!r} it has not all inputs: lacks {lacking}") from None
     return inputs
-
-
-def _read(path: Path, form: Any) -> Any:
-    wanted = "--inputs wants a checkout of eth-easl/sailor"
-    try:
-        return msgspec.convert(json_value(read_bytes(path), path, InputError), form)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}; {wanted}") from None
-    except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {error}; {wanted}") from None
 
 
 class Judge:
@@ -148,13 +140,13 @@ class Judge:
         stages = self.stages(pipeline.samples).deepest
         return all(
             stages[number, layers.start, layers.stop] >= len(pipeline.ends) - stage
-            for stage, layers in enumerate(_layers(pipeline))
+            for stage, layers in enumerate(pipeline.ranges)
             for number in set(pipeline.held(stage))
         )
 
     def _own_seconds(self, pipeline: MixedPipeline, stage: int) -> tuple[float, float]:
-        """Of a micro-batch, and of the update: those of the slowest replica."""
-        layers, seconds, updates = _layers(pipeline)[stage], [], []
+        """Seconds of a micro-batch on a stage, and of its update: those of the slowest replica."""
+        layers, seconds, updates = pipeline.ranges[stage], [], []
         for number in set(pipeline.held(stage)):
             variant = self.variants[number]
             rows = self.inputs.seconds[self.kinds[variant.kind]][str(pipeline.samples)][str(variant.degree)]
@@ -167,8 +159,8 @@ class Judge:
         return max(seconds), max(updates)
 
     def _transfer_seconds(self, pipeline: MixedPipeline) -> list[float]:
-        """Of each stage: activations to the next one, gradients to the one before, each the slowest of its replicas."""
-        stages, last = _layers(pipeline), len(pipeline.ends) - 1
+        """Seconds that each stage sends: activations to the next one, gradients back, each as slow as its slowest replica."""
+        stages, last = pipeline.ranges, len(pipeline.ends) - 1
         first_weight, last_weight = self.transfer_weights(last + 1)
         found = []
         for stage, layers in enumerate(stages):
@@ -186,9 +178,9 @@ class Judge:
         return found
 
     def _synchronization_seconds(self, pipeline: MixedPipeline) -> float:
-        """Of gradients: the slowest stage, each as slow as two neighbours in it that are slowest."""
+        """Seconds of the all-reduces: of the slowest stage, each as slow as its slowest pair of neighbours."""
         slowest = 0.0
-        for stage, layers in enumerate(_layers(pipeline)):
+        for stage, layers in enumerate(pipeline.ranges):
             variants = [self.variants[number] for number in pipeline.held(stage)]
             degree = min(LARGEST_GROUP, *(one.degree for one in variants))
             size = sum(self._weight_bytes[layer] / degree for layer in layers)
@@ -227,7 +219,7 @@ class Judge:
     # ---- the space ----
 
     def replicas(self, samples: int) -> Sequence[int]:
-        """Any number: the last micro-batch of a replica may be cut short."""
+        """Numbers of replicas, any of them: the last micro-batch of a replica may be cut short."""
         return range(1, sum(self.devices) + 1)
 
     def rounds(self, samples: int, replicas: int) -> int:
@@ -239,7 +231,7 @@ class Judge:
         return 1.0 if stages <= 3 else 2.0, 2.0
 
     def in_flight(self, samples: int, replicas: int, ahead: int) -> int:
-        """One for each stage from it to the last, however many micro-batches there are."""
+        """Micro-batches in flight: one for each stage from it to the last, however many there are."""
         return ahead
 
     def _uncached_stages(self, samples: int) -> StageVariants:
@@ -263,7 +255,7 @@ class Judge:
         return StageVariants(seconds, deepest, update, forward, backward)
 
     def deepest(self, samples: int, replicas: int) -> Integers:
-        """As of `stages`."""
+        """Micro-batches in flight as in `stages`, whatever the number of replicas."""
         return self.stages(samples).deepest
 
     def _deepest(self, variant: Variant, samples: int) -> Integers:
@@ -282,7 +274,7 @@ class Judge:
         return found
 
     def synchronization(self, samples: int, replicas: int, sets: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
-        """Of each set at least: replicas of every kind have one of another kind beside them; nothing but in the end."""
+        """Least seconds of each set: replicas of each kind have one of another kind beside them; none is reduced earlier."""
         found, longer = np.zeros((2, len(sets), self.layers + 1, self.layers + 1))
         if replicas == 1:
             return found, longer
@@ -311,11 +303,6 @@ class Judge:
             seconds = 2 * (replicas - 1) * _seconds(np.where(bucket > 0, bucket, 1.0) / replicas, rate)
             total, left = total + np.where(bucket > 0, seconds, 0.0), left - bucket
         return total
-
-
-def _layers(pipeline: MixedPipeline) -> list[range]:
-    """The layers of each stage."""
-    return [range(*pair) for pair in pairwise((0, *pipeline.ends))]
 
 
 def _seconds(size: Any, rate: Sequence[float]) -> Any:

@@ -1,4 +1,4 @@
-"""How near its optimum does the searching scheduler come, how fast, and how far ahead of the known families?
+"""Schedule search: how near its optimum the searching scheduler comes, how fast, and how far ahead of the known families.
 
 Without a file: published stage times at one and two times the memory of 1F1B (arXiv 2401.10241), long streams on even and
 uneven stages under five limits, and V-shaped placements at the memory of ZB-V, V-Half and V-Min (arXiv 2405.15362), each beside

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import msgspec
 
 from experiments.benchmarks.timing import least_seconds
+from experiments.studies.public_inputs import read_json
 from experiments.terminal.output import InputError
-from hardware_profiles import MOST_AMOUNT, MOST_COUNT, json_value, read_bytes
+from hardware_profiles import MOST_AMOUNT, MOST_COUNT
 from planners import FoundSchedule, ScheduleProblem, search_schedule
 from simulator import Placement, chains_of
 
@@ -62,13 +63,7 @@ class OptimumFile(msgspec.Struct, frozen=True):
 
 def read_optima(path: str) -> list[tuple[OptimumCase, ScheduleProblem]]:
     """The cases of a file, a list or an object with `cases`; InputError names the file and what is wrong."""
-    try:
-        said = json_value(read_bytes(Path(path)), path, InputError)
-        found = msgspec.convert(said, list[OptimumCase] | OptimumFile)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
-    except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {error}") from None
+    found = read_json(Path(path), list[OptimumCase] | OptimumFile)
     cases = found.cases if isinstance(found, OptimumFile) else found
     if not cases:
         raise InputError(f"{path}: the list of cases is empty")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -14,6 +14,20 @@ from experiments.terminal.report_tables import Cell, ReportTable, Row, either, f
 from hardware_profiles import explained, json_value, read_bytes
 
 Form = TypeVar("Form", bound=msgspec.Struct)
+
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
+PositiveAmount = Annotated[float, msgspec.Meta(gt=0, le=1e18)]
+NodeNumber = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
+
+
+def read_json(path: Path, form: Any = Any) -> Any:
+    """The JSON value of a file, of a form; InputError names the file and what is wrong."""
+    try:
+        return msgspec.convert(json_value(read_bytes(path), path, InputError), form)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    except msgspec.ValidationError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def read_inputs(folder: Path, form: type[Form], within: str = "") -> tuple[dict[str, Form], list[str]]:
@@ -46,10 +60,7 @@ def _fields(form: type[msgspec.Struct]) -> list[str]:
 
 
 def _read(path: Path, form: type[Form]) -> Form | None:
-    try:
-        found = json_value(read_bytes(path), path, InputError)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read as JSON: {error.strerror or error}") from None
+    found = read_json(path)
     if not isinstance(found, dict) or not set(_fields(form)) <= set(found):
         return None
     try:

@@ -48,13 +48,14 @@ def number(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class NumberUpTo:
-    """The type of a finite number of at least 0 and at most `most`."""
+    """The type of a finite number of at least `least` and at most `most`."""
 
     most: float
+    least: float = 0.0
 
     def __call__(self, text: str) -> float:
         """The number that a word is."""
-        return _asked(lambda: real_number(text, 0.0, self.most))
+        return _asked(lambda: real_number(text, self.least, self.most))
 
 
 def counts(text: str) -> list[int]:

@@ -63,6 +63,17 @@ def figure(key: str, form: str, scale: float = 1, *, unit: str = "", missing: st
     return write
 
 
+def mean_and_deviation(name: str, form: str, scale: float = 1) -> Callable[[Row], str]:
+    """Writes the row's `NAME_mean ± NAME_deviation` in a form of `format`; `not finite` where the mean is not."""
+    mean, deviation = (figure(f"{name}_{part}", form, scale) for part in ("mean", "deviation"))
+    return lambda row: f"{mean(row)} ± {deviation(row)}" if mean(row) else "not finite"
+
+
+def fitting(write: Callable[[Row], str]) -> Callable[[Row], str]:
+    """Writes a cell, and behind it that the row's plan does not fit, where it does not."""
+    return lambda row: write(row) + ("" if row["fits"] else " (does not fit)")
+
+
 def words(key: str, between: str = " ") -> Callable[[Row], str]:
     """Writes the row's list with something between its parts."""
     return lambda row: between.join(map(str, row[key]))

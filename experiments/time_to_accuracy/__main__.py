@@ -18,7 +18,15 @@ from typing import Any
 
 from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.output import UsageError, progress, to_json
-from experiments.terminal.report_tables import STALE_WORDS, Cell, ReportTable, figure, marked
+from experiments.terminal.report_tables import (
+    STALE_WORDS,
+    Cell,
+    ReportTable,
+    figure,
+    fitting,
+    marked,
+    mean_and_deviation,
+)
 from experiments.time_to_accuracy.dated_training import (
     CASES,
     EVALUATE_EVERY,
@@ -89,22 +97,20 @@ TABLE = ReportTable(
         "epochs": figure("epochs_to_target", ".2f", missing="-"),
         "seconds": figure("seconds_to_target", ".1f", missing="-"),
         "s a mini-batch": "{seconds_per_minibatch:.3f}",
-        "train loss": "{train_loss_mean:.4f} ± {train_loss_deviation:.4f}",
-        "test accuracy, %": lambda row: (
-            f"{100 * row['test_accuracy_mean']:.1f} ± {100 * row['test_accuracy_deviation']:.1f}"
-        ),
+        "train loss": mean_and_deviation("train_loss", ".4f"),
+        "test accuracy, %": mean_and_deviation("test_accuracy", ".1f", 100),
         "diverged": "{diverged}",
         "weight copies": "{weight_copies}",
         "error ratio": figure("prediction_error_ratio", ".3f", missing="-"),
-        "peak GiB": lambda row: f"{row['peak_memory_bytes'] / 2**30:.1f}" + ("" if row["fits"] else " (does not fit)"),
+        "peak GiB": fitting(figure("peak_memory_bytes", ".1f", 2.0**-30)),
     },
 )
 
 
 def _seconds_on(name: str) -> Cell:
     """Seconds to the target on a cluster, of a row that holds the rows of all clusters."""
-    write = figure("seconds_to_target", ".1f", missing="-")
-    return lambda row: write(row[name]) + ("" if row[name]["fits"] else " (does not fit)")
+    write = fitting(figure("seconds_to_target", ".1f", missing="-"))
+    return lambda row: write(row[name])
 
 
 def print_document(document: dict[str, Any]) -> None:

@@ -54,10 +54,6 @@ LINES = (
 """Colour and dashes of the curves of a panel, by their order."""
 
 
-def _marked(case: MethodCase) -> str:
-    return marked({"label": case.label, "stale": case.stale})
-
-
 def time_figure(curves: Sequence[tuple[CaseResult, NDArray[np.float64]]], target: float, clock: str) -> Figure:
     """Train loss and test accuracy over simulated seconds, one line per method, one column per group of methods.
 
@@ -69,7 +65,7 @@ def time_figure(curves: Sequence[tuple[CaseResult, NDArray[np.float64]]], target
     figure, grid = panels(max(6.5, 3.7 * len(groups)), 7.2, 2, len(groups), sharex=True, sharey="row")
     unit, factor = time_unit(max(float(seconds[-1]) for _, seconds in curves))
     lowest = min(curve(result, "accuracy", seconds)[1][-1] for result, seconds in curves)
-    for (upper, lower), (name, pairs) in zip(grid.T, groups.items(), strict=True):
+    for (upper, lower), (group, pairs) in zip(grid.T, groups.items(), strict=True):
         styles = iter(LINES)
         handles = []
         for result, seconds in pairs if curves[0] in pairs else [curves[0], *pairs]:
@@ -79,8 +75,9 @@ def time_figure(curves: Sequence[tuple[CaseResult, NDArray[np.float64]]], target
             for axes, measure, scale in ((upper, "loss", 1.0), (lower, "accuracy", 100.0)):
                 x, y = curve(result, measure, seconds)
                 axes.plot(x * factor, y * scale, **look)
-            handles.append(Line2D([], [], label=legible(_marked(result.case), 40), **look))
-        titled(upper, name)
+            name = marked({"label": result.case.label, "stale": result.case.stale})
+            handles.append(Line2D([], [], label=legible(name, 40), **look))
+        titled(upper, group)
         logarithmic_axes(upper, "y")
         lower.axhline(100 * target, color=FAINT, linewidth=1, linestyle=(0, (4, 3)))
         lower.set_ylim(min(80.0, 5.0 * math.floor(20.0 * lowest)), 100.0)
@@ -97,7 +94,7 @@ def time_figure(curves: Sequence[tuple[CaseResult, NDArray[np.float64]]], target
 
 
 def target_figure(clusters: Mapping[str, Sequence[Mapping[str, Any]]], target: float) -> Figure:
-    """Median simulated seconds to the target, a panel a cluster; hollow bars do not fit in memory.
+    """Median simulated seconds to the target, a panel per cluster; hollow bars do not fit in memory.
 
     A method that some seeds do not bring to the target says how many do.
     """

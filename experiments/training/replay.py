@@ -189,8 +189,8 @@ class Replay:
 
     def _release(self, stage: TrainedStage) -> None:
         """Drop held versions that no micro-batch of an unfinished mini-batch can ask for."""
-        first = stage.version * self.order.microbatches_per_minibatch if stage.held else 0
         if stage.held:
+            first = stage.version * self.order.microbatches_per_minibatch
             entered = self.entry_versions.get(first, self.stages[0].version)
             for version in [v for v in stage.held if v < entered]:
                 del stage.held[version]

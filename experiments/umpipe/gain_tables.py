@@ -21,13 +21,8 @@ SIZES: dict[str, Cell] = {"forward": words("forward_sizes"), "backward": words("
 
 
 def named(baseline: str) -> str:
-    """A baseline's name, marked where it updates with stale weights."""
-    return baseline + STALE * is_stale(baseline)
-
-
-def is_stale(baseline: str) -> bool:
-    """Whether a baseline runs without a flush."""
-    return baseline.startswith("pipedream ") and not baseline.startswith("pipedream flush")
+    """A baseline's name, marked where it runs without a flush."""
+    return baseline + STALE * (baseline.startswith("pipedream ") and not baseline.startswith("pipedream flush"))
 
 
 def _spread(name: str) -> Callable[[Row], str]:

@@ -25,12 +25,12 @@ import numpy as np
 from experiments.unequal_sizes.table_costs import program_of
 from planners import equal_partition, fastest_cuts, straight_costs
 from planners.unequal import (
-    Compiled,
     Cuts,
     InfeasibleSizes,
     UnequalProblem,
     UnequalTables,
     best_equal,
+    one_size,
     unequal_problem,
 )
 from simulator.engines import event_loop
@@ -106,8 +106,7 @@ def baseline_seconds(partitions: Partitions, sizes: Sequence[int]) -> dict[str, 
 
 def gpipe_seconds(problem: UnequalProblem, size: int) -> float:
     """All forwards, then all backwards, one size everywhere; latencies and update included."""
-    sizes = [[size] * problem.stages]
-    return float(Compiled(problem)(sizes, sizes)[0]) + problem.fixed_seconds
+    return one_size(problem, size).makespan_seconds + problem.fixed_seconds
 
 
 def flush_seconds(problem: UnequalProblem, size: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from hardware_profiles import Channel
 from planners.unequal import UnequalProblem, blocks
-from simulator import OpKind, Program, StageCollectives, Transfer, lower, unequal_schedule
+from simulator import Costs, OpKind, Program, Transfer, lower, unequal_schedule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TableCosts:
+class TableCosts(Costs):
     """What lowering asks, answered by the tables of a problem; a link and direction is a channel that a block keeps busy.
 
     again: 1.0 for every stage that runs its forward pass again, else 0.0
@@ -46,31 +46,6 @@ class TableCosts:
         table = self.problem.backward_link if up else self.problem.forward_link
         seconds = float(table[link, samples])
         return Transfer(seconds, seconds, (2 * link + up,))
-
-    def group(self, stage: int, replica: int) -> Hashable:
-        """A stage has one replica."""
-        return None
-
-    def of_slice(self, number: int) -> TableCosts:
-        """Itself: samples are whole."""
-        return self
-
-    def recomputes(self, stage: int) -> bool:
-        """No: the tables say what a backward takes."""
-        return False
-
-    def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
-        """As one after the other."""
-        return apart
-
-    def collectives(self, stage: int) -> StageCollectives:
-        """None: a stage has one replica."""
-        return StageCollectives()
-
-    @property
-    def tied_reductions(self) -> tuple[()]:
-        """None: tables know no weights."""
-        return ()
 
 
 def program_of(

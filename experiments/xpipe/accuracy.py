@@ -164,7 +164,6 @@ def prediction_errors(results: Sequence[CaseResult]) -> list[dict[str, Any]]:
 
 def sensitivity_cases() -> list[MethodCase]:
     """XPipe T = 4 with every choice that the paper's text leaves open."""
-
     return [
         MethodCase("XPipe T=4, halves up, floor (default)", "xpipe", 4),
         MethodCase("XPipe T=4, halves to even", "xpipe", 4, rule_with("xpipe", forward_rounding="half-even")),

@@ -7,22 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from experiments.terminal.report_tables import STALE_WORDS, Cell, ReportTable, Row, either, figure, marked
+from experiments.terminal.report_tables import (
+    STALE_WORDS,
+    Cell,
+    ReportTable,
+    Row,
+    either,
+    figure,
+    fitting,
+    marked,
+    mean_and_deviation,
+)
 from experiments.training.method_comparison import BLOCK
 from experiments.training.method_throughput import BATCH, CLUSTER, DEVICES, WORKLOAD
 from experiments.xpipe.accuracy import ORDER, SPECTRAIN_TABLE
-
-
-def _mean(name: str, scale: float, digits: int) -> Cell:
-    """Mean and standard deviation over the seeds."""
-
-    def write(record: Row) -> str:
-        mean, deviation = record[f"{name}_mean"], record[f"{name}_deviation"]
-        if mean is None or not np.isfinite(mean):
-            return "not finite"
-        return f"{scale * mean:.{digits}f} ± {scale * deviation:.{digits}f}"
-
-    return write
 
 
 def _difference(record: Row) -> str:
@@ -35,8 +33,8 @@ def _difference(record: Row) -> str:
 
 
 TRAINED: dict[str, Cell] = {
-    "train loss": _mean("train_loss", 1, 4),
-    "test accuracy, %": _mean("test_accuracy", 100, 1),
+    "train loss": mean_and_deviation("train_loss", ".4f"),
+    "test accuracy, %": mean_and_deviation("test_accuracy", ".1f", 100),
     "error ratio": figure("prediction_error_ratio", ".3f"),
 }
 """Columns of whatever was trained."""
@@ -59,9 +57,7 @@ THROUGHPUT = (
             "method": marked,
             "samples/s": "{samples_per_second:.2f}",
             "s a mini-batch": "{seconds_per_minibatch:.4f}",
-            "peak GiB": lambda row: (
-                f"{row['peak_memory_bytes'] / 2**30:.2f}" + ("" if row["fits"] else " (does not fit)")
-            ),
+            "peak GiB": fitting(figure("peak_memory_bytes", ".2f", 2.0**-30)),
             "weight copies": "{most_weight_copies:.0f}",
         },
     ),

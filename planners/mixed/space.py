@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -63,6 +63,11 @@ class MixedPipeline:
     replicas: int
     ends: tuple[int, ...]
     counts: tuple[tuple[int, ...], ...]
+
+    @property
+    def ranges(self) -> tuple[range, ...]:
+        """The layers of each stage."""
+        return tuple(range(*pair) for pair in pairwise((0, *self.ends)))
 
     def held(self, stage: int) -> tuple[int, ...]:
         """The variant of each replica of a stage, rising."""

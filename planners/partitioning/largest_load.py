@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator import down_sets, kernel
+from simulator import down_sets, gap_above, kernel
 
 Floats = NDArray[np.float64]
 
@@ -158,9 +158,7 @@ class PlacedParts:
     @property
     def gap(self) -> float:
         """Largest share by which the load may exceed the least possible one; infinite over a bound of 0."""
-        if self.largest_load == self.lower_bound:
-            return 0.0
-        return self.largest_load / self.lower_bound - 1.0 if self.lower_bound > 0 else inf
+        return gap_above(self.largest_load, self.lower_bound)
 
     @property
     def proven(self) -> bool:

@@ -34,7 +34,7 @@ from planners.scheduler.steady import (
     with_twins,
     without_twins,
 )
-from simulator import Schedule
+from simulator import Schedule, gap_above
 
 OPS_PER_SECOND = 110_000_000
 """Ops replayed in a second of search: the work that one second stands for, whatever the machine takes for it."""
@@ -78,9 +78,7 @@ class FoundSchedule:
     @property
     def gap(self) -> float:
         """Gap of the cost above the bound, as a share of the bound."""
-        if self.proven:
-            return 0.0
-        return self.cost / self.bound - 1.0 if self.bound else math.inf
+        return 0.0 if self.proven else gap_above(self.cost, self.bound)
 
     @property
     def proven(self) -> bool:

@@ -128,7 +128,11 @@ class TiedReduction:
 
 
 class Costs(Protocol):
-    """What lowering asks about a plan: durations of its ops, transfers and collectives."""
+    """What lowering asks about a plan: durations of its ops, transfers and collectives.
+
+    Costs that inherit have what stands here: replicas of a stage alike that reduce nothing, slices alike, nothing that runs
+    again, no ops that overlap.
+    """
 
     @property
     def channels(self) -> tuple[Channel, ...]:
@@ -144,32 +148,38 @@ class Costs(Protocol):
         """Key of a replica: replicas of a stage with equal keys take equal seconds (symmetrically placed replicas share
         durations).
         """
+        return None
 
     def of_slice(self, number: int) -> Costs:
         """The costs of ops on one slice of the sequences."""
+        return self
 
     def recomputes(self, stage: int) -> bool:
         """Whether the backward of a stage recomputes its forward inside itself, not in ops of their own."""
+        return False
 
     def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
         """Seconds of a forward and a backward that overlap; `apart` is what they take one after the other."""
+        return apart
 
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
         """Transfer of `samples` samples between two (stage, replica): activations downwards, gradients upwards."""
 
     def collectives(self, stage: int) -> StageCollectives:
         """The collectives that the replicas of a stage run together."""
+        return ALONE
 
     @property
     def tied_reductions(self) -> tuple[TiedReduction, ...]:
         """All-reduces of weights that are shared by stages on several devices, apart from the buckets."""
+        return ()
 
 
 Numbers = float | Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)
-class GivenCosts:
+class GivenCosts(Costs):
     """Costs given as numbers: one number per op, or one number per sample.
 
     forward, backward, input_gradient, weight_gradient, update: seconds per stage, length `stages`
@@ -224,10 +234,6 @@ class GivenCosts:
             return value * samples.astype(np.float64)
         return np.full(len(samples), value, dtype=np.float64)
 
-    def group(self, stage: int, replica: int) -> Hashable:
-        """The same key for all replicas of a stage: they share its numbers."""
-        return None
-
     def of_slice(self, number: int) -> GivenCosts:
         """The costs with the seconds of forwards and gradients multiplied by the factor of the slice."""
         if not self.slice_seconds:
@@ -243,10 +249,6 @@ class GivenCosts:
             weight_gradient=weight_gradient,
         )
 
-    def recomputes(self, stage: int) -> bool:
-        """Always False: the given seconds of a backward include recomputation."""
-        return False
-
     def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
         """The given number for the forward's stage; without one, the sum of both."""
         if not self.overlapped:
@@ -261,11 +263,6 @@ class GivenCosts:
     def collectives(self, stage: int) -> StageCollectives:
         """A bucket of zero seconds where replicas take turns, so that their update waits for the gradients of all; else none."""
         return StageCollectives((Bucket(1.0, 0.0),) if self.in_turn and len(self.devices[stage]) > 1 else ())
-
-    @property
-    def tied_reductions(self) -> tuple[TiedReduction, ...]:
-        """None: given numbers have no tied weights."""
-        return ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,9 +82,14 @@ class BoundTerm:
 
     def gap(self, seconds: float) -> float:
         """Relative distance of so many seconds above the bound; infinite above a bound of 0."""
-        if seconds == self.seconds:
-            return 0.0
-        return seconds / self.seconds - 1.0 if self.seconds else inf
+        return gap_above(seconds, self.seconds)
+
+
+def gap_above(value: float, bound: float) -> float:
+    """Relative distance of a value above its lower bound: 0 where it is the bound, infinite above a bound of 0."""
+    if value == bound:
+        return 0.0
+    return value / bound - 1.0 if bound > 0 else inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ def test_the_search_finds_the_published_plan_or_a_faster_one(shared_data: Path) 
 def test_gpipe_is_slower_than_pipedream_on_gnmt16(shared_data: Path) -> None:
     """At the pipeline's own depth GPipe, which recomputes, loses 35 to 71 % against PipeDream, as published; 1F1B loses less."""
     workload = read_profile(shared_data / "pipedream_profiles" / "gnmt_large.txt")
-    records = run_gpipe(workload, "pipedream-a")
+    records = run_gpipe(ROWS[6], workload)
     own_depth = {(one["schedule"], one["recompute"]): one for one in records if one["microbatches"] == 16}
     gpipe = own_depth["gpipe", True]
     assert GPIPE_PUBLISHED[0] <= gpipe["lower_by"] <= GPIPE_PUBLISHED[1]
@@ -141,7 +141,7 @@ def test_rows_and_tables(recorded: Recorded, capsys: pytest.CaptureFixture[str])
         "rows": [run_row(ROWS[number], network) for number, network in ((0, parts), (2, parts), (6, straight))],
         "missing": [{**_published(row), "lacking": row.lacking} for row in ROWS if row.lacking],
         "within": {"fitted": [5, 5], "left_out": [2, 4], "never_fitted": [1, 2]},
-        "gpipe": run_gpipe(straight, "pipedream-b"),
+        "gpipe": run_gpipe(ROWS[7], straight),
     }
     print_document(document)
     recorded(printed=lines(capsys.readouterr().out))

@@ -245,21 +245,3 @@ def test_too_many_down_sets_are_not_called_proven() -> None:
     assert not part.proven
     assert part.lower_bound == 9.0 <= exact.seconds_per_sample <= part.seconds_per_sample
     assert "other cuts were not tried" in part.lost
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"devices": 0}, "devices must be at least 1, got 0"),
-        ({"memory_bytes": 0.0}, "memory and bandwidth must be > 0"),
-        ({"layers": ()}, "at least 1 layer"),
-        ({"layers": ({1: ()},)}, "layer 0 must have a variant"),
-        ({"layers": ({0: (PLAIN,)},)}, r"degrees of layer 0 must be at least 1, got \[0\]"),
-    ],
-)
-def test_bad_problems_are_refused(change: dict[str, object], words: str) -> None:
-    """One line that says the rule."""
-    with pytest.raises(ValueError, match=words):
-        replace(HAND, **change)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="finite numbers >= 0"):
-        replace(PLAIN, seconds=-1.0)
