@@ -48,7 +48,7 @@ METHODS = ("data-parallel", "uniform", "pipedream", "pipedream-flush", "bapipe",
 """`bapipe pipeline`: the best of BaPipe's own plans with several stages, none replicated."""
 
 SPEEDUP_CLAIM, MEMORY_CLAIM = 3.2, 4.0
-"""Of the paper's abstract: `up to` these, over data parallelism and other pipelines."""
+"""Claims of the paper's abstract: `up to` these, over data parallelism and other pipelines."""
 
 FPGA_BATCH, QUICK_FPGA_BATCH = 32, 4
 """Samples per board of an iteration: chosen; of `--quick` few, so that few numbers of micro-batches are searched."""
@@ -290,7 +290,7 @@ def claim_rows(quick: bool = False) -> Iterator[Row]:
     """Speedup and memory of BaPipe's plan against data parallelism on 8 V100, over link bandwidth and device memory."""
     bandwidths = (1.25e9, 30e9) if quick else (0.125e9, 0.5e9, 1.25e9, 3.125e9, 12e9, 30e9)
     asked = product(networks(quick), bandwidths, (16.0,) if quick else (16.0, 8.0, 4.0, 2.0))
-    words = "{0[0]}, {0[1]:g} bytes/s, {0[2]:g} GiB".format
+    words = "{0[0]}, links of {0[1]:.3g} bytes/s, {0[2]:g} GiB".format
     for name, bandwidth, memory in tracked("claims", [*asked], words):
         workload = load_workload(name)
         cluster = limited(load_cluster("pipedream-b").take(2 if quick else 8), bandwidth, memory)
@@ -326,7 +326,7 @@ def board_rows(quick: bool = False) -> Iterator[Row]:
     """The same on four VCU118 boards, over the multiply-adds a DSP and cycle (by precision) and the links between boards."""
     precisions = BOARD_PRECISIONS[:1] if quick else BOARD_PRECISIONS
     bandwidths = (12.5e9,) if quick else (0.125e9, 1.25e9, 12.5e9, 50e9)
-    words = "{0[0]}, {0[1]}, {0[2]:g} bytes/s".format
+    words = "{0[0]}, {0[1]}, links of {0[2]:.3g} bytes/s".format
     asked = product(networks(quick), precisions, bandwidths)
     for name, precision, bandwidth in tracked("boards", [*asked], words):
         cluster = limited(load_cluster("fpga-vcu118-4").take(2 if quick else 4), bandwidth)

@@ -99,7 +99,7 @@ def schedules(rows: Sequence[Row]) -> Figure:
 
 
 def plans(rows: Sequence[Row], key: str, label: str, scale: float = 1.0) -> Figure:
-    """Bars of one measure, a panel a workload, a group of bars a cluster; a cross where a method has no plan.
+    """Bars of one measure, a panel per workload, a group of bars per cluster; a cross where a method has no plan.
 
     key: of the rows, `speedup` or `peak_bytes`; label, scale: of the axis
     """
@@ -194,7 +194,7 @@ def _heat(axes: Axes, rows: Sequence[Row], key: str, claim: float, down: str) ->
 
 
 def depth(rows: Sequence[Row]) -> Figure:
-    """Largest L of GNMT-L, a group of bars a number of devices; a search that was not finished has no bar."""
+    """Largest L of GNMT-L, a group of bars per number of devices; a search that was not finished has no bar."""
     devices = list(dict.fromkeys(row["devices"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
     colours = dict(zip(DEPTH_METHODS, ("#a5adb5", "#f0b866", "#b9d9f0", "#4f8fbf", "#1f6b47"), strict=True))

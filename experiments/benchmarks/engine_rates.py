@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.benchmarks.timing import cpu_seconds
+from experiments.benchmarks.timing import cpu_seconds, peak_bytes
 from experiments.terminal.output import UsageError, tracked
 from hardware_profiles import Channel
 from simulator import OpSeconds, Program, build_schedule, given_costs, lower
@@ -147,10 +147,8 @@ def plain_replay(lanes: list[list[tuple[int, float, int, float]]], count: int) -
 
 def one_size(devices: int, microbatches: int) -> dict[str, Any]:
     """Seconds and memory of one size, measured in this process alone."""
-    import resource
-
     prepared(build(2, 2, TRANSFER_SECONDS))()
-    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    base = peak_bytes()
     begin = time.process_time()
     program = build(devices, microbatches, TRANSFER_SECONDS)
     built = time.process_time()
@@ -158,7 +156,7 @@ def one_size(devices: int, microbatches: int) -> dict[str, Any]:
     ordered = time.process_time()
     makespan = replay()
     replay_seconds = cpu_seconds(replay)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = peak_bytes()
     row: dict[str, Any] = {
         "devices": devices,
         "microbatches": microbatches,

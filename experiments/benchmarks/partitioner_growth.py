@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from experiments.benchmarks.timing import least_seconds
+from experiments.benchmarks.timing import least_seconds, peak_bytes
 from experiments.terminal.output import tracked
 from planners import StateTable, network_levels, notation, partition, state_table
 from simulator import Layer, Workload
@@ -101,7 +100,7 @@ def _row(study: str, workload: Workload, workers: Sequence[int], variant: str) -
         "table_cpu_seconds": table_seconds,
         "search_cpu_seconds": seconds,
         "plan": notation(found),
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_memory_bytes": peak_bytes(),
     }
 
 

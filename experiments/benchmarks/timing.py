@@ -1,4 +1,4 @@
-"""Timing: the one measure of CPU seconds of all benchmarks: the best of several calls, as other work only slows one down."""
+"""Timing: the one measure of CPU seconds and memory of all benchmarks; the best of several calls, as other work slows one down."""
 
 from __future__ import annotations
 
@@ -42,3 +42,10 @@ def rate(some: Callable[[], int], seconds: float) -> float:
     some()  # compiles, fills tables
     count, spent = least_seconds(some, seconds=seconds)
     return count / spent
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had so far, in bytes; Linux tells it in KiB."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -115,7 +115,7 @@ class OperatorGraph(msgspec.Struct, frozen=True):
 
 
 def _reachable(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """A bit mask a vertex: itself and all that edges lead to from it."""
+    """A bit mask per vertex: itself and all that edges lead to from it."""
     reach = [1 << vertex for vertex in range(count)]
     changed = True
     while changed:

@@ -98,7 +98,7 @@ def stairs(rows: Sequence[Mapping[str, Any]]) -> list[Point]:
 
 
 def look_of(row: Mapping[str, Any]) -> str:
-    """Of LOOKS, that of a family's row."""
+    """Name of the look of a family's row in LOOKS."""
     return row["placement"] if row["slices"] == 1 else f"{row['placement']}, slices"
 
 

@@ -27,10 +27,10 @@ MICROSECOND = 1e-6
 """Seconds of the unit of those times."""
 
 SPREAD = 0.3
-"""Of uneven stages: each takes 0.7 to 1.3 times as long."""
+"""How much uneven stages differ: each takes 0.7 to 1.3 times as long."""
 
 SLICES = 2
-"""Of a sequence: the fewest with which Seq1F1B is not 1F1B; they take as long as each other."""
+"""Slices of a sequence: the fewest with which Seq1F1B is not 1F1B; they take as long as each other."""
 
 PLACES: tuple[Placement, ...] = ("straight", "interleaved", "v", "bidirectional")
 """Placements, each with its usual stages per device: with two, waves are a V."""
@@ -38,7 +38,7 @@ PLACES: tuple[Placement, ...] = ("straight", "interleaved", "v", "bidirectional"
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """seeds: of uneven stages; limits: in micro-batches of a device's part; seconds: of each search."""
+    """How much is searched: seeds of uneven stages, limits in micro-batches of a device's part, and seconds of each search."""
 
     seeds: Sequence[int]
     limits: Sequence[float]

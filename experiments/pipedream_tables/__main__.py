@@ -5,8 +5,8 @@ data parallelism, the published plan, and the plan that PipeDream's search finds
 then reported, so that each of these is reported a second time, with the constant that the cluster's other rows alone would give
 ("left out"). What was chosen, for all rows alike:
 
-- one collective efficiency a cluster (its TOML file): on A and B fitted once to the convolutional rows within the rates that the
-  measured speedups need (0.56-0.68 GB/s on cluster A, 1.0-1.45 GB/s on B); on the arXiv paper's B, whose software was another
+- one collective efficiency per cluster (its TOML file): on A and B fitted once to the convolutional rows within the rates that
+  the measured speedups need (0.56-0.68 GB/s on cluster A, 1.0-1.45 GB/s on B); on the arXiv paper's B, whose software was another
   one, fitted to data parallelism's own speedup over one machine, of the only row there. The band repeats the row at both ends of
   that range
 - all-reduces over one flat ring through all devices, as NCCL's for large tensors (the baseline ran in NVIDIA's container
@@ -41,7 +41,7 @@ from experiments.terminal.output import to_json
 from experiments.terminal.report_tables import STALE, STALE_WORDS, ReportTable, Row, either, figure
 
 GROUPS = ("rows that a constant was fitted to", "the same left out of the fit", "rows that none was fitted to")
-"""Of the counts within the tolerance."""
+"""Words for the counts of rows within the tolerance."""
 
 
 def run(options: argparse.Namespace) -> Findings:

@@ -18,7 +18,7 @@ LEFT_OUT = "with the efficiency that the cluster's other rows fit"
 
 
 def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """A pair of bars a row; the whisker of the simulated one spans the sensitivity band, a diamond is a row left out of the fit.
+    """A pair of bars per row; a whisker over the band of collective efficiencies, and a diamond for a row left out of the fit.
 
     The error stands above; of a row that a constant was fitted to, that of the fit and, after "out", that of the row left out.
     """

@@ -274,7 +274,7 @@ class Judge:
         return found
 
     def synchronization(self, samples: int, replicas: int, sets: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
-        """Least seconds of each set: replicas of each kind have one of another kind beside them; none is reduced earlier."""
+        """Least seconds of each set: replicas of each kind have one of another kind beside them; all are reduced in the end."""
         found, longer = np.zeros((2, len(sets), self.layers + 1, self.layers + 1))
         if replicas == 1:
             return found, longer

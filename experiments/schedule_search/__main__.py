@@ -27,7 +27,7 @@ from planners import ScheduleProblem
 from simulator import chains_of
 
 SECONDS = 1.0
-"""Of search for a case of a file."""
+"""Seconds of search for a case of a file."""
 
 
 def run(arguments: argparse.Namespace) -> Findings:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from experiments.benchmarks.timing import least_seconds
-from hardware_profiles import Cluster, GraphicsProcessor, load_cluster
+from hardware_profiles import GraphicsProcessor, load_cluster
 from planners import OrderBound, Request, Result, make_plan
 from simulator import InfeasiblePlanError, Problem, Workload, load_workload, recompute_words
 
@@ -27,25 +27,16 @@ class JointQuestion:
 
     def problem(self, memory_bytes: float | None = None) -> Problem:
         """In fp16 with Adam, 64 samples per iteration; memory_bytes: per device, by default the question's."""
-        return Problem(
-            self.workload,
-            _eight(self.memory_bytes if memory_bytes is None else memory_bytes),
-            BATCH,
-            precision="fp16",
-            optimizer="adam",
-        )
+        cluster, held = load_cluster("dgx-a100:1"), self.memory_bytes if memory_bytes is None else memory_bytes
+        devices = [replace(one, memory_bytes=held) for one in cluster.devices if isinstance(one, GraphicsProcessor)]
+        cluster = replace(cluster, devices=tuple(devices))
+        return Problem(self.workload, cluster, BATCH, precision="fp16", optimizer="adam")
 
 
 def joint_questions() -> Iterator[JointQuestion]:
     """GPT-2 XL at 37 GB, and Llama-3-8B at 4,096 tokens and 75 GB; attention is unfused, so that recomputing it saves memory."""
     yield JointQuestion(load_workload("gpt2-xl"), 37e9)
     yield JointQuestion(load_workload("llama3-8b", sequence=4096, attention="unfused"), 75e9)
-
-
-def _eight(memory_bytes: float) -> Cluster:
-    cluster = load_cluster("dgx-a100:1")
-    devices = [replace(one, memory_bytes=memory_bytes) for one in cluster.devices if isinstance(one, GraphicsProcessor)]
-    return replace(cluster, devices=tuple(devices))
 
 
 BASELINES = {

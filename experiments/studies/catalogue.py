@@ -70,7 +70,7 @@ PROFILES: dict[str, Option] = {
 
 JOBS: dict[str, Option] = {"--jobs J": ("processes (default: the cores)", CountUpTo(MOST_JOBS))}
 
-MEASURED = NumberUpTo(LONGEST, least=1e-6)
+MEASURED_SECONDS = NumberUpTo(LONGEST, least=1e-6)
 """Seconds of a measurement."""
 
 STUDIES: dict[str, Study] = {
@@ -114,7 +114,7 @@ STUDIES: dict[str, Study] = {
         "experiments.benchmarks.evaluator_speed",
         "How many plans per second does a search evaluate, and how far from the limit?",
         0.3,
-        options={"--seconds SECONDS": ("CPU seconds for each figure", MEASURED, 1.0)},
+        options={"--seconds SECONDS": ("CPU seconds for each figure", MEASURED_SECONDS, 1.0)},
     ),
     "benchmark-commits": Study(
         "experiments.benchmarks.benchmark_commits",
@@ -240,7 +240,7 @@ STUDIES: dict[str, Study] = {
         "How fast is each evaluator of unequal sizes, and how far from the limit?",
         0.4,
         options={
-            "--seconds SECONDS": ("seconds for each evaluator and shape", MEASURED, 0.5),
+            "--seconds SECONDS": ("seconds for each evaluator and shape", MEASURED_SECONDS, 0.5),
             "--seed SEED": ("seed of the instances (default 0)", natural, 0),
             "--family FAMILY": ("family of duration tables", str, "roofline"),
         },

@@ -87,11 +87,6 @@ def agrees(value: float | None, published: float | None) -> bool | None:
     return value is not None and f"{value:.6g}" == f"{published:.6g}"
 
 
-def agreement(row: Row) -> str:
-    """The cell of a row's `matched`."""
-    return {None: "", True: "yes", False: "no"}[row["matched"]]
-
-
 def judged(found: Any, value: float | None, published: float | None, spent: float) -> Row:
     """What rows say of an answer, or of none, which is proven: its bound and gap, and the published figure beside its value."""
     return {
@@ -109,7 +104,7 @@ def judged_cells(value: str) -> dict[str, Cell]:
     return {
         "ours": figure(value, ".6g", missing="none fits"),
         "published": figure("published", ".6g"),
-        "match": agreement,
+        "match": lambda row: {None: "", True: "yes", False: "no"}[row["matched"]],
         "CPU s": figure("cpu_seconds", ".3f"),
         "proven": either("proven"),
         "gap, %": figure("gap", ".2f", 100),

@@ -191,7 +191,7 @@ def network_clock(
     optimizer: OptimizerName,
     replicas: Sequence[int] = (),
 ) -> ClusterClock:
-    """The trained network itself on the first devices of a cluster, one block a stage.
+    """The trained network itself on the first devices of a cluster, one block per stage.
 
     batch: samples per mini-batch; optimizer: one of `simulator.OPTIMIZER_STATES`; replicas: devices of each stage, one unless
     given

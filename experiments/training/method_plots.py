@@ -1,4 +1,4 @@
-"""Method plots: what figures of methods share: a colour a method, the look of panels."""
+"""Method plots: what figures of methods share: a colour per method, the look of panels."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def data_parallel_plan(problem: Problem) -> Plan:
 
 
 def balanced_rows(stages: Sequence[int], per_minibatch: Sequence[int]) -> list[dict[str, float]]:
-    """Steady seconds of a mini-batch of XPipe and GPipe's makespan, N equal stages, F = 1, B = 2 a micro-batch, on SimPy."""
+    """Steady seconds of a mini-batch of XPipe and GPipe's makespan, N equal stages, F = 1, B = 2 per micro-batch, on SimPy."""
     rows = []
     for n in stages:
         for t in per_minibatch:

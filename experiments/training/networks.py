@@ -197,7 +197,7 @@ NETWORKS: dict[str, Callable[[int, tuple[int, ...], int], Network]] = {
     "mlp": perceptron,
     "convolutional": convolutional,
 }
-"""Name -> (stages, shape of a sample, classes) -> network with one block a stage."""
+"""Name -> (stages, shape of a sample, classes) -> network with one block per stage."""
 
 
 def cross_entropy(logits: Array, labels: Array) -> tuple[Array, Array]:

@@ -18,7 +18,7 @@ Array = NDArray[Any]
 """Weights of one stage: (seeds, parameters), float64."""
 
 Direction = Literal["step", "literal-step", "momentum"]
-"""`step`: what the optimizer's next step would be a unit of lr, from its present moments; `literal-step`: the same
+"""`step`: what the optimizer's next step would be per unit of lr, from its present moments; `literal-step`: the same
 with XPipe's printed bias correction; `momentum`: the smoothed gradient only (SpecTrain)."""
 
 
@@ -43,7 +43,7 @@ class Optimizer(Protocol):
         """New weights and new state; the given arrays stay as they are."""
 
     def direction(self, state: OptimizerState, kind: Direction) -> Array:
-        """What the weights would lose next, a unit of learning rate, by the present moments."""
+        """What the weights would lose next, per unit of learning rate, by the present moments."""
 
 
 @dataclass(frozen=True, slots=True)

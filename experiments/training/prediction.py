@@ -1,7 +1,7 @@
 """Prediction rule: which weights the forward and the backward of a micro-batch use in an asynchronous pipeline.
 
 A rule is a frozen dataclass without state; what it must remember between calls (predicted copies, averages) it
-keeps in the stage's `buffers`, so that copies can be counted. Symbols: stage k of N (0-based), T micro-batches a
+keeps in the stage's `buffers`, so that copies can be counted. Symbols: stage k of N (0-based), T micro-batches per
 mini-batch, s predicted steps, lr learning rate, W weights. Sources per rule; the family is compared in
 XPipe (arXiv 1911.04610) and PipeOptim; version differences of the schedule are derived from its replay.
 """

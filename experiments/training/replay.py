@@ -229,7 +229,7 @@ class Replay:
         return loss / len(x), right / len(x)
 
     def results(self, seeds: Sequence[int]) -> list[TrainingRun]:
-        """One `TrainingRun` a seed."""
+        """The `TrainingRun` of each seed."""
         final = tuple(stage.weights for stage in self.stages)
         train_loss, _ = self._evaluate(final, self.training.data.train_x, self.training.data.train_labels)
         updates = np.array(sorted(self.evaluations), np.int64)

@@ -13,7 +13,7 @@ from experiments.training.optimizers import Array, Direction, Optimizer, Optimiz
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a stage stands: stage k (0-based) of `stages` N, with `microbatches` T a mini-batch."""
+    """Where a stage stands: stage k (0-based) of `stages` N, with `microbatches` T per mini-batch."""
 
     stage: int
     stages: int

@@ -1,11 +1,11 @@
 """UMPIPE baselines: the readings of GPipe and PipeDream that the paper's percentages may refer to, on one model.
 
 All are straight pipelines whose links are busy for the bytes that they send and delay by their latency. Each reading has the
-partition that is fastest for it, transfers included (of 1F1B the best of `FRONT` candidates a size):
+partition that is fastest for it, transfers included (of 1F1B the best of `FRONT` candidates per size):
 
     gpipe tuned            the fastest equal size: all partitions with all sizes, where these are few enough to try
-    gpipe M=…              M equal micro-batches (the last one takes what is left); M=4K: four a stage
-    pipedream flush tuned  1F1B with a flush a mini-batch, the fastest equal size
+    gpipe M=…              M equal micro-batches (the last one takes what is left); M=4K: four per stage
+    pipedream flush tuned  1F1B with a flush per mini-batch, the fastest equal size
     pipedream flush M=…    the same at M micro-batches
     pipedream tuned        1F1B without flush at its steady state (the busiest stage or link), the fastest equal size
     pipedream M=…          the same at M micro-batches
@@ -42,7 +42,7 @@ SLACK = 0.02
 """Share by which these may be slower in its estimate."""
 
 COUNTS, FOUR_K = (4, 8, 16, 32), "4K"
-"""Fixed numbers of micro-batches; and four a stage, from which on GPipe's paper (arXiv 1811.06965) finds bubbles negligible."""
+"""Fixed numbers of micro-batches; and four per stage, from which on GPipe's paper (arXiv 1811.06965) finds bubbles negligible."""
 
 ENDLESS = 10**9
 """Micro-batches of a stream in whose time only the slowest stage or link counts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -255,7 +256,7 @@ def test_growth_is_measured_and_drawn(
     Spans of the clock are 1, 2, 3, … ms in turn, so that the first of three repeats is the least; memory is 2,048 KiB.
     """
     memory = SimpleNamespace(RUSAGE_SELF=0, getrusage=lambda who: SimpleNamespace(ru_maxrss=2048))
-    monkeypatch.setattr(partitioner_growth, "resource", memory)
+    monkeypatch.setitem(sys.modules, "resource", memory)
     monkeypatch.setattr(timing, "time", SimpleNamespace(process_time=ticking(1e-3)))
     rows = measure(quick=True)
     studies = {"states, flat", "states, two levels", "workers, flat", "levels", "graph"}
