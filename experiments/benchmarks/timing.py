@@ -1,4 +1,4 @@
-"""Timing: the one measure of CPU seconds and memory of all benchmarks; the best of several calls, as other work slows one down."""
+"""Timing: how benchmarks measure CPU seconds and memory: the best of several calls, as other work only slows one down."""
 
 from __future__ import annotations
 
