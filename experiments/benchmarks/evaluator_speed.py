@@ -15,6 +15,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,7 @@ def evaluated(stages: int, microbatches: int, seconds: float, *, contention: boo
 def simulated(seconds: float) -> float:
     """Plans per second of 8 stages and 64 micro-batches, each from nothing."""
     problem = problem_of(*SMALL)
-    plans = iter(plans_of(problem, *SMALL) * 1000)
+    plans = cycle(plans_of(problem, *SMALL))
 
     def one() -> int:
         simulate(problem, next(plans), engine="compiled")
