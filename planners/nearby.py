@@ -85,9 +85,9 @@ def nearby(problem: Problem, plan: Plan, request: Request) -> Iterator[tuple[str
                 yield f"{count} stages per device", replace(request, chunks=count)
     tensor = max((degree // plan.context for stage in plan.stages for degree in stage.degrees), default=1)
     for option, chosen, choices in (("tensor", tensor, group_degrees(problem)), ("zero", plan.zero, range(4))):
-        if option in entry.options and option not in request.options:
+        if option in entry.options and request.fixed(option) is None:
             for value in _neighbours(chosen, tuple(choices)):
-                yield f"{option} {value}", replace(request, options={**request.options, option: value})
+                yield f"{option} {value}", request.fixing(option, value)
 
 
 _Number = TypeVar("_Number", bound=int)

@@ -44,7 +44,7 @@ from planners.search.evaluator import (
 )
 from planners.search.request import Request
 from planners.search.result import Proof, Result
-from planners.search.search_options import ALWAYS, ASKED, PLANNER_OPTIONS, RECOMPUTE, takes
+from planners.search.search_options import ALWAYS, FIELDS, PLANNER_OPTIONS, RECOMPUTE, takes
 from simulator import (
     InfeasiblePlanError,
     Plan,
@@ -59,9 +59,6 @@ from simulator import (
 
 ENTRY_POINT_GROUP = "pipeplan.planners"
 
-
-FIELDS = (*ASKED, RECOMPUTE)
-"""Options of plans that are fields of a request; all others are planner options."""
 
 Values = Callable[[Problem, Request], Iterable[Any]]
 """(problem, rest of the request) -> values of a decision, in the form of a request."""
@@ -108,11 +105,8 @@ class PlannerEntry:
         """Requests with one more of the searched decisions fixed, each once, including those that it refuses."""
         given = request or Request()
         for name, values in self.searches.items():
-            own = name not in FIELDS
-            if (name in given.options) if own else (getattr(given, name) is not None):
-                continue
-            for value in dict.fromkeys(values(problem, given)):
-                yield replace(given, options={**given.options, name: value}) if own else replace(given, **{name: value})
+            if given.fixed(name) is None:
+                yield from (given.fixing(name, value) for value in dict.fromkeys(values(problem, given)))
 
     def read(self, request: Request) -> Request:
         """The request with the planner's own options converted to their declared types; ValueError for an invalid value."""

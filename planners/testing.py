@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, get_args
 
 from hardware_profiles import Cluster, GraphicsProcessor, Link, about
-from planners.registry import FIELDS, PlannerEntry, make_plan, named_planner
+from planners.registry import PlannerEntry, make_plan, named_planner
 from planners.search.evaluator import InapplicablePlannerError, Progress
 from planners.search.request import Request
 from planners.search.result import Result
@@ -91,11 +91,6 @@ def check_result(problem: Problem, found: Result) -> None:
     quick, reference = simulate(calm, plan, engine="recurrence"), simulate(calm, plan)
     assert quick.iteration_seconds == reference.iteration_seconds, "the engines disagree"
     assert 0 < bound <= quick.iteration_seconds, "its plan is faster than the bound"
-
-
-def check_search(asked: Asked, problem: Problem, request: Request | None = None, *, every: int = 1) -> None:
-    """Assert what a search owes on a problem that it applies to: `SEARCH_RULES`, one after the other."""
-    _check_search(_Case(asked, problem, request or Request(), every))
 
 
 @dataclass(frozen=True)
@@ -213,7 +208,7 @@ ASKED: dict[str, tuple[tuple[Any, ...], Callable[[Problem, Plan], object]]] = {
 def _obeys(case: _Case) -> None:
     """What is asked for is what the plan has, or is refused in one line; a part of what is searched is never better."""
     parts = [*case.entry.restrictions(case.problem, case.request)]
-    asked = [_with(case.request, name, value) for name, (values, _) in ASKED.items() for value in values]
+    asked = [case.request.fixing(name, value) for name, (values, _) in ASKED.items() for value in values]
     asked += [replace(case.request, schedule=name, microbatches=4) for name in _unlike_schedules()]
     for request in [*parts, *(one for one in asked if one not in parts)][:: case.every]:
         found = _found(case.asked, case.problem, request)
@@ -223,7 +218,7 @@ def _obeys(case: _Case) -> None:
         if len(found.plan.stages) > 1:
             assert request.schedule in (found.plan.schedule, None), f"schedule {request.schedule!r} is not obeyed"
         for name, (_, has) in ASKED.items():
-            value, obeyed = _value(request, name), has(case.problem, found.plan)
+            value, obeyed = request.fixed(name), has(case.problem, found.plan)
             assert value is None or obeyed in (value, None), f"{name} {value} is not obeyed: {obeyed}"
         if request in parts:
             free, seconds = case.free.outcome.iteration_seconds, found.outcome.iteration_seconds
@@ -235,17 +230,6 @@ def _unlike_schedules() -> tuple[str, ...]:
     families = schedule_families()
     forms = {(one.flush, one.placement, one.chunks, one.lanes): name for name, one in families.items()}
     return tuple(forms.values())
-
-
-def _with(request: Request, name: str, value: Any) -> Request:
-    """The request that asks for one thing more."""
-    if name in FIELDS:
-        return replace(request, **{name: value})
-    return replace(request, options={**request.options, name: value})
-
-
-def _value(request: Request, name: str) -> object:
-    return getattr(request, name) if name in FIELDS else request.options.get(name)
 
 
 def _found(asked: Asked, problem: Problem, request: Request | None) -> Result | None:

@@ -143,17 +143,17 @@ class OrderSearch:
 
         What is found for the one decision is so among what is found without it.
         """
-        asked = [name for name in DECISIONS if _asked(self.request, name) is not None]
+        asked = [name for name in DECISIONS if self.request.fixed(name) is not None]
         if not self.climbs or len(asked) != 1:
             return self.request
-        open_ = _asking(self.request, asked[0], None)
+        open_ = self.request.fixing(asked[0], None)
         tried = searched_together(problem, open_)[asked[0]]
-        return open_ if _asked(self.request, asked[0]) in tried else self.request
+        return open_ if self.request.fixed(asked[0]) in tried else self.request
 
     def parts(self, problem: Problem) -> Iterator[Request]:
         """The requests for one decision more, of which each one's first layout is a finalist, too."""
         for name, values in searched_together(problem, self.request).items() if self.climbs else ():
-            yield from (_asking(self.request, name, value) for value in values)
+            yield from (self.request.fixing(name, value) for value in values)
 
     @property
     def seconds(self) -> float:
@@ -204,12 +204,12 @@ def searched(problem: Problem, request: Request) -> dict[str, list[int]]:
 
 
 DECISIONS = ("microbatches", "stages", "chunks", "recompute", "placement")
-"""Decisions that `modern` searches and a request may fix: fields of a request, and as the last one an option."""
+"""Decisions that `modern` searches and a request may fix."""
 
 
 def searched_together(problem: Problem, request: Request) -> dict[str, tuple[Any, ...]]:
     """By name of DECISIONS the values that `modern` tries; none where a request has fixed one of them."""
-    if any(_asked(request, name) is not None for name in DECISIONS):
+    if any(request.fixed(name) is not None for name in DECISIONS):
         return dict.fromkeys(DECISIONS, ())
     stages = one_a_device(problem)
     layers, chunks = len(problem.workload), {USUAL_CHUNKS[name] for name in TRIED}
@@ -220,19 +220,6 @@ def searched_together(problem: Problem, request: Request) -> dict[str, tuple[Any
         "recompute": asked_words(problem, request),
         "placement": tuple(name for name in TRIED if USUAL_CHUNKS[name] <= layers),
     }
-
-
-def _asked(request: Request, name: str) -> Any:
-    """The value that a request fixes for one of DECISIONS, or None."""
-    return request.asked(name) if name == "placement" else getattr(request, name)
-
-
-def _asking(request: Request, name: str, value: Any) -> Request:
-    """A request with one of DECISIONS as given; None leaves it open."""
-    if name != "placement":
-        return replace(request, **{name: value})
-    rest = {key: text for key, text in request.options.items() if key != name}
-    return replace(request, options=rest if value is None else {**rest, name: value})
 
 
 def _stages(problem: Problem, request: Request, chunks: int) -> int:
@@ -320,9 +307,7 @@ class _Layouts:
         """Whether a layout satisfies a request."""
         stages = len(layout.recompute)
         return (
-            asked.microbatches in (None, layout.microbatches)
-            and asked.stages in (None, stages)
-            and asked.chunks in (None, stages // len(layout.devices))
+            asked.counts_are(layout.microbatches, stages, stages // len(layout.devices))
             and (asked.recompute is None or {*layout.recompute} == {asked.recompute})
             and asked.asked("placement") in (None, layout.placement)
         )

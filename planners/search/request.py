@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hardware_profiles import OptionValue, check_fields, option_text, read_options, unchosen
-from planners.search.search_options import PLANNER_OPTIONS, SearchOptions
+from planners.search.search_options import FIELDS, PLANNER_OPTIONS, SearchOptions
 from simulator import Engine, Recompute, schedule_families
 
 
@@ -38,6 +38,17 @@ class Request(SearchOptions):
     def asked(self, name: str) -> Any:
         """The value of one of PLANNER_OPTIONS as it is declared, None where it is not asked for; ValueError for what is none."""
         return PLANNER_OPTIONS[name].read(self.options[name]) if name in self.options else None
+
+    def fixed(self, name: str) -> Any:
+        """What it fixes for an option, as it was given; None where it leaves the choice to the planner."""
+        return getattr(self, name) if name in FIELDS else self.options.get(name)
+
+    def fixing(self, name: str, value: Any) -> Request:
+        """The request with an option fixed as well, or with None left open."""
+        if name in FIELDS:
+            return replace(self, **{name: value})
+        rest = {option: given for option, given in self.options.items() if option != name}
+        return replace(self, options=rest if value is None else {**rest, name: value})
 
     def counts_are(self, microbatches: int, stages: int, chunks: int) -> bool:
         """Whether numbers of micro-batches, stages, and stages per device are those that are asked for, or left open."""

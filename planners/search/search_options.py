@@ -39,6 +39,9 @@ ALWAYS = ("schedule", "microbatches")
 RECOMPUTE = "recompute"
 """Option of planners that choose recompute policies; plans of the others have the problem's."""
 
+FIELDS = (*ASKED, RECOMPUTE)
+"""Options of plans that are fields of a request; all others are planner options."""
+
 
 def _degrees(name: str, words: str) -> DeclaredOption:
     return DeclaredOption(name, int, Bounds(ge=1), several=True, help=words)
