@@ -10,6 +10,7 @@ from math import inf
 from typing import TypeVar, get_args
 
 from planners.registry import make_plan, planner_entry
+from planners.search.candidates import cut_places
 from planners.search.evaluator import Evaluator, InapplicablePlannerError
 from planners.search.request import Request
 from planners.search.result import Proof, Result
@@ -141,10 +142,8 @@ def changed(problem: Problem, plan: Plan) -> Iterator[tuple[str, Plan]]:
 
 def _other_cuts(problem: Problem, plan: Plan) -> Iterator[tuple[int, ...]]:
     """Ends of stages, of which the first or the last but one is at the place before or behind its own."""
-    layers, ends = problem.workload.layers, tuple(accumulate(len(stage.layers) for stage in plan.stages))
-    whole = any(layer.block for layer in layers)
-    places = [n for n in range(1, len(layers)) if not whole or layers[n].block != layers[n - 1].block]
+    places, ends = cut_places(problem.workload), tuple(accumulate(len(stage.layers) for stage in plan.stages))
     for at in dict.fromkeys((0, len(ends) - 2)) if len(ends) > 1 else ():
-        for place in _neighbours(ends[at], tuple(places)):
+        for place in _neighbours(ends[at], places):
             if (0, *ends)[at] < place < ends[at + 1]:
                 yield (*ends[:at], place, *ends[at + 1 :])

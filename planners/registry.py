@@ -22,6 +22,7 @@ from hardware_profiles import (
     check_whole,
     complaint_of,
     declared_options,
+    one_line,
     passed_over,
     plugged_in,
     read_options,
@@ -558,10 +559,10 @@ def make_plan(
     except ValueError as error:
         if entry in PLANNERS.values():
             raise
-        raise PlannerFailedError(f"planner {name!r}: {' '.join(str(error).split())}") from error
+        raise PlannerFailedError(f"planner {name!r}: {one_line(str(error))}") from error
     except (Exception, SystemExit) as error:
-        text = " ".join(str(error).split())
-        raise PlannerFailedError(f"planner {name!r} failed: {type(error).__name__}: {text}") from error
+        text = f"{type(error).__name__}: {one_line(str(error))}"
+        raise PlannerFailedError(f"planner {name!r} failed: {text}") from error
 
 
 class NotFasterError(Exception):

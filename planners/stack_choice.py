@@ -39,8 +39,7 @@ def stacks_that_run(problem: Problem) -> tuple[Stack, ...]:
     Frameworks that stacks describe train transformers, and seconds that were measured are of no other one: a network without
     blocks, or with measured layers, has none. A file that cannot be read is named on stderr and left out.
     """
-    layers = problem.workload.layers
-    if not any(layer.block for layer in layers) or any(layer.measured for layer in layers):
+    if not problem.workload.is_transformer:
         return ()
     found = []
     for name in stack_names():

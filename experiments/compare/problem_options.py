@@ -162,7 +162,7 @@ def defaults_told(arguments: argparse.Namespace, problem: Problem) -> str:
     """What nobody asked for of a problem that options describe, in words; "" where a file has it or all was asked for."""
     if arguments.problem is not None or getattr(arguments, "plan", None):
         return ""
-    measured = any(layer.measured for layer in problem.workload.layers)
+    measured = problem.workload.measured
     own = {
         "batch": counted(problem.batch, problem.workload.sample),
         "sequence": counted(problem.workload.tokens, "token") if problem.workload.tokens and not measured else "",

@@ -50,8 +50,7 @@ def usual_training(workload: Workload, cluster: Cluster) -> dict[str, Any]:
 
     One with transformer blocks: with Adam, in the first of NARROW in which all devices compute. Others, measured ones: nothing.
     """
-    layers = workload.layers
-    if not any(layer.block for layer in layers) or any(layer.measured for layer in layers):
+    if not workload.is_transformer:
         return {}
     narrow = [one for one in NARROW if one in cluster.precisions]
     return {"optimizer": "adam", **({"precision": narrow[0]} if narrow else {})}

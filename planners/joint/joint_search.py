@@ -30,8 +30,8 @@ from planners.search.candidates import (
     asked_degrees,
     asked_words,
     asked_zeros,
-    one_a_device,
     searched_counts,
+    straight_decisions,
     straight_shape,
 )
 from planners.search.evaluator import Evaluator, Planner, fitting
@@ -164,12 +164,8 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
 
 def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
     """Values that a search tries for decisions that the request leaves open."""
-    chunks = (1, *CHUNKS) if request.chunks is None else (request.chunks,)
     return {
-        "schedule": FAMILIES,
-        "microbatches": searched_counts(problem),
-        "stages": sorted({ranks * held for ranks in one_a_device(problem) for held in chunks}),
-        "chunks": (1, *CHUNKS),
+        **straight_decisions(problem, request, FAMILIES, searched_counts(problem), (1, *CHUNKS)),
         "recompute": asked_words(problem, request),
         **{name: asked_degrees(problem, Request(), option=name) for name in ("tensor", "context", "expert")},
         "zero": asked_zeros(problem, Request()),

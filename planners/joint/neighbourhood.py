@@ -16,9 +16,11 @@ from planners.search.candidates import (
     asked_degrees,
     asked_words,
     asked_zeros,
+    cut_places,
     device_choices,
     device_groups,
     devices_in_order,
+    ranks_of,
 )
 from planners.search.request import Request
 from simulator import BY_BLOCK, LayerCosts, Problem, Recompute, divisors, schedule_families
@@ -94,11 +96,8 @@ class Neighbourhood:
 
     @cached_property
     def points(self) -> tuple[int, ...]:
-        """Places where a network is cut first: between its blocks, or between any two layers of one without blocks."""
-        layers = self.problem.workload.layers
-        blocks = any(layer.block for layer in layers)
-        inner = (n for n in range(1, len(layers)) if not blocks or layers[n].block != layers[n - 1].block)
-        return (0, *inner, len(layers))
+        """Places where the network is cut first (`cut_places`), and both of its ends."""
+        return (0, *cut_places(self.problem.workload), len(self.problem.workload))
 
     @property
     def decisions(self) -> dict[str, Move]:
@@ -153,7 +152,7 @@ class Neighbourhood:
                 decided = product(copies_of, self._seed_counts(ranks), self.experts)
                 for copies, count, expert in decided if asked in (None, ranks * held) else ():
                     words = ((min(self.words, key=self._again), 0),) * (ranks * held)
-                    laid = _ranks(groups, ranks, copies * context)
+                    laid = ranks_of(groups, ranks, copies * context)
                     empty = Pipeline(
                         schedule, (), (), count, words, (), tensor * context, self.zeros[0], context, expert
                     )
@@ -394,7 +393,7 @@ class Neighbourhood:
             return
         same = replace(same, group=tensor * context, context=context, shard=0)
         held = one.chunks if ranks > 1 else 1
-        yield from self._laid(same, _ranks(groups, ranks, data * context), held)
+        yield from self._laid(same, ranks_of(groups, ranks, data * context), held)
 
     def placements(self, one: Pipeline) -> Iterator[Pipeline]:
         """Replicas beside each other or apart; the pipeline through its devices the other way; micro-batches in larger groups."""
@@ -402,7 +401,7 @@ class Neighbourhood:
             flat = [device for rank in one.ranks for device in rank]
             groups = sorted(tuple(flat[at : at + one.group]) for at in range(0, len(flat), one.group))
             count, ranks = one.replicas[0], len(one.ranks)
-            beside = _ranks(groups, ranks, count)
+            beside = ranks_of(groups, ranks, count)
             apart = tuple(tuple(device for group in groups[rank::ranks] for device in group) for rank in range(ranks))
             yield from (replace(one, ranks=other) for other in (beside, apart) if other != one.ranks)
         if len({self.costs.kind_of_device(rank[0]) for rank in one.ranks}) > 1:
@@ -454,14 +453,6 @@ def _some_counts(most: int) -> Iterator[int]:
     while size < most:
         yield from (one for one in (3 * size // 2, 2 * size) if one <= most)
         size *= 2
-
-
-def _ranks(groups: Sequence[tuple[int, ...]], ranks: int, copies: int) -> Ranks:
-    """So many ranks of so many neighbouring groups."""
-    return tuple(
-        tuple(device for group in groups[rank * copies : (rank + 1) * copies] for device in group)
-        for rank in range(ranks)
-    )
 
 
 def _given(ranks: Ranks, giver: int, taker: int, group: int) -> Ranks:

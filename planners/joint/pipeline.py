@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -11,8 +10,8 @@ from simulator import (
     Plan,
     Problem,
     Recompute,
-    Stage,
     Zero,
+    cuts_of,
     equal_microbatches,
     schedule_families,
     stages_from_cuts,
@@ -86,11 +85,7 @@ class Pipeline:
     def plan(self, problem: Problem, planner: str) -> Plan:
         """The plan; ValueError for counts that its placement cannot have."""
         held = [self.ranks[rank] for rank in self.rank_of_stage]
-        stages = stages_from_cuts(self.cuts, len(problem.workload), held)
-        if self.group > 1:
-            stages = tuple(
-                Stage(one.layers, one.devices, (self.group,) * (len(one.devices) // self.group)) for one in stages
-            )
+        stages = stages_from_cuts(self.cuts, len(problem.workload), held, self.group)
         policies = tuple(policy for policy, _ in self.recompute)
         counts = tuple(count for _, count in self.recompute)
         if any(counts):
@@ -122,15 +117,15 @@ def pipeline_of(problem: Problem, plan: Plan) -> Pipeline | None:
     if plan.microbatches != equal_microbatches(problem.batch, len(plan.microbatches)):
         return None
     degrees = {degree for stage in plan.stages for degree in stage.degrees or (1,)}
-    ends = [stage.layers[-1] + 1 for stage in plan.stages]
-    if len(degrees) > 1 or any(stage.layers != tuple(range(*pair)) for stage, pair in _ranges(plan.stages, ends)):
+    cuts = cuts_of(plan)
+    if len(degrees) > 1 or cuts is None:
         return None
     ranks = tuple(dict.fromkeys(stage.devices for stage in plan.stages))
     policies = plan.recompute or (problem.recompute,) * len(plan.stages)
     found = Pipeline(
         plan.schedule,
         ranks,
-        tuple(ends[:-1]),
+        cuts,
         len(plan.microbatches),
         tuple(zip(policies, plan.recomputed_blocks or (0,) * len(policies), strict=True)),
         plan.options,
@@ -145,7 +140,3 @@ def pipeline_of(problem: Problem, plan: Plan) -> Pipeline | None:
     except ValueError:
         return None
     return found if same else None
-
-
-def _ranges(stages: Sequence[Stage], ends: Sequence[int]) -> list[tuple[Stage, tuple[int, int]]]:
-    return list(zip(stages, zip([0, *ends[:-1]], ends, strict=True), strict=True))

@@ -105,8 +105,7 @@ class ShapeBounds:
     @cached_property
     def _sublinear(self) -> bool:
         """Whether a sample takes least where most are passed at once."""
-        layers = self.problem.workload.layers
-        return self.problem.cluster.devices[0].sublinear and not any(layer.measured for layer in layers)
+        return self.problem.cluster.devices[0].sublinear and not self.problem.workload.measured
 
     def least_seconds_in_memory(self, shapes: Integers) -> Floats:
         """Seconds at least, float64 [shapes, zeros]; infinite where ranks never hold their blocks.

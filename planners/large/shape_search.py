@@ -25,7 +25,7 @@ from planners.large.closed_form import ClosedForm, DividedShape, chunk_blocks
 from planners.large.shape_bounds import ShapeBounds
 from planners.large.shape_order import ShapeOrder
 from planners.large.shapes import Shape, Wanted, grid
-from planners.search.candidates import asked_degrees, asked_words, asked_zeros, device_groups, searched_counts
+from planners.search.candidates import asked_degrees, asked_words, asked_zeros, device_groups, ranks_of, searched_counts
 from planners.search.evaluator import Evaluator, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
 from planners.search.notes import Note
@@ -38,7 +38,6 @@ from simulator import (
     Problem,
     Recompute,
     Score,
-    Stage,
     Zero,
     stages_from_cuts,
 )
@@ -101,11 +100,6 @@ def _listed(numbers: Sequence[int]) -> str:
     """`0, 1 and 3`."""
     *others, last = map(str, numbers)
     return f"{', '.join(others)} and {last}" if others else last
-
-
-def has_like_blocks(problem: Problem) -> bool:
-    """Whether a network has a run of like blocks."""
-    return like_blocks(problem.workload) is not None
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
@@ -360,19 +354,17 @@ class _ShapeSearch:
 
     def plan(self, candidate: DividedShape) -> Plan:
         """The plan of a candidate."""
-        shape, groups = candidate.shape, self.form.devices.groups(candidate.shape.tensor)
-        held = [groups[rank * shape.copies : (rank + 1) * shape.copies] for rank in range(shape.pipeline)]
-        devices = [tuple(device for group in one for device in group) for one in held]
+        shape = candidate.shape
+        devices = ranks_of(self.form.devices.groups(shape.tensor), shape.pipeline, shape.copies)
         last = shape.pipeline - 1
         chunks = [chunk_blocks(own, shape.chunks, last=rank == last) for rank, own in enumerate(candidate.blocks)]
         ends = np.cumsum(np.transpose(chunks)) * self.blocks.size + self.blocks.before
-        stages = stages_from_cuts(ends[:-1].tolist(), self.blocks.layers, devices * shape.chunks)
-        degrees = (shape.tensor * shape.context,) * shape.data
+        cuts, group = ends[:-1].tolist(), shape.tensor * shape.context
         count = shape.microbatches(self.problem.batch)
         return Plan(
             self.planner.name,
             SCHEDULES[shape.chunks > 1],
-            tuple(Stage(stage.layers, stage.devices, degrees) for stage in stages),
+            stages_from_cuts(cuts, self.blocks.layers, devices * shape.chunks, group),
             (shape.samples * shape.data,) * count,
             recompute=candidate.policies * shape.chunks,
             zero=candidate.zero,

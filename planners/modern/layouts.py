@@ -66,8 +66,8 @@ class LayoutCosts:
         """Seconds of one pass of the layers before each cut, or of those that run again, float64 [layers + 1]."""
         key = self.costs.kind_of_device(device), samples, phase, again
         if key not in self._seconds:
-            seconds = self.costs.seconds(device, samples, phase)
-            self._seconds[key] = _before(seconds * self.costs.runs_again(again))
+            seconds = self.costs.seconds(device, samples, phase) * self.costs.runs_again(again)
+            self._seconds[key] = np.concatenate([[0.0], np.cumsum(seconds)])
         return self._seconds[key]
 
     def samples(self, microbatches: int) -> int:
@@ -206,8 +206,3 @@ _PHASES: tuple[Phase, ...] = ("forward", "input_gradient", "weight_gradient")
 def _full_backwards(layout: Layout) -> NDArray[np.bool_]:
     """Which stages run one full backward in place of its two halves, bool [stages]."""
     return np.array([word in (*BY_BLOCK, "whole") for word in layout.recompute])
-
-
-def _before(values: Floats) -> Floats:
-    """Sums of what stands before each place, float64 [len(values) + 1]."""
-    return np.concatenate([[0.0], np.cumsum(values)])

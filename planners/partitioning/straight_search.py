@@ -248,8 +248,8 @@ class _Cuts:
 
     @cached_property
     def _order(self) -> Schedule:
-        own = schedule_families()[self.shape.schedule].of_chunks(self.stages // len(set(self.shape.devices)))
-        return order_of(self.shape.schedule, self.stages, self.shape.microbatches, tuple(own.items()))
+        chunks = self.stages // len(set(self.shape.devices))
+        return order_of(self.shape.schedule, self.stages, self.shape.microbatches, chunks, ())
 
     @cached_property
     def _partition_costs(self) -> PartitionCosts:
@@ -276,7 +276,7 @@ class _Cuts:
         ways = [(*problem.cluster.point_to_point(*pair),) for pair in pairwise(devices)]
         back = [(*problem.cluster.point_to_point(far, near),) for near, far in pairwise(devices)]
         links = np.array([ways, back], dtype=np.float64).reshape(2, -1, 2)
-        elements = np.concatenate([[0.0], np.cumsum(costs.parameters)])
+        elements = costs.parameters_before
         updates = [elements * (costs.update_seconds(one, elements[-1]) / max(elements[-1], 1.0)) for one in alike]
         sublinear = [problem.cluster.devices[one].sublinear for one in alike]
         furthest = self._partition_costs.furthest

@@ -47,7 +47,7 @@ class StreamedSearch:
     def __init__(self, evaluate: Evaluator) -> None:
         self.evaluate, self.problem, self.costs = evaluate, evaluate.problem, evaluate.layer_costs
         self.layers = len(self.problem.workload)
-        elements = np.concatenate([[0.0], np.cumsum(self.costs.parameters)])
+        elements = self.costs.parameters_before
         whole = [self.costs.update_seconds(device, elements[-1]) for device in range(len(self.problem.cluster.devices))]
         self._updates = np.outer(whole, elements / max(elements[-1], 1.0))
 

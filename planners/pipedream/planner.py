@@ -28,6 +28,7 @@ from planners.search.candidates import closest_to_fit, device_choices, devices_i
 from planners.search.evaluator import Evaluator, best_plan, fitting
 from planners.search.memory_retry import shrunk, within_memory
 from planners.search.notes import CutsLeftOut
+from planners.search.quick_replay import order_of
 from planners.search.request import Request
 from simulator import (
     BY_BLOCK,
@@ -38,9 +39,7 @@ from simulator import (
     Score,
     Stage,
     antichain_states,
-    build_schedule,
     equal_microbatches,
-    schedule_families,
 )
 
 StagesWithin = Callable[[Sequence[Score]], "tuple[Stage, ...] | None"]
@@ -312,8 +311,7 @@ def _whole(problem: Problem) -> Stage:
 
 def _in_flight(name: str, stages: int, microbatches: int) -> NDArray[np.int64]:
     """Micro-batches in flight on each stage of a schedule at its peak, the last stage first, int64 [stages]."""
-    order = build_schedule(name, stages, microbatches, **schedule_families()[name].of_chunks(1))
-    return most_in_flight(order)[::-1].copy()
+    return most_in_flight(order_of(name, stages, microbatches, 1, ()))[::-1].copy()
 
 
 def _forms(problem: Problem) -> tuple[tuple[str, bool], ...]:

@@ -20,6 +20,7 @@ from simulator import (
     Problem,
     Recompute,
     Stage,
+    Workload,
     Zero,
     check_size,
     context_degrees,
@@ -69,6 +70,19 @@ GROUPS = {
     "expert": ("groups that divide experts", "they divide the routed experts of each layer"),
 }
 """Option of a degree -> what has so many devices, and the rule for their number."""
+
+
+def ranks_of(groups: Sequence[tuple[int, ...]], ranks: int, copies: int) -> tuple[tuple[int, ...], ...]:
+    """Devices of so many ranks of a pipeline, each of so many neighbouring groups."""
+    held = (groups[rank * copies : (rank + 1) * copies] for rank in range(ranks))
+    return tuple(tuple(device for group in own for device in group) for own in held)
+
+
+def cut_places(workload: Workload) -> tuple[int, ...]:
+    """Layers before each place where a network is cut first: between its blocks, or any two layers of one without blocks."""
+    layers = workload.layers
+    blocks = any(layer.block for layer in layers)
+    return tuple(n for n in range(1, len(layers)) if not blocks or layers[n].block != layers[n - 1].block)
 
 
 def asked_degrees(

@@ -66,4 +66,4 @@ HALVES_ASSUMED = Note(
 
 def halves_are_known(problem: Problem) -> bool:
     """Whether input and weight gradients have seconds of their own; a profile has only whole backwards."""
-    return not any(layer.measured for layer in problem.workload.layers)
+    return not problem.workload.measured

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Phase
+from hardware_profiles import OptionValue, Phase
 from simulator import (
     SLACK,
     LayerCosts,
@@ -91,14 +91,16 @@ def columns_of(order: Schedule, samples: Integers) -> OrderColumns:
 
 def order_of_plan(plan: Plan) -> Schedule:
     """The ops of a plan of a family."""
-    options = (*schedule_families()[plan.schedule].of_chunks(plan.chunks).items(), *plan.options)
-    return order_of(plan.schedule, len(plan.stages), len(plan.microbatches), options)
+    return order_of(plan.schedule, len(plan.stages), len(plan.microbatches), plan.chunks, plan.options)
 
 
 @lru_cache(maxsize=KEPT)
-def order_of(name: str, stages: int, microbatches: int, options: tuple[tuple[str, int | str], ...]) -> Schedule:
-    """The ops of a family's schedule."""
-    return build_schedule(name, stages, microbatches, **dict(options))
+def order_of(
+    name: str, stages: int, microbatches: int, chunks: int, options: tuple[tuple[str, OptionValue], ...]
+) -> Schedule:
+    """The ops of a family's schedule; chunks: stages per device; options: of the family, beside."""
+    own = schedule_families()[name].of_chunks(chunks) | dict(options)
+    return build_schedule(name, stages, microbatches, **own)
 
 
 def seconds_before(layers: LayerCosts, device: int, samples: int, phase: Phase, again: Recompute) -> Floats:

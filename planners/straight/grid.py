@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from heapq import heappop, heappush, merge
 from itertools import chain, pairwise, repeat
 from typing import Any, NamedTuple
@@ -40,7 +40,7 @@ from planners.search.candidates import (
 )
 from planners.search.evaluator import Evaluator, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
-from planners.search.quick_replay import QuickReplays
+from planners.search.quick_replay import QuickReplays, order_of
 from planners.search.remembered import remembered
 from planners.search.request import Request
 from simulator import (
@@ -50,11 +50,8 @@ from simulator import (
     Parallelism,
     Plan,
     Problem,
-    Schedule,
     Score,
-    Stage,
     Zero,
-    build_schedule,
     equal_microbatches,
     schedule_families,
     stages_from_cuts,
@@ -249,12 +246,6 @@ class _Hops(NamedTuple):
     latency: float
     there_and_back: float
     busiest: float
-
-
-@lru_cache(maxsize=1)
-def _schedule(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:
-    """The order of the ops of a shape's plans; kept for the same shape on other devices."""
-    return build_schedule(name, stages, microbatches, **schedule_families()[name].of_chunks(chunks))
 
 
 class _Grid:
@@ -501,7 +492,7 @@ class _Grid:
             one.reshape(shape.chunks, -1).max(axis=0)
             for one in (self.bytes.made[begin, end] * samples, self.bytes.in_work[begin, end])
         )
-        fullest, schedule = 0.0, _schedule(shape.schedule, shape.stages, shape.microbatches, shape.chunks)
+        fullest, schedule = 0.0, order_of(shape.schedule, shape.stages, shape.microbatches, shape.chunks, ())
         together, _ = most_held(schedule, self.bytes.stashed(begin, end) * samples)
         for rank, (group, held) in enumerate(zip(shape.groups, together + made + in_work, strict=True)):
             stages = range(rank, shape.stages, len(shape.groups))
@@ -529,7 +520,7 @@ class _Grid:
     def _most_held(
         self, name: str, stages: int, microbatches: int, chunks: int
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        return most_held(_schedule(name, stages, microbatches, chunks), np.ones(stages))
+        return most_held(order_of(name, stages, microbatches, chunks, ()), np.ones(stages))
 
     def _links(self, groups: Groups, chunks: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
         """Boundary, channel and bytes per second of every hop of a micro-batch, there and back."""
@@ -565,13 +556,8 @@ class _Grid:
         return self._plan(candidate.shape, candidate.cuts)
 
     def _plan(self, shape: GridShape, cuts: Sequence[int]) -> Plan:
-        stages = stages_from_cuts(cuts, len(self.problem.workload), shape.groups * shape.chunks)
-        if self.division.degree > 1:
-            groups = [[self.members[device] for device in stage.devices] for stage in stages]
-            stages = tuple(
-                Stage(stage.layers, tuple(chain.from_iterable(held)), tuple(map(len, held)))
-                for stage, held in zip(stages, groups, strict=True)
-            )
+        ranks = tuple(tuple(chain.from_iterable(map(self.members.__getitem__, group))) for group in shape.groups)
+        stages = stages_from_cuts(cuts, len(self.problem.workload), ranks * shape.chunks, self.division.degree)
         sizes = equal_microbatches(self.problem.batch, shape.microbatches)
         return Plan(self.name, shape.schedule, stages, sizes, zero=self.division.zero)
 

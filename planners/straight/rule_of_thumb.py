@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from planners.estimate.like_blocks import like_blocks
-from planners.search.candidates import asked_degrees, asked_words, asked_zeros, device_groups
+from planners.search.candidates import asked_degrees, asked_words, asked_zeros, device_groups, ranks_of
 from planners.search.evaluator import Evaluator, best_plan
 from planners.search.request import Request
-from simulator import InfeasiblePlanError, Plan, Problem, Recompute, Stage, equal_microbatches, stages_from_cuts
+from simulator import InfeasiblePlanError, Plan, Problem, Recompute, equal_microbatches, stages_from_cuts
 
 LARGEST_SAMPLES = 4
 """Samples of a micro-batch on one replica that are tried first, of a network of blocks; half as many where these do not fit."""
@@ -67,11 +67,7 @@ class HandMadeLayout:
             return
         even = [round(rank * places / ranks) for rank in range(1, ranks)]
         cuts = even if blocks is None else [blocks.before + block * blocks.size for block in even]
-        held = [
-            tuple(device for group in groups[rank * copies : (rank + 1) * copies] for device in group)
-            for rank in range(ranks)
-        ]
-        stages = stages_from_cuts(cuts, layers, held)
+        stages = stages_from_cuts(cuts, layers, ranks_of(groups, ranks, copies), degree)
         zeros = asked_zeros(problem, self.request)
         samples = max(1, problem.batch // copies) if blocks is None else LARGEST_SAMPLES
         while samples >= 1:
@@ -79,7 +75,7 @@ class HandMadeLayout:
             yield Plan(
                 self.name,
                 self.request.schedule or "1f1b",
-                tuple(Stage(one.layers, one.devices, (degree,) * copies) for one in stages),
+                stages,
                 equal_microbatches(problem.batch, count),
                 recompute=(word,) * ranks,
                 zero=(1 if 1 in zeros else zeros[0]) if copies > 1 else 0,

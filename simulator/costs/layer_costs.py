@@ -113,7 +113,7 @@ class LayerCosts:
         self.structures: Kept[Hashable, Any] = (
             Kept()
         )  # of plans with these costs, as `simulator.plan_replay` lowers them
-        self._measured = any(layer.measured for layer in problem.workload.layers)
+        self._measured = problem.workload.measured
         self._accelerators, self._kind_of_device = problem.cluster.kinds
 
     @property
@@ -596,7 +596,7 @@ class LayerCosts:
 
     def range_elements(self, ranges: Sequence[tuple[int, int]]) -> float:
         """`weight_elements` of layer ranges begin..end - 1 that share no layer, computed from prefix sums."""
-        before = self._parameters_before
+        before = self.parameters_before
         own = sum(before[end] - before[begin] for begin, end in ranges)
 
         def held(layer: int) -> bool:
@@ -608,7 +608,7 @@ class LayerCosts:
         return float(own + copies)
 
     @cached_property
-    def _parameters_before(self) -> NDArray[np.float64]:
+    def parameters_before(self) -> NDArray[np.float64]:
         """Prefix sums of the own weight elements, before each cut, float64 [layers + 1]."""
         return np.concatenate([[0.0], np.cumsum(self.parameters)])
 

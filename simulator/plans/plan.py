@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Annotated, Literal, get_args
 
 from hardware_profiles import (
@@ -156,7 +156,7 @@ class Problem(TrainingOptions):
     def doubts(self) -> tuple[str, ...]:
         """Warnings: settings of the problem that have no effect although a reader would expect one, one line each."""
         workload = self.workload
-        if not any(layer.measured for layer in workload.layers):
+        if not workload.measured:
             return ()
         names = sorted({device.name for device in self.cluster.devices})
         on = f"on {workload.measured_on}" if workload.measured_on else "on a device that the profile does not name"
@@ -742,10 +742,14 @@ def equal_microbatches(batch: int, count: int) -> tuple[int, ...]:
     return (size + 1,) * more + (size,) * (count - more)
 
 
-def stages_from_cuts(cuts: Sequence[int], layers: int, devices: Sequence[Sequence[int]]) -> tuple[Stage, ...]:
-    """Stages of contiguous layers: stage s holds layers cuts[s-1]:cuts[s] (0 and `layers` at the ends)."""
-    bounds = [0, *cuts, layers]
+def stages_from_cuts(
+    cuts: Sequence[int], layers: int, devices: Sequence[Sequence[int]], group: int = 1
+) -> tuple[Stage, ...]:
+    """Stages of contiguous layers: stage s holds layers cuts[s-1]:cuts[s] (0 and `layers` at the ends).
+
+    group: devices of each replica
+    """
     return tuple(
-        Stage(tuple(range(begin, end)), tuple(held))
-        for begin, end, held in zip(bounds[:-1], bounds[1:], devices, strict=True)
+        Stage(tuple(range(*ends)), tuple(held), (group,) * (len(held) // group) if group > 1 else ())
+        for ends, held in zip(pairwise([0, *cuts, layers]), devices, strict=True)
     )

@@ -8,10 +8,9 @@ from simulator.plans.plan import Plan, Problem
 
 def plan_kind(problem: Problem, plan: Plan) -> PlanKind:
     """The kind that a plan is of, as errors are told by it."""
-    layers = problem.workload.layers
-    if not any(layer.block for layer in layers) or any(layer.measured for layer in layers):
+    if not problem.workload.is_transformer:
         return "other"
-    if any(layer.experts for layer in layers):
+    if any(layer.experts for layer in problem.workload.layers):
         return "experts"
     if problem.precision == "fp8":
         return "fp8"

@@ -217,6 +217,16 @@ class Workload:
         """Whether any layer has no measurement, or measured seconds above 0."""
         return any(not layer.measured or any(f or b for _, f, b in layer.measured) for layer in self.layers)
 
+    @property
+    def measured(self) -> bool:
+        """Whether seconds of any of its layers are measured."""
+        return any(layer.measured for layer in self.layers)
+
+    @property
+    def is_transformer(self) -> bool:
+        """Whether it has transformer blocks, and no measured seconds, which are of one framework and machine."""
+        return any(layer.block for layer in self.layers) and not self.measured
+
     def input_elements(self) -> npt.NDArray[np.float64]:
         """Elements per sample that each layer reads, the outputs of its producers summed: shape (layers,), float64."""
         incoming: list[list[float]] = [[] for _ in self.layers]
