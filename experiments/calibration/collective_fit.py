@@ -14,7 +14,7 @@ from typing import NamedTuple
 from experiments.calibration.kernel_files import short
 from experiments.calibration.kernel_fit import least
 from experiments.profiling.measured_kernels import COLLECTIVES, Collective, CollectiveName, Measurements
-from hardware_profiles import Operation, toml_text
+from hardware_profiles import Operation, one_line, toml_text
 
 OPERATIONS: Mapping[CollectiveName, Operation] = {
     "all-reduce": Operation.ALL_REDUCE,
@@ -113,7 +113,7 @@ def cluster_text(name: str, accelerator: str, found: Measurements, fits: Sequenc
         latency = sum(one.latency for one in others) * 2 / len(others)
         lines.append(("gather_latency_us", short(latency * 1e6), _source(found, others[0])))
     words = f"{devices} of {found.device}, as their collectives were measured on {found.date}"
-    head = toml_text({"name": name, "description": " ".join(words.split())}).strip()
+    head = toml_text({"name": name, "description": one_line(words)}).strip()
     server = toml_text({"count": 1, "accelerator": accelerator, "devices": devices}).strip()
     inside = "\n".join(f"{toml_text({key: value}).strip()}  # {why}" for key, value, why in lines)
     return f"{head}\n\n[[servers]]\n{server}\n\n[servers.inside]\n{inside}\n"
@@ -122,4 +122,4 @@ def cluster_text(name: str, accelerator: str, found: Measurements, fits: Sequenc
 def _source(found: Measurements, one: CollectiveFit) -> str:
     held = "" if one.error_held is None else f", {one.held} others {one.error_held:.1%}"
     words = f"{found.software}, {found.date}; fitted to {one.fitted} {one.operation}s: {one.error_fitted:.1%} off{held}"
-    return " ".join(words.split())
+    return one_line(words)

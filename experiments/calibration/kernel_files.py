@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.calibration.kernel_fit import ClassFit, KernelFit
 from experiments.profiling.measured_kernels import Measured, Measurements
-from hardware_profiles import GraphicsProcessor, toml_text
+from hardware_profiles import GraphicsProcessor, one_line, toml_text
 
 DIGITS = 4
 """Significant digits of a written number."""
@@ -84,4 +84,4 @@ def short(value: float) -> float:
 def _line(key: str, value: Any, comment: str = "") -> str:
     """A key with its value, and a comment of one line."""
     text = toml_text({key: value}).strip()
-    return f"{text}  # {' '.join(comment.split())}" if comment else text
+    return f"{text}  # {one_line(comment)}" if comment else text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,17 @@ import msgspec
 
 import simulator
 from experiments.profiling.measured_kernels import Measurements, standard_kernels
-from experiments.terminal.argument_types import Option, check_choice, count, counts, natural, number, written_toml
+from experiments.terminal.argument_types import (
+    Option,
+    check_choice,
+    check_torch,
+    count,
+    counts,
+    names_of,
+    natural,
+    number,
+    written_toml,
+)
 from experiments.terminal.output import InputError, UsageError, print_json, progress, say
 from experiments.terminal.report_tables import ReportTable, figure
 from hardware_profiles import (
@@ -53,20 +62,7 @@ KERNELS: dict[str, Option] = {
 }
 """Arguments of a fit to measured kernels."""
 
-KERNELS_ALONE = (
-    "accelerator",
-    "device",
-    "precision",
-    "hidden",
-    "tokens",
-    "vocabulary",
-    "repeats",
-    "stack_out",
-    "collectives",
-    "cluster_out",
-    "seconds",
-    "seed",
-)
+KERNELS_ALONE = [name for name in names_of(KERNELS) if name != "kernels"]
 """Arguments that iterations have no use for."""
 
 SIZES: Mapping[str, Mapping[str, Any]] = {
@@ -251,12 +247,13 @@ def _read(path: Path) -> Measurements:
 
 
 def _measure(arguments: argparse.Namespace) -> Measurements:
-    if find_spec("torch") is None:
-        raise UsageError("measuring kernels needs PyTorch, which is not installed; install pipeplan[torch]")
+    check_torch("kernels")
     from experiments.profiling.kernel_timing import KernelSettings, measure_kernels, usual_device
+    from experiments.profiling.layer_profiler import check_device
 
     device = arguments.device or usual_device()
     check_choice("--device", device, tuple(SIZES))
+    check_device(device)
     usual = SIZES[device]
     precision = arguments.precision or usual["precision"]
     check_choice("--precision", precision, ("fp32", "tf32", "fp16", "bf16"))

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import simulator
-from experiments.terminal.argument_types import add_options, check_choice, count, counts, natural, written_file
+from experiments.terminal.argument_types import (
+    add_options,
+    check_choice,
+    check_torch,
+    count,
+    counts,
+    natural,
+    written_file,
+)
 from experiments.terminal.output import UsageError, output_file, print_table, progress, say
 
 DEVICES = ("cpu", "cuda")
@@ -36,8 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure, write, print; a spread that is too large is said on stderr."""
     check_choice("--device", arguments.device, DEVICES)
-    if find_spec("torch") is None:
-        raise UsageError("measuring a model needs PyTorch, which is not installed; install pipeplan[torch]")
+    check_torch("a model")
     from experiments.profiling.layer_profiler import ProfileSettings, check_device, profile_model
     from experiments.profiling.profiled_models import find_model
 

@@ -21,6 +21,7 @@ from torch import distributed
 from experiments.profiling.layer_profiler import synchronize
 from experiments.profiling.measured_kernels import COLLECTIVES, Collected, Collective
 from experiments.profiling.pass_timing import relative_spread
+from hardware_profiles import one_line
 
 WARM_UP = 3
 
@@ -40,7 +41,7 @@ def measure_collectives(
         try:
             torch.multiprocessing.spawn(_process, arguments, devices)
         except torch.multiprocessing.ProcessException as error:  # no way between the devices, a process that was killed
-            return (), {f"collectives among {devices}": " ".join(str(error).split())[-200:]}
+            return (), {f"collectives among {devices}": one_line(str(error))[-200:]}
         found = msgspec.json.decode(Path(folder, "found.json").read_bytes(), type=Collected)
     return tuple(found.collectives), found.failed
 
@@ -63,7 +64,7 @@ def _process(rank: int, device: str, devices: int, sizes: tuple[int, ...], repea
                 try:
                     seconds = _seconds(operation, group, count, size, device, repeats)
                 except RuntimeError as error:  # the backend has none, or no memory is left: in every process alike
-                    found.failed[f"{operation} of {size} bytes among {count}"] = " ".join(str(error).split())[:200]
+                    found.failed[f"{operation} of {size} bytes among {count}"] = one_line(str(error))[:200]
                     continue
                 spread = relative_spread(seconds)
                 found.collectives.append(

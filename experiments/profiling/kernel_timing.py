@@ -24,6 +24,7 @@ from torch.nn import functional
 from experiments.profiling.layer_profiler import device_name, synchronize
 from experiments.profiling.measured_kernels import Kernel, Measured, Measurements
 from experiments.profiling.pass_timing import relative_spread
+from hardware_profiles import one_line
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -77,7 +78,7 @@ def measure_kernels(
             try:
                 found.append(_measured(kernel, settings))
             except (RuntimeError, NotImplementedError) as error:  # out of memory, no kernel of this size
-                failed[str(kernel)] = " ".join(str(error).split())[:200]
+                failed[str(kernel)] = one_line(str(error))[:200]
             if settings.device == "cuda":
                 torch.cuda.empty_cache()
     return Measurements(
@@ -118,16 +119,14 @@ def _measured(kernel: Kernel, settings: KernelSettings) -> Measured:
 
 
 def _host_seconds(calls: Iterator[Call], device: str, count: int) -> float:
-    """Seconds of a call by the host's clock."""
+    """Seconds of a call by the host's clock, which does not wait until the device is done."""
     synchronize(device)
     began = time.perf_counter()
     for _ in range(count):
         next(calls)()
     seconds = time.perf_counter() - began
-    if device == "cpu":
-        return seconds / count
     synchronize(device)
-    return seconds / count  # a host that is ahead: not until the device is done
+    return seconds / count
 
 
 def _gpu_seconds(calls: Iterator[Call], device: str, count: int) -> float:

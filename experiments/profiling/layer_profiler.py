@@ -1,6 +1,6 @@
 """Layer profiler: seconds, sizes and stashes of every layer of a PyTorch model, measured on the machine at hand.
 
-The one module that imports torch; the timing itself is `profiling.pass_timing`. A layer is a leaf module (or one that calls
+The timing itself is `profiling.pass_timing`. A layer is a leaf module (or one that calls
 no module of its own, as multi-head attention does), in the order in which they run; its producers are found by walking the
 autograd graph back from its inputs to other layers' outputs, so that sums, concatenations and reshapes between modules are seen
 through. Each layer is then timed alone on the inputs that it received: a forward, then a backward for its inputs and weights.
@@ -27,6 +27,7 @@ from experiments.profiling.pass_timing import (
     run_spread,
     time_pass,
 )
+from hardware_profiles import one_line
 from simulator import PROFILE_FORMAT, STEADY_SPREAD, MeasuredProfile, checked_profile
 
 WHOLE = (nn.MultiheadAttention, nn.RNNBase)
@@ -376,5 +377,5 @@ def _explained(settings: ProfileSettings, size: int) -> Iterator[None]:
         yield
     except FORWARD_ERRORS as error:
         shape = "x".join(map(str, (size, *settings.input_shape)))
-        text = " ".join(str(error).split())[:300]
+        text = one_line(str(error))[:300]
         raise ModelError(f"the model fails on an input of {shape}: {type(error).__name__}: {text}") from error

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -177,6 +178,12 @@ def check_choice(option: str, value: object, known: Collection[str]) -> None:
     """UsageError for a value that is not known."""
     if value not in known:
         raise UsageError(unchosen(option, value, known))
+
+
+def check_torch(what: str) -> None:
+    """UsageError where PyTorch, which measuring something needs, is not installed."""
+    if find_spec("torch") is None:
+        raise UsageError(f"measuring {what} needs PyTorch, which is not installed; install pipeplan[torch]")
 
 
 def declared(one: DeclaredOption) -> tuple[str, Option]:

@@ -18,8 +18,6 @@ from experiments.truth.predictions import stack_of, training_problem
 from hardware_profiles import RANGES, Constant, changed_stack_text, load_stack, unchosen
 from simulator import check_plan, write_atomically
 
-PARTS = ("fitted", "held out")
-
 
 class FitRequest(NamedTuple):
     """What a fit is asked for.

@@ -399,7 +399,7 @@ def test_measuring_is_injected(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_without_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """One line says what to install."""
-    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    monkeypatch.setattr("experiments.terminal.argument_types.find_spec", lambda name: None)
     line = refused(capsys, ["calibrate", "--kernels", "--out", str(tmp_path / "x.toml")], 2)
     assert "install pipeplan[torch]" in line
     assert not (tmp_path / "x.toml").exists()
@@ -537,6 +537,16 @@ def test_kernels_and_collectives_run_on_a_cpu(tmp_path: Path, capsys: pytest.Cap
     code, again, _ = ended(capsys, ["calibrate", "--kernels", str(tmp_path / "kernels.json"), *out])
     assert json.loads(again)["constants"] == document["constants"]
     assert "need 2 devices or more" in refused(capsys, [*command, "--collectives", "1"], 2)
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (extra pipeplan[torch])")
+def test_a_gpu_that_is_not_there_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of `pipeplan profile`: nothing is measured."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    line = refused(capsys, ["calibrate", "--kernels", "--device", "cuda", "--out", "x.toml"], 2)
+    assert "--device cuda: torch finds no CUDA device here" in line
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed (extra pipeplan[torch])")
