@@ -183,8 +183,10 @@ class Evaluations:
         numbers = self._numbers(plan)
         if numbers is None or plan.slices > 1:  # a stage has other seconds and bytes for each slice
             return None
-        apart, grouped = _all_but_layers(plan), any(stage.degrees for stage in plan.stages)
-        if grouped or apart not in self._checked:  # whether groups divide layers evenly depends on the layers
+        apart = _all_but_layers(plan)
+        # whether groups divide layers evenly, and stages have so many blocks
+        by_layers = any(plan.recomputed_blocks) or any(stage.degrees for stage in plan.stages)
+        if by_layers or apart not in self._checked:
             check_plan(self.problem, plan)
         family = family_of(plan)
         if family is not None and family.lanes and not family.flush:

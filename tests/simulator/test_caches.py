@@ -242,3 +242,18 @@ def test_one_object_answers_changed_plans_as_fresh_ones(seeds: Sequence[int]) ->
                         ran.add(name)
                         plan = one if rng.random() < 0.3 else plan
     assert ran == {*CHANGES, ""}
+
+
+def test_blocks_that_a_stage_has_not_are_refused_behind_plans_that_have_them() -> None:
+    """A stage has as many blocks as its layers say, which are not part of what plans of the same shape share."""
+    evaluate = Evaluations(problem(tied=False, bandwidth=1e9))
+
+    def cut(at: int) -> Plan:
+        stages = Stage(tuple(range(at)), (0,)), Stage(tuple(range(at, LAYERS)), (1,))
+        again = {"recompute": ("blocks", "blocks"), "recomputed_blocks": (1, 1)}
+        return Plan("hand", "1f1b", stages, (6, 6), **again)
+
+    assert evaluated(evaluate, cut(LAYERS - 4)) not in (None, "")
+    refused = evaluated(evaluate, cut(1))
+    assert isinstance(refused, str)
+    assert "recomputes 1 blocks of stage 0, which has 0" in refused
