@@ -14,16 +14,14 @@ import numpy as np
 from planners.scheduler.instance import codes_of, instance_of, peaks_of
 from planners.scheduler.schedule_problem import ScheduleProblem
 from planners.scheduler.search import search_orders
+from planners.scheduler.stage_ops import StageOps
 from planners.search.quick_replay import order_of_plan
 from planners.search.timed_orders import op_seconds
-from simulator import BY_BLOCK, OpKind, Plan, PlanCosts, to_text
+from simulator import OpKind, Plan, PlanCosts, to_text
 
 
 def ops_of(costs: PlanCosts) -> ScheduleProblem:
-    """The ops of a plan whose replicas split every micro-batch, all as large as the largest, without limits of memory.
-
-    A stage that recomputes all of itself, or blocks, runs one full backward.
-    """
+    """The ops of a plan whose replicas split every micro-batch, all as large as the largest, without limits of memory."""
     plan, stages, size = costs.plan, range(len(costs.plan.stages)), max(costs.plan.microbatches)
     ranks = _ranks(plan)
     seconds, samples = op_seconds(costs), np.array([-(-size // copies) for copies in plan.replicas])
@@ -33,20 +31,11 @@ def ops_of(costs: PlanCosts) -> ScheduleProblem:
         else 0.0
         for stage in stages
     ]
-    full = np.array([costs.recomputation(stage) in (*BY_BLOCK, "whole") for stage in stages])
     stashes = [costs.stash(stage) for stage in stages]
-    kept = samples * [one.kept for one in stashes]
-    longer = np.where(full, 0.0, samples * [one.kept_longer for one in stashes])
-    return ScheduleProblem(
-        chains=(tuple(ranks.index(stage.devices) for stage in plan.stages),),
-        microbatches=len(plan.microbatches),
-        forward=seconds.forward.tolist(),
-        input_gradient=(seconds.input_gradient + again + np.where(full, seconds.weight_gradient, 0.0)).tolist(),
-        weight_gradient=np.where(full, 0.0, seconds.weight_gradient).tolist(),
-        transfer=seconds.transfer.tolist(),
-        freed_at_input_gradient=(kept - longer).tolist(),
-        freed_at_weight_gradient=longer.tolist(),
-    )
+    kept, longer = (samples * [getattr(one, name) for one in stashes] for name in ("kept", "kept_longer"))
+    places = [ranks.index(stage.devices) for stage in plan.stages]
+    ops = StageOps(*seconds[:3], np.array(again), seconds.transfer, kept, longer)
+    return ops.problem(places, len(plan.microbatches), [*map(costs.recomputation, stages)])
 
 
 def within(ops: ScheduleProblem, plan: Plan, free: Mapping[int, float]) -> ScheduleProblem | None:

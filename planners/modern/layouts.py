@@ -14,8 +14,8 @@ from planners.estimate.memory import room_for_stashes
 from planners.scheduler.bound import lower_bound
 from planners.scheduler.instance import instance_of
 from planners.scheduler.schedule_problem import ScheduleProblem
+from planners.scheduler.stage_ops import StageOps
 from simulator import (
-    BY_BLOCK,
     LayerCosts,
     Placement,
     Plan,
@@ -96,19 +96,17 @@ class LayoutCosts:
 
         spare: bytes of each of the layout's devices that are to stay free
         """
-        kept, longer, _ = self._kept(layout)
-        least = np.bincount(layout.places, weights=kept + longer)
+        kept, _, _ = self._kept(layout)
+        least = np.bincount(layout.places, weights=kept)
         return float(np.max(least - self._room(layout, spare), initial=0.0))
 
     def schedule_problem(self, layout: Layout, spare: Sequence[float] = ()) -> ScheduleProblem:
         """The ops of a layout; ValueError where `missing_bytes` is above 0.
 
-        What a backward makes again is there while it runs: on each device the largest of it stays free. A stage that recomputes
-        all of itself, or blocks, would hold of it until the weight gradient: it runs one full backward.
+        What a backward makes again is there while it runs: on each device the largest of it stays free.
         """
-        places, full = layout.places, _full_backwards(layout)
+        places = layout.places
         forward, back, weight = (self._of_stages(layout, one) + self._beside(layout, one) for one in _PHASES)
-        back = back + self._again(layout)
         kept, longer, _ = self._kept(layout)
         transfers = [
             self.problem.cluster.transfer_seconds(layout.devices[near], layout.devices[far], size)
@@ -116,17 +114,8 @@ class LayoutCosts:
             else 0.0
             for (near, far), size in zip(pairwise(places), self._cut_bytes(layout)[1:].tolist(), strict=True)
         ]
-        return ScheduleProblem(
-            chains=(places,),
-            microbatches=layout.microbatches,
-            forward=forward.tolist(),
-            input_gradient=np.where(full, back + weight, back).tolist(),
-            weight_gradient=np.where(full, 0.0, weight).tolist(),
-            transfer=transfers or 0.0,
-            freed_at_input_gradient=kept.tolist(),
-            freed_at_weight_gradient=longer.tolist(),
-            limit=self._room(layout, spare).tolist(),
-        )
+        ops = StageOps(forward, back, weight, self._again(layout), np.array(transfers), kept, longer)
+        return ops.problem(places, layout.microbatches, layout.recompute, self._room(layout, spare).tolist())
 
     def plan(self, planner: str, layout: Layout, schedule: Schedule) -> Plan:
         """The plan of a layout with an order of its own."""
@@ -173,12 +162,11 @@ class LayoutCosts:
         return sizes
 
     def _kept(self, layout: Layout) -> tuple[Floats, Floats, Floats]:
-        """Whole bytes of a micro-batch on each stage: kept to the input gradient, on to the weight gradient, made again."""
+        """Whole bytes of a micro-batch on each stage: kept from its forward, those that its weight gradient needs, made again."""
         ranges = zip(pairwise(self._bounds(layout)), layout.recompute, strict=True)
         found = np.array([self._stash(begin, end, word) for (begin, end), word in ranges])
         kept, made, _, longer, _ = found.T * self.samples(layout.microbatches)
-        longer = np.where(_full_backwards(layout), 0.0, longer)
-        return kept - longer, longer, made
+        return kept, longer, made
 
     def _stash(self, begin: int, end: int, recompute: Recompute) -> StageStash:
         """The stash of a stage of layers begin to end - 1."""
@@ -201,8 +189,3 @@ class LayoutCosts:
 
 
 _PHASES: tuple[Phase, ...] = ("forward", "input_gradient", "weight_gradient")
-
-
-def _full_backwards(layout: Layout) -> NDArray[np.bool_]:
-    """Which stages run one full backward in place of its two halves, bool [stages]."""
-    return np.array([word in (*BY_BLOCK, "whole") for word in layout.recompute])

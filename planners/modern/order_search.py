@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -49,6 +50,7 @@ from simulator import (
     Score,
     chains_of,
     check_size,
+    equal_microbatches,
 )
 
 TRIED: tuple[Placement, ...] = ("straight", "interleaved", "v")
@@ -324,9 +326,7 @@ class _Layouts:
         """Seconds that the most loaded device of a layout has to do at least, wherever its cuts are."""
         batch, count = self.problem.batch, layout.microbatches
         kinds = {self.costs.costs.kind_of_device(device): device for device in layout.devices}.values()
-        sizes = {batch // count: count - batch % count, self.costs.samples(count): batch % count}
-        if batch % count == 0:
-            sizes = {batch // count: count}
+        sizes = Counter(equal_microbatches(batch, count))
         seconds = sum(
             times * min(self._network_seconds(device, samples) for device in kinds) for samples, times in sizes.items()
         )
