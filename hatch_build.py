@@ -27,7 +27,7 @@ class CompiledKernels(BuildHookInterface):
         """As hatchling calls it. version: "standard" or "editable"."""
         root = Path(self.root)
         if version == "editable":
-            self.compiled(root)
+            self.compiled(root, "--studies")
             return
         self.copy = Path(tempfile.mkdtemp(prefix="pipeplan-"))
         for name in PACKAGES:
@@ -42,9 +42,9 @@ class CompiledKernels(BuildHookInterface):
         if version != "editable":
             shutil.rmtree(self.copy, ignore_errors=True)
 
-    def compiled(self, folder: Path, **variables: str) -> bool:
+    def compiled(self, folder: Path, *words: str, **variables: str) -> bool:
         """Compile the kernels of the packages in a folder, beside their modules; False and a warning where that fails."""
-        done = run(folder, "-m", "experiments.compile_kernels", **variables)
+        done = run(folder, "-m", "experiments.compile_kernels", *words, **variables)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
             self.app.display_warning(f"pipeplan: kernels are compiled when they are first called: {last}")

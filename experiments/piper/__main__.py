@@ -60,7 +60,7 @@ SETTINGS: Mapping[tuple[str, int], tuple[PiperSetting, ...]] = {
 def run(options: argparse.Namespace) -> Findings:
     """Plan every network of the folder; exit code 1 if a published optimum is missed, 4 for a file that cannot be read."""
     files, skipped = read_inputs(options.inputs, VariantFile)
-    _compile()
+    compile_kernels()
     asked = [(name, setting) for name, file in files.items() for setting in _settings(name, file)]
     planned = tracked("planning", asked, lambda one: f"{one[0]} on {one[1].devices}")
     return compared((_row(name, files[name], setting) for name, setting in planned), skipped, TABLE)
@@ -71,7 +71,7 @@ def _settings(name: str, file: VariantFile) -> Iterator[PiperSetting]:
     yield from SETTINGS.get((name.rpartition("/")[2], len(file.nodes)), (own,))
 
 
-def _compile() -> None:
+def compile_kernels() -> None:
     """One tiny plan whose memory binds, so that no row's seconds contain the compiler's."""
     variants = tuple(
         LayerVariant(str(n), seconds, 1.0, kept, 1.0) for n, (seconds, kept) in enumerate([(1, 9), (3, 2), (2, 4)])

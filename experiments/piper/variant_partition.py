@@ -240,7 +240,7 @@ def _variants(stage: _Stage, replicas: int, flights: int) -> Variants:
     return Variants(costs, kept, stage.counts)
 
 
-@kernel(error_model="numpy")
+@kernel(inner=True, error_model="numpy")
 def _least_sum(values: Floats, counts: Integers) -> float:
     total = 0.0
     for layer in range(len(counts)):

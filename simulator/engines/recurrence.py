@@ -83,7 +83,7 @@ def replay(program: Program) -> Timeline:
     """Replay a program by the recurrence: the timeline of the SimPy engine, to the last bit."""
     order, tasks = order_of(program), len(program)
     times = np.empty(2 * tasks + 1)
-    replay_values(order, order.task, program.seconds, program.transfer_seconds, times)
+    replay_values(order, narrow(order.task), program.seconds, program.transfer_seconds, times)
     return timeline_of(program, times[:tasks][order.place], times[tasks : 2 * tasks][order.place])
 
 
