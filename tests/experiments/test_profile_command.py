@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from experiments.cli import main
-from experiments.commands import profile_command as command
 from simulator import load_measured_profile, read_measured_profile
 from tests.experiments.commands import refused
 from tests.records import Recorded, lines
@@ -147,9 +146,7 @@ def test_usage_errors_are_one_line(words: list[str], said: str, capsys: pytest.C
 
 def test_missing_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Without PyTorch: one line, exit code 2."""
-    from experiments.commands import profile_command as profile
-
-    monkeypatch.setattr(profile, "find_spec", lambda name: None)
+    monkeypatch.setattr("experiments.terminal.argument_types.find_spec", lambda name: None)
     assert main(["profile", "mlp"]) == 2
     assert "install pipeplan[torch]" in capsys.readouterr().err
 
@@ -209,7 +206,7 @@ def test_what_is_asked_of_the_profiler_and_said_of_its_profile(
         return SimpleNamespace(module=f"{spec} {seed}", name="four", input_shape=shape)
 
     models = SimpleNamespace(find_model=find_model)
-    monkeypatch.setattr(command, "find_spec", lambda name: name)
+    monkeypatch.setattr("experiments.terminal.argument_types.find_spec", lambda name: name)
     monkeypatch.setitem(sys.modules, "experiments.profiling.layer_profiler", profiler)  # type: ignore[arg-type]
     monkeypatch.setitem(sys.modules, "experiments.profiling.profiled_models", models)  # type: ignore[arg-type]
     monkeypatch.chdir(tmp_path)
