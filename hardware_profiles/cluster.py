@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, pairwise
@@ -198,8 +198,18 @@ class Cluster:
         if len(kinds) > 1:
             raise ValueError(f"{self.name}: levels need one kind of accelerator; this cluster mixes {', '.join(kinds)}")
         in_components, everywhere = self.topology.in_components, range(len(self.devices))
+        forms, places = self.collectives.likeness.forms, self.topology.places
+
+        def unlike(depth: int) -> Iterable[list[int]]:
+            """The devices of each component at a depth, or of the first of those that are alike."""
+            groups = in_components(everywhere, depth)
+            found: dict[Hashable, list[int]] = {}
+            for number, group in enumerate(groups):
+                found.setdefault(forms.get(places[group[0]][:depth], -1 - number), group)
+            return found.values()
+
         return tuple(
-            self._level([[one[0] for one in in_components(group, inner)] for group in in_components(everywhere, outer)])
+            self._level([[one[0] for one in in_components(group, inner)] for group in unlike(outer)])
             for inner, outer in pairwise(self._level_depths)
         )
 

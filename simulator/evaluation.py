@@ -19,6 +19,7 @@ from simulator.compiled.garbage import no_garbage_collection
 from simulator.costs.given import CollectiveForm, StageCollectives
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.plan_costs import Group, PlanCosts
+from simulator.costs.stand_ins import stand_ins
 from simulator.costs.stashes import StageStash, gradient_in_work, stage_stash
 from simulator.engines import event_loop
 from simulator.engines.recurrence import Numbers, Order, makespans_of_values, narrow, order_of, replay_values
@@ -71,6 +72,7 @@ class Evaluations:
         self.problem = problem
         self.layers = LayerCosts(problem) if layer_costs is None else layer_costs
         self.contention = contention and problem.contention
+        self._rooms = problem.rooms
         self._structures: Kept[_Key, _Prepared] = Kept()
         self._checked: set[Hashable] = set()  # what structures that are kept say but for layers
         self._stages: dict[tuple[int, ...], int] = {}
@@ -371,11 +373,13 @@ class Evaluations:
 
     @no_garbage_collection()
     def _prepare(self, costs: PlanCosts, stream: int) -> _Prepared:
-        plan = costs.plan
-        schedule, structure = plan_structure(costs, stream)
-        groups = tuple(group for _, group in sorted(plan.groups.items()))
+        plan, standing = costs.plan, stand_ins(costs)
+        schedule, structure = plan_structure(costs, stream, standing)
+        groups = tuple(
+            group for _, group in sorted((plan.groups if standing is None else standing.groups(plan)).items())
+        )
         place = {group[0]: number for number, group in enumerate(groups)}
-        slots = [(place[lead], stage) for stage, held in enumerate(plan.stages) for lead in held.leads]
+        slots = [(place[lead], stage) for stage, held in enumerate(plan.stages) for lead in held.leads if lead in place]
         together = len(slots) > len(groups)
         recomputes = tuple(
             (costs.recomputation(stage), costs.recomputed_blocks(stage)) for stage in range(len(plan.stages))
@@ -401,7 +405,7 @@ class Evaluations:
         while len(self._columns) > self._seconds.shape[1]:
             self._seconds = np.hstack([self._seconds, np.full_like(self._seconds, np.nan)])
         flows = [costs.flow(source, target) for source, target, _ in structure.moves]
-        program = fill(structure, costs)
+        program = fill(structure, costs, standing)
         moves = moves_of(program)
         order, loop = None, None
         if queues(program, contention=self.contention):
@@ -438,7 +442,7 @@ class Evaluations:
             devices=tuple(self._smallest(group) for group in groups),
             together=together,
             divided=bool(plan.zero) or plan.expert > 1 or any(stage.degrees for stage in plan.stages),
-            capacity=np.array([self.problem.room_bytes(self._smallest(group)) for group in groups]),
+            capacity=np.array([self._rooms[self._smallest(group)] for group in groups]),
             events=memory_events(program, again, None if order is None else order.place),
             order=None if order is None else (order, narrow(structure.value[order.task])),
             loop=loop,
@@ -449,7 +453,7 @@ class Evaluations:
 
     def _smallest(self, group: tuple[int, ...]) -> int:
         """The first device of a group with the least room."""
-        return min(group, key=lambda device: (self.problem.room_bytes(device), device))
+        return min(group, key=lambda device: (self._rooms[device], device))
 
 
 _Key = tuple[tuple[int, Hashable], tuple[CollectiveForm, ...], tuple[tuple[int, ...], ...]]
@@ -481,7 +485,7 @@ class _Prepared:
     nothing: 0 for each stage
     arrival_rows: the dependency that each transfer serves; none where transfers occupy lanes
     slot_device, slot_stage: each copy of a stage: place of its replica among the groups, stage
-    groups: replicas in use, by their first devices; devices: of each the first to be full
+    groups: devices that do the same, by the first device of the replica that is replayed; devices: of each the first to be full
     together: a device holds several stages
     divided: replicas are groups, or divide what ZeRO divides, so that bytes are not those of whole layers
     order (with the value at each position) or loop: what the recurrence, or the event loop, replays

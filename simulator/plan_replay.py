@@ -13,6 +13,7 @@ import numpy as np
 
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.plan_costs import PlanCosts
+from simulator.costs.stand_ins import StandIns
 from simulator.engines.timeline import Timeline
 from simulator.lowering.coverage import CoveredSchedule, covered
 from simulator.lowering.fill import fill
@@ -96,8 +97,9 @@ class _Lowered:
 _PLAN, _STAGE, _PROBLEM = key_of(Plan, NOTHING, PARTS, COSTS), key_of(Stage, LAYERS, COSTS), key_of(Problem, LAYERS)
 
 
-def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structure]:
-    """The schedule of a plan and its lowered structure; arguments and errors as in `build_program`.
+def plan_structure(costs: PlanCosts, stream: int = 0, stand_ins: StandIns | None = None) -> tuple[Schedule, Structure]:
+    """The schedule of a plan and its lowered structure, of its stand-ins alone if there are any; arguments and errors as in
+    `build_program`.
 
     Plans that differ in layers and devices alone share both, which are kept for the next plans with the same `LayerCosts`.
     """
@@ -109,7 +111,8 @@ def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structu
     forward, backward = plan.forward_sizes or tuple(sizes.tolist()), plan.backward_sizes or None
     forms = tuple(costs.collectives(stage).form for stage in range(len(plan.stages)))
     ties = tuple(one.stages for one in costs.tied_reductions)
-    parts = plan.replicas, plan.chunks, tuple(map(_STAGE, plan.stages))
+    replayed = None if stand_ins is None else stand_ins.replicas
+    parts = plan.replicas, replayed, plan.chunks, tuple(map(_STAGE, plan.stages))
     key = count, _PLAN(plan), parts, _PROBLEM(problem), forms, ties
     known = costs.layers.structures.used(key)
     with _blamed_on_family(plan):
@@ -128,6 +131,7 @@ def plan_structure(costs: PlanCosts, stream: int = 0) -> tuple[Schedule, Structu
     family, replicas = family_of(plan), plan.replicas if plan.replication == "split" else None
     communication = problem.communication if family is None else family.communication(problem.communication)
     lowering: dict[str, Any] = {"split_replicas": replicas, "communication": communication, "updates": True}
+    lowering["replayed"] = replayed
     with _blamed_on_family(plan):
         structure = structure_of(complete, costs, **lowering)
     costs.layers.structures.keep(key, _Lowered(complete, structure), KEPT_TASKS)

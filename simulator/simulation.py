@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -12,6 +13,7 @@ from hardware_profiles import PredictionError, brief, unchosen
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.lower_bound import BoundTerm, lower_bound
 from simulator.costs.plan_costs import PlanCosts
+from simulator.costs.stand_ins import StandIns, stand_ins
 from simulator.engines.timeline import Timeline
 from simulator.lowering.fill import fill
 from simulator.lowering.unit_lanes import GATHERING, SCATTERING
@@ -37,6 +39,7 @@ from simulator.results.score import Score
 from simulator.results.steady_state import SteadyState
 from simulator.results.text_tables import TextTable
 from simulator.results.time_split import TimeSplit, time_split
+from simulator.results.whole_timeline import whole_timeline
 from simulator.schedules.ops import OpKind, among
 from simulator.schedules.schedule import Schedule
 
@@ -47,13 +50,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Outcome(Replayed):
     """Result of replaying a plan on its problem: seconds, memory and timeline.
 
     iteration_seconds: for `problem.batch` samples: the makespan of a flushed mini-batch, or the steady-state time of an
         asynchronous stream, apart from fill and drain
-    timeline: of the flushed mini-batch, or of the whole stream with its fill and drain
+    replay: timeline of the flushed mini-batch, or of the whole stream with its fill and drain; stand_ins: replicas that it is of,
+        if not of all
     stream: micro-batches in the timeline
     steady: of an asynchronous stream, how its steady state was read; None where the mini-batch is flushed
     lower_bound: what no plan of the problem can beat that flushes, or does not, as this one; None where durations are noisy
@@ -62,12 +66,23 @@ class Outcome(Replayed):
     problem: Problem
     plan: Plan
     schedule: Schedule
-    timeline: Timeline
+    replay: Timeline
     memory: tuple[DeviceMemory, ...]
     iteration_seconds: float
     stream: int
     steady: SteadyState | None = None
     lower_bound: BoundTerm | None = None
+    stand_ins: StandIns | None = None
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Start, end and place of every task, of all replicas."""
+        return self.replay if self.stand_ins is None else whole_timeline(self.replay, self.plan, self.stand_ins)
+
+    @property
+    def makespan_seconds(self) -> float:
+        """Seconds from the start to the end of the timeline."""
+        return self.replay.makespan_seconds
 
     @property
     def samples_per_second(self) -> float:
@@ -102,14 +117,14 @@ class Outcome(Replayed):
     @property
     def fill_seconds(self) -> float:
         """Seconds from the start until the last stage begins its first op (the pipeline is filled)."""
-        timeline = self.timeline
+        timeline = self.replay
         rows = (timeline.stage == len(self.plan.stages) - 1) & timeline.compute()
         return float(timeline.start[rows].min())
 
     @property
     def drain_seconds(self) -> float:
         """Seconds from the end of the input stage's last forward to the end of the replay (the pipeline drains)."""
-        timeline = self.timeline
+        timeline = self.replay
         rows = (timeline.stage == 0) & (timeline.kind == OpKind.FORWARD)
         return timeline.makespan_seconds - float(timeline.end[rows].max())
 
@@ -289,10 +304,11 @@ def simulate(
         raise ValueError(unchosen("engine", engine, ENGINES))
     check_plan(problem, plan)
     costs = PlanCosts(problem, plan, layer_costs)
+    standing = None if noise else stand_ins(costs)
 
     def replay(stream: int) -> tuple[tuple[Schedule, Timeline, SteadyState | None], SteadyState | None]:
-        schedule, structure = plan_structure(costs, stream)
-        program = fill(structure, costs)
+        schedule, structure = plan_structure(costs, stream, standing)
+        program = fill(structure, costs, standing)
         if noise:
             if rng is None:
                 raise ValueError("noise needs a random generator")
@@ -306,12 +322,13 @@ def simulate(
         problem=problem,
         plan=plan,
         schedule=schedule,
-        timeline=timeline,
-        memory=memory_over_time(costs, timeline),
+        replay=timeline,
+        memory=memory_over_time(costs, timeline, standing),
         iteration_seconds=timeline.makespan_seconds if steady is None else steady.seconds_per_sample * problem.batch,
         stream=schedule.microbatches,
         steady=steady,
         lower_bound=None if noise else lower_bound(problem, costs.layers).of(flush=schedule.flush),
+        stand_ins=standing,
     )
     _check_bound(outcome)
     return outcome

@@ -113,6 +113,7 @@ class LayerCosts:
         self.structures: Kept[Hashable, Any] = (
             Kept()
         )  # of plans with these costs, as `simulator.plan_replay` lowers them
+        self.places: Kept[Hashable, Any] = Kept()  # of their stages, as `PlanCosts` has them
         self._measured = problem.workload.measured
         self._accelerators, self._kind_of_device = problem.cluster.kinds
 
@@ -164,7 +165,7 @@ class LayerCosts:
         member = self.member._replace(servers=len(set(map(self.problem.cluster.server_of, devices))))
         if member not in self._members:
             made = self._members[member] = LayerCosts(self.problem, member)
-            made.structures = self.structures  # they know no seconds
+            made.structures, made.places = self.structures, self.places  # they know no seconds
         return self._members[member]
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -40,6 +40,9 @@ COMPARED_BYTES = 2**20
 
 BUCKET_BYTES = 25 * 2**20
 """Gradients are all-reduced in buckets of at least this size, layer by layer from the back (PyTorch DDP's default)."""
+
+KEPT_DEVICES = 2**18
+"""Devices of all stage places that are kept for one `LayerCosts`, the ones that were used last."""
 
 MOST_BUCKETS = 32
 """A stage has no more buckets than this: the bucket size grows with the stage."""
@@ -101,19 +104,23 @@ _Step = tuple[Operation, list[tuple[int, ...]], float]
 class StagePlaces:
     """Placement of the replicas of a stage, and the rates of the collectives that their devices run.
 
-    problem: whose cluster they are in; context, expert, shard: as of a plan; number: tells it from others of a plan
+    problem: whose cluster they are in; context, expert, shard: as of a plan
     groups: devices of each replica; parts: of each of its tensor-parallel groups; shard: how many of these divide states
     """
 
-    def __init__(
-        self, stage: Stage, problem: Problem, context: int, expert: int, number: int = 0, shard: int = 0
-    ) -> None:
-        self.number, self.groups, self.cluster = number, stage.replicas, problem.cluster
+    def __init__(self, stage: Stage, problem: Problem, context: int, expert: int, shard: int = 0) -> None:
+        self.groups, self.cluster = stage.replicas, problem.cluster
         self.sequence_parallel, self.stack = problem.sequence_parallel, problem.stack
         self.parts = tensor_groups(stage.replicas, context)
         self.context, self.expert, self.shard = context, expert, min(shard, len(self.parts)) or len(self.parts)
+        self._rates: dict[int, GroupRates] = {}
         self._peer_rates: dict[Operation, tuple[Rates, Rates]] = {}
         self._busy: dict[Operation, tuple[tuple[int, ...], tuple[float, ...]]] = {}
+        self._flows: dict[tuple[StagePlaces, int, int], tuple[Flow, float]] = {}
+
+    def __len__(self) -> int:
+        """Number of devices."""
+        return sum(map(len, self.groups))
 
     @cached_property
     def members(self) -> frozenset[tuple[int, ...]]:
@@ -190,8 +197,25 @@ class StagePlaces:
         seconds = reduce_seconds(rates, dense) if dense > 0 else 0.0
         return seconds + reduce_seconds(of_experts, experts) if experts else seconds
 
+    def flow(self, replica: int, places: StagePlaces, other: int) -> tuple[Flow, float]:
+        """The way from a replica to one elsewhere, and the part of a boundary that each device of the smaller group sends."""
+        key = places, replica, other
+        if key not in self._flows:
+            senders, receivers = self.groups[replica], places.groups[other]
+            many, few = max(len(senders), len(receivers)), min(len(senders), len(receivers))
+            pairs = [
+                (senders[one * len(senders) // many], receivers[one * len(receivers) // many]) for one in range(many)
+            ]
+            self._flows[key] = self.cluster.flow(pairs, few / many), 1.0 / few
+        return self._flows[key]
+
     def rates(self, replica: int) -> GroupRates:
         """Rates of the collectives of a replica: inside its groups, and with other replicas that divide experts with it."""
+        if replica not in self._rates:
+            self._rates[replica] = self._rates_of_replica(replica)
+        return self._rates[replica]
+
+    def _rates_of_replica(self, replica: int) -> GroupRates:
         parts = self.parts[replica * self.context : (replica + 1) * self.context]
         collectives = self.cluster.collectives
 
@@ -293,27 +317,30 @@ class PlanCosts:
         self._stage_parts: dict[tuple[OpKind, int, Group, int], OpParts] = {}
         self._unit_traffic: dict[int, tuple[float, float]] = {}
         self._slices: dict[int, PlanCosts] = {}
-        self._groups: dict[tuple[int, int, int, int], Group] = {}
-        self._flows: dict[tuple[int, int, int, int], tuple[Flow, float]] = {}
+        self._groups: dict[Hashable, Group] = {}
+        self._collectives: dict[int, StageCollectives] = {}
 
     @cached_property
     def layers(self) -> LayerCosts:
         """The costs of layers on the plan's devices."""
         known = LayerCosts(self.problem) if self._given is None else self._given
-        return known.across(device for stage in self.plan.stages for device in stage.devices)
+        several = dict.fromkeys(stage.devices for stage in self.plan.stages)
+        return known.across(device for devices in several for device in devices)
 
     @cached_property
     def _places(self) -> tuple[StagePlaces, ...]:
         """Placement of the replicas of each stage; stages on the same devices share one."""
         plan = self.plan
-        known: dict[tuple[tuple[int, ...], tuple[int, ...]], StagePlaces] = {}
-        found = []
-        for stage in plan.stages:
-            key = stage.devices, stage.degrees
-            if key not in known:
-                known[key] = StagePlaces(stage, self.problem, plan.context, plan.expert, len(known), plan.shard)
-            found.append(known[key])
-        return tuple(found)
+        known, found = self.layers.places, dict[Hashable, StagePlaces]()
+        keys = [(stage.devices, stage.degrees, plan.context, plan.expert, plan.shard) for stage in plan.stages]
+        for key, stage in zip(keys, plan.stages, strict=True):
+            if key not in found:
+                held = known.used(key)
+                if held is None:
+                    held = StagePlaces(stage, self.problem, plan.context, plan.expert, plan.shard)
+                    known.keep(key, held, KEPT_DEVICES)
+                found[key] = held
+        return tuple([found[key] for key in keys])
 
     @property
     def channels(self) -> tuple[Channel, ...]:
@@ -374,8 +401,7 @@ class PlanCosts:
     @cached_property
     def _first_stages(self) -> frozenset[int]:
         """The first stage of each device."""
-        numbers = [held.number for held in self._places]
-        return frozenset(map(numbers.index, set(numbers)))
+        return frozenset(map(self._places.index, set(self._places)))
 
     @cached_property
     def unit_layers(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
@@ -396,7 +422,9 @@ class PlanCosts:
 
     @cached_property
     def _there_before(self) -> tuple[set[int], ...]:
-        """For each stage, the layers of earlier stages that all of its devices already hold."""
+        """For each stage, the layers of earlier stages that all of its devices already hold; none where no weights are tied."""
+        if not self.layers.tied_weights:
+            return (set(),) * len(self.plan.stages)
         held: dict[int, set[int]] = {}
         found = []
         for stage in self.plan.stages:
@@ -493,8 +521,7 @@ class PlanCosts:
 
     def group(self, stage: int, replica: int) -> Group:
         """What the seconds of a replica's ops depend on."""
-        own, before, behind = self._neighbours[stage]
-        key = own.number, replica, before.number if before else -1, behind.number if behind else -1
+        key = *self._neighbours[stage], replica
         known = self._groups.get(key)
         if known is None:
             known = self._groups[key] = self._group(stage, replica)
@@ -685,19 +712,15 @@ class PlanCosts:
 
     def flow(self, source: tuple[int, int], target: tuple[int, int]) -> tuple[Flow, float]:
         """The route between two (stage, replica), and the part of a boundary that each device of the smaller group sends."""
-        ends = [(self._places[stage], replica) for stage, replica in (source, target)]
-        key = ends[0][0].number, ends[0][1], ends[1][0].number, ends[1][1]
-        if key not in self._flows:
-            senders, receivers = (held.groups[replica] for held, replica in ends)
-            many, few = max(len(senders), len(receivers)), min(len(senders), len(receivers))
-            pairs = [
-                (senders[one * len(senders) // many], receivers[one * len(receivers) // many]) for one in range(many)
-            ]
-            self._flows[key] = self.problem.cluster.flow(pairs, few / many), 1.0 / few
-        return self._flows[key]
+        return self._places[source[0]].flow(source[1], self._places[target[0]], target[1])
 
     def collectives(self, stage: int) -> StageCollectives:
         """The collectives that the replicas of a stage run together; empty for a stage without weights."""
+        if stage not in self._collectives:
+            self._collectives[stage] = self._collectives_of(stage)
+        return self._collectives[stage]
+
+    def _collectives_of(self, stage: int) -> StageCollectives:
         plan, places, width = self.plan, self._places[stage], self.problem.element_bytes
         if len(places.parts) == 1:
             return LONE

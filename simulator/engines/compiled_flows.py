@@ -143,6 +143,7 @@ def _begin(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, mov
     flows.counters[_BEGUN] += 1
     alone = True
     if flows.left[slot] != 0.0:
+        alone = not columns.several[carrier]  # else it meets those for which it stands
         for use in range(columns.offsets[carrier], columns.offsets[carrier + 1]):
             if flows.busy_until[columns.channel[use]] > now:
                 alone = False
@@ -275,7 +276,7 @@ def rest(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, now: 
 
 @kernel(inner=True)
 def _meeting(flows: Flows, columns: FlowColumns, slot: int, stamp: int, now: float) -> int:
-    """How many slots share channels with one, directly or over others, itself among them; they are written into `found`."""
+    """How many slots share channels with one, directly or over others, itself among them; `found` has them, rising."""
     flows.seen[slot], flows.found[0], count, place = stamp, slot, 1, 0
     while place < count:
         carrier = flows.carrier[flows.move[flows.found[place]]]
@@ -290,6 +291,12 @@ def _meeting(flows: Flows, columns: FlowColumns, slot: int, stamp: int, now: flo
                 if flows.seen[other] != stamp and flows.move[other] >= 0 and flows.ends[other] > now:
                     flows.seen[other], flows.found[count] = stamp, other
                     count += 1
+    for end in range(1, count):  # members of a channel rise: there is little to sort
+        one, place = flows.found[end], end
+        while place > 0 and flows.found[place - 1] > one:
+            flows.found[place] = flows.found[place - 1]
+            place -= 1
+        flows.found[place] = one
     return count
 
 

@@ -100,6 +100,7 @@ class FairLinks:
     slot: list[int] = field(init=False)
     slowness: list[float] = field(init=False)
     first_come: list[bool] = field(init=False)
+    several: list[bool] = field(init=False)
     busy_until: list[float] = field(init=False)
     present: list[list[int]] = field(init=False)
     active: dict[int, SharedFlow] = field(init=False, default_factory=dict)
@@ -117,6 +118,7 @@ class FairLinks:
         self.members = [members[begin:end] for begin, end in pairwise(offsets)]
         self.latency, self.slot = columns.latency.tolist(), columns.slot.tolist()
         self.slowness, self.first_come = columns.slowness.tolist(), columns.first_come.tolist()
+        self.several = columns.several.tolist()
         self.busy_until = [0.0] * len(self.members)
         self.present = [[] for _ in self.members]
 
@@ -139,7 +141,9 @@ class FairLinks:
             there = self.present[channel]
             if (place := bisect_left(there, slot)) == len(there) or there[place] != slot:
                 there.insert(place, slot)
-        if flow.left == 0.0 or all(self.busy_until[channel] <= now for channel, _ in self.uses[flow.carrier]):
+        alone = not self.several[flow.carrier]  # else it meets those for which it stands
+        alone = alone and all(self.busy_until[channel] <= now for channel, _ in self.uses[flow.carrier])
+        if alone or flow.left == 0.0:
             self._run_alone(flow, now)
         else:
             self._change(flow)
@@ -212,7 +216,9 @@ class FairLinks:
         return there
 
     def _meeting(self, slot: int, seen: set[int], now: float) -> list[SharedFlow]:
-        """The flow of a slot, and all that share channels with it, directly or over others."""
+        """The flow of a slot, and all that share channels with it, directly or over others, by rising slot: then the sums over
+        flows of channels that are alike are the same.
+        """
         seen.add(slot)
         found, passed = [slot], set[int]()
         for one in found:  # which grows
@@ -222,7 +228,7 @@ class FairLinks:
                     more = [two for two in self._moving(channel, now) if two not in seen]
                     seen.update(more)
                     found += more
-        return [self.active[one] for one in found]
+        return [self.active[one] for one in sorted(found)]
 
     def _set_rates(self, flows: Sequence[SharedFlow], now: float) -> None:
         uses = [self.uses[flow.carrier] for flow in flows]

@@ -128,8 +128,13 @@ class LaneOps:
         return np.repeat(np.arange(self.lanes), np.diff(self.lane_offsets))
 
 
-def copy_to_replicas(one: CoveredSchedule, replicas: NDArray[np.int64]) -> LaneOps:
-    """Put the schedule's ops on lanes: a rank is one lane, or one for each device that shares its micro-batches."""
+def copy_to_replicas(
+    one: CoveredSchedule, replicas: NDArray[np.int64], replayed: Sequence[int] | None = None
+) -> LaneOps:
+    """Put the schedule's ops on lanes: a rank is one lane, or one for each device that shares its micro-batches.
+
+    replayed: those of as many replicas of each stage that have lanes, if not all
+    """
     schedule = one.schedule
     if len(replicas) != schedule.stages or replicas.min() < 1:
         raise ValueError(
@@ -146,7 +151,7 @@ def copy_to_replicas(one: CoveredSchedule, replicas: NDArray[np.int64]) -> LaneO
         counts = np.unique(replicas[schedule.stage[rows[0] : rows[1]]]) if split else np.ones(1, dtype=np.int64)
         if len(counts) > 1:
             raise ValueError(f"the stages of device {rank} must have one number of replicas, got {counts.tolist()}")
-        for replica in range(int(counts[0]) if len(counts) else 1):
+        for replica in replayed or range(int(counts[0]) if len(counts) else 1):
             spans.append((*rows, device, replica))
     offsets = np.concatenate([[0], np.cumsum([end - first for first, end, _, _ in spans], dtype=np.int64)])
     stage, kind, microbatch, overlapped = schedule.stage, schedule.kind, schedule.microbatch, schedule.overlapped

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.costs.given import Costs, StageCollectives, TiedReduction, Transfer
+from simulator.costs.given import Costs, Route, StageCollectives, TiedReduction, Transfer
+from simulator.costs.stand_ins import StandIns
 from simulator.lowering.coverage import Duration
 from simulator.lowering.program import LaneKind, Program
 from simulator.lowering.structure import Structure
@@ -55,8 +56,8 @@ def collectives_of(
     return Collectives(np.array(seconds), np.array(shares))
 
 
-def fill(structure: Structure, costs: Costs) -> Program:
-    """The program of a structure with these costs."""
+def fill(structure: Structure, costs: Costs, stand_ins: StandIns | None = None) -> Program:
+    """The program of a structure with these costs; stand_ins: if the structure has them alone."""
     transfers = [Transfer(0.0, 0.0), *(costs.transfer(*move) for move in structure.moves)]
     seconds = np.array([one.seconds for one in transfers])
     held = {stage: costs.collectives(stage) for stage, form in enumerate(structure.forms) if form}
@@ -78,6 +79,9 @@ def fill(structure: Structure, costs: Costs) -> Program:
         lane_sharing[:compute] = lane_device[:compute]
     heads = structure.kind[np.minimum(structure.lane_offsets[:compute], len(structure) - 1)]
     own = np.where(among(heads, HOST_KINDS), LaneKind.HOST, LaneKind.COMPUTE).astype(np.int8)
+    routes = [() if structure.free else one.route for one in transfers]
+    if stand_ins is not None:
+        busy = _looked_at(busy, stand_ins)
     return Program(
         lane_offsets=structure.lane_offsets,
         lane_device=lane_device,
@@ -95,7 +99,7 @@ def fill(structure: Structure, costs: Costs) -> Program:
         transfer=structure.transfer,
         transfer_seconds=np.zeros_like(seconds) if structure.free else seconds,
         transfer_bytes=np.array([one.size_bytes for one in transfers]),
-        transfer_route=tuple(() if structure.free else one.route for one in transfers),
+        transfer_route=tuple(routes),
         transfer_pair=_pairs(structure, costs),
         transfer_loads=tuple(() if structure.free else one.loads for one in transfers),
         lane_route=(*((),) * compute, *(route for route, _ in busy)),
@@ -104,6 +108,33 @@ def fill(structure: Structure, costs: Costs) -> Program:
         least_seconds=None if least is None else least[structure.value],
         sends=structure.sends,
         together=structure.together,
+        transfer_copies=() if stand_ins is None else _copies(structure, routes, stand_ins),
+    )
+
+
+_Busy = tuple[Route, tuple[float, ...]]
+"""Channels that a collective keeps busy, and shares of its seconds; () is all of them."""
+
+
+def _looked_at(busy: Sequence[_Busy], stand_ins: StandIns) -> list[_Busy]:
+    """What collectives keep busy of the channels that a replay looks at."""
+    known: dict[Hashable, _Busy] = {}
+    for one in busy:
+        if id(one[0]) not in known:
+            pairs = zip(one[0], one[1] or (1.0,) * len(one[0]), strict=True)
+            kept = [(channel, share) for channel, share in pairs if channel in stand_ins.looked_at]
+            known[id(one[0])] = tuple([channel for channel, _ in kept]), tuple([share for _, share in kept])
+    return [known[id(one[0])] for one in busy]
+
+
+def _copies(structure: Structure, routes: Sequence[Route], stand_ins: StandIns) -> tuple[tuple[int, ...], ...]:
+    """For how many transfers each class stands on each channel of its route."""
+    copies, senders = stand_ins.copies, (0, *(source[1] for source, _, _ in structure.moves))
+    return tuple(
+        [
+            tuple([copies[sender] if channel in stand_ins.shared else 1 for channel in route])
+            for sender, route in zip(senders, routes, strict=True)
+        ]
     )
 
 

@@ -18,7 +18,9 @@ class FlowColumns(NamedTuple):
     """Channels that the flows of a program load. A carrier is a transfer class, or (behind these) the all-reduces of a lane.
 
     offsets: int64 [carriers + 1]; the channels that a carrier loads
-    channel, share: of each of these the number, and the part that a flow alone on its route takes of it
+    channel, share: of each of these the number, and the part that a flow alone on its route takes of it; one that several flows
+        load for which the carrier stands is there as often
+    several: bool [carriers]; whether there is such a channel
     slowness: float64 [carriers]; seconds in which a pair of devices moves a byte then
     latency: float64 [carriers]; seconds from when the last byte has left the route until it is there
     slot: int64 [carriers]; carriers of one slot move one after the other: those between a pair of devices, and of a lane
@@ -29,6 +31,7 @@ class FlowColumns(NamedTuple):
     offsets: Integers
     channel: Integers
     share: Floats
+    several: NDArray[np.bool_]
     slowness: Floats
     latency: Floats
     slot: Integers
@@ -48,6 +51,7 @@ NO_FLOWS = FlowColumns(
     np.zeros(1, dtype=np.int64),
     _NONE,
     np.zeros(0),
+    np.zeros(0, dtype=np.bool_),
     np.zeros(0),
     np.zeros(0),
     _NONE,
@@ -76,7 +80,9 @@ def flow_columns(program: Program) -> FlowColumns:
     for number, (route, factor) in enumerate(zip(program.transfer_route, slower.tolist(), strict=True)):
         rates = program.hop_bandwidths(number)
         slowest = min(rates, default=1.0)
-        uses.append([(channel, slowest / rate) for channel, rate in zip(route, rates, strict=True)])
+        copies = program.transfer_copies[number] if program.transfer_copies else (1,) * len(route)
+        passed = zip(route, rates, copies, strict=True)
+        uses.append([(channel, slowest / rate) for channel, rate, count in passed for _ in range(count)])
         slowness.append(factor / slowest)
         latency.append(sum(program.channels[channel].latency * factor for channel in route))
     for lane in range(program.lanes):
@@ -92,6 +98,7 @@ def flow_columns(program: Program) -> FlowColumns:
         offsets=np.cumsum([0, *map(len, uses)]),
         channel=np.array([channel for one in uses for channel, _ in one], dtype=np.int64),
         share=np.array([share for one in uses for _, share in one], dtype=np.float64),
+        several=np.array([len({channel for channel, _ in one}) < len(one) for one in uses], dtype=np.bool_),
         slowness=np.array(slowness),
         latency=np.array(latency, dtype=np.float64),
         slot=slot,

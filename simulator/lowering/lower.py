@@ -62,10 +62,12 @@ def structure_of(
     split_replicas: Sequence[int] | None = None,
     communication: Communication = "overlapped",
     updates: bool = False,
+    replayed: Sequence[int] | None = None,
 ) -> Structure:
     """Lower a schedule to its structure: all that does not depend on seconds, bytes and devices, which `fill` adds.
 
     costs: asked for the form of each stage's collectives and the stages of each tied reduction alone
+    replayed: as of `copy_to_replicas`
     The others, and what is raised, as in `lower`.
     """
     schedule = complete.schedule
@@ -80,7 +82,8 @@ def structure_of(
         )
     replicas = np.ones(schedule.stages, dtype=np.int64) if split_replicas is None else np.asarray(split_replicas)
     try:
-        return _running(complete, replicas, forms=forms, ties=ties, communication=communication, updates=updates)
+        lowering: dict[str, Any] = {"communication": communication, "updates": updates}
+        return _running(complete, replicas, replayed, forms=forms, ties=ties, **lowering)
     except DeadlockError:
         _check_order(complete)  # by the ops of the schedule, or else with what is added to them
         raise
@@ -98,12 +101,14 @@ def _check_order(complete: CoveredSchedule) -> None:
     _running(complete, replicas, forms=forms, ties=(), communication="overlapped", updates=False)
 
 
-def _running(complete: CoveredSchedule, replicas: NDArray[np.int64], **assembled: Any) -> Structure:
+def _running(
+    complete: CoveredSchedule, replicas: NDArray[np.int64], replayed: Sequence[int] | None = None, **assembled: Any
+) -> Structure:
     """The structure of a schedule; DeadlockError for lanes that wait for each other.
 
     assembled: further arguments of `assemble`
     """
-    ops = copy_to_replicas(complete, replicas)
+    ops = copy_to_replicas(complete, replicas, replayed)
     waits = data_waits(ops, complete.schedule.stages)
     if complete.schedule.credit is not None:
         waits = add_credit(waits, ops, complete.schedule.credit)

@@ -64,6 +64,7 @@ class Program:
     transfer_pair: int32 [classes] or None; number of the pair of devices between which each class moves; None: each between one
         of its own
     transfer_route: channels of each class; transfer_loads: how many times its bytes pass each of them, () is once
+    transfer_copies: how many transfers a class stands for on each channel of its route, as `StandIns` says; () is one
     lane_route: channels that each task of a collective lane occupies
     lane_occupancy: share of a task's seconds for which it keeps each channel of `lane_route` busy; () is all of them
     channels: what the routes refer to
@@ -103,6 +104,7 @@ class Program:
     together: NDArray[np.int32] | None = None
     transfer_loads: tuple[tuple[float, ...], ...] = ()
     transfer_pair: NDArray[np.int32] | None = None
+    transfer_copies: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         with np.errstate(over="ignore", invalid="ignore"):

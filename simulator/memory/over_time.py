@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hardware_profiles import optional_members
 from simulator.costs.plan_costs import PlanCosts
+from simulator.costs.stand_ins import StandIns
 from simulator.costs.stashes import ACTIVATION_PARTS, KeptByPart, StageStash
 from simulator.engines.timeline import Timeline
 from simulator.memory.always_held import copies_held, copy_bytes
@@ -36,8 +37,12 @@ _CATEGORY = np.array([CATEGORIES.index(name) for name in ("activations", "worksp
 """Category of each size of `simulator.memory.changes`."""
 
 
-def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory, ...]:
-    """Memory of every device in use, by device id; devices of a group hold the same.
+def memory_over_time(
+    costs: PlanCosts, timeline: Timeline, stand_ins: StandIns | None = None
+) -> tuple[DeviceMemory, ...]:
+    """Memory of every device in use, by device id; devices of a group, and those for which it stands in, hold the same.
+
+    stand_ins: replicas that the timeline is of, if not of all
 
     Always there: weights (on each device that uses it a copy of a tied one), gradients (of every round that is still being
     all-reduced), those in work before they are added up (of the device's stage that has most of them), optimizer states, and in
@@ -45,7 +50,7 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     Over time: `simulator.memory.changes`.
     """
     problem, plan = costs.problem, costs.plan
-    groups, slices = plan.groups, plan.slices
+    groups, slices = plan.groups if stand_ins is None else stand_ins.groups(plan), plan.slices
     static = {lead: np.zeros(len(CATEGORIES)) for lead in groups}
     in_work = dict.fromkeys(groups, 0.0)
     replicas = max(len(stage.leads) for stage in plan.stages)
@@ -56,6 +61,8 @@ def memory_over_time(costs: PlanCosts, timeline: Timeline) -> tuple[DeviceMemory
     known: dict[Hashable, _Held] = {}
     for place, copies in copies_held(timeline, plan, problem.weight_versions).items():
         number, replica = place
+        if stand_ins is not None and stand_ins.of[replica] != replica:
+            continue
         lead = costs.device(*place)
         alike = number, costs.group(*place), copies, place in at_once
         if alike not in known:

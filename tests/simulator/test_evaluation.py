@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -173,9 +174,9 @@ def test_plans_of_one_structure_are_lowered_once(monkeypatch: pytest.MonkeyPatch
     """Other cuts have the same structure; another number of micro-batches, another device, another schedule have not."""
     lowered: list[Plan] = []
 
-    def watched(costs: PlanCosts, stream: int) -> object:
+    def watched(costs: PlanCosts, *others: Any) -> object:
         lowered.append(costs.plan)
-        return plan_structure(costs, stream)
+        return plan_structure(costs, *others)
 
     monkeypatch.setattr(module, "plan_structure", watched)
     evaluate = Evaluations(PROBLEM)
