@@ -155,6 +155,9 @@ def test_a_host_launches_kernels_where_programs_are_not_compiled_whole(kind: str
     hosted = [a100.launch_overhead, a100.pass_overhead]
     assert min(hosted) > 0.0
     assert [found.launch_overhead, found.pass_overhead] == [one * CHIPS[kind].hosted for one in hosted]
+    assert CHIPS[kind].hosted == (
+        kind == "tensor-core"
+    )  # GPUs; others run programs that are compiled whole, or have no host
 
 
 def test_a_spread_is_the_mean_error_of_chips_left_out() -> None:

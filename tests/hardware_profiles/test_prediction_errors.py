@@ -119,6 +119,16 @@ def test_errors_are_written_as_they_are_read(tmp_path: Path) -> None:
     path = tmp_path / "errors.toml"
     path.write_text(errors_text(classes), encoding="utf-8")
     assert read_errors(path) == {"mine": (replace(classes["mine"][0], low=0.9, median=0.995, high=1.1),)}
+    assert "expected" not in path.read_text(encoding="utf-8")
+    bare = errors_text({"mine": (errors(0.9, 1.1),)})
+    assert [word for word in ("tables", "how", "rows") if word in bare.partition("[[stacks")[2]] == ["rows"]
+
+
+@pytest.mark.parametrize("said", [(0.0, 1.0), (1.2, 1.1), (-0.5, 0.5)])
+def test_classes_rise_from_above_nothing(said: tuple[float, float]) -> None:
+    """Measured seconds are never 0 of those predicted, and a low end is below the high one."""
+    with pytest.raises(ValueError, match="must rise from above 0"):
+        replace(errors(0.9, 1.2), low=said[0], median=1.05, high=said[1])
 
 
 HEAD = 'kind = "stack"\nname = "bad"\n[[errors]]\nfigure = "seconds"\naccelerators = ["ampere"]\nplans = ["data"]'
