@@ -32,7 +32,7 @@ class Variants(NamedTuple):
     counts: NDArray[np.int64]
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(error_model="numpy")
 def fits_within(variants: Variants, limit: float, memory: float) -> int:
     """Whether a choice of at most `memory` bytes costs at most `limit`: YES, NO, or UNKNOWN after MOST_CHOICES."""
     costs, sizes, counts = variants
