@@ -82,9 +82,12 @@ def check_numbers(where: str, value: object) -> None:
     """
     for name, (kind, bounds) in declared_bounds(value).items():
         number, least = getattr(value, name), bounds.ge or 0
+        most = MOST_AMOUNT if kind is not int else MOST_COUNT if bounds.le is None else bounds.le
+        if type(number) is kind and least <= number <= most:  # no words are made for a good one
+            continue
         if kind is int:
-            check_whole(f"{where}{name}", number, int(least), MOST_COUNT if bounds.le is None else int(bounds.le))
-        elif type(number) is not float or not least <= number <= MOST_AMOUNT:  # no words are made for a good one
+            check_whole(f"{where}{name}", number, int(least), int(most))
+        else:
             check_real(f"{where}{name}", number, least)
 
 

@@ -90,6 +90,7 @@ class FairLinks:
     active: the last flow of each slot, which may have ended by itself; watched: those whose end is an event, because others wait
         for it or it has been slowed; waiting: those behind them
     busy_until: until when flows use each channel, as far as that is known; changed: channels whose flows have new rates
+    in_order: whether a channel serves those first who began first; else speeds: of flows that meet, by their carriers
     """
 
     clock: Clock
@@ -110,6 +111,8 @@ class FairLinks:
     unsettled: bool = field(init=False, default=False)
     begun: int = field(init=False, default=0)
     announced: float | None = field(init=False, default=None)
+    in_order: bool = field(init=False)
+    speeds: dict[tuple[int, ...], list[float]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         columns = self.columns
@@ -119,6 +122,7 @@ class FairLinks:
         self.latency, self.slot = columns.latency.tolist(), columns.slot.tolist()
         self.slowness, self.first_come = columns.slowness.tolist(), columns.first_come.tolist()
         self.several = columns.several.tolist()
+        self.in_order = any(self.first_come)
         self.busy_until = [0.0] * len(self.members)
         self.present = [[] for _ in self.members]
 
@@ -212,7 +216,9 @@ class FairLinks:
 
     def _moving(self, channel: int, now: float) -> list[int]:
         """The slots whose flows move on a channel, ascending; those whose flows have ended are not looked at again."""
-        self.present[channel] = there = [slot for slot in self.present[channel] if self._moves(slot, now)]
+        active = self.active
+        there = [slot for slot in self.present[channel] if (flow := active.get(slot)) is not None and flow.ends > now]
+        self.present[channel] = there
         return there
 
     def _meeting(self, slot: int, seen: set[int], now: float) -> list[SharedFlow]:
@@ -231,10 +237,12 @@ class FairLinks:
         return [self.active[one] for one in sorted(found)]
 
     def _set_rates(self, flows: Sequence[SharedFlow], now: float) -> None:
-        uses = [self.uses[flow.carrier] for flow in flows]
-        slowness = [self.slowness[flow.carrier] for flow in flows]
-        orders = [flow.number for flow in flows] if any(self.first_come) else ()
-        speeds = fair_speeds(uses, slowness, orders, self.first_come)
+        carriers = tuple(flow.carrier for flow in flows)
+        speeds = None if self.in_order else self.speeds.get(carriers)
+        if speeds is None:
+            uses, slowness = [self.uses[one] for one in carriers], [self.slowness[one] for one in carriers]
+            orders = [flow.number for flow in flows] if self.in_order else ()
+            self.speeds[carriers] = speeds = fair_speeds(uses, slowness, orders, self.first_come)
         slowed = min(speeds) < 1.0
         for flow, speed in zip(flows, speeds, strict=True):
             if speed != flow.speed:

@@ -82,6 +82,9 @@ class Builder:
         """Elements per sample of a tensor made so far."""
         return self._elements[tensor]
 
-    def build(self, name: str, *, sample: str, minibatch: int, bytes_per_element: int | None = None) -> Workload:
+    def build(
+        self, name: str, *, sample: str, minibatch: int, bytes_per_element: int | None = None, tokens: int = 0
+    ) -> Workload:
         """The finished, checked workload."""
-        return Workload(name, tuple(self._layers), tuple(sorted(self._edges)), sample, minibatch, bytes_per_element)
+        layers, edges = tuple(self._layers), tuple(sorted(self._edges))
+        return Workload(name, layers, edges, sample, minibatch, bytes_per_element, tokens=tokens)

@@ -226,7 +226,7 @@ class _Network:
         kept = FP32 * sum(self.builder.output_elements(each) for each in logits)  # log-probabilities
         loss = Layer("loss", "loss", output_elements=1, stashed_bytes=kept, split="features")
         self.builder.add(loss, logits)
-        return replace(self.builder.build(model.name, sample="sequence", minibatch=1), tokens=model.sequence)
+        return self.builder.build(model.name, sample="sequence", minibatch=1, tokens=model.sequence)
 
     def embedding(self) -> int:
         model = self.model
