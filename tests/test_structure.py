@@ -128,7 +128,7 @@ def imports_of(module: str) -> Iterator[Import]:
                 names = tuple(alias.name for alias in child.names)
                 target = ".".join(filter(None, (module if child.level else "", child.module)))
                 yield Import(module, target, names, child.lineno, typing_only, deferred)
-            elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            elif isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
                 for part in child.body:
                     yield from walk(ast.Module([part], []), True, deferred)
                 for part in child.orelse:

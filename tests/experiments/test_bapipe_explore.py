@@ -28,7 +28,7 @@ from tests.drawings import drawing
 from tests.layout import faults
 from tests.records import Recorded, lines
 
-NETWORK = random_chain(8, np.random.default_rng(1), flop=2e9, parameters=8_000_000, output_elements=4e5, minibatch=4)
+NETWORK = random_chain(6, np.random.default_rng(1), flop=2e9, parameters=8_000_000, output_elements=4e5, minibatch=4)
 """In place of the studies' networks."""
 
 

@@ -39,7 +39,7 @@ LINES = {
     "export text": f"export {SMALL} --planner uniform --microbatches 3 --format text",
     "export torch-csv": f"export {SMALL} --planner uniform --microbatches 2 --schedule gpipe --format torch-csv",
     "export a pipeline of two copies": f"export {SMALL} --planner data-parallel --microbatches 2 --format torch-csv",
-    "export plan": f"export {SMALL} --format plan",
+    "export plan": f"export {SMALL} --planner uniform --microbatches 2 --format plan",
     "export a plan file": "export --plan plan.json --format text --out order.txt",
     "check a profile": "check four.txt",
     "check a plan": "check plan.json",
