@@ -80,9 +80,10 @@ def check_numbers(where: str, value: object) -> None:
 
     where: what messages begin with
     """
+    kind: Any
     for name, (kind, bounds) in declared_bounds(value).items():
         number, least = getattr(value, name), bounds.ge or 0
-        most = MOST_AMOUNT if kind is not int else MOST_COUNT if bounds.le is None else bounds.le
+        most: float = MOST_AMOUNT if kind is not int else MOST_COUNT if bounds.le is None else bounds.le
         if type(number) is kind and least <= number <= most:  # no words are made for a good one
             continue
         if kind is int:
