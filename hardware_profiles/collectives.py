@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import chain as chained
@@ -36,12 +36,13 @@ AllReduce = Literal["fastest", "flat-ring"]
 class CollectivePlan:
     """One way to run a collective: seconds = latency + seconds_per_byte * bytes, on some channels.
 
-    name: of the algorithm and the protocol; find: finds `occupancy`
+    name: of the algorithm and the protocol; over: of the `_Flows` that it has, empty for several; find: finds `occupancy`
     """
 
     name: str
     latency: float
     seconds_per_byte: float
+    over: str = field(repr=False, compare=False)
     find: Callable[[], dict[int, float]] = field(repr=False, compare=False)
 
     @cached_property
@@ -117,12 +118,17 @@ class _Flows:
     uses: Counter[int]
 
 
-_Key = tuple[Operation, tuple[tuple[int, ...], ...], bool]
+_Groups = tuple[tuple[int, ...], ...]
 
 
 def _largest(plans: Sequence[CollectivePlan]) -> CollectivePlan | None:
     """The fastest way for large tensors; None for one device."""
     return min(plans, key=lambda plan: plan.seconds_per_byte, default=None)
+
+
+def _kept(plans: Sequence[CollectivePlan]) -> tuple[CollectivePlan, ...]:
+    """Those that are quickest for some size."""
+    return tuple(plans[one] for one in _least([(plan.latency, plan.seconds_per_byte) for plan in plans]))
 
 
 def scaled(rates: Rates, factor: float) -> Rates:
@@ -138,7 +144,8 @@ class CollectiveRates:
 
     def __init__(self, topology: Topology, allreduce: AllReduce) -> None:
         self.topology, self.likeness, self.allreduce = topology, Likeness(topology), allreduce
-        self._plans: dict[_Key, tuple[CollectivePlan, ...]] = {}
+        self._plans: dict[tuple[Operation, Hashable], tuple[CollectivePlan, ...]] = {}
+        self._busy: dict[tuple[Operation, _Groups], tuple[tuple[int, ...], tuple[float, ...]]] = {}
 
     def allreduce_seconds(self, devices: Sequence[int], size_bytes: float) -> float:
         """Seconds of an all-reduce of `size_bytes` over `devices`, in the fastest of `ways`; 0 for one device."""
@@ -157,7 +164,7 @@ class CollectiveRates:
         """The ways to run a collective over `devices` while each of `beside`, as many devices each, runs the same; none for one
         device. Raises ValueError as `seconds`.
         """
-        plans = self._collective_plans(operation, (devices, *beside))
+        plans = self._plans_of(operation, self._sorted(devices, *beside))
         return tuple((plan.latency, plan.seconds_per_byte) for plan in plans)
 
     def allreduce_rates(self, devices: Sequence[int], *beside: Sequence[int]) -> Rates:
@@ -168,7 +175,7 @@ class CollectiveRates:
         self, operation: Operation, size_bytes: float, devices: Sequence[int], *beside: Sequence[int]
     ) -> CollectivePlan | None:
         """The quickest way to run a collective of so many bytes; None for one device."""
-        plans = self._collective_plans(operation, (devices, *beside))
+        plans = self._plans_of(operation, self._sorted(devices, *beside))
         return min(plans, key=lambda plan: plan.seconds(size_bytes), default=None)
 
     def busy(
@@ -177,8 +184,11 @@ class CollectiveRates:
         """Channels that collectives of large tensors occupy, by rising index, and shares of their seconds (0 to 1) for which
         they keep each busy; beside: as in `rates`.
         """
-        plan = _largest(self._collective_plans(operation, (devices, *beside), whole=True))
-        return ((), ()) if plan is None else (tuple(plan.occupancy), tuple(plan.occupancy.values()))
+        key = operation, self._sorted(devices, *beside)
+        if key not in self._busy:
+            occupied = self._occupied(*key, whole=True)
+            self._busy[key] = tuple(occupied), tuple(occupied.values())
+        return self._busy[key]
 
     def allreduce_channels(
         self, devices: Sequence[int], *beside: Sequence[int]
@@ -188,8 +198,8 @@ class CollectiveRates:
 
     def allreduces_meet(self, route: Iterable[int], devices: Sequence[int], *beside: Sequence[int]) -> bool:
         """Whether a transfer from the first of some devices over a route queues with their all-reduces of large tensors."""
-        plan = _largest(self._collective_plans(Operation.ALL_REDUCE, (devices, *beside)))
-        return plan is not None and not plan.occupancy.keys().isdisjoint(route)
+        occupied = self._occupied(Operation.ALL_REDUCE, self._sorted(devices, *beside))
+        return not occupied.keys().isdisjoint(route)
 
     def alltoall_rates(self, devices: Sequence[int], *beside: Sequence[int]) -> Rates:
         """Latency in seconds, and seconds per byte that each device holds for all of `devices`, itself among them, of an exchange
@@ -245,25 +255,45 @@ class CollectiveRates:
         below = Counter(switch for switch in switches if switch in self.topology.uplinks)
         return {leaf: sign * count * (len(devices) - count) for leaf, count in below.items()}
 
-    def _collective_plans(
-        self, operation: Operation, several: Sequence[Sequence[int]], *, whole: bool = False
-    ) -> tuple[CollectivePlan, ...]:
-        """Ways in which some devices, and others at the same time, run a collective: those that are quickest for some size.
+    def _sorted(self, *several: Sequence[int]) -> _Groups:
+        """Groups of devices, each by rising id; ValueError for ids of no device."""
+        groups = tuple([tuple(sorted(devices)) for devices in several])
+        for devices in groups:
+            if devices and not 0 <= devices[0] <= devices[-1] < len(self.topology.nodes):
+                self.topology.check_ids(devices)
+        return groups
 
-        whole: with all of their channels, else with those of components that stand for like ones
+    def _plans_of(self, operation: Operation, groups: _Groups) -> tuple[CollectivePlan, ...]:
+        """Ways in which groups of devices run a collective at the same time: those that are quickest for some size. Groups that
+        are alike share them, but for the channels.
         """
-        groups, whole = tuple(tuple(sorted(devices)) for devices in several), whole or not self.likeness.forms
-        key = operation, groups if whole else self._in_first_server(groups), whole
+        key = operation, self.likeness.look(groups) if self.likeness.forms else groups
         known = self._plans.get(key)
         if known is None:
-            for devices in key[1]:
-                self.topology.check_ids(devices)
+            for devices in groups:
                 if len(set(devices)) != len(devices):
                     raise ValueError(f"{self.topology.name}: an all-reduce names each device once: {devices}")
-            plans = self.ways(*key) if len(key[1][0]) > 1 else []
-            known = tuple(plans[one] for one in _least([(plan.latency, plan.seconds_per_byte) for plan in plans]))
-            self._plans[key] = known
+            self._plans[key] = known = _kept(self.ways(operation, groups) if len(groups[0]) > 1 else [])
         return known
+
+    def _occupied(self, operation: Operation, groups: _Groups, *, whole: bool = False) -> dict[int, float]:
+        """Channels that collectives of large tensors occupy, by rising index, and the share of their seconds for each.
+
+        whole: all of them, else those of components that stand for like ones
+        """
+        plan = _largest(self._plans_of(operation, groups))
+        if plan is None:
+            return {}
+        if not plan.over:
+            plan = _largest(_kept(self.ways(operation, groups, whole)))
+            assert plan is not None  # as there is one
+            return plan.occupancy
+        devices, servers = len(groups[0]), len(self.topology.by_server(groups[0]))
+        standing = groups if whole or not self.likeness.forms else self.likeness.standing(groups, self.topology.depth)
+        housed = [self.topology.by_server(one) for one in standing]
+        flat = plan.over == "ring"
+        flows = self._flat(housed, devices, servers) if flat else self._parallel(housed, devices, servers)[0]
+        return self._plan(operation, flows, plan.name, CollectiveTime(plan.latency, plan.seconds_per_byte)).occupancy
 
     def ways(self, operation: Operation, several: Sequence[Sequence[int]], whole: bool = False) -> list[CollectivePlan]:
         """All ways in which groups of devices can run a collective at the same time; the fastest is taken.
@@ -281,14 +311,14 @@ class CollectiveRates:
         - tree of the servers, and sums inside a server's switch, of an all-reduce; PAT of a gather or a scatter of one device
           a server: where the fabrics are known
 
-        Each of them in each protocol. With `flat-ring` the library has the first alone between servers. whole: as of
-        `_collective_plans`. Patarasuk and Yuan, JPDC 2009, for the ring.
+        Each of them in each protocol. With `flat-ring` the library has the first alone between servers. whole: with all of their
+        channels, else with those of components that stand for like ones. Patarasuk and Yuan, JPDC 2009, for the ring.
         """
-        deepest, members = self.topology.depth, len(several[0])
+        deepest, members, whole = self.topology.depth, len(several[0]), whole or not self.likeness.forms
         few = [several if whole else self.likeness.standing(several, depth) for depth in range(1, deepest + 1)]
         housed = [self.topology.by_server(devices) for devices in few[-1]]
         servers = len(self.topology.by_server(several[0]))
-        flat = self._flows("ring", [joined(groups) for groups in housed], members, servers)
+        flat = self._flat(housed, members, servers)
         if self.allreduce == "flat-ring" and servers > 1:
             return self._ring_plans(operation, flat)
         flows = [flat, *self._parallel(housed, members, servers)]
@@ -302,6 +332,10 @@ class CollectiveRates:
             plans += self._tree_plans(flat, widest)
         return plans + self._in_switch_plans(widest)
 
+    def _flat(self, housed: Sequence[Sequence[Sequence[int]]], members: int, servers: int) -> _Flows:
+        """One ring through the devices of each group, server by server."""
+        return self._flows("ring", [joined(groups) for groups in housed], members, servers)
+
     def _parallel(self, housed: Sequence[Sequence[Sequence[int]]], members: int, servers: int) -> list[_Flows]:
         """Several rings at once through all devices, as many of each server; or chains, where one server's close no ring."""
         if len({len(group) for groups in housed for group in groups}) > 1:
@@ -313,41 +347,40 @@ class CollectiveRates:
             return [self._flows("rails" if servers > 1 else "rings", rings, members, servers, fewest)]
         if servers == 1 and all(chains := [chain(self.topology, groups[0]) for groups in housed]):
             hops = [hop for chain in chains for pair in pairwise(chain) for hop in (pair, pair[::-1])]
-            return [self._of_routes("chain", [self.topology.route(*hop) for hop in hops], (), members, 1)]
+            return [self._of_edges("chain", Counter(hops), members, 1)]
         return []
 
     def _flows(self, name: str, rings: Sequence[Sequence[int]], devices: int, servers: int, parts: int = 1) -> _Flows:
         """Rings at once, each of so many devices on so many servers (of which those that are given stand for all), and each of
         one of so many parts of a tensor.
         """
-        server, _ = self.topology.numbered(self.topology.depth)
-        edges = [(one[place - 1], one[place]) for one in rings for place in range(len(one))]
-        inside, between = list[tuple[int, ...]](), list[tuple[int, ...]]()
-        for first, second in edges:
-            (inside if server[first] == server[second] else between).append(self.topology.route(first, second))
-        return self._of_routes(name, inside, between, devices, servers, parts)
+        edges = Counter((one[place - 1], one[place]) for one in rings for place in range(len(one)))
+        return self._of_edges(name, edges, devices, servers, parts)
 
-    def _of_routes(
-        self,
-        name: str,
-        inside: Sequence[tuple[int, ...]],
-        between: Sequence[tuple[int, ...]],
-        devices: int,
-        servers: int,
-        parts: int = 1,
+    def _of_edges(
+        self, name: str, edges: Mapping[tuple[int, int], int], devices: int, servers: int, parts: int = 1
     ) -> _Flows:
-        """Flows whose messages take these routes."""
-        uses, like, channels = Counter(chained(*inside, *between)), self._like, self.topology.channels
+        """Flows with so many messages between some pairs of devices."""
+        (server, _), like, channels = self.topology.numbered(self.topology.depth), self._like, self.topology.channels
+        passed: tuple[Counter[tuple[int, ...]], ...] = Counter(), Counter()
+        for (first, second), count in edges.items():
+            passed[server[first] != server[second]][self.topology.route(first, second)] += count
+        uses = Counter[int]()
+        for routes in passed:
+            for route, count in routes.items():
+                for index in route:
+                    uses[index] += count
 
-        def messages(routes: Sequence[tuple[int, ...]]) -> _Messages:
-            unlike = {tuple([like[index] for index in route]) for route in set(routes)}
-            passed = {(like[index], uses[index]) for index in set(chained(*routes))}
+        def messages(routes: Iterable[tuple[int, ...]]) -> _Messages:
+            unlike = {tuple([like[index] for index in route]) for route in routes}
+            found = {(like[index], uses[index]) for index in set(chained(*routes))}
             return _Messages(
                 tuple([tuple([channels[index] for index in way]) for way in unlike]),
-                tuple([(channels[index], count) for index, count in passed]),
+                tuple([(channels[index], count) for index, count in found]),
             )
 
-        return _Flows(name, messages(inside), messages(between), devices, servers, parts, uses)
+        inside, between = map(messages, passed)
+        return _Flows(name, inside, between, devices, servers, parts, uses)
 
     @cached_property
     def _like(self) -> list[int]:
@@ -443,16 +476,7 @@ class CollectiveRates:
                     found[channel] = found.get(channel, 0.0) + share * part / seconds
             return found
 
-        return CollectivePlan("hierarchical", sum(plan.latency for plan, _ in parts), seconds, busy)
-
-    def _in_first_server(self, several: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-        """Devices at the same places of the first server like theirs, where all are in one server; else themselves."""
-        places, known = self.topology.places, range(len(self.topology.nodes))
-        servers = {places[device][-2] if device in known else -1 for devices in several for device in devices}
-        if len(servers) != 1 or -1 in servers:
-            return several
-        first = self.topology.servers[self.likeness.first_like[servers.pop()]]
-        return tuple([tuple([first[places[device][-1]] for device in devices]) for devices in several])
+        return CollectivePlan("hierarchical", sum(plan.latency for plan, _ in parts), seconds, "", busy)
 
     # ------------------------------------------------------------------------------------------------ steps
 
@@ -513,7 +537,7 @@ class CollectiveRates:
             shares = (min(1.0, count * bandwidth / one.bandwidth) for one, count in used)
             return dict(zip(flows.uses, shares, strict=True))
 
-        return CollectivePlan(name.rstrip(), *line, busy)
+        return CollectivePlan(name.rstrip(), *line, flows.name, busy)
 
     def ring_bandwidth(self, members: Sequence[int]) -> float:
         """Bytes/s of each member of a ring that all-reduces."""

@@ -62,13 +62,21 @@ class Likeness:
             found[node] = home, counts[home]
         return found
 
-    @cached_property
-    def first_like(self) -> tuple[int, ...]:
-        """For each server the first one symmetric to it."""
-        known: dict[tuple[int, ...], int] = {}
-        servers = [self.topology.places[server[0]][:-1] for server in self.topology.servers]
-        looks = [tuple([self.forms[one[: depth + 1]] for depth in range(len(one))]) for one in servers]
-        return tuple([known.setdefault(look, number) for number, look in enumerate(looks)])
+    def look(self, several: Sequence[Sequence[int]]) -> Hashable:
+        """What tells groups of devices from others: their places in components, by number as they come, and those are like."""
+        depth, seat = self.topology.depth, self.topology.seats
+        server, servers = self.topology.numbered(depth)
+        numbers: dict[int, int] = {}
+        places = [
+            [(numbers.setdefault(server[one], len(numbers)), seat[one]) for one in devices] for devices in several
+        ]
+        homes, around = [servers[one] for one in numbers], dict[Place, int]()
+        forms = [
+            [(around.setdefault(one[:at], len(around)), self.forms[one[:at]]) for at in range(1, depth + 1)]
+            for one in homes
+        ]
+        order = sorted(range(len(homes)), key=homes.__getitem__)
+        return tuple(map(tuple, places)), tuple(map(tuple, forms)), tuple(order)
 
     def standing(self, several: Sequence[Sequence[int]], depth: int) -> list[list[int]]:
         """Devices of several rings without those that symmetric ones represent.

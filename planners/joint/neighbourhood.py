@@ -435,13 +435,14 @@ class Neighbourhood:
             stages, places = len(kinds), self.points
             if len(places) <= stages:
                 places = tuple(range(len(self.problem.workload) + 1))
-            totals = np.array([self._before(kind) / copies for kind, copies in kinds])
+            before = {kind: self._before(kind) for kind in {kind for kind, _ in kinds}}
+            totals = np.array([before[kind] / copies for kind, copies in kinds])
             self._balanced[key] = tuple(minimax_cuts(places, totals)) if len(places) > stages else None
         return self._balanced[key]
 
     def _before(self, kind: int) -> NDArray[np.float64]:
         """Seconds of the layers before each place on a kind of device, of a device's share of the batch."""
-        share = max(1, self.problem.batch // (4 * len(devices_in_order(self.problem))))
+        share = max(1, self.problem.batch // (4 * len(self.problem.cluster.devices)))
         seconds = self.costs.round_trip_seconds(self.costs.first_of_kind(kind), share)
         return np.concatenate([[0.0], np.cumsum(seconds)])
 

@@ -164,10 +164,13 @@ class QuickReplays:
                 size = costs.boundary_bytes[stage] * batch / len(near.devices)
                 for channel, uses in self._uses(near.devices, far.devices).items():
                     busy[channel] += uses * size / channels[channel].bandwidth
-        for one in held:
+        reducing = [one for one in held if one.buckets]
+        unlike = dict.fromkeys(one.busy for one in reducing)
+        columns = {one: (np.array(one[0], dtype=np.int64), np.array(one[1] or 1.0)) for one in unlike}
+        for one in reducing:
+            route, shares = columns[one.busy]
             for bucket in one.buckets:
-                for place, channel in enumerate(bucket.route):
-                    busy[channel] += bucket.seconds * (bucket.occupancy[place] if bucket.occupancy else 1.0)
+                busy[route] += bucket.seconds * shares
         return float(busy.max(initial=0.0))
 
     def _uses(self, near: tuple[int, ...], far: tuple[int, ...]) -> Counter[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -117,6 +117,7 @@ class StagePlaces:
         self._peer_rates: dict[Operation, tuple[Rates, Rates]] = {}
         self._busy: dict[Operation, tuple[tuple[int, ...], tuple[float, ...]]] = {}
         self._flows: dict[tuple[StagePlaces, int, int], tuple[Flow, float]] = {}
+        self.collectives: dict[Hashable, StageCollectives] = {}  # of stages there, as `PlanCosts` tells them
 
     def __len__(self) -> int:
         """Number of devices."""
@@ -318,7 +319,8 @@ class PlanCosts:
         self._unit_traffic: dict[int, tuple[float, float]] = {}
         self._slices: dict[int, PlanCosts] = {}
         self._groups: dict[Hashable, Group] = {}
-        self._collectives: dict[int, StageCollectives] = {}
+        self._crossings: dict[tuple[LayerCosts, bool], tuple[float, ...]] = {}
+        self._collectives: dict[Hashable, StageCollectives] = {}
 
     @cached_property
     def layers(self) -> LayerCosts:
@@ -354,15 +356,20 @@ class PlanCosts:
 
     def _crossing(self, layers: LayerCosts, *, gathered: bool = False) -> tuple[float, ...]:
         """`boundary_bytes` for one member of a group; gathered: the bytes that every member holds whole."""
+        key = layers, gathered
+        if key not in self._crossings:
+            self._crossings[key] = tuple(self._crossing_bytes(layers, gathered=gathered))
+        return self._crossings[key]
+
+    def _crossing_bytes(self, layers: LayerCosts, *, gathered: bool) -> Iterator[float]:
         cuts = cuts_of(self.plan)
         if cuts is not None:
-            return tuple((layers.gathered_cut_bytes if gathered else layers.cut_bytes)[list(cuts)].tolist())
+            yield from (layers.gathered_cut_bytes if gathered else layers.cut_bytes)[list(cuts)].tolist()
+            return
         near: set[int] = set()
-        result = []
         for stage in self.plan.stages[:-1]:
             near.update(stage.layers)
-            result.append(layers.crossing_bytes(near, gathered=gathered))
-        return tuple(result)
+            yield layers.crossing_bytes(near, gathered=gathered)
 
     def held_elements(self, stage: int, replica: int = 0) -> float:
         """Weight elements that a stage keeps on each device of a replica.
@@ -716,9 +723,13 @@ class PlanCosts:
 
     def collectives(self, stage: int) -> StageCollectives:
         """The collectives that the replicas of a stage run together; empty for a stage without weights."""
-        if stage not in self._collectives:
-            self._collectives[stage] = self._collectives_of(stage)
-        return self._collectives[stage]
+        tied = bool(self.layers.tied_weights)  # what is reduced then depends on the other stages, too
+        known = self._collectives if tied else self._places[stage].collectives
+        held, servers = self.plan.stages[stage].layers, self.layers.member.servers
+        key = stage * tied, held, self._samples(stage), self.plan.zero, servers
+        if key not in known:
+            known[key] = self._collectives_of(stage)
+        return known[key]
 
     def _collectives_of(self, stage: int) -> StageCollectives:
         plan, places, width = self.plan, self._places[stage], self.problem.element_bytes

@@ -1,9 +1,9 @@
 """Stand-ins: replicas that are replayed for others, which do the same at the same times.
 
-Where replicas divide every micro-batch into equal parts, each works on its own part until all reduce their gradients. Two of them
-are alike if
+Where the replicas of all stages divide micro-batches alike, each works on its own part until all reduce their gradients. Two of
+them are alike if
 
-- their ops take equal seconds (`PlanCosts.group`),
+- their parts are as large, and their ops take equal seconds (`PlanCosts.group`),
 - what they send crosses as fast channels, in the same pattern: one of its own for each of the other's, over which the same
   collectives run, for the same share of their seconds; or the same channel, where several send over one.
 
@@ -57,7 +57,7 @@ class StandIns:
 
 def stand_ins(costs: PlanCosts) -> StandIns | None:
     """The stand-ins of a plan; None where each replica has to be replayed."""
-    replicas = _alike_in_samples(costs)
+    replicas = _working_apart(costs)
     if replicas < 2:
         return None
     looks = _Looks(costs, replicas)
@@ -71,18 +71,17 @@ def stand_ins(costs: PlanCosts) -> StandIns | None:
     return StandIns(of, looks.shared, looks.looked_at(set(of)))
 
 
-def _alike_in_samples(costs: PlanCosts) -> int:
-    """How many replicas divide every micro-batch of a plan into equal parts; 1 where some do not, or lanes share devices."""
+def _working_apart(costs: PlanCosts) -> int:
+    """How many replicas each stage of a plan has, which work on the same samples as those of the others with the same number; 1
+    where some do not, or lanes share devices.
+    """
     plan, family, counts = costs.plan, family_of(costs.plan), set(costs.plan.replicas)
     if len(counts) > 1 or plan.replication != "split" or plan.forward_sizes or plan.backward_sizes:
         return 1
-    replicas = counts.pop()
     if family is not None and (not family.flush or family.lanes):
         return 1
-    if any(size % replicas for size in plan.microbatches):
-        return 1
     rising = all(one < two for stage in plan.stages for one, two in pairwise(stage.leads))
-    return replicas if rising else 1
+    return counts.pop() if rising else 1
 
 
 class _Looks:
@@ -93,7 +92,8 @@ class _Looks:
     """
 
     def __init__(self, costs: PlanCosts, replicas: int) -> None:
-        self.costs, self.contended = costs, costs.problem.contention
+        self.costs, self.contended, self.replicas = costs, costs.problem.contention, replicas
+        self._sizes = sorted(set(costs.plan.microbatches))
         self._stages, self._ways = _unlike_stages(costs), _unlike_ways(costs)
         self._sent = [set(self._channels(replica)) for replica in range(replicas)] if self.contended else []
         senders = Counter(channel for own in self._sent for channel in own)
@@ -105,13 +105,14 @@ class _Looks:
     def of(self, replica: int) -> Hashable:
         """The same for replicas that are alike."""
         numbers: dict[int, int] = {}
+        parts = tuple([size * (replica + 1) // self.replicas - size * replica // self.replicas for size in self._sizes])
         groups = tuple([self.costs.group(stage, replica) for stage in self._stages])
         found: list[Hashable] = []
         for near, far in self._ways:
             flow, share = self.costs.flow((near, replica), (far, replica))
             passed = [self._look(channel, numbers) for channel in flow.route] if self.contended else ()
             found.append((flow.latency, flow.bandwidth, share, flow.loads, *passed))
-        return groups, tuple(found)
+        return parts, groups, tuple(found)
 
     def _look(self, channel: int, numbers: dict[int, int]) -> Hashable:
         """A channel as a replica sees it; numbers: of its own ones, as they come."""

@@ -96,6 +96,7 @@ class FairLinks:
     clock: Clock
     columns: FlowColumns
     uses: list[Uses] = field(init=False)
+    loaded: list[tuple[int, ...]] = field(init=False)
     members: list[list[int]] = field(init=False)
     latency: list[float] = field(init=False)
     slot: list[int] = field(init=False)
@@ -117,6 +118,7 @@ class FairLinks:
     def __post_init__(self) -> None:
         columns = self.columns
         self.uses = uses_of(columns)
+        self.loaded = [tuple(dict.fromkeys(channel for channel, _ in one)) for one in self.uses]
         offsets, members = columns.member_offsets.tolist(), columns.members.tolist()
         self.members = [members[begin:end] for begin, end in pairwise(offsets)]
         self.latency, self.slot = columns.latency.tolist(), columns.slot.tolist()
@@ -141,12 +143,12 @@ class FairLinks:
         self.begun += 1
         slot = self.slot[flow.carrier]
         self.active[slot] = flow
-        for channel, _ in self.uses[flow.carrier]:
+        for channel in self.loaded[flow.carrier]:
             there = self.present[channel]
             if (place := bisect_left(there, slot)) == len(there) or there[place] != slot:
                 there.insert(place, slot)
         alone = not self.several[flow.carrier]  # else it meets those for which it stands
-        alone = alone and all(self.busy_until[channel] <= now for channel, _ in self.uses[flow.carrier])
+        alone = alone and all(self.busy_until[channel] <= now for channel in self.loaded[flow.carrier])
         if alone or flow.left == 0.0:
             self._run_alone(flow, now)
         else:
@@ -158,11 +160,11 @@ class FairLinks:
         self._keep_busy(flow)
 
     def _keep_busy(self, flow: SharedFlow) -> None:
-        for channel, _ in self.uses[flow.carrier]:
+        for channel in self.loaded[flow.carrier]:
             self.busy_until[channel] = max(self.busy_until[channel], flow.ends)
 
     def _change(self, flow: SharedFlow) -> None:
-        self.changed.extend(channel for channel, _ in self.uses[flow.carrier])
+        self.changed.extend(self.loaded[flow.carrier])
         self.unsettled = True
 
     # ---- the end of a flow -------------------------------------------------------------------------------------------
@@ -199,7 +201,7 @@ class FairLinks:
         if not self.unsettled or self.clock.peek() <= now:
             return
         seen: set[int] = set()
-        for channel in self.changed:
+        for channel in dict.fromkeys(self.changed):
             for slot in self._moving(channel, now):
                 if slot not in seen:
                     self._set_rates(self._meeting(slot, seen, now), now)
@@ -228,7 +230,7 @@ class FairLinks:
         seen.add(slot)
         found, passed = [slot], set[int]()
         for one in found:  # which grows
-            for channel, _ in self.uses[self.active[one].carrier]:
+            for channel in self.loaded[self.active[one].carrier]:
                 if channel not in passed:
                     passed.add(channel)
                     more = [two for two in self._moving(channel, now) if two not in seen]

@@ -18,8 +18,8 @@ class FlowColumns(NamedTuple):
     """Channels that the flows of a program load. A carrier is a transfer class, or (behind these) the all-reduces of a lane.
 
     offsets: int64 [carriers + 1]; the channels that a carrier loads
-    channel, share: of each of these the number, and the part that a flow alone on its route takes of it; one that several flows
-        load for which the carrier stands is there as often
+    channel, share: of each of these the number among all that are loaded, and the part that a flow alone on its route takes of
+        it; one that several flows load for which the carrier stands is there as often
     several: bool [carriers]; whether there is such a channel
     slowness: float64 [carriers]; seconds in which a pair of devices moves a byte then
     latency: float64 [carriers]; seconds from when the last byte has left the route until it is there
@@ -94,6 +94,9 @@ def flow_columns(program: Program) -> FlowColumns:
     pair = np.arange(classes) if program.transfer_pair is None else program.transfer_pair
     pairs = int(pair.max(initial=-1)) + 1
     slot = np.concatenate([pair, pairs + np.arange(program.lanes)]).astype(np.int64)
+    loaded_ones = sorted({channel for one in uses for channel, _ in one})
+    number_of = {channel: number for number, channel in enumerate(loaded_ones)}
+    uses = [[(number_of[channel], share) for channel, share in one] for one in uses]
     return FlowColumns(
         offsets=np.cumsum([0, *map(len, uses)]),
         channel=np.array([channel for one in uses for channel, _ in one], dtype=np.int64),
@@ -102,8 +105,8 @@ def flow_columns(program: Program) -> FlowColumns:
         slowness=np.array(slowness),
         latency=np.array(latency, dtype=np.float64),
         slot=slot,
-        **_members(slot, uses, len(program.channels)),
-        first_come=np.array([channel.sharing == "fifo" for channel in program.channels], dtype=np.bool_),
+        **_members(slot, uses, len(loaded_ones)),
+        first_come=np.array([program.channels[one].sharing == "fifo" for one in loaded_ones], dtype=np.bool_),
     )
 
 

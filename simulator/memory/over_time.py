@@ -80,17 +80,19 @@ def memory_over_time(
     for lead, group in groups.items():
         static[lead][CATEGORIES.index("workspace")] = in_work[lead]
         memory = _device_memory(lead, 0.0, static[lead], rows, horizon, parts)
+        of_kind: dict[int, DeviceMemory] = {}
         for device in group:
-            accelerator = problem.cluster.devices[device]
-            told = replace(
-                memory,
-                device=device,
-                capacity_bytes=problem.room_bytes(device),
-                reserve_bytes=optional_members(accelerator).reserve_bytes,
-                reserved_bytes=problem.stack.reserved_bytes(accelerator, memory.peak_bytes),
-                driver_bytes=problem.stack.driver_bytes(accelerator, memory.peak_bytes),
-            )
-            found.append(told)
+            kind = costs.layers.kind_of_device(device)
+            if kind not in of_kind:
+                accelerator = problem.cluster.devices[device]
+                of_kind[kind] = replace(
+                    memory,
+                    capacity_bytes=problem.room_bytes(device),
+                    reserve_bytes=optional_members(accelerator).reserve_bytes,
+                    reserved_bytes=problem.stack.reserved_bytes(accelerator, memory.peak_bytes),
+                    driver_bytes=problem.stack.driver_bytes(accelerator, memory.peak_bytes),
+                )
+            found.append(replace(of_kind[kind], device=device))
     return tuple(sorted(found, key=lambda memory: memory.device))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Annotated, Literal, get_args
 
@@ -51,6 +52,9 @@ Zero = Literal[0, 1, 2, 3]
 Count = Annotated[int, FileBounds(ge=1)]
 Index = Annotated[int, FileBounds(ge=0, le=10**9)]
 Number = Annotated[int, FileBounds(ge=0)]
+
+KEPT_REPLICAS = 256
+"""Stages' devices whose replicas are kept."""
 
 MOST_SAMPLES = 2**24
 """Samples of an iteration at most; the largest in use have a thousandth of it."""
@@ -234,15 +238,12 @@ class Stage:
     @property
     def replicas(self) -> tuple[tuple[int, ...], ...]:
         """Devices of each replica."""
-        if not self.degrees:
-            return tuple((device,) for device in self.devices)
-        ends = tuple(accumulate(self.degrees))
-        return tuple(self.devices[end - degree : end] for end, degree in zip(ends, self.degrees, strict=True))
+        return _replicas(self.devices, self.degrees)
 
     @property
     def leads(self) -> tuple[int, ...]:
         """The first device of each replica, which represents it: devices of one group work in lockstep."""
-        return self.devices if not self.degrees else tuple(group[0] for group in self.replicas)
+        return self.devices if not self.degrees else tuple([group[0] for group in self.replicas])
 
     def notation(self, context: int = 1) -> str:
         """Replicas, and devices of each where these are groups: `2`, `2t4`; `t4+t2` where groups differ; `2t4c2` where each has
@@ -252,6 +253,15 @@ class Stage:
             return str(len(self.devices))
         words = [f"t{degree // context}" + f"c{context}" * (context > 1) for degree in self.degrees]
         return "+".join(words) if len(set(words)) > 1 else f"{len(words)}{words[0]}"
+
+
+@lru_cache(maxsize=KEPT_REPLICAS)
+def _replicas(devices: tuple[int, ...], degrees: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Devices of each replica of a stage; stages on the same devices share them."""
+    if not degrees:
+        return tuple([(device,) for device in devices])
+    ends = accumulate(degrees)
+    return tuple([devices[end - degree : end] for end, degree in zip(ends, degrees, strict=True)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -560,8 +570,9 @@ def _check_groups(problem: Problem, plan: Plan) -> None:
     """Raise InfeasiblePlanError unless stages have the devices of their groups, and a group divides its layers, is in one server
     where the cluster asks for that, and meets no other group: its devices work in step.
     """
-    workload, cluster = problem.workload, problem.cluster
+    workload = problem.workload
     group_of: dict[int, tuple[int, ...]] = {}
+    looked_at: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
     degrees = [stage.degrees for stage in plan.stages if stage.degrees]
     if not any(layer.split for layer in workload.layers) and max(map(max, degrees)) > plan.context:
         raise InfeasiblePlanError(
@@ -569,28 +580,9 @@ def _check_groups(problem: Problem, plan: Plan) -> None:
         )
     for number, stage in enumerate(plan.stages):
         where = f"stage {number} of plan {plan.planner!r}"
-        if stage.degrees and (min(stage.degrees) < 1 or sum(stage.degrees) != len(stage.devices)):
-            raise InfeasiblePlanError(
-                f"{where} has replicas of {', '.join(map(str, stage.degrees))} devices, and {len(stage.devices)} devices in all"
-            )
-        for group in stage.replicas:
-            for device in group:
-                if group_of.setdefault(device, group) != group:
-                    raise InfeasiblePlanError(
-                        f"{where} has device {device} in group {group}, another stage in group {group_of[device]}: groups "
-                        "are the same or share no device"
-                    )
-        if wrong := [degree for degree in stage.degrees if plan.context < 1 or degree % plan.context]:
-            raise InfeasiblePlanError(
-                f"{where} has groups of {wrong[0]} devices, which context {plan.context} does not divide; choices: "
-                f"{', '.join(map(str, divisors(math.gcd(*stage.degrees))))}"
-            )
-        for part in tensor_groups(stage.replicas, plan.context):
-            if cluster.tensor_groups == "server" and len({cluster.server_of(device) for device in part}) > 1:
-                raise InfeasiblePlanError(
-                    f"{where} has group {part} on several servers, and cluster {cluster.name!r} says tensor_groups = 'server'; "
-                    f"its servers have {' or '.join(map(str, sorted(set(map(len, cluster.servers)))))} devices"
-                )
+        if (stage.devices, stage.degrees) not in looked_at:
+            looked_at.add((stage.devices, stage.degrees))
+            _check_places(problem, plan, stage, where, group_of)
         tensor = dict.fromkeys(degree // plan.context for degree in stage.degrees)
         for layer in (workload.layers[index] for index in stage.layers):
             if wrong := [degree for degree in tensor if not divides_heads(layer, degree)]:
@@ -599,6 +591,36 @@ def _check_groups(problem: Problem, plan: Plan) -> None:
                     f"{where} has groups of {wrong[0]}, which does not divide the {layer.heads} key-value heads of layer "
                     f"{layer.name!r}; choices: {', '.join(str(one) for one in divisors(most) if divides_heads(layer, one))}"
                 )
+
+
+def _check_places(problem: Problem, plan: Plan, stage: Stage, where: str, group_of: dict[int, tuple[int, ...]]) -> None:
+    """Raise InfeasiblePlanError for groups of a stage that are not as `_check_groups` says, wherever its layers are.
+
+    where: the stage in words; group_of: the group of each device of stages before, to which those of this one are added
+    """
+    cluster = problem.cluster
+    if stage.degrees and (min(stage.degrees) < 1 or sum(stage.degrees) != len(stage.devices)):
+        raise InfeasiblePlanError(
+            f"{where} has replicas of {', '.join(map(str, stage.degrees))} devices, and {len(stage.devices)} devices in all"
+        )
+    for group in stage.replicas:
+        for device in group:
+            if group_of.setdefault(device, group) != group:
+                raise InfeasiblePlanError(
+                    f"{where} has device {device} in group {group}, another stage in group {group_of[device]}: groups "
+                    "are the same or share no device"
+                )
+    if wrong := [degree for degree in stage.degrees if plan.context < 1 or degree % plan.context]:
+        raise InfeasiblePlanError(
+            f"{where} has groups of {wrong[0]} devices, which context {plan.context} does not divide; choices: "
+            f"{', '.join(map(str, divisors(math.gcd(*stage.degrees))))}"
+        )
+    for part in tensor_groups(stage.replicas, plan.context):
+        if cluster.tensor_groups == "server" and len({cluster.server_of(device) for device in part}) > 1:
+            raise InfeasiblePlanError(
+                f"{where} has group {part} on several servers, and cluster {cluster.name!r} says tensor_groups = 'server'; "
+                f"its servers have {' or '.join(map(str, sorted(set(map(len, cluster.servers)))))} devices"
+            )
 
 
 def _check_context(problem: Problem, plan: Plan) -> None:

@@ -11,6 +11,7 @@ from simulator.costs.stand_ins import StandIns
 from simulator.engines.timeline import Timeline, Transfers
 from simulator.lowering.program import LaneKind
 from simulator.plans.plan import Plan
+from simulator.schedules.ops import OpKind
 
 Rows = NDArray[np.int64]
 
@@ -28,17 +29,20 @@ def whole_timeline(timeline: Timeline, plan: Plan, stand_ins: StandIns) -> Timel
     own = (timeline.lane_kind[lanes] != LaneKind.COLLECTIVE)[lane]
     replica = np.where(own, replicas[lane], timeline.replica[rows])
     leads = np.array([stage.leads for stage in plan.stages])
-    stage, samples = timeline.stage[rows], timeline.samples[rows]
+    stage, kind, microbatch = timeline.stage[rows], timeline.kind[rows], timeline.microbatch[rows]
+    sizes_of = np.repeat(plan.microbatches, plan.slices)
+    begin, count = np.cumsum(sizes_of) - sizes_of, len(stand_ins.of)
+    first = begin[microbatch] + sizes_of[microbatch] * replica // count
     return replace(
         timeline,
         lane=lane.astype(np.int32),
         device=np.where(own, leads[stage, replica], timeline.device[rows]).astype(np.int32),
         stage=stage,
-        kind=timeline.kind[rows],
-        microbatch=timeline.microbatch[rows],
+        kind=kind,
+        microbatch=microbatch,
         replica=replica.astype(np.int32),
-        first_sample=timeline.first_sample[rows] + samples * (replica - timeline.replica[rows]),
-        samples=samples,
+        first_sample=np.where(own & (kind != OpKind.UPDATE), first, timeline.first_sample[rows]),
+        samples=timeline.samples[rows],
         start=timeline.start[rows],
         end=timeline.end[rows],
         lane_kind=timeline.lane_kind[lanes],

@@ -369,4 +369,5 @@ def test_racks_of_two_kinds_of_servers_are_alike() -> None:
     switches = ("top", *(f"{rack}" for rack in racks), *(f"{rack}.{server}" for rack in racks for server in range(2)))
     servers = tuple((first, first + 1) for first in range(0, len(nodes), 2))
     cluster = Cluster("racks", (Stub(),) * len(nodes), tuple(nodes), switches, servers, tuple(links))
-    assert cluster.collectives.likeness.first_like == (0, 1) * 6
+    looks = [cluster.collectives.likeness.look([server]) for server in servers]
+    assert [looks.index(look) for look in looks] == [0, 1] * 6
