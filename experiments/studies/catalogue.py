@@ -166,8 +166,8 @@ STUDIES: dict[str, Study] = {
     "published-layouts": Study(
         "experiments.published_layouts",
         "What do large published runs take by the model, and what would the joint planner choose in their place?",
-        30,
-        1.5,
+        5,
+        0.5,
         figures=("published_layouts",),
         quick="the layouts as they ran, without plans of our own",
     ),
