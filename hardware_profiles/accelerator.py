@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import (
     Annotated,
+    Any,
     Literal,
     NamedTuple,
     Protocol,
@@ -147,6 +148,11 @@ class OptionalMembers(NamedTuple):
 def optional_members(accelerator: Accelerator) -> OptionalMembers:
     """The optional members of an accelerator; defaults for those that it lacks."""
     return OptionalMembers._make(getattr(accelerator, *one) for one in OptionalMembers._field_defaults.items())
+
+
+def optional_member(accelerator: Accelerator, name: str) -> Any:
+    """One of the optional members of an accelerator; its default where it lacks it."""
+    return getattr(accelerator, name, OptionalMembers._field_defaults[name])
 
 
 class StreamingAccelerator(Accelerator, Protocol):

@@ -26,7 +26,7 @@ from hardware_profiles.accelerator import (
     Precision,
     Work,
     answered_seconds,
-    optional_members,
+    optional_member,
 )
 from hardware_profiles.numbers import check_real
 from hardware_profiles.prediction_errors import ErrorClass
@@ -80,7 +80,7 @@ class Constant:
         """Its value on an accelerator."""
         if not self.generations:
             return self.value
-        return dict(self.generations).get(optional_members(accelerator).generation, self).value
+        return dict(self.generations).get(optional_member(accelerator, "generation"), self).value
 
 
 SAME, NONE = Constant(1.0), Constant(0.0)
@@ -200,7 +200,7 @@ class Stack:
     def runs_on(self, accelerators: Iterable[Accelerator]) -> bool:
         """Whether it runs on all of these; no framework runs on boards whose layers stream."""
         return all(
-            not one.streams and (not self.runs.chips or optional_members(one).chip in self.runs.chips)
+            not one.streams and (not self.runs.chips or optional_member(one, "chip") in self.runs.chips)
             for one in accelerators
         )
 
@@ -261,12 +261,12 @@ class Stack:
 
     def room_bytes(self, accelerator: Accelerator) -> float:
         """The most that may be allocated, the workspace with it, so that what the driver shows is on the device."""
-        beside = self._context_bytes(accelerator) - optional_members(accelerator).reserve_bytes
+        beside = self._context_bytes(accelerator) - float(optional_member(accelerator, "reserve_bytes"))
         return (accelerator.memory_bytes - beside) / self.reserved_bytes(accelerator, 1.0)
 
     def _context_bytes(self, accelerator: Accelerator) -> float:
         own = 0.0 if accelerator.streams else self.context.on(accelerator)
-        return own or optional_members(accelerator).reserve_bytes
+        return own or float(optional_member(accelerator, "reserve_bytes"))
 
 
 GENERIC = Stack(name="generic", description="no framework in particular: the seconds of devices and links as they are")

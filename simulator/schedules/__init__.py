@@ -97,7 +97,7 @@ class ScheduleFamily:
     def declared(self) -> dict[str, DeclaredOption]:
         """Its options by name, as its function declares them."""
         known = declared_options(self.build, 2)
-        return {name: known.get(name, DeclaredOption(name)) for name in self.options}
+        return {name: known[name] if name in known else DeclaredOption(name) for name in self.options}
 
     @property
     def chunks(self) -> int:

@@ -199,7 +199,18 @@ def test_help_needs_no_heavy_library() -> None:
 
 def test_a_search_loads_no_more_than_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
     """With kernels that are compiled: neither compiler nor graph library nor another planner; the end searches no memory."""
-    words = ["plan", "--planner", "pipeline-data", "--workload", "chain:6", "--cluster", "dgx-a100", "--batch", "16"]
+    words = [
+        "plan",
+        "--planner",
+        "pipeline-data",
+        "--workload",
+        "chain:4",
+        "--cluster",
+        "pipedream-a",
+        "--devices",
+        "2",
+    ]
+    words += ["--batch", "8"]
     assert run(capsys, *words)[0] == 0
     code = (
         "import atexit, gc, sys\n"

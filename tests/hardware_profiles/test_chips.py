@@ -211,6 +211,6 @@ def test_a_plan_on_more_is_never_slower(numbers: list[tuple[float, float]], tmp_
         device = chip(tmp_path, {"fp32": 25.0, "bf16": peak, "bandwidth": bandwidth}, name="npu")
         cluster = load_cluster("dgx-a100:1").take(4)
         cluster = replace(cluster, devices=(device,) * 4)
-        problem = Problem(network, cluster, 16, precision="bf16", optimizer="adam")
+        problem = Problem(network, cluster, 4, precision="bf16", optimizer="adam")
         seconds.append(make_plan("large", problem).iteration_seconds)
     assert all(fast < slow for slow, fast in pairwise(seconds))

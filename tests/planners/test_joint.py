@@ -225,7 +225,7 @@ def test_an_order_is_searched_where_none_is_asked_for() -> None:
     """It is the answer where it is faster than every family, which a note says; a family that is asked for keeps its order."""
     asked = problem("bert-large", "dapple-b:8", 8)
     free, family = (
-        make_plan("joint", asked, Request(schedule=name, options={"seconds": 4})) for name in (None, "interleaved-zb")
+        make_plan("joint", asked, Request(schedule=name, options={"seconds": 2})) for name in (None, "interleaved-zb")
     )
     assert free.iteration_seconds <= family.iteration_seconds
     assert not family.plan.order

@@ -44,7 +44,6 @@ def test_code_of_a_package_is_read_where_it_was_installed_and_may_not_be_written
     built.rename(installed)
     os.utime(installed / "kept.py", (1, 1))
     kept = {path.name: path.read_bytes() for path in (installed / "__pycache__").glob("*.nb?")}
-    assert run(installed, FRESH, NUMBA_CACHE_DIR=str(own)) == "42 1 0"
     assert run(installed, f"double(0.5); {FRESH}", NUMBA_CACHE_DIR=str(own)) == "42 1 1"
     assert {path.name: path.read_bytes() for path in (installed / "__pycache__").glob("*.nb?")} == kept
     old = {"NUMBA_CPU_NAME": "x86-64-v2", "NUMBA_CPU_FEATURES": "+sse4.2,+cx16,+popcnt"}
