@@ -18,7 +18,7 @@ from hardware_profiles import Channel
 from simulator import OpSeconds, Program, build_schedule, given_costs, lower
 from simulator.engines import event_loop
 from simulator.engines import reference as engine
-from simulator.engines.recurrence import order_of, replay_values
+from simulator.engines.recurrence import narrow, order_of, replay_values
 
 SHAPES = ((8, 64), (16, 256), (64, 1024))
 GROWTH = tuple((8 << power, 16 << power) for power in range(10))
@@ -80,7 +80,7 @@ def measure(devices: int, microbatches: int, *, replayed_ops: int = 4_000_000) -
 def prepared(program: Program) -> Callable[[], float]:
     """A program ready for the recurrence: a replay that takes no argument and gives the makespan in seconds."""
     order = order_of(program)
-    value, seconds = np.arange(len(program), dtype=np.int32), program.seconds[order.task]
+    value, seconds = narrow(np.arange(len(program))), program.seconds[order.task]
     times = np.empty(2 * len(program) + 1)
     return lambda: float(replay_values(order, value, seconds, program.transfer_seconds, times))
 
