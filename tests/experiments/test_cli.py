@@ -248,7 +248,8 @@ def test_list_names_what_can_be_named(capsys: pytest.CaptureFixture[str], topic:
     rows = json.loads(out)[topic]
     assert code == 0
     assert rows
-    _, table, _ = run(capsys, "list", topic)
+    code, table, _ = run(capsys, "list", topic)
+    assert code == 0
     assert LISTED[topic] in [" ".join(line.split()) for line in table.splitlines()]
     assert all(row["name"] in table for row in rows)
     if topic in ("workloads", "clusters"):

@@ -126,6 +126,24 @@ def test_what_is_not_known_is_no_figure() -> None:
     assert any(line.startswith("no MFU: workload 'block' tells") for line in pp.report(measured).remarks())
 
 
+@pytest.mark.parametrize(
+    ("kind", "flop", "words"),
+    [
+        ("attention", 2e3, ", scores of attention whole, of"),
+        ("convolution", 5e2, "MFU 33.3% (3 × forward FLOP, of"),
+        ("convolution", 1e5, "; more than the peak, as fast convolutions (Winograd) need fewer FLOP than are counted"),
+        ("linear", 1e5, "MFU 6666.7% (3 × forward FLOP, of"),
+    ],
+)
+def test_utilisation_says_what_it_counts(kind: Any, flop: float, words: str) -> None:
+    """Layers of a profile, four samples in 18 us on a GPU of 1 GFLOP/s; scores and Winograd where there are such layers."""
+    measured = Layer("layer", kind, flop, 0, 10.0, 10.0, measured=((4.0, 6e-6, 12e-6),))
+    workload = Workload("profile", (measured,), (), bytes_per_element=4)
+    (told,) = (line for line in pp.report(on_gpus(workload, count=1)).remarks() if line.startswith("MFU "))
+    assert words in told
+    assert ("Winograd" in told, "attention" in told) == ("Winograd" in words, kind == "attention")
+
+
 @pytest.mark.parametrize("price", [-1.0, math.nan, math.inf, {"gpu0": 1.0}, {"gpu0": 1.0, "gpu1": 1.0, "gpu2": 1.0}])
 def test_prices_are_of_every_accelerator_and_finite(price: Any) -> None:
     """One line, which starts with the word."""
@@ -190,9 +208,10 @@ LIMITED: dict[str, Callable[[], Outcome]] = {
 
 
 @pytest.mark.parametrize("name", LIMITED)
-def test_the_largest_saving_is_the_limit(name: str) -> None:
-    """Its sentence names it, and its seconds are the least; what could be free stands in their order."""
+def test_the_largest_saving_is_the_limit(name: str, recorded: Recorded) -> None:
+    """Its sentence names it, and its seconds are the least; what could be free stands in their order; all that is printed."""
     told = pp.report(LIMITED[name]())
+    recorded(printed=told.summary().splitlines())
     assert told.limit.removeprefix("limited by ").removeprefix("the ").startswith(name.removeprefix("the "))
     assert [one.seconds for one in told.limits] == sorted(one.seconds for one in told.limits)
     assert told.remarks()[-1] == f"L{told.limit[1:]}."
@@ -342,12 +361,24 @@ def test_boards_have_the_memory_that_they_have() -> None:
 
 
 def test_plans_that_none_beats_can_be_read(recorded: Recorded) -> None:
-    """A line for each number of devices, notation below each plan, the capacity as a line, a legend."""
+    """A line for each number of devices, notation below each plan, the capacity as a line, a legend; the table says the same, of
+    tokens or samples."""
     points = point(4, 9.0, 12.0), point(4, 12.0, 3.0, "t4"), point(8, 4.0, 14.0, "8x2t4"), point(8, 6.0, 7.0)
-    found = Pareto(pp.Problem("chain:6", "pipedream-a", 8), "large", points, {}, 5)
+    found = Pareto(pp.Problem("chain:6", "pipedream-a", 8), "large", points, {16: "does not apply"}, 5)
     figure = found.plot()
     assert_readable(figure)
-    recorded(figure=drawing(figure))
+    priced = replace(
+        found, problem=pp.Problem("gpt2", "dgx-a100", 8), points=(replace(points[0], cost=12345.6, stack="x"),)
+    )
+    recorded(figure=drawing(figure), printed=[one.summary().splitlines() for one in (found, priced)])
+
+
+def test_stages_that_are_alike_are_counted() -> None:
+    """Of more than two, where all are: of three pairs of replicas, not of two."""
+    problem = pp.Problem("chain:6", "pipedream-b", 12, devices=6)
+    for count, notation in ((2, "2-2"), (3, "3x2")):
+        request = Request(schedule="1f1b", stages=count, microbatches=6)
+        assert pareto(problem, "pipeline-data", (2 * count,), request).points[0].notation == notation
 
 
 def test_the_command_prints_the_document_and_saves_the_figure(

@@ -23,8 +23,10 @@ from simulator import (
     check_schedule,
     given_costs,
     lower,
+    unequal_schedule,
 )
 from simulator.engines import reference as engine
+from simulator.schedules.checks import check_complete
 from simulator.schedules.schedule import from_columns
 
 SHAPES = [(4, 8), (3, 5), (1, 3), (5, 3)]
@@ -206,6 +208,19 @@ def test_a_credit_that_the_order_overdraws_is_a_deadlock() -> None:
         check_schedule(schedule)
     with pytest.raises(ValueError, match="0F2"):
         engine.replay(lower(schedule, given_costs(1, OpSeconds(1.0, 1.0))))
+
+
+@pytest.mark.parametrize(("forward", "backward"), [([2, 2], [4]), ([4], [2, 2])])
+def test_a_credit_needs_as_many_micro_batches_backward_as_forward(forward: list[int], backward: list[int]) -> None:
+    """It counts micro-batches, and each backward gives one back; sizes alone may differ."""
+    bounds = [[np.cumsum([0, *sizes])] for sizes in (forward, backward)]
+    halves = unequal_schedule("gpipe", [forward], [backward])
+    check_complete(halves, *bounds)
+    said = f"device 0: stage 0 has {len(forward)} micro-batches forward and {len(backward)} backward; a credit needs the same"
+    with pytest.raises(ScheduleError, match=said):
+        check_complete(replace(halves, credit=column(2)), *bounds)
+    others = [np.array([0, 1, 4])], [np.array([0, 3, 4])]
+    check_complete(replace(unequal_schedule("gpipe", [[1, 3]], [[3, 1]]), credit=column(2)), *others)
 
 
 def test_a_backward_on_another_device_is_still_refused() -> None:

@@ -301,8 +301,10 @@ def test_time_units(seconds: float, unit: str, factor: float) -> None:
 
 def test_byte_units_and_figures() -> None:
     """Bytes in binary units; numbers with three digits and thousands apart."""
-    assert byte_unit(16 * 2**30) == ("GiB", 2.0**-30)
-    assert byte_unit(10) == ("bytes", 1.0)
+    units = ("bytes", "KiB", "MiB", "GiB", "TiB")
+    for power, unit in enumerate(units):
+        assert byte_unit(2.0 ** (10 * power)) == (unit, 2.0 ** (-10 * power))
+        assert byte_unit(2.0 ** (10 * power) - 0.25)[0] == units[max(0, power - 1)]
     assert [figures(value) for value in (0, 16.0, 2416.4, 33.44, 0.01234)] == ["0", "16", "2,416", "33.4", "0.0123"]
 
 
