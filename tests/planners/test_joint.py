@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import combinations, product
 from typing import get_args
 
@@ -32,6 +32,7 @@ from simulator import (
     workload_from_spec,
 )
 from tests.planners.conftest import PROBLEMS
+from tests.records import Recorded
 
 PARTS = "data-parallel", "pipeline-data", "large", "mixed", "bapipe", "pipedream-flush"
 """Planners of parts of the space, but for orders of their own."""
@@ -73,6 +74,37 @@ def test_a_walk_meets_plans_that_are_those_pipelines(workload: str, cluster: str
         assert pipeline_of(asked, plan) == one
         ran += 1
     assert ran >= 30
+
+
+NONE = ("none", 0)
+
+BESIDE = {
+    "unequal replicas": (
+        problem("chain:6", "dapple-b:4", 12),
+        Pipeline("1f1b", ((0, 1), (2,)), (3,), 4, (NONE, NONE)),
+    ),
+    "groups": (
+        problem("gpt2", "dgx-a100:1", 16, precision="bf16", optimizer="adam"),
+        Pipeline("1f1b", ((0, 1, 2, 3), (4, 5, 6, 7)), (62,), 4, (NONE, ("attention", 0)), group=2, zero=1),
+    ),
+}
+"""Pipelines of few devices."""
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_moves_lead_to_these_pipelines(name: str, recorded: Recorded) -> None:
+    """By decision, what each pipeline beside one has otherwise, in the order in which they are tried; all are pipelines of the
+    problem, and none is it itself.
+    """
+    asked, one = BESIDE[name]
+    moves = Neighbourhood(asked, Request(), LayerCosts(asked))
+    near = {decision: [*move(one)] for decision, move in moves.decisions.items() if " and " not in decision}
+    others = {
+        decision: ["; ".join(f"{key} {now}" for key, now in asdict(each).items() if now != asdict(one)[key]) for each in found]
+        for decision, found in near.items()
+    }
+    assert all(map(all, others.values()))
+    recorded(**others)
 
 
 @pytest.mark.parametrize(
