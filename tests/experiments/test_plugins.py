@@ -469,7 +469,7 @@ def test_a_broken_study_is_one_line_that_names_it(
 
 
 def test_functions_stand_in_place_of_names() -> None:
-    """Of a planner, in plans and comparisons; two of one name are numbered."""
+    """Of a planner, in plans and comparisons; two of one name are numbered, a planner of the registry keeps its own."""
     problem = make_problem("chain:6", "pipedream-b", 8, devices=4)
 
     def whole(problem: Problem, evaluate: Evaluator, rng: np.random.Generator, parts: int = 1) -> Plan:
@@ -483,6 +483,8 @@ def test_functions_stand_in_place_of_names() -> None:
     assert [one.planner for one in found.plans] == ["whole", "greedy", "whole-2"]
     assert all(one.status == "fits" for one in found.plans)
     assert [one.planner for one in pp.compare(problem, whole).plans] == ["whole"]
+    whole.__name__ = "uniform"
+    assert [one.planner for one in pp.compare(problem, [whole, "uniform"]).plans] == ["uniform-2", "uniform"]
     for wrong in (3, None):
         with pytest.raises(ValueError, match="a planner is a name, or a function"):
             pp.plan(problem, wrong)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from simulator import chains_of
 from tests.chains import chain
 from tests.experiments.commands import refused
 from tests.planners.scheduler.schedule_cases import TWO_DEVICES
+from tests.records import Recorded
 
 CASE: dict[str, Any] = {
     "name": "two devices",
@@ -104,11 +106,22 @@ def test_families_stand_beside() -> None:
     assert row.problem(8).each("limit") == (8 * 201216,) * 8
 
 
-def test_the_questions_are_those_of_the_tables() -> None:
+def test_the_questions_are_those_of_the_tables(recorded: Recorded) -> None:
     """Twelve published rows at two limits; 64 devices at five, even and uneven, by two lengths of search; six V-shaped ones."""
     assert len([*questions(quick=True)]) == 24
-    groups = [question.group for question in questions()]
+    found = [*questions()]
+    groups = [question.group for question in found]
     assert [groups.count(group) for group in dict.fromkeys(groups)] == [24, 70, 6]
+    recorded(
+        questions=[
+            {"name": one.name, "limit": one.limit, "of each": one.problem.each("limit")[0], "search": one.seconds}
+            | {
+                name: fmean(one.problem.each(name))
+                for name in ("forward", "input_gradient", "weight_gradient", "transfer")
+            }
+            for one in found
+        ]
+    )
 
 
 @pytest.mark.slow

@@ -100,7 +100,9 @@ def test_moves_lead_to_these_pipelines(name: str, recorded: Recorded) -> None:
     moves = Neighbourhood(asked, Request(), LayerCosts(asked))
     near = {decision: [*move(one)] for decision, move in moves.decisions.items() if " and " not in decision}
     others = {
-        decision: ["; ".join(f"{key} {now}" for key, now in asdict(each).items() if now != asdict(one)[key]) for each in found]
+        decision: [
+            "; ".join(f"{key} {now}" for key, now in asdict(each).items() if now != asdict(one)[key]) for each in found
+        ]
         for decision, found in near.items()
     }
     assert all(map(all, others.values()))

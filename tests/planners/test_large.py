@@ -250,6 +250,14 @@ TERMS: dict[str, tuple[Callable[[], Problem], str, list[Shape], float]] = {
         *(lambda: on_tree(small(24, 4, 32), *CARDS), "0"),
         *([Shape(1, 4, 4, 1, 2), Shape(1, 4, 4, 1, 4), Shape(1, 4, 4, 1, 1)], 0.12),
     ),
+    "cards that move gradients and send for longer than stages compute": (
+        *(lambda: on_tree(small(8, 4, 16), (2, 9e10), (4, 0.2e9)), "2"),
+        *([Shape(1, 2, 2, 1, 4)], 0.05),
+    ),
+    "cards that move weights, too": (
+        *(lambda: on_tree(small(8, 4, 16), (2, 9e10), (4, 0.2e9)), "3"),
+        *([Shape(1, 2, 2, 1, 1)], 0.02),
+    ),
     "a forward's first unit beside the last scatter and a gather": (
         *(lambda: with_slower_links(small(12, 4, 32), 12.0), "3"),
         *([Shape(1, 2, 2, 2, 6)], 0.025),

@@ -133,6 +133,14 @@ def test_where_chains_are_too_many_the_layer_order_remains() -> None:
     assert "1 only between whole chains in layer order may be cut" in coarse.lost
 
 
+def test_a_last_block_that_no_layer_joins_is_coarsened_like_others() -> None:
+    """The same branches without the join: the whole network is the last state, not the only one behind the fork."""
+    joined = modules((12,), 2, 1)
+    coarse = antichain_states(workload(25, [edge for edge in joined.edges if edge[1] != 25]), limit=1000)
+    assert coarse.members.sum(axis=1).tolist() == [*range(1, 26, 2)]
+    assert "of its 1 blocks" in coarse.lost
+
+
 def test_the_last_layer_is_a_state_though_it_does_no_work() -> None:
     """A final reshape is the network's output: only an item of a result that is read elsewhere goes where its producer goes."""
     kinds = {2: "reshape"}

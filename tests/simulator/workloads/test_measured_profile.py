@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from simulator import (
     load_measured_profile,
     read_measured_profile,
 )
+from tests.simulator.strategies import UnitDevice, star_cluster
 
 
 def timing(samples: int, forward: float, backward: float) -> dict[str, float]:
@@ -135,3 +137,11 @@ def test_what_is_no_profile_is_refused(tmp_path: Path, content: str) -> None:
         read_measured_profile(written(tmp_path, content))
     with pytest.raises(WorkloadFileError, match="cannot be read"):
         read_measured_profile(tmp_path)
+
+
+def test_accelerators_that_a_profile_was_not_measured_on_are_named_in_order() -> None:
+    """Of eight kinds in any order, each once: a sentence is the same in every process."""
+    names = [f"kind {number}" for number in (3, 1, 4, 1, 5, 9, 2, 6, 8)]
+    cluster = replace(star_cluster(9), devices=tuple(UnitDevice(name=name) for name in names))
+    (doubt,) = Problem(checked_profile(document()).workload(), cluster, 8).doubts()
+    assert f"seconds on {', '.join(sorted(set(names)))}, whatever the accelerator" in doubt
