@@ -191,6 +191,10 @@ class Cluster:
         member of one ring through the components does. Raises ValueError unless all servers are alike: as
         many devices, of one kind, over equal links.
         """
+        return self._levels
+
+    @cached_property
+    def _levels(self) -> tuple[Level, ...]:
         sizes = sorted({len(server) for server in self.servers})
         if len(sizes) > 1:
             raise ValueError(f"{self.name}: levels need servers of equal size; these hold {sizes} devices")

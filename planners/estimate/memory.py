@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from simulator import (
     LayerCosts,
     OpKind,
+    PlanCosts,
     Problem,
     Schedule,
     Zero,
@@ -268,6 +269,28 @@ class FlushedBytes(NamedTuple):
         kept = self.recomputed(samples, 0) if again else self.stored(samples)
         outputs = np.ceil(sent * ((samples - 1) % sizes + 1))
         return kept + outputs, kept + np.maximum(np.floor(sent * sizes), again * self.stash * sizes)
+
+
+def most_bytes(costs: PlanCosts, in_flight: Sequence[int]) -> list[float]:
+    """Bytes that a device of each stage holds at most, whatever comes first; of a flushed plan with one stage per device, whole
+    backwards, and replicas that are devices which divide nothing.
+
+    in_flight: micro-batches of each stage, as `most_in_flight`
+    What a micro-batch in flight on a stage sends to the next one is on its way, or waits there, or its gradient is or does: once
+    on either. A tensor is a whole number of bytes for each sample, and one byte more for each of its parts.
+    """
+    plan, most = costs.plan, max(costs.plan.microbatches)
+    sent = [
+        0.0,
+        *(count * (np.ceil(size) + 1.0) for count, size in zip(in_flight, costs.boundary_bytes, strict=False)),
+        0.0,
+    ]
+    found = []
+    for stage, (held, count) in enumerate(zip(plan.stages, in_flight, strict=True)):
+        stash, samples = costs.stash(stage), -(-most // len(held.replicas))
+        always = float(always_there(costs.problem, costs.held_elements(stage)).sum()) + costs.gradient_in_work(stage, 0)
+        found.append(always + samples * (count * stash.kept + stash.made + sent[stage] + sent[stage + 1]))
+    return found
 
 
 def furthest_ends(

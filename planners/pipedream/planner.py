@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Component, Level
-from planners.estimate.memory import most_in_flight
+from planners.estimate.memory import most_bytes, most_in_flight
 from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
 from planners.pipedream.ordered_devices import OrderedDevices, ordered_partition
 from planners.pipedream.partitioner import (
@@ -28,16 +28,19 @@ from planners.search.candidates import closest_to_fit, device_choices, devices_i
 from planners.search.evaluator import Evaluator, best_plan, fitting
 from planners.search.memory_retry import shrunk, within_memory
 from planners.search.notes import CutsLeftOut
-from planners.search.quick_replay import order_of
+from planners.search.quick_replay import WHOLE_BACKWARDS, order_of, order_of_plan
 from planners.search.request import Request
 from simulator import (
     BY_BLOCK,
+    AntichainStates,
     InfeasiblePlanError,
     LayerCosts,
     Plan,
+    PlanCosts,
     Problem,
     Score,
     Stage,
+    Workload,
     antichain_states,
     equal_microbatches,
 )
@@ -86,8 +89,7 @@ class PipeDreamFlush:
         """The best number of micro-batches."""
         schedule = self.request.schedule or "1f1b"
         counts = microbatch_counts(problem, self.request, len(problem.cluster.devices))
-        own_plans = (self._plan(problem, evaluate, schedule, count) for count in counts)
-        closest = [closest_to_fit(own_plans, evaluate)]
+        closest = [self._closest(problem, evaluate, schedule, counts)]
         try:
             # The partition is that of the asynchronous pipeline, whatever count is requested of the flushed one.
             own = Request(engine=self.request.engine)
@@ -99,11 +101,31 @@ class PipeDreamFlush:
             closest.append(closest_to_fit(shared, evaluate))
         return best_plan(self.name, closest, evaluate)
 
-    def _plan(self, problem: Problem, evaluate: Evaluator, schedule: str, count: int) -> Plan:
-        """The fastest partition that fits by the rule of a flushed pipeline, else plain data parallelism."""
+    def _closest(self, problem: Problem, evaluate: Evaluator, schedule: str, counts: Sequence[int]) -> Plan:
+        """The fastest that fits of the numbers of micro-batches: plain data parallelism where a search finds nothing."""
+
+        def whole(count: int) -> Plan:
+            return Plan(self.name, schedule, (_whole(problem),), equal_microbatches(problem.batch, count))
+
+        def retried(plan: Plan) -> Plan:
+            count = len(plan.microbatches)
+            return within_memory(evaluate, self._search(problem, evaluate, schedule, count)) or whole(count)
+
+        def surely_fits(plan: Plan) -> bool:
+            in_flight = most_in_flight(order_of_plan(plan)).tolist()
+            most = most_bytes(PlanCosts(problem, plan, evaluate.layer_costs), in_flight)
+            return schedule in WHOLE_BACKWARDS and max(most) <= min(problem.rooms)
+
+        first = [self._search(problem, evaluate, schedule, count)(()) or whole(count) for count in counts]
+        return closest_to_fit(first, evaluate, retried=retried, surely_fits=surely_fits)
+
+    def _search(
+        self, problem: Problem, evaluate: Evaluator, schedule: str, count: int
+    ) -> Callable[[Sequence[Score]], Plan | None]:
+        """A search for the fastest partition by the rule of a flushed pipeline, as `within_memory` takes it."""
         microbatches = equal_microbatches(problem.batch, count)
         if without_levels(problem) is not None:
-            return Plan(self.name, schedule, (_whole(problem),), microbatches)
+            return lambda misses: None
         view = cluster_views(problem)[-1]
         table = problem_table(problem, evaluate, microbatches[0])
         pipeline = FlushedPipeline(
@@ -126,7 +148,7 @@ class PipeDreamFlush:
             stages = place_stages(flattened(table.states, [found]), [found], view.components)
             return Plan(self.name, schedule, stages, microbatches)
 
-        return within_memory(evaluate, search) or Plan(self.name, schedule, (_whole(problem),), microbatches)
+        return search
 
 
 def inapplicable(problem: Problem) -> str | None:
@@ -262,8 +284,7 @@ def cluster_views(problem: Problem) -> list[ClusterView]:
 def problem_table(problem: Problem, evaluate: Evaluator, minibatch: int, device: int = 0) -> StateTable:
     """The problem's costs on a device as the dynamic program reads them, at one device's mini-batch (samples)."""
     workload = problem.workload
-    # A measured profile's inputs are layers that PipeDream's profiler timed.
-    states = antichain_states(workload, drop_inputs=workload.bytes_per_element is None)
+    states = _states(workload)
     if states.lost:
         evaluate.note(CutsLeftOut.of(states.lost))
     return state_table(
@@ -273,6 +294,13 @@ def problem_table(problem: Problem, evaluate: Evaluator, minibatch: int, device:
         bytes_per_element=problem.element_bytes,
         states=states,
     )
+
+
+@lru_cache(maxsize=1)
+def _states(workload: Workload) -> AntichainStates:
+    """The antichain states of a network, kept for its next mini-batch size."""
+    # A measured profile's inputs are layers that PipeDream's profiler timed.
+    return antichain_states(workload, drop_inputs=workload.bytes_per_element is None)
 
 
 def place_stages(

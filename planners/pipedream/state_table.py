@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,6 +117,7 @@ def state_table(
     )
 
 
+@lru_cache(maxsize=1)
 def _copies(workload: Workload, states: AntichainStates) -> NDArray[np.float64]:
     """Elements of shared weights that the stage of states [start, last] holds without their owner, [start, last]."""
     tied = workload.tied_weights()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from heapq import heapify, heappop, heappush
 from itertools import combinations, pairwise
-from math import isqrt
+from math import inf, isqrt
 from typing import Any, get_args
 
 from hardware_profiles import OptionValue, unchosen
@@ -325,19 +326,39 @@ def straight_decisions(
     return {"schedule": schedules, "microbatches": counts, "stages": stages, "chunks": chunks}
 
 
-def closest_to_fit(plans: Iterable[Plan], evaluate: Evaluator) -> Plan:
+def closest_to_fit(
+    plans: Iterable[Plan],
+    evaluate: Evaluator,
+    *,
+    retried: Callable[[Plan], Plan] = lambda plan: plan,
+    surely_fits: Callable[[Plan], bool] = lambda plan: True,
+) -> Plan:
     """The fastest plan that fits, else the one that exceeds memory least; the first of equals but for ROUNDING.
 
-    plans: at least one. One whose quick replay, which is never slower, is no faster than the best that fits is not replayed.
+    plans: at least one. Replays begin with the plan whose quick replay, which is never slower, is fastest, and end where no quick
+        replay is faster than the best that fits.
+    retried: what takes the place of a plan that may not fit; surely_fits: whether a plan does, so that it keeps its place
     """
-    quick = QuickReplays(evaluate.problem, evaluate.layer_costs)
-    best: tuple[tuple[float, float], Plan] | None = None
-    for plan in plans:
-        if best is not None and best[0][0] == 0.0 and not quick.may_take_less(plan, best[0][1]):
-            continue
-        key = evaluate(plan).key
-        if best is None or key < (best[0][0], best[0][1] * (1.0 - ROUNDING)):
-            best = key, plan
-    if best is None:
+    every = list(plans)
+    if not every:
         raise ValueError("a choice needs at least one plan, got none")
-    return best[1]
+    quick = QuickReplays(evaluate.problem, evaluate.layer_costs)
+    waiting = [(quick.busiest_device(plan), number, False) for number, plan in enumerate(every)]
+    heapify(waiting)
+    replayed, best = dict[int, tuple[tuple[float, float], Plan]](), inf
+    while waiting:
+        least, number, known = heappop(waiting)
+        if least > best * (1.0 + ROUNDING) and surely_fits(every[number]):
+            continue
+        if not known:
+            heappush(waiting, (max(least, quick(every[number])), number, True))
+            continue
+        plan = retried(every[number])
+        score = evaluate(plan)
+        replayed[number] = score.key, plan
+        best = min(best, score.iteration_seconds) if score.fits else best
+    (key, chosen), *others = (replayed[number] for number in sorted(replayed))
+    for other, plan in others:
+        if other < (key[0], key[1] * (1.0 - ROUNDING)):
+            key, chosen = other, plan
+    return chosen

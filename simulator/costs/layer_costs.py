@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,6 @@ from hardware_profiles import (
     PRODUCTS,
     Accelerator,
     Phase,
-    Precision,
     Rates,
     Work,
     answered_seconds,
@@ -257,20 +256,29 @@ class LayerCosts:
         if key not in self._kernels:
             accelerator, servers = self._accelerators[kind], self.member.servers
 
-            @cache  # blocks of a network repeat
-            def modelled(work: Work, precision: Precision) -> float:
-                return self.problem.stack.layer_seconds(accelerator, work, samples, phase, precision, servers)
-
-            of = self.problem.precision_of
-            seconds = np.array(
-                [
-                    measured_layer_seconds(layer, samples, phase) if layer.measured else modelled(work, of(layer))
-                    for layer, work in zip(self.problem.workload.layers, self.works, strict=True)
-                ]
-            )
+            of, unlike, stack = self.problem.precision_of, [], self.problem.stack
+            for layer, work in self._unlike_layers[0]:
+                if layer.measured:
+                    unlike.append(measured_layer_seconds(layer, samples, phase))
+                else:
+                    unlike.append(stack.layer_seconds(accelerator, work, samples, phase, of(layer), servers))
+            seconds = np.array(unlike)[self._unlike_layers[1]]
             beside = self._cast_seconds(accelerator, samples, phase), self._sort_seconds(accelerator, samples, phase)
             self._kernels[key] = seconds + beside[0] + beside[1]
         return self._kernels[key]
+
+    @cached_property
+    def _unlike_layers(self) -> tuple[list[tuple[Layer, Work]], NDArray[np.int64]]:
+        """Layers of which no two take equal seconds, with their works, and the place of each layer among them: blocks repeat."""
+        of, places = self.problem.precision_of, dict[Hashable, int]()
+        found: list[tuple[Layer, Work]] = []
+        place = []
+        for layer, work in zip(self.problem.workload.layers, self.works, strict=True):
+            like = (layer.measured, layer.has_weight_gradient) if layer.measured else (work, of(layer))
+            if places.setdefault(like, len(found)) == len(found):
+                found.append((layer, work))
+            place.append(places[like])
+        return found, np.array(place, dtype=np.int64)
 
     def _sort_seconds(self, accelerator: Accelerator, samples: int, phase: Phase) -> NDArray[np.float64]:
         """Seconds in which tokens that are exchanged are put into the order of experts, or back, float64 [layers]; gradients as

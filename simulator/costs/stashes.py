@@ -99,7 +99,8 @@ def gradient_in_work(costs: LayerCosts, layers: Sequence[int]) -> float:
     shape of a product's weights to stand for the gradient that its layer returns; of a layer of experts one expert's.
     What the stage's loss keeps of a sample is gone before the first of them is there: only what they take beyond it counts.
     """
-    shapes = {shape for number in layers if (shape := _product_in_work(costs, number))}
+    wider = costs.problem.accumulated_bytes > costs.problem.element_bytes
+    shapes = {shape for number in layers if (shape := _product_in_work(costs, number))} if wider else set()
     problem, loss = costs.problem, costs.loss_bytes[list(layers)].sum()
     gradients = max(0.0, sum(elements for elements, *_ in shapes) * problem.element_bytes - loss)
     return float(np.ceil(gradients + problem.workspace_bytes))

@@ -65,9 +65,10 @@ class AntichainStates:
 
     def totals(self, values: NDArray[np.float64], rows: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
         """Sum of one value per layer over each state's `members`, `frontier` or `augmented` (None: members), (states,)."""
-        # A running sum adds strictly from left to right; a pairwise or BLAS sum may differ between machines.
-        terms = np.where(self.members if rows is None else rows, np.asarray(values, dtype=np.float64), 0.0)
-        return np.ascontiguousarray(np.cumsum(terms, axis=1)[:, -1])
+        # It is added strictly from left to right; a pairwise or BLAS sum may differ between machines.
+        state, layer = np.nonzero(self.members if rows is None else rows)
+        terms = np.asarray(values, dtype=np.float64)[layer]
+        return np.bincount(state, weights=terms, minlength=len(self.members)).astype(np.float64, copy=False)
 
     def stage_layers(self, start: int, stop: int) -> tuple[int, ...]:
         """Layers of the stage of states [start, stop): those of state stop-1 that state start-1 lacks."""
