@@ -72,7 +72,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_the_page_of_names_has_a_row_for_every_entry() -> None:
     """Every schedule, planner and option stands in a table that the hook of the documentation makes."""
-    hook = runpy.run_path(str(ROOT / ".ci" / "names_page.py"))
+    hook = runpy.run_path(str(ROOT / "docs" / "names_page.py"))
     page = hook["on_page_markdown"](TEXT[ROOT / "docs" / "reference" / "names.md"])
     assert "<!-- names" not in page
     written = set(re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE))
