@@ -163,7 +163,23 @@ class Cluster:
         """
         if len(pairs) == 1:
             return Flow(*self.point_to_point(*pairs[0]), self.route(*pairs[0]))
-        routes = [route for pair in pairs if (route := self.route(*pair))]
+        likeness = self.collectives.likeness
+        if not likeness.forms:
+            return self._slowest_flow(pairs, part)[1]
+        key = likeness.look([(device,) for pair in pairs for device in pair]), part
+        if key not in self._slowest_flows:
+            self._slowest_flows[key] = self._slowest_flow(pairs, part)
+        place, flow = self._slowest_flows[key]  # of pairs that are like these
+        return replace(flow, route=self.route(*pairs[place]))
+
+    @cached_property
+    def _slowest_flows(self) -> dict[tuple[int, float], tuple[int, Flow]]:
+        """For the look of some pairs, and their part, as of `_slowest_flow`."""
+        return {}
+
+    def _slowest_flow(self, pairs: Sequence[tuple[int, int]], part: float) -> tuple[int, Flow]:
+        """Which of some transfers at once arrives last, and its flow."""
+        routes = [self.route(*pair) for pair in pairs]
         uses = Counter(index for route in routes for index in route)
 
         def rate(route: tuple[int, ...]) -> tuple[float, float]:
@@ -171,11 +187,11 @@ class Cluster:
             bandwidth = min(one.bandwidth / (uses[index] * part) for index, one in zip(route, channels, strict=True))
             return sum(channel.latency for channel in channels), bandwidth
 
-        if not routes:
-            return Flow(0.0, float("inf"), ())
-        found = [(rate(route), route) for route in routes]
-        reached, slowest = max(found, key=lambda one: one[0][0] + ROUTING_BYTES / one[0][1])
-        return Flow(*reached, slowest, tuple(uses[index] * part for index in slowest))
+        if not uses:
+            return 0, Flow(0.0, float("inf"), ())
+        found = [(rate(route), place) for place, route in enumerate(routes) if route]
+        reached, place = max(found, key=lambda one: one[0][0] + ROUTING_BYTES / one[0][1])
+        return place, Flow(*reached, routes[place], tuple(uses[index] * part for index in routes[place]))
 
     def server_of(self, device: int) -> int:
         """Number of a device's server."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
 
 from hardware_profiles.topology import Place, Topology, common
 
@@ -13,6 +14,7 @@ class Likeness:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
+        self._numbers: dict[Hashable, int] = {}
 
     @cached_property
     def forms(self) -> dict[Place, int]:
@@ -62,21 +64,33 @@ class Likeness:
             found[node] = home, counts[home]
         return found
 
-    def look(self, several: Sequence[Sequence[int]]) -> Hashable:
-        """What tells groups of devices from others: their places in components, by number as they come, and those are like."""
-        depth, seat = self.topology.depth, self.topology.seats
-        server, servers = self.topology.numbered(depth)
-        numbers: dict[int, int] = {}
-        places = [
-            [(numbers.setdefault(server[one], len(numbers)), seat[one]) for one in devices] for devices in several
-        ]
-        homes, around = [servers[one] for one in numbers], dict[Place, int]()
-        forms = [
-            [(around.setdefault(one[:at], len(around)), self.forms[one[:at]]) for at in range(1, depth + 1)]
-            for one in homes
-        ]
-        order = sorted(range(len(homes)), key=homes.__getitem__)
-        return tuple(map(tuple, places)), tuple(map(tuple, forms)), tuple(order)
+    def look(self, several: Sequence[Sequence[int]]) -> int:
+        """A number for some groups of devices, the same for groups at the same places of like components; -1 for no device."""
+        looks, _ = self._components(several)
+        return looks.get((), -1)
+
+    def _components(self, several: Sequence[Sequence[int]]) -> tuple[dict[Place, int], dict[Place, list[Place]]]:
+        """What each component that holds devices of some groups looks like, by a number, and those that are in it."""
+        (server, servers), seat = self.topology.numbered(self.topology.depth), self.topology.seats
+        held: dict[int, list[int]] = {}
+        for number, devices in enumerate(several):
+            first = number * len(seat)
+            for device in devices:
+                held.setdefault(server[device], []).append(first + seat[device])
+        looks = {servers[one]: self._number((self.forms[servers[one]], tuple(own))) for one, own in held.items()}
+        inner: dict[Place, list[Place]] = {}
+        components = sorted(looks)
+        while any(components):
+            above = _by_component(components)
+            for one, own in above.items():
+                rows = groupby([looks[child] for child in own])
+                looks[one] = self._number((self.forms.get(one), *((look, len(list(row))) for look, row in rows)))
+            inner |= above
+            components = list(above)
+        return looks, inner
+
+    def _number(self, look: Hashable) -> int:
+        return self._numbers.setdefault(look, len(self._numbers))
 
     def standing(self, several: Sequence[Sequence[int]], depth: int) -> list[list[int]]:
         """Devices of several rings without those that symmetric ones represent.
@@ -84,22 +98,7 @@ class Likeness:
         Of symmetric components in a row, down to a depth, that hold devices of the same rings at the same places, the first two
         and the last are kept: they pass on as much over equally fast channels.
         """
-        (server, servers), seat = self.topology.numbered(self.topology.depth), self.topology.seats
-        held: list[list[int]] = [[] for _ in servers]
-        for ring, devices in enumerate(several):
-            first = ring * len(seat)
-            for device in devices:
-                held[server[device]].append(first + seat[device])
-        looks: dict[Place, Hashable] = {
-            one: (self.forms[one], tuple(own)) for one, own in zip(servers, held, strict=True) if own
-        }
-        inner: dict[Place, list[Place]] = {}
-        components = sorted(looks)
-        while components != [()]:
-            above = _by_component(components)
-            looks |= {one: (self.forms.get(one), tuple([looks[child] for child in own])) for one, own in above.items()}
-            inner |= above
-            components = list(above)
+        looks, inner = self._components(several)
         kept: list[Place] = [()]
         for _ in range(depth):
             kept = [child for one in kept for child in _ends_of_rows(inner[one], looks)]
@@ -117,7 +116,7 @@ def _by_component(components: Sequence[Place]) -> dict[Place, list[Place]]:
     return found
 
 
-def _ends_of_rows(components: Sequence[Place], looks: Mapping[Place, Hashable]) -> list[Place]:
+def _ends_of_rows(components: Sequence[Place], looks: Mapping[Place, int]) -> list[Place]:
     """The first two and the last of each row of symmetric components."""
     own = [looks[one] for one in components]
     return [

@@ -114,6 +114,7 @@ class StagePlaces:
         self.parts = tensor_groups(stage.replicas, context)
         self.context, self.expert, self.shard = context, expert, min(shard, len(self.parts)) or len(self.parts)
         self._rates: dict[int, GroupRates] = {}
+        self._like_rates: dict[Hashable, GroupRates] = {}
         self._peer_rates: dict[Operation, tuple[Rates, Rates]] = {}
         self._busy: dict[Operation, tuple[tuple[int, ...], tuple[float, ...]]] = {}
         self._flows: dict[tuple[StagePlaces, int, int], tuple[Flow, float]] = {}
@@ -183,6 +184,9 @@ class StagePlaces:
         """
         if operation not in self._busy:
             steps = self._steps(operation, self.shard_rings, self.shard)
+            if len(steps) == 1:
+                self._busy[operation] = self.cluster.collectives.busy(operation, *self.shard_rings)
+                return self._busy[operation]
             taken = [reduce_seconds(self._rates_of([step]), COMPARED_BYTES) for step in steps]
             busy: dict[int, float] = {}
             for (one, rings, _), seconds in zip(steps, taken, strict=True):
@@ -213,8 +217,33 @@ class StagePlaces:
     def rates(self, replica: int) -> GroupRates:
         """Rates of the collectives of a replica: inside its groups, and with other replicas that divide experts with it."""
         if replica not in self._rates:
-            self._rates[replica] = self._rates_of_replica(replica)
+            look = self._look(replica)
+            known = None if look is None else self._like_rates.get(look)
+            self._rates[replica] = rates = self._rates_of_replica(replica) if known is None else known
+            if look is not None:
+                self._like_rates[look] = rates
         return self._rates[replica]
+
+    def _look(self, replica: int) -> Hashable:
+        """The same for replicas whose collectives have the same rates; None of one that meets others outside of its servers."""
+        own, topology, likeness = self.groups[replica], self.cluster.topology, self.cluster.collectives.likeness
+        if self.expert > 1 or not likeness.forms or topology.parted(own) < topology.depth:
+            return None
+        server, _ = topology.numbered(topology.depth)
+        near = {other for one in {server[device] for device in own} for other in self._in_server[one]}
+        several = replica, *sorted(near - {replica})
+        parts = [self.parts[at] for one in several for at in range(one * self.context, (one + 1) * self.context)]
+        return self.cluster.kinds[1][own[0]], likeness.look(parts)
+
+    @cached_property
+    def _in_server(self) -> dict[int, set[int]]:
+        """The replicas that have devices in each server."""
+        server, _ = self.cluster.topology.numbered(self.cluster.topology.depth)
+        found: dict[int, set[int]] = {}
+        for replica, group in enumerate(self.groups):
+            for device in group:
+                found.setdefault(server[device], set()).add(replica)
+        return found
 
     def _rates_of_replica(self, replica: int) -> GroupRates:
         parts = self.parts[replica * self.context : (replica + 1) * self.context]
