@@ -423,7 +423,7 @@ class Neighbourhood:
             return
         words, stages = one.recompute, chunks * len(ranks)
         if len(words) != stages:
-            words = (max(set(words), key=words.count),) * stages
+            words = (max(words, key=words.count),) * stages
         yield replace(one, ranks=ranks, cuts=cuts, recompute=words)
 
     def balanced(self, ranks: Ranks, group: int, chunks: int, schedule: str) -> tuple[int, ...] | None:
