@@ -336,7 +336,7 @@ def closest_to_fit(
     """The fastest plan that fits, else the one that exceeds memory least; the first of equals but for ROUNDING.
 
     plans: at least one. Replays begin with the plan whose quick replay, which is never slower, is fastest, and end where no quick
-        replay is faster than the best that fits.
+        replay is faster than the best that fits. The last one, where none fits, needs no quick replay.
     retried: what takes the place of a plan that may not fit; surely_fits: whether a plan does, so that it keeps its place
     """
     every = list(plans)
@@ -350,7 +350,7 @@ def closest_to_fit(
         least, number, known = heappop(waiting)
         if least > best * (1.0 + ROUNDING) and surely_fits(every[number]):
             continue
-        if not known:
+        if not known and (waiting or best < inf):
             heappush(waiting, (max(least, quick(every[number])), number, True))
             continue
         plan = retried(every[number])

@@ -156,7 +156,7 @@ class QuickReplays:
         return max(ended, busiest) * (1.0 - SLACK)
 
     def _busiest_channel(self, costs: PlanCosts, held: Sequence[StageCollectives]) -> float:
-        """Seconds for which transfers and reductions keep the busiest channel busy."""
+        """Seconds for which transfers and reductions keep the busiest channel busy; long routes are told apart by identity."""
         plan, batch, channels = costs.plan, self.problem.batch, self.problem.cluster.channels
         busy = np.zeros(len(channels))
         for stage, (near, far) in enumerate(pairwise(plan.stages)):
@@ -164,13 +164,14 @@ class QuickReplays:
                 size = costs.boundary_bytes[stage] * batch / len(near.devices)
                 for channel, uses in self._uses(near.devices, far.devices).items():
                     busy[channel] += uses * size / channels[channel].bandwidth
-        reducing = [one for one in held if one.buckets]
-        unlike = dict.fromkeys(one.busy for one in reducing)
-        columns = {one: (np.array(one[0], dtype=np.int64), np.array(one[1] or 1.0)) for one in unlike}
-        for one in reducing:
-            route, shares = columns[one.busy]
-            for bucket in one.buckets:
-                busy[route] += bucket.seconds * shares
+        reduced: dict[tuple[int, int], tuple[tuple[int, ...], tuple[float, ...], float]] = {}
+        for one in held:
+            if one.buckets:
+                route, shares = one.busy
+                known = reduced.get((id(route), id(shares)), (route, shares, 0.0))[2]
+                reduced[id(route), id(shares)] = route, shares, known + sum(bucket.seconds for bucket in one.buckets)
+        for route, shares, seconds in reduced.values():
+            busy[np.array(route, dtype=np.int64)] += seconds * np.array(shares or 1.0)
         return float(busy.max(initial=0.0))
 
     def _uses(self, near: tuple[int, ...], far: tuple[int, ...]) -> Counter[int]:
