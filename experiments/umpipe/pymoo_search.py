@@ -19,7 +19,7 @@ def available() -> bool:
     return find_spec("pymoo") is not None
 
 
-def pymoo_search(problem: UnequalProblem, seed: int, *, individuals: int = 200, generations: int = 100) -> FoundSizes:
+def pymoo_search(problem: UnequalProblem, seed: int, *, individuals: int = 200, generations: int) -> FoundSizes:
     """pymoo's GA over both size vectors at once, integer-coded with its own crossover (SBX), mutation (PM) and duplicate removal.
 
     As many evaluations as our searches make: individuals x (generations + 1). It gets neither equal sizes nor a greedy plan to

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 
+from experiments.cli import COMMANDS
+from experiments.studies.catalogue import STUDIES
 from experiments.terminal.argument_types import Option, add_options
 
 OPTIONS: dict[str, Option] = {
@@ -56,3 +61,28 @@ def test_other_numbers_of_values_are_refused(words: str) -> None:
     with pytest.raises(SystemExit):
         parser.parse_args([])
     assert parser.parse_args(["--needed", "1"]).needed == 1
+
+
+def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Of every command and study."""
+    for name in COMMANDS:
+        parser = argparse.ArgumentParser()
+        import_module(f"experiments.commands.{name}_command").add_arguments(parser)
+        yield name, parser
+    for name, study in STUDIES.items():
+        parser = argparse.ArgumentParser()
+        add_options(parser, study.options)
+        yield f"study {name}", parser
+
+
+def test_the_default_that_help_names_is_the_one_that_is_taken() -> None:
+    """Numbers behind `default`, of every option that has one."""
+    checked = 0
+    for command, parser in parsers():
+        for action in parser._actions:
+            told = re.search(r"\(default ([0-9.,]+)[); ]", str(action.help))
+            if told and action.default is not None:
+                numbers = action.default if isinstance(action.default, list | tuple) else [action.default]
+                assert [float(one) for one in told[1].split(",")] == numbers, (command, action.dest)
+                checked += 1
+    assert checked >= 20

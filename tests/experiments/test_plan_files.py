@@ -352,6 +352,20 @@ def test_a_plan_file_says_every_option_of_a_problem() -> None:
     assert set(options_of(make_problem("chain:4", "pipedream-a"))) == described
 
 
+def test_options_of_a_problem_are_those_that_it_was_asked_for_with() -> None:
+    """Words that were given, whatever became of them; of what was made in Python nothing is known but its numbers."""
+    asked = {"sequence": 128, "attention": "eager", "devices": 4, "batch": 16, "precision": "fp16", "optimizer": "adam"}
+    problem = make_problem("gpt2", "pipedream-a", **asked)  # type: ignore[arg-type]
+    told = options_of(problem)
+    assert {name: told[name] for name in asked} == asked
+    assert (told["workload"], told["cluster"], told["profile"]) == ("gpt2", "pipedream-a", None)
+    made = options_of(
+        replace(problem, workload=replace(problem.workload, minibatch=3), cluster=replace(problem.cluster, name="own"))
+    )
+    unknown = {name for name in told if told[name] is not None and made[name] is None}
+    assert unknown == {"workload", "cluster", "sequence", "attention"}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,16 @@ def test_the_study(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypat
     assert sum(stage["layers"][1] - stage["layers"][0] for stage in row["plan"]["stages"]) == 3
     assert main(words) == 0
     assert "1 A100-40 + 1 V100-16" in capsys.readouterr().out
+
+
+def test_the_documented_rows_are_those_of_the_study() -> None:
+    """GPUs of each kind, and the seconds of Sailor's plan."""
+    text = (Path(study.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    table = text.split("## Sailor's inputs")[1].split("|---|---|---|---|---|\n")[1].split("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    counts = [[int(number) for number in re.findall(r"(?<![A-Z\d])\d+", row[0])] for row in rows]
+    assert counts == [[count for _, count in gpus] for gpus in study.SAILOR]
+    assert [float(row[4].split(" ")[0]) for row in rows] == [seconds for seconds, _ in study.SAILOR.values()]
 
 
 @pytest.mark.parametrize(

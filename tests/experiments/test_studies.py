@@ -8,12 +8,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from experiments.cli import main
 from experiments.studies.catalogue import STUDIES, Study
+from experiments.studies.public_inputs import Amount, NodeNumber, PositiveAmount, read_json
 from experiments.studies.study_harness import run_study
+from experiments.terminal.output import InputError
 from experiments.terminal.report_tables import marked
 from experiments.testing import check_study
 from experiments.time_to_accuracy.dated_training import CASES
@@ -137,3 +140,26 @@ def test_one_mark_stands_for_stale_weights() -> None:
         and any(mark in path.read_text(encoding="utf-8") for mark in ('"*"\n', "(* ", "* updates"))
     ]
     assert written == ["report_tables.py"]
+
+
+@pytest.mark.parametrize(
+    ("form", "within", "beyond"),
+    [
+        (Amount, (0, 0.25, 1e18), (-1e-9, 1.1e18)),
+        (PositiveAmount, (1e-9, 1e18), (0, -1, 1.1e18)),
+        (NodeNumber, (-(2**53), 0, 2**53), (-(2**53) - 1, 2**53 + 1, 0.5)),
+    ],
+    ids=["amount", "positive amount", "node"],
+)
+def test_numbers_of_public_inputs_have_ends(
+    tmp_path: Path, form: Any, within: tuple[float, ...], beyond: tuple[float, ...]
+) -> None:
+    """Files of others: layers may take no time and have no bytes; each wrong number is one line that names the file."""
+    file = tmp_path / "input.json"
+    for value in within:
+        file.write_text(json.dumps(value))
+        assert read_json(file, form) == value
+    for value in beyond:
+        file.write_text(json.dumps(value))
+        with pytest.raises(InputError, match=r"input\.json: [^\n]+$"):
+            read_json(file, form)

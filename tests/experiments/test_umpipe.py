@@ -146,6 +146,14 @@ def test_both_sides_are_searched_alike() -> None:
     assert all(one.proven for one in cases)
 
 
+def test_a_stage_that_stores_nothing_has_one_rule_of_cutting_again() -> None:
+    """Under the same sizes and partitions as where activations are stored; baselines are tuned under it, too."""
+    problem = Problem(load_workload("alexnet"), load_cluster("pipedream-a").take(2), 4, recompute="whole")
+    cases = umpipe.setting_cases("alexnet", "one", problem, 2)
+    assert {one.recut for one in (case.choices for case in cases)} == {*umpipe_readings.RECOMPUTED}
+    assert min(case.gains["gpipe tuned"] for case in cases) >= 0.0
+
+
 def gain_rows(*gains: dict[str, float], network: str = "vgg16", recut: str = "free") -> list[dict[str, object]]:
     """A row per setting of one reading."""
     said = {"network": network, "partition": "joint", "sizes": "all", "recut": recut, "proven": True}

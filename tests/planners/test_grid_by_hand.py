@@ -87,6 +87,20 @@ def test_at_best_all_ranks_share_the_work_at_the_pace_of_their_slowest_replica()
     )  # of 8 in 3 micro-batches, 3 at most, on two replicas
 
 
+def test_at_best_the_slowest_rank_hides_what_replicas_reduce() -> None:
+    """Two ranks of two replicas, one at half the pace: its 16 s of the backward of a sample hide a ring, not the other's 8.
+
+    A ring of two moves as many bytes as there are, of half of 400 weights, at 8 bytes a second each way.
+    """
+    shape = GridShape("1f1b", ((0, 1), (2, 3)), 1, 4)
+    light, heavy = (
+        _search([1.0] * 4, [0.0] * 4, 8, devices=4, rates=(1.0, 1.0, 0.5, 0.5), latency=0.0, parameters=[weights] * 4)
+        for weights in (0, 100)
+    )
+    assert heavy._least_reduction(shape.groups) == pytest.approx(400 / 2 * 4 / 8.0)
+    assert heavy._at_best(shape) - light._at_best(shape) == pytest.approx(100.0 - 16.0)
+
+
 def test_rates_of_ranks_are_added_one_by_one() -> None:
     """To the bit: shapes that take equally long at best keep the grid's order, whichever of their ranks are alike."""
     search = _search([0.2, 1.0 / 7.0], [0.0] * 2, 8, devices=3, latency=0.0)

@@ -51,3 +51,17 @@ def test_the_least_seconds_of_a_shape_hold_and_are_near(schedule: str) -> None:
     network = float(evaluate.layer_costs.round_trip_seconds(0, 2).sum())
     turns = 1 - (1 - 1 / 8) ** 4 if schedule not in ("zb-h1", "interleaved-1f1b") else 4 / 8
     assert least == pytest.approx(network / turns)
+
+
+def test_moves_by_replays_end_where_no_move_is_faster() -> None:
+    """From the worst cuts, on links that several boundaries share."""
+    network = chain([1e9, 4e10, 2e10, 1e10, 3e10], parameters=[10**6] * 5, output_elements=[2e6, 1e2, 1e5, 1e6, 1.0])
+    problem = Problem(network, load_cluster("pipedream-a:2"), 24)
+    evaluate = Evaluator(problem)
+    search = straight_search._Cuts(evaluate, StraightShape("1f1b", (2, 3, 4), 6), None)
+    seconds = {cuts: evaluate(search.plan("test", cuts)).iteration_seconds for cuts in combinations(range(1, 5), 2)}
+    found = search.replayed_moves(search.plan("test", max(seconds, key=seconds.__getitem__)))
+    cuts = tuple(stage.layers[0] for stage in found.stages[1:])
+    near = [tuple(one) for one in search._moves(np.array(cuts)).tolist()]
+    assert seconds[cuts] < max(seconds.values())
+    assert seconds[cuts] == min(seconds[one] for one in [cuts, *near] if one in seconds)

@@ -353,6 +353,28 @@ def test_what_the_stages_may_choose_leaves_out_only_what_does_not_fit(seed: int)
     assert len(left) == len({*left}) == space.plans < len(pairs)
 
 
+def test_replays_rule_out_only_what_does_not_fit() -> None:
+    """In memory that few plans fit in: whatever was replayed before, none of them is ruled out, and some others are."""
+    problem, sizes = generated(3, 2, 3, slow=4.0), (1, 2, 3)
+    tables, evaluate = tables_of(problem, range(2)), Evaluator(problem)
+    pairs = itertools.product(itertools.product(sizes, sizes), repeat=2)
+    plans = [unequal_plan("any", tables, (1,), *zip(*one, strict=True)) for one in pairs]
+    memory = float(np.percentile([evaluate(plan).peak_bytes for plan in plans], 15))
+    limited = with_memory(problem, memory)
+    replays = tight_sizes._Replays("any", tables_of(limited, range(2)), Evaluator(limited))
+    space = tight_sizes._space(replays.tables, (1,), sizes)
+    assert space is not None
+    every = [*space.every]
+    for number in np.random.default_rng(3).permutation(len(every)).tolist():
+        replays.fits(every[number])
+    ruled_out = [
+        one for one in every if any(replays.rules_out(side, one.cuts, path) for side, path in enumerate(one.paths))
+    ]
+    assert ruled_out
+    assert min(evaluate(replays.plan(one)).peak_bytes for one in ruled_out) > memory
+    assert replays.tried < len(every)
+
+
 @pytest.mark.parametrize("duplex", ["full", "half"])
 @pytest.mark.parametrize("contention", [False, True])
 def test_sizes_of_other_stages_change_nothing(duplex: Literal["full", "half"], contention: bool) -> None:

@@ -23,7 +23,7 @@ from simulator.engines.timeline import Timeline
 from simulator.lowering.lower import lower
 from simulator.memory.device_memory import CATEGORIES, DeviceMemory
 from simulator.results import gantt_plots
-from simulator.results.figures import byte_unit, figures, save, time_unit
+from simulator.results.figures import byte_unit, figures, logarithmic, save, time_unit
 from simulator.results.gantt_plots import (
     KIND_COLORS,
     MOST_NUMBERED,
@@ -306,6 +306,25 @@ def test_byte_units_and_figures() -> None:
         assert byte_unit(2.0 ** (10 * power)) == (unit, 2.0 ** (-10 * power))
         assert byte_unit(2.0 ** (10 * power) - 0.25)[0] == units[max(0, power - 1)]
     assert [figures(value) for value in (0, 16.0, 2416.4, 33.44, 0.01234)] == ["0", "16", "2,416", "33.4", "0.0123"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (1.0, 10.0, [1, 1.5, 2, 3, 5, 7, 10]),
+        (0.2, 19.0, [0.2, 0.5, 1, 2, 5, 10]),
+        (3.0, 4000.0, [10, 100, 1000]),
+    ],
+)
+def test_logarithmic_axes_have_plain_numbers(low: float, high: float, ticks: list[float]) -> None:
+    """Of one decade seven, of two three a decade, of more one; without exponents."""
+    axes = Figure().subplots()
+    axes.plot([1, 2], [low, high])
+    axes.set_yscale("log")
+    logarithmic(axes.yaxis)
+    within = [tick for tick in axes.yaxis.get_major_locator()() if low * 0.999 <= tick <= high * 1.001]
+    assert within == pytest.approx(ticks)
+    assert axes.yaxis.get_major_formatter().format_ticks(within) == [figures(tick) for tick in ticks]
 
 
 def test_the_last_step_of_a_moment_is_drawn() -> None:
