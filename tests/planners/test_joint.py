@@ -184,13 +184,17 @@ def test_the_optimum_of_small_spaces_is_found_nearly_always() -> None:
     assert max(beyond) <= 0.02
 
 
-def test_the_work_that_is_asked_for_is_what_is_done() -> None:
-    """With next to no work the answer is that of the plans to begin with; with more it is no slower, and the same each time."""
+def test_the_work_that_is_asked_for_is_what_is_done(recorded: Recorded) -> None:
+    """With next to no work the answer is that of the plans to begin with; with more it is no slower, and the same each time.
+
+    Recorded is how many plans were replayed for it.
+    """
     asked = PROBLEMS["two-servers"]
     little, more, again = (make_plan("joint", asked, Request(options={"seconds": one})) for one in (0.0005, 0.5, 0.5))
     assert more.iteration_seconds < little.iteration_seconds
     assert more.evaluations > little.evaluations
     assert (more.plan, more.evaluations) == (again.plan, again.evaluations)
+    recorded(answers=[(one.iteration_seconds, one.evaluations) for one in (little, more)])
 
 
 def test_families_flush_in_one_direction() -> None:

@@ -644,6 +644,13 @@ def test_memory_figures_can_be_read(memories: list[DeviceMemory]) -> None:
     assert_readable(memory_figure(memories, title=LONG))
 
 
+@pytest.mark.parametrize(("count", "told"), [(24, 24), (25, 0)])
+def test_few_bars_have_numbers_beside_them(count: int, told: int) -> None:
+    """One for each of up to 24 bars; beyond, they would run into each other."""
+    figure = memory_figure([memory(d, 1e9 + 7e7 * d, 1.5e9 + 8e7 * d) for d in range(count)])
+    assert len([text for text in figure.axes[-1].texts if text.get_text()]) == told
+
+
 def test_a_memory_figure_close_to_the_capacity(recorded: Recorded) -> None:
     """Area, lines, bar, words and legend of a whole figure."""
     figure = memory_figure([memory(0, 95.0, 100.0)], title=LONG)

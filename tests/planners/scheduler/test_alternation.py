@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from experiments.schedule_search.problems import PUBLISHED, uneven
 from planners.scheduler.alternation import alternate, alternations
 from planners.scheduler.bound import lower_bound, spare_seconds
 from planners.scheduler.instance import instance_of, schedule_of
@@ -13,6 +16,7 @@ from planners.scheduler.order_replay import replay, trace_of
 from planners.scheduler.schedule_problem import ScheduleProblem
 from simulator import chains_of, to_text
 from tests.planners.scheduler.schedule_cases import schedule_problems
+from tests.records import Recorded
 
 
 @given(schedule_problems(("straight",)))
@@ -72,3 +76,19 @@ def test_a_gap_takes_a_longer_weight_gradient_where_it_is_told_to(filled: bool) 
     assert alternate(instance, way, trace) == 18.0
     lines = to_text(schedule_of(instance, trace.order, problem, "alternation")).splitlines()
     assert lines[1] == ("1F0 1F1 1F2 1I0 1W0 1I1 1I2 1W1 1W2" if filled else "1F0 1F1 1F2 1I0 1I1 1I2 1W0 1W1 1W2")
+
+
+@pytest.mark.parametrize("limit", [8, 10, 16])
+def test_alternations_are_as_long_as_before(limit: float, recorded: Recorded) -> None:
+    """Makespan of every setting over the bound, on uneven stages of published seconds and on slower transfers."""
+    row, found = PUBLISHED[0].problem(limit), dict[str, list[float]]()
+    for name, problem in {
+        "uneven": uneven(row, 0.3, 1),
+        "slow transfers": replace(uneven(row, 0.1, 2), transfer=9000),
+    }.items():
+        instance = instance_of(problem)
+        bound, trace = lower_bound(instance), trace_of(instance)
+        found[name] = [
+            alternate(instance, way, trace) / bound for way in alternations(spare_seconds(instance, False, bound))
+        ]
+    recorded(**found)

@@ -35,6 +35,7 @@ from tests.planners.scheduler.schedule_cases import (
     replayed,
     schedule_problems,
 )
+from tests.records import Recorded
 
 
 def placed(placement: Placement, stages: int, devices: int, microbatches: int, **numbers: Any) -> ScheduleProblem:
@@ -110,6 +111,24 @@ def test_same_answer_every_time() -> None:
     assert one.schedule.stage.tobytes() == same.schedule.stage.tobytes()
     assert one.schedule.kind.tobytes() == same.schedule.kind.tobytes()
     assert (one.makespan, one.evaluations) == (same.makespan, same.evaluations)
+
+
+def test_orders_are_as_good_as_before(recorded: Recorded) -> None:
+    """Makespans over their bounds after so much work, which falls as more is permitted: of uneven stages, and of Vs."""
+    uneven_row = uneven(replace(PUBLISHED[0], microbatches=12).problem(9), 0.3, 1)
+    numbers = {"forward": 14, "input_gradient": 13, "weight_gradient": 9, "transfer": 3}
+    halves = {"freed_at_input_gradient": 0.5, "freed_at_weight_gradient": 0.5}
+    found = {}
+    for name, problem in {
+        "uneven": uneven_row,
+        "slow transfers": replace(uneven_row, transfer=9000),
+        "V": placed("v", 8, 4, 8, **numbers, **halves, limit=6),
+        "two directions": placed("bidirectional", 4, 4, 8, **numbers, **halves, limit=5),
+    }.items():
+        answers = [search_schedule(problem, seconds=seconds) for seconds in (0.002, 0.02)]
+        found[name] = [one.makespan / one.bound for one in answers]
+    assert all(more <= less for less, more in found.values())
+    recorded(**found)
 
 
 def test_never_worse_than_a_pattern() -> None:
