@@ -42,6 +42,7 @@ SEEN_BY_DEVICES: Mapping[str, tuple[PlanKind, ...]] = {
 plans without contexts."""
 
 AS_THEY_ARE, LEFT_OUT = "no constant saw them", "their table was left out of the fit"
+HELD_OUT = "they were held out of the fit"
 BY_CHIP = "shares of their kind of chip saw them"
 
 
@@ -109,7 +110,6 @@ def _judged(table: str, ran: Sequence[RanPlan], stack: Stack, seen: Collection[s
             continue
         devices = [problem.cluster.devices[device] for stage in plan.stages for device in stage.devices]
         kind = plan_kind(problem, plan)
-        most = max(dict.fromkeys(devices), key=devices.count)
         figures: dict[Figure, tuple[float, float]] = {}
         if row.measured_s is not None and not _device_constants_saw(table, row, kind):
             figures["seconds"] = row.measured_s, score.iteration_seconds
@@ -119,7 +119,14 @@ def _judged(table: str, ran: Sequence[RanPlan], stack: Stack, seen: Collection[s
             why = (
                 BY_CHIP if figure == "seconds" and any(optional_members(one).spread for one in devices) else how[figure]
             )
-            yield Judged(figure, stack.name, accelerator_kind(most, figure), kind, table, measured / predicted, why)
+            ran_on = accelerator_of(problem, plan, figure)
+            yield Judged(figure, stack.name, ran_on, kind, table, measured / predicted, why)
+
+
+def accelerator_of(problem: Problem, plan: Plan, figure: Figure) -> str:
+    """The kind of accelerator under which the errors of a plan are classed: that of most of its devices."""
+    devices = [problem.cluster.devices[device] for stage in plan.stages for device in stage.devices]
+    return accelerator_kind(max(dict.fromkeys(devices), key=devices.count), figure)
 
 
 def _device_constants_saw(table: str, row: MeasuredRun, kind: PlanKind) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +13,22 @@ import numpy as np
 from experiments.calibration.fit import Fitted, Observation, fit, record
 from experiments.terminal.output import InputError, UsageError, progress, say, tracked
 from experiments.terminal.report_tables import ReportTable, figure
+from experiments.truth.error_classes import HELD_OUT, Judged, accelerator_of, error_classes
 from experiments.truth.errors import errors
 from experiments.truth.measured_tables import MEASURED, MeasuredRun, MeasuredTable, read_tables
 from experiments.truth.predictions import stack_of, training_problem
-from hardware_profiles import RANGES, Constant, changed_stack_text, load_stack, unchosen
-from simulator import check_plan, write_atomically
+from hardware_profiles import (
+    ENOUGH,
+    RANGES,
+    Constant,
+    ErrorClass,
+    Stack,
+    changed_stack_text,
+    errors_of,
+    load_stack,
+    unchosen,
+)
+from simulator import check_plan, error_of, plan_kind, write_atomically
 
 
 class FitRequest(NamedTuple):
@@ -72,7 +84,7 @@ def fitted(table: MeasuredTable, machine: str | None, asked: FitRequest, out: Pa
     before = {"fitted": [one.before for one in found.figures], "held out": found.predicted(held, fitted=False)}
     after = {"fitted": [one.after for one in found.figures], "held out": found.predicted(held)}
     if out is not None:
-        write_atomically(out, _text(base, out.stem, table, found, kept, held, after))
+        write_atomically(out, _text(base, stack, out.stem, table, found, kept, held, after))
     return {
         "table": table.name,
         "stack": base,
@@ -142,6 +154,7 @@ def _errors(some: Sequence[Observation], predicted: Sequence[float]) -> dict[str
 
 def _text(
     base: str,
+    stack: Stack,
     name: str,
     table: MeasuredTable,
     found: Fitted,
@@ -149,7 +162,7 @@ def _text(
     held: Sequence[Observation],
     after: Mapping[str, Sequence[float]],
 ) -> str:
-    """The file of the stack, whose constants name what they saw and what judged them."""
+    """The file of the stack, whose constants name what they saw and what judged them, with the errors of the rows held out."""
     said = (
         [
             f"{table.name}: mean error {errors([one.measured for one in held], after['held out'])['mape']:.1%} of "
@@ -162,7 +175,37 @@ def _text(
     constants = {
         one.name: Constant(one.after, source, (table.name,), tuple(said)) for one in found.constants if one.told
     }
-    return changed_stack_text(base, name, constants, found.generations, f"{base}, fitted to {table.name}")
+    classes = _classes(stack, table.name, held, after["held out"])
+    return changed_stack_text(base, name, constants, found.generations, f"{base}, fitted to {table.name}", classes)
+
+
+def _classes(base: Stack, table: str, held: Sequence[Observation], predicted: Sequence[float]) -> list[ErrorClass]:
+    """Classes of errors of a fitted stack: of seconds what the rows held out make, of memory those of the stack it begins from.
+
+    One of fewer than ENOUGH rows is as wide as the errors of these plans were before, too.
+    """
+    rows = [
+        Judged(
+            "seconds",
+            base.name,
+            accelerator_of(one.problem, one.plan, "seconds"),
+            plan_kind(one.problem, one.plan),
+            table,
+            one.measured / seconds,
+            HELD_OUT,
+        )
+        for one, seconds in zip(held, predicted, strict=True)
+    ]
+    found = [one for one in errors_of(base) if one.figure == "memory"]
+    for one in error_classes(rows).get(base.name, []):
+        before = [
+            error_of(run.problem, run.plan, "seconds")
+            for run, row in zip(held, rows, strict=True)
+            if one.rows < ENOUGH and row.accelerator in one.accelerators and row.plan in one.plans
+        ]
+        low, high = min([one.low, *(each.low for each in before)]), max([one.high, *(each.high for each in before)])
+        found.append(replace(one, low=low, high=high))
+    return found
 
 
 def _notes(found: Fitted, kept: Sequence[Observation], held: Sequence[Observation]) -> list[str]:

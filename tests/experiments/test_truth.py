@@ -37,7 +37,7 @@ from experiments.truth.measured_tables import (
 )
 from experiments.truth.predictions import _FORMS, NotPredicted, machine_of, predicted, stack_of, training_problem
 from experiments.truth.seen_rows import SEEN_ROWS, was_seen
-from hardware_profiles import Stack, changed_stack, load_accelerator, load_stack
+from hardware_profiles import Stack, changed_stack, errors_of, load_accelerator, load_stack
 from simulator import Evaluations, OpKind, PlanCosts
 from tests.experiments.commands import refused
 from tests.records import Recorded
@@ -995,6 +995,27 @@ def test_a_stack_is_fitted_on_part_of_a_table(tmp_path: Path, capsys: pytest.Cap
     assert "elementwise 1 1.5" in printed
     assert "by the rows" in printed
     assert "no: kept" not in printed
+
+
+@pytest.mark.parametrize(("times", "widened"), [(1, True), (10, False)])
+def test_a_fitted_stack_states_the_errors_of_the_rows_held_out(tmp_path: Path, times: int, widened: bool) -> None:
+    """Of seconds from the rows that judged it, with the errors that were there before where they are few; memory's stay."""
+    base = load_stack("megatron-core")
+    path, _ = measured_by(tmp_path, "megatron-core", base)
+    head, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([head, *rows[:6] * times]) + "\n")  # runs of one plan stand on one side
+    out = tmp_path / "fitted.toml"
+    words = ["--hold", "0.34", "--constants", "products", "--out", str(out)]
+    assert main(["study", "truth", "--fit", str(path), *words]) == 0
+    fitted = load_stack(out)
+    (seconds,) = [one for one in errors_of(fitted) if one.figure == "seconds"]
+    assert (seconds.rows, seconds.tables, seconds.how) == (2 * times, ("mine",), "they were held out of the fit")
+    assert seconds.accelerators == ("ampere",)
+    assert seconds.median == pytest.approx(1.0, abs=0.01)
+    assert (seconds.low > 0.98 and seconds.high < 1.02) is not widened
+    assert [one for one in errors_of(fitted) if one.figure == "memory"] == [
+        one for one in errors_of(base) if one.figure == "memory"
+    ]
 
 
 def test_the_same_seed_holds_out_the_same_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
