@@ -74,7 +74,14 @@ def _together(marks: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 def _line_look(line: Line2D) -> str:
     mark = None if line.get_marker() in ("None", "", None) else f"mark {line.get_marker()}"
     width = f"width {line.get_linewidth():g}"
-    return _look(_name(line), to_hex(line.get_color(), keep_alpha=True), str(line.get_linestyle()), width, mark)
+    return _look(_name(line), to_hex(line.get_color(), keep_alpha=True), _line_style(line), width, mark)
+
+
+def _line_style(line: Line2D) -> str:
+    """The style's sign, or the lengths of dashes and gaps where it is one without a sign."""
+    sign, lengths = str(line.get_linestyle()), line._unscaled_dash_pattern[1]  # type: ignore[attr-defined]
+    named = Line2D([], [], linestyle=sign)._unscaled_dash_pattern[1]  # type: ignore[attr-defined]
+    return sign if lengths == named else f"dashes {' '.join(f'{one:g}' for one in lengths)}"
 
 
 def _patch_look(patch: Patch) -> str:
