@@ -155,8 +155,9 @@ class _Cuts:
         """Lower bound on the seconds under any cuts: m rounds of a device behind one round of all devices before it.
 
         With devices as fast as the fastest, of which each has t[d] seconds of a micro-batch, T >= t[0] + ... + t[d - 1] + m t[d]
-        for every d, which is least where all are equal: T = w / (1 - (1 - 1/m)^n), w the seconds of the whole network. Where
-        weight gradients are ops of their own, or devices hold several stages, only m rounds of the slowest device are sure.
+        for every d, which is least where all are equal: T = w / (1 - (1 - 1/m)^n), w the seconds of the whole network; where cuts
+        are given, so is t. Where weight gradients are ops of their own, or devices hold several stages, only m rounds of the
+        slowest device are sure.
         """
         shape = self.shape
         ranks, count = len(set(shape.devices)), shape.microbatches
@@ -164,10 +165,15 @@ class _Cuts:
             return 0.0
         kinds = {self.costs.kind_of_device(device): device for device in shape.devices}.values()
         samples = self.problem.batch // count
-        whole = min(float(self.costs.round_trip_seconds(device, samples).sum()) for device in kinds)
         in_turn = shape.schedule in WHOLE_BACKWARDS  # which have one stage per device
-        share = 1.0 - (1.0 - 1.0 / count) ** ranks if in_turn else min(1.0, ranks / count)
-        return whole / share * (1.0 - SLACK)
+        rounds = [self.costs.round_trip_seconds(device, samples) for device in kinds]
+        if in_turn and self.cuts_of is not None:
+            stages = np.add.reduceat(np.min(rounds, axis=0), [0, *self.cuts_of(self.stages)])
+            least = float(np.max(np.cumsum(stages) + (count - 1) * stages))
+        else:
+            share = 1.0 - (1.0 - 1.0 / count) ** ranks if in_turn else min(1.0, ranks / count)
+            least = min(float(each.sum()) for each in rounds) / share
+        return least * (1.0 - SLACK)
 
     def ranked(self, best: float) -> Iterator[tuple[float, tuple[int, ...]]]:
         """Cuts worth a replay with the seconds of their quick replays, fastest first; best: of replays so far."""
