@@ -86,6 +86,23 @@ def test_greedy_is_the_fastest_of_its_space_where_that_is_small(seed: int) -> No
     assert seconds_of("greedy", problem) == _straight_seconds(problem)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_uniform_finds_the_fastest_of_all_its_plans(seed: int) -> None:
+    """Uneven layers on devices that differ in speed: GPipe and 1F1B on each choice of devices, every count of micro-batches."""
+    rng = np.random.default_rng(seed)
+    network = random_chain(int(rng.integers(3, 9)), rng)
+    problem = Problem(network, line(speeds=(1.0, 1.0, 0.5, 0.25)[: 2 + seed % 3]), int(rng.integers(2, 13)))
+    evaluate, layers = Evaluator(problem), len(network)
+    plans = [
+        straight_plan("uniform", problem, schedule, uniform_cuts(layers, stages), devices[:stages], count)
+        for schedule, devices in product(("gpipe", "1f1b"), device_choices(problem, evaluate.layer_costs))
+        for stages in range(1, min(layers, len(devices)) + 1)
+        for count in microbatch_counts(problem, Request(), stages)
+    ]
+    scores = [evaluate(plan) for plan in plans]
+    assert seconds_of("uniform", problem) <= min(score.iteration_seconds for score in scores if score.fits)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [7, 32, 256])
 @pytest.mark.parametrize("workload", ["alexnet", "vgg16", "resnet50", "bert-base", "gpt2"])
