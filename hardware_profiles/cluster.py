@@ -144,10 +144,17 @@ class Cluster:
 
     def point_to_point(self, source: int, destination: int) -> tuple[float, float]:
         """Latency (seconds) and bottleneck bandwidth (bytes/s) of a lone transfer; (0, inf) on the same device."""
-        channels = [self.channels[index] for index in self.route(source, destination)]
-        if not channels:
-            return 0.0, float("inf")
-        return sum(channel.latency for channel in channels), min(channel.bandwidth for channel in channels)
+        known, ends = self._lone_transfers, (source, destination)
+        if ends not in known:
+            channels = [self.channels[index] for index in self.route(source, destination)]
+            bandwidth = min((channel.bandwidth for channel in channels), default=float("inf"))
+            known[ends] = sum((channel.latency for channel in channels), 0.0), bandwidth
+        return known[ends]
+
+    @cached_property
+    def _lone_transfers(self) -> dict[tuple[int, int], tuple[float, float]]:
+        """The answers of `point_to_point` so far."""
+        return {}
 
     def transfer_seconds(self, source: int, destination: int, size_bytes: float) -> float:
         """Seconds of a lone transfer: the latencies of the route plus bytes over its narrowest channel."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import comb, inf
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ from planners.search.quick_replay import (
     replay_cuts,
     seconds_before,
 )
-from simulator import SLACK, Plan, Schedule, equal_microbatches, schedule_families
+from simulator import SLACK, LayerCosts, Plan, Schedule, equal_microbatches, schedule_families
 
 Cuts = NDArray[np.int64]
 """Layers before each boundary, int64 [partitions, stages - 1]."""
@@ -66,6 +67,9 @@ ROUND = 2**20
 MOST_REPLAYED_OPS = 2**18
 """Forwards and backwards of the replays of a round of moves at most."""
 
+KEPT_ROWS = 1024
+"""Rows of devices, and numbers of samples, whose seconds are kept for the next shapes."""
+
 NEAR, FINALISTS = 1.02, 8
 """Shapes whose cuts are moved by replays in the end: so many, of those whose best replay takes less than NEAR times the best of
 all before them."""
@@ -87,16 +91,14 @@ def fastest_straight(
     planner: str,
     evaluate: Evaluator,
     shapes: Iterable[StraightShape],
-    cuts_of: Callable[[int], Sequence[int]] | None = None,
     *,
     beat: float = inf,
 ) -> Plan | None:
     """The fastest plan of these shapes that is found to fit; None where none is, and of devices whose layers stream.
 
-    cuts_of: the only cuts of so many stages; default: they are searched
     beat: seconds of another plan that fits; what is no faster need not be found
     """
-    searches = [_Cuts(evaluate, shape, cuts_of) for shape in dict.fromkeys(shapes) if _is_known(shape)]
+    searches = [_Cuts(evaluate, shape) for shape in dict.fromkeys(shapes) if _is_known(shape)]
     best, work, found = beat, 0, dict[int, tuple[float, Plan]]()
     for least, number, one in sorted((one.least_seconds(), number, one) for number, one in enumerate(searches)):
         if least >= best or (work > WORK and best < inf):
@@ -110,9 +112,30 @@ def fastest_straight(
             if score.fits and score.iteration_seconds < found.get(number, (inf,))[0]:
                 found[number] = score.iteration_seconds, plan
         best = min(best, found.get(number, (inf,))[0])
-    ends = sorted((seconds, number) for number, (seconds, _) in found.items())[: FINALISTS if cuts_of is None else 0]
+    ends = sorted((seconds, number) for number, (seconds, _) in found.items())[:FINALISTS]
     moved = {number: searches[number].replayed_moves(found[number][1]) for _, number in ends}
     plans = [moved.get(number, plan) for number, (_, plan) in sorted(found.items())]
+    return min(plans, key=lambda plan: evaluate(plan).iteration_seconds, default=None)
+
+
+def fastest_given(
+    planner: str, evaluate: Evaluator, shapes: Iterable[StraightShape], cuts_of: Callable[[int], Sequence[int]]
+) -> Plan | None:
+    """As `fastest_straight`, where so many stages have no cuts but those of `cuts_of`, and what these take at least is known."""
+    searches = [_Cuts(evaluate, shape) for shape in dict.fromkeys(shapes) if _is_known(shape)]
+    given = [(one, tuple(cuts_of(one.stages))) for one in searches if not one.streamed]
+    best, work, found = inf, 0, dict[int, Plan]()
+    for least, number in sorted((one.least_of(cuts), number) for number, (one, cuts) in enumerate(given)):
+        if least >= best or (work > WORK and best < inf):
+            break
+        one, cuts = given[number]
+        work += one.ops
+        if one.quick(np.array([cuts], dtype=np.int64).reshape(1, -1))[0] < best:
+            plan = one.plan(planner, cuts)
+            score = evaluate(plan)
+            if score.fits:
+                found[number], best = plan, min(best, score.iteration_seconds)
+    plans = [plan for _, plan in sorted(found.items())]
     return min(plans, key=lambda plan: evaluate(plan).iteration_seconds, default=None)
 
 
@@ -125,12 +148,15 @@ def _is_known(shape: StraightShape) -> bool:
 class _Cuts:
     """The cuts of a shape."""
 
-    def __init__(
-        self, evaluate: Evaluator, shape: StraightShape, cuts_of: Callable[[int], Sequence[int]] | None
-    ) -> None:
-        self.evaluate, self.problem, self.shape, self.cuts_of = evaluate, evaluate.problem, shape, cuts_of
+    def __init__(self, evaluate: Evaluator, shape: StraightShape) -> None:
+        self.evaluate, self.problem, self.shape = evaluate, evaluate.problem, shape
         self.costs, self.layers = evaluate.layer_costs, len(evaluate.problem.workload)
         self.stages = len(shape.devices)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the layers of a stage run concurrently on any of the devices."""
+        return _row(self.costs, self.shape.devices).streams
 
     def plan(self, planner: str, cuts: Sequence[int]) -> Plan:
         """The plan with these cuts."""
@@ -145,7 +171,7 @@ class _Cuts:
     @property
     def work(self) -> int:
         """Ops of quick replays, and steps of a partition search, that a look at this shape is."""
-        if self.cuts_of is not None or any(map(self.costs.streams, self.shape.devices)):
+        if self.streamed:
             return self.ops
         if self._few():
             return self.ops * comb(self.layers - 1, self.stages - 1)
@@ -155,33 +181,43 @@ class _Cuts:
         """Lower bound on the seconds under any cuts: m rounds of a device behind one round of all devices before it.
 
         With devices as fast as the fastest, of which each has t[d] seconds of a micro-batch, T >= t[0] + ... + t[d - 1] + m t[d]
-        for every d, which is least where all are equal: T = w / (1 - (1 - 1/m)^n), w the seconds of the whole network; where cuts
-        are given, so is t. Where weight gradients are ops of their own, or devices hold several stages, only m rounds of the
-        slowest device are sure.
+        for every d, which is least where all are equal: T = w / (1 - (1 - 1/m)^n), w the seconds of the whole network. Where
+        weight gradients are ops of their own, or devices hold several stages, only m rounds of the slowest device are sure.
         """
         shape = self.shape
         ranks, count = len(set(shape.devices)), shape.microbatches
-        if any(map(self.costs.streams, shape.devices)):
+        if self.streamed:
             return 0.0
-        kinds = {self.costs.kind_of_device(device): device for device in shape.devices}.values()
-        samples = self.problem.batch // count
+        alike, samples = _row(self.costs, shape.devices).alike, self.problem.batch // count
+        whole = min(_whole_seconds(self.costs, device, samples) for device in alike)
         in_turn = shape.schedule in WHOLE_BACKWARDS  # which have one stage per device
-        rounds = [self.costs.round_trip_seconds(device, samples) for device in kinds]
-        if in_turn and self.cuts_of is not None:
-            stages = np.add.reduceat(np.min(rounds, axis=0), [0, *self.cuts_of(self.stages)])
-            least = float(np.max(np.cumsum(stages) + (count - 1) * stages))
-        else:
-            share = 1.0 - (1.0 - 1.0 / count) ** ranks if in_turn else min(1.0, ranks / count)
-            least = min(float(each.sum()) for each in rounds) / share
-        return least * (1.0 - SLACK)
+        share = 1.0 - (1.0 - 1.0 / count) ** ranks if in_turn else min(1.0, ranks / count)
+        return whole / share * (1.0 - SLACK)
+
+    def least_of(self, cuts: Sequence[int]) -> float:
+        """Lower bound on the seconds under these cuts: all rounds of a device, behind a micro-batch's way to it and back.
+
+        Of schedules that are not WHOLE_BACKWARDS it is that of any cuts.
+        """
+        if self.shape.schedule not in WHOLE_BACKWARDS:
+            return self.least_seconds()
+        row, bounds = _row(self.costs, self.shape.devices), np.array([0, *cuts, self.layers])
+        least, more = divmod(self.problem.batch, self.shape.microbatches)
+
+        def stages(samples: int) -> NDArray[np.float64]:
+            before = np.array([_seconds_before(self.costs, device, samples) for device in row.alike])
+            return np.asarray(before[row.kind, bounds[1:]] - before[row.kind, bounds[:-1]] + row.beside[row.kind])
+
+        passed = stages(least)
+        rounds = passed * (self.shape.microbatches - more) + (stages(least + 1) * more if more else 0.0)
+        sent = self.costs.cut_bytes[bounds[1:-1]] * least * row.byte_seconds.sum(axis=0) + row.latency.sum(axis=0)
+        return float((rounds + np.append(0.0, np.cumsum(passed[:-1] + sent))).max()) * (1.0 - SLACK)
 
     def ranked(self, best: float) -> Iterator[tuple[float, tuple[int, ...]]]:
         """Cuts worth a replay with the seconds of their quick replays, fastest first; best: of replays so far."""
-        if any(map(self.costs.streams, self.shape.devices)):
+        if self.streamed:
             return iter(())
-        if self.cuts_of is not None:
-            every = np.array([self.cuts_of(self.stages)], dtype=np.int64).reshape(1, -1)
-        elif self._few():
+        if self._few():
             every = every_cuts(self.layers, self.stages)
         else:
             every = self._improved(best)
@@ -266,10 +302,8 @@ class _Cuts:
     @cached_property
     def _seconds(self) -> StraightSeconds:
         """The tables of the quick replays."""
-        costs, devices, problem = self.costs, self.shape.devices, self.problem
-        kinds = [costs.kind_of_device(device) for device in devices]
-        distinct = sorted(set(kinds))
-        alike = [costs.first_of_kind(kind) for kind in distinct]
+        costs, problem, row = self.costs, self.problem, _row(self.costs, self.shape.devices)
+        alike = row.alike
         sizes = np.unique(self._sizes).tolist()
         again = problem.recompute
         before = [
@@ -279,9 +313,6 @@ class _Cuts:
             ]
             for kind in KINDS
         ]
-        ways = [(*problem.cluster.point_to_point(*pair),) for pair in pairwise(devices)]
-        back = [(*problem.cluster.point_to_point(far, near),) for near, far in pairwise(devices)]
-        links = np.array([ways, back], dtype=np.float64).reshape(2, -1, 2)
         elements = costs.parameters_before
         updates = [elements * (costs.update_seconds(one, elements[-1]) / max(elements[-1], 1.0)) for one in alike]
         sublinear = [problem.cluster.devices[one].sublinear for one in alike]
@@ -289,11 +320,60 @@ class _Cuts:
         return StraightSeconds(
             before=np.array(before),
             beside=np.array([[costs.pass_seconds(device, PHASES[kind]) for device in alike] for kind in KINDS]),
-            kind=np.array([distinct.index(kind) for kind in kinds], dtype=np.int64),
+            kind=row.kind,
             crossing=np.array([costs.cut_bytes * size for size in sizes]),
-            latency=np.ascontiguousarray(links[:, :, 0]),
-            byte_seconds=np.ascontiguousarray(1.0 / links[:, :, 1]),
+            latency=row.latency,
+            byte_seconds=row.byte_seconds,
             contended=bool(problem.contention),
             updates=np.array(updates) * np.array(sublinear)[:, None],
             furthest=np.ascontiguousarray(furthest, dtype=np.int64),
         )
+
+
+class _Row(NamedTuple):
+    """Devices of a pipeline, one per stage.
+
+    alike: one of each kind; kind: int64 [stages], place of each device's kind among them; streams: whether any of them does
+    beside: seconds of a forward and a backward beside those of the layers, float64 [kinds]
+    latency, byte_seconds: of each link, down and up, float64 [2, stages - 1]
+    """
+
+    alike: tuple[int, ...]
+    kind: NDArray[np.int64]
+    streams: bool
+    beside: NDArray[np.float64]
+    latency: NDArray[np.float64]
+    byte_seconds: NDArray[np.float64]
+
+
+@lru_cache(maxsize=KEPT_ROWS)
+def _row(costs: LayerCosts, devices: tuple[int, ...]) -> _Row:
+    """The devices of a pipeline, kept for its other numbers of micro-batches."""
+    kinds, between = [costs.kind_of_device(device) for device in devices], costs.problem.cluster.point_to_point
+    distinct = sorted(set(kinds))
+    alike = tuple(map(costs.first_of_kind, distinct))
+    there, back = (
+        [between(*pair) for pair in pairwise(devices)],
+        [between(far, near) for near, far in pairwise(devices)],
+    )
+    links = np.array([there, back], dtype=np.float64).reshape(2, -1, 2)
+    return _Row(
+        alike=alike,
+        kind=np.array([distinct.index(kind) for kind in kinds], dtype=np.int64),
+        streams=any(map(costs.streams, alike)),
+        beside=np.array([costs.pass_seconds(one, "forward") + costs.pass_seconds(one, "backward") for one in alike]),
+        latency=np.ascontiguousarray(links[:, :, 0]),
+        byte_seconds=np.ascontiguousarray(1.0 / links[:, :, 1]),
+    )
+
+
+@lru_cache(maxsize=KEPT_ROWS)
+def _whole_seconds(costs: LayerCosts, device: int, samples: int) -> float:
+    """Seconds of a forward and a backward of the whole network."""
+    return float(costs.round_trip_seconds(device, samples).sum())
+
+
+@lru_cache(maxsize=KEPT_ROWS)
+def _seconds_before(costs: LayerCosts, device: int, samples: int) -> NDArray[np.float64]:
+    """Seconds of a forward and a backward of the layers before each cut, float64 [layers + 1]."""
+    return np.append(0.0, np.cumsum(costs.round_trip_seconds(device, samples)))

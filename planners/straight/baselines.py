@@ -11,7 +11,7 @@ import numpy as np
 
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import every_cuts, straight_costs, uniform_cuts
-from planners.partitioning.straight_search import StraightShape, fastest_straight
+from planners.partitioning.straight_search import StraightShape, fastest_given, fastest_straight
 from planners.partitioning.tight_memory import tight_plan
 from planners.search.candidates import (
     closest_to_fit,
@@ -117,7 +117,9 @@ def _quickest(
     evaluate: Evaluator,
     cuts_of: Callable[[int], Sequence[int]] | None = None,
 ) -> Plan | None:
-    """The plan of `fastest_straight` among all that are asked for; None where it has none, and where a family has options."""
+    """The plan of `fastest_straight`, or of `fastest_given`, among all that are asked for; None where it has none, and where a
+    family has options.
+    """
     if request.family_options:
         return None
     shapes = (
@@ -125,7 +127,9 @@ def _quickest(
         for schedule, devices in _rows(problem, request, evaluate)
         for count in microbatch_counts(problem, request, len(set(devices)))
     )
-    return fastest_straight(name, evaluate, shapes, cuts_of)
+    if cuts_of is None:
+        return fastest_straight(name, evaluate, shapes)
+    return fastest_given(name, evaluate, shapes, cuts_of)
 
 
 def _fastest(plans: Iterable[Plan], evaluate: Evaluator) -> Plan:

@@ -11,9 +11,17 @@ import numpy as np
 import pytest
 
 from hardware_profiles import load_cluster
-from planners.estimate.memory import StageBytes, furthest_ends, least_in_flight, most_held, room_for_stashes
+from planners.estimate.memory import (
+    StageBytes,
+    furthest_ends,
+    least_in_flight,
+    most_bytes,
+    most_held,
+    most_in_flight,
+    room_for_stashes,
+)
 from planners.search.candidates import straight_plan
-from simulator import LayerCosts, Plan, Problem, build_schedule, gradient_in_work, load_workload, simulate
+from simulator import LayerCosts, Plan, PlanCosts, Problem, build_schedule, gradient_in_work, load_workload, simulate
 from simulator.workloads.language_models import Gpt
 
 NETWORKS = Gpt(4, 256, 8, 128, 1000).workload(), load_workload("alexnet"), load_workload("resnet50")
@@ -129,3 +137,22 @@ def test_lines_of_micro_batches_in_flight_bound_what_schedules_hold(ranks: int, 
             assert (held >= alike * total + (less if chunks > 1 else 0.0) * short).all()
         if not short:
             assert held == pytest.approx(alike * total)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_device_holds_more_than_the_most_of_its_stage(seed: int) -> None:
+    """Also of stages with unequal numbers of replicas, whose parts of a micro-batch are no whole parts of each other."""
+    choose = random.Random(seed)
+    problem, plan = random_pipeline(choose)
+    held = sorted(choose.sample(range(1, 8), len(plan.stages) - 1))
+    rows = [tuple(range(*ends)) for ends in pairwise([0, *held, 8])]
+    stages = tuple(replace(stage, devices=row) for stage, row in zip(plan.stages, rows, strict=True))
+    schedule = choose.choice(("gpipe", "1f1b", "eager-1f1b"))
+    sizes = choose.choice(((5, 5, 5, 5, 4), (8, 8, 8), (24,)))
+    plan = Plan("", schedule, stages, sizes)
+    problem = replace(problem, cluster=load_cluster("dgx-a100:1"), recompute=choose.choice(("none", "whole")))
+    flights = most_in_flight(build_schedule(schedule, len(stages), len(sizes))).tolist()
+    most = most_bytes(PlanCosts(problem, plan), flights)
+    peaks = {memory.device: memory.peak_bytes for memory in simulate(problem, plan).memory}
+    for row, bytes_of_stage in zip(rows, most, strict=True):
+        assert max(peaks[device] for device in row) <= bytes_of_stage

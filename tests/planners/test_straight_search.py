@@ -10,6 +10,7 @@ import pytest
 from hardware_profiles import load_cluster
 from planners import Evaluator
 from planners.partitioning import straight_search
+from planners.partitioning.partition_costs import uniform_cuts
 from planners.partitioning.straight_search import StraightShape
 from planners.search.quick_replay import QuickReplays
 from simulator import Problem
@@ -24,7 +25,7 @@ def test_quick_replays_of_cuts_are_those_of_their_plans(schedule: str, contentio
     problem = Problem(network, load_cluster("pipedream-a:2"), 24, contention=contention)
     shape = StraightShape(schedule, (2, 3, 4), 5)
     evaluate = Evaluator(problem)
-    search = straight_search._Cuts(evaluate, shape, None)
+    search = straight_search._Cuts(evaluate, shape)
     every = list(combinations(range(1, 4), 2))
     seconds = search.quick(np.array(every))
     plans = QuickReplays(problem, evaluate.layer_costs)
@@ -44,7 +45,7 @@ def test_the_least_seconds_of_a_shape_hold_and_are_near(schedule: str) -> None:
     devices = (0, 1, 2, 3) * (2 if schedule == "interleaved-1f1b" else 1)
     problem = Problem(chain([4e10] * 8), load_cluster("pipedream-a"), 16)
     evaluate = Evaluator(problem)
-    search = straight_search._Cuts(evaluate, StraightShape(schedule, devices, 8), None)
+    search = straight_search._Cuts(evaluate, StraightShape(schedule, devices, 8))
     least = search.least_seconds()
     for cuts in combinations(range(1, 8), len(devices) - 1):
         assert least <= evaluate(search.plan("test", cuts)).iteration_seconds
@@ -58,10 +59,33 @@ def test_moves_by_replays_end_where_no_move_is_faster() -> None:
     network = chain([1e9, 4e10, 2e10, 1e10, 3e10], parameters=[10**6] * 5, output_elements=[2e6, 1e2, 1e5, 1e6, 1.0])
     problem = Problem(network, load_cluster("pipedream-a:2"), 24)
     evaluate = Evaluator(problem)
-    search = straight_search._Cuts(evaluate, StraightShape("1f1b", (2, 3, 4), 6), None)
+    search = straight_search._Cuts(evaluate, StraightShape("1f1b", (2, 3, 4), 6))
     seconds = {cuts: evaluate(search.plan("test", cuts)).iteration_seconds for cuts in combinations(range(1, 5), 2)}
     found = search.replayed_moves(search.plan("test", max(seconds, key=seconds.__getitem__)))
     cuts = tuple(stage.layers[0] for stage in found.stages[1:])
     near = [tuple(one) for one in search._moves(np.array(cuts)).tolist()]
     assert seconds[cuts] < max(seconds.values())
     assert seconds[cuts] == min(seconds[one] for one in [cuts, *near] if one in seconds)
+
+
+@pytest.mark.parametrize("contention", [False, True])
+def test_of_given_cuts_the_fastest_is_found_and_few_are_replayed(contention: bool) -> None:
+    """What cuts take at least is no more than their replay."""
+    network = chain([1e9, 4e10, 2e10, 1e10], parameters=[10**6, 0, 10**7, 10**4], output_elements=[2e6, 1e2, 1e5, 1.0])
+    problem = Problem(network, load_cluster("pipedream-a:1"), 11, contention=contention)
+    evaluate, replayed = Evaluator(problem), Evaluator(problem)
+    cuts = {stages: uniform_cuts(4, stages) for stages in range(1, 5)}
+    every = [
+        StraightShape(schedule, tuple(range(stages)), count)
+        for schedule in ("1f1b", "gpipe")
+        for stages in cuts
+        for count in range(1, 12)
+    ]
+    found = straight_search.fastest_given("test", evaluate, every, cuts.__getitem__)
+    seconds = []
+    for one in (straight_search._Cuts(replayed, shape) for shape in every):
+        seconds.append(replayed(one.plan("test", cuts[one.stages])).iteration_seconds)
+        assert one.least_of(cuts[one.stages]) <= seconds[-1]
+    assert found is not None
+    assert evaluate(found).iteration_seconds == min(seconds)
+    assert evaluate.evaluations < len(every) / 10
