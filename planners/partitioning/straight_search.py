@@ -35,7 +35,7 @@ from planners.search.quick_replay import (
     replay_cuts,
     seconds_before,
 )
-from simulator import SLACK, LayerCosts, Plan, Schedule, equal_microbatches, schedule_families
+from simulator import SLACK, LayerCosts, Plan, Problem, Schedule, equal_microbatches, schedule_families
 
 Cuts = NDArray[np.int64]
 """Layers before each boundary, int64 [partitions, stages - 1]."""
@@ -98,7 +98,7 @@ def fastest_straight(
 
     beat: seconds of another plan that fits; what is no faster need not be found
     """
-    searches = [_Cuts(evaluate, shape) for shape in dict.fromkeys(shapes) if _is_known(shape)]
+    searches = [_Cuts(evaluate, shape) for shape in dict.fromkeys(shapes) if _is_known(shape.schedule)]
     best, work, found = beat, 0, dict[int, tuple[float, Plan]]()
     for least, number, one in sorted((one.least_seconds(), number, one) for number, one in enumerate(searches)):
         if least >= best or (work > WORK and best < inf):
@@ -122,7 +122,7 @@ def fastest_given(
     planner: str, evaluate: Evaluator, shapes: Iterable[StraightShape], cuts_of: Callable[[int], Sequence[int]]
 ) -> Plan | None:
     """As `fastest_straight`, where so many stages have no cuts but those of `cuts_of`, and what these take at least is known."""
-    searches = [_Cuts(evaluate, shape) for shape in dict.fromkeys(shapes) if _is_known(shape)]
+    searches = [_Cuts(evaluate, shape) for shape in dict.fromkeys(shapes) if _is_known(shape.schedule)]
     given = [(one, tuple(cuts_of(one.stages))) for one in searches if not one.streamed]
     best, work, found = inf, 0, dict[int, Plan]()
     for least, number in sorted((one.least_of(cuts), number) for number, (one, cuts) in enumerate(given)):
@@ -139,9 +139,14 @@ def fastest_given(
     return min(plans, key=lambda plan: evaluate(plan).iteration_seconds, default=None)
 
 
-def _is_known(shape: StraightShape) -> bool:
+def quick_replays_know(problem: Problem, schedules: Iterable[str]) -> bool:
+    """Whether searches of this module look at every plan of these schedules on these devices: none runs layers concurrently."""
+    return all(map(_is_known, schedules)) and not any(device.streams for device in problem.cluster.devices)
+
+
+def _is_known(schedule: str) -> bool:
     """Whether a quick replay knows the schedule: one flush, one op at a time, no options but the stages per device."""
-    family = schedule_families()[shape.schedule]
+    family = schedule_families()[schedule]
     return family.flush and not family.lanes and set(family.options) <= {"chunks", "microbatch_group_size"}
 
 

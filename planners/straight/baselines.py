@@ -11,7 +11,7 @@ import numpy as np
 
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import every_cuts, straight_costs, uniform_cuts
-from planners.partitioning.straight_search import StraightShape, fastest_given, fastest_straight
+from planners.partitioning.straight_search import StraightShape, fastest_given, fastest_straight, quick_replays_know
 from planners.partitioning.tight_memory import tight_plan
 from planners.search.candidates import (
     closest_to_fit,
@@ -75,8 +75,13 @@ class UniformLayers:
         best = _quickest(self.name, problem, self.request, evaluate, uniform)
         if best is not None:
             return best
-        replayed = _replayed(self.name, problem, self.request, evaluate, lambda devices, count: [uniform(len(devices))])
-        return fitting(self.name, replayed, evaluate)
+        replayed = partial(
+            _replayed, self.name, problem, self.request, evaluate, lambda row, count: [uniform(len(row))]
+        )
+        # Where quick replays know every plan, none fits, and the closest has small micro-batches: the others need no replay.
+        known = quick_replays_know(problem, _schedules(self.request)) and not self.request.family_options
+        closest = replayed(smallest=True) if known else replayed()
+        return fitting(self.name, replayed() if known and evaluate(closest).fits else closest, evaluate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +148,18 @@ def _replayed(
     request: Request,
     evaluate: Evaluator,
     cuts_of: Callable[[tuple[int, ...], int], Iterable[Sequence[int]]],
+    *,
+    smallest: bool = False,
 ) -> Plan:
     """The best plan by replays alone, whether it fits or not.
 
     cuts_of: what to try on the devices of some stages with so many micro-batches
+    smallest: with the smallest micro-batches of each number of stages alone
     """
 
     def best_count(schedule: str, devices: tuple[int, ...]) -> Plan:
         plan = partial(straight_plan, name, problem, schedule, devices=devices, options=request.family_options)
-        counts = microbatch_counts(problem, request, len(set(devices)))
+        counts = microbatch_counts(problem, request, len(set(devices)))[-1 if smallest else 0 :]
         several = ([plan(cuts, microbatches=count) for cuts in cuts_of(devices, count)] for count in counts)
         return closest_to_fit((_fastest(plans, evaluate) for plans in several), evaluate)
 
