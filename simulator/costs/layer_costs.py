@@ -353,7 +353,12 @@ class LayerCosts:
         """
         if self._measured or phase == "weight_gradient":
             return 0.0
-        return float(optional_members(self._accelerators[self._kind_of_device[device]]).pass_overhead)
+        return self._pass_overheads[self._kind_of_device[device]]
+
+    @cached_property
+    def _pass_overheads(self) -> tuple[float, ...]:
+        """Of each kind of accelerator, seconds."""
+        return tuple(float(optional_members(one).pass_overhead) for one in self._accelerators)
 
     def stage_seconds(
         self, device: int, layers: NDArray[np.int64], samples: int, phase: Phase, *, again: bool = False
