@@ -196,7 +196,7 @@ class _Cuts:
         alike, samples = _row(self.costs, shape.devices).alike, self.problem.batch // count
         whole = min(_whole_seconds(self.costs, device, samples) for device in alike)
         in_turn = shape.schedule in WHOLE_BACKWARDS  # which have one stage per device
-        share = 1.0 - (1.0 - 1.0 / count) ** ranks if in_turn else min(1.0, ranks / count)
+        share = 1.0 - (1.0 - 1.0 / count) ** ranks if in_turn else ranks / count
         return whole / share * (1.0 - SLACK)
 
     def least_of(self, cuts: Sequence[int]) -> float:

@@ -54,6 +54,16 @@ def test_the_least_seconds_of_a_shape_hold_and_are_near(schedule: str) -> None:
     assert least == pytest.approx(network / turns)
 
 
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_the_least_seconds_hold_where_weight_gradients_overlap(microbatches: int) -> None:
+    """Fewer micro-batches than stages: a stage's weight gradients run beside the others' input gradients."""
+    problem = Problem(chain([4e10] * 8, parameters=[10**6] * 8), load_cluster("pipedream-a"), 16)
+    evaluate = Evaluator(problem)
+    search = straight_search._Cuts(evaluate, StraightShape("zb-h1", (0, 1, 2, 3), microbatches))
+    seconds = [evaluate(search.plan("test", cuts)).iteration_seconds for cuts in combinations(range(1, 8), 3)]
+    assert 0.0 < search.least_seconds() <= min(seconds)
+
+
 def test_moves_by_replays_end_where_no_move_is_faster() -> None:
     """From the worst cuts, on links that several boundaries share."""
     network = chain([1e9, 4e10, 2e10, 1e10, 3e10], parameters=[10**6] * 5, output_elements=[2e6, 1e2, 1e5, 1e6, 1.0])
