@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 from math import comb, inf
 from typing import NamedTuple
@@ -35,6 +35,7 @@ from planners.search.quick_replay import (
     replay_cuts,
     seconds_before,
 )
+from planners.search.remembered import remembered
 from simulator import SLACK, LayerCosts, Plan, Problem, Schedule, equal_microbatches, schedule_families
 
 Cuts = NDArray[np.int64]
@@ -67,9 +68,6 @@ ROUND = 2**20
 MOST_REPLAYED_OPS = 2**18
 """Forwards and backwards of the replays of a round of moves at most."""
 
-KEPT_ROWS = 1024
-"""Rows of devices, and numbers of samples, whose seconds are kept for the next shapes."""
-
 NEAR, FINALISTS = 1.02, 8
 """Shapes whose cuts are moved by replays in the end: so many, of those whose best replay takes less than NEAR times the best of
 all before them."""
@@ -98,7 +96,8 @@ def fastest_straight(
 
     beat: seconds of another plan that fits; what is no faster need not be found
     """
-    searches = [_Cuts(evaluate, shape) for shape in dict.fromkeys(shapes) if _is_known(shape.schedule)]
+    rows = _Rows(evaluate.layer_costs)
+    searches = [_Cuts(evaluate, shape, rows) for shape in dict.fromkeys(shapes) if _is_known(shape.schedule)]
     best, work, found = beat, 0, dict[int, tuple[float, Plan]]()
     for least, number, one in sorted((one.least_seconds(), number, one) for number, one in enumerate(searches)):
         if least >= best or (work > WORK and best < inf):
@@ -122,7 +121,8 @@ def fastest_given(
     planner: str, evaluate: Evaluator, shapes: Iterable[StraightShape], cuts_of: Callable[[int], Sequence[int]]
 ) -> Plan | None:
     """As `fastest_straight`, where so many stages have no cuts but those of `cuts_of`, and what these take at least is known."""
-    searches = [_Cuts(evaluate, shape) for shape in dict.fromkeys(shapes) if _is_known(shape.schedule)]
+    rows = _Rows(evaluate.layer_costs)
+    searches = [_Cuts(evaluate, shape, rows) for shape in dict.fromkeys(shapes) if _is_known(shape.schedule)]
     given = [(one, tuple(cuts_of(one.stages))) for one in searches if not one.streamed]
     best, work, found = inf, 0, dict[int, Plan]()
     for least, number in sorted((one.least_of(cuts), number) for number, (one, cuts) in enumerate(given)):
@@ -153,15 +153,20 @@ def _is_known(schedule: str) -> bool:
 class _Cuts:
     """The cuts of a shape."""
 
-    def __init__(self, evaluate: Evaluator, shape: StraightShape) -> None:
+    def __init__(self, evaluate: Evaluator, shape: StraightShape, rows: _Rows | None = None) -> None:
         self.evaluate, self.problem, self.shape = evaluate, evaluate.problem, shape
+        self.rows = rows or _Rows(evaluate.layer_costs)
         self.costs, self.layers = evaluate.layer_costs, len(evaluate.problem.workload)
         self.stages = len(shape.devices)
 
     @property
+    def _row(self) -> _DeviceRow:
+        return self.rows.row(self.shape.devices)
+
+    @property
     def streamed(self) -> bool:
         """Whether the layers of a stage run concurrently on any of the devices."""
-        return _row(self.costs, self.shape.devices).streams
+        return self._row.streams
 
     def plan(self, planner: str, cuts: Sequence[int]) -> Plan:
         """The plan with these cuts."""
@@ -193,8 +198,8 @@ class _Cuts:
         ranks, count = len(set(shape.devices)), shape.microbatches
         if self.streamed:
             return 0.0
-        alike, samples = _row(self.costs, shape.devices).alike, self.problem.batch // count
-        whole = min(_whole_seconds(self.costs, device, samples) for device in alike)
+        alike, samples = self._row.alike, self.problem.batch // count
+        whole = min(self.rows.whole_seconds(device, samples) for device in alike)
         in_turn = shape.schedule in WHOLE_BACKWARDS  # which have one stage per device
         share = 1.0 - (1.0 - 1.0 / count) ** ranks if in_turn else ranks / count
         return whole / share * (1.0 - SLACK)
@@ -206,11 +211,11 @@ class _Cuts:
         """
         if self.shape.schedule not in WHOLE_BACKWARDS:
             return self.least_seconds()
-        row, bounds = _row(self.costs, self.shape.devices), np.array([0, *cuts, self.layers])
+        row, bounds = self._row, np.array([0, *cuts, self.layers])
         least, more = divmod(self.problem.batch, self.shape.microbatches)
 
         def stages(samples: int) -> NDArray[np.float64]:
-            before = np.array([_seconds_before(self.costs, device, samples) for device in row.alike])
+            before = np.array([self.rows.seconds_before(device, samples) for device in row.alike])
             return np.asarray(before[row.kind, bounds[1:]] - before[row.kind, bounds[:-1]] + row.beside[row.kind])
 
         passed = stages(least)
@@ -307,7 +312,7 @@ class _Cuts:
     @cached_property
     def _seconds(self) -> StraightSeconds:
         """The tables of the quick replays."""
-        costs, problem, row = self.costs, self.problem, _row(self.costs, self.shape.devices)
+        costs, problem, row = self.costs, self.problem, self._row
         alike = row.alike
         sizes = np.unique(self._sizes).tolist()
         again = problem.recompute
@@ -335,7 +340,7 @@ class _Cuts:
         )
 
 
-class _Row(NamedTuple):
+class _DeviceRow(NamedTuple):
     """Devices of a pipeline, one per stage.
 
     alike: one of each kind; kind: int64 [stages], place of each device's kind among them; streams: whether any of them does
@@ -351,34 +356,39 @@ class _Row(NamedTuple):
     byte_seconds: NDArray[np.float64]
 
 
-@lru_cache(maxsize=KEPT_ROWS)
-def _row(costs: LayerCosts, devices: tuple[int, ...]) -> _Row:
-    """The devices of a pipeline, kept for its other numbers of micro-batches."""
-    kinds, between = [costs.kind_of_device(device) for device in devices], costs.problem.cluster.point_to_point
-    distinct = sorted(set(kinds))
-    alike = tuple(map(costs.first_of_kind, distinct))
-    there, back = (
-        [between(*pair) for pair in pairwise(devices)],
-        [between(far, near) for near, far in pairwise(devices)],
-    )
-    links = np.array([there, back], dtype=np.float64).reshape(2, -1, 2)
-    return _Row(
-        alike=alike,
-        kind=np.array([distinct.index(kind) for kind in kinds], dtype=np.int64),
-        streams=any(map(costs.streams, alike)),
-        beside=np.array([costs.pass_seconds(one, "forward") + costs.pass_seconds(one, "backward") for one in alike]),
-        latency=np.ascontiguousarray(links[:, :, 0]),
-        byte_seconds=np.ascontiguousarray(1.0 / links[:, :, 1]),
-    )
+class _Rows:
+    """Rows of devices, and seconds on them, of the shapes of one search: they have many in common."""
 
+    def __init__(self, costs: LayerCosts) -> None:
+        self.costs = costs
 
-@lru_cache(maxsize=KEPT_ROWS)
-def _whole_seconds(costs: LayerCosts, device: int, samples: int) -> float:
-    """Seconds of a forward and a backward of the whole network."""
-    return float(costs.round_trip_seconds(device, samples).sum())
+    @remembered
+    def row(self, devices: tuple[int, ...]) -> _DeviceRow:
+        """The devices of a pipeline."""
+        costs, between = self.costs, self.costs.problem.cluster.point_to_point
+        kinds = [costs.kind_of_device(device) for device in devices]
+        distinct = sorted(set(kinds))
+        alike = tuple(map(costs.first_of_kind, distinct))
+        there = [between(near, far) for near, far in pairwise(devices)]
+        back = [between(far, near) for near, far in pairwise(devices)]
+        links = np.array([there, back], dtype=np.float64).reshape(2, -1, 2)
+        return _DeviceRow(
+            alike=alike,
+            kind=np.array([distinct.index(kind) for kind in kinds], dtype=np.int64),
+            streams=any(map(costs.streams, alike)),
+            beside=np.array(
+                [costs.pass_seconds(one, "forward") + costs.pass_seconds(one, "backward") for one in alike]
+            ),
+            latency=np.ascontiguousarray(links[:, :, 0]),
+            byte_seconds=np.ascontiguousarray(1.0 / links[:, :, 1]),
+        )
 
+    @remembered
+    def whole_seconds(self, device: int, samples: int) -> float:
+        """Seconds of a forward and a backward of the whole network."""
+        return float(self.costs.round_trip_seconds(device, samples).sum())
 
-@lru_cache(maxsize=KEPT_ROWS)
-def _seconds_before(costs: LayerCosts, device: int, samples: int) -> NDArray[np.float64]:
-    """Seconds of a forward and a backward of the layers before each cut, float64 [layers + 1]."""
-    return np.append(0.0, np.cumsum(costs.round_trip_seconds(device, samples)))
+    @remembered
+    def seconds_before(self, device: int, samples: int) -> NDArray[np.float64]:
+        """Seconds of a forward and a backward of the layers before each cut, float64 [layers + 1]."""
+        return np.append(0.0, np.cumsum(self.costs.round_trip_seconds(device, samples)))

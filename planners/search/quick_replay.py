@@ -118,10 +118,6 @@ class QuickReplays:
         self.problem, self.layers = problem, layers
         self._before: dict[tuple[LayerCosts, int, int, Phase, Recompute], Floats] = {}
 
-    def may_take_less(self, plan: Plan, seconds: float) -> bool:
-        """Whether a replay of the plan may take less than so many seconds: by its busiest device, then by its quick replay."""
-        return self.busiest_device(plan) < seconds and self(plan) < seconds
-
     def busiest_device(self, plan: Plan) -> float:
         """Seconds for which forwards and full backwards keep the busiest device busy; 0 as of a call, and where weight gradients
         are ops of their own.
