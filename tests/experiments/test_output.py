@@ -7,16 +7,25 @@ import io
 import json
 import math
 import os
+import pkgutil
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import experiments
 from experiments import cli
 from experiments.terminal.output import print_table, say, to_csv, to_json
+from experiments.terminal.report_tables import Cell, ReportTable
+from tests.records import assert_text
+
+GOLDEN = Path(__file__).parent / "golden" / "output"
 
 COLUMNS = ("planner", "schedule", "micro-\nbatches", "iteration,\nseconds", "what it is", "peak memory,\nGiB")
 ROWS = (
@@ -280,6 +289,49 @@ def test_figures_stand_to_the_right_and_words_to_the_left(capsys: pytest.Capture
     print_table("Title", ("1st", "number", "mixed"), [("1", "7 of 16", "7"), ("22", "1,024.5", "seven")])
     rows = [line.rstrip() for line in capsys.readouterr().out.splitlines() if "7" in line or "seven" in line]
     assert rows == [" 1    7 of 16  7", " 22   1,024.5  seven"]
+
+
+def report_tables() -> Iterator[tuple[str, ReportTable]]:
+    """Every table of the package, once, by the module that has it and its name there."""
+    seen: set[int] = set()
+    for module in pkgutil.walk_packages(experiments.__path__, "experiments."):
+        for name, table in vars(import_module(module.name)).items():
+            if isinstance(table, ReportTable) and id(table) not in seen:
+                seen.add(id(table))
+                yield f"{module.name} {name}", table
+
+
+class Alike(dict[str, Any]):
+    """A row whose every value is the same."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __missing__(self, key: str) -> int:
+        return self.value
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """As of a key that is there."""
+        return self[key]
+
+
+def written(heading: str, cell: Cell) -> str:
+    """What a cell says of a row of threes, of 3 * 2^30 where bytes are shown; nothing where it is of a text or a list."""
+    row = Alike(3 * 2**30 if re.search("[GM]i?B|ops/s", heading) else 3)
+    try:
+        return cell.format_map(row) if isinstance(cell, str) else cell(row)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return ""
+
+
+def test_cells_of_every_table_have_their_units() -> None:
+    """How each column writes numbers of its row, which are in base units: per cent, milliseconds, GiB, places, words behind."""
+    lines = [
+        f"{place}: {' '.join(heading.split())}: {written(heading, cell)}".rstrip()
+        for place, table in report_tables()
+        for heading, cell in table.columns.items()
+    ]
+    assert_text(GOLDEN / "cells.txt", "\n".join(lines) + "\n")
 
 
 def test_documents_are_indented_by_two() -> None:
