@@ -45,7 +45,7 @@ from planners.search.evaluator import (
 )
 from planners.search.request import Request
 from planners.search.result import Proof, Result
-from planners.search.search_options import ALWAYS, FIELDS, PLANNER_OPTIONS, RECOMPUTE, takes
+from planners.search.search_options import ALWAYS, FIELDS, PACED, PLANNER_OPTIONS, RECOMPUTE, takes
 from simulator import (
     InfeasiblePlanError,
     Plan,
@@ -72,7 +72,7 @@ class PlannerEntry:
     build: Request -> planner
     summary: one line for `pipeplan list`
     applicable: (problem, request) -> why the planner cannot plan that, or None if it can
-    options: what may be asked of it beside ALWAYS, by name: fields of a request, and options of its own
+    options: what may be asked of it beside ALWAYS and PACED, by name: fields of a request, and options of its own
     searches: decisions that it searches where a request leaves them open, with the values that it tries: the request for one of
         these restricts its search, and never answers better. Every other request that it takes sets what it does not search.
     by_default: whether it is compared with others where no planners are named, or of which problems
@@ -111,8 +111,13 @@ class PlannerEntry:
 
     def read(self, request: Request) -> Request:
         """The request with the planner's own options converted to their declared types; ValueError for an invalid value."""
-        own = {name: self.options[name].read(value) for name, value in request.options.items() if name in self.options}
+        known = {**PACED, **self.options}
+        own = {name: known[name].read(value) for name, value in request.options.items() if name in known}
         return replace(request, options={**request.options, **own})
+
+    def seconds(self, request: Request) -> float:
+        """Nominal seconds after which the evaluator ends its search: infinite where it paces itself, or nobody asks for any."""
+        return inf if "seconds" in self.options else float(request.asked("seconds") or inf)
 
     def planner(self, request: Request) -> Planner:
         """The planner that a request asks for; ValueError as in `read`."""
@@ -126,13 +131,12 @@ class PlannerEntry:
         )
         asked = [name for name in FIELDS if name not in (*ALWAYS, RECOMPUTE) and getattr(request, name) is not None]
         for name in (*asked, *request.options):
-            if name not in (*self.options, *of_schedule):
+            if name not in (*PACED, *self.options, *of_schedule):
                 others = [other for other, one in planner_entries().items() if name in one.options]
                 if others:
                     return f"it has no option {name!r}; planners that have it: {', '.join(others)}"
-                known = sorted({*self.options, *of_schedule})
-                lacks = f"option {name!r} is unknown"
-                return unknown(lacks, name, known) if known else f"{lacks}; it has none"
+                known = sorted({*PACED, *self.options, *of_schedule})
+                return unknown(f"option {name!r} is unknown", name, known)
         for name, one in self.options.items():
             if one.needed and name not in request.options:
                 return f"it needs option {name}: {one.words}"
@@ -543,11 +547,13 @@ def make_plan(
     asked = request or Request()
     check_whole("seed", seed, 0, MOST_SEED)
     name, entry = named_planner(planner)
-    evaluate = Evaluator(problem, engine=asked.engine, budget=budget, beat=beat, progress=progress)
     try:
         reason = entry.reason(problem, asked)
         if reason is not None:
             raise InapplicablePlannerError(name, reason)
+        evaluate = Evaluator(
+            problem, engine=asked.engine, budget=budget, seconds=entry.seconds(asked), beat=beat, progress=progress
+        )
         with nullcontext() if entry in PLANNERS.values() else aside():
             return run_planner(entry.planner(asked), problem, evaluate, np.random.default_rng(seed))
     except (InapplicablePlannerError, NotFasterError, PlannerFailedError, PluginError, UndercutBoundError):
@@ -582,17 +588,19 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
     if it stops before any plan that fits.
     """
     began = time.process_time()
-    interrupted = False
+    interrupted, ended = False, ""
     try:
         plan = planner(problem, evaluate, rng)
     except (KeyboardInterrupt, BudgetSpent) as stop:
+        interrupted = isinstance(stop, KeyboardInterrupt) or evaluate.budget is not None or evaluate.seconds == inf
         if evaluate.best is None:
             if isinstance(stop, KeyboardInterrupt):
                 raise
+            spent = "the budget" if interrupted else f"{evaluate.seconds:g} nominal seconds"
             raise InfeasiblePlanError(
-                f"the budget of {evaluate.evaluations} evaluations ended before a plan that fits was found"
+                f"{spent} of {evaluate.evaluations} evaluations ended before a plan that fits was found"
             ) from None
-        plan, interrupted = evaluate.best, True
+        plan, ended = evaluate.best, "interrupted" if interrupted else "its nominal seconds are used up"
     except InfeasiblePlanError:
         if evaluate.refusal is not None:
             raise evaluate.refusal from None
@@ -600,16 +608,17 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
     planning_seconds = time.process_time() - began
     if not isinstance(plan, Plan):
         raise TypeError(f"a planner must return a Plan, not {type(plan).__name__}")
-    score = None if interrupted else evaluate.replayed.get(replace(plan, planner=""))
+    score = None if ended else evaluate.replayed.get(replace(plan, planner=""))
     if score is not None and evaluate.beat <= score.iteration_seconds < inf:
         raise NotFasterError(plan, score, evaluate.evaluations, planning_seconds)
     try:
         outcome = simulate(problem, plan, layer_costs=evaluate.layer_costs)
     except KeyboardInterrupt:  # the plan is found: what it does is replayed once more
-        interrupted, outcome = True, simulate(problem, plan, layer_costs=evaluate.layer_costs)
+        interrupted, ended = True, "interrupted"
+        outcome = simulate(problem, plan, layer_costs=evaluate.layer_costs)
     return Result(
         outcome=outcome,
-        proof=_proof(evaluate, interrupted=interrupted),
+        proof=_proof(evaluate, ended),
         evaluations=evaluate.evaluations,
         planning_seconds=planning_seconds,
         interrupted=interrupted,
@@ -620,10 +629,10 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
     )
 
 
-def _proof(evaluate: Evaluator, *, interrupted: bool) -> Proof:
-    """The proof that the planner declared, if its search was not cut short."""
-    if interrupted:
-        return Proof(reason="interrupted, this is the best so far")
+def _proof(evaluate: Evaluator, ended: str) -> Proof:
+    """The proof that the planner declared, if its search was not cut short; ended: by what it was."""
+    if ended:
+        return Proof(reason=f"{ended}, this is the best so far")
     if not evaluate.optimal_among:
         return Proof(reason="the planner has not ruled out the plans that it did not try")
     return Proof(evaluate.optimal_among)

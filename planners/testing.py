@@ -164,6 +164,23 @@ def _keeps_to_budgets(case: _Case) -> None:
             assert (cut.plan, cut.proof.space) == (free.plan, free.proof.space), "a budget changes a whole search"
 
 
+def _ends_after_nominal_seconds(case: _Case) -> None:
+    """A planner that does not pace itself is ended after its first replay: a plan that fits, which proves nothing."""
+    if "seconds" in case.entry.options:
+        return
+    try:
+        cut = make_plan(case.asked, case.problem, case.request.fixing("seconds", 1e-9))
+    except InfeasiblePlanError as refused:
+        assert "1e-09 nominal seconds" in str(refused), "the refusal does not say what ended the search"
+        return
+    assert cut.outcome.fits, "cut short, it answers with a plan that does not fit"
+    assert not cut.interrupted, "nominal seconds are no interrupt"
+    assert len(cut.replayed) <= max(1, len(case.free.replayed) - 1) or cut.plan == case.free.plan, "it goes on"
+    if cut.plan != case.free.plan:
+        assert not cut.proof.space, "what was cut short is proven"
+        assert "nominal seconds" in cut.proof.reason, "its reason does not say what ended it"
+
+
 def _keeps_the_best_at_an_interrupt(case: _Case) -> None:
     """Ctrl-C at the second improvement, or at the only one: a plan that fits, marked; before any plan the interrupt is raised."""
     known = {step.iteration_seconds for step in case.free.history}
@@ -252,6 +269,7 @@ SEARCH_RULES = (
     _repeats_itself,
     _says_what_does_not_fit,
     _keeps_to_budgets,
+    _ends_after_nominal_seconds,
     _keeps_the_best_at_an_interrupt,
     _obeys,
 )

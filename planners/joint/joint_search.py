@@ -37,7 +37,7 @@ from planners.search.candidates import (
 from planners.search.evaluator import Evaluator, Planner, fitting
 from planners.search.notes import HALVES_ASSUMED, Note, halves_are_known
 from planners.search.quick_replay import QuickReplays
-from planners.search.replay_work import replay_work
+from planners.search.replay_work import WORK_PER_SECOND, replay_work
 from planners.search.request import Request
 from planners.search.timed_orders import with_timed
 from simulator import (
@@ -91,9 +91,6 @@ ORDERED = 1.1
 
 AFTER_BEST = 3.0
 """Nominal seconds of replays, at least, without a better answer before the search ends."""
-
-WORK_PER_SECOND = 25_000
-"""Work (see `replay_work`) that a nominal second stands for, whatever the machine takes for it."""
 
 QUICK_BY_STAGE = 20
 """Ops whose replay takes as long as a stage of a quick replay."""

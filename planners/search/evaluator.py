@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hardware_profiles import MOST_COUNT, check_whole, shown
 from planners.search.notes import Note
+from planners.search.replay_work import WORK_PER_SECOND, work_of
 from simulator import (
     Engine,
     Evaluations,
@@ -53,7 +54,7 @@ class PlannerFailedError(ValueError):
 
 
 class BudgetSpent(Exception):
-    """The budget of evaluations is used up; `run_planner` answers with the best plan so far."""
+    """The evaluations or nominal seconds of a search are used up; `run_planner` answers with the best plan so far."""
 
 
 class Evaluator:
@@ -71,6 +72,7 @@ class Evaluator:
         *,
         engine: Engine = "compiled",
         budget: int | None = None,
+        seconds: float = inf,
         beat: float = inf,
         progress: Callable[[Progress], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -78,6 +80,7 @@ class Evaluator:
         """Prepare a search.
 
         budget: evaluations after which BudgetSpent is raised; None for no limit
+        seconds: nominal ones, whose work in replays (`WORK_PER_SECOND`) ends it in the same way
         beat: seconds of an iteration of another answer: a search that will not come below them may end early
         progress: called at every improvement
         clock: seconds; read for the history only, never for a decision
@@ -103,7 +106,8 @@ class Evaluator:
         self.runner_ups: list[RunnerUp] = []
         self._not_run: PlanNotRunError | None = None
         self._best_seconds = float("inf")
-        self._budget, self._progress, self._clock = budget, progress, clock
+        self.budget, self.seconds, self._progress, self._clock = budget, seconds, progress, clock
+        self._work = 0.0
         self._began = clock()
         self._known: dict[tuple[Engine, Plan], Score] = {}
 
@@ -112,7 +116,7 @@ class Evaluator:
 
         One that does not fit has a score, and one that the problem's stack does not run an infinite one.
         Raises InfeasiblePlanError or ScheduleError for a plan that cannot run at all.
-        Raises BudgetSpent if the budget allows no further replay.
+        Raises BudgetSpent if budget or nominal seconds allow no further replay.
         """
         return self._score(plan, self.engine)
 
@@ -127,11 +131,11 @@ class Evaluator:
         key = engine, replace(plan, planner="")
         score = self._known.get(key)
         if score is None:
-            if self._budget is not None and self.evaluations >= self._budget:
+            if self.remaining <= 0:
                 raise BudgetSpent
             score = self._replay(plan, engine)
             self._known[key] = score
-            self.evaluations += 1
+            self.credit(1, work_of(plan))
             if engine == self.engine:
                 self._remember(plan, score)
         return score
@@ -160,12 +164,19 @@ class Evaluator:
 
     @property
     def remaining(self) -> float:
-        """Evaluations that the budget still allows; infinite without one."""
-        return float("inf") if self._budget is None else self._budget - self.evaluations
+        """Evaluations that the budget still allows, infinite without one; 0 after the nominal seconds."""
+        if not self.has_time():
+            return 0.0
+        return inf if self.budget is None else self.budget - self.evaluations
 
-    def credit(self, evaluations: int) -> None:
-        """Count evaluations that a planner made with an evaluator of its own, within what `remaining` allowed it."""
+    def has_time(self, work: float = 0.0) -> bool:
+        """Whether nominal seconds are left after so much more work; always for a first evaluation."""
+        return not self._work or self._work + work < self.seconds * WORK_PER_SECOND
+
+    def credit(self, evaluations: int, work: float = 0.0) -> None:
+        """Count evaluations, and their work, that a planner made itself, within what `remaining` and `has_time` allowed it."""
         self.evaluations += evaluations
+        self._work += work
 
     def report(self, evaluations: int, seconds: float) -> None:
         """Report the progress of a search with an evaluator of its own: its evaluations and its best seconds."""

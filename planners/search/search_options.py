@@ -66,8 +66,8 @@ PLANNER_OPTIONS: Mapping[str, DeclaredOption] = {
             "seconds",
             float,
             Bounds(gt=0, le=1_000_000),
-            help="effort of the search, in nominal seconds (the same work on every machine); by default 0.5 for an order of ops, "
-            "13.5 for planner joint",
+            help="effort of the search, in nominal seconds (the same work of replays on every machine); by default 0.5 for an "
+            "order of ops, 13.5 for planner joint, without end for others",
         ),
         _degrees("tensor", "devices per tensor-parallel group, or several to choose from"),
         _degrees("context", "parts of the tokens of every sample, each on its own devices"),
@@ -101,3 +101,7 @@ DECLARED: Mapping[str, DeclaredOption] = {
 def takes(*names: str) -> dict[str, DeclaredOption]:
     """The declarations of these names."""
     return {name: DECLARED[name] for name in names}
+
+
+PACED = takes("seconds")
+"""Options of every planner: one that does not list it is ended by its evaluator, with the best plan so far."""

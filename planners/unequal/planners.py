@@ -25,6 +25,7 @@ from planners.search.candidates import devices_in_order
 from planners.search.evaluator import BudgetSpent, Evaluator, fitting
 from planners.search.memory_retry import missing_bytes, within_memory
 from planners.search.notes import Note
+from planners.search.replay_work import OF_SIZES
 from planners.search.request import Request
 from planners.unequal.exact import exact_sizes
 from planners.unequal.found_sizes import Cuts, FoundSizes, Report, Sized
@@ -158,7 +159,7 @@ class _Meter:
 
     def __call__(self, evaluations: int, seconds: float) -> None:
         """A `Report`."""
-        if evaluations > self.evaluate.remaining - self.reserve:
+        if evaluations > self.evaluate.remaining - self.reserve or not self.evaluate.has_time(evaluations * OF_SIZES):
             self.spent = True
             raise BudgetSpent
         self.evaluate.report(evaluations, seconds)
@@ -166,7 +167,7 @@ class _Meter:
     def run(self, search: Search, problem: UnequalProblem, rng: np.random.Generator) -> FoundSizes:
         """Run a search within the remaining budget."""
         sizes = search(problem, rng, self)
-        self.evaluate.credit(sizes.evaluations)
+        self.evaluate.credit(sizes.evaluations, sizes.evaluations * OF_SIZES)
         return sizes
 
 

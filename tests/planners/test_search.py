@@ -9,6 +9,7 @@ import pytest
 
 from planners import Evaluator, Planner, Progress, Request, make_plan, run_planner
 from planners.search.evaluator import BudgetSpent, best_plan
+from planners.search.replay_work import WORK_PER_SECOND, work_of
 from planners.straight.baselines import UniformLayers
 from simulator import InfeasiblePlanError, Plan, Problem, Score, equal_microbatches, stages_from_cuts
 from tests.chains import chain
@@ -133,6 +134,26 @@ def test_a_budget_allows_as_many_replays_as_it_says(small_problems: dict[str, Pr
     assert evaluate(_plan(problem, 1)).fits
     assert (evaluate.remaining, evaluate.evaluations) == (0, 5)
     assert Evaluator(problem).remaining == float("inf")
+
+
+def test_nominal_seconds_allow_as_much_work_as_they_stand_for(small_problems: dict[str, Problem]) -> None:
+    """A first replay always; then as long as the work so far is less, of replays and of what a planner evaluates itself."""
+    problem = small_problems["two-devices"]
+    work = [work_of(_plan(problem, count)) for count in (1, 2, 4)]
+    evaluate = Evaluator(problem, seconds=(work[0] + work[1] + 7) / WORK_PER_SECOND)
+    for count in (1, 1, 2):
+        evaluate(_plan(problem, count))
+    assert (evaluate.has_time(), evaluate.has_time(7), evaluate.has_time(6)) == (True, False, True)
+    assert evaluate.remaining == float("inf")
+    evaluate.credit(3, 7)
+    assert (evaluate.remaining, evaluate.evaluations) == (0, 5)
+    with pytest.raises(BudgetSpent):
+        evaluate(_plan(problem, 4))
+    assert evaluate(_plan(problem, 2)).fits
+    first = Evaluator(problem, seconds=1e-9)
+    assert first(_plan(problem, 4)).fits
+    assert not first.has_time()
+    assert work[0] < work[1] < work[2]
 
 
 def test_a_full_device_fits() -> None:
