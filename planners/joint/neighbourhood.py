@@ -151,6 +151,8 @@ class Neighbourhood:
                 copies_of = sorted({most_copies, most_copies // 2, 1} - {0})
                 decided = product(copies_of, self._seed_counts(ranks), self.experts)
                 for copies, count, expert in decided if asked in (None, ranks * held) else ():
+                    if copies * context % expert:
+                        continue
                     words = ((min(self.words, key=self._again), 0),) * (ranks * held)
                     laid = ranks_of(groups, ranks, copies * context)
                     empty = Pipeline(

@@ -160,9 +160,10 @@ class StagePlaces:
         """
         if operation not in self._peer_rates:
             times = self.stack.replica_collectives.on(self.cluster.devices[self.groups[0][0]])
-            dense = self._rates_of(self._steps(operation, self.shard_rings, self.shard))
-            divided = self._rates_of(self._steps(operation, self.expert_rings, self.shard // self.expert))
-            self._peer_rates[operation] = scaled(dense, times), scaled(divided, times) if self.expert > 1 else ()
+            dense, divided = self._rates_of(self._steps(operation, self.shard_rings, self.shard)), Rates()
+            if 1 < self.expert <= self.shard:  # a stage on fewer devices has no experts
+                divided = self._rates_of(self._steps(operation, self.expert_rings, self.shard // self.expert))
+            self._peer_rates[operation] = scaled(dense, times), scaled(divided, times)
         return self._peer_rates[operation]
 
     def _steps(self, operation: Operation, rings: list[tuple[int, ...]], shares: int) -> list[_Step]:

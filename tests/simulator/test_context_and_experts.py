@@ -222,6 +222,17 @@ def test_shares_of_a_published_network() -> None:
 # ---- what is refused, and files --------------------------------------------------------------------------------------
 
 
+def test_a_stage_without_experts_may_have_fewer_devices_than_they_are_divided_among() -> None:
+    """Two replicas in front of four that have an expert each: they reduce what they hold as if nobody had experts."""
+    problem = Problem(EXPERTS, replace(star_cluster(6, bandwidth=4.0), tensor_groups="cluster"), 8)
+    stages = Stage((0,), (0, 1)), Stage((1, 2, 3), (2, 3, 4, 5))
+    plans = [Plan("hand", "1f1b", stages, (4, 4), zero=1, expert=expert) for expert in (1, 4)]
+    alone, divided = (PlanCosts(problem, one) for one in plans)
+    assert divided.collectives(0) == alone.collectives(0)
+    assert divided.collectives(1) != alone.collectives(1)
+    assert simulate(problem, plans[1]).iteration_seconds > 0
+
+
 @pytest.mark.parametrize(
     ("workload", "wrong", "words"),
     [
