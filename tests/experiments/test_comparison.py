@@ -302,6 +302,7 @@ def test_figures_of_every_plan_have_files_of_their_own() -> None:
     assert stems["uniform"] == "uniform"
     assert stems["plans/x.json"] == "plans-x.json"
     assert len({stem.lower() for stem in stems.values()}) == len(names)
+    assert [stems["x" * length] for length in (240, 241)] == ["x" * 100, "x" * 100 + "-2"]
     assert all(re.fullmatch(r"[\w.-]{1,120}", stem) for stem in stems.values())
 
 

@@ -64,6 +64,14 @@ def test_seconds_by_hand(tmp_path: Path) -> None:
     assert judge(tmp_path, A=3, V=1).seconds(pipeline) == pytest.approx(expected)
 
 
+def test_stages_without_neighbours_send_nothing(tmp_path: Path) -> None:
+    """One stage of two replicas: 4 times 9 ms, updates, 12 MB over two. Of three the middle one sends both ways."""
+    one, three = MixedPipeline(1, 2, (3,), ((2, 0, 0),)), MixedPipeline(1, 1, (1, 2, 3), ((1, 0, 0),) * 3)
+    space = judge(tmp_path, A=3)
+    assert space.seconds(one) == pytest.approx((4 * 9 + 10 + 12) / 1e3)
+    assert space.seconds(three) == pytest.approx((7 * (3 + 1 + 1) + (1 + 2 + 2) + 3 * 3 + 10) / 1e3)
+
+
 def test_memory_by_hand(tmp_path: Path) -> None:
     """A layer keeps 4 GB a micro-batch in flight: a V100 of 17.2 GB holds 2 + 3 * 4 GB and 24 MB a layer, and not one more."""
     small = judge(tmp_path, V=3)

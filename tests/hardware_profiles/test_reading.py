@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hardware_profiles import MOST_BYTES, printable, read_bytes, shown
+from hardware_profiles import MOST_BYTES, complaint_of, printable, read_bytes, shown
 from hardware_profiles.documents import explained
 
 
@@ -99,3 +99,4 @@ def test_a_long_value_is_cut() -> None:
     """A message shows 60 characters of a value."""
     assert shown("ab") == "'ab'"
     assert shown("x" * 1000) == "'" + "x" * 59 + "..."
+    assert complaint_of(ValueError("x\n" + "y" * 1000)) == f"ValueError: x {'y' * 148}"

@@ -1,0 +1,98 @@
+"""Answers of every planner to questions drawn by chance: unlike devices, servers, little memory, and what a plan must have."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hardware_profiles import load_cluster
+from planners import PLANNERS, InapplicablePlannerError, Request, make_plan
+from planners.testing import line
+from simulator import Experts, Gpt, InfeasiblePlanError, Problem
+from tests.chains import random_chain
+from tests.planners.conftest import REQUESTS, shape, with_memory
+from tests.records import Recorded
+
+QUESTIONS = {
+    "joint": (18, 21),
+    "rule-of-thumb": (0, 1, 6, 7, 12, 13, 20, 23),
+    "data-parallel": (2, 4, 6, 10, 16, 17, 23),
+    "uniform": (0, 1, 13, 15, 22),
+    "greedy": (0, 2, 4, 10, 11, 12, 18),
+    "pipeline-data": (1, 5, 6, 8, 12, 13, 14, 22),
+    "pipedream": (0, 1, 2, 4, 6, 9, 12, 18),
+    "pipedream-flush": (5, 10, 14, 19, 20, 22),
+    "bapipe": (2, 4, 5, 8, 14, 17),
+    "brute-force": (4, 14, 17),
+    "largest-load": (0, 1, 15, 16, 23),
+    "large": (0, 2, 5, 7, 23),
+    "mixed": (5, 7, 8, 11, 19, 22, 23),
+    "modern": (1, 20, 22),
+    "scheduler": (5, 6, 11, 13, 14),
+    "exact-unequal": (2, 4, 7, 12, 19),
+    "tidgap": (4, 7, 12, 23),
+    "dgap": (0, 6, 14, 15),
+    "greedy-dp": (0, 2, 3, 6, 20, 21),
+    "local-greedy": (8, 10, 11, 12, 21, 23),
+    "best-equal": (0, 1, 13, 17, 19, 20),
+    "unequal-nested": (2, 5, 11, 15),
+}
+"""Seeds of the questions of each planner: those that together take most of its ways, and each a moment."""
+
+
+def question(name: str, seed: int) -> tuple[Problem, Request]:
+    """A small problem, and what a planner is asked of it."""
+    choose, options = random.Random(f"{name} {seed}"), PLANNERS[name].options
+    experts = choose.choice((None, None, Experts(4, 2, 128))) if "expert" in options else None
+    blocks = Gpt(choose.choice((3, 4, 6)), 64, 4, vocabulary=512, sequence=32, experts=experts).workload()
+    chain = random_chain(choose.randint(3, 7), np.random.default_rng(seed), flop=2e9, parameters=3_000_000)
+    speeds = (1.0, choose.choice((1.0, 0.5)), choose.choice((1.0, 2.0)), 1.0)[: choose.randint(2, 4)]
+    alike = "tensor" in options and choose.random() < 0.7
+    servers = load_cluster(choose.choice(("dgx-a100", "pipedream-a"))).take(choose.choice((2, 4, 8)))
+    problem = Problem(
+        blocks if alike else choose.choice((blocks, chain)),
+        servers if alike else choose.choice((line(speeds=speeds), line(speeds=speeds), servers)),
+        choose.choice((4, 6, 8)),
+        optimizer=choose.choice(("sgd", "adam")),
+        recompute=choose.choice(("none", "none", "whole")),
+        gradient_reduction=choose.choice(("buckets", "whole")),
+        contention=choose.random() < 0.7,
+    )
+    if choose.random() < 0.5:
+        weights = sum(layer.parameters for layer in problem.workload.layers)
+        problem = with_memory(problem, choose.choice((6.0, 12.0, 24.0)) * weights)
+    values = {
+        "stages": (2,),
+        "zero": ("1", "2", "3"),
+        "tensor": ("2",),
+        "recompute": ("blocks", "whole", "none"),
+        "load": ("max", "sum"),
+    }
+    asked: dict[str, Any] = {} if "candidates" in options else {"microbatches": choose.choice((None, None, 2, 4))}
+    asked |= {
+        option: choose.choice(of) for option, of in values.items() if option in options and choose.random() < 0.25
+    }
+    request = REQUESTS[name]
+    for option, value in asked.items():
+        request = request.fixing(option, value)
+    return problem, request
+
+
+def answer(name: str, problem: Problem, request: Request) -> Any:
+    """The plan, its seconds, how many plans it took, and whether it is proven; or why there is none."""
+    try:
+        found = make_plan(name, problem, request)
+    except (InapplicablePlannerError, InfeasiblePlanError, ValueError) as refused:
+        return str(refused)
+    plan = found.plan
+    more = [plan.zero, [max(stage.degrees, default=1) for stage in plan.stages], list(plan.recompute)]
+    return [*shape(plan), *more, found.iteration_seconds, found.evaluations, bool(found.proof)]
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_answers_to_questions_drawn_by_chance(name: str, recorded: Recorded) -> None:
+    """Of each question: plan, ZeRO stage, groups and recomputation, seconds, evaluations, whether it is proven; or why not."""
+    recorded(**{str(seed): answer(name, *question(name, seed)) for seed in QUESTIONS[name]})
