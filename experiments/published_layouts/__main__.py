@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from experiments.published_layouts.layouts import LAYOUTS, PublishedLayout
@@ -66,9 +67,18 @@ def _replays(layout: PublishedLayout) -> Iterator[tuple[float, Problem, Plan, Sc
             problem, plan = training_problem(one)
         except NotPredicted:
             continue
+        if layout.schedule:
+            plan = in_a_v(plan, layout.schedule)
         score = Evaluations(problem)(plan)
         if score is not None:
             yield score.iteration_seconds, problem, plan, score
+
+
+def in_a_v(plan: Plan, schedule: str) -> Plan:
+    """The plan of two stages a device with the second ones on the devices in the other direction, and a schedule of a V."""
+    there = [stage.devices for stage in plan.stages[: len(plan.stages) // 2]]
+    places = zip(plan.stages, [*there, *reversed(there)], strict=True)
+    return replace(plan, schedule=schedule, stages=tuple(replace(stage, devices=devices) for stage, devices in places))
 
 
 def _own(problem: Problem, seconds: float) -> dict[str, Any]:

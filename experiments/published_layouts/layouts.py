@@ -22,6 +22,7 @@ class PublishedLayout:
     seconds: of an iteration, as told; or mfu, as told, by PaLM's rule, with the parameters and the peak FLOP/s that it is of
     interleave: stages per device to choose from, where the source does not tell: the fastest is meant
     ends_count: stages are as large as each other where the embedding and the head count as a block each
+    schedule: of stages that lie in a V; 1F1B, or interleaved where a device has several, where it says nothing
     """
 
     name: str
@@ -33,6 +34,7 @@ class PublishedLayout:
     peak: float = A100_PEAK
     interleave: tuple[int, ...] = (1,)
     ends_count: bool = False
+    schedule: str = ""
     note: str = ""
 
     @property
@@ -158,5 +160,33 @@ LAYOUTS: tuple[PublishedLayout, ...] = (
         layout=_llama3(seq=131072, cp=16, dp=8, global_batch=128),
         mfu=0.38,
         **_LLAMA3,
+    ),
+    PublishedLayout(
+        "DeepSeek-V3, 2,048 H800",
+        "DeepSeek-AI 2024, arXiv 2412.19437, sections 3.2 and 4.2; 2.664 million GPU hours of 14.8 T tokens: its repository",
+        {
+            "layers": 61,
+            "hidden": 7168,
+            "heads": 128,
+            "seq": 4096,
+            "model": "deepseek-v3",
+            "machine": "deepseek-h800",
+            "pp": 16,
+            "dp": 128,
+            "ep": 64,
+            "zero": 1,
+            "micro_batch": 1,
+            "global_batch": 15360,
+            "precision": "fp8",
+            "gradient_bytes": 4,
+            "flash": True,
+            "recompute": "minimal",
+            "framework": "HAI-LLM",
+        },
+        seconds=2.664e6 * 3600 / 14.8e12 / 2048 * 15360 * 4096,
+        interleave=(2,),
+        schedule="dualpipev",
+        note="its DualPipe hides the exchanges of experts behind the other pass of a pair, which the model counts in full; its "
+        "micro-batch is not told, and its multi-token prediction left out",
     ),
 )

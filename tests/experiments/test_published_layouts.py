@@ -84,6 +84,19 @@ def test_what_was_not_told_is_the_fastest_that_can_be(
     assert study.draw({"layouts": [row]}).axes[0].get_yticklabels()[0].get_text() == "tiny"
 
 
+def test_a_pipeline_in_a_v() -> None:
+    """Where the source says so, the first device has the first and the last stage, and the order is that of the schedule."""
+    asked = replace(TINY, layout={**TINY.layout, "framework": ""}, interleave=(2,), schedule="zb-v")
+    (run,) = asked.runs()
+    problem, plan = training_problem(run)
+    first, second = (stage.devices for stage in plan.stages[:2])
+    folded = study.in_a_v(plan, "zb-v")
+    assert [stage.devices for stage in folded.stages] == [first, second, second, first]
+    assert [stage.layers for stage in folded.stages] == [stage.layers for stage in plan.stages]
+    ((seconds, _, replayed, _),) = study._replays(asked)
+    assert (replayed, seconds) == (folded, study.Evaluations(problem)(folded).iteration_seconds)  # type: ignore[union-attr]
+
+
 def test_an_interrupt_leaves_the_rows_so_far(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
