@@ -54,9 +54,11 @@ class LevelCosts(NamedTuple):
 
     workers: components that it joins; below: those that the level below joins, 1 on the lowest
     straight: no stage has a second replica; transfers: activations take time between stages
-    inner: (contexts, states, states), seconds of a slice i..j on one component of this level; (1, 0, 0) at the
-        lowest level, where it is the difference of `StateTotals.seconds`
-    context: (workers + 1, workers + 1), which `inner` a last stage with m' of m workers has, at [m, m']
+    inner: (rows, states), seconds of a slice i..j on one component of this level, by j; row i is without a limit of memory,
+        which only takes plans away; (0, 0) at the lowest level, where it is the difference of `StateTotals.seconds`
+    context: (workers + 1, workers + 1), how much is downstream of a last stage with m' of m workers, at [m, m']
+    row: (contexts, states), the row of `inner` of slices that begin at i in a context
+    most: seconds of the whole pipeline above which slices need not be told apart; infinite where all are asked for
     """
 
     workers: int
@@ -67,6 +69,8 @@ class LevelCosts(NamedTuple):
     collective_bandwidth: float
     inner: Floats
     context: Integers
+    row: Integers
+    most: float
 
 
 class VersionMemory(NamedTuple):
@@ -257,14 +261,15 @@ def _last_stage(of: _Row, state: int, total: int, replicas: int, cut: int, value
 
 
 @kernel(inner=True, error_model="numpy")
-def _splits_of_a_chain(of: _Row, state: int, limit: Floats, begins: Integers) -> None:
+def _splits_of_a_chain(of: _Row, state: int, fewest: int, most: int, limit: Floats, begins: Integers) -> None:
     """Splits of the slice up to `state` that are faster than `limit`, float64 [workers + 1], into the tables.
 
+    fewest, most: workers to look at
     begins: int64 [workers + 1, workers + 1]; cuts of [m, m'] to begin with, and then those at which the last stage is fast enough
     """
     network, held, (best, floor, split, last) = of.network, of.held, of.row
     workers = of.level.workers
-    for total in range(2, workers + 1):
+    for total in range(fewest, most + 1):
         value = limit[total]
         for replicas in range(1, min(1 if of.level.straight else workers, total - 1) + 1):
             if floor[of.start, total - replicas] > value:
@@ -300,9 +305,12 @@ def _splits_of_a_chain(of: _Row, state: int, limit: Floats, begins: Integers) ->
 def solve_row(
     form: int, start: int, stop: int, network: StateTotals, level: LevelCosts, held: VersionMemory, row: RowTables
 ) -> None:
-    """A(start..j, m) for every j in [start, stop) and m in 1..workers, into `row`."""
+    """A(start..j, m) for every j in [start, stop) and m in 1..workers, into `row`.
+
+    Of values above `LevelCosts.most`, and of those that no pipeline over [start, stop) has within it, not all are found.
+    """
     seconds, output_bytes, parameter_bytes, copy_bytes, stash_bytes, predecessors, offsets = network
-    workers, below, straight, transfers, bandwidth, collective_bandwidth, inner, context = level
+    workers, below, straight, transfers, bandwidth, collective_bandwidth, inner, context, row_of, most_seconds = level
     best, floor, split, last = row
     states = seconds.shape[0]
     lowest = inner.shape[1] == 0
@@ -345,7 +353,7 @@ def solve_row(
             entry = output_bytes[start - 1] if start > 0 else 0.0
             if stage_bytes(held, copies, total, total, stash, held_parameters, entry) > held.capacity:
                 continue
-            whole = seconds[state] - base_seconds if lowest else inner[context[total, total], start, state]
+            whole = seconds[state] - base_seconds if lowest else inner[row_of[context[total, total], start], state]
             synchronization = synchronization_seconds(form, parameters, collective_bandwidth, total)
             if form == SCRIPT:
                 synchronization /= below
@@ -357,9 +365,14 @@ def solve_row(
         if form == SCRIPT and state < states - 1:
             exit_seconds = sending[state]
 
+        # Workers with which neither what is before nor what is behind the state takes more than `most_seconds`.
+        before = (seconds[state] - base_seconds) / most_seconds * _SLACK if lowest else 0.0
+        behind = (seconds[stop - 1] - seconds[state]) / most_seconds * _SLACK if lowest else 0.0
+        least_total, most_total = max(2, int(np.ceil(before))), workers - int(np.ceil(behind))
+
         # The split that was best for the state before is good here too: nothing slower needs a look.
-        limit = best[state].copy()
-        for total in range(2, workers + 1) if state > start else range(0):
+        limit = np.minimum(best[state], most_seconds)
+        for total in range(least_total, most_total + 1) if state > start else range(0):
             cut, replicas = split[state - 1, total], last[state - 1, total]
             if cut < 0 or not _is_inside(predecessors, offsets, cut, state):
                 continue
@@ -368,7 +381,7 @@ def solve_row(
             stash = stash_bytes[state] - stash_bytes[cut]
             if stage_bytes(held, copies, total, replicas, stash, held_parameters, output_bytes[cut]) > held.capacity:
                 continue
-            tail = seconds[state] - seconds[cut] if lowest else inner[context[total, replicas], cut + 1, state]
+            tail = seconds[state] - seconds[cut] if lowest else inner[row_of[context[total, replicas], cut + 1], state]
             synchronization = synchronization_seconds(form, parameters, collective_bandwidth, replicas)
             entry_seconds = sending[cut]
             candidate = _split_seconds(
@@ -383,17 +396,17 @@ def solve_row(
 
         windowed = chain and state - start > 2 * workers  # else there are fewer cuts than counts of replicas
         if windowed:
-            _splits_of_a_chain(of, state, limit, begins)
+            _splits_of_a_chain(of, state, least_total, most_total, limit, begins)
         inverse = 1.0 / np.maximum(limit, _LEAST)  # of a limit next to 0 it is finite: no bound of 0 becomes 0 / 0
         longest = 0.0  # last stage that is worth a look for some count of workers
-        for total in range(2, workers + 1):
+        for total in range(least_total, most_total + 1):
             longest = max(longest, limit[total] * (total - 1))
         first = offsets[state + 1] if windowed else _position(predecessors, offsets, start, state)
         for position in range(first, offsets[state + 1]):
             cut = predecessors[position]
             if not allowed[cut]:
                 continue
-            shortest = seconds[state] - seconds[cut] if lowest else inner[0, cut + 1, state]
+            shortest = seconds[state] - seconds[cut] if lowest else inner[cut + 1, state]
             entry_seconds = sending[cut]
             bound = max(shortest, exit_seconds)
             if form == SCRIPT:
@@ -405,7 +418,7 @@ def solve_row(
             held_parameters = parameters + held_copies(copy_bytes, cut + 1, state)
             stash = stash_bytes[state] - stash_bytes[cut]
             best_cut, floor_cut = best[cut], floor[cut]
-            for total in range(2, workers + 1):
+            for total in range(least_total, most_total + 1):
                 value = limit[total]
                 if floor_cut[total - 1] >= value or bound >= value * (total - 1):
                     continue
@@ -430,8 +443,8 @@ def solve_row(
                         or stage_bytes(held, copies, total, replicas, stash, held_parameters, output_bytes[cut])
                         <= held.capacity
                     ):
-                        if not lowest and context[total, replicas] > 0:
-                            tail = inner[context[total, replicas], cut + 1, state]
+                        if not lowest and row_of[context[total, replicas], cut + 1] > cut + 1:
+                            tail = inner[row_of[context[total, replicas], cut + 1], state]
                             last_seconds = stage_seconds(form, tail, synchronization, replicas)
                         candidate = _split_seconds(
                             form, best_cut[total - replicas], last_seconds, entry_seconds, exit_seconds, replicas
@@ -469,3 +482,30 @@ def solve_all_rows(form: int, network: StateTotals, level: LevelCosts, held: Ver
         for stop in range(start, states):  # one by one: a slice takes seconds more to compile
             result[start, stop] = row.best[stop, workers]
     return result
+
+
+@kernel(error_model="numpy")
+def furthest_states(form: int, devices: int, network: StateTotals, held: VersionMemory) -> Integers:
+    """The last state that the stages of the first m of all devices reach within memory, at most, int64 [devices + 1]; -1: none.
+
+    Of a chain, whose stages' weights and stashes only grow with their states. What enters a stage, copies of shared weights and
+    further copies of stages with replicas are left out, and so are levels: they only take plans away.
+    """
+    copies = copies_of(form, devices, held)
+    states, furthest = len(network.seconds), np.full(devices + 1, -1)
+    for total in range(1, devices + 1):
+        furthest[total] = furthest[total - 1]
+        for replicas in range(1, total + 1):
+            cut, low, high = furthest[total - replicas], furthest[total], states
+            parameters = network.parameter_bytes[cut] if cut >= 0 else 0.0
+            stash = network.stash_bytes[cut] if cut >= 0 else 0.0
+            flights, weights = copies.flights[total, replicas], copies.weights[total, replicas] - held.replicated
+            while high - low > 1:
+                middle = (low + high) // 2
+                kept = in_flight_bytes(held.recompute, flights, network.stash_bytes[middle] - stash, 0.0)
+                if kept + weights * (network.parameter_bytes[middle] - parameters) <= held.capacity:
+                    low = middle
+                else:
+                    high = middle
+            furthest[total] = low
+    return furthest

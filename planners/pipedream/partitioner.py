@@ -9,8 +9,8 @@ Only the top level needs prefixes alone; a lower level needs every slice.
 
 from __future__ import annotations
 
-import itertools
 import time
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -29,6 +29,7 @@ from planners.pipedream.dynamic_program import (
     RowTables,
     StateTotals,
     VersionMemory,
+    furthest_states,
     solve_all_rows,
     solve_row,
     stage_seconds,
@@ -36,6 +37,9 @@ from planners.pipedream.dynamic_program import (
 )
 from planners.pipedream.state_table import StateTable
 from simulator import AntichainStates, InfeasiblePlanError
+
+SHARES = 1.01, 1.1, 2.0
+"""Limits of the slowest stage's seconds that are tried first, in the least that it can take."""
 
 VARIANTS = {"paper": RING, "barrier": BARRIER, "script": SCRIPT}
 
@@ -176,7 +180,7 @@ def partition(
     began = time.perf_counter()
     search = _Levels(table, _checked_levels(levels), _checked_variant(variant), straight, activation_transfers, memory)
     workers = tuple(level.width for level in levels)
-    slowest, stages = search.expand(len(levels) - 1, Fraction(0), 0, len(table))
+    slowest, stages = search.fastest()
     if not isfinite(slowest):
         what = "straight partition" if straight else "partition"
         raise InfeasiblePartition(
@@ -332,6 +336,41 @@ def _load_kernels() -> None:
     _Levels(table, network_levels((1, 1), (1.0, 1.0)), RING, False, True, UNLIMITED).expand(1, Fraction(0), 0, 1)
 
 
+class _Slices:
+    """Seconds of slices of states on one component of a level, by how much is downstream of it: what `LevelCosts` says of them.
+
+    They begin as those without a limit of memory. Where a plan needs a slice within its memory, the seconds of that row are
+    written down, which hold at least wherever more is downstream.
+    """
+
+    def __init__(self, free: NDArray[np.float64], context: NDArray[np.int32]) -> None:
+        states = len(free)
+        self.context, self._values, self._filled = context, free, states
+        self.row = np.tile(np.arange(states, dtype=np.int32), (int(context.max(initial=0)) + 1, 1))
+        self._within: dict[int, list[int]] = {}
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """Seconds by row and end, float64 [rows, states]."""
+        return self._values[: self._filled]
+
+    def seconds(self, context: int, start: int, stop: int) -> float:
+        """Of the states [start, stop), at least."""
+        return float(self._values[self.row[context, start], stop - 1])
+
+    def limit(self, context: int, start: int, seconds: NDArray[np.float64]) -> None:
+        """Write down the seconds of slices from `start` on within the memory of a context, by their end."""
+        if self._filled == len(self._values):
+            self._values = np.concatenate([self._values, np.empty_like(self._values)])
+        self._values[self._filled] = seconds
+        known = self._within.setdefault(start, [])
+        place = bisect_right(known, context)
+        until = known[place] if place < len(known) else len(self.row)
+        self.row[context:until, start] = self._filled
+        known.insert(place, context)
+        self._filled += 1
+
+
 @dataclass(frozen=True, slots=True)
 class _Levels:
     """One search: its checked options, and the tables of lower levels, each computed when first needed."""
@@ -342,37 +381,100 @@ class _Levels:
     straight: bool
     transfers: bool
     memory: MemoryLimit
-    _slices: dict[_Context, NDArray[np.float64]] = field(default_factory=dict)
-    _inner: dict[_Context, tuple[NDArray[np.float64], NDArray[np.int32]]] = field(default_factory=dict)
+    _free: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    _inner: dict[_Context, _Slices] = field(default_factory=dict)
 
-    def expand(self, level: int, downstream: Fraction, start: int, stop: int) -> tuple[float, list[list[LevelStage]]]:
+    def fastest(self) -> tuple[float, list[list[LevelStage]]]:
+        """Value and stages, a list per level, of the best pipeline over all states; infinite and none where none fits.
+
+        The value is sought below limits that rise from the least that it can be: what is above them costs nothing.
+        """
+        if self._too_large():
+            return inf, []
+        least = self.table.one_device_seconds / prod(level.width for level in self.levels)
+        for most in (*(least * share for share in SHARES if least > 0.0 and self.form != SCRIPT), inf):
+            found = self.expand(len(self.levels) - 1, Fraction(0), 0, len(self.table), most)
+            if found[0] <= most:
+                break
+        return found
+
+    def _too_large(self) -> bool:
+        """Whether memory surely rules out every partition."""
+        states = len(self.table)
+        chain = len(self.table.states.predecessors) == states * (states - 1) // 2
+        if not chain or self.form == SCRIPT or not isfinite(self.memory.capacity_bytes):
+            return False
+        devices = prod(level.width for level in self.levels)
+        held = version_memory(self.memory, tested=True)
+        return bool(furthest_states(self.form, devices, totals_of(self.table, self.form), held)[-1] < states - 1)
+
+    def expand(
+        self, level: int, downstream: Fraction, start: int, stop: int, most: float = inf
+    ) -> tuple[float, list[list[LevelStage]]]:
         """Value and stages, a list per level up to this one, of the best pipeline over states [start, stop).
 
         downstream: components downstream of the one that holds the slice, per replica of the stage it is in; the
             mini-batches in flight depend on it, and with them the memory
+        most: a value above it is told to be above it
         """
+        while True:
+            row = self._row(level, downstream, start, stop, most)
+            value = float(row.best[stop - 1, self.levels[level].width])
+            levels: list[list[LevelStage]] = [[] for _ in range(level + 1)]
+            if not isfinite(value) or value > most:
+                return inf, levels
+            levels[level] = self._stages(row, level, start, stop)
+            if level == 0 or self._refine(level, downstream, levels):
+                return value, levels
+
+    def _row(self, level: int, downstream: Fraction, start: int, stop: int, most: float = inf) -> RowTables:
+        """The tables of the slices that begin at a state."""
         workers = self.levels[level].width
         best = np.empty((stop, workers + 1))
         split = np.empty((stop, workers + 1), dtype=np.int32)
-        last = np.empty_like(split)
-        row = RowTables(best, np.empty_like(best), split, last)
-        solve_row(self.form, start, stop, *self._arguments(level, downstream), row)
-        value = float(best[stop - 1, workers])
-        levels: list[list[LevelStage]] = [[] for _ in range(level + 1)]
-        if not isfinite(value):
-            return value, levels
-        end, total = stop - 1, workers
+        row = RowTables(best, np.empty_like(best), split, np.empty_like(split))
+        solve_row(self.form, start, stop, *self._arguments(level, downstream, most), row)
+        return row
+
+    def _stages(self, row: RowTables, level: int, start: int, stop: int) -> list[LevelStage]:
+        """The stages of one level that a row of its tables has for states [start, stop)."""
+        stages: list[LevelStage] = []
+        end, total = stop - 1, self.levels[level].width
         while end >= start:
-            cut, replicas = int(split[end, total]), int(last[end, total])
+            cut, replicas = int(row.split[end, total]), int(row.last[end, total])
             first = cut + 1 if cut >= 0 else start
-            levels[level].insert(0, LevelStage(first, end + 1, replicas))
-            if level > 0:
-                below = self._downstream(level, downstream, total, replicas)
-                _, refined = self.expand(level - 1, below, first, end + 1)
-                for kept, added in zip(levels, refined, strict=False):
-                    kept[:0] = added
+            stages.insert(0, LevelStage(first, end + 1, replicas))
             end, total = first - 1, total - replicas
-        return value, levels
+        return stages
+
+    def _refine(self, level: int, downstream: Fraction, levels: list[list[LevelStage]]) -> bool:
+        """Find the stages of lower levels inside those of a level; whether these are as fast as they were taken to be.
+
+        Where memory makes one slower, that is written down, for another search.
+        """
+        slices, total, as_taken = self._slices(level, downstream), 0, True
+        for stage in levels[level]:
+            total += stage.workers
+            context = int(slices.context[total, stage.workers])
+            below = self._downstream(level, downstream, total, stage.workers)
+            seconds, refined = self.expand(level - 1, below, stage.start, stage.stop)
+            if seconds > slices.seconds(context, stage.start, stage.stop):
+                slices.limit(context, stage.start, self._limited(level - 1, below, stage, seconds, slices, context))
+                as_taken = False
+            for kept, added in zip(levels, refined, strict=False):
+                kept.extend(added)
+        return as_taken
+
+    def _limited(
+        self, level: int, downstream: Fraction, stage: LevelStage, seconds: float, slices: _Slices, context: int
+    ) -> NDArray[np.float64]:
+        """Seconds of the slices that begin as a stage does, within memory; on upper levels only of its own slice."""
+        if level == 0:
+            row = self._row(0, downstream, stage.start, len(self.table))
+            return np.asarray(row.best[:, self.levels[0].width])
+        values = np.array(slices.values[slices.row[context, stage.start]])
+        values[stage.stop - 1] = seconds
+        return values
 
     def data_parallel_seconds(self) -> float:
         """Seconds of one stage over all workers of all levels."""
@@ -393,9 +495,11 @@ class _Levels:
             per_replica = Fraction(ceil(per_replica * self.levels[0].width), self.levels[0].width)
         return per_replica
 
-    def _arguments(self, level: int, downstream: Fraction) -> tuple[StateTotals, LevelCosts, VersionMemory]:
-        """The kernels' arguments that are the same for every row of a level."""
-        here = self.levels[level]
+    def _arguments(
+        self, level: int, downstream: Fraction, most: float = inf, *, free: bool = False
+    ) -> tuple[StateTotals, LevelCosts, VersionMemory]:
+        """The kernels' arguments that are the same for every row of a level; free: memory is no limit, but for the script."""
+        here, slices = self.levels[level], self._slices(level, downstream, free=free)
         costs = LevelCosts(
             here.width,
             _below(self.levels, level),
@@ -403,51 +507,40 @@ class _Levels:
             self.transfers,
             float(here.bandwidth),
             float(here.collective_bandwidth),
-            *self._contexts(level, downstream),
+            slices.values,
+            slices.context,
+            slices.row,
+            most,
         )
-        tested = isfinite(self.memory.capacity_bytes) and (self.form == SCRIPT or level == 0)
+        tested = isfinite(self.memory.capacity_bytes) and (self.form == SCRIPT or (level == 0 and not free))
         return totals_of(self.table, self.form), costs, version_memory(self.memory, downstream, tested=tested)
 
-    def _contexts(self, level: int, downstream: Fraction) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-        """Tables of the level below, by rising workers downstream, and which of them is for m' of m, at [m, m']."""
+    def _slices(self, level: int, downstream: Fraction, *, free: bool = False) -> _Slices:
+        """Slices of the level below, in a context for each number of workers downstream, rising."""
+        workers = self.levels[level].width
+        context = np.zeros((workers + 1, workers + 1), dtype=np.int32)
+        if level == 0:
+            return _Slices(np.empty((0, 0)), context)
+        if free:
+            return _Slices(self._all_slices(level - 1), context)
         key = (level, downstream)
         if key not in self._inner:
-            workers = self.levels[level].width
-            context = np.zeros((workers + 1, workers + 1), dtype=np.int32)
-            if level == 0:
-                self._inner[key] = np.empty((1, 0, 0)), context
-            else:
-                cases = {
-                    (total, replicas): self._downstream(level, downstream, total, replicas)
-                    for total in range(1, workers + 1)
-                    for replicas in range(1, (1 if self.straight else total) + 1)
-                }
-                ordered = sorted(set(cases.values()))
-                for case, below in cases.items():
-                    context[case] = ordered.index(below)
-                tables = self._tables(level - 1, ordered)
-                changes = [not np.array_equal(one, other) for one, other in itertools.pairwise(tables)]
-                distinct = [
-                    tables[0],
-                    *(one for one, change in zip(tables[1:], changes, strict=True) if change),
-                ]
-                place = np.cumsum([0, *changes], dtype=np.int32)
-                self._inner[key] = np.stack(distinct), place[context]
+            cases = {
+                (total, replicas): self._downstream(level, downstream, total, replicas)
+                for total in range(1, workers + 1)
+                for replicas in range(1, (1 if self.straight else total) + 1)
+            }
+            place = {below: number for number, below in enumerate(sorted(set(cases.values())))}
+            for case, below in cases.items():
+                context[case] = place[below]
+            self._inner[key] = _Slices(self._all_slices(level - 1), context)
         return self._inner[key]
 
-    def _tables(self, level: int, ordered: list[Fraction]) -> list[NDArray[np.float64]]:
-        """A table per context. Workers downstream only take plans away: where two ends agree, all between do."""
-        first, last = self._all_slices(level, ordered[0]), self._all_slices(level, ordered[-1])
-        if len(ordered) <= 2 or np.array_equal(first, last):
-            return [first] * (len(ordered) - 1) + [last]
-        middle = len(ordered) // 2
-        return self._tables(level, ordered[: middle + 1])[:-1] + self._tables(level, ordered[middle:])
-
-    def _all_slices(self, level: int, downstream: Fraction) -> NDArray[np.float64]:
-        key = (level, downstream)
-        if key not in self._slices:
-            self._slices[key] = solve_all_rows(self.form, *self._arguments(level, downstream))
-        return self._slices[key]
+    def _all_slices(self, level: int) -> NDArray[np.float64]:
+        """Seconds of every slice on all workers of a level without a limit of memory, but for the script's own test."""
+        if level not in self._free:
+            self._free[level] = solve_all_rows(self.form, *self._arguments(level, Fraction(0), free=True))
+        return self._free[level]
 
 
 def _checked_levels(levels: Sequence[Level]) -> tuple[Level, ...]:

@@ -21,7 +21,7 @@ def test_a_run_of_cuts_holds_the_first_of_the_fastest_splits(data: st.DataObject
     table = chain(list(map(float, seconds)), list(parameters), list(map(float, outputs)))
     states, workers = len(table), data.draw(st.integers(1, 4))
     before = np.concatenate([[0.0], table.seconds[:-1]])
-    slices = (table.seconds[None, :] - before[:, None])[None]
+    slices = table.seconds[None, :] - before[:, None]
     form, straight, tested = (
         data.draw(st.sampled_from([RING, BARRIER])),
         data.draw(st.booleans()),
@@ -38,8 +38,9 @@ def test_a_run_of_cuts_holds_the_first_of_the_fastest_splits(data: st.DataObject
     )
     rate, context = data.draw(st.sampled_from([0.5, 5.0])), np.zeros((workers + 1, workers + 1), dtype=np.int32)
     found = []
-    for inner in (np.empty((1, 0, 0)), slices):
-        level = LevelCosts(workers, 1, straight, True, rate, rate, inner, context)
+    for inner in (np.empty((0, 0)), slices):
+        rows = np.arange(states, dtype=np.int32)[None]
+        level = LevelCosts(workers, 1, straight, True, rate, rate, inner, context, rows, np.inf)
         row = RowTables(*np.empty((2, states, workers + 1)), *np.zeros((2, states, workers + 1), dtype=np.int32))
         solve_row(form, 0, states, totals_of(table, form), level, memory, row)
         found.append([column[:, 1:] for column in row])

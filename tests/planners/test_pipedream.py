@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from fractions import Fraction
 from functools import cache
 from itertools import combinations, combinations_with_replacement
 from math import ceil, inf, prod
@@ -209,7 +208,7 @@ def test_search_is_the_recurrence(table: StateTable, workers: tuple[int, ...], s
         best = recurrence(table, workers, bandwidths, variant, straight, transfers)
         search = pipedream._Levels(table, cluster, form, straight, transfers, UNLIMITED)
         for level, count in enumerate(workers):
-            slices = search._all_slices(level, Fraction(0))
+            slices = search._all_slices(level)
             for i, j in combinations_with_replacement(range(len(table)), 2):
                 assert slices[i, j] == pytest.approx(best(level, i, j, count), rel=1e-12, abs=1e-12)
         expected = best(len(workers) - 1, 0, len(table) - 1, workers[-1])
@@ -238,6 +237,22 @@ def test_memory_is_exact_over_all_levels(
     table: StateTable, workers: tuple[int, ...], recompute: bool, replicated: float
 ) -> None:
     """Against enumeration of every plan, with PipeDream's count of versions, wherever a byte more permits a faster one."""
+    assert_memory_is_exact(table, workers, recompute, replicated if len(workers) == 1 else 0.0)
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=4),
+    st.sampled_from([(4,), (2, 2), (3, 2)]),
+    st.booleans(),
+    st.sampled_from([0.0, 1.0]),
+)
+def test_memory_that_chains_surely_lack_rules_out_no_plan(
+    layers: list[tuple[int, int, int]], workers: tuple[int, ...], recompute: bool, replicated: float
+) -> None:
+    """With as many bytes as a plan needs, to the byte, it is found; with half a byte less it is not."""
+    seconds, parameters, outputs = zip(*layers, strict=True)
+    table = chain(list(map(float, seconds)), list(parameters), list(map(float, outputs)))
     assert_memory_is_exact(table, workers, recompute, replicated if len(workers) == 1 else 0.0)
 
 
