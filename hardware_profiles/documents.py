@@ -31,6 +31,8 @@ def json_value(content: str | bytes, source: object, error: type[FileError]) -> 
         value = json.loads(text, object_pairs_hook=_each_key_once, parse_constant=_no_number)
         if _SURROGATE.search(text):
             msgspec.json.decode(text)  # which knows halves of characters
+        if _is_deep(value):
+            raise RecursionError
         return value
     except json.JSONDecodeError as fault:
         refuse(text, fault.pos, f"not JSON: {fault.msg}")
@@ -47,6 +49,21 @@ def json_value(content: str | bytes, source: object, error: type[FileError]) -> 
     except ValueError:  # Python reads no whole number of thousands of digits
         digits = re.search(r"[0-9]{4301}", text)
         refuse(text, digits.start() if digits else 0, "not usable JSON: a whole number has too many digits")
+
+
+MOST_DEEP = 500
+"""Lists and tables of a document within each other: fewer than any Python's recursion allows."""
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether lists and tables are nested deeper than MOST_DEEP."""
+    level = [value]
+    for _ in range(MOST_DEEP):
+        several = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list)))
+        level = [inner for one in several for inner in one]
+        if not level:
+            return False
+    return any(isinstance(one, (dict, list)) for one in level)
 
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")

@@ -141,10 +141,10 @@ def test_numbers_are_written_in_digits() -> None:
         ("[1,\nNaN]", "f:2: not JSON: NaN is no number"),
         ("[1,\n-Infinity]", "f:2: not JSON: -Infinity is no number"),
         ("[\n" + "9" * 5000 + "]", "f:2: not usable JSON: a whole number has too many digits"),
-        ("[" * 5000, "f:1: not usable JSON: lists or tables are nested too deeply"),
-        ('{"a":' * 5000, "f:1: not usable JSON: lists or tables are nested too deeply"),
+        ("[" * 501 + "]" * 501, "f:1: not usable JSON: lists or tables are nested too deeply"),
+        ('{"a":' * 5000 + "1" + "}" * 5000, "f:1: not usable JSON: lists or tables are nested too deeply"),
         ('["\\ud800"]', "f:1: not JSON"),
-        ('{"a": 1,\n}', "f:2: not JSON"),
+        ('{"a": 1\n,}', "f:2: not JSON"),
     ],
     ids=lambda one: one[:12],
 )
@@ -154,6 +154,7 @@ def test_json_says_each_key_once_and_numbers_alone(text: str, said: str) -> None
         json_value(text, "f", InputError)
     assert str(caught.value).startswith(said)
     assert "\n" not in str(caught.value)
+    assert json_value("[" * 500 + "]" * 500, "f", InputError)
     assert json_value(b'{"a": "\\ud83d\\ude00", "b": [1, 2.5, -0]}', "f", InputError)["a"] == "\U0001f600"
 
 
