@@ -38,7 +38,7 @@ from simulator.results.replayed import Replayed
 from simulator.results.score import Score
 from simulator.results.steady_state import SteadyState
 from simulator.results.text_tables import TextTable
-from simulator.results.time_split import TimeSplit, time_split
+from simulator.results.time_split import TIME_PARTS, TimeSplit, time_split
 from simulator.results.whole_timeline import whole_timeline
 from simulator.schedules.ops import OpKind, among
 from simulator.schedules.schedule import Schedule
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+WIDE_GAP = 0.5
+"""Gap above the lower bound from which a plan is told with what the bound does not count."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,13 +238,22 @@ class Outcome(Replayed):
 
     def remarks(self) -> tuple[str, ...]:
         """The plan in a line, seconds beside the lower bound, fill and drain of a stream, and warnings."""
-        return (self.words, self.speed + self.beside_bound, self.errors, *self.doubts())
+        return (self.words, self.speed + self.beside_bound, *self.beyond_bound(), self.errors, *self.doubts())
 
     @property
     def beside_bound(self) -> str:
         """The lower bound and the gap to it, as the end of a sentence; empty without a bound."""
         bound = self.lower_bound
         return f"; lower bound {bound.seconds:.4g} s ({bound.name}), gap {100 * self.gap:.1f} %" if bound else ""
+
+    def beyond_bound(self) -> tuple[str, ...]:
+        """Where the gap is wide: what the bound counts, and what the seconds of a device go to, in a line."""
+        if self.lower_bound is None or not WIDE_GAP < self.gap < math.inf:
+            return ()
+        mean = self.time_split().mean
+        shares = sorted(zip(TIME_PARTS, (100 * mean / mean.sum()).tolist(), strict=True), key=lambda one: -one[1])
+        spent = ", ".join(f"{name} {share:.0f} %" for name, share in shares if share >= 1)
+        return (f"the bound counts {self.lower_bound.counts}; the seconds of a device in use are {spent}",)
 
     def doubts(self) -> tuple[str, ...]:
         """Caveats about the seconds and the memory, one line each."""

@@ -158,6 +158,7 @@ class Result(Replayed):
         return (
             self.outcome.words,
             self.outcome.speed + self.outcome.beside_bound,
+            *self.outcome.beyond_bound(),
             self.outcome.errors,
             f"planned in {self.planning_seconds:.2f} CPU s with {self.evaluations} evaluations; {self.proof}{gap}",
             *(note.text for note in self.notes if note.text),

@@ -68,6 +68,11 @@ WEIGHT_SWEEPS = 20
 MOST_SIZES = 4096
 """Sizes of ops that an accelerator which is not `sublinear` is asked for; of larger batches nothing is known of it."""
 
+_COUNTS = {
+    "work": "computation alone, evenly on all devices, in ops of the whole batch",
+    "latency": "the way of the smallest part of one sample through all layers and back, alone",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class BoundTerm:
@@ -79,6 +84,11 @@ class BoundTerm:
     name: str
     seconds: float
     flushed: bool
+
+    @property
+    def counts(self) -> str:
+        """What it counts of an iteration, in words."""
+        return _COUNTS[self.name]
 
     def gap(self, seconds: float) -> float:
         """Relative distance of so many seconds above the bound; infinite above a bound of 0."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -48,6 +49,7 @@ from simulator import (
     stages_from_cuts,
 )
 from simulator.costs.lower_bound import best_weighted_sum
+from simulator.results.time_split import TIME_PARTS
 from simulator.workloads.layers import Split
 from simulator.workloads.sequence_slices import context_part
 from simulator.workloads.shares import share_of
@@ -233,6 +235,28 @@ def test_a_replay_below_the_bound_is_an_error_of_the_program(monkeypatch: pytest
     assert raised.value.outcome.plan == plan
     with pytest.raises(UndercutBoundError, match="plan 'uniform'"):
         make_plan("uniform", problem)
+
+
+def test_a_wide_gap_is_told_with_what_the_bound_does_not_count() -> None:
+    """One of two devices computes while the other waits, forward and back; with one sample the way through all layers counts."""
+    problem = Problem(uniform_chain(2), _switched((_gpu(), _gpu())), 4)
+    alone = Plan("hand", "gpipe", stages_from_cuts((), 2, [(0,)]), (4,))
+    apart = Plan("hand", "gpipe", stages_from_cuts((1,), 2, [(0,), (1,)]), (4,))
+    one = simulate(problem, apart)
+    split = 100 * one.time_split().mean / one.iteration_seconds
+    assert one.gap > simulation.WIDE_GAP
+    (line,) = one.beyond_bound()
+    assert line.startswith("the bound counts computation alone, evenly on all devices, in ops of the whole batch; ")
+    told = {name: int(share) for name, share in re.findall(r"([a-z][a-z -]+) (\d+) %", line.split(" in use are ")[1])}
+    assert told == {name: round(share) for name, share in zip(TIME_PARTS, split, strict=True) if share >= 1}
+    assert list(told.values()) == sorted(told.values(), reverse=True)
+    assert line in one.remarks()
+    (latency,) = simulate(replace(problem, batch=1), replace(alone, microbatches=(1,))).beyond_bound()
+    assert latency.startswith(
+        "the bound counts the way of the smallest part of one sample through all layers and back, "
+    )
+    near = simulate(Problem(uniform_chain(2), _switched((_gpu(),)), 4), alone)
+    assert (near.gap < simulation.WIDE_GAP, near.beyond_bound()) == (True, ())
 
 
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(0, 2**32 - 1))
