@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from simulator import Attention, Engine, Outcome, Plan, Problem, Schedule, ScheduleReplay, Workload
 
 TOPICS: dict[str, Callable[[], Sequence[str]]] = {
-    "workloads": lambda: sorted(simulator.workload_names()),
-    "accelerators": lambda: sorted(hardware_profiles.accelerator_names()),
-    "clusters": lambda: sorted(hardware_profiles.cluster_names()),
-    "stacks": lambda: sorted(hardware_profiles.stack_names()),
+    "workloads": lambda: simulator.workload_names(),
+    "accelerators": lambda: hardware_profiles.accelerator_names(),
+    "clusters": lambda: hardware_profiles.cluster_names(),
+    "stacks": lambda: hardware_profiles.stack_names(),
     "schedules": lambda: sorted(simulator.schedule_families()),
     "planners": lambda: sorted(planners.planner_entries()),
 }

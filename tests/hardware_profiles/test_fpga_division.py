@@ -59,6 +59,8 @@ def test_more_layers_than_dsps_are_refused() -> None:
     """Each layer with work needs a DSP."""
     with pytest.raises(ValueError, match="3 layers with multiply-adds need as many DSPs, got 2"):
         divide_dsps((1.0,) * 3, 2)
+    with pytest.raises(ValueError, match=r"4 layers with multiply-adds need as many DSPs, got 3$"):
+        divide(board(dsps=5, share=0.7), [product(1.0)] * 4, "int8")
 
 
 @pytest.mark.parametrize("work", [5e-324, 2e-323, 1e-310, 1e300])

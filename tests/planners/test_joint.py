@@ -242,6 +242,17 @@ def test_as_many_blocks_run_again_as_memory_needs() -> None:
         assert found.iteration_seconds < whole.iteration_seconds or not whole.fits
 
 
+@pytest.mark.parametrize(
+    ("again", "told"), [((12, 12), (12, 0)), ((1, 11), (1, 11)), ((99, 3), (0, 3)), ((13, 12), ()), ((0, 0), ())]
+)
+def test_no_more_blocks_run_again_than_a_stage_has(again: tuple[int, int], told: tuple[int, ...]) -> None:
+    """Of 13 and 12 blocks, one cut in two: a plan says how many of them only where others do not run again."""
+    asked = problem("bert-large", "dapple-b:4", 16)
+    one = Pipeline("1f1b", ((0,), (1,)), (len(asked.workload) // 2,), 4, tuple(("blocks", count) for count in again))
+    assert one.blocks(asked) == [13, 12]
+    assert one.plan(asked, "").recomputed_blocks == told
+
+
 def test_searched_orders_keep_to_the_memory_of_the_familys_own() -> None:
     """On devices that hold no more than the family's plan takes, orders of the same stages replay and nearly all of them fit."""
     asked = problem("gpt2-medium", "pipedream-a:1", 16, precision="fp16", optimizer="adam")

@@ -36,6 +36,7 @@ class DrawnSpace:
     waiting: float
     layers: int = LAYERS
     sizes: tuple[int, ...] = (1, 2)
+    memory: float = 9.0
 
     @cached_property
     def variants(self) -> tuple[Variant, ...]:
@@ -73,7 +74,7 @@ class DrawnSpace:
         for begin, end in combinations(range(LAYERS + 1), 2):
             seconds[:, begin, end] = layers[0, :, begin:end].sum(axis=1) * samples
             stash[:, begin, end] = kept[begin:end].sum()
-            deepest[:, begin, end] = 9.0 / stash[:, begin, end]
+            deepest[:, begin, end] = self.memory / stash[:, begin, end]
         cuts = np.concatenate([[0.0], rng.uniform(0, 1, LAYERS - 1), [0.0]])
         across = np.broadcast_to(cuts[:, None, None], (LAYERS + 1, count, count))
         return StageVariants(seconds, deepest, np.broadcast_to(update[:, None, None], shape), across, 2 * across)
@@ -147,6 +148,16 @@ def test_the_best_of_all_pipelines(seed: int, devices: tuple[int, ...], waiting:
     assert pipeline in set(every_pipeline(space))
     assert found.proven
     assert found.bound == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(("seed", "memory"), [(1, 5.5), (2, 7.0), (4, 9.0)])
+def test_all_that_is_found_fits(seed: int, memory: float) -> None:
+    """More pipelines are asked for than there are: each is one of those that fit, with its seconds, and the best is there."""
+    space = DrawnSpace(seed, (2, 1), 0.5, memory=memory)
+    every = {one: space.seconds(one) for one in every_pipeline(space)}
+    found = search(space, np.inf, 500).pipelines
+    assert [seconds for seconds, _ in found] == sorted(every[one] for _, one in found)
+    assert found[0][0] == pytest.approx(min(every.values()))
 
 
 def test_bounds_hold_before_the_end(recorded: Recorded) -> None:
