@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from statistics import stdev
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,6 +152,25 @@ def test_a_step_too_far_is_halved_until_it_is_none_for_the_worse() -> None:
     assert where == pytest.approx(start + whole / 2.0)
     assert moved == pytest.approx(0.5 / spreads[0])
     assert there == pytest.approx(model.logarithms(observed, where))
+
+
+class Identity:
+    """A model of one figure, which is its constant."""
+
+    def values(self, where: Any) -> dict[str, float]:
+        """A constant that may be 0, as it is."""
+        return {next(name for name, (least, _) in RANGES.items() if least <= 0): float(where[0])}
+
+    def logarithms(self, observed: object, where: Any) -> Any:
+        """The constant."""
+        return where
+
+
+def test_a_step_that_is_as_good_is_taken() -> None:
+    """From 0 to 2 where 1 was measured, and is where the constant begins."""
+    one, zero = np.ones(1), np.zeros(1)
+    where, there, moved = _taken(Identity(), [], one, one, one, zero, zero, 2.0 * one)  # type: ignore[arg-type]
+    assert (where[0], there[0], moved) == (2.0, 2.0, 2.0)
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

@@ -104,7 +104,14 @@ def test_tokens_hours_and_cost() -> None:
     assert images.unit == "samples"
     assert images.device_hours == pytest.approx(found.device_hours * TOKENS / 1000)
     assert images.units_per_device == pytest.approx(found.units_per_device / TOKENS)
-    assert (images.parameter_flop, images.record()["tokens_per_second_per_device"]) == (0.0, None)
+    assert images.parameter_flop == 0.0
+    for one, tokens in ((found, TOKENS), (images, 0)):
+        told = one.record()
+        assert (told["tokens_per_sample"], told["unit"]) == (tokens or None, "tokens" if tokens else "samples")
+        assert told["samples_per_second_per_device"] == pytest.approx(BATCH / outcome.iteration_seconds / 2)
+        assert told["tokens_per_second_per_device"] == (one.units_per_device if tokens else None)
+        assert (told["amount"], told["devices"]) == (10**12 if tokens else 10**9, 2)
+        assert (told["price_per_hour"], told["cost"]) == (one.price, one.cost)
 
 
 def test_of_routed_experts_those_that_a_token_uses_count() -> None:
@@ -120,6 +127,7 @@ def test_what_is_not_known_is_no_figure() -> None:
         simulate(Problem(BLOCK, star_cluster(1), 4), Plan("hand", "gpipe", (Stage((0, 1), (0,)),), (4,)))
     )
     assert (unknown.peak_flops, unknown.cost, unknown.record()["mfu"]) == (0.0, None, None)
+    assert [unknown.record()[name] for name in ("peak_flops", "currency", "hfu", "mfu_causal")] == [None] * 4
     layers = tuple(replace(layer, flop=0.0, measured=((4.0, 1.0, 2.0),)) for layer in BLOCK.layers)
     measured = on_gpus(replace(BLOCK, layers=layers, bytes_per_element=4))
     assert efficiency(measured).record()["mfu"] is None
