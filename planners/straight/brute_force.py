@@ -71,9 +71,7 @@ class BruteForce:
         if reason is not None:
             raise ValueError(f"planner {self.name!r} does not apply: {reason}")
         plans = enumerate(with_timed(problem, self.plans(problem), evaluate.layer_costs))
-        ranked = sorted(
-            ((evaluate(plan).iteration_seconds, number, plan) for number, plan in plans), key=lambda one: one[:2]
-        )
+        ranked = sorted((evaluate(plan).iteration_seconds, number, plan) for number, plan in plans)
         best: tuple[tuple[float, float], Plan] | None = None
         for seconds, _, plan in ranked:
             if best is not None and (0.0, seconds * (1.0 - ROUNDING)) >= best[0]:

@@ -34,6 +34,7 @@ from experiments.schedule_search.families import comparable_families
 from experiments.schedule_search.problems import ProfiledRow
 from experiments.studies.study_harness import run_study
 from tests.planners.scheduler.schedule_cases import TWO_DEVICES
+from tests.records import Recorded, lines
 
 
 def test_points_by_hand() -> None:
@@ -68,7 +69,7 @@ def test_the_mean_and_range_of_seeds() -> None:
     assert two == {"family": "b", "above_busiest": pytest.approx(0.2), "gap": 0.1, "least": 0.1, "most": 0.3}
 
 
-def test_the_document(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_document(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], recorded: Recorded) -> None:
     """Bounds lie below all; a search keeps to its limit, is not slower at a higher one, nor than a family in its memory."""
     monkeypatch.setattr("experiments.modern_schedules.memory_points.ROW", ProfiledRow(2, 4, 1, 1, 1, 0, 2, 1))
     monkeypatch.setattr("experiments.modern_schedules.__main__.QUICK", Effort(range(1), (1, 2), 0.002))
@@ -92,7 +93,9 @@ def test_the_document(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
             assert limits == tuple(sorted(limits))
             assert seconds == tuple(sorted(seconds, reverse=True))
     print_document(document)
-    written = [line.split() for line in capsys.readouterr().out.splitlines()]
+    printed = lines(capsys.readouterr().out)
+    recorded(printed=printed)
+    written = [line.split() for line in printed]
     assert ["even", "1f1b", "straight", "2.00", "0.0", "25.0"] in [line[:6] for line in written]
     assert ["even", "zb-h1", "straight", "2.00", "0.0", "8.3", "0.0", "0.0", "0.0"] in written
 

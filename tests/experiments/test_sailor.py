@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import experiments.sailor.__main__ as study
 from experiments.cli import main
 from experiments.sailor.judge import LAYERS, NETWORK, PROFILES, ZONE, Judge, read_inputs
 from planners.mixed import MixedPipeline
+from tests.records import Recorded, lines
 
 GPUS = "A100-40", "V100-16", "GH-96"
 
@@ -72,6 +74,17 @@ def test_stages_without_neighbours_send_nothing(tmp_path: Path) -> None:
     assert space.seconds(three) == pytest.approx((7 * (3 + 1 + 1) + (1 + 2 + 2) + 3 * 3 + 10) / 1e3)
 
 
+def test_what_replicas_reduce_at_least_by_hand(tmp_path: Path) -> None:
+    """4 MB a layer: two replicas send 2 MB twice, three 4/3 MB four times; groups of two half of it; one none."""
+    space = judge(tmp_path, A=6)
+    for replicas, milliseconds in ((1, 0.0), (2, 4.0), (3, 16 / 3)):
+        found, longer = space.synchronization(1, replicas, [(0,), (1,)])
+        for begin, end in combinations(range(4), 2):
+            expected = milliseconds * (end - begin) / 1e3
+            assert found[:, begin, end] == pytest.approx([expected, expected / 2])
+        assert not longer.any()
+
+
 def test_memory_by_hand(tmp_path: Path) -> None:
     """A layer keeps 4 GB a micro-batch in flight: a V100 of 17.2 GB holds 2 + 3 * 4 GB and 24 MB a layer, and not one more."""
     small = judge(tmp_path, V=3)
@@ -80,7 +93,9 @@ def test_memory_by_hand(tmp_path: Path) -> None:
     assert small.deepest(1, 1)[:, 0, 1:].tolist() == [[3, 1, 1], [3, 1, 1], [3, 1, 1]]
 
 
-def test_the_study(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, recorded: Recorded
+) -> None:
     """A row per cluster, each with a plan that is proven."""
     monkeypatch.setattr(study, "SAILOR", {(("A100-40", 1), ("V100-16", 1)): (9.0, 0.1)})
     words = ["study", "sailor", "--inputs", str(checkout(tmp_path))]
@@ -90,7 +105,7 @@ def test_the_study(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypat
     assert row["bound_seconds"] == pytest.approx(row["seconds"])
     assert sum(stage["layers"][1] - stage["layers"][0] for stage in row["plan"]["stages"]) == 3
     assert main(words) == 0
-    assert "1 A100-40 + 1 V100-16" in capsys.readouterr().out
+    recorded(printed=lines(capsys.readouterr().out, r"\b\d+\.\d\d(?!\d)"))
 
 
 def test_the_documented_rows_are_those_of_the_study() -> None:

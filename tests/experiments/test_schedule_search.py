@@ -19,7 +19,7 @@ from simulator import chains_of
 from tests.chains import chain
 from tests.experiments.commands import refused
 from tests.planners.scheduler.schedule_cases import TWO_DEVICES
-from tests.records import Recorded
+from tests.records import Recorded, lines
 
 CASE: dict[str, Any] = {
     "name": "two devices",
@@ -48,11 +48,14 @@ def studied(path: Path, cases: object, capsys: pytest.CaptureFixture[str]) -> tu
     return code, document
 
 
-def test_a_known_best_is_matched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_known_best_is_matched(tmp_path: Path, capsys: pytest.CaptureFixture[str], recorded: Recorded) -> None:
     """Two devices: the second one begins after a forward and then has work for 2 x 3 s."""
     code, document = studied(tmp_path / "cases.json", {"note": "units", "cases": [CASE]}, capsys)
     assert (code, document["matched"], document["failed"], document["worst_gap"]) == (0, 1, 0, 0)
     assert document["rows"][0]["proven"]
+    words = ["--cases", str(tmp_path / "cases.json"), "--seconds", "0.01"]
+    assert run_study("schedule-search", words) == 0
+    recorded(printed=lines(capsys.readouterr().out, r"\b\d+\.\d{3}\b", r"at most (\S+) CPU"))
 
 
 @pytest.mark.parametrize(("best", "verdict"), [(6.5, "failed: slower"), (7.5, "failed: below what is proven")])

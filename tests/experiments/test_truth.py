@@ -40,7 +40,7 @@ from experiments.truth.seen_rows import SEEN_ROWS, was_seen
 from hardware_profiles import Stack, changed_stack, errors_of, load_accelerator, load_stack
 from simulator import Evaluations, OpKind, PlanCosts
 from tests.experiments.commands import refused
-from tests.records import Recorded
+from tests.records import Recorded, lines
 
 RUN = "hidden,heads,layers,seq,tp,pp,dp,micro_batch,global_batch,measured_s,recompute,machine"
 
@@ -408,7 +408,9 @@ def test_what_no_plan_has_is_said() -> None:
         machine_of(measured(machine="", hardware="a cluster on the moon"))
 
 
-def test_the_study_ends_with_one_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_study_ends_with_one_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], recorded: Recorded
+) -> None:
     """Errors by table, files passed over, and figures apart; a machine of an unknown table is a usage error."""
     table(tmp_path, "runs.csv", RUN, "64,4,2,32,1,1,1,1,2,0.01,,dgx-a100", "64,4,2,32,1,2,1,1,2,0.01,full,dgx-a100")
     table(tmp_path, "products.csv", "m,n,k,forward_us,backward_us", "4096,4096,4096,500,1000")
@@ -425,6 +427,8 @@ def test_the_study_ends_with_one_document(tmp_path: Path, capsys: pytest.Capture
     assert (seconds["seen"], seconds["held_out"]["mape"]) == (None, document["tables"]["runs"]["mape"])
     assert "--columns" in document["skipped_because"]["notes.csv"]
     assert "mape" in document["tables"]["products"]["backward"]
+    print_document(document)
+    recorded(printed=lines(capsys.readouterr().out))
     assert main(["study", "truth", "--tables", str(tmp_path), "--machine", "runs=nowhere"]) == 2
     assert "nowhere" in capsys.readouterr().err
     assert main(["study", "truth", "--tables", str(tmp_path), "--machine", "gone=dgx-a100"]) == 2

@@ -48,6 +48,28 @@ def test_versions_depend_on_the_order_only(
 
 @loose
 @given(stages=SIZES, per_minibatch=SIZES, seed=st.integers(0, 2**32 - 1))
+def test_a_backward_knows_what_its_own_forward_had_seen(hand: Any, stages: int, per_minibatch: int, seed: int) -> None:
+    """By stage and micro-batch, on two replicas that run the same; every other op knows what it sees itself."""
+    draw = np.random.default_rng(seed)
+    lists = hand.staircase(stages, per_minibatch, 4)
+    first, second = (hand.replayed(lists, lambda: float(draw.uniform(0.1, 3.0)), 0.3) for _ in range(2))
+    columns = {
+        name: np.concatenate([getattr(one, name) for one in (first, second)])
+        for name in type(first).__dataclass_fields__
+    }
+    columns["replica"] = np.repeat([0, 1], [first.stage.size, second.stage.size])
+    table = version_table(type(first)(**columns), per_minibatch)
+    places = list(zip(table.stage, table.replica, table.microbatch, strict=True))
+    of_forward = {place: seen for place, kind, seen in zip(places, table.kind, table.seen, strict=True) if kind == F}
+    expected = [
+        of_forward[place] if kind == B else seen
+        for place, kind, seen in zip(places, table.kind, table.seen, strict=True)
+    ]
+    assert table.forward_seen.tolist() == expected
+
+
+@loose
+@given(stages=SIZES, per_minibatch=SIZES, seed=st.integers(0, 2**32 - 1))
 def test_row_order_does_not_matter(hand: Any, stages: int, per_minibatch: int, seed: int) -> None:
     """Shuffled rows of ops that take time give the same versions."""
     timeline = hand.replayed(hand.staircase(stages, per_minibatch, 4), update_seconds=0.5)
