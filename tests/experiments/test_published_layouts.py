@@ -52,6 +52,10 @@ def test_a_layout_is_that_of_its_name(layout: PublishedLayout) -> None:
     """As many GPUs as its name tells, whole micro-batches, and where the embedding and the head count, as many on each stage."""
     assert f"{layout.devices:,} " in layout.name
     assert layout.source
+    assert layout.interleave == tuple(sorted({*layout.interleave}))
+    assert all(
+        layout.ends_count or layout.layout["layers"] % (layout.layout["pp"] * one) == 0 for one in layout.interleave
+    )
     for run in layout.runs():
         assert run.measured_s == layout.iteration_seconds
         assert run.global_batch % (run.dp * run.micro_batch) == 0
@@ -62,7 +66,7 @@ def test_a_layout_is_that_of_its_name(layout: PublishedLayout) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda one: one.name)
 def test_what_is_told_is_what_the_network_computes(layout: PublishedLayout) -> None:
     """The MFU that a source tells, and its parameters, within 1 %; of seconds alone a third of the peak, as such runs reach."""
-    problem, plan = training_problem(next(iter(layout.runs())))
+    problem, _ = training_problem(next(iter(layout.runs())))
     peak = layout.devices * problem.cluster.devices[0].peak_flops[problem.precision]
     mfu = 3 * problem.workload.flop() * problem.batch / (layout.iteration_seconds * peak)
     if layout.mfu is not None:

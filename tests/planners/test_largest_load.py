@@ -102,6 +102,15 @@ def test_rules_by_hand() -> None:
     assert (added.largest_load, largest.largest_load) == (6.0, 4.0)
 
 
+@pytest.mark.parametrize(("rule", "load"), [("sum", 12.0), ("max", 5.0)])
+def test_what_comes_in_goes_beside_what_goes_out(rule: str, load: float) -> None:
+    """Three units of 4 in a row, 5 s between them: the middle one receives 5 and sends 5; added up, one is best."""
+    third = DeviceClass(1, np.array([4.0] * 3))
+    found = least_largest_load(problem_of([(0, 1), (1, 2)], [4.0] * 3, [5.0, 5.0, 0.0], third, rule=rule))
+    assert found is not None
+    assert found.largest_load == load
+
+
 def test_an_output_is_sent_once_to_a_device() -> None:
     """Two readers on one device: the sender and the receiver pay for the output once each."""
     problem = problem_of([(0, 1), (0, 2)], [5.0, 2.0, 2.0], [1.0, 0.0, 0.0])
