@@ -53,9 +53,8 @@ def test_a_layout_is_that_of_its_name(layout: PublishedLayout) -> None:
     assert f"{layout.devices:,} " in layout.name
     assert layout.source
     assert layout.interleave == tuple(sorted({*layout.interleave}))
-    assert all(
-        layout.ends_count or layout.layout["layers"] % (layout.layout["pp"] * one) == 0 for one in layout.interleave
-    )
+    if len(layout.interleave) > 1 and not layout.ends_count:
+        assert all(layout.layout["layers"] % (layout.layout["pp"] * one) == 0 for one in layout.interleave)
     for run in layout.runs():
         assert run.measured_s == layout.iteration_seconds
         assert run.global_batch % (run.dp * run.micro_batch) == 0
@@ -65,7 +64,7 @@ def test_a_layout_is_that_of_its_name(layout: PublishedLayout) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda one: one.name)
 def test_what_is_told_is_what_the_network_computes(layout: PublishedLayout) -> None:
-    """The MFU that a source tells, and its parameters, within 1 %; of seconds alone a third of the peak, as such runs reach."""
+    """The MFU that a source tells, and its parameters, within 1 %; of seconds alone a quarter of the peak, as such runs reach."""
     problem, _ = training_problem(next(iter(layout.runs())))
     peak = layout.devices * problem.cluster.devices[0].peak_flops[problem.precision]
     mfu = 3 * problem.workload.flop() * problem.batch / (layout.iteration_seconds * peak)
@@ -75,7 +74,7 @@ def test_what_is_told_is_what_the_network_computes(layout: PublishedLayout) -> N
     elif "1T" in layout.name:  # at 163 TFLOP/s per GPU, forwards that run again among them
         assert 4 / 3 * mfu * peak / layout.devices == pytest.approx(163e12, rel=0.01)
     else:
-        assert 0.27 < mfu < 0.31
+        assert 0.2 < mfu < 0.31
 
 
 def test_what_was_not_told_is_the_fastest_that_can_be(
