@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from hardware_profiles import load_cluster
 from simulator import (
     SCHEDULES,
     Communication,
     Evaluations,
+    Gpt,
     InfeasiblePlanError,
     OpKind,
     Outcome,
@@ -215,6 +217,25 @@ def test_a_plan_that_cannot_run_raises_as_a_simulation_does() -> None:
         evaluate(plan(3, stages=(Stage((0, 1, 2), (0,)), Stage((3, 4, 5), (7,)))))
     with pytest.raises(InfeasiblePlanError, match="sum to 8"):
         evaluate(plan(3, microbatches=(2, 2)))
+
+
+def test_each_cut_of_a_plan_is_checked_where_layers_matter() -> None:
+    """Four heads over three devices; blocks that run again of a stage that has fewer, where one cut before had as many."""
+    problem = Problem(Gpt(3, 64, 4, vocabulary=512, sequence=32).workload(), load_cluster("dgx-a100").take(6), 4)
+    evaluate, layers = Evaluations(problem), len(problem.workload)
+    groups = Stage(tuple(range(layers)), (0, 1, 2), (3,))
+    with pytest.raises(InfeasiblePlanError, match="groups of 3"):
+        evaluate(Plan("hand", "gpipe", (groups,), (4,)))
+    starts = [problem.workload.layers.index(one) for one in problem.workload.layers if one.block]
+    two, one = (starts[len(starts) * part // 3] for part in (2, 1))
+    for cut, fits in ((two, True), (one, False)):
+        stages = Stage(tuple(range(cut)), (0,)), Stage(tuple(range(cut, layers)), (1,))
+        again = Plan("hand", "gpipe", stages, (4,), recompute=("blocks", "none"), recomputed_blocks=(2, 0))
+        if fits:
+            assert evaluate(again) is not None
+        else:
+            with pytest.raises(InfeasiblePlanError, match="blocks"):
+                evaluate(again)
 
 
 @settings(max_examples=10)
