@@ -21,7 +21,7 @@ from planners.mixed.space import (
     price_ratios,
     variant_sets,
 )
-from planners.mixed.whole_counts import whole_counts
+from planners.mixed.whole_counts import TooManyShares, whole_counts
 from tests.records import Recorded
 
 LAYERS, BATCH = 3, 8
@@ -253,6 +253,17 @@ def test_shares_by_hand() -> None:
         list(whole_counts(both, 3, variants, (3, 5), prices)) == []
     )  # five devices are two pairs: five replicas of six
     assert list(whole_counts([(0,), (1,)], 2, variants, (2, 4), prices)) == [((2, 0), (0, 2))] * 2
+
+
+def test_shares_that_take_too_long_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After so many shares of stages as may be tried: here four are, two for each order."""
+    variants, both = (Variant(0, 1), Variant(1, 2)), ((0, 1), (0, 1))
+    asked = both, 3, variants, (4, 4), price_ratios(variants, 2)
+    monkeypatch.setattr("planners.mixed.whole_counts.MOST_STEPS", 2)
+    assert len(list(whole_counts(*asked))) == 2
+    monkeypatch.setattr("planners.mixed.whole_counts.MOST_STEPS", 1)
+    with pytest.raises(TooManyShares):
+        list(whole_counts(*asked))
 
 
 def test_prices_by_hand() -> None:

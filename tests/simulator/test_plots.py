@@ -269,6 +269,14 @@ def test_a_chart_of_very_many_boxes_is_an_image_in_a_drawing(monkeypatch: pytest
         assert {bool(one.get_rasterized()) for one in boxes} == {updates}
 
 
+def test_only_collectives_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of computation keep each of their boxes, however narrow."""
+    rows: list[Any] = []
+    monkeypatch.setattr(gantt_plots, "joined", lambda row, gap: rows.append(row) or row)
+    gantt(replicated(2))
+    assert [row.thin for row in rows] == [True]
+
+
 def test_gantt_draws_into_given_axes_and_refuses_an_empty_window() -> None:
     """Given axes are used; a window that does not rise is a ValueError."""
     timeline = replayed("1f1b", 2, 2, transfer=0.5)

@@ -377,3 +377,9 @@ def test_further_tokens_are_predicted(tmp_path: Path) -> None:
     assert last[0] == last[1] > 0
     losses = [workload.layers[-1].stashed_bytes for workload in (first, more)]
     assert losses[1] == 2 * losses[0]
+    for workload, blocks in ((first, 5), (more, 6)):
+        whole = [layer for layer in workload.layers if layer.block == 0]
+        assert {layer.block for layer in workload.layers} == set(range(blocks + 1))
+        assert sum(layer.part == "output head" for layer in whole) == sum(
+            layer.part == "output head" for layer in workload.layers
+        )

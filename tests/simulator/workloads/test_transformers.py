@@ -199,6 +199,9 @@ def test_a_token_goes_through_some_experts_at_most_all() -> None:
     for active in (0, 5):
         with pytest.raises(ValueError, match=f"^experts of a token must be from 1 to all 4, got {active}$"):
             Experts(4, active, 8)
+    for wrong in ({"intermediate": 0}, {"shared": -1}, {"count": 2**40, "active": 1}):
+        with pytest.raises(ValueError, match=f"^experts: {next(iter(wrong))} "):
+            Experts(**{"count": 4, "active": 2, "intermediate": 8, **wrong})  # type: ignore[arg-type]
 
 
 def test_without_dropout_the_masks_go() -> None:
