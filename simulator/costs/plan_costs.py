@@ -91,10 +91,10 @@ class OpParts(NamedTuple):
     """
 
     computing: float
-    tensor: float = 0.0
-    context: float = 0.0
-    expert: float = 0.0
-    replicas: float = 0.0
+    tensor: float
+    context: float
+    expert: float
+    replicas: float
 
 
 _Step = tuple[Operation, list[tuple[int, ...]], float]

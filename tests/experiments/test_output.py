@@ -334,6 +334,32 @@ def test_cells_of_every_table_have_their_units() -> None:
     assert_text(GOLDEN / "cells.txt", "\n".join(lines) + "\n")
 
 
+class Empty(dict[str, Any]):
+    """A document without rows."""
+
+    def __missing__(self, key: str) -> list[Any]:
+        return []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bapipe_explore.__main__",
+        "cost_model.__main__",
+        "modern_schedules.__main__",
+        "pipedream_optimizer",
+        "published_layouts.__main__",
+        "sailor.__main__",
+        "umpipe.gain_tables",
+    ],
+)
+def test_headings_of_studies(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Tables, their columns, and the lines between them, where no table has a row."""
+    import_module(f"experiments.{name}").print_document(Empty())
+    printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
+    assert_text(GOLDEN / f"{name.split('.')[0]}.txt", f"{printed}\n")
+
+
 def test_documents_are_indented_by_two() -> None:
     """Lists and objects stand on lines of their own; what is not finite is null."""
     assert to_json({"a": [1.5, float("nan")], "b": {}}) == '{\n  "a": [\n    1.5,\n    null\n  ],\n  "b": {}\n}'

@@ -45,6 +45,9 @@ def test_seconds_of_a_share_of_the_peak() -> None:
     flop = 4 * 256 * (6 * 1e8 + 12 * 6 * 1024 * 256)
     assert TINY.iteration_seconds == pytest.approx(flop / (4 * 156e12))
     assert replace(TINY, seconds=3.0).iteration_seconds == 3.0
+    scores = 4 * 256 * 12 * 6 * 1024 * 256  # of attention alone, where no parameters are told
+    untold = PublishedLayout("untold", "nobody", TINY.layout, mfu=0.5)
+    assert untold.iteration_seconds == pytest.approx(scores / (4 * 156e12), rel=1e-12)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda one: one.name)

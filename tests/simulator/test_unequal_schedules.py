@@ -167,6 +167,7 @@ def test_sizes_of_a_plan_are_checked(problem: Problem) -> None:
         replace(good, forward_sizes=good.forward_sizes[:1]),
         replace(good, backward_sizes=((8,), (4,))),
         replace(good, forward_sizes=()),
+        replace(good, forward_sizes=((0, 8), good.forward_sizes[1])),
     ):
         with pytest.raises(InfeasiblePlanError, match="sizes of"):
             simulate(problem, bad)

@@ -6,6 +6,8 @@ import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from planners import Request, Result, make_plan
 from planners.search.evaluator import Evaluator
 from planners.testing import line
 from planners.unequal import UnequalTables, tables_of, unequal_plan, unequal_problem
+from planners.unequal import replayed_sizes as module
 from planners.unequal.replayed_sizes import SizeBounds
 from planners.unequal.tables import WITHOUT_LINKS, loosest_problem
 from simulator import OpKind, Problem, simulate
@@ -87,6 +90,27 @@ def test_no_sizes_of_one_pass_are_faster(seed: int) -> None:
     assert found.outcome.iteration_seconds * CLOSE <= best
     assert found.details["proven_optimal"]
     assert float(found.details["sizes_lower_bound_seconds"]) * CLOSE <= best  # type: ignore[arg-type]
+
+
+def test_changes_are_followed_while_they_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a size of 1, a step at a time, to 5, which is faster than both beside it; what cannot be faster is not looked at."""
+    known: dict[Any, float] = {}
+
+    class Replays:
+        bounds = SimpleNamespace(unequal=None)
+
+        def __init__(self) -> None:
+            self.known = known
+
+        def __call__(self, pair: Any) -> float:
+            return known.setdefault(pair, 1.0 + abs(pair[0][0] - 5))
+
+    monkeypatch.setattr(module, "_changed", lambda unequal, pair: [((pair[0][0] + step,),) for step in (-1, 1)])
+    monkeypatch.setattr(
+        module, "_bounds", lambda bounds, near: np.array([9.0 if one[0][0] < 1 else 0.0 for one in near])
+    )
+    module._descend(Replays(), ((1,),))  # type: ignore[arg-type]
+    assert sorted(size for ((size,),) in known) == [1, 2, 3, 4, 5, 6]
 
 
 def test_the_proof_says_what_was_replayed() -> None:
