@@ -181,7 +181,8 @@ def explore(
 
 
 FLUSHED_PIPEDREAM = "PipeDream's synchronous plan"
-OTHER_METHODS = ("uniform layers", FLUSHED_PIPEDREAM, "data parallelism")
+UNIFORM = "uniform layers"
+OTHER_METHODS = (UNIFORM, FLUSHED_PIPEDREAM, "data parallelism")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,12 +228,19 @@ class _Explorer:
     def _ranked(self, *, only_faster: bool = False) -> list[Candidate]:
         """Every candidate that fits by rising seconds; InfeasiblePlanError, with numbers, if none does.
 
-        only_faster: pipelines whose stages and transfers are weighed need only be found where they are faster than the others
+        only_faster: uniform layers, and pipelines whose stages and transfers are weighed, need only be found where they are no
+            slower than the others
         """
+
+        def fastest() -> float:
+            return min((one.seconds for one in found if one.score.fits and only_faster), default=inf)
+
         methods = list(self.of_other_methods())
         flushed = [one for one in methods if one.origin == FLUSHED_PIPEDREAM]
         found = self._as_asked((*self.pipelines(self._partitions_of_pipedream(flushed)), *methods))
-        beat = min((one.seconds for one in found if one.score.fits and only_faster), default=inf)
+        uniform = self._as_asked(self._uniform(fastest(), only_faster=only_faster))
+        found[len(found) - len(self._as_asked(methods)) :] = [*uniform, *self._as_asked(methods)]
+        beat = fastest()
         weighed = self._streamed() if streams(self.problem) else self._straight(beat)
         found[:0] = self._as_asked(weighed)
         if not any(one.score.fits for one in found):
@@ -324,8 +332,8 @@ class _Explorer:
                     yield self._candidate(f"memory first{origin}", plan)
 
     def of_other_methods(self) -> Iterator[Candidate]:
-        """The plans of uniform GPipe, PipeDream run synchronously, and data parallelism, where they exist."""
-        others: list[tuple[str, Planner]] = [("uniform layers", UniformLayers(self.request))]
+        """The plans of PipeDream run synchronously, and of data parallelism, where they exist."""
+        others: list[tuple[str, Planner]] = []
         if no_pipedream(self.problem) is None:
             others.append((FLUSHED_PIPEDREAM, PipeDreamFlush(self.request)))
         others.append(("data parallelism", DataParallel(self.request)))
@@ -335,6 +343,20 @@ class _Explorer:
             except InfeasiblePlanError:
                 continue  # that method has no plan, this one may
             yield self._candidate(origin, replace(plan, planner=self.name))
+
+    def _uniform(self, beat: float, *, only_faster: bool) -> Iterator[Candidate]:
+        """The plan of uniform GPipe, where it exists; only_faster: where it is no slower than `beat`, as far as that is known."""
+        uniform = UniformLayers(self.request)
+        try:
+            plan = (
+                uniform.fastest(self.problem, self.evaluate, beat)
+                if only_faster and uniform.is_known(self.problem)
+                else uniform(self.problem, self.evaluate, self.rng)
+            )
+        except InfeasiblePlanError:
+            return  # that method has no plan, this one may
+        if plan is not None:
+            yield self._candidate(UNIFORM, replace(plan, planner=self.name))
 
     def confirm(self, one: Candidate) -> Candidate | None:
         """The candidate with its seconds on SimPy where the problem has contention; None if it does not fit there."""

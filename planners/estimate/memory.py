@@ -7,7 +7,7 @@ Buffers of transfers are not counted: where they are wanted a caller adds one bo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple, get_args
 
@@ -36,6 +36,9 @@ Integers = NDArray[np.int64]
 
 ROUNDING = 1e-12
 """Relative tolerance: more than the rounding of a sum of the same numbers in another order."""
+
+SAFE = 1e-9
+"""Relative slack of bounds in memory that rule plans out."""
 
 _FORWARD = int(OpKind.FORWARD)
 _FREEING = int(OpKind.BACKWARD), int(OpKind.WEIGHT_GRADIENT)
@@ -122,6 +125,19 @@ def _walk(
             elif kind[row] in _FREEING:
                 held[here] -= 1
     return together, most
+
+
+AHEAD = {"1f1b": 1, "1f1b-sno": 1, "eager-1f1b": 2, "1f1b-so": 2}
+"""Forwards of a stage's warm-up for each stage behind it, of schedules that then alternate."""
+
+
+def in_flight_of(schedule: str, stages: int, microbatches: int, order: Callable[[], Schedule]) -> Integers:
+    """`most_in_flight` of the order of a schedule, which need not be made for GPipe and those of AHEAD."""
+    if schedule == "gpipe":
+        return np.full(stages, microbatches)
+    if schedule not in AHEAD:
+        return most_in_flight(order())
+    return np.minimum(1 + np.arange(stages - 1, -1, -1) * AHEAD[schedule], microbatches)
 
 
 def one_stage_in_flight(ahead: Integers | int, microbatches: Integers | int) -> Integers:
@@ -291,6 +307,83 @@ def most_bytes(costs: PlanCosts, in_flight: Sequence[int]) -> list[float]:
         always = float(always_there(costs.problem, costs.held_elements(stage)).sum()) + costs.gradient_in_work(stage, 0)
         found.append(always + samples * (count * stash.kept + stash.made + sent[stage] + sent[stage + 1]))
     return found
+
+
+class RangeBytes(NamedTuple):
+    """What stages of layers i to j - 1 need on a device; L layers.
+
+    states, kept: float64 [L + 1]; bytes of weights with their gradients and optimizer states, and bytes per sample that stay from
+        forward to backward, of the layers before each one
+    entering, made, in_work: float64 [L + 1, L + 1]; see `StageBytes`
+    """
+
+    states: Floats
+    kept: Floats
+    entering: Floats
+    made: Floats
+    in_work: Floats
+
+
+@lru_cache(maxsize=1)
+def range_bytes(costs: LayerCosts) -> RangeBytes:
+    """The bytes of ranges of a network's layers, but for copies of tied weights; kept for the next ones."""
+    stages = StageBytes(costs)
+    states = np.append(0.0, np.cumsum(costs.parameters * costs.member.state_bytes))
+    return RangeBytes(states, stages.kept_before, stages.entering, stages.made, stages.in_work)
+
+
+def lacks_room(costs: LayerCosts, devices: Sequence[int], samples: int, in_flight: Integers | Floats) -> bool:
+    """Whether no cuts whatever have room on these devices, one of each stage; arguments as in `furthest_ends`."""
+    room = np.array([costs.problem.room_bytes(device) for device in devices], dtype=np.float64)
+    return not _reaches_the_end(range_bytes(costs), room * (1.0 + SAFE), float(samples), np.asarray(in_flight * 1.0))
+
+
+def given_lack_room(
+    costs: LayerCosts, devices: Sequence[int], samples: int, in_flight: Integers | Floats, bounds: Integers
+) -> bool:
+    """Whether a stage between such bounds, cuts with both ends, has no room on its device; arguments as in `furthest_ends`."""
+    room = np.array([costs.problem.room_bytes(device) for device in devices], dtype=np.float64)
+    every, begin, end = range_bytes(costs), bounds[:-1], bounds[1:]
+    kept = every.kept[end] - every.kept[begin] + every.entering[begin, end]
+    needed = every.states[end] - every.states[begin] + kept * in_flight
+    needed = needed + every.made[begin, end] * samples + every.in_work[begin, end]
+    for user, elements in _copied_weights(costs):
+        needed = needed + np.where(user[begin] < end, elements * costs.member.state_bytes, 0.0)
+    return bool((needed > room * (1.0 + SAFE)).any())
+
+
+@kernel()
+def _reaches_the_end(every: RangeBytes, room: Floats, samples: float, in_flight: Floats) -> bool:
+    """Whether stages, as long as they may be, reach the last layer: any stage may begin wherever the one before may at most end.
+
+    A stage that begins earlier ends no later but for what it keeps of its input, makes again and adds up: of earlier layers those
+    are looked at from which it would, without these, come further than what is known.
+    """
+    layers, reached = len(every.states) - 1, 0
+    for stage in range(len(room)):
+        furthest = reached
+        for begin in range(reached, -1, -1):
+            held = every.states[begin] + every.kept[begin] * in_flight[stage]
+            low, high = furthest, layers + 1
+            while high - low > 1:  # as if it kept layers alone
+                end = (low + high) // 2
+                if every.states[end] + every.kept[end] * in_flight[stage] - held <= room[stage]:
+                    low = end
+                else:
+                    high = end
+            if low == furthest:
+                break
+            low, high = furthest, low + 1
+            while high - low > 1:
+                end = (low + high) // 2
+                needed = every.states[end] + (every.kept[end] + every.entering[begin, end]) * in_flight[stage] - held
+                if needed + every.made[begin, end] * samples + every.in_work[begin, end] <= room[stage]:
+                    low = end
+                else:
+                    high = end
+            furthest = low
+        reached = furthest
+    return reached == layers
 
 
 def furthest_ends(

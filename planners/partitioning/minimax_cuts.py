@@ -41,7 +41,7 @@ def minimax_cuts(points: Sequence[int], totals: NDArray[np.float64]) -> list[int
     points: layers before each place where the network may be cut, rising, from 0 to all layers
     totals: float64 [stages, layers + 1]; seconds of the first i layers on the device of each stage
     best[s][j] = min over i < j of max(best[s-1][i], totals[s][j] - totals[s][i]); of equals the earliest cut. Time O(stages ·
-    points^2). Raises ValueError if there are fewer points than stages + 1.
+    points^2) at most. Raises ValueError if there are fewer points than stages + 1.
     """
     _check_points(points, len(totals))
     at = np.asarray(points, dtype=np.int64)
@@ -65,9 +65,12 @@ def _slowest_origins(held: NDArray[np.float64]) -> NDArray[np.int64]:
     for stage in range(stages):
         slowest = np.full(points, np.inf)
         for end in range(1, points):
-            for begin in range(end):
-                seconds = max(best[begin], held[stage, end] - held[stage, begin])
-                if seconds < slowest[end]:
+            for begin in range(end - 1, -1, -1):
+                alone = held[stage, end] - held[stage, begin]
+                if alone > slowest[end]:
+                    break  # longer stages are slower
+                seconds = max(best[begin], alone)
+                if seconds <= slowest[end] and seconds < np.inf:
                     slowest[end], origins[stage, end] = seconds, begin
         best = slowest
     return origins

@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from heapq import heapify, heappop, heappush
+from itertools import groupby, pairwise
 from math import comb, inf
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.estimate.memory import most_in_flight
+from planners.estimate.memory import given_lack_room, in_flight_of, lacks_room
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import PartitionCosts, every_cuts, straight_costs, uniform_cuts
 from planners.search.candidates import straight_plan
@@ -96,45 +97,64 @@ def fastest_straight(
 
     beat: seconds of another plan that fits; what is no faster need not be found
     """
-    rows = _Rows(evaluate.layer_costs)
-    searches = [_Cuts(evaluate, shape, rows) for shape in dict.fromkeys(shapes) if _is_known(shape.schedule)]
+    every = _bounded(evaluate, shapes)
     best, work, found = beat, 0, dict[int, tuple[float, Plan]]()
-    for least, number, one in sorted((one.least_seconds(), number, one) for number, one in enumerate(searches)):
-        if least >= best or (work > WORK and best < inf):
+    searches = dict[int, _Cuts]()
+    for place in np.argsort(every.least, kind="stable").tolist():
+        if every.least[place] >= best or (work > WORK and best < inf):
             break
+        one = every.search(place)
         work += one.work
         for seconds, cuts in one.ranked(best):
-            if seconds >= found.get(number, (best * NEAR,))[0]:
+            if seconds >= found.get(place, (best * NEAR,))[0]:
                 break
             plan = one.plan(planner, cuts)
             score = evaluate(plan)
-            if score.fits and score.iteration_seconds < found.get(number, (inf,))[0]:
-                found[number] = score.iteration_seconds, plan
-        best = min(best, found.get(number, (inf,))[0])
-    ends = sorted((seconds, number) for number, (seconds, _) in found.items())[:FINALISTS]
-    moved = {number: searches[number].replayed_moves(found[number][1]) for _, number in ends}
-    plans = [moved.get(number, plan) for number, (_, plan) in sorted(found.items())]
+            if score.fits and score.iteration_seconds < found.get(place, (inf,))[0]:
+                found[place], searches[place] = (score.iteration_seconds, plan), one
+        best = min(best, found.get(place, (inf,))[0])
+    ends = sorted((seconds, place) for place, (seconds, _) in found.items())[:FINALISTS]
+    moved = {place: searches[place].replayed_moves(found[place][1]) for _, place in ends}
+    plans = [moved.get(place, plan) for place, (_, plan) in sorted(found.items())]
     return min(plans, key=lambda plan: evaluate(plan).iteration_seconds, default=None)
 
 
 def fastest_given(
-    planner: str, evaluate: Evaluator, shapes: Iterable[StraightShape], cuts_of: Callable[[int], Sequence[int]]
+    planner: str,
+    evaluate: Evaluator,
+    shapes: Iterable[StraightShape],
+    cuts_of: Callable[[int], Sequence[int]],
+    *,
+    beat: float = inf,
 ) -> Plan | None:
-    """As `fastest_straight`, where so many stages have no cuts but those of `cuts_of`, and what these take at least is known."""
-    rows = _Rows(evaluate.layer_costs)
-    searches = [_Cuts(evaluate, shape, rows) for shape in dict.fromkeys(shapes) if _is_known(shape.schedule)]
-    given = [(one, tuple(cuts_of(one.stages))) for one in searches if not one.streamed]
-    best, work, found = inf, 0, dict[int, Plan]()
-    for least, number in sorted((one.least_of(cuts), number) for number, (one, cuts) in enumerate(given)):
+    """As `fastest_straight`, where so many stages have no cuts but those of `cuts_of`, and what these take at least is known.
+
+    beat: seconds of another plan that fits; what is slower need not be found
+    """
+    every = _bounded(evaluate, shapes)
+    cuts = {stages: tuple(cuts_of(stages)) for stages in {len(row.devices) for row in every.rows}}
+    if not any(row.may_hold(cuts[len(row.devices)]) for row in every.rows):
+        return None
+    best, work, found = float(np.nextafter(beat, inf)), 0, dict[int, Plan]()
+    waiting = [(least, place, False) for place, least in enumerate(every.least.tolist())]
+    heapify(waiting)
+    while waiting:
+        least, place, known = heappop(waiting)
         if least >= best or (work > WORK and best < inf):
             break
-        one, cuts = given[number]
+        one = every.search(place)
+        own = cuts[one.stages]
+        if one.streamed:
+            continue
+        if not known:
+            heappush(waiting, (one.least_of(own), place, True))
+            continue
         work += one.ops
-        if one.quick(np.array([cuts], dtype=np.int64).reshape(1, -1))[0] < best:
-            plan = one.plan(planner, cuts)
+        if one.quick_of(own) < best:
+            plan = one.plan(planner, own)
             score = evaluate(plan)
             if score.fits:
-                found[number], best = plan, min(best, score.iteration_seconds)
+                found[place], best = plan, min(best, score.iteration_seconds)
     plans = [plan for _, plan in sorted(found.items())]
     return min(plans, key=lambda plan: evaluate(plan).iteration_seconds, default=None)
 
@@ -185,24 +205,12 @@ class _Cuts:
             return self.ops
         if self._few():
             return self.ops * comb(self.layers - 1, self.stages - 1)
-        return self.stages * self.layers**2 + len(self._moves(np.arange(1, self.stages))) * self.ops
+        return self.stages * self.layers**2 + self._number_of_moves * self.ops
 
     def least_seconds(self) -> float:
-        """Lower bound on the seconds under any cuts: m rounds of a device behind one round of all devices before it.
-
-        With devices as fast as the fastest, of which each has t[d] seconds of a micro-batch, T >= t[0] + ... + t[d - 1] + m t[d]
-        for every d, which is least where all are equal: T = w / (1 - (1 - 1/m)^n), w the seconds of the whole network. Where
-        weight gradients are ops of their own, or devices hold several stages, only m rounds of the slowest device are sure.
-        """
+        """As `_ShapeRow.least_seconds`, of the shape alone."""
         shape = self.shape
-        ranks, count = len(set(shape.devices)), shape.microbatches
-        if self.streamed:
-            return 0.0
-        alike, samples = self._row.alike, self.problem.batch // count
-        whole = min(self.rows.whole_seconds(device, samples) for device in alike)
-        in_turn = shape.schedule in WHOLE_BACKWARDS  # which have one stage per device
-        share = 1.0 - (1.0 - 1.0 / count) ** ranks if in_turn else ranks / count
-        return whole / share * (1.0 - SLACK)
+        return float(_ShapeRow(self.evaluate, self.rows, shape.schedule, shape.devices, [shape.microbatches]).least[0])
 
     def least_of(self, cuts: Sequence[int]) -> float:
         """Lower bound on the seconds under these cuts: all rounds of a device, behind a micro-batch's way to it and back.
@@ -225,7 +233,7 @@ class _Cuts:
 
     def ranked(self, best: float) -> Iterator[tuple[float, tuple[int, ...]]]:
         """Cuts worth a replay with the seconds of their quick replays, fastest first; best: of replays so far."""
-        if self.streamed:
+        if self.streamed or lacks_room(self.costs, self.shape.devices, int(self._sizes[0]), self._held):
             return iter(())
         if self._few():
             every = every_cuts(self.layers, self.stages)
@@ -280,19 +288,39 @@ class _Cuts:
     def _moves(self, cuts: Cuts) -> Cuts:
         """One cut shifted by STEPS, or a run of them by a layer, either way; within ROUND."""
         boundaries, shifts = len(cuts), list[Cuts]()
-        most = ROUND // self.ops
-        alone = boundaries * (boundaries - 1 + 2 * len(STEPS)) > most
-        for first in range(boundaries if 2 * len(STEPS) * boundaries <= most else 0):
+        alone = self._number_of_moves < self._moves_of_runs
+        for first in range(boundaries if self._number_of_moves else 0):
             for last in range(first, first + 1 if alone else boundaries):
                 run = np.arange(boundaries)
                 chosen = ((run >= first) & (run <= last)).astype(np.int64)
                 shifts += [sign * step * chosen for step in (STEPS if first == last else STEPS[:1]) for sign in (-1, 1)]
         return cuts + np.array(shifts, dtype=np.int64).reshape(len(shifts), boundaries)
 
+    @property
+    def _moves_of_runs(self) -> int:
+        """Moves of single cuts and of runs of them."""
+        boundaries = self.stages - 1
+        return boundaries * (boundaries - 1 + 2 * len(STEPS))
+
+    @property
+    def _number_of_moves(self) -> int:
+        """Moves that are looked at, within ROUND: also of runs, of single cuts alone, or none."""
+        alone = 2 * len(STEPS) * (self.stages - 1)
+        return next((number for number in (self._moves_of_runs, alone) if number * self.ops <= ROUND), 0)
+
     def quick(self, cuts: Cuts) -> NDArray[np.float64]:
         """Seconds of the quick replays of partitions, float64 [partitions]; inf for those that cannot be, or do not fit."""
         columns = columns_of(self._order, self._sizes)
         return np.asarray(replay_cuts(columns, self._seconds, ROWS, cuts)) * (1.0 - SLACK)
+
+    def quick_of(self, cuts: Sequence[int]) -> float:
+        """Seconds of the quick replay of these cuts alone; inf where they do not fit."""
+        bounds = np.array([0, *cuts, self.layers])
+        if given_lack_room(self.costs, self.shape.devices, int(self._sizes[0]), self._held, bounds):
+            return inf
+        columns, alone = columns_of(self._order, self._sizes), np.array([cuts], dtype=np.int64).reshape(1, -1)
+        anywhere = np.full((self.stages, self.layers + 1), self.layers)
+        return float(replay_cuts(columns, self._seconds_within(anywhere), ROWS, alone)[0]) * (1.0 - SLACK)
 
     @cached_property
     def _sizes(self) -> NDArray[np.int64]:
@@ -303,15 +331,24 @@ class _Cuts:
         chunks = self.stages // len(set(self.shape.devices))
         return order_of(self.shape.schedule, self.stages, self.shape.microbatches, chunks, ())
 
+    @property
+    def _held(self) -> NDArray[np.int64]:
+        """Samples that each stage has in flight at most."""
+        schedule, count = self.shape.schedule, self.shape.microbatches
+        return in_flight_of(schedule, self.stages, count, lambda: self._order) * int(self._sizes[0])
+
     @cached_property
     def _partition_costs(self) -> PartitionCosts:
         samples = int(self._sizes[0])
-        held = (most_in_flight(self._order) * samples).tolist()
-        return straight_costs(self.costs, self.shape.devices, samples, alternating=True, in_flight=held)
+        return straight_costs(self.costs, self.shape.devices, samples, alternating=True, in_flight=self._held.tolist())
 
     @cached_property
     def _seconds(self) -> StraightSeconds:
-        """The tables of the quick replays."""
+        """The tables of the quick replays of cuts within memory."""
+        return self._seconds_within(np.asarray(self._partition_costs.furthest))
+
+    def _seconds_within(self, furthest: NDArray[np.int64]) -> StraightSeconds:
+        """The tables of the quick replays of stages that end no further; see `StraightSeconds`."""
         costs, problem, row = self.costs, self.problem, self._row
         alike = row.alike
         sizes = np.unique(self._sizes).tolist()
@@ -326,7 +363,6 @@ class _Cuts:
         elements = costs.parameters_before
         updates = [elements * (costs.update_seconds(one, elements[-1]) / max(elements[-1], 1.0)) for one in alike]
         sublinear = [problem.cluster.devices[one].sublinear for one in alike]
-        furthest = self._partition_costs.furthest
         return StraightSeconds(
             before=np.array(before),
             beside=np.array([[costs.pass_seconds(device, PHASES[kind]) for device in alike] for kind in KINDS]),
@@ -338,6 +374,84 @@ class _Cuts:
             updates=np.array(updates) * np.array(sublinear)[:, None],
             furthest=np.ascontiguousarray(furthest, dtype=np.int64),
         )
+
+
+class _ShapeRow:
+    """Shapes that differ in the number of micro-batches alone."""
+
+    def __init__(
+        self, evaluate: Evaluator, rows: _Rows, schedule: str, devices: tuple[int, ...], counts: Sequence[int]
+    ) -> None:
+        self.evaluate, self.rows, self.schedule, self.devices = evaluate, rows, schedule, devices
+        self.counts = np.array(counts, dtype=np.int64)
+
+    @cached_property
+    def least(self) -> NDArray[np.float64]:
+        """Lower bounds on the seconds under any cuts: m rounds of a device behind one round of all devices before it; by m.
+
+        With devices as fast as the fastest, of which each has t[d] seconds of a micro-batch, T >= t[0] + ... + t[d - 1] + m t[d]
+        for every d, which is least where all are equal: T = w / (1 - (1 - 1/m)^n), w the seconds of the whole network. Where
+        weight gradients are ops of their own, or devices hold several stages, only m rounds of the slowest device are sure.
+        """
+        alike, count = self.rows.alike(self.devices), self.counts
+        if any(map(self.evaluate.layer_costs.streams, alike)):
+            return np.zeros(len(count))
+        ranks, batch = len(set(self.devices)), self.evaluate.problem.batch
+        whole = [min(self.rows.whole_seconds(one, batch // m) for one in alike) for m in count.tolist()]
+        in_turn = self.schedule in WHOLE_BACKWARDS  # which have one stage per device
+        share = 1.0 - (1.0 - 1.0 / count) ** ranks if in_turn else ranks / count
+        return np.asarray(np.array(whole) / share * (1.0 - SLACK))
+
+    def may_hold(self, cuts: Sequence[int]) -> bool:
+        """Whether these cuts have room on the devices with the fewest samples that stages have in flight for any count."""
+        if self.schedule not in WHOLE_BACKWARDS:
+            return True
+        stages, costs, batch = len(self.devices), self.evaluate.layer_costs, self.evaluate.problem.batch
+        samples = -(-batch // self.counts)
+        held = np.array(
+            [
+                in_flight_of(self.schedule, stages, m, _unmade) * size
+                for m, size in zip(self.counts, samples, strict=True)
+            ]
+        )
+        bounds = np.array([0, *cuts, len(self.evaluate.problem.workload)])
+        return not given_lack_room(costs, self.devices, int(samples.min()), held.min(axis=0), bounds)
+
+
+def _unmade() -> Schedule:
+    raise AssertionError("WHOLE_BACKWARDS need no order")
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounded:
+    """Shapes by rows, with lower bounds on the seconds of each, float64 [shapes]."""
+
+    rows: Sequence[_ShapeRow]
+    least: NDArray[np.float64]
+    row_of: NDArray[np.int64]
+    microbatches: NDArray[np.int64]
+
+    def search(self, place: int) -> _Cuts:
+        """The search of the cuts of a shape."""
+        row = self.rows[self.row_of[place]]
+        shape = StraightShape(row.schedule, row.devices, int(self.microbatches[place]))
+        return _Cuts(row.evaluate, shape, row.rows)
+
+
+def _bounded(evaluate: Evaluator, shapes: Iterable[StraightShape]) -> _Bounded:
+    """Shapes that quick replays know, each once, in their order."""
+    shared, counts = _Rows(evaluate.layer_costs), dict[tuple[str, tuple[int, ...]], dict[int, None]]()
+    for key, alike in groupby(shapes, lambda shape: (shape.schedule, shape.devices)):
+        if _is_known(key[0]):
+            counts.setdefault(key, {}).update((one.microbatches, None) for one in alike)
+    rows = [_ShapeRow(evaluate, shared, *key, list(own)) for key, own in counts.items()]
+    none = np.zeros(0, dtype=np.int64)
+    return _Bounded(
+        rows,
+        np.concatenate([none, *(row.least for row in rows)]),
+        np.repeat(np.arange(len(rows)), [len(row.counts) for row in rows]),
+        np.concatenate([none, *(row.counts for row in rows)]),
+    )
 
 
 class _DeviceRow(NamedTuple):
@@ -362,13 +476,17 @@ class _Rows:
     def __init__(self, costs: LayerCosts) -> None:
         self.costs = costs
 
+    def alike(self, devices: tuple[int, ...]) -> tuple[int, ...]:
+        """A device of each kind."""
+        costs = self.costs
+        return tuple(map(costs.first_of_kind, sorted(set(map(costs.kind_of_device, devices)))))
+
     @remembered
     def row(self, devices: tuple[int, ...]) -> _DeviceRow:
         """The devices of a pipeline."""
         costs, between = self.costs, self.costs.problem.cluster.point_to_point
-        kinds = [costs.kind_of_device(device) for device in devices]
+        kinds, alike = [costs.kind_of_device(device) for device in devices], self.alike(devices)
         distinct = sorted(set(kinds))
-        alike = tuple(map(costs.first_of_kind, distinct))
         there = [between(near, far) for near, far in pairwise(devices)]
         back = [between(far, near) for near, far in pairwise(devices)]
         links = np.array([there, back], dtype=np.float64).reshape(2, -1, 2)

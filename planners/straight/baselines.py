@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import comb
+from math import comb, inf
 
 import numpy as np
 
@@ -71,17 +71,25 @@ class UniformLayers:
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best numbers of stages and micro-batches; InfeasiblePlanError if none fits."""
-        uniform = partial(uniform_cuts, len(problem.workload))
-        best = _quickest(self.name, problem, self.request, evaluate, uniform)
+        best = self.fastest(problem, evaluate)
         if best is not None:
             return best
+        layers = len(problem.workload)
         replayed = partial(
-            _replayed, self.name, problem, self.request, evaluate, lambda row, count: [uniform(len(row))]
+            _replayed, self.name, problem, self.request, evaluate, lambda row, count: [uniform_cuts(layers, len(row))]
         )
         # Where quick replays know every plan, none fits, and the closest has small micro-batches: the others need no replay.
-        known = quick_replays_know(problem, _schedules(self.request)) and not self.request.family_options
+        known = self.is_known(problem)
         closest = replayed(smallest=True) if known else replayed()
         return fitting(self.name, replayed() if known and evaluate(closest).fits else closest, evaluate)
+
+    def is_known(self, problem: Problem) -> bool:
+        """Whether `fastest` finds a plan wherever one fits."""
+        return quick_replays_know(problem, _schedules(self.request)) and not self.request.family_options
+
+    def fastest(self, problem: Problem, evaluate: Evaluator, beat: float = inf) -> Plan | None:
+        """The fastest plan that quick replays lead to; None where they lead to none that fits and is no slower than `beat`."""
+        return _quickest(self.name, problem, self.request, evaluate, partial(uniform_cuts, len(problem.workload)), beat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +129,12 @@ def _quickest(
     request: Request,
     evaluate: Evaluator,
     cuts_of: Callable[[int], Sequence[int]] | None = None,
+    beat: float = inf,
 ) -> Plan | None:
     """The plan of `fastest_straight`, or of `fastest_given`, among all that are asked for; None where it has none, and where a
     family has options.
+
+    beat: of `fastest_given`
     """
     if request.family_options:
         return None
@@ -134,7 +145,7 @@ def _quickest(
     )
     if cuts_of is None:
         return fastest_straight(name, evaluate, shapes)
-    return fastest_given(name, evaluate, shapes, cuts_of)
+    return fastest_given(name, evaluate, shapes, cuts_of, beat=beat)
 
 
 def _fastest(plans: Iterable[Plan], evaluate: Evaluator) -> Plan:

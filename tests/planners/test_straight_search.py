@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 
 from hardware_profiles import load_cluster
 from planners import Evaluator
+from planners.estimate.memory import given_lack_room, in_flight_of, lacks_room, most_in_flight
 from planners.partitioning import straight_search
 from planners.partitioning.partition_costs import uniform_cuts
 from planners.partitioning.straight_search import StraightShape
-from planners.search.quick_replay import QuickReplays
+from planners.search.quick_replay import QuickReplays, order_of
 from simulator import Problem
 from tests.chains import chain
+from tests.planners.conftest import with_memory
 
 
 @pytest.mark.parametrize("contention", [False, True])
@@ -76,6 +78,36 @@ def test_moves_by_replays_end_where_no_move_is_faster() -> None:
     near = [tuple(one) for one in search._moves(np.array(cuts)).tolist()]
     assert seconds[cuts] < max(seconds.values())
     assert seconds[cuts] == min(seconds[one] for one in [cuts, *near] if one in seconds)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "1f1b-sno", "eager-1f1b", "1f1b-so", "zb-h1"])
+def test_micro_batches_in_flight_need_no_order(schedule: str) -> None:
+    """Of more and fewer micro-batches than stages."""
+    for stages, count in product(range(1, 6), range(1, 9)):
+        order = order_of(schedule, stages, count, 1, ())
+        assert in_flight_of(schedule, stages, count, lambda one=order: one).tolist() == most_in_flight(order).tolist()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_shapes_that_lack_room_have_no_cuts_that_fit(seed: int) -> None:
+    """Of random layers and memory, micro-batches equal: what is ruled out, cuts alone or all of a shape, fits in no replay."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 9, (2, 6)) * 1e6
+    network = chain([4e10] * 6, parameters=sizes[0].astype(int).tolist(), output_elements=sizes[1].tolist())
+    memory, outcomes = float(rng.uniform(0.5e8, 6e8)), set[bool]()
+    problem = with_memory(Problem(network, load_cluster("pipedream-a:1"), 8), memory)
+    evaluate = Evaluator(problem)
+    for schedule, stages, count in product(("gpipe", "1f1b", "1f1b-so"), range(1, 5), (1, 2, 4, 8)):
+        search = straight_search._Cuts(evaluate, StraightShape(schedule, tuple(range(stages)), count))
+        samples, held = int(search._sizes[0]), search._held
+        fitting = {one: evaluate(search.plan("test", one)).fits for one in combinations(range(1, 6), stages - 1)}
+        for one, fits in fitting.items():
+            bounds = np.array([0, *one, 6])
+            assert not (fits and given_lack_room(evaluate.layer_costs, range(stages), samples, held, bounds))
+        lacking = lacks_room(evaluate.layer_costs, range(stages), samples, held)
+        outcomes.add(lacking)
+        assert not (lacking and any(fitting.values()))
+    assert outcomes
 
 
 @pytest.mark.parametrize("contention", [False, True])
