@@ -27,7 +27,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.estimate.memory import StageBytes
+from planners.estimate.memory import StageBytes, least_excess
 from planners.estimate.pipeline_seconds import pipelined
 from planners.partitioning.minimax_cuts import balanced_cuts, coarse_points, ideal_stage_seconds
 from planners.partitioning.straight_search import StraightShape, fastest_straight
@@ -262,13 +262,15 @@ class _Explorer:
                     plans = [
                         straight_plan(self.name, self.problem, schedule, cuts, order, count) for count, cuts in cut
                     ]
-                    yield from self._fitted(rule + origin, closest_to_fit(plans, self.evaluate))
+                    yield from self._fitted(rule + origin, closest_to_fit(plans, self.evaluate, excess=least_excess))
         for schedule in schedules(self.problem, self.request):
             for stages in partitions:
                 counts = microbatch_counts(self.problem, self.request, len(stages))
                 sizes = [equal_microbatches(self.problem.batch, count) for count in counts]
                 plans = [Plan(self.name, schedule, stages, one) for one in sizes]
-                yield self._candidate("PipeDream's partition", closest_to_fit(plans, self.evaluate))
+                yield self._candidate(
+                    "PipeDream's partition", closest_to_fit(plans, self.evaluate, excess=least_excess)
+                )
 
     def _straight(self, beat: float) -> Iterator[Candidate]:
         """The fastest pipeline for each schedule; stages and transfers are weighed with its micro-batches and stages.

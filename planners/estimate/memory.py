@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from simulator import (
     LayerCosts,
     OpKind,
+    Plan,
     PlanCosts,
     Problem,
     Schedule,
@@ -309,6 +310,10 @@ def most_bytes(costs: PlanCosts, in_flight: Sequence[int]) -> list[float]:
     return found
 
 
+def _unmade() -> Schedule:
+    raise AssertionError("schedules of AHEAD need no order")
+
+
 class RangeBytes(NamedTuple):
     """What stages of layers i to j - 1 need on a device; L layers.
 
@@ -350,6 +355,28 @@ def given_lack_room(
     for user, elements in _copied_weights(costs):
         needed = needed + np.where(user[begin] < end, elements * costs.member.state_bytes, 0.0)
     return bool((needed > room * (1.0 + SAFE)).any())
+
+
+def least_excess(costs: LayerCosts, plan: Plan) -> float:
+    """Share by which a plan exceeds the memory of a device at least; 0 where that is not known: for plans of a flushed schedule
+    whose stages are runs of layers, on devices of equal memory, replicas that divide nothing but micro-batches.
+    """
+    problem, stages, rooms = costs.problem, plan.stages, set(costs.problem.rooms)
+    own = plan.order or plan.forward_sizes or plan.backward_sizes or plan.recompute or plan.recomputed_blocks
+    divided = plan.zero or plan.slices > 1 or plan.replication != "split" or any(one.degrees for one in stages)
+    if own or divided or plan.schedule not in ("gpipe", *AHEAD):
+        return 0.0
+    first, last = np.array([[one.layers[0], one.layers[-1]] for one in stages]).T
+    runs = all(len(one.layers) == end - begin + 1 for one, begin, end in zip(stages, first, last, strict=True))
+    alike = len(rooms) == 1 and not any(device.streams for device in problem.cluster.devices)
+    if not (runs and alike):
+        return 0.0
+    every, end, count = range_bytes(costs), last + 1, len(plan.microbatches)
+    samples = -(-min(plan.microbatches) // np.array([len(one.replicas) for one in stages]))
+    in_flight = in_flight_of(plan.schedule, len(stages), count, _unmade) * samples
+    kept = every.kept[end] - every.kept[first] + every.entering[first, end]
+    needed = every.states[end] - every.states[first] + kept * in_flight
+    return max(0.0, float(needed.max()) * (1.0 - SAFE) / rooms.pop() - 1.0)
 
 
 @kernel()

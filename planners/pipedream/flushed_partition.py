@@ -176,6 +176,8 @@ def _least_replicas(network: StateTotals, pipeline: FlushedPipeline, limit: floa
         for position in range(offsets[last + 1] - 1, offsets[last] - 2, -1):
             start = predecessors[position] + 1 if position >= offsets[last] else 0
             one = _slice_of(network, pipeline, start, last)
+            if one.room < 0 and offsets[last + 1] - offsets[last] == last:
+                break  # every state before is inside: longer slices hold more
             if one.room < 0 or 2.0 * one.entry / pipeline.bandwidth > limit:
                 continue
             # Of a chain's slices, ever longer, it only rises.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Component, Level
-from planners.estimate.memory import most_bytes, most_in_flight
+from planners.estimate.memory import in_flight_of, least_excess, most_bytes, most_in_flight
 from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
 from planners.pipedream.ordered_devices import OrderedDevices, ordered_partition
 from planners.pipedream.partitioner import (
@@ -98,7 +98,7 @@ class PipeDreamFlush:
             pass  # weight versions do not fit: the flushed pipeline has only one
         else:
             shared = (Plan(self.name, schedule, stages, equal_microbatches(problem.batch, count)) for count in counts)
-            closest.append(closest_to_fit(shared, evaluate))
+            closest.append(closest_to_fit(shared, evaluate, excess=least_excess))
         return best_plan(self.name, closest, evaluate)
 
     def _closest(self, problem: Problem, evaluate: Evaluator, schedule: str, counts: Sequence[int]) -> Plan:
@@ -109,14 +109,15 @@ class PipeDreamFlush:
 
         def retried(plan: Plan) -> Plan:
             count = len(plan.microbatches)
-            return within_memory(evaluate, self._search(problem, evaluate, schedule, count)) or whole(count)
+            return within_memory(evaluate, searches[count]) or whole(count)
 
         def surely_fits(plan: Plan) -> bool:
             in_flight = most_in_flight(order_of_plan(plan)).tolist()
             most = most_bytes(PlanCosts(problem, plan, evaluate.layer_costs), in_flight)
             return schedule in WHOLE_BACKWARDS and max(most) <= min(problem.rooms)
 
-        first = [self._search(problem, evaluate, schedule, count)(()) or whole(count) for count in counts]
+        searches = {count: self._search(problem, evaluate, schedule, count) for count in counts}
+        first = [search(()) or whole(count) for count, search in searches.items()]
         return closest_to_fit(first, evaluate, retried=retried, surely_fits=surely_fits)
 
     def _search(
@@ -140,15 +141,15 @@ class PipeDreamFlush:
             collective_bandwidth=view.levels[0].collective_bandwidth,
         )
 
-        def search(misses: Sequence[Score]) -> Plan | None:
-            left = pipeline._replace(memory_bytes=shrunk(pipeline.memory_bytes, misses))
-            found = flushed_partition(table, left)
+        @cache
+        def within(memory_bytes: float) -> Plan | None:
+            found = flushed_partition(table, pipeline._replace(memory_bytes=memory_bytes))
             if found is None:
                 return None
             stages = place_stages(flattened(table.states, [found]), [found], view.components)
             return Plan(self.name, schedule, stages, microbatches)
 
-        return search
+        return lambda misses: within(shrunk(pipeline.memory_bytes, misses))
 
 
 def inapplicable(problem: Problem) -> str | None:
@@ -339,7 +340,7 @@ def _whole(problem: Problem) -> Stage:
 
 def _in_flight(name: str, stages: int, microbatches: int) -> NDArray[np.int64]:
     """Micro-batches in flight on each stage of a schedule at its peak, the last stage first, int64 [stages]."""
-    return most_in_flight(order_of(name, stages, microbatches, 1, ()))[::-1].copy()
+    return in_flight_of(name, stages, microbatches, lambda: order_of(name, stages, microbatches, 1, ()))[::-1].copy()
 
 
 def _forms(problem: Problem) -> tuple[tuple[str, bool], ...]:

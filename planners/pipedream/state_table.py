@@ -109,7 +109,7 @@ def state_table(
         states=states,
         seconds=states.totals(np.where(works, seconds, 0.0)),
         parameter_bytes=states.totals(parameters),
-        copy_bytes=_copies(workload, states) * width,
+        copy_bytes=_copies(workload, states, width),
         stash_bytes=states.totals(stashes),
         activation_bytes=states.totals(np.where(works, outputs, 0.0)),
         output_bytes=states.totals(outputs, states.frontier),
@@ -118,8 +118,8 @@ def state_table(
 
 
 @lru_cache(maxsize=1)
-def _copies(workload: Workload, states: AntichainStates) -> NDArray[np.float64]:
-    """Elements of shared weights that the stage of states [start, last] holds without their owner, [start, last]."""
+def _copies(workload: Workload, states: AntichainStates, width: int) -> NDArray[np.float64]:
+    """Bytes of shared weights (`width` an element) that the stage of states [start, last] holds without their owner, by both."""
     tied = workload.tied_weights()
     if not tied:
         return np.zeros((0, 0))
@@ -132,7 +132,7 @@ def _copies(workload: Workload, states: AntichainStates) -> NDArray[np.float64]:
         uses = using[None, 1:] > using[:-1, None]
         owns = owning[None, 1:] > owning[:-1, None]
         copies += weight.parameters * (uses & ~owns)
-    return copies
+    return copies * width
 
 
 def _minibatch(workload: Workload, minibatch: int | None) -> int:

@@ -332,31 +332,39 @@ def closest_to_fit(
     *,
     retried: Callable[[Plan], Plan] = lambda plan: plan,
     surely_fits: Callable[[Plan], bool] = lambda plan: True,
+    excess: Callable[[LayerCosts, Plan], float] = lambda costs, plan: 0.0,
 ) -> Plan:
     """The fastest plan that fits, else the one that exceeds memory least; the first of equals but for ROUNDING.
 
     plans: at least one. Replays begin with the plan whose quick replay, which is never slower, is fastest, and end where no quick
-        replay is faster than the best that fits. The last one, where none fits, needs no quick replay.
+        replay is faster than the best that fits. The last one, where none fits, needs no quick replay. Those that surely exceed
+        memory come last, and only where none fits, as long as they may exceed it least.
+    excess: the share by which a plan exceeds memory at least, 0 where it may fit
     retried: what takes the place of a plan that may not fit; surely_fits: whether a plan does, so that it keeps its place
     """
     every = list(plans)
     if not every:
         raise ValueError("a choice needs at least one plan, got none")
     quick = QuickReplays(evaluate.problem, evaluate.layer_costs)
-    waiting = [(quick.busiest_device(plan), number, False) for number, plan in enumerate(every)]
+    waiting = [
+        (excess(evaluate.layer_costs, plan), quick.busiest_device(plan), number, False)
+        for number, plan in enumerate(every)
+    ]
     heapify(waiting)
-    replayed, best = dict[int, tuple[tuple[float, float], Plan]](), inf
+    replayed, best, nearest = dict[int, tuple[tuple[float, float], Plan]](), inf, inf
     while waiting:
-        least, number, known = heappop(waiting)
+        beyond, least, number, known = heappop(waiting)
+        if beyond > (nearest if best == inf else 0.0):
+            break
         if least > best * (1.0 + ROUNDING) and surely_fits(every[number]):
             continue
-        if not known and (waiting or best < inf):
-            heappush(waiting, (max(least, quick(every[number])), number, True))
+        if not (known or beyond) and (waiting or best < inf):
+            heappush(waiting, (beyond, max(least, quick(every[number])), number, True))
             continue
         plan = retried(every[number])
         score = evaluate(plan)
         replayed[number] = score.key, plan
-        best = min(best, score.iteration_seconds) if score.fits else best
+        best, nearest = min(best, score.iteration_seconds) if score.fits else best, min(nearest, score.key[0])
     (key, chosen), *others = (replayed[number] for number in sorted(replayed))
     for other, plan in others:
         if other < (key[0], key[1] * (1.0 - ROUNDING)):

@@ -9,6 +9,7 @@ from math import comb, inf
 
 import numpy as np
 
+from planners.estimate.memory import least_excess
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import every_cuts, straight_costs, uniform_cuts
 from planners.partitioning.straight_search import StraightShape, fastest_given, fastest_straight, quick_replays_know
@@ -45,7 +46,7 @@ class DataParallel:
         """The fastest number of micro-batches, on the devices where that is fastest; InfeasiblePlanError if none fits."""
         choices = device_choices(problem, evaluate.layer_costs)
         plans = [self._plan(problem, held, count) for held in choices for count in self._counts(problem, len(held))]
-        return fitting(self.name, closest_to_fit(plans, evaluate), evaluate)
+        return fitting(self.name, closest_to_fit(plans, evaluate, excess=least_excess), evaluate)
 
     def _counts(self, problem: Problem, replicas: int) -> Iterable[int]:
         """Numbers of micro-batches, of each number of samples of a replica the fewest: more only take longer."""

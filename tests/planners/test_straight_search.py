@@ -9,7 +9,7 @@ import pytest
 
 from hardware_profiles import load_cluster
 from planners import Evaluator
-from planners.estimate.memory import given_lack_room, in_flight_of, lacks_room, most_in_flight
+from planners.estimate.memory import given_lack_room, in_flight_of, lacks_room, least_excess, most_in_flight
 from planners.partitioning import straight_search
 from planners.partitioning.partition_costs import uniform_cuts
 from planners.partitioning.straight_search import StraightShape
@@ -102,6 +102,8 @@ def test_shapes_that_lack_room_have_no_cuts_that_fit(seed: int) -> None:
         samples, held = int(search._sizes[0]), search._held
         fitting = {one: evaluate(search.plan("test", one)).fits for one in combinations(range(1, 6), stages - 1)}
         for one, fits in fitting.items():
+            plan = search.plan("test", one)
+            assert least_excess(evaluate.layer_costs, plan) <= evaluate(plan).key[0]
             bounds = np.array([0, *one, 6])
             assert not (fits and given_lack_room(evaluate.layer_costs, range(stages), samples, held, bounds))
         lacking = lacks_room(evaluate.layer_costs, range(stages), samples, held)
