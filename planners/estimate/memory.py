@@ -141,6 +141,12 @@ def in_flight_of(schedule: str, stages: int, microbatches: int, order: Callable[
     return np.minimum(1 + np.arange(stages - 1, -1, -1) * AHEAD[schedule], microbatches)
 
 
+def samples_in_flight(in_flight: Integers, batch: int, microbatches: int) -> Integers:
+    """Samples of so many micro-batches at most, as `equal_microbatches` divides a batch."""
+    size, larger = divmod(batch, microbatches)
+    return in_flight * size + np.minimum(in_flight, larger)
+
+
 def one_stage_in_flight(ahead: Integers | int, microbatches: Integers | int) -> Integers:
     """Micro-batches that a stage of 1F1B has in flight at most, with `ahead` stages from itself to the last."""
     return np.minimum(microbatches, ahead)

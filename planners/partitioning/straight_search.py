@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.estimate.memory import given_lack_room, in_flight_of, lacks_room
+from planners.estimate.memory import given_lack_room, in_flight_of, lacks_room, samples_in_flight
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import PartitionCosts, every_cuts, straight_costs, uniform_cuts
 from planners.search.candidates import straight_plan
@@ -335,7 +335,8 @@ class _Cuts:
     def _held(self) -> NDArray[np.int64]:
         """Samples that each stage has in flight at most."""
         schedule, count = self.shape.schedule, self.shape.microbatches
-        return in_flight_of(schedule, self.stages, count, lambda: self._order) * int(self._sizes[0])
+        in_flight = in_flight_of(schedule, self.stages, count, lambda: self._order)
+        return samples_in_flight(in_flight, self.problem.batch, count)
 
     @cached_property
     def _partition_costs(self) -> PartitionCosts:
@@ -409,10 +410,7 @@ class _ShapeRow:
         stages, costs, batch = len(self.devices), self.evaluate.layer_costs, self.evaluate.problem.batch
         samples = -(-batch // self.counts)
         held = np.array(
-            [
-                in_flight_of(self.schedule, stages, m, _unmade) * size
-                for m, size in zip(self.counts, samples, strict=True)
-            ]
+            [samples_in_flight(in_flight_of(self.schedule, stages, m, _unmade), batch, m) for m in self.counts.tolist()]
         )
         bounds = np.array([0, *cuts, len(self.evaluate.problem.workload)])
         return not given_lack_room(costs, self.devices, int(samples.min()), held.min(axis=0), bounds)

@@ -13,7 +13,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.estimate.memory import most_in_flight
+from planners.estimate.memory import most_in_flight, samples_in_flight
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
 from planners.search.candidates import straight_plan
@@ -86,7 +86,7 @@ def _tight(planner: str, evaluate: Evaluator, schedule: str, devices: Sequence[i
 
     def costs(misses: Sequence[Score]) -> PartitionCosts:
         spare = [missing_bytes(misses, (device,)) for device in devices]
-        samples_held = (held * samples).tolist()
+        samples_held = samples_in_flight(held, problem.batch, count).tolist()
         return straight_costs(
             evaluate.layer_costs, devices, samples, alternating=True, in_flight=samples_held, spare=spare
         )

@@ -9,12 +9,19 @@ import pytest
 
 from hardware_profiles import load_cluster
 from planners import Evaluator
-from planners.estimate.memory import given_lack_room, in_flight_of, lacks_room, least_excess, most_in_flight
+from planners.estimate.memory import (
+    given_lack_room,
+    in_flight_of,
+    lacks_room,
+    least_excess,
+    most_in_flight,
+    samples_in_flight,
+)
 from planners.partitioning import straight_search
 from planners.partitioning.partition_costs import uniform_cuts
-from planners.partitioning.straight_search import StraightShape
+from planners.partitioning.straight_search import StraightShape, fastest_straight
 from planners.search.quick_replay import QuickReplays, order_of
-from simulator import Problem
+from simulator import Problem, equal_microbatches
 from tests.chains import chain
 from tests.planners.conftest import with_memory
 
@@ -133,3 +140,20 @@ def test_of_given_cuts_the_fastest_is_found_and_few_are_replayed(contention: boo
     assert found is not None
     assert evaluate(found).iteration_seconds == min(seconds)
     assert evaluate.evaluations < len(every) / 10
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_a_pipeline_of_unequal_micro_batches_may_fill_its_memory(schedule: str) -> None:
+    """Seven samples in six micro-batches: what stages have in flight counts them as they are, not each as the largest."""
+    problem = Problem(chain([4e10] * 6, output_elements=[2e7] * 6), load_cluster("pipedream-a"), 7)
+    shape = StraightShape(schedule, (0, 1), 6)
+    roomy = fastest_straight("test", Evaluator(problem), [shape])
+    assert roomy is not None
+    evaluate = Evaluator(with_memory(problem, Evaluator(problem)(roomy).peak_bytes * (1.0 + 1e-6)))
+    found = fastest_straight("test", evaluate, [shape])
+    assert found == roomy
+    assert evaluate(roomy).fits
+    for batch, count in ((7, 6), (12, 5), (8, 8), (9, 1)):
+        sizes = equal_microbatches(batch, count)
+        held = samples_in_flight(np.arange(count + 1), batch, count)
+        assert held.tolist() == [sum(sizes[:several]) for several in range(count + 1)]
