@@ -237,9 +237,10 @@ class _Explorer:
 
         methods = list(self.of_other_methods())
         flushed = [one for one in methods if one.origin == FLUSHED_PIPEDREAM]
-        found = self._as_asked((*self.pipelines(self._partitions_of_pipedream(flushed)), *methods))
+        balanced = self._as_asked(self.pipelines(self._partitions_of_pipedream(flushed)))
+        found = [*balanced, *self._as_asked(methods)]
         uniform = self._as_asked(self._uniform(fastest(), only_faster=only_faster))
-        found[len(found) - len(self._as_asked(methods)) :] = [*uniform, *self._as_asked(methods)]
+        found = [*balanced, *uniform, *self._as_asked(methods)]
         beat = fastest()
         weighed = self._streamed() if streams(self.problem) else self._straight(beat)
         found[:0] = self._as_asked(weighed)

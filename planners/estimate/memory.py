@@ -132,7 +132,11 @@ AHEAD = {"1f1b": 1, "1f1b-sno": 1, "eager-1f1b": 2, "1f1b-so": 2}
 """Forwards of a stage's warm-up for each stage behind it, of schedules that then alternate."""
 
 
-def in_flight_of(schedule: str, stages: int, microbatches: int, order: Callable[[], Schedule]) -> Integers:
+def _unmade() -> Schedule:
+    raise AssertionError("GPipe and schedules of AHEAD need no order")
+
+
+def in_flight_of(schedule: str, stages: int, microbatches: int, order: Callable[[], Schedule] = _unmade) -> Integers:
     """`most_in_flight` of the order of a schedule, which need not be made for GPipe and those of AHEAD."""
     if schedule == "gpipe":
         return np.full(stages, microbatches)
@@ -316,10 +320,6 @@ def most_bytes(costs: PlanCosts, in_flight: Sequence[int]) -> list[float]:
     return found
 
 
-def _unmade() -> Schedule:
-    raise AssertionError("schedules of AHEAD need no order")
-
-
 class RangeBytes(NamedTuple):
     """What stages of layers i to j - 1 need on a device; L layers.
 
@@ -379,7 +379,7 @@ def least_excess(costs: LayerCosts, plan: Plan) -> float:
         return 0.0
     every, end, count = range_bytes(costs), last + 1, len(plan.microbatches)
     samples = -(-min(plan.microbatches) // np.array([len(one.replicas) for one in stages]))
-    in_flight = in_flight_of(plan.schedule, len(stages), count, _unmade) * samples
+    in_flight = in_flight_of(plan.schedule, len(stages), count) * samples
     kept = every.kept[end] - every.kept[first] + every.entering[first, end]
     needed = every.states[end] - every.states[first] + kept * in_flight
     return max(0.0, float(needed.max()) * (1.0 - SAFE) / rooms.pop() - 1.0)

@@ -410,14 +410,10 @@ class _ShapeRow:
         stages, costs, batch = len(self.devices), self.evaluate.layer_costs, self.evaluate.problem.batch
         samples = -(-batch // self.counts)
         held = np.array(
-            [samples_in_flight(in_flight_of(self.schedule, stages, m, _unmade), batch, m) for m in self.counts.tolist()]
+            [samples_in_flight(in_flight_of(self.schedule, stages, m), batch, m) for m in self.counts.tolist()]
         )
         bounds = np.array([0, *cuts, len(self.evaluate.problem.workload)])
         return not given_lack_room(costs, self.devices, int(samples.min()), held.min(axis=0), bounds)
-
-
-def _unmade() -> Schedule:
-    raise AssertionError("WHOLE_BACKWARDS need no order")
 
 
 @dataclass(frozen=True, slots=True)
