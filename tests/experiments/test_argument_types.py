@@ -6,12 +6,14 @@ import argparse
 import re
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 from experiments.cli import COMMANDS
 from experiments.studies.catalogue import STUDIES
 from experiments.terminal.argument_types import Option, add_options
+from tests.records import Recorded
 
 OPTIONS: dict[str, Option] = {
     "--flag": "a flag",
@@ -86,3 +88,23 @@ def test_the_default_that_help_names_is_the_one_that_is_taken() -> None:
                 assert [float(one) for one in told[1].split(",")] == numbers, (command, action.dest)
                 checked += 1
     assert checked >= 20
+
+
+def test_options_of_commands_and_studies(recorded: Recorded) -> None:
+    """How many values each takes, their names, what may be given, what holds without it, and whether it is needed."""
+    recorded(
+        **{
+            command: {
+                " ".join(one.option_strings) or one.dest: [
+                    one.nargs,
+                    one.metavar,
+                    one.choices and sorted(map(str, one.choices)),
+                    str(one.default) if isinstance(one.default, Path) else one.default,
+                    one.required,
+                ]
+                for one in parser._actions
+                if one.dest != "help"
+            }
+            for command, parser in parsers()
+        }
+    )

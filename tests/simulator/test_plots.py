@@ -475,14 +475,16 @@ HOSTILE = "x[/red] $\\bad{$ \x1b[31m ^_ \u202e"
 
 
 @pytest.mark.parametrize("name", ["fbp-as", "xpipe"])
-def test_gantt_charts_of_families_can_be_read(name: str) -> None:
+def test_gantt_charts_of_families_can_be_read(name: str, recorded: Recorded) -> None:
     """Four stages, eight micro-batches, transfers, updates and predictions: nothing clipped, crossed or alike."""
     family = schedule_families()[name]
     schedule = build_schedule(name, 4, 8)
     communication = family.communications[0] if family.communications else "overlapped"
     costs = given_costs(4, OpSeconds(1.0, 2.0, transfer=0.2, update=0.4, predict=0.3), devices=schedule)
     program = lower(schedule, costs, communication=communication, updates=True)
-    assert_readable(gantt(engine.replay(program), title=name).figure)  # type: ignore[arg-type]
+    figure = gantt(engine.replay(program), title=name).figure
+    assert_readable(figure)  # type: ignore[arg-type]
+    recorded(figure=drawing(figure))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -496,9 +498,11 @@ def test_gantt_charts_of_families_can_be_read(name: str) -> None:
         pytest.param(lambda: replayed("interleaved-1f1b", 16, 2, chunks=8), id="eight stages per device"),
     ],
 )
-def test_gantt_charts_can_be_read(timeline: Callable[[], Timeline]) -> None:
+def test_gantt_charts_can_be_read(timeline: Callable[[], Timeline], recorded: Recorded) -> None:
     """Few and many rows, with a title far too long; more boxes than have room for numbers."""
-    assert_readable(gantt(timeline(), title=LONG, device_word="board").figure)  # type: ignore[arg-type]
+    figure = gantt(timeline(), title=LONG, device_word="board").figure
+    assert_readable(figure)  # type: ignore[arg-type]
+    recorded(figure=drawing(figure))  # type: ignore[arg-type]
 
 
 def test_a_gantt_chart_of_replicas(recorded: Recorded) -> None:
@@ -647,9 +651,11 @@ def test_many_devices_that_hold_the_same_share_a_bar() -> None:
         pytest.param([DeviceMemory(0, 9.0, np.zeros(1), np.zeros((1, len(CATEGORIES))))], id="nothing for no time"),
     ],
 )
-def test_memory_figures_can_be_read(memories: list[DeviceMemory]) -> None:
+def test_memory_figures_can_be_read(memories: list[DeviceMemory], recorded: Recorded) -> None:
     """Values stand beside the panel, where no line can run through them; every axis is named."""
-    assert_readable(memory_figure(memories, title=LONG))
+    figure = memory_figure(memories, title=LONG)
+    assert_readable(figure)
+    recorded(figure=drawing(figure))
 
 
 @pytest.mark.parametrize(("count", "told"), [(24, 24), (25, 0)])
