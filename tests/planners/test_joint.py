@@ -10,13 +10,15 @@ from typing import get_args
 
 import pytest
 
-from hardware_profiles import load_cluster
+from hardware_profiles import load_cluster, load_stack
 from planners import Evaluator, Request, make_plan, planner_entry
 from planners.joint.neighbourhood import DIVIDING, FAMILIES, Neighbourhood
 from planners.joint.orders import ops_of, ordered, within
 from planners.joint.pipeline import Pipeline, pipeline_of
 from planners.joint.told import NextBest, OwnOrder, SimplerPlan, complexity
 from simulator import (
+    Experts,
+    Gpt,
     InfeasiblePlanError,
     LayerCosts,
     OpKind,
@@ -77,8 +79,40 @@ def test_a_walk_meets_plans_that_are_those_pipelines(workload: str, cluster: str
 
 
 NONE = ("none", 0)
+SERVERS = (tuple(range(8)), tuple(range(8, 16)))
+
+
+def blocks(stack: str, precision: str, experts: Experts | None = None) -> Problem:
+    """Four small blocks on two servers."""
+    return Problem(
+        Gpt(4, 64, 4, vocabulary=512, sequence=32, experts=experts).workload(),
+        load_cluster("dgx-a100:2"),
+        32,
+        precision=precision,
+        optimizer="adam",
+        stack=load_stack(stack),
+    )
+
 
 BESIDE = {
+    "experts and two stages a rank": (
+        blocks("generic", "bf16", Experts(4, 2, 128)),
+        Pipeline(
+            "interleaved-1f1b",
+            SERVERS,
+            (15, 28, 41),
+            8,
+            (("whole", 0), NONE, NONE, ("blocks", 1)),
+            (("chunks", 2),),
+            group=2,
+            zero=1,
+            expert=2,
+        ),
+    ),
+    "what DeepSpeed runs": (
+        blocks("megatron-deepspeed", "fp16"),
+        Pipeline("1f1b", SERVERS, (22,), 8, (("whole", 0), NONE), group=4, zero=1),
+    ),
     "unequal replicas": (
         problem("chain:6", "dapple-b:4", 12),
         Pipeline("1f1b", ((0, 1), (2,)), (3,), 4, (NONE, NONE)),
