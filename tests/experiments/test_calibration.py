@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import hardware_profiles
 from experiments.calibration.fit import NOISE, SPREADS, FitError, Model, Observation, _taken, fit
 from experiments.calibration.logs import read_logs
 from experiments.terminal.output import InputError
 from hardware_profiles import RANGES, Stack, changed_stack, errors_of, load_cluster, load_stack, stack_names
 from simulator import Evaluations, Gpt, Plan, PlanFile, Problem, Stage, load_workload, simulate
 from tests.experiments.commands import ended, refused
+from tests.records import Recorded, lines
 
 CLUSTER = load_cluster("dgx-h100:1")
 FILES = {1: ("gpt2", 2, 8), 2: ("gpt2-medium", 2, 4), 3: ("gpt2", 8, 16)}
@@ -49,6 +51,7 @@ def written(folder: Path, number: int, stack: str = "megatron-core") -> str:
 
 
 STACK = load_stack("megatron-core")
+STACKS = Path(hardware_profiles.__file__).parent / "stacks"
 
 
 def observations(stack: Stack, numbers: tuple[int, ...] = (1, 2, 3)) -> list[Observation]:
@@ -193,7 +196,7 @@ def test_a_calibrated_stack_plans(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert seconds(1, stack, named=True) == pytest.approx(document["measured"][0]["after"], rel=1e-3)
 
 
-def test_memory_and_other_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_and_other_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str], recorded: Recorded) -> None:
     """A measured memory stands beside the predicted one; a plan of --other has its expected error."""
     plan, other, out = written(tmp_path, 1), written(tmp_path, 3), tmp_path / "mine.toml"
     words = [
@@ -201,19 +204,26 @@ def test_memory_and_other_plans(tmp_path: Path, capsys: pytest.CaptureFixture[st
         "--plan",
         plan,
         "--measured",
-        str(seconds(1, STACK, named=True)),
+        str(1.1 * seconds(1, STACK, named=True)),
         "--memory",
         "9",
         "--other",
         other,
     ]
     code, printed, _ = ended(capsys, [*words, "--out", str(out)])
-    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    shown = [" ".join(line.split()) for line in printed.splitlines()]
     assert code == 0
-    assert lines[0] == f"Constants of megatron-core, and where {out} has them"
-    assert any(line.startswith(f"{plan} memory 9 ") for line in lines)
-    assert any(line.startswith(f"{other} {seconds(3, STACK, named=True):.2g}") for line in lines)
-    assert lines[-1] == f"{out} (--stack {out})"
+    assert shown[0] == f"Constants of megatron-core, and where {out} has them"
+    assert any(line.startswith(f"{plan} memory 9 ") for line in shown)
+    assert any(line.startswith(f"{other} ") for line in shown)
+    assert shown[-1] == f"{out} (--stack {out})"
+    here = str(tmp_path)
+    own = lines(out.read_text(encoding="utf-8").replace(here, "HERE"), r"\d{4}-\d\d-\d\d")
+    shipped = (STACKS / "megatron-core.toml").read_text(encoding="utf-8").splitlines()
+    recorded(
+        printed=[line.replace(here, "HERE") for line in shown if set(line) != {"─"}],
+        changed=[line for line in own if line not in shipped],
+    )
 
 
 def test_a_calibrated_stack_states_the_error_that_is_expected_of_it(
@@ -289,18 +299,18 @@ def log(folder: Path, *lines: str, name: str = "run.log") -> Path:
 
 def test_megatrons_steps(tmp_path: Path) -> None:
     """Five steps of warm-up are left out, the median of the others counts; memory is told once, in 2^20 bytes."""
-    lines = [MEGATRON.format(n=n, ms=9000.0 if n <= 5 else 1000.0 + n, batch=8) for n in range(1, 10)]
-    found = read_logs(log(tmp_path, MEMORY, *lines), 1024, 2, 8)
+    steps = [MEGATRON.format(n=n, ms=9000.0 if n <= 5 else 1000.0 + n, batch=8) for n in range(1, 10)]
+    found = read_logs(log(tmp_path, MEMORY, *steps), 1024, 2, 8)
     assert found.seconds == pytest.approx(1.0075)
     assert (found.lines, found.allocated, found.reserved, found.teraflops) == (4, 2.0**31, 2.0**32, 400.5)
 
 
 def test_lines_of_ten_steps(tmp_path: Path) -> None:
     """The first line speaks for the warm-up, too; so does that after a resumption, and torchtitan's after step 1."""
-    lines = [MEGATRON.format(n=n, ms=5000.0 if n in (10, 30) else 1000.0, batch=8) for n in (10, 20)]
-    assert read_logs(log(tmp_path, *lines), 1024, 2, 8).seconds == 1.0
-    steps = [(1, 10), (10, 500), (20, 1024), (30, 1024)]
-    own = [TITAN.format(n=n, tps=tps) for n, tps in steps]
+    steps = [MEGATRON.format(n=n, ms=5000.0 if n in (10, 30) else 1000.0, batch=8) for n in (10, 20)]
+    assert read_logs(log(tmp_path, *steps), 1024, 2, 8).seconds == 1.0
+    rates = [(1, 10), (10, 500), (20, 1024), (30, 1024)]
+    own = [TITAN.format(n=n, tps=tps) for n, tps in rates]
     found = read_logs(log(tmp_path, *own), 1024, 2, 8)  # 8 × 1,024 tokens on 2 devices of 1,024 tokens per second
     assert (found.seconds, found.lines, found.reserved, found.teraflops) == (4.0, 2, 2.0**33, 412.3)
     again = [(1, 10), (2, 1024), (1, 10), (2, 2048)]

@@ -42,6 +42,7 @@ from experiments.profiling.measured_kernels import (
 )
 from hardware_profiles import GraphicsProcessor, load_accelerator, load_cluster, load_stack
 from tests.experiments.commands import ended, refused
+from tests.records import Recorded, lines
 
 SIZES = {"hidden": (1024, 4096), "tokens": (512, 8192), "vocabulary": 32768}
 KERNELS = standard_kernels(*SIZES.values(), "bf16")
@@ -449,12 +450,22 @@ TOGETHER = tuple(
 )
 
 
-def test_a_cluster_has_the_links_that_were_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_has_the_links_that_were_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], recorded: Recorded
+) -> None:
     """Its collectives take what was measured, at sizes and among devices that the fit did not see, too."""
     path, out = tmp_path / "kernels.json", tmp_path / "cluster.toml"
     path.write_bytes(msgspec.json.encode(msgspec.structs.replace(FOUND, collectives=TOGETHER)))
     words = ["calibrate", "--kernels", str(path), "--out", str(tmp_path / "mine.toml"), "--cluster-out", str(out)]
-    assert ended(capsys, [*words, "--json"])[0] == 0
+    code, printed, _ = ended(capsys, words)
+    assert code == 0
+    here = str(tmp_path)
+    recorded(
+        printed=[" ".join(line.split()).replace(here, "HERE") for line in printed.splitlines() if "──" not in line],
+        written=[
+            lines(path.read_text(encoding="utf-8").replace(here, "HERE")) for path in (tmp_path / "mine.toml", out)
+        ],
+    )
     cluster = load_cluster(str(out))
     assert len(cluster.devices) == 8
     assert cluster.devices[0] == load_accelerator(str(tmp_path / "mine.toml"))
