@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from experiments.schedule_search import __main__ as study
 from experiments.schedule_search import joint
 from experiments.schedule_search.families import fastest_family
 from experiments.schedule_search.problems import PUBLISHED, questions
 from experiments.studies.study_harness import run_study
-from planners import ScheduleProblem
-from simulator import chains_of
+from planners import Request, Result, ScheduleProblem, make_plan, search_schedule
+from simulator import Gpt, Problem, chains_of
 from tests.chains import chain
 from tests.experiments.commands import refused
 from tests.planners.scheduler.schedule_cases import TWO_DEVICES
@@ -107,6 +109,32 @@ def test_families_stand_beside() -> None:
     )
     assert fastest_family(least) == ("", None)
     assert row.problem(8).each("limit") == (8 * 201216,) * 8
+
+
+def planned(name: str, problem: Problem, request: Request = Request(stages=8), **more: Any) -> Result:  # noqa: B008
+    """In place of planners: even stages in four micro-batches; those of `modern` run all again."""
+    problem = replace(problem, recompute="whole") if name == "modern" else problem
+    return make_plan("uniform", problem, replace(request, microbatches=4), **more)
+
+
+def test_a_small_study(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], recorded: Recorded) -> None:
+    """A search beside families, and a GPT in much and little memory beside its baselines: the document, and what it prints,
+    with CPU seconds of a half and a quarter."""
+    small = [replace(one, seconds=0.002) for one in questions(True)][:1]
+    network = Gpt(8, 64, 4, vocabulary=512, sequence=128, attention="unfused").workload()
+    monkeypatch.setattr(study, "_compile", lambda: None)
+    monkeypatch.setattr(
+        study, "timed_search", lambda problem, seconds: (search_schedule(problem, seconds=seconds), 0.25)
+    )
+    monkeypatch.setattr(study, "questions", lambda quick: small)
+    monkeypatch.setattr(study, "joint_questions", lambda: [joint.JointQuestion(network, size) for size in (6e7, 6.5e6)])
+    monkeypatch.setattr(joint, "SEEDS", (0,))
+    monkeypatch.setattr(joint, "BATCH", 16)
+    monkeypatch.setattr(joint, "least_seconds", lambda plan: (plan(), 0.5))
+    monkeypatch.setattr(joint, "make_plan", planned)
+    found = study.run(argparse.Namespace(cases=None, seconds=None, quick=False))
+    found.show(found.document)
+    recorded(document=found.document, printed=lines(capsys.readouterr().out))
 
 
 def test_the_questions_are_those_of_the_tables(recorded: Recorded) -> None:

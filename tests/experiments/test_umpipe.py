@@ -18,6 +18,7 @@ from experiments.umpipe import memory_fronts as umpipe_fronts
 from experiments.umpipe import readings as umpipe_readings
 from experiments.umpipe import search_comparison as umpipe_searches
 from experiments.umpipe import system_baselines as umpipe_baselines
+from experiments.umpipe.__main__ import SAID, tables
 from experiments.umpipe.pymoo_search import available, pymoo_search
 from experiments.unequal_sizes.random_tables import random_problem
 from hardware_profiles import load_cluster
@@ -29,11 +30,12 @@ from planners.unequal import (
     candidate_sizes,
     exact_sizes,
     lower_bound,
+    powers_of_two,
     tables_of,
     unequal_problem,
 )
 from simulator import Problem, load_workload
-from tests.records import Recorded, lines
+from tests.records import Recorded, lines, without_measured
 from tests.unequal import problem_from_callables
 
 
@@ -336,6 +338,33 @@ def test_fronts_are_those_of_exhaustive_search() -> None:
     for point in points:
         assert point["peak_bytes"] >= point["static_bytes"]
         assert any(all(one[key] <= point[key] for key in ("seconds", "static_bytes")) for one in front)
+
+
+def test_a_small_study(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], recorded: Recorded) -> None:
+    """VGG-16 in two stages of 8 samples, random tables: the document but for measured seconds."""
+    monkeypatch.setattr(umpipe, "NETWORKS", ("vgg16",))
+    monkeypatch.setattr(umpipe, "STAGES", (2,))
+    monkeypatch.setattr(umpipe, "BATCHES", (8,))
+    monkeypatch.setattr(umpipe, "SHOWN_SETTING", "K=2, B=8")
+    monkeypatch.setattr(umpipe, "QUICK_GENERATIONS", 2)
+    monkeypatch.setattr(
+        umpipe, "random_problem", lambda rng, family, *_: random_problem(rng, family, 3, 8, powers_of_two(8))
+    )
+    monkeypatch.setattr(
+        umpipe, "Problem", lambda workload, cluster, batch, **more: Problem(workload, cluster, 8, **more)
+    )
+    monkeypatch.setattr(umpipe_searches, "GENETIC", {name: umpipe_searches.GENETIC[name] for name in SHORT})
+    monkeypatch.setattr(umpipe_searches, "available", lambda: False)
+    report = umpipe.measure(quick=True)
+    document = umpipe.document(report)
+    gains, readings = document.pop("gains"), document.pop("readings")
+    assert [name for name, _ in tables(document | {"gains": gains, "readings": readings})] == [
+        f"umpipe_{name}.csv" for name in ("gains", "readings", "searches", "pareto")
+    ]
+    shown = [[*(one[key] for key in SAID), *one["gains"].values()] for one in gains]
+    over = [one | {"over": [*one["over"].items()][:3]} for one in readings[:8]]
+    measured = ("seconds", "cpu_seconds", "tidgap_acceleration_over_dgap", "compiled_acceleration_over_dgap")
+    recorded(**without_measured(document, *measured), gains=shown, readings=over)
 
 
 @pytest.mark.slow
