@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from hardware_profiles import GraphicsProcessor, load_cluster
 from planners import PLANNERS, InapplicablePlannerError, Request, Result, applicable_planners, make_plan, testing
@@ -132,6 +133,12 @@ def shape(plan: Plan) -> list[Any]:
         [list(stage.devices) for stage in plan.stages],
         len(plan.microbatches),
     ]
+
+
+def sums(values: NDArray[Any]) -> list[float]:
+    """How many are finite, their sum, and their sum weighted by places."""
+    finite = values.ravel()[np.isfinite(values).ravel()].astype(float)
+    return [len(finite), float(finite.sum()), float(finite @ np.arange(1, len(finite) + 1))]
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,9 @@ A search that leaves out less, or looks twice, gives the same plan; its counts t
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -25,17 +25,22 @@ from planners import (
     fastest_cuts,
     make_plan,
 )
+from planners.partitioning import straight_search, streamed_search
 from planners.partitioning.fastest_cuts import least_seconds
+from planners.partitioning.partition_costs import straight_costs
+from planners.partitioning.streamed_search import StreamedSearch
+from planners.pipedream import planner as pipedream_planner
 from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
 from planners.pipedream.partitioner import InfeasiblePartition, MemoryLimit, network_levels, partition
 from planners.pipedream.state_table import StateTable
+from planners.search import candidates
 from planners.straight.grid import _Grid
 from planners.testing import line
 from planners.unequal import Genetic, best_equal, exact_sizes, greedy_dp, local_greedy
 from planners.unequal.found_sizes import FoundSizes
-from simulator import InfeasiblePlanError, Problem, lower_bound
-from tests.chains import chain
-from tests.planners.conftest import PROBLEMS, shape, with_memory
+from simulator import Gpt, InfeasiblePlanError, Problem, lower_bound
+from tests.chains import chain, random_chain
+from tests.planners.conftest import PROBLEMS, shape, sums, with_memory
 from tests.planners.test_pipedream import network, tabled
 from tests.records import Recorded
 
@@ -105,6 +110,86 @@ def test_what_bapipe_explores(name: str, memory_bytes: float, recorded: Recorded
     for one in found.candidates:
         fastest.setdefault(one.origin, [*shape(one.plan), one.seconds])
     recorded(candidates=len(found.candidates), fastest=fastest, rule=[found.rule.schedule, found.disagreement])
+
+
+def test_partitions_of_boards(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where layers stream, by boards and micro-batches: seconds of the best of all partitions, and of those that moves of one cut
+    lead to; the first of them."""
+    layers = random_chain(14, np.random.default_rng(5), flop=4e8, parameters=400_000, output_elements=4e4)
+    evaluate = Evaluator(Problem(layers, load_cluster("fpga-mixed-4"), 16, precision="int8"))
+    values: dict[str, Any] = {}
+    for most, boards, count in product((20_000, 5), ((0, 1, 2, 3), (3, 1)), (3, 16)):
+        monkeypatch.setattr(streamed_search, "MOST_PARTITIONS", most)
+        seconds, cuts = StreamedSearch(evaluate)._best_cuts(boards, count)
+        values[f"{most}, {boards}, {count}"] = [seconds, len(cuts), cuts[:3]]
+    recorded(**values)
+
+
+def array_sums(value: Any) -> dict[str, list[float]]:
+    """The sums of a value's arrays."""
+    found = {one.name: getattr(value, one.name) for one in fields(value)}
+    return {name: sums(one) for name, one in found.items() if isinstance(one, np.ndarray)}
+
+
+CHOSEN_FROM = LARGER | {
+    "blocks": Problem(
+        Gpt(3, 64, 4, vocabulary=512, sequence=32).workload(), load_cluster("dgx-1-v100"), 100, optimizer="adam"
+    ),
+    "boards": sized(7, load_cluster("fpga-mixed-4"), 12, 6, precision="int8"),
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN_FROM)
+def test_what_searches_choose_from(name: str, recorded: Recorded) -> None:
+    """Orders, groups, rows and choices of devices, numbers of micro-batches, devices of stages by schedule, levels and rates of
+    the cluster, and the tables of costs that partitions are searched in."""
+    problem = CHOSEN_FROM[name]
+    evaluate = Evaluator(problem)
+    costs, order = evaluate.layer_costs, candidates.devices_in_order(problem)
+    table = pipedream_planner.problem_table(problem, evaluate, 2)
+    recorded(
+        groups=[candidates.device_groups(problem, degree) for degree in (1, 2, 3)],
+        choices=candidates.device_choices(problem, costs),
+        rows=[*candidates.unlike_rows(problem, costs, candidates.device_rows(problem))],
+        counts=[candidates.microbatch_counts(problem, Request(schedule=one), 3) for one in (None, "2bw")],
+        sizes=sorted(candidates.counts_by_size(problem)),
+        places=candidates.cut_places(problem.workload),
+        stages=[
+            candidates.stage_devices(problem, schedule, Request(stages=stages))
+            for schedule, stages in (
+                ("1f1b", None),
+                ("interleaved-1f1b", None),
+                ("interleaved-1f1b", 4),
+                ("zb-v", None),
+            )
+        ],
+        orders=pipedream_planner.device_orders(problem, costs),
+        views=pipedream_planner.without_levels(problem) or pipedream_planner.cluster_views(problem),
+        rates=pipedream_planner._slowest_rates(problem, order[:3]),
+        forms=pipedream_planner._forms(problem),
+        limit=pipedream_planner._memory_limit(problem, 1e9),
+        table=array_sums(table),
+        partitions=[
+            array_sums(straight_costs(costs, order[:3], 2, alternating=one, in_flight=(6, 4, 2)))
+            for one in (False, True)
+        ],
+    )
+
+
+@pytest.mark.parametrize(("schedule", "microbatches"), [("1f1b", 5), ("gpipe", 4), ("interleaved-1f1b", 4)])
+def test_straight_pipelines_of_a_shape(schedule: str, microbatches: int, recorded: Recorded) -> None:
+    """By problem and number of moves at most: ops, work, bounds, and the cuts that are best by quick replays."""
+    values: dict[str, Any] = {}
+    for name, few in product(LARGER, (8192, 1)):
+        evaluate = Evaluator(LARGER[name])
+        devices = candidates.stage_devices(LARGER[name], schedule, Request())[:4]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(straight_search, "FEW_CUTS", few)
+            one = straight_search._Cuts(evaluate, straight_search.StraightShape(schedule, devices, microbatches))
+            first = list(islice(one.ranked(np.inf), 4))
+            bounds = [one.least_seconds(), *(one.least_of(cuts) for _, cuts in first[:2])]
+            values[f"{name}, {few}"] = [one.ops, one.work, one._number_of_moves, bounds, first]
+    recorded(**values)
 
 
 def test_bounds_of_unlike_devices(recorded: Recorded) -> None:
