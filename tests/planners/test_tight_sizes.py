@@ -6,7 +6,7 @@ import functools
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import astuple, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ import pytest
 
 from planners import Evaluator, Request, make_plan
 from planners.testing import line
-from planners.unequal import UnequalTables, tables_of, tight_sizes
+from planners.unequal import UnequalTables, replayed_sizes, tables_of, tight_sizes
 from planners.unequal import planners as unequal_planners
 from planners.unequal.problem import near_sizes
 from planners.unequal.tables import blocks, memory_limits, unequal_plan, unequal_problem
@@ -22,6 +22,7 @@ from planners.unequal.tight_sizes import NothingFits, TightSizes
 from simulator import Evaluations, InfeasiblePlanError, LayerCosts, Plan, Problem, simulate
 from tests.chains import chain
 from tests.planners.conftest import with_memory
+from tests.records import Recorded
 
 NAMES = ("exact-unequal", "unequal-nested", "tidgap", "dgap", "greedy-dp", "local-greedy", "best-equal")
 
@@ -464,3 +465,45 @@ def test_room_is_the_share_that_the_fullest_stage_spares() -> None:
     assert (
         tight_sizes._space(tables_of(with_memory(problem, 1e9 * filled * (1 - 1e-9)), range(2)), (1,), (1, 2)) is None
     )
+
+
+@pytest.mark.parametrize("equal", [False, True])
+@pytest.mark.parametrize("limit", ["PLANS", "PARTITIONS"])
+def test_sizes_in_less_and_less_memory(
+    limit: str, equal: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is found, or how many plans were tried where none fits, where plans or partitions are too many to list."""
+    monkeypatch.setattr(tight_sizes, limit, 0)
+    values: dict[str, Any] = {}
+    for seed, stages, batch in ((0, 2, 4), (4, 3, 3), (3, 2, 6)):
+        problem = generated(seed, stages, batch, layers=stages + 2)
+        for memory_bytes in np.geomspace(6e7, 1.6e8, 7).tolist():
+            asked = with_memory(problem, memory_bytes)
+            tables = tables_of(asked, range(stages))
+            found = tight_sizes.tight_sizes("test", tables, Evaluator(asked), range(1, batch + 1), equal=equal)
+            values[f"{seed}, {memory_bytes:.4g}"] = (
+                [found.cuts, found.pairs] if isinstance(found, TightSizes) else [*astuple(found)]
+            )
+    recorded(**values)
+
+
+def test_sizes_by_replays(recorded: Recorded) -> None:
+    """Of the balanced partition: bounds of random sizes, and the fastest sizes that replays find, how many they are, and whether
+    all were looked at."""
+    values: dict[str, Any] = {}
+    for seed, stages, batch in ((0, 3, 6), (1, 2, 8), (2, 4, 5)):
+        problem = generated(seed, stages, batch, layers=stages + 2, slow=3.0)
+        tables = tables_of(problem, range(stages))
+        cuts = tuple(range(1, stages))
+        unequal = unequal_problem(tables, cuts, range(1, batch + 1))
+        bounds = replayed_sizes.SizeBounds(tables, unequal, cuts)
+        forward, backward, again = np.random.default_rng(seed).integers(1, batch + 1, (3, 6, stages))
+        found = replayed_sizes.replayed_sizes("test", tables, cuts, unequal, (), Evaluator(problem))
+        assert found is not None
+        values[str(seed)] = [
+            bounds.forward(forward),
+            bounds.backward(backward, again % 2),
+            bounds.update,
+            *(getattr(found, one.name) for one in fields(found) if one.name != "score"),
+        ]
+    recorded(**values)
