@@ -22,6 +22,9 @@ TRAIN = "train --data wine --stages 3 --microbatches-per-minibatch 2 --batch 8 -
 PROFILED = "plan --profile four.txt --workers 2 2 --bandwidths 12e9 1.25e9"
 
 LINES = {
+    "studies": "study --json",
+    "planners": "list planners --json",
+    "schedules": "list schedules --json",
     "plan": f"plan {SMALL} --planner uniform --microbatches 2",
     "plan as a document": f"plan {SMALL} --planner uniform --microbatches 2 --json",
     "plan of the dynamic program": f"plan {MIXED} --planner pipedream --out plan.json",

@@ -9,7 +9,7 @@ import random
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -34,6 +34,7 @@ from hardware_profiles import (
 )
 from hardware_profiles.collectives import _kept
 from hardware_profiles.testing import check_accelerator
+from tests.records import Recorded
 
 SHIPPED = Path(sys.modules["hardware_profiles"].__path__[0])
 
@@ -541,6 +542,37 @@ def test_check_file_sums_up(tmp_path: Path) -> None:
     """One line that names kind, name and size."""
     assert "gpu mine: 23 GiB of memory for plans, 1 GiB in reserve" in check_file(written(tmp_path, MINIMAL))
     assert "cluster pair: 2 devices (v100-sxm2) in 2 servers, 4 channels" in check_file(written(tmp_path, PAIR))
+
+
+def bounded(value: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """What a schema's keys may be, and what they are where a file does not say, by path."""
+    words = (
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "minItems",
+        "maxItems",
+        "maxLength",
+        "default",
+    )
+    if isinstance(value, dict):
+        found = {word: value[word] for word in words if isinstance(value.get(word), int | float | str)}
+        yield from ((path, found),) if found else ()
+        for key, one in value.items():
+            yield from bounded(one, path if key in ("$defs", "properties", "anyOf", "items") else f"{path}.{key}")
+    elif isinstance(value, list):
+        for one in value:
+            yield from bounded(one, path)
+
+
+@pytest.mark.parametrize("kind", ["accelerator", "cluster", "stack"])
+def test_bounds_of_files(kind: Any, recorded: Recorded) -> None:
+    """By key: the least and the most that it may be, how long, and its default."""
+    found: dict[str, list[Any]] = {}
+    for path, bounds in bounded(schema(kind)):
+        found.setdefault(path, []).append(bounds)
+    recorded(**found)
 
 
 def test_schema_is_json_schema() -> None:
