@@ -110,8 +110,9 @@ class Accelerator(Protocol):
 
     @property
     def sublinear(self) -> bool:
-        """Whether seconds never fall as samples or work rise, seconds per sample never rise, and parts of a layer that have
-        together all of its FLOP, elements and weights take together no less than it. Lower bounds rely on it.
+        """Whether seconds never fall as samples or work rise, seconds per sample never rise, a part of the FLOP and elements of
+        each sample takes as long as as much of the samples, and parts of a layer take together no less than as many equal ones,
+        and, where they have together all of its FLOP, elements and weights, no less than it. Lower bounds rely on it.
         """
 
     def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:

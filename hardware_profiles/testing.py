@@ -61,6 +61,9 @@ def check_pass(device: Accelerator, work: Work, phase: Phase, precision: Precisi
     )
     part = device.seconds(half, 1.0, phase, precision)
     assert part <= seconds[0] * (1.0 + 1e-9) <= 2 * part * (1.0 + 1e-9) ** 2, "sublinear: two halves take no less"
+    if work.kind != "convolution":  # whose efficiency depends on its shape
+        both = device.seconds(replace(half, parameters=work.parameters), 2.0, phase, precision)
+        assert both >= seconds[0] * (1.0 - 1e-9), "sublinear: a half of each of two samples takes as long as one"
 
 
 def _takes(device: Accelerator, precision: Precision) -> bool:

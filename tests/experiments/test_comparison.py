@@ -177,13 +177,13 @@ def test_rows_have_one_bound_unless_weights_are_stale() -> None:
     stale weights have a mark and a line that explains it."""
     found = compare(make_problem("chain:4", "dapple-a:2", 1), ["uniform", "greedy", "data-parallel", "pipedream"])
     bounds = {(row["asynchronous"], row["lower_bound_seconds"], row["lower_bound_term"]) for row in found.planned()}
-    assert [(stale, term) for stale, _, term in sorted(bounds)] == [(False, "latency"), (True, "work")]
+    assert [(stale, term) for stale, _, term in sorted(bounds)] == [(False, "work and latency"), (True, "work")]
     stale = {f"{row['schedule']}*" for row in found.planned() if row["asynchronous"]}
     assert stale <= {row[1] for row in found.tables()[0].rows}
     assert any(line.startswith("* asynchronous: gradients of stale weights") for line in found.remarks())
     (line,) = (line for line in found.remarks() if line.startswith("lower bound: "))
     assert re.fullmatch(
-        r"lower bound: \S+ s \(latency\) of plans that flush, \S+ s \(work\) of those on stale weights", line
+        r"lower bound: \S+ s \(work and latency\) of plans that flush, \S+ s \(work\) of those on stale weights", line
     )
     flushed = compare(make_problem("chain:4", "dapple-a:2", 1), ["uniform"])
     assert not [line for line in flushed.remarks() if line.startswith("lower bound: ")]

@@ -49,6 +49,7 @@ from simulator import (
     stages_from_cuts,
 )
 from simulator.costs.lower_bound import best_weighted_sum
+from simulator.plans.plan import tensor_groups
 from simulator.results.time_split import TIME_PARTS
 from simulator.workloads.layers import Split
 from simulator.workloads.sequence_slices import context_part
@@ -199,13 +200,45 @@ def test_parts_of_a_sample_take_less_than_all_of_it_in_a_row(how: str) -> None:
     assert least(problem) <= _replayed(problem, plan) < 96.0
 
 
-def test_the_first_token_has_the_least_way() -> None:
-    """Of 24 tokens it takes half a second of each of three layers each way, and 1 of 24² scores of 12 s."""
+def test_slices_have_on_the_mean_the_way_of_a_part() -> None:
+    """Of 24 tokens each takes a 24th of 12 s of three layers and, on the mean, of the scores; more devices than all of them."""
     layers = chain([12.0] * 4, parameters=[1] * 4).layers
     attention = replace(layers[1], kind="attention", parameters=0, causal_tokens=24)
     workload = Workload("tokens", (layers[0], attention, *layers[2:]), tuple(pairwise(range(4))))
-    latency = lower_bound(Problem(workload, star_cluster(4), 1)).terms[1]
-    assert latency.seconds == pytest.approx(2 * (3 * 12 / 24 + 12 / 24**2))
+    assert least(Problem(workload, star_cluster(96), 1)) == pytest.approx(2 * 4 * 12 / 24)
+
+
+@dataclass(frozen=True)
+class _Slow(UnitDevice):
+    """A device that takes a second for each op, beside one for each sample; gradients of weights are free."""
+
+    def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
+        return 0.0 if phase == "weight_gradient" else 1.0 + samples
+
+
+def test_no_size_of_an_op_has_both_little_work_and_a_short_way() -> None:
+    """Two devices, four samples, five layers. As one op on each device they take 3 s a pass, 30 s. Larger ops on one device take
+    longer, and more of them on both are more work; work alone is 4 samples of 5/4 s on two devices, the way alone 2 s.
+    """
+    cluster = replace(_switched((_gpu(), _gpu())), devices=(_Slow(), _Slow()))
+    problem = Problem(chain([1.0] * 5, parameters=[0] * 5), cluster, 4)
+    both = Plan("hand", "gpipe", stages_from_cuts((), 5, [(0, 1)]), (4,))
+    assert least(problem) == pytest.approx(30.0, rel=1e-3)
+    assert least(problem, flush=False) == pytest.approx(10 * 2.5)
+    assert _replayed(problem, both) == pytest.approx(30.0, rel=1e-3)
+
+
+def test_a_group_waits_for_what_it_reduces() -> None:
+    """A layer of 12 s each way, one sample, two devices: alone 18 s of work for each and a way of 24 s; as a group as much work,
+    a way of 12 s, and 3 s for the sum of its output. A quarter of the way and the rest of the work make 19.5 s of both.
+    """
+    layer = replace(chain([12.0], output_elements=[3.75e9], parameters=[1]).layers[0], split="rows")
+    cluster = replace(_switched((_gpu(), _gpu())), devices=(UnitDevice(),) * 2)
+    problem = Problem(Workload("one", (layer,), ()), cluster, 1)
+    assert least(problem) == pytest.approx(19.5, rel=1e-3)
+    assert least(replace(problem, cluster=replace(cluster, tensor_groups="cluster"))) == pytest.approx(18.0, rel=1e-3)
+    group = Plan("hand", "gpipe", (replace(stages_from_cuts((), 1, [(0, 1)])[0], degrees=(2,)),), (1,))
+    assert _replayed(problem, group) == pytest.approx(21.0, rel=1e-3)
 
 
 def test_a_bound_is_kept_with_costs_for_its_problem_alone() -> None:
@@ -238,7 +271,7 @@ def test_a_replay_below_the_bound_is_an_error_of_the_program(monkeypatch: pytest
 
 
 def test_a_wide_gap_is_told_with_what_the_bound_does_not_count() -> None:
-    """One of two devices computes while the other waits, forward and back; with one sample the way through all layers counts."""
+    """One of two devices computes while the other waits, forward and back; of a stream without a flush work alone counts."""
     problem = Problem(uniform_chain(2), _switched((_gpu(), _gpu())), 4)
     alone = Plan("hand", "gpipe", stages_from_cuts((), 2, [(0,)]), (4,))
     apart = Plan("hand", "gpipe", stages_from_cuts((1,), 2, [(0,), (1,)]), (4,))
@@ -246,15 +279,17 @@ def test_a_wide_gap_is_told_with_what_the_bound_does_not_count() -> None:
     split = 100 * one.time_split().mean / one.iteration_seconds
     assert one.gap > simulation.WIDE_GAP
     (line,) = one.beyond_bound()
-    assert line.startswith("the bound counts computation alone, evenly on all devices, in ops of the whole batch; ")
+    counted = (
+        "computation, evenly on all devices, and the way of a sample through all layers and back, each layer in ops of"
+    )
+    assert line.startswith(f"the bound counts {counted} the size that is best for both; ")
     told = {name: int(share) for name, share in re.findall(r"([a-z][a-z -]+) (\d+) %", line.split(" in use are ")[1])}
     assert told == {name: round(share) for name, share in zip(TIME_PARTS, split, strict=True) if share >= 1}
     assert list(told.values()) == sorted(told.values(), reverse=True)
     assert line in one.remarks()
-    (latency,) = simulate(replace(problem, batch=1), replace(alone, microbatches=(1,))).beyond_bound()
-    assert latency.startswith(
-        "the bound counts the way of the smallest part of one sample through all layers and back, "
-    )
+    stream = simulate(problem, replace(alone, schedule="pipedream"))
+    (work,) = stream.beyond_bound()
+    assert work.startswith("the bound counts computation alone, evenly on all devices, in ops of the whole batch; ")
     near = simulate(Problem(uniform_chain(2), _switched((_gpu(),)), 4), alone)
     assert (near.gap < simulation.WIDE_GAP, near.beyond_bound()) == (True, ())
 
@@ -392,13 +427,33 @@ def _any_layer(layer: Layer, rng: random.Random, kinds: Sequence[str], *, measur
     return replace(layer, flop=layer.flop * rng.choice((1.0, 10.0)), **changes)
 
 
-def _in_racks(cluster: Cluster) -> Cluster:
+def _in_racks(cluster: Cluster, *_: object) -> Cluster:
     """The devices in two racks whose switches share a slow link."""
     racks = "left", "right"
     links = [Link(node, racks[number % 2], 1e6) for number, node in enumerate(cluster.nodes)]
     return replace(
         cluster, switches=(*racks, "core"), links=(*links, *(Link(rack, "core", 1e4, 0.1) for rack in racks))
     )
+
+
+def _in_servers(cluster: Cluster, plan: Plan, rng: random.Random) -> Cluster:
+    """Neighbours in servers, no tensor-parallel group in two of them, on links of any speed and kind."""
+    parts = [part for stage in plan.stages for part in tensor_groups(stage.replicas, plan.context)]
+    if any(part != tuple(range(part[0], part[0] + len(part))) for part in parts):
+        return cluster
+    count, joined = len(cluster.devices), {device for part in parts for device in part[1:]}
+    begins = [one for one in range(count) if not one or (one not in joined and rng.random() < 0.5)]
+    servers = tuple(tuple(range(*ends)) for ends in pairwise([*begins, count]))
+    inside, between = 10.0 ** rng.uniform(2, 9), 10.0 ** rng.uniform(2, 9)
+    kind = rng.choice((None, "nvlink-3", "nvlink-4", "pcie"))
+    links = [
+        Link(cluster.nodes[device], f"inside{number}", inside, 1e-5, fabric=kind, in_switch=0.5)
+        for number, server in enumerate(servers)
+        for device in server
+    ]
+    outer = (Link(f"inside{number}", "core", between, 1e-4) for number in range(len(servers)))
+    switches = (*(f"inside{number}" for number in range(len(servers))), "core")
+    return replace(cluster, servers=servers, switches=switches, links=(*links, *outer), tensor_groups="server")
 
 
 def _on_anything(problem: Problem, plan: Plan, rng: random.Random) -> Problem:
@@ -410,10 +465,11 @@ def _on_anything(problem: Problem, plan: Plan, rng: random.Random) -> Problem:
     offloads = any("O" in line for line in plan.order)
     made = [_any_device(rng, board=not offloads) for _ in range(rng.choice((1, 2, 4)))]
     devices = tuple(rng.choice(made) for _ in problem.cluster.devices)
+    placed = rng.choice((_in_servers, _in_servers, _in_racks, lambda cluster, *_: cluster))
     return replace(
         problem,
         workload=replace(workload, layers=tuple(layers), bytes_per_element=rng.choice((2, 4)) if profiled else None),
-        cluster=replace(_in_racks(problem.cluster) if rng.random() < 0.3 else problem.cluster, devices=devices),
+        cluster=replace(placed(problem.cluster, plan, rng), devices=devices),
         precision="fp16" if all(hasattr(one, "precisions") for one in devices) and rng.random() < 0.5 else "fp32",
         optimizer=rng.choice(("sgd", "momentum", "adam")),
         gradient_bytes=rng.choice((0, 4)),
@@ -457,15 +513,23 @@ def test_parts_of_a_layer_take_together_no_less_than_it(case: tuple[Problem, lis
     whole = replace(whole, layers=tuple(layers))
     samples, gpu = rng.randint(1, 9), _any_gpu(rng)
 
-    def seconds(works: Iterable[Work]) -> NDArray[np.float64]:
+    def seconds(works: Iterable[Work], size: float = samples) -> NDArray[np.float64]:
         phases: tuple[Phase, ...] = ("forward", "input_gradient", "weight_gradient")
-        return np.array([[gpu.seconds(work, samples, phase, "fp32") for phase in phases] for work in works])
+        return np.array([[gpu.seconds(work, size, phase, "fp32") for phase in phases] for work in works])
+
+    def of_samples(size: float) -> NDArray[np.float64]:
+        """Seconds of so many samples, whole or not, of the layers."""
+        return seconds(whole.works(), size) * (1.0 - 1e-12)
 
     at_least = seconds(whole.works()) * (1.0 - 1e-12)
     for count in (2, 3, 12):
-        assert (sum(seconds(slice_of(whole, number, count).works()) for number in range(count)) >= at_least).all()
+        slices = [slice_of(whole, number, count).works() for number in range(count)]
+        assert (sum(map(seconds, slices)) >= at_least).all()
+        assert (sum(map(seconds, slices)) >= count * of_samples(samples / count)).all()
     for count in (2, 3, 6):
-        assert (count * seconds(context_part(whole, count).works()) >= at_least).all()
+        part = seconds(context_part(whole, count).works())
+        assert (count * part >= at_least).all()
+        assert (part >= of_samples(samples / count)).all()
     for count in (2, 3, 7):
         divided = rng.random() < 0.5
         pairs = zip(whole.layers, whole.works(), strict=True)

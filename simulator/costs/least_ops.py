@@ -1,0 +1,246 @@
+"""Least ops: the least that ops of a layer take in every size, however a plan divides the layer; what lower bounds sum.
+
+Parts. A tensor-parallel group of t devices, c parts of the context and k slices each do a part of a layer. What an op of q
+samples of such a part takes depends on its FLOP, its elements and its weights alone, and never falls as one of these rises: it
+is no less than an op of q / (c k) samples of the layer's share in a group of t. Slices are not alike; for their mean that holds,
+too, as seconds are the largest of lines. An op waits for what its group reduces, no less than in the fastest group of t devices
+of a server, alone in it. (Nothing is counted of groups over several servers, in servers of more than MOST_TOGETHER devices,
+or on links whose likeness is not known.) Of experts that groups divide each device reads its part of the weights for its own
+samples: at least as many as where all divide them. What takes parts of a layer on a device that is not `sublinear`, or of a
+convolution, whose efficiency depends on its channels, is not known: no seconds are counted.
+
+Sizes. The seconds of an accelerator that is `sublinear`, as the GPU and FPGA models are, never fall with the samples of an op,
+and those per sample never rise: between two sizes an op takes at least what the smaller takes, and each of its samples at least
+what one of the larger does. A measured layer is interpolated: straight pieces, which have both at an end. Of an accelerator that
+is not `sublinear` every size is asked, up to MOST_SIZES. Layers of a stage on an FPGA work at the same time, so that only
+their multiply-adds count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware_profiles import (
+    PRECISION_BYTES,
+    Operation,
+    Phase,
+    Rates,
+    Work,
+    one_after_the_other,
+    reduce_seconds,
+    streaming,
+)
+from simulator.costs.layer_costs import LayerCosts, measured_layer_seconds
+from simulator.plans.plan import Problem, expert_degrees
+from simulator.workloads.layers import Layer
+from simulator.workloads.sequence_slices import slice_of
+from simulator.workloads.shares import Share, share_of
+
+Floats = NDArray[np.float64]
+
+MOST_SIZES = 4096
+"""Sizes of ops that an accelerator which is not `sublinear` is asked for; of larger batches nothing is known of it."""
+
+MOST_TOGETHER = 8
+"""Devices of a server up to which all groups of them are looked at, to find the fastest."""
+
+SIZE_STEP, SIZE_STEPS = 1.05, 40
+"""Sizes that are looked at, on both sides of the even share of a device: each so many times the one before, and how many."""
+
+
+class LeastOps(NamedTuple):
+    """Ops of one layer on one kind of accelerator, by ranges of sizes: seconds that a sample costs at least, those of all devices
+    of a group together, and seconds that an op takes at least; float64 [2, ranges] each.
+    """
+
+    forward: Floats
+    backward: Floats
+    inputs: Floats
+    weights: Floats
+
+    def least(self, cost: float, way: float) -> float:
+        """Least of `cost` times what a sample costs, forward and back, plus `way` times what its ops take, but those of gradients
+        of weights, for which no other op waits.
+
+        One size serves all: where a stage cuts the batch for backwards in another way than for forwards, it runs forwards again.
+        """
+        both = np.array([cost, way])
+        forward, again = both @ self.forward, cost * self.forward[0]
+        back = np.minimum(both @ self.backward, both @ self.inputs + cost * self.weights[0])
+        return float(min((forward + back).min(), forward.min() + (back + again).min()))
+
+
+class _Way(NamedTuple):
+    """A way to divide a layer: among how many devices, what each of them does, and the sizes that its ops may have.
+
+    reduced: bytes per sample of the tensor that the group reduces; forward, backward: how often in a pass
+    sizes: some of them, rising, with the ends; dense: all between these, not whole numbers alone
+    """
+
+    degree: int
+    work: Work
+    sizes: Sequence[float]
+    dense: bool
+    reduced: float = 0.0
+    forward: float = 0.0
+    backward: float = 0.0
+
+
+class LeastOpsOf:
+    """The least ops of the layers of a problem, under any plan."""
+
+    def __init__(self, problem: Problem, costs: LayerCosts) -> None:
+        self.problem, self.costs = problem, costs
+        count, cluster = len(problem.cluster.devices), problem.cluster
+        self._rates: dict[int, Rates] = {}
+        self._most_experts = max(one for one in expert_degrees(problem.workload) if one <= count)
+        self._most_tensor = max(map(len, cluster.servers)) if cluster.tensor_groups == "server" else count
+
+    def of(self, layer: Layer, work: Work, device: int) -> LeastOps:
+        """Those of a layer on a device; of one whose parts are not known all take no time."""
+        problem, accelerator = self.problem, self.problem.cluster.devices[device]
+        if layer.measured:
+            way = _Way(1, work, sorted({*_ends(layer, problem.batch), *self._sizes(1, 1)}), False)
+            return self._ops([way], lambda _, size, phase: measured_layer_seconds(layer, int(size), phase))
+        if streaming(accelerator):
+            smallest = 1.0 / (self._most_tensor * self._parts)
+            way = _Way(1, work, (smallest, 1.0), True)
+            return self._ops(
+                [way], lambda _, size, phase: size * accelerator.multiply_seconds(work, phase, problem.precision)
+            )
+        if not self._is_known(layer, device):
+            return LeastOps(*np.zeros((4, 2, 1)))
+        stack, precision = problem.stack, problem.precision_of(layer)
+        times = min(map(stack.tensor_collectives.on, problem.cluster.kinds[0]))
+
+        def seconds(way: _Way, size: float, phase: Phase) -> float:
+            alone = stack.layer_seconds(accelerator, way.work, size, phase, precision)
+            often = {"forward": way.forward, "weight_gradient": 0.0}.get(phase, way.backward)
+            return alone + often * times * reduce_seconds(self._reductions(way.degree), way.reduced * size)
+
+        return self._ops(list(self._ways(layer, work, accelerator.sublinear)), seconds)
+
+    def _ops(self, ways: Sequence[_Way], seconds: Callable[[_Way, float, Phase], float]) -> LeastOps:
+        """The ops of a layer that is divided in one of these ways, of which each takes so many seconds in a phase."""
+
+        def of(phase: Phase, times: float) -> Floats:
+            return np.hstack([_ranges(way, [times * seconds(way, size, phase) for size in way.sizes]) for way in ways])
+
+        overlap = self.problem.overlap  # a forward and a backward may go on together, a gradient of weights does not
+        return LeastOps(
+            of("forward", overlap), of("backward", overlap), of("input_gradient", overlap), of("weight_gradient", 1.0)
+        )
+
+    def _is_known(self, layer: Layer, device: int) -> bool:
+        """Whether it is known what parts of a layer take at least, or the layer cannot be divided."""
+        accelerator = self.problem.cluster.devices[device]
+        if accelerator.sublinear and layer.kind != "convolution":
+            return True
+        divided = (layer.split and self._most_tensor > 1) or (layer.experts and self._most_experts > 1)
+        sizes = accelerator.sublinear or self.problem.batch <= MOST_SIZES
+        return sizes and not divided and self._parts == 1
+
+    def _ways(self, layer: Layer, work: Work, sublinear: bool) -> Iterator[_Way]:
+        """The ways to divide a layer that take least; of groups of more than MOST_TOGETHER devices one that is none of them, and
+        takes less than all.
+        """
+        problem, most, parts = self.problem, self._most_tensor if layer.split else 1, self._parts
+
+        def share(degree: int) -> Share:
+            divided = problem.sequence_parallel
+            return share_of(layer, work, degree, expert=self._most_experts, sequence_parallel=divided)
+
+        if not sublinear:
+            yield _Way(1, work, range(1, problem.batch + 1), False)
+        elif most > MOST_TOGETHER:
+            least = replace(work, parameters=share(most).work.parameters)
+            yield _Way(1, least, self._sizes(1, most * parts), True)
+        else:
+            if parts > 1 and share(most).work.parameters == share(1).work.parameters:
+                most = 1  # a share of its samples takes no longer than a share of the layer
+            for degree in range(1, most + 1):
+                own, sizes = share(degree), self._sizes(degree, parts)
+                reduced = own.reduced * problem.element_bytes * self._narrowed
+                yield _Way(degree, own.work, sizes, parts > 1, reduced, own.forward, own.backward)
+
+    def _sizes(self, degree: int, parts: int) -> list[float]:
+        """Some sizes of an op of a group, from that of a part of a sample to the batch: more of them near the even share."""
+        batch = self.problem.batch
+        even = batch * degree / len(self.problem.cluster.devices)
+        near = even * SIZE_STEP ** np.arange(-SIZE_STEPS, SIZE_STEPS + 1.0)
+        near = np.clip(near if parts > 1 else np.rint(near), 1.0 / parts, batch)
+        return sorted({1.0 / parts, *near.tolist(), float(batch)})
+
+    @cached_property
+    def _parts(self) -> int:
+        """Slices, or parts of the context, that a sample may have."""
+        workload = self.problem.workload
+        tokens = min((layer.causal_tokens for layer in workload.layers if layer.causal_tokens), default=1)
+        try:
+            slice_of(workload, 0, tokens)
+        except ValueError:
+            return 1
+        return tokens
+
+    @cached_property
+    def _narrowed(self) -> float:
+        """What is reduced at least, times its bytes: some of it is gathered as wide as it is multiplied."""
+        narrow = PRECISION_BYTES[self.problem.precision] / self.problem.element_bytes
+        return min(1.0, narrow) if self.problem.sequence_parallel else 1.0
+
+    def _reductions(self, degree: int) -> Rates:
+        """Rates of the reductions of the fastest groups of so many devices."""
+        if degree not in self._rates:
+            self._rates[degree] = tuple(dict.fromkeys(self._rates_of(degree)))
+        return self._rates[degree]
+
+    def _rates_of(self, degree: int) -> Iterator[tuple[float, float]]:
+        """Rates of groups in one server of each look, as `StagePlaces` has them."""
+        if degree == 1 or self.problem.cluster.tensor_groups != "server":
+            return
+        rates = self.problem.cluster.collectives.rates
+        for server in self._unlike_servers:
+            for group in combinations(server, degree):
+                if self.problem.sequence_parallel:
+                    parts = rates(Operation.REDUCE_SCATTER, group), rates(Operation.ALL_GATHER, group)
+                    yield from one_after_the_other(*parts)
+                else:
+                    yield from rates(Operation.ALL_REDUCE, group)
+
+    @cached_property
+    def _unlike_servers(self) -> list[tuple[int, ...]]:
+        """Devices of the first server of each look; none where servers do not tell theirs."""
+        cluster = self.problem.cluster
+        forms, topology = cluster.collectives.likeness.forms, cluster.topology
+        _, places = topology.numbered(topology.depth)
+        return (
+            list({forms[place]: server for place, server in zip(places, cluster.servers, strict=True)}.values())
+            if forms
+            else []
+        )
+
+
+def _ranges(way: _Way, seconds: Sequence[float]) -> Floats:
+    """What a sample costs and what an op takes at least, of ops of each size and of those between two, float64 [2, ranges]."""
+    sizes, ops = np.array(way.sizes, dtype=np.float64), np.array(seconds)
+    found = np.array([way.degree * ops / sizes, ops])
+    between = np.minimum(found[:, :-1], found[:, 1:])
+    return np.hstack([found, between[:, way.dense | (np.diff(sizes) > 1.0)]])
+
+
+def _ends(layer: Layer, batch: int) -> Iterable[int]:
+    """Sizes from 1 to `batch` samples between which a measured layer's seconds are straight pieces: the ends of the range, and
+    the whole sizes beside each profiled one.
+    """
+    sizes = {1, batch}
+    for samples, _, _ in layer.measured:
+        below = int(samples)
+        sizes.update(size for size in (below, below + 1) if 1 <= size <= batch)
+    return sizes
