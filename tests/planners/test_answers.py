@@ -96,3 +96,30 @@ def answer(name: str, problem: Problem, request: Request) -> Any:
 def test_answers_to_questions_drawn_by_chance(name: str, recorded: Recorded) -> None:
     """Of each question: plan, ZeRO stage, groups and recomputation, seconds, evaluations, whether it is proven; or why not."""
     recorded(**{str(seed): answer(name, *question(name, seed)) for seed in QUESTIONS[name]})
+
+
+CHAIN = Problem(
+    random_chain(24, np.random.default_rng(9), flop=2e9, parameters=3_000_000), line(speeds=(1.0, 0.5, 1.0)), 48
+)
+BLOCKS = Problem(
+    Gpt(12, 128, 4, vocabulary=512, sequence=64).workload(), load_cluster("pipedream-a").take(8), 64, optimizer="adam"
+)
+LARGER = {
+    "24 layers on 3 unlike devices": (
+        CHAIN,
+        ("data-parallel", "greedy", "pipeline-data", "pipedream", "pipedream-flush", "bapipe", "largest-load"),
+    ),
+    "24 layers on 3 unlike devices, unequal": (
+        CHAIN,
+        ("scheduler", "exact-unequal", "dgap", "greedy-dp", "local-greedy", "best-equal"),
+    ),
+    "12 blocks on 8 devices": (BLOCKS, ("pipeline-data", "bapipe", "mixed", "large")),
+}
+"""Problems and planners that stop at limits of their own: of what is kept, tried or replayed."""
+
+
+@pytest.mark.parametrize("name", LARGER)
+def test_answers_to_larger_questions(name: str, recorded: Recorded) -> None:
+    """Plan, seconds and evaluations of each planner."""
+    problem, planners = LARGER[name]
+    recorded(**{planner: answer(planner, problem, REQUESTS[planner]) for planner in planners})

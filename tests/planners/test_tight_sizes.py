@@ -477,7 +477,7 @@ def test_sizes_in_less_and_less_memory(
     values: dict[str, Any] = {}
     for seed, stages, batch in ((0, 2, 4), (4, 3, 3), (3, 2, 6)):
         problem = generated(seed, stages, batch, layers=stages + 2)
-        for memory_bytes in np.geomspace(6e7, 1.6e8, 7).tolist():
+        for memory_bytes in np.geomspace(7e7, 1.5e8, 5).tolist():
             asked = with_memory(problem, memory_bytes)
             tables = tables_of(asked, range(stages))
             found = tight_sizes.tight_sizes("test", tables, Evaluator(asked), range(1, batch + 1), equal=equal)
