@@ -66,6 +66,7 @@ def test_shapes_of_large_models(name: str, recorded: Recorded) -> None:
     form, zeros = found.form, np.array(found.form.zeros)
     rising = [*found.order.rising()]
     values: dict[str, Any] = {"bounds": [bound for bound, _ in rising], "shapes": [number for _, number in rising]}
+    values["in memory"] = [*map(sums, found.bounds.least_seconds_in_memory(found.shapes).T)]
     numbers = np.random.default_rng(0).permutation(len(found.shapes))[:8]
     within = found.bounds.least_seconds_in_memory(found.shapes[numbers])
     for number, bounds in zip(numbers.tolist(), within, strict=True):

@@ -5,6 +5,7 @@ A search that leaves out less, or looks twice, gives the same plan; its counts t
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import fields, replace
 from functools import partial
 from itertools import islice, product
@@ -17,6 +18,7 @@ from experiments.umpipe.genetic_variants import DistinctSurvivors, SingleChromos
 from experiments.unequal_sizes.random_tables import random_problem
 from hardware_profiles import Cluster, load_cluster
 from planners import (
+    PLANNERS,
     Evaluator,
     InapplicablePlannerError,
     PartitionCosts,
@@ -24,6 +26,7 @@ from planners import (
     explore,
     fastest_cuts,
     make_plan,
+    planner_entry,
 )
 from planners.partitioning import straight_search, streamed_search
 from planners.partitioning.fastest_cuts import least_seconds
@@ -174,6 +177,19 @@ def test_what_searches_choose_from(name: str, recorded: Recorded) -> None:
             for one in (False, True)
         ],
     )
+
+
+@pytest.mark.parametrize("name", CHOSEN_FROM)
+def test_values_that_planners_try(name: str, recorded: Recorded) -> None:
+    """By planner that applies, of each decision that a request leaves open, also where it fixes the schedule."""
+    problem, found = CHOSEN_FROM[name], dict[str, Any]()
+    for planner, request in product(PLANNERS, (Request(), Request(schedule="interleaved-1f1b"))):
+        entry = planner_entry(planner)
+        with contextlib.suppress(ValueError, InfeasiblePlanError):
+            if entry.applicable(problem, request) is None:
+                values = {decision: [*tried(problem, request)] for decision, tried in entry.searches.items()}
+                found[f"{planner}, {request.schedule or 'any schedule'}"] = [values, entry.is_default(problem)]
+    recorded(**found)
 
 
 @pytest.mark.parametrize(("schedule", "microbatches"), [("1f1b", 5), ("gpipe", 4), ("interleaved-1f1b", 4)])
