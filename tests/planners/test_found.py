@@ -230,23 +230,27 @@ def table_of(seed: int) -> StateTable:
 def test_partitions_of_pipedream(recorded: Recorded) -> None:
     """By levels of the cluster, form of the cost and memory: the stages of each level, and their seconds."""
     values: dict[str, Any] = {}
-    for variant, memory in product(("paper", "barrier", "script"), (np.inf, 150.0, 75.0)):
+    levels = {1: ((2, 3), (8.0, 2.0)), 2: ((6,), (1.0,)), 3: ((2, 2, 2), (9.0, 3.0, 1.0)), 4: ((3, 2), (1.0, 0.5))}
+    for seed, variant, memory in product(levels, ("paper", "barrier", "script"), (np.inf, 150.0, 75.0)):
         try:
             found = partition(
-                table_of(1), network_levels((2, 3), (8.0, 2.0)), variant=variant, memory=MemoryLimit(memory)
+                table_of(seed),
+                network_levels(*levels[seed]),
+                variant=variant,
+                memory=MemoryLimit(memory, 2.0, seed % 2),
             )
         except InfeasiblePartition:
-            values[f"{variant} {memory}"] = "infeasible"
+            values[f"{seed} {variant} {memory}"] = "infeasible"
         else:
             stages = [[one.start, one.stop, one.workers] for one in found.stages]
-            values[f"{variant} {memory}"] = [stages, found.slowest_stage_seconds, found.data_parallel_seconds]
+            values[f"{seed} {variant} {memory}"] = [stages, found.slowest_stage_seconds, found.data_parallel_seconds]
     recorded(**values)
 
 
 def test_flushed_partitions(recorded: Recorded) -> None:
     """By network and memory: the stages and their replicas."""
     values: dict[str, Any] = {}
-    for seed, memory in product((0, 5), (1e9, 160.0, 90.0)):
+    for seed, memory in product((0, 5, 6, 7), (1e9, 160.0, 120.0, 90.0)):
         pipeline = FlushedPipeline(5, 4, 8, np.arange(1, 6), memory, 3.0, seed % 2 == 0, 2.0, 1.5)
         found = flushed_partition(table_of(seed), pipeline)
         values[f"{seed} {memory}"] = found and [[one.start, one.stop, one.workers] for one in found]

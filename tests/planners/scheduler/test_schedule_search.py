@@ -131,6 +131,26 @@ def test_orders_are_as_good_as_before(recorded: Recorded) -> None:
     recorded(**found)
 
 
+def test_searches_look_as_far_as_before(recorded: Recorded) -> None:
+    """Seconds over their bounds, and how many orders were tried, by objective and work: of short streams and of long ones."""
+    row = uneven(PUBLISHED[0].problem(9), 0.3, 1)
+    numbers = {"forward": 14, "input_gradient": 13, "weight_gradient": 9, "transfer": 3}
+    halves = {"freed_at_input_gradient": 0.5, "freed_at_weight_gradient": 0.5}
+    found: dict[str, list[float]] = {}
+    for name, problem, work in (
+        ("short", replace(row, microbatches=10), 0.003),
+        ("long", replace(row, microbatches=40), 0.03),
+        ("short V", placed("v", 8, 4, 8, **numbers, **halves, limit=5), 0.003),
+        ("long V", placed("v", 8, 4, 40, **numbers, **halves, limit=5), 0.03),
+        ("two directions", placed("bidirectional", 4, 4, 8, **numbers, **halves, limit=5), 0.003),
+    ):
+        objectives: tuple[Objective, ...] = ("makespan", "longest-stage", "steady")
+        for objective in objectives:
+            one = search_schedule(problem, seconds=work, objective=objective)
+            found[f"{name}, {objective}"] = [one.cost / one.bound, one.makespan / one.bound, one.evaluations]
+    recorded(**found)
+
+
 def test_never_worse_than_a_pattern() -> None:
     """An order given to begin from is the least that comes out; one that breaks a limit, or is of other stages, is left."""
     numbers = {"forward": 1.0, "input_gradient": 2.0, "microbatches": 6}
