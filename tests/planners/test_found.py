@@ -237,7 +237,7 @@ def test_partitions_of_pipedream(recorded: Recorded) -> None:
                 table_of(seed),
                 network_levels(*levels[seed]),
                 variant=variant,
-                memory=MemoryLimit(memory, 2.0, seed % 2),
+                memory=MemoryLimit(memory, 2.0, float(seed % 2)),
             )
         except InfeasiblePartition:
             values[f"{seed} {variant} {memory}"] = "infeasible"
