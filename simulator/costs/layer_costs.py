@@ -536,13 +536,21 @@ class LayerCosts:
             sizes = read * mixes * context * element
             found.append(_Collective(rates.context, 2.0 * (context - 1) / context, sizes, mixes / 2, mixes * 1.0))
         if expert > 1:
-            sizes = np.zeros((2, len(workload)))
-            for producer, layer in self._exchanged:
-                sizes[int(producer == layer), layer] += self.shares[producer].output * element
+            sizes = self.exchanged_bytes
             moves = np.where(sizes > 0.0, 1.0, 0.0)
             others = (expert - 1) / expert
             found += [_Collective(rates.expert, others, *one) for one in zip(sizes, moves, moves, strict=True)]
         return tuple(found)
+
+    @property
+    def exchanged_bytes(self) -> NDArray[np.float64]:
+        """Bytes per sample that a member exchanges with those that have other experts before each layer, and behind it, in a
+        forward, and in an input gradient as well, float64 [2, layers].
+        """
+        sizes = np.zeros((2, len(self.problem.workload)))
+        for producer, layer in self._exchanged:
+            sizes[int(producer == layer), layer] += self.shares[producer].output * self.problem.element_bytes
+        return sizes
 
     @cached_property
     def expert_parameters(self) -> NDArray[np.float64]:

@@ -6,7 +6,8 @@ is no less than an op of q / (c k) samples of the layer's share in a group of t.
 too, as seconds are the largest of lines. An op waits for what its group reduces, no less than in the fastest group of t devices
 of a server, alone in it. (Nothing is counted of groups over several servers, in servers of more than MOST_TOGETHER devices,
 or on links whose likeness is not known.) Of experts that groups divide each device reads its part of the weights for its own
-samples: at least as many as where all divide them. What takes parts of a layer on a device that is not `sublinear`, or of a
+samples, and exchanges them. All stages of a plan have one expert degree; of a range of degrees, the weights are those of the
+highest and the exchanges those of the lowest. What takes parts of a layer on a device that is not `sublinear`, or of a
 convolution, whose efficiency depends on its channels, is not known: no seconds are counted.
 
 Sizes. The seconds of an accelerator that is `sublinear`, as the GPU and FPGA models are, never fall with the samples of an op,
@@ -18,10 +19,10 @@ their multiply-adds count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -41,7 +42,7 @@ from simulator.costs.layer_costs import LayerCosts, measured_layer_seconds
 from simulator.plans.plan import Problem, expert_degrees
 from simulator.workloads.layers import Layer
 from simulator.workloads.sequence_slices import slice_of
-from simulator.workloads.shares import Share, share_of
+from simulator.workloads.shares import Parallelism, Share, share_of
 
 Floats = NDArray[np.float64]
 
@@ -81,6 +82,7 @@ class _Way(NamedTuple):
     """A way to divide a layer: among how many devices, what each of them does, and the sizes that its ops may have.
 
     reduced: bytes per sample of the tensor that the group reduces; forward, backward: how often in a pass
+    exchanged: seconds per sample of exchanges with other experts in a pass
     sizes: some of them, rising, with the ends; dense: all between these, not whole numbers alone
     """
 
@@ -91,21 +93,47 @@ class _Way(NamedTuple):
     reduced: float = 0.0
     forward: float = 0.0
     backward: float = 0.0
+    exchanged: float = 0.0
 
 
 class LeastOpsOf:
     """The least ops of the layers of a problem, under any plan."""
 
     def __init__(self, problem: Problem, costs: LayerCosts) -> None:
-        self.problem, self.costs = problem, costs
-        count, cluster = len(problem.cluster.devices), problem.cluster
+        self.problem, self.costs, cluster = problem, costs, problem.cluster
         self._rates: dict[int, Rates] = {}
-        self._most_experts = max(one for one in expert_degrees(problem.workload) if one <= count)
-        self._most_tensor = max(map(len, cluster.servers)) if cluster.tensor_groups == "server" else count
+        self._known: dict[tuple[int, int, tuple[int, int]], LeastOps] = {}
+        self._server = max(map(len, cluster.servers))
+        self._most_tensor = self._server if cluster.tensor_groups == "server" else len(cluster.devices)
 
-    def of(self, layer: Layer, work: Work, device: int) -> LeastOps:
-        """Those of a layer on a device; of one whose parts are not known all take no time."""
+    @property
+    def expert_degrees(self) -> list[tuple[int, int]]:
+        """The expert degrees that a plan may have, by ranges: none, up to half of a server's devices, up to all, and beyond."""
+        ends = sorted({0, 1, self._server // 2, self._server, len(self.problem.cluster.devices)})
+        degrees = expert_degrees(self.problem.workload)
+        ranges = [[one for one in degrees if low < one <= high] for low, high in pairwise(ends)]
+        return [(one[0], one[-1]) for one in ranges if one]
+
+    @cached_property
+    def unlike(self) -> list[tuple[int, int]]:
+        """The first of each unlike layers, and how many are like it."""
+        layers, moved = self.problem.workload.layers, self._exchanged.tolist()
+        alike: dict[Hashable, list[int]] = {}
+        for number, look in enumerate(zip(layers, self.costs.works, moved, strict=True)):
+            alike.setdefault((replace(look[0], name="", block=0, tied_to=""), *look[1:]), []).append(number)
+        return [(numbers[0], len(numbers)) for numbers in alike.values()]
+
+    def of(self, number: int, device: int, experts: tuple[int, int]) -> LeastOps:
+        """Those of a layer on a device, under plans whose expert degree is in a range."""
+        key = number, device, experts if self.problem.workload.layers[number].experts else (1, 1)
+        if key not in self._known:
+            self._known[key] = self._of(*key)
+        return self._known[key]
+
+    def _of(self, number: int, device: int, experts: tuple[int, int]) -> LeastOps:
+        """The same, looked up anew; of a layer whose parts are not known all take no time."""
         problem, accelerator = self.problem, self.problem.cluster.devices[device]
+        layer, work = problem.workload.layers[number], self.costs.works[number]
         if layer.measured:
             way = _Way(1, work, sorted({*_ends(layer, problem.batch), *self._sizes(1, 1)}), False)
             return self._ops([way], lambda _, size, phase: measured_layer_seconds(layer, int(size), phase))
@@ -115,17 +143,20 @@ class LeastOpsOf:
             return self._ops(
                 [way], lambda _, size, phase: size * accelerator.multiply_seconds(work, phase, problem.precision)
             )
-        if not self._is_known(layer, device):
+        if not self._is_known(layer, device, experts[1]):
             return LeastOps(*np.zeros((4, 2, 1)))
         stack, precision = problem.stack, problem.precision_of(layer)
         times = min(map(stack.tensor_collectives.on, problem.cluster.kinds[0]))
 
         def seconds(way: _Way, size: float, phase: Phase) -> float:
             alone = stack.layer_seconds(accelerator, way.work, size, phase, precision)
-            often = {"forward": way.forward, "weight_gradient": 0.0}.get(phase, way.backward)
-            return alone + often * times * reduce_seconds(self._reductions(way.degree), way.reduced * size)
+            if phase == "weight_gradient":
+                return alone
+            often = times * (way.forward if phase == "forward" else way.backward)
+            reduced = often * reduce_seconds(self._reductions(way.degree), way.reduced * size)
+            return alone + reduced + way.exchanged * size
 
-        return self._ops(list(self._ways(layer, work, accelerator.sublinear)), seconds)
+        return self._ops(list(self._ways(number, accelerator.sublinear, experts)), seconds)
 
     def _ops(self, ways: Sequence[_Way], seconds: Callable[[_Way, float, Phase], float]) -> LeastOps:
         """The ops of a layer that is divided in one of these ways, of which each takes so many seconds in a phase."""
@@ -138,37 +169,39 @@ class LeastOpsOf:
             of("forward", overlap), of("backward", overlap), of("input_gradient", overlap), of("weight_gradient", 1.0)
         )
 
-    def _is_known(self, layer: Layer, device: int) -> bool:
+    def _is_known(self, layer: Layer, device: int, experts: int) -> bool:
         """Whether it is known what parts of a layer take at least, or the layer cannot be divided."""
         accelerator = self.problem.cluster.devices[device]
         if accelerator.sublinear and layer.kind != "convolution":
             return True
-        divided = (layer.split and self._most_tensor > 1) or (layer.experts and self._most_experts > 1)
+        divided = (layer.split and self._most_tensor > 1) or (layer.experts and experts > 1)
         sizes = accelerator.sublinear or self.problem.batch <= MOST_SIZES
         return sizes and not divided and self._parts == 1
 
-    def _ways(self, layer: Layer, work: Work, sublinear: bool) -> Iterator[_Way]:
+    def _ways(self, number: int, sublinear: bool, experts: tuple[int, int]) -> Iterator[_Way]:
         """The ways to divide a layer that take least; of groups of more than MOST_TOGETHER devices one that is none of them, and
         takes less than all.
         """
-        problem, most, parts = self.problem, self._most_tensor if layer.split else 1, self._parts
+        problem, layer, work = self.problem, self.problem.workload.layers[number], self.costs.works[number]
+        most, parts, (least, largest) = self._most_tensor if layer.split else 1, self._parts, experts
 
         def share(degree: int) -> Share:
             divided = problem.sequence_parallel
-            return share_of(layer, work, degree, expert=self._most_experts, sequence_parallel=divided)
+            return share_of(layer, work, degree, expert=largest, sequence_parallel=divided)
 
         if not sublinear:
             yield _Way(1, work, range(1, problem.batch + 1), False)
         elif most > MOST_TOGETHER:
-            least = replace(work, parameters=share(most).work.parameters)
-            yield _Way(1, least, self._sizes(1, most * parts), True)
+            lightest = replace(work, parameters=share(most).work.parameters)
+            yield _Way(1, lightest, self._sizes(1, most * parts), True)
         else:
             if parts > 1 and share(most).work.parameters == share(1).work.parameters:
                 most = 1  # a share of its samples takes no longer than a share of the layer
             for degree in range(1, most + 1):
                 own, sizes = share(degree), self._sizes(degree, parts)
                 reduced = own.reduced * problem.element_bytes * self._narrowed
-                yield _Way(degree, own.work, sizes, parts > 1, reduced, own.forward, own.backward)
+                moved = self._exchange_rate(least) * self._exchanged[number] / degree
+                yield _Way(degree, own.work, sizes, parts > 1, reduced, own.forward, own.backward, moved)
 
     def _sizes(self, degree: int, parts: int) -> list[float]:
         """Some sizes of an op of a group, from that of a part of a sample to the batch: more of them near the even share."""
@@ -213,6 +246,42 @@ class LeastOpsOf:
                     yield from one_after_the_other(*parts)
                 else:
                     yield from rates(Operation.ALL_REDUCE, group)
+
+    @cached_property
+    def _exchanged(self) -> Floats:
+        """Bytes per sample that a device exchanges for each layer where experts are divided, float64 [layers]; those of a group
+        send no less together.
+        """
+        moved = self.costs.at(Parallelism(expert=2)).exchanged_bytes
+        return np.asarray(moved.sum(axis=0), dtype=np.float64)
+
+    def _exchange_rate(self, degree: int) -> float:
+        """Seconds per byte of an exchange among so many devices at least, as `alltoall_rates` has them.
+
+        Each sends every other one its part, over the channels that leave it, and to those of other servers, in a cluster of
+        stars, over one of these.
+        """
+        topology = self.problem.cluster.topology
+        devices = [device for server in self._unlike_servers for device in server]
+        if degree == 1 or not devices:
+            return 0.0
+
+        def rate(channels: Iterable[int]) -> float:
+            return sum(topology.channels[one].collective_bandwidths[Operation.ALL_GATHER] for one in channels)
+
+        nodes = [topology.nodes[device] for device in devices]
+        leaving = max(rate({topology.hops[node, other] for other in topology.neighbours[node]}) for node in nodes)
+        found = (degree - 1) / leaving
+        outside = degree - self._server
+        if outside > 0 and topology.stars:
+            firsts = (topology.route(one, self._elsewhere(one))[:1] for one in devices)
+            found = max(found, outside / max(map(rate, firsts)))
+        return found / degree
+
+    def _elsewhere(self, device: int) -> int:
+        """A device of another server than a device's."""
+        servers, server = self.problem.cluster.servers, self.problem.cluster.server_of(device)
+        return servers[server - 1][0]
 
     @cached_property
     def _unlike_servers(self) -> list[tuple[int, ...]]:

@@ -29,7 +29,6 @@ all of them may be in pairs; gradients of weights are not. Sums are rounded, so 
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -106,19 +105,21 @@ def lower_bound(problem: Problem, layer_costs: LayerCosts | None = None) -> Lowe
     costs = LayerCosts(problem) if layer_costs is None else layer_costs
     known = _known.get(costs)
     if known is None or known[0] is not problem:
-        least = _LeastSeconds(problem, costs)
-        both = BoundTerm("work and latency", least.work_and_latency_seconds(), True)
-        terms = BoundTerm("work", least.work_seconds(), False), both
+        ops = LeastOpsOf(problem, costs)
+        least = [_LeastSeconds(ops, experts) for experts in ops.expert_degrees]
+        both = BoundTerm("work and latency", min(one.work_and_latency_seconds() for one in least), True)
+        terms = BoundTerm("work", min(one.work_seconds() for one in least), False), both
         lowered = (replace(one, seconds=one.seconds * (1.0 - SLACK)) for one in terms)
         known = _known[costs] = problem, LowerBound(tuple(lowered))
     return known[1]
 
 
 class _LeastSeconds:
-    """Least seconds of an iteration of a problem, under any plan."""
+    """Least seconds of an iteration of a problem, under any plan whose expert degree is in a range."""
 
-    def __init__(self, problem: Problem, costs: LayerCosts) -> None:
-        self.problem, self.costs = problem, costs
+    def __init__(self, ops: LeastOpsOf, experts: tuple[int, int]) -> None:
+        self.problem, self.costs, self.ops, self.experts = ops.problem, ops.costs, ops, experts
+        problem, costs = self.problem, self.costs
         self.devices = [costs.first_of_kind(kind) for kind in range(costs.accelerator_kinds)]
         kinds = [costs.kind_of_device(device) for device in range(len(problem.cluster.devices))]
         self.counts = np.bincount(kinds)
@@ -166,10 +167,8 @@ class _LeastSeconds:
     @cached_property
     def _layers(self) -> list[tuple[list[LeastOps], int]]:
         """The ops of each unlike layer on each kind of accelerator, and how many such layers there are."""
-        least = LeastOpsOf(self.problem, self.costs)
-        pairs = zip(self.problem.workload.layers, self.costs.works, strict=True)
-        counts = Counter((replace(layer, name="", block=0, tied_to=""), work) for layer, work in pairs)
-        return [([least.of(*one, device) for device in self.devices], count) for one, count in counts.items()]
+        of, devices = self.ops.of, self.devices
+        return [([of(number, device, self.experts) for device in devices], count) for number, count in self.ops.unlike]
 
     @cached_property
     def _beside(self) -> Floats:

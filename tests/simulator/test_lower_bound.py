@@ -200,6 +200,31 @@ def test_parts_of_a_sample_take_less_than_all_of_it_in_a_row(how: str) -> None:
     assert least(problem) <= _replayed(problem, plan) < 96.0
 
 
+@dataclass(frozen=True)
+class _Heavy(UnitDevice):
+    """A device that takes a second for each weight and for each sample; gradients of weights and updates are free."""
+
+    def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
+        return 0.0 if phase == "weight_gradient" or work.kind == "elementwise" else work.parameters + samples
+
+
+def test_experts_are_read_or_exchanged() -> None:
+    """Two experts of 12 weights between two layers, two devices with a sample each. With an expert for each it takes 1 + 13 + 1 s
+    each way, and twice 1.5 s to exchange the samples on links at 5 GB/s; with all experts on both 27 s each way.
+    """
+    layers = list(chain([1.0] * 3, output_elements=[3.75e9] * 3, parameters=[0, 24, 0]).layers)
+    layers[1] = replace(layers[1], experts=2)
+    cluster = replace(_switched((_gpu(), _gpu())), devices=(_Heavy(),) * 2)
+    problem = Problem(Workload("experts", tuple(layers), ((0, 1), (1, 2))), cluster, 2)
+    both = Plan("hand", "gpipe", stages_from_cuts((), 3, [(0, 1)]), (2,))
+    whole, divided = _replayed(problem, both), _replayed(problem, replace(both, expert=2))
+    assert least(problem) == pytest.approx(36.0, rel=1e-3)
+    assert divided == pytest.approx(36.0, rel=1e-3)
+    slow = replace(problem, cluster=replace(cluster, links=tuple(replace(one, bandwidth=5e8) for one in cluster.links)))
+    assert least(slow) == pytest.approx(54.0, rel=1e-3)
+    assert whole > 54.0
+
+
 def test_slices_have_on_the_mean_the_way_of_a_part() -> None:
     """Of 24 tokens each takes a 24th of 12 s of three layers and, on the mean, of the scores; more devices than all of them."""
     layers = chain([12.0] * 4, parameters=[1] * 4).layers
