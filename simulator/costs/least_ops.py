@@ -153,7 +153,7 @@ class LeastOpsOf:
             if phase == "weight_gradient":
                 return alone
             often = times * (way.forward if phase == "forward" else way.backward)
-            reduced = often * reduce_seconds(self._reductions(way.degree), way.reduced * size)
+            reduced = often * reduce_seconds(self.reductions(way.degree), way.reduced * size)
             return alone + reduced + way.exchanged * size
 
         return self._ops(list(self._ways(number, accelerator.sublinear, experts)), seconds)
@@ -200,7 +200,7 @@ class LeastOpsOf:
             for degree in range(1, most + 1):
                 own, sizes = share(degree), self._sizes(degree, parts)
                 reduced = own.reduced * problem.element_bytes * self._narrowed
-                moved = self._exchange_rate(least) * self._exchanged[number] / degree
+                moved = self.exchange_rate(least) * self._exchanged[number] / degree
                 yield _Way(degree, own.work, sizes, parts > 1, reduced, own.forward, own.backward, moved)
 
     def _sizes(self, degree: int, parts: int) -> list[float]:
@@ -228,7 +228,7 @@ class LeastOpsOf:
         narrow = PRECISION_BYTES[self.problem.precision] / self.problem.element_bytes
         return min(1.0, narrow) if self.problem.sequence_parallel else 1.0
 
-    def _reductions(self, degree: int) -> Rates:
+    def reductions(self, degree: int) -> Rates:
         """Rates of the reductions of the fastest groups of so many devices."""
         if degree not in self._rates:
             self._rates[degree] = tuple(dict.fromkeys(self._rates_of(degree)))
@@ -255,7 +255,7 @@ class LeastOpsOf:
         moved = self.costs.at(Parallelism(expert=2)).exchanged_bytes
         return np.asarray(moved.sum(axis=0), dtype=np.float64)
 
-    def _exchange_rate(self, degree: int) -> float:
+    def exchange_rate(self, degree: int) -> float:
         """Seconds per byte of an exchange among so many devices at least, as `alltoall_rates` has them.
 
         Each sends every other one its part, over the channels that leave it, and to those of other servers, in a cluster of
@@ -271,17 +271,14 @@ class LeastOpsOf:
 
         nodes = [topology.nodes[device] for device in devices]
         leaving = max(rate({topology.hops[node, other] for other in topology.neighbours[node]}) for node in nodes)
-        found = (degree - 1) / leaving
-        outside = degree - self._server
+        found, outside = (degree - 1) / leaving, degree - self._server
         if outside > 0 and topology.stars:
-            firsts = (topology.route(one, self._elsewhere(one))[:1] for one in devices)
-            found = max(found, outside / max(map(rate, firsts)))
+            first, second = self.problem.cluster.servers[:2]
+            far = ((second if device in first else first)[0] for device in devices)
+            found = max(
+                found, outside / max(rate(topology.route(*pair)[:1]) for pair in zip(devices, far, strict=True))
+            )
         return found / degree
-
-    def _elsewhere(self, device: int) -> int:
-        """A device of another server than a device's."""
-        servers, server = self.problem.cluster.servers, self.problem.cluster.server_of(device)
-        return servers[server - 1][0]
 
     @cached_property
     def _unlike_servers(self) -> list[tuple[int, ...]]:
@@ -289,11 +286,9 @@ class LeastOpsOf:
         cluster = self.problem.cluster
         forms, topology = cluster.collectives.likeness.forms, cluster.topology
         _, places = topology.numbered(topology.depth)
-        return (
-            list({forms[place]: server for place, server in zip(places, cluster.servers, strict=True)}.values())
-            if forms
-            else []
-        )
+        if not forms:
+            return []
+        return list({forms[place]: server for place, server in zip(places, cluster.servers, strict=True)}.values())
 
 
 def _ranges(way: _Way, seconds: Sequence[float]) -> Floats:

@@ -52,8 +52,8 @@ THIRDS = 24
 
 _COUNTS = {
     "work": "computation alone, evenly on all devices, in ops of the whole batch",
-    "work and latency": "computation, evenly on all devices, and the way of a sample through all layers and back, each layer in "
-    "ops of the size that is best for both",
+    "work and latency": "computation and what groups reduce and exchange in it, evenly on all devices, and the way of a sample "
+    "through all layers and back, each layer in ops of the size that is best for both",
 }
 
 

@@ -27,6 +27,7 @@ from hardware_profiles import (
     Work,
     load_accelerator,
     load_cluster,
+    reduce_seconds,
 )
 from hardware_profiles.gpu import DEFAULT_EFFICIENCIES, KindEfficiency
 from planners import make_plan
@@ -38,6 +39,7 @@ from simulator import (
     LowerBound,
     Plan,
     Problem,
+    Stage,
     UndercutBoundError,
     Workload,
     equal_microbatches,
@@ -48,7 +50,9 @@ from simulator import (
     slice_of,
     stages_from_cuts,
 )
+from simulator.costs.least_ops import LeastOpsOf
 from simulator.costs.lower_bound import best_weighted_sum
+from simulator.costs.plan_costs import StagePlaces
 from simulator.plans.plan import tensor_groups
 from simulator.results.time_split import TIME_PARTS
 from simulator.workloads.layers import Split
@@ -304,10 +308,9 @@ def test_a_wide_gap_is_told_with_what_the_bound_does_not_count() -> None:
     split = 100 * one.time_split().mean / one.iteration_seconds
     assert one.gap > simulation.WIDE_GAP
     (line,) = one.beyond_bound()
-    counted = (
-        "computation, evenly on all devices, and the way of a sample through all layers and back, each layer in ops of"
+    assert line.startswith(
+        "the bound counts computation and what groups reduce and exchange in it, evenly on all devices, and "
     )
-    assert line.startswith(f"the bound counts {counted} the size that is best for both; ")
     told = {name: int(share) for name, share in re.findall(r"([a-z][a-z -]+) (\d+) %", line.split(" in use are ")[1])}
     assert told == {name: round(share) for name, share in zip(TIME_PARTS, split, strict=True) if share >= 1}
     assert list(told.values()) == sorted(told.values(), reverse=True)
@@ -560,6 +563,28 @@ def test_parts_of_a_layer_take_together_no_less_than_it(case: tuple[Problem, lis
         pairs = zip(whole.layers, whole.works(), strict=True)
         shares = [share_of(*pair, count, sequence_parallel=divided).work for pair in pairs]
         assert (count * seconds(shares) >= at_least).all()
+
+
+@pytest.mark.parametrize("name", ["dgx-h100:4", "dgx-1-v100", "pipedream-a", "sailor-mit-4", "dapple-b:4"])
+def test_no_group_reduces_or_exchanges_in_less_than_the_least(name: str) -> None:
+    """Groups of any devices of servers, beside others and alone, with contexts and experts."""
+    cluster, rng = load_cluster(name), random.Random(name)
+    problem = Problem(load_workload("mixtral-8x7b"), cluster, 8, precision="fp16", sequence_parallel=rng.random() < 0.5)
+    known = LeastOpsOf(problem, LayerCosts(problem))
+    for _ in range(30):
+        degree, context = rng.randint(1, max(map(len, cluster.servers))), rng.choice((1, 2))
+        shuffled = (rng.sample(server, len(server)) for server in cluster.servers)
+        parts = [one[at : at + degree] for one in shuffled for at in range(0, len(one) - degree + 1, degree)]
+        if len(parts) < context:
+            continue
+        replicas = rng.randint(1, len(parts) // context)
+        parts = rng.sample(parts, context * replicas)
+        stage = Stage((0,), tuple(device for part in parts for device in part), (degree * context,) * replicas)
+        expert = rng.choice([one for one in (1, 2, 4, 8) if len(parts) % one == 0])
+        rates = StagePlaces(stage, problem, context, expert).rates(0)
+        for size in (1.0, 1e4, 1e6, 1e8):
+            assert reduce_seconds(known.reductions(degree), size) <= reduce_seconds(rates.tensor, size) * (1.0 + 1e-12)
+        assert known.exchange_rate(expert) <= (rates.expert[0][1] if expert > 1 else 0.0) * (1.0 + 1e-12)
 
 
 def _holds(case: tuple[Problem, Plan]) -> None:
