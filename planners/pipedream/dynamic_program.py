@@ -58,7 +58,7 @@ class LevelCosts(NamedTuple):
         which only takes plans away; (0, 0) at the lowest level, where it is the difference of `StateTotals.seconds`
     context: (workers + 1, workers + 1), how much is downstream of a last stage with m' of m workers, at [m, m']
     row: (contexts, states), the row of `inner` of slices that begin at i in a context
-    most: seconds of the whole pipeline above which slices need not be told apart; infinite where all are asked for
+    most: seconds of the whole network's pipeline above which slices need not be told apart; infinite where all are asked for
     """
 
     workers: int
@@ -232,6 +232,50 @@ def _next_replicas(
     return low
 
 
+@kernel(inner=True, error_model="numpy")
+def _fewest_replicas(form: int, compute: float, parameters: float, bandwidth: float, most: int, value: float) -> int:
+    """The fewest replicas, at most `most`, with which a stage is no slower than `value`, but for rounding; most + 1: none."""
+    above = np.nextafter(value, np.inf)
+    for replicas in range(max(1, int(compute * _SLACK / above)), most + 1):
+        synchronization = synchronization_seconds(form, parameters, bandwidth, replicas)
+        if stage_seconds(form, compute, synchronization, replicas) * _SLACK < above:
+            return replicas
+        if replicas > 1:
+            return _next_replicas(form, compute, parameters, bandwidth, replicas, most, above)
+    return most + 1
+
+
+@kernel(error_model="numpy")
+def fewest_workers(form: int, network: StateTotals, level: LevelCosts) -> tuple[Integers, Integers]:
+    """Workers that every pipeline of the lowest level within `LevelCosts.most` has at least, each int64 [states + 1].
+
+    The first: for the states before each one; the second: for those from each one on; workers + 1: more than there are. Memory is
+    left out, and that every worker has a place.
+    """
+    workers, most, states = level.workers, level.most, len(network.seconds)
+    replicas = 1 if level.straight else workers
+    before, behind = np.full(states + 1, workers + 1), np.full(states + 1, workers + 1)
+    before[0], behind[states] = 0, 0
+    needed = np.full((states, states), workers + 1, dtype=np.int32)  # of the stage of states [first, last]
+    for last in range(states):
+        for position in range(network.offsets[last] - 1, network.offsets[last + 1]):
+            first, compute, parameters = 0, network.seconds[last], network.parameter_bytes[last]
+            if position >= network.offsets[last]:
+                cut = network.predecessors[position]
+                if level.transfers and 2.0 * network.output_bytes[cut] / level.bandwidth * _SLACK > most:
+                    continue
+                first = cut + 1
+                compute, parameters = compute - network.seconds[cut], parameters - network.parameter_bytes[cut]
+            least = _fewest_replicas(form, compute, parameters, level.collective_bandwidth, replicas, most)
+            if least <= replicas:
+                needed[first, last] = least
+                before[last + 1] = min(before[last + 1], before[first] + least)
+    for first in range(states - 1, -1, -1):
+        for last in range(first, states):
+            behind[first] = min(behind[first], needed[first, last] + behind[last + 1])
+    return before, behind
+
+
 class _Row(NamedTuple):
     """What splits of one slice of a chain are judged by: the slice's first state, costs of its level, memory, and tables."""
 
@@ -336,6 +380,9 @@ def solve_row(
         chain = chain and offsets[state + 1] - offsets[state] == state
     of = _Row(start, form, network, level, held, copies, sending, row)
     begins = np.full((workers + 1, workers + 1), start)
+    before, behind = np.zeros(states + 1, dtype=np.int64), np.zeros(states + 1, dtype=np.int64)
+    if lowest and np.isfinite(most_seconds):
+        before, behind = fewest_workers(form, network, level)
 
     for state in range(start, stop):
         best[state, :] = np.inf
@@ -366,9 +413,7 @@ def solve_row(
             exit_seconds = sending[state]
 
         # Workers with which neither what is before nor what is behind the state takes more than `most_seconds`.
-        before = (seconds[state] - base_seconds) / most_seconds * _SLACK if lowest else 0.0
-        behind = (seconds[stop - 1] - seconds[state]) / most_seconds * _SLACK if lowest else 0.0
-        least_total, most_total = max(2, int(np.ceil(before))), workers - int(np.ceil(behind))
+        least_total, most_total = max(2, before[state + 1]), workers - behind[state + 1]
 
         # The split that was best for the state before is good here too: nothing slower needs a look.
         limit = np.minimum(best[state], most_seconds)

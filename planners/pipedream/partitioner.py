@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
-from math import ceil, inf, isfinite, prod
+from math import ceil, inf, isfinite, prod, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from planners.pipedream.dynamic_program import (
     RowTables,
     StateTotals,
     VersionMemory,
+    fewest_workers,
     furthest_states,
     solve_all_rows,
     solve_row,
@@ -40,6 +41,9 @@ from simulator import AntichainStates, InfeasiblePlanError
 
 SHARES = 1.01, 1.1, 2.0
 """Limits of the slowest stage's seconds that are tried first, in the least that it can take."""
+
+BISECTIONS = 10
+"""Halvings of the range of the least that the slowest stage can take, whose ends are the workers' times apart."""
 
 VARIANTS = {"paper": RING, "barrier": BARRIER, "script": SCRIPT}
 
@@ -391,12 +395,27 @@ class _Levels:
         """
         if self._too_large():
             return inf, []
-        least = self.table.one_device_seconds / prod(level.width for level in self.levels)
+        least = self._least_seconds()
         for most in (*(least * share for share in SHARES if least > 0.0 and self.form != SCRIPT), inf):
             found = self.expand(len(self.levels) - 1, Fraction(0), 0, len(self.table), most)
             if found[0] <= most:
                 break
         return found
+
+    def _least_seconds(self) -> float:
+        """Seconds that the slowest stage takes at least: its part of all work, and on one level what workers permit, about."""
+        least, most = (
+            self.table.one_device_seconds / prod(level.width for level in self.levels),
+            self.table.one_device_seconds,
+        )
+        if len(self.levels) > 1 or self.form == SCRIPT or least <= 0.0:
+            return least
+        network, costs, _ = self._arguments(0, Fraction(0))
+        for _ in range(BISECTIONS):
+            middle = sqrt(least * most)
+            before, _behind = fewest_workers(self.form, network, costs._replace(most=middle))
+            least, most = (least, middle) if before[-1] <= costs.workers else (middle, most)
+        return least
 
     def _too_large(self) -> bool:
         """Whether memory surely rules out every partition."""
