@@ -27,7 +27,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.estimate.memory import StageBytes, least_excess
+from planners.estimate.memory import StageBytes, least_excess, least_needed, may_have_room
 from planners.estimate.pipeline_seconds import pipelined
 from planners.partitioning.minimax_cuts import balanced_cuts, coarse_points, ideal_stage_seconds
 from planners.partitioning.straight_search import StraightShape, fastest_straight
@@ -45,7 +45,7 @@ from planners.search.candidates import (
     straight_plan,
     unlike_rows,
 )
-from planners.search.evaluator import Evaluator, Planner, fitting
+from planners.search.evaluator import Evaluator, Planner, fitting, refusal
 from planners.search.request import Request
 from planners.straight.baselines import DataParallel, UniformLayers
 from simulator import InfeasiblePlanError, Plan, Problem, Score, Stage, equal_microbatches, schedule_families
@@ -236,8 +236,8 @@ class _Explorer:
             return min((one.seconds for one in found if one.score.fits and only_faster), default=inf)
 
         methods = list(self.of_other_methods())
-        flushed = [one for one in methods if one.origin == FLUSHED_PIPEDREAM]
-        balanced = self._as_asked(self.pipelines(self._partitions_of_pipedream(flushed)))
+        partitions = self._partitions_of_pipedream([one for one in methods if one.origin == FLUSHED_PIPEDREAM])
+        balanced = self._as_asked(self.pipelines(partitions))
         found = [*balanced, *self._as_asked(methods)]
         uniform = self._as_asked(self._uniform(fastest(), only_faster=only_faster))
         found = [*balanced, *uniform, *self._as_asked(methods)]
@@ -246,6 +246,8 @@ class _Explorer:
         found[:0] = self._as_asked(weighed)
         if not any(one.score.fits for one in found):
             found.extend(self._tight())
+        if not found:
+            raise self._refusal(partitions)
         fitting(self.name, min(found, key=lambda one: one.score.key).plan, self.evaluate)
         return sorted((one for one in found if one.score.fits), key=lambda one: one.score.iteration_seconds)
 
@@ -256,22 +258,52 @@ class _Explorer:
     def pipelines(self, partitions: Sequence[tuple[Stage, ...]]) -> Iterator[Candidate]:
         """The best micro-batches of every schedule x balanced partition, and PipeDream's `partitions`."""
         for origin, order in self._orders():
-            counts = microbatch_counts(self.problem, self.request, len(order))
+            roomy = {schedule: self._counts(schedule, order) for schedule in schedules(self.problem, self.request)}
             for rule in PARTITIONS[:2]:
-                cut = [(count, cuts) for count in counts if (cuts := self.cuts(order, count, rule)) is not None]
-                for schedule in schedules(self.problem, self.request) if cut else ():
+                cut = {count: self.cuts(order, count, rule) for count in sorted(set().union(*roomy.values()))}
+                for schedule, counts in roomy.items():
                     plans = [
-                        straight_plan(self.name, self.problem, schedule, cuts, order, count) for count, cuts in cut
+                        straight_plan(self.name, self.problem, schedule, cuts, order, count)
+                        for count in counts
+                        if (cuts := cut[count]) is not None
                     ]
-                    yield from self._fitted(rule + origin, closest_to_fit(plans, self.evaluate, excess=least_excess))
+                    if plans:
+                        best = closest_to_fit(plans, self.evaluate, excess=least_excess)
+                        yield from self._fitted(rule + origin, best)
         for schedule in schedules(self.problem, self.request):
             for stages in partitions:
-                counts = microbatch_counts(self.problem, self.request, len(stages))
-                sizes = [equal_microbatches(self.problem.batch, count) for count in counts]
-                plans = [Plan(self.name, schedule, stages, one) for one in sizes]
-                yield self._candidate(
-                    "PipeDream's partition", closest_to_fit(plans, self.evaluate, excess=least_excess)
-                )
+                plans = [
+                    one
+                    for one in self._replicated(schedule, stages)
+                    if not least_excess(self.evaluate.layer_costs, one)
+                ]
+                if plans:
+                    yield self._candidate("PipeDream's partition", closest_to_fit(plans, self.evaluate))
+
+    def _counts(self, schedule: str, order: tuple[int, ...]) -> list[int]:
+        """Numbers of micro-batches with which some cuts may have room on the devices of an order."""
+        counts, costs = microbatch_counts(self.problem, self.request, len(order)), self.evaluate.layer_costs
+        if not may_have_room(costs, schedule, order, counts[-1]):
+            return []  # of fewer, larger ones no stage holds less
+        return [one for one in counts if may_have_room(costs, schedule, order, one)]
+
+    def _replicated(self, schedule: str, stages: tuple[Stage, ...]) -> list[Plan]:
+        """The plans of PipeDream's stages, by rising number of micro-batches."""
+        counts = microbatch_counts(self.problem, self.request, len(stages))
+        return [Plan(self.name, schedule, stages, equal_microbatches(self.problem.batch, count)) for count in counts]
+
+    def _refusal(self, partitions: Sequence[tuple[Stage, ...]]) -> InfeasiblePlanError:
+        """The error where memory surely rules out every pipeline, with the numbers of the closest one."""
+        costs, plans = self.evaluate.layer_costs, list[Plan]()
+        for schedule in schedules(self.problem, self.request):
+            for _, order in self._orders():
+                count = microbatch_counts(self.problem, self.request, len(order))[-1]
+                cuts = self.cuts(order, count, "inter-layer") or []
+                plans.append(straight_plan(self.name, self.problem, schedule, cuts, order, count))
+            plans.extend(self._replicated(schedule, stages)[-1] for stages in partitions)
+        scores = [least_needed(costs, plan) or self.evaluate(plan) for plan in plans]
+        closest = min(range(len(plans)), key=lambda place: scores[place].key)
+        return refusal(self.name, plans[closest], scores[closest])
 
     def _straight(self, beat: float) -> Iterator[Candidate]:
         """The fastest pipeline for each schedule; stages and transfers are weighed with its micro-batches and stages.
@@ -329,8 +361,7 @@ class _Explorer:
         """Pipelines that fit, whatever their balance."""
         for schedule in schedules(self.problem, self.request):
             for origin, devices in self._orders():
-                counts = microbatch_counts(self.problem, self.request, len(devices))
-                plan = tight_plan(self.name, self.evaluate, schedule, devices, counts)
+                plan = tight_plan(self.name, self.evaluate, schedule, devices, self._counts(schedule, devices))
                 if plan is not None:
                     yield self._candidate(f"memory first{origin}", plan)
 

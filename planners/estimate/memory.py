@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
+from math import inf
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -21,6 +22,7 @@ from simulator import (
     PlanCosts,
     Problem,
     Schedule,
+    Score,
     Zero,
     always_there,
     entering_bytes,
@@ -76,7 +78,7 @@ def room_for_stashes(
 
     held: ranges of layers of each device; made: the most that a backward makes again there, float64 [devices]
     """
-    rooms = np.array([costs.problem.room_bytes(device) for device in devices])
+    rooms = costs.rooms[list(devices)]
     states = [always_there(costs.problem, costs.range_elements(ranges)).sum() for ranges in held]
     return np.asarray(rooms - (np.array(states) + made))
 
@@ -345,15 +347,30 @@ def range_bytes(costs: LayerCosts) -> RangeBytes:
 
 def lacks_room(costs: LayerCosts, devices: Sequence[int], samples: int, in_flight: Integers | Floats) -> bool:
     """Whether no cuts whatever have room on these devices, one of each stage; arguments as in `furthest_ends`."""
-    room = np.array([costs.problem.room_bytes(device) for device in devices], dtype=np.float64)
+    room = costs.rooms[list(devices)]
     return not _reaches_the_end(range_bytes(costs), room * (1.0 + SAFE), float(samples), np.asarray(in_flight * 1.0))
+
+
+def may_have_room(costs: LayerCosts, schedule: str, devices: Sequence[int], microbatches: int) -> bool:
+    """Whether some cuts of a straight pipeline may have room, a device for each stage: yes where that is not known, as of boards
+    that stream, and schedules whose order must be made.
+    """
+    batch = costs.problem.batch
+    if schedule not in ("gpipe", *AHEAD) or _streams(costs):
+        return True
+    in_flight = samples_in_flight(in_flight_of(schedule, len(devices), microbatches), batch, microbatches)
+    return not lacks_room(costs, devices, batch // microbatches, in_flight)
+
+
+def _streams(costs: LayerCosts) -> bool:
+    return any(costs.streams(costs.first_of_kind(kind)) for kind in range(costs.accelerator_kinds))
 
 
 def given_lack_room(
     costs: LayerCosts, devices: Sequence[int], samples: int, in_flight: Integers | Floats, bounds: Integers
 ) -> bool:
     """Whether a stage between such bounds, cuts with both ends, has no room on its device; arguments as in `furthest_ends`."""
-    room = np.array([costs.problem.room_bytes(device) for device in devices], dtype=np.float64)
+    room = costs.rooms[list(devices)]
     every, begin, end = range_bytes(costs), bounds[:-1], bounds[1:]
     kept = every.kept[end] - every.kept[begin] + every.entering[begin, end]
     needed = every.states[end] - every.states[begin] + kept * in_flight
@@ -364,25 +381,32 @@ def given_lack_room(
 
 
 def least_excess(costs: LayerCosts, plan: Plan) -> float:
-    """Share by which a plan exceeds the memory of a device at least; 0 where that is not known: for plans of a flushed schedule
-    whose stages are runs of layers, on devices of equal memory, replicas that divide nothing but micro-batches.
+    """Share by which a plan exceeds the memory of a device at least; 0 where that is not known (see `least_needed`)."""
+    needed = least_needed(costs, plan)
+    return 0.0 if needed is None else max(0.0, needed.peak_bytes / needed.capacity_bytes - 1.0)
+
+
+def least_needed(costs: LayerCosts, plan: Plan) -> Score | None:
+    """What the fullest device of a plan needs at least, as the score of a plan that takes for ever; None where that is not known:
+    but for plans of a flushed schedule whose stages are runs of layers, on devices of equal memory, replicas that divide nothing
+    but micro-batches.
     """
-    problem, stages, rooms = costs.problem, plan.stages, set(costs.problem.rooms)
+    stages, room = plan.stages, float(costs.rooms.min())
     own = plan.order or plan.forward_sizes or plan.backward_sizes or plan.recompute or plan.recomputed_blocks
     divided = plan.zero or plan.slices > 1 or plan.replication != "split" or any(one.degrees for one in stages)
     if own or divided or plan.schedule not in ("gpipe", *AHEAD):
-        return 0.0
+        return None
     first, last = np.array([[one.layers[0], one.layers[-1]] for one in stages]).T
     runs = all(len(one.layers) == end - begin + 1 for one, begin, end in zip(stages, first, last, strict=True))
-    alike = len(rooms) == 1 and not any(device.streams for device in problem.cluster.devices)
-    if not (runs and alike):
-        return 0.0
+    if not runs or costs.rooms.max() > room or _streams(costs):
+        return None
     every, end, count = range_bytes(costs), last + 1, len(plan.microbatches)
     samples = -(-min(plan.microbatches) // np.array([len(one.replicas) for one in stages]))
     in_flight = in_flight_of(plan.schedule, len(stages), count) * samples
     kept = every.kept[end] - every.kept[first] + every.entering[first, end]
     needed = every.states[end] - every.states[first] + kept * in_flight
-    return max(0.0, float(needed.max()) * (1.0 - SAFE) / rooms.pop() - 1.0)
+    fullest = int(needed.argmax())
+    return Score(inf, float(needed[fullest]) * (1.0 - SAFE), room, stages[fullest].devices[0])
 
 
 @kernel()
@@ -427,7 +451,7 @@ def furthest_ends(
     in_flight: samples whose activations each stage holds at once; samples: of a micro-batch; spare: bytes that each stage is to
     leave free; () for none
     """
-    memory = tuple(costs.problem.room_bytes(device) for device in devices)
+    memory = tuple(costs.rooms[list(devices)].tolist())
     return _furthest_ends(costs, memory, samples, tuple(in_flight), tuple(spare) or (0.0,) * len(memory))
 
 

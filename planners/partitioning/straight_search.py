@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.estimate.memory import given_lack_room, in_flight_of, lacks_room, samples_in_flight
+from planners.estimate.memory import given_lack_room, in_flight_of, lacks_room, may_have_room, samples_in_flight
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import PartitionCosts, every_cuts, straight_costs, uniform_cuts
 from planners.search.candidates import straight_plan
@@ -433,12 +433,13 @@ class _Bounded:
 
 
 def _bounded(evaluate: Evaluator, shapes: Iterable[StraightShape]) -> _Bounded:
-    """Shapes that quick replays know, each once, in their order."""
+    """Shapes that quick replays know, each once, in order, but for devices that lack room for the smallest micro-batches."""
     shared, counts = _Rows(evaluate.layer_costs), dict[tuple[str, tuple[int, ...]], dict[int, None]]()
     for key, alike in groupby(shapes, lambda shape: (shape.schedule, shape.devices)):
         if _is_known(key[0]):
             counts.setdefault(key, {}).update((one.microbatches, None) for one in alike)
-    rows = [_ShapeRow(evaluate, shared, *key, list(own)) for key, own in counts.items()]
+    roomy = [(*key, list(own)) for key, own in counts.items() if may_have_room(evaluate.layer_costs, *key, max(own))]
+    rows = [_ShapeRow(evaluate, shared, *row) for row in roomy]
     none = np.zeros(0, dtype=np.int64)
     return _Bounded(
         rows,

@@ -165,19 +165,24 @@ def _replicas(
 
 
 @kernel(inner=True, error_model="numpy")
-def _least_replicas(network: StateTotals, pipeline: FlushedPipeline, limit: float) -> NDArray[np.int32]:
-    """Replicas of states start..last as a stage with the fewest micro-batches in flight, [last, start]; devices + 1: more."""
+def _least_replicas(network: StateTotals, pipeline: FlushedPipeline, limit: float, flights: int) -> NDArray[np.int32]:
+    """Replicas of states start..last as a stage with so many micro-batches in flight, [last, start]; devices + 1: more."""
     predecessors, offsets = network.predecessors, network.offsets
     devices, samples, states = pipeline.devices, pipeline.samples, len(network.seconds)
-    flights = pipeline.in_flight.min()
+    samples = pipeline.samples
     least = np.full((states, states), devices + 1, dtype=np.int32)
     for last in range(states):
         quickest = 1
         for position in range(offsets[last + 1] - 1, offsets[last] - 2, -1):
             start = predecessors[position] + 1 if position >= offsets[last] else 0
             one = _slice_of(network, pipeline, start, last)
-            if one.room < 0 and offsets[last + 1] - offsets[last] == last:
-                break  # every state before is inside: longer slices hold more
+            if (
+                offsets[last + 1] - offsets[last] == last
+            ):  # every state before is inside: longer slices hold and take more
+                part = -(-samples // devices) / samples
+                kept = in_flight_bytes(pipeline.recompute, flights, one.stash, 0.0) * part
+                if kept > one.room or one.compute * part * _SLACK > limit:
+                    break
             if one.room < 0 or 2.0 * one.entry / pipeline.bandwidth > limit:
                 continue
             # Of a chain's slices, ever longer, it only rises.
@@ -196,7 +201,7 @@ def _fewest_devices(
     """fewest [k, start]: devices for the states from `start` on in k stages (devices + 1: more); following: the first's end.
 
     Up to the fewest stages that are within the devices; only of what the states before `start` leave devices for, if every stage
-    had the fewest micro-batches in flight.
+    had as few micro-batches in flight as any from the last power of two of stages on.
     """
     predecessors, offsets = network.predecessors, network.offsets
     devices, states, most = pipeline.devices, len(network.seconds), len(pipeline.in_flight)
@@ -205,14 +210,18 @@ def _fewest_devices(
     fewest[0, states] = 0
     if network.seconds[-1] * _SLACK > limit * devices:
         return fewest, following
-    least = _least_replicas(network, pipeline, limit)
-    before = np.full(states + 1, devices + 1)  # fewest devices for the states before each one
-    before[0] = 0
-    for last in range(states):
-        for position in range(offsets[last] - 1, offsets[last + 1]):
-            start = predecessors[position] + 1 if position >= offsets[last] else 0
-            before[last + 1] = min(before[last + 1], before[start] + least[last, start])
-    for k in range(1, most + 1 if before[states] <= devices else 1):
+    before = np.zeros(states + 1, dtype=np.int64)  # fewest devices for the states before each one
+    least = np.zeros((0, 0), dtype=np.int32)
+    for k in range(1, most + 1):
+        if k & (k - 1) == 0:
+            least = _least_replicas(network, pipeline, limit, pipeline.in_flight[k - 1 :].min())
+            before[1:] = devices + 1
+            for last in range(states):
+                for position in range(offsets[last] - 1, offsets[last + 1]):
+                    start = predecessors[position] + 1 if position >= offsets[last] else 0
+                    before[last + 1] = min(before[last + 1], before[start] + least[last, start])
+        if (fewest[k - 1] + before > devices).all():
+            break
         for last in range(states):
             rest = fewest[k - 1, last + 1]
             if rest + before[last + 1] > devices:

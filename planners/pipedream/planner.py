@@ -118,7 +118,7 @@ class PipeDreamFlush:
 
         searches = {count: self._search(problem, evaluate, schedule, count) for count in counts}
         first = [search(()) or whole(count) for count, search in searches.items()]
-        return closest_to_fit(first, evaluate, retried=retried, surely_fits=surely_fits)
+        return closest_to_fit(first, evaluate, retried=retried, surely_fits=surely_fits, excess=least_excess)
 
     def _search(
         self, problem: Problem, evaluate: Evaluator, schedule: str, count: int

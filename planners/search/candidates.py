@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from heapq import heapify, heappop, heappush
 from itertools import combinations, pairwise
 from math import inf, isqrt
@@ -166,8 +167,10 @@ def device_rows(problem: Problem) -> Iterator[tuple[int, ...]]:
 
 def unlike_rows(problem: Problem, costs: LayerCosts, rows: Iterable[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
     """Rows of devices without those that no pipeline tells from one before: equal accelerators, and equal ways between them."""
-    cluster, seen = problem.cluster, set[Hashable]()
-    for row in rows:
+    cluster = problem.cluster
+
+    @cache
+    def likeness(row: tuple[int, ...]) -> Hashable:
         numbers: dict[int, int] = {}  # of channels, as the row meets them
         ways = tuple(
             (
@@ -178,9 +181,13 @@ def unlike_rows(problem: Problem, costs: LayerCosts, rows: Iterable[tuple[int, .
             for ends in (pair, pair[::-1])
         )
         channels = tuple((cluster.channels[one].bandwidth, cluster.channels[one].latency) for one in numbers)
-        likeness = tuple(map(costs.kind_of_device, row)), ways, channels
-        if likeness not in seen:
-            seen.add(likeness)
+        return tuple(map(costs.kind_of_device, row)), ways, channels
+
+    told = dict[int, list[tuple[int, ...]]]()  # by their number of devices
+    for row in rows:
+        before = told.setdefault(len(row), [])
+        if not before or likeness(row) not in map(likeness, before):
+            before.append(row)
             yield row
 
 

@@ -245,9 +245,18 @@ def fitting(name: str, plan: Plan, evaluate: Callable[[Plan], Score]) -> Plan:
     """The plan itself if it fits; InfeasiblePlanError with its numbers if it does not."""
     score = evaluate(plan)
     if not score.fits:
-        raise InfeasiblePlanError(
-            f"planner {name!r} finds no plan that fits: the closest needs {score.peak_bytes / 2**30:.4g} GiB on device "
-            f"{score.device}, which holds {score.capacity_bytes / 2**30:.4g} GiB ({plan.schedule}, {len(plan.stages)} stages, "
-            f"{len(plan.microbatches)} micro-batches); use more devices, recomputation or a smaller batch"
-        )
+        raise refusal(name, plan, score)
     return plan
+
+
+def refusal(name: str, closest: Plan, score: Score) -> InfeasiblePlanError:
+    """The error of a planner of whose plans none fits.
+
+    score: of the closest one; of infinite seconds where it needs so many bytes at least
+    """
+    least = "" if isfinite(score.iteration_seconds) else "at least "
+    return InfeasiblePlanError(
+        f"planner {name!r} finds no plan that fits: the closest needs {least}{score.peak_bytes / 2**30:.4g} GiB on device "
+        f"{score.device}, which holds {score.capacity_bytes / 2**30:.4g} GiB ({closest.schedule}, {len(closest.stages)} stages, "
+        f"{len(closest.microbatches)} micro-batches); use more devices, recomputation or a smaller batch"
+    )

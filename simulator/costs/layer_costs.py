@@ -116,6 +116,11 @@ class LayerCosts:
         self._measured = problem.workload.measured
         self._accelerators, self._kind_of_device = problem.cluster.kinds
 
+    @cached_property
+    def rooms(self) -> NDArray[np.float64]:
+        """`Problem.rooms`: bytes that a plan may allocate on each device, float64 [devices]."""
+        return np.array(self.problem.rooms, dtype=np.float64)
+
     @property
     def accelerator_kinds(self) -> int:
         """Number of different kinds of accelerator."""

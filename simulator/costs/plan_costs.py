@@ -459,16 +459,15 @@ class PlanCosts:
 
     @cached_property
     def _there_before(self) -> tuple[set[int], ...]:
-        """For each stage, the layers of earlier stages that all of its devices already hold; none where no weights are tied."""
-        if not self.layers.tied_weights:
-            return (set(),) * len(self.plan.stages)
+        """For each stage, the layers of earlier stages with tied weights that all of its devices already hold."""
+        tied = {layer for weight in self.layers.tied_weights for layer in weight.layers}
         held: dict[int, set[int]] = {}
         found = []
         for stage in self.plan.stages:
-            there = [held.setdefault(device, set()) for device in stage.leads]
+            there = [held.setdefault(device, set()) for device in stage.leads] if tied else [set[int]()]
             found.append(set.intersection(*there))
-            for layers in there:
-                layers.update(stage.layers)
+            for layers in there if (own := tied.intersection(stage.layers)) else ():
+                layers.update(own)
         return tuple(found)
 
     def _member(self, stage: int, replica: int) -> LayerCosts:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
@@ -32,7 +33,7 @@ COARSER = 4
 """Factor by which coarsening reduces the states, where it can: a search over two levels takes time cubic in them."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class AntichainStates:
     """The states of a workload in a topological order: a state stands after every state that it contains.
 
@@ -66,9 +67,18 @@ class AntichainStates:
     def totals(self, values: NDArray[np.float64], rows: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
         """Sum of one value per layer over each state's `members`, `frontier` or `augmented` (None: members), (states,)."""
         # It is added strictly from left to right; a pairwise or BLAS sum may differ between machines.
+        if rows is None and self._first_layers is not None:
+            return np.append(0.0, np.cumsum(values, dtype=np.float64))[self._first_layers]
         state, layer = np.nonzero(self.members if rows is None else rows)
         terms = np.asarray(values, dtype=np.float64)[layer]
         return np.bincount(state, weights=terms, minlength=len(self.members)).astype(np.float64, copy=False)
+
+    @cached_property
+    def _first_layers(self) -> NDArray[np.int64] | None:
+        """How many of the first layers each state holds, int64 [states], where none holds any other; else None."""
+        held = self.members.sum(axis=1)
+        last = self.members.shape[1] - 1 - self.members[:, ::-1].argmax(axis=1)
+        return held if (last == held - 1).all() else None
 
     def stage_layers(self, start: int, stop: int) -> tuple[int, ...]:
         """Layers of the stage of states [start, stop): those of state stop-1 that state start-1 lacks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, pairwise
@@ -12,11 +13,12 @@ import pytest
 
 from hardware_profiles import Cluster, Link, load_accelerator, load_cluster
 from planners import Evaluator, Request, make_plan
-from planners.bapipe.explorer import schedules
+from planners.bapipe.explorer import BaPipe, schedules
 from planners.search.candidates import device_rows, microbatch_counts, straight_plan, unlike_rows
 from planners.testing import line
 from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, simulate
 from tests.chains import chain, random_chain
+from tests.planners.conftest import with_memory
 
 GPU_CLUSTERS = ("pipedream-a", "pipedream-a:2", "pipedream-b", "dapple-a", "dapple-b", "dapple-c")
 BOARDS = ("vcu118", "vcu129", "u280")
@@ -132,3 +134,23 @@ def test_rows_of_devices_are_those_that_pipelines_tell_apart() -> None:
     assert {len(row) for row in device_rows(eight)} == set(range(1, 9))
     assert (0, 2) not in device_rows(eight)
     assert not list(device_rows(nine))
+
+
+def test_a_problem_without_room_is_refused_without_replays() -> None:
+    """The closest pipeline needs at least so much, and no less in a replay."""
+    network = chain([4e10] * 4, parameters=[10**6] * 4, output_elements=[2e6] * 4)
+    problem = with_memory(Problem(network, load_cluster("pipedream-a:1"), 64), 2.5e7)
+    evaluate = Evaluator(problem)
+    with pytest.raises(InfeasiblePlanError, match="the closest needs at least") as refused:
+        BaPipe()(problem, evaluate, np.random.default_rng(0))
+    told = re.search(
+        r"at least ([\d.]+) GiB on device (\d), .* \((\S+), (\d) stages, (\d+) micro-batches\)", str(refused.value)
+    )
+    assert told is not None
+    assert all(len(one.stages) == 1 for one in evaluate.replayed)  # of data parallelism
+    needed, device, schedule, stages, count = told.groups()
+    cuts = range(1, int(stages))
+    plan = straight_plan("bapipe", problem, schedule, cuts, range(int(stages)), int(count))
+    evaluate(plan)
+    replayed = evaluate.peak_bytes(plan)
+    assert 2.5e7 / 2**30 < float(needed) <= 1.001 * (replayed or {})[int(device)] / 2**30

@@ -14,6 +14,7 @@ from planners.estimate.memory import (
     in_flight_of,
     lacks_room,
     least_excess,
+    may_have_room,
     most_in_flight,
     samples_in_flight,
 )
@@ -21,7 +22,7 @@ from planners.partitioning import straight_search
 from planners.partitioning.partition_costs import uniform_cuts
 from planners.partitioning.straight_search import StraightShape, fastest_straight
 from planners.search.quick_replay import QuickReplays, order_of
-from simulator import Problem, equal_microbatches
+from simulator import LayerCosts, Problem, equal_microbatches
 from tests.chains import chain
 from tests.planners.conftest import with_memory
 
@@ -116,7 +117,23 @@ def test_shapes_that_lack_room_have_no_cuts_that_fit(seed: int) -> None:
         lacking = lacks_room(evaluate.layer_costs, range(stages), samples, held)
         outcomes.add(lacking)
         assert not (lacking and any(fitting.values()))
+        assert may_have_room(evaluate.layer_costs, schedule, tuple(range(stages)), count) is not lacking
     assert outcomes
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "1f1b-so"])
+def test_where_the_smallest_micro_batches_lack_room_all_do(schedule: str) -> None:
+    """Of random memory, and batches that micro-batches do not divide."""
+    rng, told = np.random.default_rng(5), set[bool]()
+    for _ in range(60):
+        batch, stages = int(rng.integers(1, 14)), int(rng.integers(1, 5))
+        network = chain([4e10] * 5, parameters=[10**6] * 5, output_elements=rng.integers(1, 9, 5) * 1e6)
+        room = float(rng.uniform(0.5e8, 8e8))
+        costs = LayerCosts(with_memory(Problem(network, load_cluster("pipedream-a:1"), batch), room))
+        roomy = [may_have_room(costs, schedule, tuple(range(stages)), count) for count in range(1, batch + 1)]
+        told.add(roomy[-1])
+        assert roomy[-1] or not any(roomy)
+    assert told == {False, True}
 
 
 @pytest.mark.parametrize("contention", [False, True])

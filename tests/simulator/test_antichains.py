@@ -39,6 +39,16 @@ def graphs(draw: st.DrawFn) -> Workload:
     return workload(count, list(edges))
 
 
+def test_totals_add_from_the_first_layer_to_the_last() -> None:
+    """To the last bit, of a chain and of branches: sums of another order differ."""
+    values = np.random.default_rng(2).uniform(0.0, 1.0, 9) * 10.0 ** np.arange(9)
+    straight = [(layer, layer + 1) for layer in range(8)]
+    for edges in (straight, [(0, 1), (1, 2), (0, 3), (2, 4), (3, 4), (4, 5), (5, 6), (6, 7), (7, 8)]):
+        states = antichain_states(workload(9, edges))
+        added = [sum(values[members].tolist()) for members in states.members]
+        assert states.totals(values).tolist() == added
+
+
 def totals_of(states: AntichainStates, rows: Any) -> dict[tuple[int, ...], float]:
     """Sums over `rows` of each state of the diamond, whose layers put out 1, 10, 100 and 1,000 elements."""
     totals = states.totals(np.array([1.0, 10.0, 100.0, 1000.0]), rows)
