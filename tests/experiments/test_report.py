@@ -114,6 +114,17 @@ def test_tokens_hours_and_cost() -> None:
         assert (told["price_per_hour"], told["cost"]) == (one.price, one.cost)
 
 
+def test_records_of_what_is_known(recorded: Recorded) -> None:
+    """Of tokens and of images that run again, with prices and without, and of what has no FLOP."""
+    images = replace(BLOCK, tokens=0)
+    layers = tuple(replace(layer, flop=0.0, measured=((4.0, 1.0, 2.0),)) for layer in BLOCK.layers)
+    recorded(
+        tokens=efficiency(on_gpus(BLOCK, recompute="whole")).record(),
+        images=efficiency(on_gpus(images), 0.5).record(),
+        measured=efficiency(on_gpus(replace(BLOCK, layers=layers, bytes_per_element=4))).record(),
+    )
+
+
 def test_of_routed_experts_those_that_a_token_uses_count() -> None:
     """Two of eight experts of 50 weights; Mixtral's 12.9 of 46.7 thousand million."""
     experts = Layer("experts", "linear", 2.0 * 2 * 50 * TOKENS, 8 * 50, 10.0, 10.0, experts=8)

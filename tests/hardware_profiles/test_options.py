@@ -22,6 +22,7 @@ def function(
     levels=(1, 2),
     mixed=(1, 0.5),
     rest=(None,),
+    flag=False,
 ) -> None:
     """Takes much.
 
@@ -47,6 +48,12 @@ DECLARED = declared_options(function, 1)
         ("levels", "a list of which each is a whole number", {"3,1": (3, 1)}, ["x", "1.5"]),
         ("mixed", "a list of which each is a number or a text", {"1,0.5": (1, 0.5)}, [[None]]),
         ("rest", "a list of which each is a number or a text", {"x,1": ("x", 1)}, [[None]]),
+        (
+            "flag",
+            "true or false",
+            {"true": True, "Yes": True, "on": True, "False": False, "no": False, "off": False},
+            ["maybe", 1, 0.0],
+        ),
     ],
 )
 def test_what_a_parameter_says_of_its_option(

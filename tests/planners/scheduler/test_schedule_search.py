@@ -148,6 +148,10 @@ def test_searches_look_as_far_as_before(recorded: Recorded) -> None:
         for objective in objectives:
             one = search_schedule(problem, seconds=work, objective=objective)
             found[f"{name}, {objective}"] = [one.cost / one.bound, one.makespan / one.bound, one.evaluations]
+    numbers = {"forward": (3, 5, 4), "input_gradient": (4, 3, 5), "weight_gradient": (2, 1, 3)}
+    streams = placed("straight", 3, 3, 12, **numbers, **halves, transfer=(2, 3), limit=2)
+    one = search_schedule(streams, seconds=0.5, objective="steady")  # enough for rounds of eight micro-batches
+    found["rounds of several"] = [one.cost / one.bound, one.makespan / one.bound, one.evaluations]
     recorded(**found)
 
 
