@@ -8,7 +8,9 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from planners.scheduler.alternation import alternate, alternations
 from planners.scheduler.blocks import BuildingBlock, blocks_of, paused_blocks, warm_ups
+from planners.scheduler.bound import lower_bound, spare_seconds
 from planners.scheduler.instance import instance_of
 from planners.scheduler.list_scheduling import list_schedule, settings_of
 from planners.scheduler.order_replay import trace_of
@@ -22,10 +24,10 @@ from tests.records import Recorded
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_first_orders_are_those_that_they_were(placement: str, recorded: Recorded) -> None:
-    """Of drawn problems: periods, tolerances and starts of building blocks, makespans of list schedules by their settings, rounds
-    of a stream, names of patterns."""
+    """Of drawn problems: periods, tolerances and starts of building blocks, makespans of alternations and of list
+    schedules by their settings, rounds of a stream, names of patterns."""
     found: dict[str, object] = {}
-    for number in range(6):
+    for number in range(10):
         problem = drawn(placement, number)
         instance = instance_of(problem)
 
@@ -35,11 +37,15 @@ def test_first_orders_are_those_that_they_were(placement: str, recorded: Recorde
         blocks = [*blocks_of(instance)]
         settings = [*settings_of(instance, problem.stages), *settings_of(instance, problem.stages, long=True)]
         trace = trace_of(instance)
+        ways = (
+            alternations(spare_seconds(instance, False, 1.2 * lower_bound(instance))) if placement == "straight" else ()
+        )
         rounds = [plain_rounds(instance), *(rounds_of(instance, one) for one in blocks[:2])]
         found[str(number)] = {
             "blocks": said(iter(blocks)),
             "warm-ups": said(warm_ups(instance, problem.stages)),
             "paused": said(islice(paused_blocks(instance, 3, seed=number), 6)),
+            "alternations": [alternate(instance, way, trace) for way in ways],
             "lists": [list_schedule(instance, setting, trace) for setting in settings],
             "rounds": [sums(np.asarray(part)) for one in rounds for part in one],
             "one at a time": sums(np.asarray(one_at_a_time(instance))),
