@@ -12,7 +12,7 @@ import pytest
 
 from experiments.cli import COMMANDS
 from experiments.studies.catalogue import STUDIES
-from experiments.terminal.argument_types import Option, add_options
+from experiments.terminal.argument_types import Option, add_options, written_figure
 from tests.records import Recorded
 
 OPTIONS: dict[str, Option] = {
@@ -63,6 +63,16 @@ def test_other_numbers_of_values_are_refused(words: str) -> None:
     with pytest.raises(SystemExit):
         parser.parse_args([])
     assert parser.parse_args(["--needed", "1"]).needed == 1
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_both_files_of_a_figure_must_be_writable(kind: str, tmp_path: Path) -> None:
+    """A folder of the name of either is in the way, whichever is named."""
+    assert written_figure(str(tmp_path / "chart.svg")) == tmp_path / "chart"
+    (tmp_path / f"chart.{kind}").mkdir()
+    for name in ("chart", "chart.png", "chart.svg"):
+        with pytest.raises(argparse.ArgumentTypeError, match=rf"chart\.{kind}"):
+            written_figure(str(tmp_path / name))
 
 
 def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
