@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from experiments.compare.comparison import Comparison
+    from planners import Result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 str,
                 [],
             ),
-            "--out DIR": ("folder for tables and figures (default %(default)s)", written_folder, "out/compare"),
-            "--no-figures": "write the tables only",
+            "--out DIR": (
+                "folder for tables, plan files and figures (default %(default)s)",
+                written_folder,
+                "out/compare",
+            ),
+            "--timelines": "draw the timeline and the memory of every plan, too",
+            "--no-figures": "draw nothing",
             "--json": "print one JSON document",
         },
     )
@@ -55,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare, print, write."""
     from experiments.compare.comparison import compare_planners
 
+    if arguments.timelines and arguments.no_figures:
+        raise UsageError("--timelines draws figures of every plan, and --no-figures none: ask for one of them")
     problem, plans = _given(arguments)
     request, names = read_request(arguments), tuple(arguments.planner)
     folder = RunFolder(arguments.out, "compare")
@@ -72,10 +81,10 @@ def run(arguments: argparse.Namespace) -> int:
         _raise_if_nobody_can_plan(comparison)
         try:
             with nullcontext() if comparison.interrupted else stoppable():
-                written = _write(folder, comparison, figures=not arguments.no_figures)
+                written = _write(folder, comparison, figures=not arguments.no_figures, timelines=arguments.timelines)
         except KeyboardInterrupt:  # it is told whole, without the figures
             comparison = replace(comparison, cut_short=True)
-            written = _write(folder, comparison, figures=False)
+            written = _write(folder, comparison, figures=False, timelines=False)
         if stopped() and not comparison.interrupted:
             comparison = replace(comparison, cut_short=True)
         return _tell(arguments, comparison, folder, written)
@@ -90,11 +99,19 @@ def _tell(arguments: argparse.Namespace, comparison: Comparison, folder: RunFold
         print_explained(comparison)
         if usual := defaults_told(arguments, comparison.problem):
             say(usual)
-        skipped = " (no timelines are drawn after an interrupt)" if comparison.interrupted else ""
-        say(f"{len(written)} files in {folder.path}{skipped}")
+        say(f"{len(written)} files in {folder.path}{_left_out(arguments, comparison)}")
     if comparison.interrupted:
         return INTERRUPTED
     return OK if any(record["feasible"] for record in document["plans"]) else INFEASIBLE
+
+
+def _left_out(arguments: argparse.Namespace, comparison: Comparison) -> str:
+    """What figures could be, but are not, drawn."""
+    if arguments.no_figures:
+        return ""
+    if not arguments.timelines:
+        return " (--timelines draws every plan)"
+    return " (no timelines are drawn after an interrupt)" if comparison.interrupted else ""
 
 
 def _given(arguments: argparse.Namespace) -> tuple[simulator.Problem, dict[str, simulator.Plan]]:
@@ -125,7 +142,9 @@ TOLD = ("batch", "precision", "optimizer", "recompute", "communication", "conten
 
 
 def _document(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as a JSON document; beside each record the plan, as its file says it, or null."""
     problem = comparison.problem
+    plans = [None if one.result is None else json.loads(_plan_file(one.result)) for one in comparison.plans]
     return {
         "workload": problem.workload.name,
         "measured": problem.workload.bytes_per_element is not None,
@@ -134,11 +153,15 @@ def _document(comparison: Comparison) -> dict[str, Any]:
         **{name: getattr(problem, name) for name in TOLD},
         "engine": "simpy",
         "interrupted": comparison.interrupted,
-        "plans": comparison.records(),
+        "plans": [record | {"plan": plan} for record, plan in zip(comparison.records(), plans, strict=True)],
     }
 
 
-def _write(folder: RunFolder, comparison: Comparison, *, figures: bool) -> list[Path]:
+def _plan_file(result: Result) -> str:
+    return simulator.PlanFile(result.problem, result.plan).to_json()
+
+
+def _write(folder: RunFolder, comparison: Comparison, *, figures: bool, timelines: bool) -> list[Path]:
     written = [folder.manifest]
 
     def text(name: str, content: str) -> None:
@@ -153,12 +176,14 @@ def _write(folder: RunFolder, comparison: Comparison, *, figures: bool) -> list[
     text("comparison.csv", to_csv(records, list(records[0])))
     text("comparison.json", to_json(_document(comparison)) + "\n")
     results = {one.planner: one.result for one in comparison.plans if one.result is not None}
+    stems = file_stems(results)
+    for name, result in results.items():
+        text(f"{stems[name]}-plan.json", _plan_file(result))
     if not figures or not results:
         return written
     figure("comparison", comparison.plot())
-    if comparison.interrupted:  # which ends what takes long, and two figures of every plan do
+    if comparison.interrupted or not timelines:  # an interrupt ends what takes long, and two figures of every plan do
         return written
-    stems = file_stems(results)
     with progress("drawing") as report:
         for number, (name, result) in enumerate(results.items()):
             report(number, name)

@@ -265,10 +265,10 @@ COMPARE = (
 
 
 def test_compare_writes_tables_and_figures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """One record a planner, in JSON, CSV and the table; a Gantt and a memory figure for every plan, PNG and SVG. Same inputs and
-    seed give the same records but for the seconds of planning.
+    """One record a planner, in JSON, CSV and the table, with a plan file; where asked a Gantt and a memory figure for every plan,
+    PNG and SVG. Same inputs and seed give the same records but for the seconds of planning.
     """
-    code, out, _ = run(capsys, *COMPARE, "--out", str(tmp_path), "--json")
+    code, out, _ = run(capsys, *COMPARE, "--timelines", "--out", str(tmp_path), "--json")
     document = json.loads(out)
     assert code == 0
     assert [record["planner"] for record in document["plans"]] == list(COMPARED)
@@ -278,14 +278,25 @@ def test_compare_writes_tables_and_figures(capsys: pytest.CaptureFixture[str], t
         assert 0 < record["peak_memory_bytes"] <= record["capacity_bytes"]
         for figure in ("gantt.png", "gantt.svg", "memory.png", "memory.svg"):
             assert (tmp_path / f"{record['planner']}-{figure}").stat().st_size > 1000
+        file = tmp_path / f"{record['planner']}-plan.json"
+        assert json.loads(file.read_text()) == record["plan"]
+        _, replayed, _ = run(capsys, "simulate", "--plan", str(file), "--json")
+        assert json.loads(replayed)["iteration_seconds"] == record["iteration_seconds"]
     assert document["plans"][0]["speedup_over_data_parallel"] == 1.0
     assert json.loads((tmp_path / "comparison.json").read_text())["plans"] == document["plans"]
     header = (tmp_path / "comparison.csv").read_text().splitlines()[0]
-    assert header.split(",") == list(document["plans"][0])
+    assert [*header.split(","), "plan"] == list(document["plans"][0])
     assert sorted(map(str, tmp_path.iterdir())) == sorted(document["files"])
     _, out, _ = run(capsys, *COMPARE, "--no-figures", "--out", str(tmp_path / "again"), "--json")
     same = [without_measured(plans, "planning_seconds") for plans in (document["plans"], json.loads(out)["plans"])]
     assert same[0] == same[1]
+    assert not [*(tmp_path / "again").glob("*.png")]
+    for words, there in (((), {"comparison.png", "comparison.svg"}), (("--timelines", "--no-figures"), set())):
+        code, out, err = run(capsys, *COMPARE, *words, "--out", str(tmp_path / "one"))
+        assert (code, "ask for one of them" in err) == ((0, False) if there else (2, True))
+        drawn = {file.name for file in (tmp_path / "one").iterdir() if file.suffix in (".png", ".svg")}
+        assert drawn == (there or {"comparison.png", "comparison.svg"})
+        assert ("--timelines draws every plan" in out) == bool(there)
 
 
 def test_compare_says_what_does_not_fit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ LINES = {
     "plan from a profile": "plan --profile four.txt --profiled-minibatch 64 --cluster pipedream-b --devices 2",
     "partition": PROFILED,
     "partition as a document": f"{PROFILED} --variant script --straight --memory 1e9 --json",
-    "compare": f"compare {SMALL} --planner uniform --planner pipedream --planner brute-force --out tables",
+    "compare": f"compare {SMALL} --planner uniform --planner pipedream --planner brute-force --timelines --out tables",
     "compare as a document": f"compare {MIXED} --planner greedy --planner brute-force --schedule 1f1b --no-figures --json "
     "--out tables",
     "export text": f"export {SMALL} --planner uniform --microbatches 3 --format text",

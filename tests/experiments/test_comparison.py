@@ -135,7 +135,7 @@ def test_an_interrupt_is_marked_everywhere_and_ends_the_comparison(
 
     monkeypatch.setitem(PLANNERS, "behind", _entry(never))
     words = ("--planner", "uniform", "--planner", "stopped", "--planner", "behind", "--out", str(tmp_path))
-    code, out, _ = _run(capsys, "compare", *SMALL, *words, "--json")
+    code, out, _ = _run(capsys, "compare", *SMALL, *words, "--timelines", "--json")
     document = json.loads(out)
     assert code == 130
     assert document["interrupted"]
@@ -146,7 +146,7 @@ def test_an_interrupt_is_marked_everywhere_and_ends_the_comparison(
         assert [row["interrupted"] for row in csv.DictReader(lines)] == ["False", "True", "True"]
     assert "stopped (interrupted)" in (tmp_path / "comparison.svg").read_text(encoding="utf-8")
     assert not list(tmp_path.glob("*gantt*"))
-    code, out, _ = _run(capsys, "compare", *SMALL, *words, "--no-figures")
+    code, out, _ = _run(capsys, "compare", *SMALL, *words, "--timelines")
     assert code == 130
     assert "stopped (interrupted)" in out
     assert "behind: interrupted: not asked" in out

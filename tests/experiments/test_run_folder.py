@@ -96,8 +96,8 @@ def test_unusual_folders_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_compare_owns_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Figures of planners that are not asked any more are not there any more."""
     (tmp_path / "notes.txt").touch()
-    assert main((*COMPARE, "--planner", "data-parallel", "--out", str(tmp_path), "--json")) == 0
+    assert main((*COMPARE, "--planner", "data-parallel", "--timelines", "--out", str(tmp_path), "--json")) == 0
     assert (tmp_path / "data-parallel-gantt.png").exists()
     assert main((*COMPARE, "--planner", "greedy", "--no-figures", "--out", str(tmp_path), "--json")) == 0
     capsys.readouterr()
-    assert names(tmp_path) == {"notes.txt", "comparison.csv", "comparison.json", MANIFEST}
+    assert names(tmp_path) == {"notes.txt", "comparison.csv", "comparison.json", "greedy-plan.json", MANIFEST}
