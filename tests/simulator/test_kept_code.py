@@ -111,3 +111,16 @@ def test_who_waits_before_a_terminal_is_told_once(
         kept_code._say_compiling()
         kept_code._say_compiling()
         assert capsys.readouterr().err.count("compiling kernels") == lines
+
+
+def test_code_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk stops no kernel; who made it hears of it."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    told: list[str] = []
+    cache = kept_code.KernelCache(source_stamp, lambda: told.append("unkept"))
+    monkeypatch.setattr(kept_code.FunctionCache, "save_overload", full)
+    cache.save_overload(None, None)
+    assert told == ["unkept"]
