@@ -113,7 +113,7 @@ LARGER = {
         CHAIN,
         ("scheduler", "exact-unequal", "dgap", "greedy-dp", "local-greedy", "best-equal"),
     ),
-    "12 blocks on 8 devices": (BLOCKS, ("pipeline-data", "bapipe", "mixed", "large")),
+    "12 blocks on 8 devices": (BLOCKS, ("pipeline-data", "bapipe", "mixed")),
 }
 """Problems and planners that stop at limits of their own: of what is kept, tried or replayed."""
 

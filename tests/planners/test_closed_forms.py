@@ -122,7 +122,7 @@ UNLIKE = Problem(
 
 @pytest.mark.parametrize(
     ("memory_bytes", "options"),
-    [(16e9, {}), (1.5e8, {"recompute": "whole"}), (2e8, {"contention": False, "optimizer": "adam"})],
+    [(1.5e8, {"recompute": "whole"}), (2e8, {"contention": False, "optimizer": "adam"})],
 )
 def test_layouts_of_modern(memory_bytes: float, options: dict[str, Any], recorded: Recorded) -> None:
     """Those that a search begins with: bytes that are missing, seconds of a quick order, and lower bounds; then the best of them
