@@ -54,6 +54,12 @@ TRAINING = graph(
 """Forward 7 -> 3, backward 5 -> 4, each pair of one colour."""
 
 
+def test_nodes_without_a_size_hold_nothing(tmp_path: Path) -> None:
+    """Beside one that does."""
+    bare = {name: value for name, value in node(1, 2.0).items() if name != "size"}
+    assert sorted(read(tmp_path, graph([bare, node(2, 3.0)], [(1, 2, 0.0)])).problem("sum", 0).held_bytes) == [0.0, 1.0]
+
+
 def test_forward_and_backward_of_a_colour_are_one_unit(tmp_path: Path) -> None:
     """Units of 2 + 5 and 3 + 4 seconds, in forward order; what stays inside one is not sent; two devices: 7 + 1 + 0.5."""
     problem = read(tmp_path, TRAINING).problem("sum", 0)
