@@ -87,6 +87,13 @@ BROKEN_LAYERS = [
         "measured samples must be positive and rise, got 2 after 2",
     ),
     ({"measured": ((0.0, 1.0, 1.0),)}, "measured samples must be positive and rise, got 0 after 0"),
+    ({"split": "rings"}, "split must be one of '', 'columns', 'rows'"),
+    ({"undivided": 9, "parameters": 8}, "undivided is a part of its 8 parameters, got 9"),
+    ({"query_heads": 3, "heads": 2}, "query_heads must be a multiple of heads, 2, got 3"),
+    ({"query_heads": 3}, "query_heads must be a multiple of heads, 0, got 3"),
+    ({"tied_parameters": 3}, "tied_parameters go with tied_to, got 3 without"),
+    ({"channels": (1, -1)}, "channels must be a whole number of at least 0, got -1"),
+    ({"channels": (1.5, 1)}, "channels must be a whole number of at least 0, got 1.5"),
     ({"measured": ((1.0, 1.0),)}, "a measured row is (samples, forward s, backward s), got (1.0, 1.0)"),
 ]
 
