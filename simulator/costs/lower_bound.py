@@ -96,22 +96,21 @@ class LowerBound:
         return max((one for one in self.terms if flush or not one.flushed), key=lambda one: one.seconds)
 
 
-_known: WeakKeyDictionary[LayerCosts, tuple[Problem, LowerBound]] = WeakKeyDictionary()
-"""The problem of each `LayerCosts` and its bound, for as long as these live."""
+_known: WeakKeyDictionary[Problem, LowerBound] = WeakKeyDictionary()
+"""The bound of each problem, for as long as it lives."""
 
 
 def lower_bound(problem: Problem, layer_costs: LayerCosts | None = None) -> LowerBound:
-    """The lower bound of a problem; it is cached with `layer_costs`."""
-    costs = LayerCosts(problem) if layer_costs is None else layer_costs
-    known = _known.get(costs)
-    if known is None or known[0] is not problem:
-        ops = LeastOpsOf(problem, costs)
+    """The lower bound of a problem; it is kept with the problem."""
+    known = _known.get(problem)
+    if known is None:
+        ops = LeastOpsOf(problem, LayerCosts(problem) if layer_costs is None else layer_costs)
         least = [_LeastSeconds(ops, experts) for experts in ops.expert_degrees]
         both = BoundTerm("work and latency", min(one.work_and_latency_seconds() for one in least), True)
         terms = BoundTerm("work", min(one.work_seconds() for one in least), False), both
         lowered = (replace(one, seconds=one.seconds * (1.0 - SLACK)) for one in terms)
-        known = _known[costs] = problem, LowerBound(tuple(lowered))
-    return known[1]
+        known = _known[problem] = LowerBound(tuple(lowered))
+    return known
 
 
 class _LeastSeconds:

@@ -60,7 +60,7 @@ MOST_SAMPLES = 2**24
 """Samples of an iteration at most; the largest in use have a thousandth of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Problem(TrainingOptions):
     """What is to be trained, on what, and how (`TrainingOptions`, by name).
 
