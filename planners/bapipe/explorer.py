@@ -300,7 +300,7 @@ class _Explorer:
                 count = microbatch_counts(self.problem, self.request, len(order))[-1]
                 cuts = self.cuts(order, count, "inter-layer") or []
                 plans.append(straight_plan(self.name, self.problem, schedule, cuts, order, count))
-            plans.extend(self._replicated(schedule, stages)[-1] for stages in partitions)
+            plans.extend(plan for stages in partitions for plan in self._replicated(schedule, stages))
         scores = [least_needed(costs, plan) or self.evaluate(plan) for plan in plans]
         closest = min(range(len(plans)), key=lambda place: scores[place].key)
         return refusal(self.name, plans[closest], scores[closest])

@@ -404,10 +404,8 @@ class _Levels:
 
     def _least_seconds(self) -> float:
         """Seconds that the slowest stage takes at least: its part of all work, and on one level what workers permit, about."""
-        least, most = (
-            self.table.one_device_seconds / prod(level.width for level in self.levels),
-            self.table.one_device_seconds,
-        )
+        most = self.table.one_device_seconds
+        least = most / prod(level.width for level in self.levels)
         if len(self.levels) > 1 or self.form == SCRIPT or least <= 0.0:
             return least
         network, costs, _ = self._arguments(0, Fraction(0))

@@ -101,16 +101,23 @@ _known: WeakKeyDictionary[Problem, LowerBound] = WeakKeyDictionary()
 
 
 def lower_bound(problem: Problem, layer_costs: LayerCosts | None = None) -> LowerBound:
-    """The lower bound of a problem; it is kept with the problem."""
-    known = _known.get(problem)
+    """The lower bound of a problem; it is kept with the problem, unless an accelerator has no hash, so that it may change."""
+    try:
+        known = _known.get(problem)
+    except TypeError:
+        return _found(problem, layer_costs)
     if known is None:
-        ops = LeastOpsOf(problem, LayerCosts(problem) if layer_costs is None else layer_costs)
-        least = [_LeastSeconds(ops, experts) for experts in ops.expert_degrees]
-        both = BoundTerm("work and latency", min(one.work_and_latency_seconds() for one in least), True)
-        terms = BoundTerm("work", min(one.work_seconds() for one in least), False), both
-        lowered = (replace(one, seconds=one.seconds * (1.0 - SLACK)) for one in terms)
-        known = _known[problem] = LowerBound(tuple(lowered))
+        known = _known[problem] = _found(problem, layer_costs)
     return known
+
+
+def _found(problem: Problem, layer_costs: LayerCosts | None) -> LowerBound:
+    """The same, found anew."""
+    ops = LeastOpsOf(problem, LayerCosts(problem) if layer_costs is None else layer_costs)
+    least = [_LeastSeconds(ops, experts) for experts in ops.expert_degrees]
+    both = BoundTerm("work and latency", min(one.work_and_latency_seconds() for one in least), True)
+    terms = BoundTerm("work", min(one.work_seconds() for one in least), False), both
+    return LowerBound(tuple(replace(one, seconds=one.seconds * (1.0 - SLACK)) for one in terms))
 
 
 class _LeastSeconds:

@@ -611,3 +611,28 @@ def test_no_plan_whatever_it_decides_beats_the_bound(case: tuple[Problem, Plan])
 def test_none_of_twenty_thousand_plans_beats_the_bound(case: tuple[Problem, Plan]) -> None:
     """As above."""
     _holds(case)
+
+
+@dataclass
+class _Changing:
+    """An accelerator without a hash: each sample takes `pace` seconds in each pass."""
+
+    pace: float = 1e-3
+    name = "changing"
+    memory_bytes = 2.0**34
+    streams = False
+    sublinear = True
+
+    def seconds(self, work: Work, samples: int, phase: Phase, precision: Precision) -> float:
+        return self.pace * samples
+
+
+def test_the_bound_of_a_device_that_changes_changes() -> None:
+    """It is not kept: a plug-in's accelerator may have no hash."""
+    device = _Changing()
+    cluster = replace(load_cluster("pipedream-a:1"), devices=(device,) * 4)
+    problem = Problem(chain([1.0] * 4), cluster, 8)
+    before = lower_bound(problem).of(flush=False).seconds
+    assert make_plan("uniform", problem).iteration_seconds >= before > 0.0
+    device.pace = 2e-3
+    assert lower_bound(problem).of(flush=False).seconds == pytest.approx(2.0 * before)
