@@ -13,12 +13,14 @@ from hypothesis import given, settings
 
 from experiments.schedule_search.optima import read_optima
 from experiments.schedule_search.problems import PUBLISHED, ProfiledRow, uneven
+from planners.scheduler import search as search_module
 from planners.scheduler.bound import Objective, lower_bound
 from planners.scheduler.instance import codes_of, instance_of, peaks_of
 from planners.scheduler.order_replay import replay, trace_of
-from planners.scheduler.patterns import pattern_names, pattern_of
+from planners.scheduler.patterns import one_at_a_time, pattern_names, pattern_of
 from planners.scheduler.schedule_problem import ScheduleProblem
 from planners.scheduler.search import search_schedule
+from planners.scheduler.steady import anneal_rounds, plain_rounds
 from simulator import (
     OpSeconds,
     Placement,
@@ -30,11 +32,14 @@ from simulator import (
     to_text,
     to_torch_csv,
 )
+from tests.planners.conftest import sums
 from tests.planners.scheduler.schedule_cases import (
+    PLACEMENTS,
     held_at_most,
     replayed,
     schedule_problems,
 )
+from tests.planners.scheduler.test_bounds import drawn
 from tests.records import Recorded
 
 
@@ -152,6 +157,66 @@ def test_searches_look_as_far_as_before(recorded: Recorded) -> None:
     streams = placed("straight", 3, 3, 12, **numbers, **halves, transfer=(2, 3), limit=2)
     one = search_schedule(streams, seconds=0.5, objective="steady")  # enough for rounds of eight micro-batches
     found["rounds of several"] = [one.cost / one.bound, one.makespan / one.bound, one.evaluations]
+    recorded(**found)
+
+
+def seen(search: search_module._Search) -> list[object]:
+    """What a search leaves: work, orders made, random state, and by origin the costs and sums of its orders."""
+    kept = {name: [[cost, *sums(codes)[1:]] for cost, codes in orders] for name, orders in search.origins.items()}
+    return [search.work, search.evaluations, int(search.random[0] % 2**32), kept]
+
+
+WORKED = {
+    "straight": ("straight", 6, 9, 0.02),
+    "straight with transfers": ("straight", 3, 9, 0.05),
+    "long": ("straight", 3, 60, 0.02),
+    "longer": ("straight", 5, 150, 0.1),
+    "interleaved": ("interleaved", 5, 6, 0.02),
+    "long interleaved": ("interleaved", 2, 48, 0.05),
+    "v": ("v", 9, 12, 0.03),
+    "long v": ("v", 11, 60, 0.1),
+    "wave": ("wave", 2, 8, 0.02),
+    "bidirectional": ("bidirectional", 10, 10, 0.02),
+    "long bidirectional": ("bidirectional", 7, 60, 0.02),
+}
+"""Placement and number of a drawn problem, its micro-batches, nominal seconds of search."""
+
+
+@pytest.mark.parametrize("name", WORKED)
+def test_searches_leave_the_work_that_they_left(name: str, recorded: Recorded) -> None:
+    """Work that is left, the next random number, and all orders that are kept, of both searches that no bound ends."""
+    placement, number, microbatches, seconds = WORKED[name]
+    problem = replace(drawn(placement, number), microbatches=microbatches)
+    whole, steady = (search_module._begun(problem, seconds, of) for of in ("makespan", "steady"))
+    whole.bound = steady.bound = 0.0
+    search_module._run(whole, problem, ())
+    search_module._search_rounds(steady, problem)
+    recorded(whole=seen(whole), steady=seen(steady))
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_walks_go_where_they_went(placement: str, recorded: Recorded) -> None:
+    """Of an order with every arm: what the island learns, its order, work, the next random number; fresh orders near it."""
+    found: dict[str, object] = {}
+    for number, longest in ((0, False), (1, True)):
+        problem = drawn(placement, number)
+        search = search_module._begun(problem, 1.0, "longest-stage" if longest else "makespan")
+        search.bound = 0.0
+        annealer = search_module._Annealer(search)
+        codes = one_at_a_time(search.instance)
+        for arm, how in enumerate(search_module.ARMS):
+            island = search_module._Island(search.replayed(codes), codes)
+            annealer.walk(island, arm, how, 150)
+            annealer.walk(island, arm, how, 150)
+            found[f"{number}, {arm}"] = [island.cost, island.gains[arm], *sums(island.codes)[1:], *seen(search)[:3]]
+        random = np.random.default_rng(number)
+        near = [search_module._fresh(search, random, source) for source in (None, island.codes)]
+        found[f"{number}, fresh"] = [one and [one[0], *sums(one[1])[1:]] for one in near]
+        rounds = plain_rounds(search.instance)
+        found[f"{number}, rounds"] = [
+            [*anneal_rounds(search.instance, rounds, 200, hot, 0.0, search.random), *map(sums, rounds)]
+            for hot in (1, 5)
+        ]
     recorded(**found)
 
 
