@@ -20,7 +20,8 @@ COMMANDS: dict[str, str] = {
     "list": "list workloads, accelerators, clusters, stacks, schedules and planners",
     "study": "list the experiments, or run one",
     "calibrate": "fit the constants of a stack to measured iterations",
-    "check": "check a profile file, or print the JSON Schema of one",
+    "check": "check a profile file or a bundled one by name, or print the JSON Schema of one",
+    "show": "print the file of an accelerator, a cluster or a stack by name, to be copied",
 }
 """Subcommands and their one-line help; each lives in `experiments.commands.<name>_command`."""
 

@@ -46,16 +46,20 @@ from .gpu import (
 )
 from .links import Channel as Channel, Link as Link
 from .load import (
+    FileKind as FileKind,
     ProfileError as ProfileError,
     ProfileWordsError as ProfileWordsError,
     UnknownProfileError as UnknownProfileError,
     accelerator_names as accelerator_names,
     check_file as check_file,
+    check_profile as check_profile,
     cluster_names as cluster_names,
     errors_of as errors_of,
     load_accelerator as load_accelerator,
     load_cluster as load_cluster,
     load_stack as load_stack,
+    profile_kinds as profile_kinds,
+    profile_text as profile_text,
     prediction_error as prediction_error,
     read_errors as read_errors,
     schema as schema,

@@ -38,7 +38,7 @@ from hardware_profiles.ranges import doubts, impossible
 from hardware_profiles.reading import FileError, read_bytes, referred, remembering
 from hardware_profiles.stack import GENERIC, Stack
 from hardware_profiles.stack_files import StackFile
-from hardware_profiles.words import counted, one_line, shown, unknown
+from hardware_profiles.words import counted, nearest, one_line, shown, unknown
 
 Built = TypeVar("Built")
 
@@ -187,23 +187,63 @@ def schema(kind: FileKind) -> dict[str, Any]:
 
 def check_file(path: str | os.PathLike[str]) -> str:
     """Read a file of any kind and sum it up in a line. Raises ProfileError saying what is wrong with it."""
-    source = Path(path)
+    return f"{path}: {_summed_up(Path(path))}"
+
+
+def profile_kinds(name: str) -> tuple[FileKind, ...]:
+    """The kinds of profile that have one of this name; none for a name that no profile has."""
+    return tuple(kind for kind in FOLDERS if name in _names(kind))
+
+
+def check_profile(name: str) -> tuple[str, ...]:
+    """Sum up each profile of this name in a line. Raises ProfileError as `profile_text`, and saying what is wrong with a file."""
+    return tuple(_summed_up(_file_of(name, kind)) for kind in profile_kinds(name) or (None,))
+
+
+def profile_text(name: str, kind: FileKind | None = None) -> str:
+    """The text of the file that a name stands for, to be copied.
+
+    kind: needed where profiles of several kinds have the name
+    Raises ProfileWordsError for a name that no profile has, or several, and for an object of an entry point, which has no file.
+    """
+    return read_bytes(_file_of(name, kind)).decode("utf-8")
+
+
+def _file_of(name: str, kind: FileKind | None) -> Traversable:
+    """The file of a profile by name."""
+    if _is_path(name):
+        raise ProfileWordsError(f"{name} is a path, where the name of an accelerator, a cluster or a stack is wanted")
+    kinds = profile_kinds(name)
+    if not kinds or (kind is not None and kind not in kinds):
+        wanted = "accelerator, cluster or stack" if kind is None else kind
+        every = sorted({one for each in FOLDERS if kind in (None, each) for one in _names(each)})
+        raise UnknownProfileError(f"no {wanted} is named {shown(name)}{nearest(name, every)}")
+    if kind is None and len(kinds) > 1:
+        raise ProfileWordsError(f"{name} is the name of several profiles; --kind says which: {', '.join(kinds)}")
+    found = _find(kind or kinds[0], name)
+    if not isinstance(found, Traversable):
+        raise ProfileWordsError(f"{name} is an object of an entry point: it has no file")
+    return found
+
+
+def _summed_up(source: Traversable) -> str:
+    """A file of any kind in a line."""
     table = _read_toml(source)
     kind = _file_kind(source, table)
     if kind == "stack":
         stack = _read_stack(source)
         fitted = sum(one.value != GENERIC.constants()[name].value for name, one in stack.constants().items())
-        return f"{source}: stack {stack.name}: {fitted} constants of its own; runs {stack.runs}"
+        return f"stack {stack.name}: {fitted} constants of its own; runs {stack.runs}"
     if kind == "cluster":
         cluster = _read_cluster(source, None)
         kinds = sorted({device.name for device in cluster.devices})
         return (
-            f"{source}: cluster {cluster.name}: {len(cluster.devices)} devices ({', '.join(kinds)}) "
+            f"cluster {cluster.name}: {len(cluster.devices)} devices ({', '.join(kinds)}) "
             f"in {counted(len(cluster.servers), 'server')}, {len(cluster.channels)} channels"
         )
     device = _read_accelerator(source)
     reserve = optional_members(device).reserve_bytes
-    held = f"{source}: {table['kind']} {device.name}: {device.memory_bytes / 2**30:.4g} GiB of memory for plans"
+    held = f"{table['kind']} {device.name}: {device.memory_bytes / 2**30:.4g} GiB of memory for plans"
     held += f", {reserve / 2**30:.4g} GiB in reserve" if reserve else ""
     return held + (f", efficiencies of {table['like']}" if "like" in table else "")
 

@@ -47,7 +47,9 @@ def files(text: str) -> dict[str, str]:
 def commands(text: str) -> list[list[str]]:
     """The words of every command line of pipeplan in a page's shell blocks."""
     lines = [line for block in blocks(text, "sh") for line in block.splitlines()]
-    return [shlex.split(line.split(" #")[0])[1:] for line in lines if line.startswith("pipeplan ")]
+    # without what is for the shell: comments, and files that output goes to
+    lines = [re.split(" [#>]", line)[0] for line in lines if line.startswith("pipeplan ")]
+    return [shlex.split(line)[1:] for line in lines]
 
 
 def python_of_its_own(page: Path) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 import hardware_profiles
 import simulator
@@ -21,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file",
         nargs="?",
         metavar="FILE",
-        help="profile TOML, graph.txt, profile JSON, config.json, schedule CSV or lines of ops, or JSON of a plan or a problem",
+        help="profile TOML, graph.txt, profile JSON, config.json, schedule CSV or lines of ops, JSON of a plan or a problem, or "
+        "the name of an accelerator, a cluster or a stack",
     )
     add_options(
         group,
@@ -40,6 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(simulator.plan_schema() if kind == "plan" else hardware_profiles.schema(kind))
         return 0
     path = arguments.plan or arguments.file
+    if arguments.plan is None and is_name(path):
+        for said in hardware_profiles.check_profile(path):
+            say(f"{path}: {said}")
+        return 0
     if arguments.profiled_minibatch is not None and (arguments.plan or not path.endswith(".txt")):
         raise UsageError(f"--profiled-minibatch goes with PipeDream's graph.txt, got {path}")
     said = (
@@ -49,6 +55,18 @@ def run(arguments: argparse.Namespace) -> int:
     )
     say(f"{path}: {said}")
     return 0
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is a profile's name, or is meant as one: it has no ending, leads into no folder, and is no file."""
+    alone = os.path.basename(text) == text and not os.path.lexists(text)
+    return alone and (not os.path.splitext(text)[1] or text in _every_name())
+
+
+def _every_name() -> set[str]:
+    """The names of all profiles."""
+    listed = hardware_profiles.accelerator_names, hardware_profiles.cluster_names, hardware_profiles.stack_names
+    return {name for names in listed for name in names()}
 
 
 def _plan_summary(path: str, problem: simulator.Problem, plan: simulator.Plan | None) -> str:

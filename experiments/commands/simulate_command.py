@@ -6,9 +6,11 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hardware_profiles
 import planners
 import simulator
 from experiments.report.report_options import REPORT, explained, read_price
@@ -76,6 +78,7 @@ SOURCES: dict[str, Option] = {
 """What is replayed: one of them."""
 
 REPLAY: dict[str, Option] = {
+    "--cluster NAME": "replay the plan of --plan on this cluster in place of its own: name, name:SERVERS, or TOML file",
     "--stages P": ("stages of the pipeline (all chunks counted)", count),
     "--microbatches M": ("micro-batches", count),
     "--microbatches-per-minibatch T": (
@@ -145,7 +148,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Replay and print; exit code 3 if a device holds more than --memory."""
     check_choice("--engine", arguments.engine, simulator.ENGINES)
     if arguments.plan is None:
-        refuse(arguments, names_of(REPORT), "goes with --plan")
+        refuse(arguments, ("cluster", *names_of(REPORT)), "goes with --plan")
     if arguments.report:
         refuse(arguments, ("noise",), "does not go with --report, which replays what would be free without it")
         if arguments.engine == "recurrence":
@@ -212,7 +215,21 @@ def _of_plan(arguments: argparse.Namespace) -> simulator.Outcome:
     of_a_schedule += [*simulator.OpSeconds.__slots__, *simulator.OpMemory.__slots__]
     refuse(arguments, of_a_schedule, f"is of a schedule; --plan {arguments.plan} says its own")
     problem, plan = simulator.PlanFile.read_plan(arguments.plan)
+    if arguments.cluster is not None:
+        problem = on_another(problem, plan, arguments.cluster, f"--plan {arguments.plan}")
     return simulate(problem, plan, engine=arguments.engine, noise=arguments.noise or 0.0, seed=arguments.seed)
+
+
+def on_another(problem: simulator.Problem, plan: simulator.Plan, cluster: str, file: str) -> simulator.Problem:
+    """The problem of a plan on another cluster, by name or file; UsageError where that has fewer devices than the plan uses.
+
+    file: what messages call the plan
+    """
+    found = hardware_profiles.load_cluster(cluster)
+    last, count = max(plan.devices), len(found.devices)
+    if last >= count:
+        raise UsageError(f"--cluster {cluster} has devices 0 to {count - 1}, {file} uses device {last}")
+    return replace(problem, cluster=found)
 
 
 def _schedule(arguments: argparse.Namespace) -> tuple[simulator.Schedule | str, dict[str, Any]]:
