@@ -59,43 +59,36 @@ def _run(
     """
     forward, gradient, weight, transfer = seconds
     takes = {"F": forward, "f": forward, "i": gradient, "I": gradient, "w": weight, "W": weight}
+    kept = {"F": 1, "f": 1, "i": 0, "I": 0, "w": -1, "W": -1}
     count, last = len(passes), len(passes) - 1
-    ends: dict[tuple[str, int, int], float] = {}
-    done: list[dict[str, int]] = [dict.fromkeys("FfiIwW", 0) for _ in range(count)]
+    ends: list[dict[str, list[float]]] = [{letter: [] for letter in takes} for _ in range(count)]
+    sources = [_sources(ends, device, transfer) for device in range(count)]
     due: list[deque[str]] = [deque() for _ in range(count)]
     ran: list[list[str]] = [[] for _ in range(count)]
     place, held, free = [0] * count, [0] * count, [0.0] * count
-
-    def arrival(device: int, letter: str) -> float | None:
-        """When what a pass waits for is there; None where that has not begun."""
-        source, before = {
-            "F": (device - 1, "F"),
-            "f": (last, "F") if device == last else (device + 1, "f"),
-            "i": (0, "f") if device == 0 else (device - 1, "i"),
-            "I": (last, "i") if device == last else (device + 1, "I"),
-        }.get(letter, (-1, ""))
-        if source < 0:
-            return 0.0
-        end = ends.get((before, source, done[device][letter]))
-        return None if end is None else end + transfer * (source != device)
+    neighbours = [[other for other in (device - 1, device + 1) if 0 <= other <= last] for device in range(count)]
 
     events = [(0.0, device) for device in range(count)]
     while events:
         now, device = heapq.heappop(events)
         if now < free[device]:
             continue
-        head = passes[device][place[device]] if place[device] < len(passes[device]) else ""
-        there = arrival(device, head) if head else None
-        full = bool(head) and head in "fF" and held[device] == limit and share is not None
-        soonest = now + takes[head] + transfer if head and there is None else there or 0.0
-        letter = head if head and there is not None and there <= now and not full else ""
-        if (
-            not letter
-            and due[device]
-            and share is not None
-            and (not head or full or (soonest > now and soonest - now >= share * weight))
-        ):
-            letter = due[device].popleft()
+        own, done = passes[device], ends[device]
+        head = own[place[device]] if place[device] < len(own) else ""
+        there: float | None = None  # when what the next pass waits for arrives, where that has begun
+        if head:
+            awaited, later = sources[device].get(head, (None, 0.0))
+            number = len(done[head])
+            if awaited is None:
+                there = 0.0
+            elif number < len(awaited):
+                there = awaited[number] + later
+        full = share is not None and bool(head) and kept[head] > 0 and held[device] == limit
+        letter = head if there is not None and there <= now and not full else ""
+        if not letter and share is not None and due[device]:
+            soonest = now + takes[head] + transfer if head and there is None else there or 0.0
+            if not head or full or (soonest > now and soonest - now >= share * weight):
+                letter = due[device].popleft()
         if not letter:
             if there is not None and there > now:
                 heapq.heappush(events, (there, device))
@@ -103,17 +96,29 @@ def _run(
         if share is None or letter not in "wW":
             place[device] += 1
         free[device] = end = now + takes[letter]
-        ends[letter, device, done[device][letter]] = end
-        done[device][letter] += 1
-        held[device] += (letter in "fF") - (letter in "wW")
+        done[letter].append(end)
+        held[device] += kept[letter]
         if letter in _WEIGHTS:
             due[device].append(_WEIGHTS[letter])
         ran[device].append(letter)
         heapq.heappush(events, (end, device))
-        for other in (device - 1, device + 1):
-            if 0 <= other < count:
-                heapq.heappush(events, (max(end + transfer, free[other]), other))
-                if free[other] <= now:
-                    heapq.heappush(events, (now, other))
+        for other in neighbours[device]:
+            if free[other] <= now:  # it waits, and now knows for how long
+                heapq.heappush(events, (now, other))
     whole = sum(map(len, ran)) == 3 * sum(one in "FfiI" for letters in passes for one in letters) // 2
     return (max(free) if whole else float("inf")), ["".join(one) for one in ran]
+
+
+def _sources(
+    ends: Sequence[dict[str, list[float]]], device: int, transfer: float
+) -> dict[str, tuple[list[float], float]]:
+    """The ends of the passes that each pass of a device waits for, by micro-batch, and how much later they arrive."""
+    last = len(ends) - 1
+    before = {
+        "f": (last, "F") if device == last else (device + 1, "f"),
+        "i": (0, "f") if device == 0 else (device - 1, "i"),
+        "I": (last, "i") if device == last else (device + 1, "I"),
+    }
+    if device > 0:
+        before["F"] = (device - 1, "F")
+    return {letter: (ends[one][of], transfer * (one != device)) for letter, (one, of) in before.items()}
