@@ -309,6 +309,36 @@ def test_a_lone_transfer_is_the_same_under_both_rules(
     assert one == other
 
 
+def random_flows(rng: np.random.Generator) -> None:
+    """Up to 9 transfers of up to 5 pairs and perhaps a reduction over up to 4 channels, fair or not: figures are fractions, or
+    small whole numbers that meet in the same moments."""
+    whole = bool(rng.integers(2))
+
+    def figure(least: int, most: int) -> float:
+        return float(rng.integers(least, most + 1)) if whole else float(rng.uniform(least, most))
+
+    count, pairs = int(rng.integers(1, 10)), int(rng.integers(1, 6))
+    links = [
+        fair(figure(1, 4), figure(0, 1), str(rng.choice(["fair", "fair", "fifo"]))) for _ in range(rng.integers(1, 5))
+    ]
+    routes = [
+        tuple(rng.choice(len(links), int(rng.integers(1, len(links) + 1)), replace=False).tolist())
+        for _ in range(pairs)
+    ]
+    pair = rng.integers(pairs, size=count).tolist()
+    asked = [(figure(0, 6), figure(0, 5), routes[one]) for one in pair]
+    share = tuple(rng.choice([0.3, 0.5, 1.0], len(links)).tolist())
+    reduction = (figure(0, 4), figure(1, 4), tuple(range(len(links))), share) if rng.integers(2) else None
+    flows(asked, tuple(links), pair, reduction)
+
+
+def test_flows_of_any_figures_are_the_same_on_both_engines() -> None:
+    """150 random cases, to the last bit: flows that begin at full speed beside others, wait for their pair, or end at once."""
+    rng = np.random.default_rng(3)
+    for _ in range(150):
+        random_flows(rng)
+
+
 # ---- gradients that are reduced while an interleaved pipeline runs -----------------------------------------------------
 
 
