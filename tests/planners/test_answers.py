@@ -13,7 +13,7 @@ from planners import PLANNERS, InapplicablePlannerError, Request, make_plan
 from planners.testing import line
 from simulator import Experts, Gpt, InfeasiblePlanError, Problem
 from tests.chains import random_chain
-from tests.planners.conftest import REQUESTS, shape, with_memory
+from tests.planners.conftest import REQUESTS, shape, sums, with_memory
 from tests.records import Recorded
 
 QUESTIONS = {
@@ -82,19 +82,32 @@ def question(name: str, seed: int) -> tuple[Problem, Request]:
 
 
 def answer(name: str, problem: Problem, request: Request) -> Any:
-    """The plan, its seconds, how many plans it took, and whether it is proven; or why there is none."""
+    """The plan, its seconds, how many plans it took, whether it is proven, the course of the search, and figures that it tells;
+    or why there is none."""
     try:
         found = make_plan(name, problem, request)
     except (InapplicablePlannerError, InfeasiblePlanError, ValueError) as refused:
         return str(refused)
     plan = found.plan
     more = [plan.zero, [max(stage.degrees, default=1) for stage in plan.stages], list(plan.recompute)]
-    return [*shape(plan), *more, found.iteration_seconds, found.evaluations, bool(found.proof)]
+    scores = [(one.iteration_seconds, one.peak_bytes) for one in found.replayed.values()]
+    course = *np.array(scores).T, np.array([one.iteration_seconds for one in found.history])
+    told = [float(one) for one in found.details.values() if isinstance(one, int | float)]
+    return [
+        *shape(plan),
+        *more,
+        found.iteration_seconds,
+        found.evaluations,
+        bool(found.proof),
+        [x for one in course for x in sums(one)],
+        told,
+    ]
 
 
 @pytest.mark.parametrize("name", PLANNERS)
 def test_answers_to_questions_drawn_by_chance(name: str, recorded: Recorded) -> None:
-    """Of each question: plan, ZeRO stage, groups and recomputation, seconds, evaluations, whether it is proven; or why not."""
+    """Of each question: plan, ZeRO stage, groups and recomputation, seconds, evaluations, whether it is proven, and seconds and
+    bytes of the plans that were replayed, in their order; or why not."""
     recorded(**{str(seed): answer(name, *question(name, seed)) for seed in QUESTIONS[name]})
 
 
@@ -120,6 +133,6 @@ LARGER = {
 
 @pytest.mark.parametrize("name", LARGER)
 def test_answers_to_larger_questions(name: str, recorded: Recorded) -> None:
-    """Plan, seconds and evaluations of each planner."""
+    """Plan, seconds, evaluations and course of each planner."""
     problem, planners = LARGER[name]
     recorded(**{planner: answer(planner, problem, REQUESTS[planner]) for planner in planners})

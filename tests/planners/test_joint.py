@@ -8,10 +8,12 @@ from dataclasses import asdict, replace
 from itertools import combinations, islice, product
 from typing import get_args
 
+import numpy as np
 import pytest
 
 from hardware_profiles import load_cluster, load_stack
 from planners import Evaluator, Request, make_plan, planner_entry
+from planners.joint import joint_search
 from planners.joint.neighbourhood import DIVIDING, FAMILIES, Neighbourhood
 from planners.joint.orders import ops_of, ordered, within
 from planners.joint.pipeline import Pipeline, pipeline_of
@@ -33,7 +35,8 @@ from simulator import (
     schedule_families,
     workload_from_spec,
 )
-from tests.planners.conftest import PROBLEMS
+from tests.planners.conftest import PROBLEMS, shape, sums, with_memory
+from tests.planners.test_found import LARGER
 from tests.records import Recorded
 
 PARTS = "data-parallel", "pipeline-data", "large", "mixed", "bapipe", "pipedream-flush"
@@ -232,6 +235,46 @@ def test_the_work_that_is_asked_for_is_what_is_done(recorded: Recorded) -> None:
     assert more.evaluations > little.evaluations
     assert (more.plan, more.evaluations) == (again.plan, again.evaluations)
     recorded(answers=[(one.iteration_seconds, one.evaluations) for one in (little, more)])
+
+
+SMALL_BLOCKS = Problem(
+    Gpt(4, 64, 4, vocabulary=512, sequence=32).workload(),
+    load_cluster("dgx-a100").take(4),
+    16,
+    optimizer="adam",
+    precision="bf16",
+)
+COURSES = {
+    "two servers": (PROBLEMS["two-servers"], 1.0),
+    "unlike devices": (LARGER["mixed"], 2.0),
+    "five layers on two servers": (LARGER["servers"], 2.0),
+    "blocks in little memory": (
+        with_memory(SMALL_BLOCKS, 9.0 * sum(layer.parameters for layer in SMALL_BLOCKS.workload.layers)),
+        1.0,
+    ),
+}
+"""Problems, and nominal seconds of the search."""
+
+
+@pytest.mark.parametrize("name", COURSES)
+def test_searches_take_the_course_that_they_took(name: str, recorded: Recorded) -> None:
+    """Work done to begin with and in the end, pipelines that were looked at, and the plans that were replayed, in their order."""
+    asked, seconds = COURSES[name]
+    evaluate = Evaluator(asked)
+    search = joint_search._Descents(
+        planner_entry("joint").planner(Request(options={"seconds": seconds})), asked, evaluate
+    )
+    search.begin(np.random.default_rng(0))
+    begun = search.done
+    best = search.descend()
+    replayed = np.array([(one.iteration_seconds, one.peak_bytes) for one in evaluate.replayed.values()])
+    recorded(
+        work=[begun, search.done_at_best, search.done, search.most],
+        looked_at=[len(search.quickly), len(search.whole), len(search.passed), next(search.numbers)],
+        quickly=sums(np.array([each for one in search.quickly.values() for each in one.values()])),
+        replayed=[*map(sums, replayed.T)],
+        best=[*shape(best), best.zero, best.recompute, bool(best.order)],
+    )
 
 
 def test_families_flush_in_one_direction() -> None:
