@@ -88,6 +88,18 @@ def of_its_own(request: Request) -> Planner:
     return plan
 
 
+def in_two(request: Request) -> Planner:
+    """GPipe in two stages, whatever schedule is asked for."""
+
+    def plan(problem: Problem, evaluate: Evaluator, rng: Any) -> Plan:
+        found = straight(problem, 1, request.microbatches or problem.batch)
+        if not evaluate(found).fits:
+            raise InfeasiblePlanError("two devices do not hold all")
+        return found
+
+    return plan
+
+
 def entry(reason: str | None = None, **more: Any) -> PlannerEntry:
     """An entry of that planner."""
     return PlannerEntry(of_its_own, "of its own", lambda problem, request: reason, **more)
@@ -101,6 +113,7 @@ def entry(reason: str | None = None, **more: Any) -> PlannerEntry:
         (whether_it_fits_or_not, "a plan that does not fit"),
         (entry(options=takes("stages")), "stages 2 is not obeyed"),
         (entry(searches={"microbatches": lambda problem, request: (1, 2)}), "asked for a part of what it searches"),
+        (PlannerEntry(in_two, "in two", lambda problem, request: None), "schedule '.*' is not obeyed"),
         (entry("never"), "applies to none"),
         (entry("two\nlines"), "more than one line"),
     ],

@@ -277,3 +277,34 @@ def test_worths_by_hand() -> None:
     price, worth = label_search._worths(np.array([10.0, 4.0]), np.array([[1.0, 2.0], [3.0, 2.0]]))
     assert not price.any()
     assert sorted(set(worth.tolist())) == sorted({0.0, *(3.0 / stages for stages in label_search.STAGES)})
+
+
+def test_transfers_of_sets_and_of_what_is_in_front() -> None:
+    """Of random seconds between variants: between sets each replica has its best partner, and the slowest replica counts; a stage
+    in front of a cut sends forward and back to whom it takes least, and some stage is as slow as the slowest layer."""
+    rng = np.random.default_rng(4)
+    space = DrawnSpace(4, (3, 4), waiting=0.5)
+    variants, cuts = len(space.variants), LAYERS + 1
+    drawn = [rng.uniform(0, 1, (cuts, variants, variants)) for _ in range(2)]
+    stages = space.stages(1)._replace(forward=drawn[0], backward=drawn[1])
+    sets = [(0,), (1, 2), (0, 2, 3)]
+    found = label_search._between(drawn[0], sets)
+    for cut, (one, front), (two, behind) in product(range(cuts), enumerate(sets), enumerate(sets)):
+        across = drawn[0][cut]
+        ways = [min(across[a, b] for b in behind) for a in front] + [min(across[a, b] for a in front) for b in behind]
+        assert found[cut, one, two] == max(ways)
+    usable = np.array([True, True, False, True])
+    kept, need, in_flight = np.flatnonzero(usable), rng.uniform(1, 2, (3, 2)), np.array([0, 1, 2, 3])
+    seconds, held = np.full((2, 3, cuts, cuts), np.inf)
+    for (place, one), (begin, end) in product(enumerate(kept), combinations(range(cuts), 2)):
+        sent = min(drawn[0][end, one, other] for other in kept) + min(drawn[1][begin, other, one] for other in kept)
+        seconds[place, begin, end] = stages.seconds[one, begin, end] + sent
+        held[place, begin, end] = stages.seconds[one, begin, end] + 0.5 * sent
+    ahead = label_search._least_ahead(space, stages, usable, need, 1.25, in_flight)
+    deepest = stages.deepest[usable]
+    assert ahead.levels[[0, -1]] == pytest.approx([1.25, held[np.isfinite(held)].max()])
+    assert ahead.levels[1:] / ahead.levels[:-1] == pytest.approx(ahead.levels[1] / ahead.levels[0])
+    needs = label_kernels.least_needs(held, deepest, need, ahead.levels, in_flight)
+    sums = label_kernels.least_sums(seconds, deepest, need, ahead.price, ahead.worth, in_flight)
+    assert ahead.needs == pytest.approx(needs)
+    assert ahead.sums == pytest.approx(sums)

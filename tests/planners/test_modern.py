@@ -11,7 +11,7 @@ import pytest
 from hardware_profiles import load_cluster
 from planners import Evaluator, Request, applicable_planners, make_plan, planner_entry, search_schedule
 from planners.modern.layouts import Layout, LayoutCosts
-from planners.modern.order_search import AN_ORDER, FEW, FINALISTS, LARGEST, LISTS, OrderSearch
+from planners.modern.order_search import AN_ORDER, FEW, FINALISTS, LARGEST, LISTS, OrderSearch, _Layouts
 from planners.testing import line
 from simulator import InfeasiblePlanError, LayerCosts, Problem, check_schedule, simulate
 from simulator.memory.device_memory import CATEGORIES
@@ -166,6 +166,21 @@ def test_what_is_compared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.evaluations <= 2**20 // AN_ORDER + 1 + FINALISTS + parts * (2 * FEW + 1)
 
 
+def test_where_the_work_ends_the_layouts_of_few_micro_batches_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left out has as many micro-batches as anything that was compared, or more; it ranks behind."""
+    monkeypatch.setattr("planners.modern.order_search.WORK", 2**19)
+    monkeypatch.setattr("planners.modern.order_search.CLIMBS", ())
+    layouts = _Layouts(OrderSearch(), UNLIKE, Evaluator(UNLIKE), np.random.default_rng(0))
+    ranked = layouts.ranked()
+    seconds = [layouts.value(one)[1] for one in ranked]
+    assert seconds == sorted(seconds)
+    known, left_out = (
+        [one.microbatches for one in ranked if (layouts.value(one)[1] < np.inf) == compared]
+        for compared in (True, False)
+    )
+    assert max(known) <= min(left_out)
+
+
 def test_a_budget_is_kept_to() -> None:
     """Layouts and replays count: the last evaluation replays the best layout that the others have found."""
     found = make_plan("modern", UNLIKE, Request(options={"seconds": "0.001"}), budget=7)
@@ -202,8 +217,6 @@ def test_requests_fix_the_placement_and_the_stages() -> None:
 def test_a_climb_moves_cuts_and_keeps_every_layer() -> None:
     """Random moves shift cuts in order and flip recomputation of one stage, and never leave a stage without a layer."""
     search = OrderSearch()
-    from planners.modern.order_search import _Layouts
-
     layouts = _Layouts(search, UNLIKE, Evaluator(UNLIKE), np.random.default_rng(0))
     layout = Layout("v", (0, 1), (2, 4, 7), 6, ("none",) * 4)
     moved = [one for _ in range(200) if (one := layouts._moved(layout)) is not None]

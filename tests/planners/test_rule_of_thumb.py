@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from hardware_profiles import load_cluster
 from planners import Request, make_plan
-from simulator import Problem, workload_from_spec
+from planners.straight.rule_of_thumb import HandMadeLayout
+from simulator import Problem, recompute_words, workload_from_spec
 
 
 def problem(workload: str, cluster: str, batch: int) -> Problem:
@@ -50,3 +55,46 @@ def test_a_batch_below_the_replicas_is_one_micro_batch() -> None:
     """Four images on eight GPUs."""
     few = Problem(workload_from_spec("vgg16", None), load_cluster("pipedream-b:1"), 4)
     assert make_plan("rule-of-thumb", few).plan.microbatches == (4,)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "shapes"),
+    [
+        ("dapple-b:16", [(1, 1), (1, 2), (1, 4), (1, 8), (1, 16)]),
+        ("dgx-a100:2", [(1, 1), (2, 1), (4, 1), (8, 1), (8, 2)]),
+    ],
+)
+def test_layouts_come_in_the_order_of_the_rule(cluster: str, shapes: list[tuple[int, int]]) -> None:
+    """Servers of one device, and of eight: degree of groups and number of stages; of each micro-batches of 4, 2 and 1 samples,
+    and blocks as even as whole ones can be; all without recomputation, then with the least and with more of it."""
+    asked = replace(problem("gpt2-medium", "dgx-a100:1", 64), cluster=load_cluster(cluster), precision="fp16")
+    found = [
+        (
+            plan.recompute[0],
+            max(plan.stages[0].degrees, default=1),
+            len(plan.stages),
+            64 // len(plan.microbatches) // plan.replicas[0],
+        )
+        for plan in HandMadeLayout().layouts(asked)
+    ]
+    words = list(dict.fromkeys(word for word, *_ in found))
+    assert words[0] == "none"
+    assert set(words) == set(recompute_words(asked.workload))
+    assert found == [(word, *shape, samples) for word in words for shape in shapes for samples in (4, 2, 1)]
+    for plan in HandMadeLayout().layouts(asked):
+        blocks = [len({asked.workload.layers[one].block for one in stage.layers} - {0}) for stage in plan.stages]
+        assert max(blocks) - min(blocks) <= 1
+        assert len(plan.devices) == len(asked.cluster.devices)
+
+
+def test_layers_of_a_network_without_blocks_are_dealt_out_evenly() -> None:
+    """On four servers of one device: the whole share of the batch in a micro-batch, then half of it, down to one sample."""
+    asked = Problem(workload_from_spec("chain:10", None), load_cluster("dapple-b:4"), 24)
+    found = [(len(plan.stages), len(plan.microbatches)) for plan in HandMadeLayout().layouts(asked)]
+    assert found[: len(found) // len(recompute_words(asked.workload))] == [
+        *((1, count) for count in (1, 2, 6)),
+        *((2, count) for count in (1, 2, 4, 12)),
+        *((4, count) for count in (1, 2, 4, 8, 24)),
+    ]
+    lengths = {tuple(len(stage.layers) for stage in plan.stages) for plan in HandMadeLayout().layouts(asked)}
+    assert lengths == {(10,), (5, 5), (2, 3, 3, 2)}

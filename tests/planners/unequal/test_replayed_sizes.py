@@ -113,6 +113,31 @@ def test_changes_are_followed_while_they_are_faster(monkeypatch: pytest.MonkeyPa
     assert sorted(size for ((size,),) in known) == [1, 2, 3, 4, 5, 6]
 
 
+def test_changes_are_those_of_one_stage_or_of_a_whole_pass() -> None:
+    """One stage has a size near its own, or that of a stage beside it; or both sizes of a stage become one that is near either; a
+    pass goes a size up or down as a whole, or becomes the other."""
+    sizes, stages, beside = (1, 2, 3, 4, 6, 8), 3, {1: {1, 2}, 2: {1, 2, 3, 4}, 4: {2, 3, 4, 6, 8}, 8: {4, 6, 8}}
+    forward, backward = (2, 8, 4), (4, 1, 1)
+    up_and_down = {2: (1, 3), 8: (6, 8), 4: (3, 6), 1: (1, 2)}
+
+    def moved(vector: tuple[int, ...]) -> set[tuple[int, ...]]:
+        """A pass with another size of one stage, or one up or down as a whole."""
+        found = {tuple(up_and_down[size][step] for size in vector) for step in (0, 1)}
+        for stage, size in enumerate(vector):
+            near = beside[size] | {*vector[max(0, stage - 1) : stage + 2]}
+            found |= {(*vector[:stage], other, *vector[stage + 1 :]) for other in near - {size}}
+        return found
+
+    expected = {(one, backward) for one in moved(forward)} | {(forward, one) for one in moved(backward)}
+    expected |= {(forward, forward), (backward, backward)}
+    for stage in range(stages):
+        for size in beside[forward[stage]] | beside[backward[stage]]:
+            both = [(*vector[:stage], size, *vector[stage + 1 :]) for vector in (forward, backward)]
+            expected.add((both[0], both[1]))
+    unequal = SimpleNamespace(candidates=sizes, stages=stages)
+    assert set(module._changed(unequal, (forward, backward))) == expected  # type: ignore[arg-type]
+
+
 def test_the_proof_says_what_was_replayed() -> None:
     """A partition whose links share a bus: the recurrence leaves sizes open, replays of these decide."""
     found = on_a_bus(24)
