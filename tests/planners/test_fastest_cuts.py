@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_left
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -168,6 +168,114 @@ def test_partial_partitions_that_must_end_above_the_limit_are_not_kept(
     found, _, complete = fastest._extended(tables, 1, state, place, ahead, 10)
     assert complete
     assert found.tolist() == kept
+
+
+def small_tables(rng: np.random.Generator, passes: int, stages: int, layers: int) -> fastest.Tables:
+    """Whole seconds; a stage that begins later reaches no less far, and at least one layer."""
+    places = layers + 1
+    furthest = np.maximum.accumulate(rng.integers(1, 4, (stages, places)) + np.arange(places), axis=1)
+    return fastest.Tables(
+        rng.integers(1, 9, (passes, 2, places, places)).astype(float),
+        rng.integers(0, 2, stages),
+        rng.integers(0, 9, (passes, stages - 1, places)).astype(float),
+        rng.integers(0, 4, (stages - 1, places)).astype(float),
+        np.minimum(furthest, layers),
+    )
+
+
+def figures(tables: fastest.Tables, first: int, bounds: tuple[int, ...]) -> tuple[float, list[float]]:
+    """Sum, and slowest of each pass, of stages from `first` on, each with the link before it; infinite beyond their reach."""
+    passes, steps = len(tables.stage_seconds), list(enumerate(pairwise(bounds), first))
+    if any(end > tables.furthest[stage, begin] for stage, (begin, end) in steps):
+        return math.inf, [math.inf] * passes
+    busy = [[tables.stage_seconds[p, tables.kind[s], b, e] for s, (b, e) in steps] for p in range(passes)]
+    sent = [[tables.link_seconds[p, s - 1, b] for s, (b, _) in steps if s] for p in range(passes)]
+    latency = sum(tables.latency_seconds[s - 1, b] for s, (b, _) in steps if s)
+    slowest = [float(max(both, default=0.0)) for both in map(list.__add__, busy, sent)]
+    return float(sum(map(sum, (*busy, *sent))) + latency), slowest
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_completions_are_the_best_of_all(seed: int) -> None:
+    """Of every stage and first layer that the stages before can leave: least sum, and least slowest of each pass, of all ends;
+    with one micro-batch the cuts with the least sum, of these the ones whose slowest step is fastest."""
+    rng, passes, stages, layers = np.random.default_rng(seed), 1 + seed % 2, 3, 6
+    tables = small_tables(rng, passes, stages, layers)
+    every = {cuts: figures(tables, 0, (0, *cuts, layers)) for cuts in combinations(range(1, layers), stages - 1)}
+    rest, floor = fastest._completions.py_func(tables)
+    if all(once == math.inf for once, _ in every.values()):
+        assert (rest[:stages] == math.inf).all()
+        return
+    for stage, begin in product(range(stages + 1), range(layers + 1)):
+        ways = (
+            [(0, *inner, begin) for inner in combinations(range(1, begin), stage - 1)]
+            if stage
+            else [(0,)] * (begin == 0)
+        )
+        there = begin < layers or stage == stages
+        there = there and any(figures(tables, 0, way)[0] < math.inf for way in ways)
+        behind = (
+            combinations(range(begin + 1, layers), stages - stage - 1) if stage < stages else [()] * (begin == layers)
+        )
+        ends = (
+            [figures(tables, stage, (begin, *inner, *[layers] * (stage < stages))) for inner in behind] if there else []
+        )
+        assert rest[stage, begin] == min((once for once, _ in ends), default=math.inf)
+        assert (
+            floor[:, stage, begin].tolist()
+            == np.min([slow for _, slow in ends] or [[math.inf] * passes], axis=0).tolist()
+        )
+    cuts = tuple(fastest._quickest_once.py_func(tables, rest).tolist())
+    assert every[cuts][0] == rest[0, 0]
+    costs = PartitionCosts(tables.stage_seconds, tuple(tables.kind.tolist()), *tables[2:])
+    steps = [_slowest_step(costs, one) for one in every if every[one][0] == rest[0, 0]]
+    assert _slowest_step(costs, cuts) == min(steps)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_partial_partitions_that_are_kept_are_those_that_none_beats(seed: int) -> None:
+    """Of each end: sum and slowest of each pass, no less than what follows makes it; of what may still end within a limit."""
+    rng, passes, layers, stage = np.random.default_rng(seed), 1 + seed % 2, 6, seed % 3
+    tables, begins = small_tables(rng, passes, 3, layers), sorted(rng.integers(stage, 4, 8).tolist()) if stage else [0]
+    state = rng.integers(0, 9, (len(begins), 1 + passes)).astype(float)
+    place = np.array([[begin, 0] for begin in begins])
+    rest, floor = (
+        np.append(rng.integers(0, 9, layers), math.inf),
+        rng.integers(0, 6, (passes, layers + 1)).astype(float),
+    )
+    ahead = fastest.Ahead(rest, floor, 2.0, 48.0)
+    expected: dict[int, set[tuple[float, ...]]] = {}
+    for row, begin in enumerate(begins):
+        for end in range(begin + 1, layers + 1):
+            once, slow = figures(tables, stage, (begin, end))
+            label = (state[row, 0] + once, *np.max([state[row, 1:], slow, ahead.floor[:, end]], axis=0).tolist())
+            if label[0] + ahead.rest[end] + 2.0 * sum(label[1:]) <= 48.0:
+                expected.setdefault(end, set()).add(label)
+    best = {
+        (end, *one)
+        for end, labels in expected.items()
+        for one in labels
+        if not any(other != one and all(x <= y for x, y in zip(other, one, strict=True)) for other in labels)
+    }
+    found, ends, complete = fastest._extended(tables, stage, state, place, ahead, 1000)
+    assert complete
+    assert len(found) == len(best)
+    assert {(end, *label) for end, label in zip(ends[:, 0].tolist(), found.tolist(), strict=True)} == best
+    for (end, row), label in zip(ends.tolist(), found.tolist(), strict=True):
+        assert label[0] == state[row, 0] + figures(tables, stage, (begins[row], end))[0]
+    assert fastest._extended(tables, stage, state, place, ahead, len(best))[2]
+    assert not fastest._extended(tables, stage, state, place, ahead, len(best) - 1)[2]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_last_ends_within_caps(seed: int) -> None:
+    """By kind and first layer: the last end at which all passes are within their caps, that layer where none is."""
+    rng = np.random.default_rng(seed)
+    seconds, caps = rng.integers(1, 9, (2, 2, 7, 7)).astype(float), np.array([5.0, 4.0])
+    found = fastest._last_ends.py_func(seconds, caps)
+    for kind, begin in product(range(2), range(7)):
+        within = [end for end in range(begin + 1, 7) if (seconds[:, kind, begin, end] <= caps).all()]
+        assert found[kind, begin] == max(within, default=begin)
 
 
 @pytest.mark.slow
