@@ -23,6 +23,7 @@ from experiments import (
     plan as plan,
     report as report,
     simulate as simulate,
+    what_if as what_if,
 )
 from hardware_profiles import load_cluster as load_cluster
 from planners import Result as Result

@@ -10,3 +10,5 @@ from .compare.questions import (
 )
 from .report.plan_report import PlanReport as PlanReport
 from .report.report_question import report as report
+from .report.what_if_question import what_if as what_if
+from .report.what_ifs import WhatIf as WhatIf

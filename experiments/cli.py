@@ -14,6 +14,7 @@ COMMANDS: dict[str, str] = {
     "compare": "plan with every applicable planner, replay each plan, and print and draw the comparison",
     "plan": "search one plan and print it",
     "simulate": "replay one schedule on numbers, or a plan from its file",
+    "whatif": "replay a plan under other values of its problem, machine or stack, and plan anew",
     "train": "train a real network under the weight versions of a method's timeline",
     "profile": "measure a PyTorch model layer by layer and write a profile that planners read",
     "export": "write a plan for other tools: Chrome trace, torch CSV, text",

@@ -15,6 +15,20 @@ from .accelerator import (
     passes as passes,
     streaming as streaming,
 )
+from .addresses import (
+    Address as Address,
+    Change as Change,
+    Place as Place,
+    Setting as Setting,
+    SettingError as SettingError,
+    addresses_of as addresses_of,
+    find_address as find_address,
+    read_setting as read_setting,
+    set_in as set_in,
+    settings_of as settings_of,
+    value_words as value_words,
+    values_in as values_in,
+)
 from .chips import CHIPS as CHIPS
 from .cluster import (
     Cluster as Cluster,
@@ -46,6 +60,8 @@ from .gpu import (
 )
 from .links import Channel as Channel, Link as Link
 from .load import (
+    MACHINE_FORMS as MACHINE_FORMS,
+    MachineTables as MachineTables,
     FileKind as FileKind,
     ProfileError as ProfileError,
     ProfileWordsError as ProfileWordsError,
@@ -58,11 +74,14 @@ from .load import (
     load_accelerator as load_accelerator,
     load_cluster as load_cluster,
     load_stack as load_stack,
+    machine_tables as machine_tables,
     profile_kinds as profile_kinds,
     profile_text as profile_text,
     prediction_error as prediction_error,
     read_errors as read_errors,
     schema as schema,
+    stack_of_table as stack_of_table,
+    tables_with_accelerators as tables_with_accelerators,
     shipped_errors as shipped_errors,
     stack_names as stack_names,
 )
@@ -122,11 +141,13 @@ from .stack import (
     Runs as Runs,
     Stack as Stack,
 )
+from .stack_files import StackFile as StackFile
 from .stack_writing import (
     changed_stack as changed_stack,
     changed_stack_text as changed_stack_text,
     errors_text as errors_text,
     toml_text as toml_text,
+    whole_stack_table as whole_stack_table,
 )
 from .words import (
     brief as brief,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -33,6 +33,7 @@ ServerCount = Annotated[int, within((1, 20_000), (1, MOST_DEVICES), "servers")]
 class Medium(FileTable, frozen=True, kw_only=True):
     """Keys of every link: exactly one of the two bandwidths, of one direction."""
 
+    one_of: ClassVar[tuple[tuple[str, ...], ...]] = (("bandwidth_gbps", "bandwidth_gb_per_s"),)
     bandwidth_gbps: NetworkGigabits | None = None
     bandwidth_gb_per_s: LinkRate | None = None
     latency_us: LatencyMicroseconds = 0.0
@@ -161,6 +162,16 @@ class CompactFile(ClusterTable, frozen=True, kw_only=True):
     network: NetworkTable | None = None
     spine: SpineTable | None = None
 
+    def named(self) -> dict[str, str]:
+        """The path of the first key that names each accelerator, by its name."""
+        found: dict[str, str] = {}
+        for position, table in enumerate(self.servers):
+            where = f"$.servers[{position}]"
+            key = "accelerator" if table.accelerators is None else "accelerators"
+            for name in table.names(where):
+                found.setdefault(name, f"{where}.{key}")
+        return found
+
 
 class DeviceTable(FileTable, frozen=True, kw_only=True):
     """One `[[devices]]` of an explicit graph; devices with the same `server` stand in one."""
@@ -191,6 +202,13 @@ class GraphFile(ClusterTable, frozen=True, kw_only=True):
     links: tuple[LinkTable, ...] = ()
     switches: tuple[SwitchTable, ...] = ()
 
+    def named(self) -> dict[str, str]:
+        """The path of the first key that names each accelerator, by its name."""
+        found: dict[str, str] = {}
+        for index, device in enumerate(self.devices):
+            found.setdefault(device.accelerator, f"$.devices[{index}].accelerator")
+        return found
+
 
 FindAccelerator = Callable[[str, str], Accelerator]
 """(name or path, path of the key that says it) -> accelerator; ValueError if there is none."""
@@ -198,13 +216,14 @@ FindAccelerator = Callable[[str, str], Accelerator]
 
 def build_graph(file: GraphFile, find: FindAccelerator) -> Cluster:
     """The cluster of an explicit graph."""
+    found = {name: find(name, where) for name, where in file.named().items()}
     servers: dict[str, list[int]] = {}
     for index, device in enumerate(file.devices):
         # A device that names no server stands alone; a space cannot occur in a name, so this label is free.
         servers.setdefault(device.server or f" {device.name}", []).append(index)
     return Cluster(
         name=file.name,
-        devices=tuple(find(d.accelerator, f"$.devices[{i}].accelerator") for i, d in enumerate(file.devices)),
+        devices=tuple(found[device.accelerator] for device in file.devices),
         nodes=tuple(device.name for device in file.devices),
         switches=tuple(switch.name for switch in file.switches),
         servers=tuple(tuple(members) for members in servers.values()),
@@ -225,6 +244,7 @@ def build_compact(file: CompactFile, find: FindAccelerator, count: int | None = 
     if count is not None and len(file.servers) != 1:
         raise ValueError(f"$.servers: name:count needs one [[servers]] table; this file has {len(file.servers)}")
     _check_size(file, count)
+    found = {name: find(name, where) for name, where in file.named().items()}
     devices: list[Accelerator] = []
     prices: list[float | None] = []
     nodes: list[str] = []
@@ -234,16 +254,15 @@ def build_compact(file: CompactFile, find: FindAccelerator, count: int | None = 
     for position, table in enumerate(file.servers):
         where = f"$.servers[{position}]"
         names = table.names(where)
-        key = "accelerator" if table.accelerators is None else "accelerators"
-        found = [find(name, f"{where}.{key}") for name in names]
+        own = [found[name] for name in names]
         copies = table.count if count is None else count
         network = table.network(where, file.network)
         for _ in range(copies):
             server = f"server{len(servers)}"
             members = [f"{server}.device{index}" for index in range(len(names))]
             servers.append(tuple(range(len(devices), len(devices) + len(names))))
-            devices.extend(found)
-            prices.extend([table.price_per_device_hour] * len(found))
+            devices.extend(own)
+            prices.extend([table.price_per_device_hour] * len(own))
             nodes.extend(members)
             hub = _join_inside(table.inside, f"{where}.inside", server, members, switches, links)
             if network is not None:

@@ -14,6 +14,7 @@ import re
 import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -26,7 +27,7 @@ from hardware_profiles.accelerator import Accelerator, optional_members
 from hardware_profiles.accelerator_files import AcceleratorFile, GraphicsProcessorFile
 from hardware_profiles.chips import CHIPS, chip_of, inherited
 from hardware_profiles.cluster import Cluster, ClusterSource
-from hardware_profiles.cluster_files import CompactFile, GraphFile, build_compact, build_graph
+from hardware_profiles.cluster_files import CompactFile, FindAccelerator, GraphFile, build_compact, build_graph
 from hardware_profiles.documents import explained
 from hardware_profiles.error_files import ErrorsFile
 from hardware_profiles.fields import path_text
@@ -142,6 +143,86 @@ def stack_table(name_or_path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ProfileWordsError(f"stack {text!r} is an object of an entry point: it has no file")
     _read_stack(found)
     return _read_toml(found)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineTables:
+    """What the files of a cluster and of its accelerators say, to be changed before a cluster is made of it.
+
+    source: the cluster's file; cluster: its table; accelerators: those of its accelerators, by the names that it has for them
+    sources: their files
+    """
+
+    source: Traversable
+    cluster: dict[str, Any]
+    accelerators: dict[str, dict[str, Any]]
+    sources: dict[str, Traversable]
+
+    @property
+    def forms(self) -> dict[str, tuple[type, ...]]:
+        """The declared tables of a cluster and of accelerators of these kinds."""
+        kinds = {table.get("kind") for table in self.accelerators.values()}
+        forms = (one for one in get_args(AcceleratorFile) if one.__struct_config__.tag in kinds)
+        return {
+            "cluster": (GraphFile if "devices" in self.cluster else CompactFile,),
+            "accelerator[]": tuple(forms),
+        }
+
+    def build(self) -> Cluster:
+        """The cluster of the tables. Raises ProfileError as `load_cluster`."""
+
+        def find(name: str, where: str) -> Accelerator:
+            with referred(f"{self.source}: {where}", ProfileError, f" = {shown(name)}"):
+                return _accelerator_of(self.sources[name], self.accelerators[name])
+
+        return _cluster_of(self.source, self.cluster, find)
+
+
+MACHINE_FORMS: dict[str, tuple[type, ...]] = {
+    "cluster": (CompactFile, GraphFile),
+    "accelerator[]": get_args(AcceleratorFile),
+}
+"""The declared tables of all clusters and accelerators."""
+
+
+def machine_tables(name_or_path: str | os.PathLike[str]) -> MachineTables:
+    """The tables of a cluster and its accelerators; `name:count` has its count in them.
+
+    Raises ProfileError as `load_cluster`, also for objects of entry points, which have no tables.
+    """
+    text, count = _split_count(path_text("cluster", name_or_path))
+    source = _find("cluster", text)
+    if not isinstance(source, Traversable):
+        raise ProfileWordsError(
+            f"cluster {text!r} is an object of an entry point: it has no file whose values could change"
+        )
+    table = _read_toml(source)
+    if count is not None:
+        table["servers"][0]["count"] = count
+    return tables_with_accelerators(source, table)
+
+
+def tables_with_accelerators(source: Traversable, cluster: dict[str, Any]) -> MachineTables:
+    """The table of a cluster with those of the accelerators that it names. Raises ProfileError as `machine_tables`."""
+    file: CompactFile | GraphFile = _convert(source, cluster, GraphFile if "devices" in cluster else CompactFile)
+    sources: dict[str, Traversable] = {}
+    tables: dict[str, dict[str, Any]] = {}
+    for name, where in file.named().items():
+        with referred(f"{source}: {where}", ProfileError, f" = {shown(name)}"):
+            found = _beside(source) / name if _is_path(name) else _find("accelerator", name)
+            if not isinstance(found, Traversable):
+                raise ProfileWordsError(
+                    f"accelerator {name!r} is an object of an entry point: it has no file to change"
+                )
+            sources[name], tables[name] = found, _read_toml(found)
+    return MachineTables(source, cluster, tables, sources)
+
+
+def stack_of_table(name_or_path: str | os.PathLike[str], table: dict[str, Any]) -> Stack:
+    """The stack of a table that is another one than its file's. Raises ProfileError as `load_stack`."""
+    found = _find("stack", path_text("stack", name_or_path))
+    assert isinstance(found, Traversable), "stack_table has refused it"
+    return _stack_of(found, table)
 
 
 def _wanted(kind: type[Built], found: object, text: str) -> Built:
@@ -402,7 +483,10 @@ def _file_kind(source: Traversable, table: dict[str, Any]) -> FileKind:
 
 
 def _read_stack(source: Traversable) -> Stack:
-    table = _read_toml(source)
+    return _stack_of(source, _read_toml(source))
+
+
+def _stack_of(source: Traversable, table: dict[str, Any]) -> Stack:
     if table.get("kind") != "stack":
         raise _without_content(f'{source}: $.kind: a stack\'s file says kind = "stack"')
     file: StackFile = _convert(source, table, StackFile)
@@ -411,15 +495,19 @@ def _read_stack(source: Traversable) -> Stack:
 
 def _read_accelerator(source: Traversable, likenesses: tuple[str, ...] = ()) -> Accelerator:
     """The accelerator of a file; likenesses: the files that are like one another and lead here."""
-    file = _accelerator_file(source)
+    return _accelerator_of(source, _read_toml(source), likenesses)
+
+
+def _accelerator_of(source: Traversable, table: dict[str, Any], likenesses: tuple[str, ...] = ()) -> Accelerator:
+    """The accelerator of a table that stands in a file, or is another one than the file's."""
+    file = _accelerator_file(source, table)
     make: Callable[[], Accelerator] = file.build
     if isinstance(file, GraphicsProcessorFile):
         make = partial(file.build, _likeness(source, file, likenesses))
     return _build(source, file, make)
 
 
-def _accelerator_file(source: Traversable) -> AcceleratorFile:
-    table = _read_toml(source)
+def _accelerator_file(source: Traversable, table: dict[str, Any]) -> AcceleratorFile:
     if table.get("kind") not in _ACCELERATOR_KINDS:
         if "kind" not in table and ("servers" in table or "devices" in table):
             raise _without_content(f"{source}: $: is a cluster, where an accelerator is wanted")
@@ -453,11 +541,10 @@ def _likeness(
             )
         return inherited(device, chip, [_measured(name) for name in MEASURED])
     where = f"{source}: $.like"
-    beside = source.parent if isinstance(source, Path) else Path()
     if file.like in likenesses:
         raise ProfileError(f"{where} = {shown(file.like)}: leads back to itself", f"{where}: leads back to itself")
     with referred(where, ProfileError, f" = {shown(file.like)}"):
-        found = beside / file.like if _is_path(file.like) else _find("accelerator", file.like)
+        found = _beside(source) / file.like if _is_path(file.like) else _find("accelerator", file.like)
         if isinstance(found, Traversable):
             found = _read_accelerator(found, (*likenesses, file.like))
         if not isinstance(found, GraphicsProcessor):
@@ -474,17 +561,13 @@ def _measured(name: str) -> GraphicsProcessor:
 
 
 def _read_cluster(source: Traversable, count: int | None) -> Cluster:
-    table = _read_toml(source)
+    return _cluster_of(source, _read_toml(source), partial(_find_for_cluster, source), count)
+
+
+def _cluster_of(source: Traversable, table: dict[str, Any], find: FindAccelerator, count: int | None = None) -> Cluster:
+    """The cluster of a table."""
     if "kind" in table:
         raise _without_content(f"{source}: $.kind: is an accelerator, where a cluster is wanted")
-    found: dict[str, Accelerator] = {}
-
-    def find(name: str, where: str) -> Accelerator:
-        """Each accelerator's file is read once, however many devices of it there are."""
-        if name not in found:
-            found[name] = _find_for_cluster(source, name, where)
-        return found[name]
-
     if "devices" in table:
         if count is not None:
             raise ProfileWordsError(
@@ -504,9 +587,13 @@ def _read_cluster(source: Traversable, count: int | None) -> Cluster:
 
 def _find_for_cluster(source: Traversable, name: str, where: str) -> Accelerator:
     """The accelerator that a cluster's file names; a path is relative to the file."""
-    beside = source.parent if isinstance(source, Path) else Path()
     with referred(f"{source}: {where}", ProfileError, f" = {shown(name)}"):
-        return _read_accelerator(beside / name) if _is_path(name) else load_accelerator(name)
+        return _read_accelerator(_beside(source) / name) if _is_path(name) else load_accelerator(name)
+
+
+def _beside(source: Traversable) -> Path:
+    """The folder that paths in a file are relative to."""
+    return source.parent if isinstance(source, Path) else Path()
 
 
 def _build(source: Traversable, file: msgspec.Struct, make: Callable[[], Built]) -> Built:

@@ -75,6 +75,15 @@ def changed_stack_text(
     return toml_text(table)
 
 
+def whole_stack_table(name: str) -> dict[str, Any]:
+    """The table of a stack's file with every constant: those that it does not say change nothing. Raises as `stack_table`."""
+    table = copy.deepcopy(stack_table(name))
+    for constant, (section, key) in PLACES.items():
+        nothing = _told(getattr(GENERIC, constant), key) | {"source": "changes nothing"}
+        table.setdefault(section, {}).setdefault(key, nothing)
+    return table
+
+
 def _told(constant: Constant, key: str) -> dict[str, Any]:
     """A constant as its entry in a stack's file."""
     value = float(f"{constant.value / constant_unit(key)[1]:.{DIGITS}g}")

@@ -77,7 +77,7 @@ from .search.notes import CutsLeftOut as CutsLeftOut, Note as Note
 from .search.search_options import ASKED as ASKED, PLANNER_OPTIONS as PLANNER_OPTIONS
 from .search.request import Request as Request
 from .search.result import Proof as Proof, Result as Result, RunnerUp as RunnerUp
-from .search.runner_ups import runner_ups as runner_ups
+from .search.runner_ups import DECISIONS as DECISIONS, runner_ups as runner_ups
 from .search.told_apart import (
     difference as difference,
     error_of_runner_up as error_of_runner_up,

@@ -219,4 +219,10 @@ from .workloads.catalog import (
     workload_families as workload_families,
     workload_names as workload_names,
 )
+from .settings import (
+    Changed as Changed,
+    Settings as Settings,
+    change_settings as change_settings,
+    values_of as values_of,
+)
 from .what_if import WHAT_IFS as WHAT_IFS, seconds_without as seconds_without

@@ -118,6 +118,18 @@ class Document(Table, frozen=True, kw_only=True):
     plan: PlanTable | msgspec.UnsetType = msgspec.UNSET  # type: ignore[valid-type]
 
 
+def _cluster_of(source: ClusterSource) -> Any:
+    cluster = load_cluster(source.name)
+    return cluster if source.devices is None else cluster.take(source.devices)
+
+
+SOURCES: tuple[tuple[str, Any, Callable[[Any], Any]], ...] = (
+    ("workload", WorkloadSource, workload_of),
+    ("cluster", ClusterSource, _cluster_of),
+)
+"""Keys of a problem that name what is loaded: the key, the table that says which, and what loads it."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlanFile:
     """A problem, and a plan that answers it or None."""
@@ -156,11 +168,7 @@ class PlanFile:
         check_kind("text of a plan", text, str, bytes)
         document: Any = _decoded(text, source)
         given = msgspec.structs.asdict(document.problem)
-        sources: tuple[tuple[str, Any, Callable[[Any], Any]], ...] = (
-            ("workload", WorkloadSource, workload_of),
-            ("cluster", ClusterSource, _cluster_of),
-        )
-        for name, kind, make in sources:
+        for name, kind, make in SOURCES:
             said = given[name]
             with referred(f"{source}: $.problem.{name}", PlanFileError):
                 given[name] = make(kind(said) if isinstance(said, str) else said)
@@ -171,9 +179,7 @@ class PlanFile:
             warnings.warn(line, stacklevel=2)
         if document.plan is msgspec.UNSET:
             return PlanFile(problem)
-        decided = msgspec.structs.asdict(document.plan)
-        decided["stages"] = tuple(Stage(**msgspec.structs.asdict(one)) for one in decided["stages"])
-        plan = Plan(**{**decided, "options": tuple(decided["options"].items())})
+        plan = plan_of(document.plan)
         _check_plan(source, problem, plan)
         return PlanFile(problem, plan)
 
@@ -194,6 +200,13 @@ class PlanFile:
         if found.plan is None:
             raise PlanFileError(f"{path}: $.plan: is missing: the file has a problem alone")
         return found.problem, found.plan
+
+
+def plan_of(table: Any) -> Plan:
+    """The plan of a `PlanTable`."""
+    decided = msgspec.structs.asdict(table)
+    decided["stages"] = tuple(Stage(**msgspec.structs.asdict(one)) for one in decided["stages"])
+    return Plan(**{**decided, "options": tuple(decided["options"].items())})
 
 
 def decisions(plan: Plan) -> dict[str, Any]:
@@ -243,11 +256,6 @@ def _stack_name(stack: Stack) -> str:
     if stack.source is None and stack != GENERIC:
         raise ValueError(f"stack {stack.name!r} was made in Python: a plan file names one that can be loaded again")
     return stack.source or GENERIC.name
-
-
-def _cluster_of(source: ClusterSource) -> Any:
-    cluster = load_cluster(source.name)
-    return cluster if source.devices is None else cluster.take(source.devices)
 
 
 def _blamed(where: str, make: Callable[..., Made], *given: Any, **named: Any) -> Made:

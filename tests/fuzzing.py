@@ -469,6 +469,7 @@ COMMAND_LINES: dict[str, tuple[str, ...]] = {
     "calibrate": ("--out", "mine.toml", "--plan", "lost.json"),
     "check": ("graph.txt",),
     "list": (),
+    "whatif": ("--plan", "lost.json", "--set", "batch=8"),
     "show": ("dgx-h100",),
     **{f"study {name}": () for name in STUDIES},
     "study benchmark-commits": ("old", "new"),

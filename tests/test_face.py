@@ -45,7 +45,7 @@ def small_problem() -> Problem:
 
 
 def test_the_face_has_no_logic() -> None:
-    """A docstring and imports of public names from the floors' faces, about fifteen of them, each once."""
+    """A docstring and imports of public names from the floors' faces, about twenty of them, each once."""
     docstring, *imports = ast.parse((ROOT / "pipeplan.py").read_text(encoding="utf-8")).body
     assert isinstance(docstring, ast.Expr)
     aliases = []
@@ -53,7 +53,7 @@ def test_the_face_has_no_logic() -> None:
         assert isinstance(node, ast.ImportFrom)
         assert node.module in ("experiments", "hardware_profiles", "planners", "simulator")
         aliases += [alias.asname for alias in node.names]
-    assert len(aliases) == len(set(aliases)) <= 18
+    assert len(aliases) == len(set(aliases)) <= 21
     assert set(aliases) == {name for name in dir(pp) if not name.startswith("_")}
 
 

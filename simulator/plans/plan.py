@@ -302,7 +302,7 @@ class Plan:
     zero: Zero = field(default=0, metadata=COSTS)
     context: Count = field(default=1, metadata=COSTS)
     expert: Count = field(default=1, metadata=COSTS)
-    shard: Count = field(default=0, metadata=COSTS)
+    shard: Number = field(default=0, metadata=COSTS)
 
     def __post_init__(self) -> None:
         if isinstance(self.recompute, tuple | list):

@@ -1,0 +1,106 @@
+"""`pipeplan whatif`: the same plan and a new one under other values, beside the plan as it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pipeplan as pp
+from experiments.cli import main
+from planners import make_plan
+from simulator import change_settings, simulate
+from tests.experiments.commands import ended, refused
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan of four layers on two devices, and its problem."""
+    path = tmp_path_factory.mktemp("plans") / "plan.json"
+    result = pp.plan(pp.Problem("chain:4", "pipedream-a", 8, devices=2), "uniform", microbatches=4)
+    pp.PlanFile(result.problem, result.plan).write(path)
+    return path
+
+
+def document(capsys: pytest.CaptureFixture[str], path: Path, *words: str) -> dict[str, Any]:
+    """The JSON document of an answer."""
+    assert main(("whatif", "--plan", str(path), *words, "--json")) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_both_plans_are_those_of_the_changed_problem(capsys: pytest.CaptureFixture[str], plan_file: Path) -> None:
+    """The same plan is replayed on it, and the planner asked about it."""
+    found = document(capsys, plan_file, "--set", "network.bandwidth_gbps=/4", "--set", "problem.cluster.devices=3")
+    file = pp.PlanFile.read(plan_file)
+    assert file.plan is not None
+    problem = change_settings(file.problem, ["network.bandwidth_gbps=/4", "problem.cluster.devices=3"]).problem
+    assert found["before"]["iteration_seconds"] == simulate(file.problem, file.plan).iteration_seconds
+    assert found["same_plan"]["iteration_seconds"] == simulate(problem, file.plan).iteration_seconds
+    anew = make_plan("uniform", problem)
+    assert (found["planned_anew"]["planner"], found["planned_anew"]["iteration_seconds"]) == (
+        "uniform",
+        anew.iteration_seconds,
+    )
+    assert {one["decision"] for one in found["decisions"]} >= {"stages"}
+    assert all(one["same"] != one["anew"] for one in found["decisions"])
+
+
+def test_another_batch_has_as_many_more_micro_batches(capsys: pytest.CaptureFixture[str], plan_file: Path) -> None:
+    """Four of two samples become eight of two; of twelve samples six; of ten none can be made but five."""
+    for batch, count in ((16, 8), (12, 6), (10, 5)):
+        found = document(capsys, plan_file, "--set", f"batch={batch}", "--keep")
+        assert found["same_plan"]["plan"]["microbatches"] == [2] * count
+        assert f"-> {count} of 2" in found["adapted"]
+    found = document(capsys, plan_file, "--set", "batch=12", "--set", "plan.microbatches=3,3,6", "--keep")
+    assert (found["same_plan"]["plan"]["microbatches"], found["adapted"]) == ([3, 3, 6], "")
+
+
+def test_a_plan_that_cannot_stay(capsys: pytest.CaptureFixture[str], plan_file: Path) -> None:
+    """One device is too few for it: the line says so, and a new plan is the answer; without one there is none."""
+    words = ("whatif", "--plan", str(plan_file), "--set", "problem.cluster.devices=1")
+    code, out, _ = ended(capsys, words)
+    assert code == 0
+    assert "the same plan: cannot be: stage 1 of plan 'uniform' uses devices (1,), the cluster has 0 to 0" in out
+    code, out, _ = ended(capsys, (*words, "--keep"))
+    assert (code, "planned anew" in out) == (3, False)
+
+
+def test_paths_are_listed_with_their_values(capsys: pytest.CaptureFixture[str], plan_file: Path) -> None:
+    """Those of the plan and the files, after the settings."""
+    code, out, _ = ended(capsys, ("whatif", "--plan", str(plan_file), "--paths", "--set", "batch=16"))
+    assert code == 0
+    lines = out.splitlines()
+    assert "problem.batch=16" in lines
+    assert "plan.microbatches=[2, 2, 2, 2]" in lines
+    assert any(line.startswith("accelerator.compute.tflops_fp32=") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "whatif needs --set PATH=VALUE"),
+        (("--set", "batch"), "'batch' must be PATH=VALUE"),
+        (("--set", "btch=3"), "'btch' names no value; near it: problem.batch"),
+        (("--set", "batch=3", "--planner", "jont"), "did you mean joint?"),
+        (("--set", "batch=3", "--keep", "--planner", "joint"), "--planner plans anew, --keep does not"),
+        (("--paths", "--keep"), "--keep is for an answer"),
+    ],
+)
+def test_questions_that_are_none(
+    capsys: pytest.CaptureFixture[str], plan_file: Path, words: tuple[str, ...], said: str
+) -> None:
+    """Exit code 2 and one line."""
+    assert said in refused(capsys, ("whatif", "--plan", str(plan_file), *words))
+
+
+def test_the_face_asks_the_same(plan_file: Path) -> None:
+    """`pp.what_if` takes values by path; its answer explains itself."""
+    file = pp.PlanFile.read(plan_file)
+    assert file.plan is not None
+    answer = pp.what_if(file.problem, file.plan, {"batch": "*2", "accelerator.memory_gib": 8}, planner="greedy")
+    assert answer.planner == "greedy"
+    assert [str(one) for one in answer.changes] == ["problem.batch: 8 -> 16", "accelerator.memory_gib: 16 -> 8"]
+    assert "planned anew" in answer.summary()
