@@ -139,17 +139,12 @@ def _parse(rows: list[list[str]], name: str, most: int = MOST_WRITTEN_OPS) -> Sc
 
 
 def _with_hosts(schedule: Schedule) -> Schedule:
-    """The schedule whose lists of offloads and reloads are lanes of the devices whose forwards they follow.
+    """The schedule whose lists of offloads and reloads alone are lanes of the devices whose forwards they follow.
 
-    ScheduleError for a list that holds other ops, too, or that no device's forwards precede.
+    ScheduleError for a list that no device's forwards precede.
     """
-    rank, host = schedule.rank_of_row(), np.isin(schedule.kind, HOST_KINDS)
-    hosts = np.unique(rank[host])
-    mixed = np.intersect1d(hosts, rank[~host])
-    if len(mixed):
-        raise ScheduleError(
-            f"row {mixed[0] + 1}: offloads and reloads stand in a list of their own, not among other ops"
-        )
+    rank = schedule.rank_of_row()
+    hosts = np.setdiff1d(rank, rank[~np.isin(schedule.kind, HOST_KINDS)])
     device = np.cumsum(~np.isin(np.arange(schedule.ranks), hosts)) - 1
     for one in hosts.tolist():
         first = int(schedule.offsets[one])
