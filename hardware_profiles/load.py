@@ -235,7 +235,7 @@ def _wanted(kind: type[Built], found: object, text: str) -> Built:
 
 def _lasting(text: str) -> str:
     """A name as it is, a path made absolute: both hold in any working folder."""
-    return str(Path(text).resolve()) if _is_path(text) else text
+    return os.path.realpath(text) if _is_path(text) else text
 
 
 def accelerator_names() -> tuple[str, ...]:

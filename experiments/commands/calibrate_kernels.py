@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,12 +107,12 @@ def run(arguments: argparse.Namespace, measure: Measure | None = None) -> int:
             raise ValueError("--cluster-out: no collective was measured (--collectives N)")
     except ValueError as error:
         raise UsageError(f"--kernels: {error}") from None
-    like = str(Path(base).resolve()) if base and base.endswith(".toml") else base
+    like = os.path.realpath(base) if base and base.endswith(".toml") else base
     simulator.write_atomically(arguments.out, accelerator_text(arguments.out.stem, like, device, found, fit))
     if arguments.stack_out is not None:
         simulator.write_atomically(arguments.stack_out, _stack_text(arguments, found, fit))
     if arguments.cluster_out is not None:
-        text = cluster_text(arguments.cluster_out.stem, str(arguments.out.resolve()), found, links)
+        text = cluster_text(arguments.cluster_out.stem, os.path.realpath(arguments.out), found, links)
         simulator.write_atomically(arguments.cluster_out, text)
     document = _document(arguments, found, fit) | {"collectives": [one._asdict() for one in links]}
     (print_json if arguments.json else _print)(document)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -228,6 +228,6 @@ def refuse_contradictions(arguments: argparse.Namespace, file: str, own: Mapping
     """
     for name, says in own.items():
         value = getattr(arguments, name)
-        if value not in (None, False) and says not in (value, str(Path(str(value)).resolve())):
+        if value not in (None, False) and says not in (value, os.path.realpath(str(value))):
             said = f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
             raise UsageError(f"{said} contradicts {file}, which says {says}")

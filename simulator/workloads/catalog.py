@@ -6,7 +6,6 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from os import PathLike
-from pathlib import Path
 
 from hardware_profiles import (
     PluginError,
@@ -132,13 +131,13 @@ def workload_from_spec(
         _refuse(spec, _chosen(sequence, attention))
         if spec == DESCRIBED:
             raise ValueError(f"a described profile is written {DESCRIBED}graph.txt, got {spec!r}")
-        path = Path(spec.removeprefix(DESCRIBED)).resolve()
+        path = os.path.realpath(spec.removeprefix(DESCRIBED))
         return remembering(read_profile(path).described(), WorkloadSource(f"{DESCRIBED}{path}"))
     if spec.endswith(".txt"):
         _refuse(spec, _chosen(sequence, attention))
         return read_any_profile(spec)
     if spec.endswith(".json") or "/" in spec or os.sep in spec:
-        source = WorkloadSource(str(Path(spec).resolve()), sequence=sequence, attention=attention)
+        source = WorkloadSource(os.path.realpath(spec), sequence=sequence, attention=attention)
         return remembering(read_config(spec, sequence, attention), source)
     return load_workload(spec, sequence, attention)
 
@@ -155,7 +154,7 @@ def read_any_profile(path: str | PathLike[str], profiled_minibatch: int | None =
         raise ValueError(f"profiled_minibatch goes with PipeDream's graph.txt; {path} says its own samples")
     else:
         workload = read_measured_profile(path)
-    profile = str(Path(path).resolve())
+    profile = os.path.realpath(path)
     return remembering(workload, WorkloadSource(profile=profile, profiled_minibatch=profiled_minibatch))
 
 

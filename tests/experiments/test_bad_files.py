@@ -179,6 +179,29 @@ def test_who_gives_another_file_for_a_workload_is_told_what_may_be_read(
     assert said.endswith("; " + WORKLOAD_FILES + "\n")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--workload loop.json",
+        "--workload described:loop.txt",
+        "--profile loop.txt",
+        "--cluster loop.toml",
+        "--stack loop.toml",
+    ],
+    ids=lambda words: words.split()[1],
+)
+def test_a_link_to_itself_is_a_file_that_cannot_be_read(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever it stands for."""
+    option, name = words.replace("loop", f"{tmp_path}/loop").split()
+    path = Path(name.removeprefix("described:"))
+    path.symlink_to(path)
+    assert f"{path}: cannot be read: Too many levels" in refused(
+        capsys, ["plan", "--planner", "uniform", option, name], 4
+    )
+
+
 def test_a_name_of_a_file_that_is_no_workload_is_told_what_may_be_given(capsys: pytest.CaptureFixture[str]) -> None:
     """Without a folder it might be a name: all names, and that a path may stand in their place."""
     assert main(["plan", "--workload", "x.toml"]) == 2
