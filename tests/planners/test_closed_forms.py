@@ -6,6 +6,7 @@ A closed form that is off by little, or bounds less, leads to the same plan; its
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from planners.modern.order_search import OrderSearch, _Layouts
 from planners.testing import line
 from simulator import Experts, Llama, Problem, load_workload
 from tests.chains import random_chain
+from tests.planners.conftest import shape as shape_of
 from tests.planners.conftest import sums, with_memory, with_slower_links
 from tests.records import Recorded
 
@@ -61,7 +63,8 @@ LARGE = {
 @pytest.mark.parametrize("name", LARGE)
 def test_shapes_of_large_models(name: str, recorded: Recorded) -> None:
     """Bounds of all shapes in the order of the search, and of eight of them by ZeRO stage: seconds, blocks and policies of the
-    best division, bytes at least, and what follows the last backward."""
+    best division, bytes at least, and what follows the last backward; bytes that all plans need; the first candidates, the plan
+    of the first, and shapes that decide otherwise."""
     found = _ShapeSearch(LargeModels(Request()), LARGE[name], Evaluator(LARGE[name]))
     form, zeros = found.form, np.array(found.form.zeros)
     rising = [*found.order.rising()]
@@ -84,6 +87,20 @@ def test_shapes_of_large_models(name: str, recorded: Recorded) -> None:
             "bytes": [tables.least_bytes(zero) for zero in form.zeros],
             "tails": [tables.least_tail(zero) for zero in form.zeros],
         }
+    needs = np.array([(state, kept, int(zero)) for state, kept, zero, _ in found._least_needs()])
+    first, *_ = candidates = [*islice(found.candidates(), 4)]
+    plan = found.plan(first)
+    values["needs"] = [*map(sums, needs.T)]
+    values["candidates"] = [
+        [one.seconds, *asdict(one.shape).values(), one.zero, sums(np.array(one.blocks))] for one in candidates
+    ]
+    values["plan"] = [*shape_of(plan), plan.zero, sorted({*plan.recompute})]
+    values["otherwise"] = {name: [*sums(among), zeros] for name, among, zeros in found._otherwise(first)}
+    values["opened"] = [
+        len(found.opened),
+        int(np.isfinite(found._bounds).sum()),
+        int(np.isfinite(found._all_bounds).sum()),
+    ]
     recorded(**values)
 
 
@@ -126,7 +143,7 @@ UNLIKE = Problem(
 )
 def test_layouts_of_modern(memory_bytes: float, options: dict[str, Any], recorded: Recorded) -> None:
     """Those that a search begins with: bytes that are missing, seconds of a quick order, and lower bounds; then the best of them
-    with those that they climb to, and which requests for one decision more have a layout of their own."""
+    with those that they climb to, which requests for one decision more have a layout of their own; and the work that is left."""
     problem = with_memory(replace(UNLIKE, **options), memory_bytes)
     planner = OrderSearch()
     found = _Layouts(planner, problem, Evaluator(problem), np.random.default_rng(0))
@@ -136,4 +153,6 @@ def test_layouts_of_modern(memory_bytes: float, options: dict[str, Any], recorde
     first = {" ".join(map(str, key)): [*map(sums, np.array(rows).T)] for key, rows in begun.items()}
     ranked, parts = found.ranked(), [*planner.parts(problem)]
     best, own = ([[*asdict(one).values()] for one in some] for some in (ranked[:8], found.first_of_parts(parts, None)))
-    recorded(begun=first, ranked=[[*one, *found.value(two)] for one, two in zip(best, ranked, strict=False)], own=own)
+    known = [found.work, found.orders, len(found._values), len(found._bounds)]
+    values = [[*one, *found.value(two)] for one, two in zip(best, ranked, strict=False)]
+    recorded(begun=first, ranked=values, own=own, known=known)

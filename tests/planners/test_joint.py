@@ -258,7 +258,8 @@ COURSES = {
 
 @pytest.mark.parametrize("name", COURSES)
 def test_searches_take_the_course_that_they_took(name: str, recorded: Recorded) -> None:
-    """Work done to begin with and in the end, pipelines that were looked at, and the plans that were replayed, in their order."""
+    """Work done to begin with and in the end, pipelines that were looked at, and the plans that were replayed, in their order;
+    then what would be descended from, and ordered, next."""
     asked, seconds = COURSES[name]
     evaluate = Evaluator(asked)
     search = joint_search._Descents(
@@ -268,12 +269,16 @@ def test_searches_take_the_course_that_they_took(name: str, recorded: Recorded) 
     begun = search.done
     best = search.descend()
     replayed = np.array([(one.iteration_seconds, one.peak_bytes) for one in evaluate.replayed.values()])
+    work, search.most = [begun, search.done_at_best, search.done, search.most], np.inf
     recorded(
-        work=[begun, search.done_at_best, search.done, search.most],
+        work=work,
         looked_at=[len(search.quickly), len(search.whole), len(search.passed), next(search.numbers)],
         quickly=sums(np.array([each for one in search.quickly.values() for each in one.values()])),
         replayed=[*map(sums, replayed.T)],
         best=[*shape(best), best.zero, best.recompute, bool(best.order)],
+        starts=[[one.schedule, one.cuts, one.microbatches] for one in search._starts()],
+        families=[[one.schedule, one.cuts, one.microbatches] for one in search._of_families()],
+        orderable=[[*shape(plan), one.work, one.seconds] for plan, one in search._orderable().items()],
     )
 
 

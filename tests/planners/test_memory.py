@@ -6,15 +6,22 @@ import itertools
 import random
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hardware_profiles import load_cluster
 from planners.estimate.memory import (
+    RangeBytes,
     StageBytes,
+    _last_within,
+    _reaches_the_end,
     furthest_ends,
+    given_lack_room,
+    least_excess,
     least_in_flight,
+    least_needed,
     most_bytes,
     most_held,
     most_in_flight,
@@ -156,3 +163,83 @@ def test_no_device_holds_more_than_the_most_of_its_stage(seed: int) -> None:
     peaks = {memory.device: memory.peak_bytes for memory in simulate(problem, plan).memory}
     for row, bytes_of_stage in zip(rows, most, strict=True):
         assert max(peaks[device] for device in row) <= bytes_of_stage
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_a_plan_needs_at_least_is_what_its_fullest_stage_keeps(seed: int) -> None:
+    """Weights, gradients and states of its layers, but for copies of tied weights, and what its micro-batches in flight keep on
+    the replica with the most samples of the smallest one; given cuts lack room where a stage needs more than all it has."""
+    choose = random.Random(seed)
+    problem, plan = random_pipeline(choose)
+    ends = [0, *sorted(choose.sample(range(1, 8), len(plan.stages) - 1)), 8]
+    stages = tuple(
+        replace(stage, devices=tuple(range(*pair))) for stage, pair in zip(plan.stages, pairwise(ends), strict=True)
+    )
+    schedule = choose.choice(("gpipe", "1f1b", "eager-1f1b"))
+    plan = Plan("", schedule, stages, choose.choice(((5, 5, 5, 5, 4), (8, 8, 8), (24,))))
+    problem = replace(problem, cluster=load_cluster("dgx-a100:1"), recompute=choose.choice(("none", "whole")))
+    costs = LayerCosts(problem)
+    bytes_of, needed = StageBytes(costs), []
+    flights = most_in_flight(build_schedule(schedule, len(stages), len(plan.microbatches)))
+    for stage, flight in zip(stages, flights.tolist(), strict=True):
+        begin, end = stage.layers[0], stage.layers[-1] + 1
+        states = float(costs.parameters[begin:end].sum()) * costs.member.state_bytes
+        samples = -(-min(plan.microbatches) // len(stage.devices))
+        needed.append(states + flight * samples * float(bytes_of.stashed(np.array(begin), np.array(end))))
+    found, fullest = least_needed(costs, plan), int(np.argmax(needed))
+    assert found is not None
+    assert found.peak_bytes == pytest.approx(max(needed), rel=1e-8)
+    assert found.peak_bytes <= max(needed)
+    assert (found.device, found.capacity_bytes) == (stages[fullest].devices[0], problem.room_bytes(0))
+    assert least_excess(costs, plan) == max(0.0, found.peak_bytes / found.capacity_bytes - 1.0)
+    assert least_needed(costs, replace(plan, zero=1)) is None
+    assert least_needed(costs, replace(plan, schedule="zb-h1")) is None
+    bounds = np.array([*(stage.layers[0] for stage in stages), len(problem.workload)])
+    in_flight = flights * 3
+    most = max(
+        bytes_of.needed(begin, end, flight, 3)
+        for (begin, end), flight in zip(pairwise(bounds.tolist()), in_flight.tolist(), strict=True)
+    )
+    for share, lacks in ((1.0, False), (1.0 - 1e-6, True)):
+        devices = tuple(replace(one, memory_bytes=most * share) for one in problem.cluster.devices)  # type: ignore[type-var]
+        small = LayerCosts(replace(problem, cluster=replace(problem.cluster, devices=devices)))
+        assert given_lack_room(small, range(len(stages)), 3, in_flight, bounds) == lacks
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_how_far_stages_reach(seed: int) -> None:
+    """Any stage from any layer that the one before may at most end at: as far as its device has room for all that it needs."""
+    rng, layers, stages = np.random.default_rng(seed), 7, 3
+
+    def rising(*shape: int) -> Any:
+        """Whole numbers that rise along the last axis, from 0 on."""
+        return np.cumsum(np.append(np.zeros((*shape[:-1], 1)), rng.integers(0, 4, shape), axis=-1), axis=-1)
+
+    entering = np.repeat(rng.integers(0, 3, layers + 1).astype(float)[:, None], layers + 1, axis=1)
+    every = RangeBytes(rising(layers), rising(layers), entering, rising(layers + 1, layers), rising(layers + 1, layers))
+    in_flight, reaches = np.array([3.0, 2.0, 1.0]), set[bool]()
+    for room in rng.integers(10, 70, (20, stages)).astype(float):
+        reached = 0
+        for stage in range(stages):
+            fits = [
+                end
+                for begin in range(reached + 1)
+                for end in range(begin, layers + 1)
+                if every.states[end]
+                - every.states[begin]
+                + (every.kept[end] - every.kept[begin] + entering[begin, end]) * in_flight[stage]
+                + every.made[begin, end] * 2.0
+                + every.in_work[begin, end]
+                <= room[stage]
+            ]
+            reached = max([reached, *fits])
+        assert _reaches_the_end.py_func(every, room, 2.0, in_flight) == (reached == layers)
+        reaches.add(reached == layers)
+    assert reaches == {True, False}
+    before, once = rising(stages, layers), rising(layers + 1, layers)
+    room = rng.integers(0, 40, (stages, layers + 1)).astype(float)
+    found = _last_within.py_func(before, room, once, entering, in_flight)
+    for stage, begin in itertools.product(range(stages), range(layers + 1)):
+        beside = once[begin] + entering[begin] * in_flight[stage]
+        fits = [end for end in range(layers + 1) if before[stage, end] + beside[end] <= room[stage, begin]]
+        assert found[stage, begin] == max(fits, default=-1)
