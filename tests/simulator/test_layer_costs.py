@@ -106,6 +106,13 @@ def test_stashed_and_crossing_bytes() -> None:
     assert costs.update_seconds(0, 0.0) == 0.0  # a stage without weights has nothing to update
 
 
+def test_what_a_weight_gradient_needs_of_a_stash_is_the_layers_input() -> None:
+    """However small that is: half a byte a sample. All of a first layer's stash, whose input is data; none without weights."""
+    workload = chain([1.0] * 3, parameters=[10, 10, 0], output_elements=[0.25] * 3, stashed_elements=[3.0, 5.0, 7.0])
+    costs = LayerCosts(Problem(workload, chain_cluster(1), 1, precision="fp16"))
+    assert costs.weight_stashed_bytes.tolist() == [costs.stashed_bytes[0], costs.output_bytes[0], 0.0]
+
+
 def test_the_precision_is_no_matter_of_a_measured_network() -> None:
     """Its update moves the profile's 4 bytes an element at any precision, on devices that do not know it either."""
     cluster = load_cluster("pipedream-c").take(1)  # Titan X: fp32 only

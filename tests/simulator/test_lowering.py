@@ -25,6 +25,7 @@ from simulator import (
 from simulator.engines import recurrence
 from simulator.engines import reference as engine
 from simulator.engines.recurrence import replay
+from simulator.lowering.waits import Waits, sendings
 from tests.simulator.strategies import HandCosts
 
 F, B = OpKind.FORWARD, OpKind.BACKWARD
@@ -332,3 +333,14 @@ def test_dependencies_of_one_producer_class_and_receiver_are_one_delivery(seed: 
     assert rows == [wanted[key] for key in keys]
     assert found.transfer.tolist() == [transfer for _, transfer, _ in keys]
     assert np.diff(found.offsets).tolist() == [sum(key[0] == task for key in keys) for task in range(len(program))]
+
+
+def test_each_row_sends_each_class_once() -> None:
+    """Random waits of 9 rows, some of which move nothing: (producer, class) in order, each pair once however many wait for it."""
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        producers, classes = rng.integers(0, 9, 30), rng.integers(0, 4, 30).astype(np.int32)
+        moves = tuple(((0, 0), (1, 0), samples) for samples in (1, 2, 3))
+        rows, sent = sendings(Waits(rng.integers(0, 9, 30), producers, classes, moves))
+        pairs = zip(producers.tolist(), classes.tolist(), strict=True)
+        assert list(zip(rows.tolist(), sent.tolist(), strict=True)) == sorted({one for one in pairs if one[1]})

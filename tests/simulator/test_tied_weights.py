@@ -146,6 +146,16 @@ def test_stages_of_one_device_share_its_copy() -> None:
     assert not costs.tied_reductions
 
 
+def test_what_a_stage_gathers_depends_on_the_stages_before_it_on_its_devices() -> None:
+    """Of two plans that share layer costs the last stage is the same, but in one its devices hold the matrix already."""
+    costs, pairs = LayerCosts(problem()), ((0, 1), (2, 3))
+    for first in (pairs[0], pairs[1], pairs[0]):
+        plan = plan_of(((0, 1), first), ((2,), pairs[1]), ((3,), pairs[0]), zero=1)
+        known, fresh = (PlanCosts(problem(), plan, one).collectives(2) for one in (costs, None))
+        assert known == fresh
+        assert (fresh.update_gather is None) == (first == pairs[0])
+
+
 def test_gradients_on_two_stages_are_summed_before_any_update() -> None:
     """Both updates of a flushed mini-batch start when 4000 bytes have gone round the ring of two devices at 1 byte/s."""
     apart = plan_of(((0, 1), (0,)), ((2, 3), (1,)))
