@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.collections import Collection, LineCollection
+from matplotlib.collections import Collection, LineCollection, PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
@@ -21,11 +22,12 @@ from tests.records import plain
 
 
 def drawing(figure: Figure) -> dict[str, Any]:
-    """The figure by its panels; fonts, margins and the order of layers are left to the check that it can be read."""
+    """The figure by its panels; margins are left to the check that it can be read."""
     words = [text for text in (*figure.texts, figure._suptitle, figure._supxlabel, figure._supylabel) if text]  # type: ignore[attr-defined]
     return _said(
         inches=figure.get_size_inches().tolist(),
         texts=_texts(dict.fromkeys(words)),
+        looks=[*dict.fromkeys(map(_text_look, dict.fromkeys(words)))],
         legends=[_legend(one) for one in figure.legends],
         panels=[_panel(axes) for axes in figure.axes if axes.get_visible()],
     )
@@ -43,6 +45,53 @@ def _panel(axes: Axes) -> dict[str, Any]:
         images=[[image.get_cmap().name, *image.get_clim(), _digits(image.get_array())] for image in axes.images],
         texts=_texts(axes.texts),
         legend=None if legend is None else _legend(legend),
+        layers=_layers(axes),
+        frame=[f"{name}, {to_hex(one.get_edgecolor())}" for name, one in axes.spines.items() if one.get_visible()],
+    )
+
+
+def _layers(axes: Axes) -> list[str]:
+    """How marks and words are drawn, each look once, from behind to the front."""
+    drawn = [*axes.lines, *axes.patches, *axes.collections, *axes.texts, axes.title, axes._left_title]  # type: ignore[attr-defined]
+    looks = (_stroke(one) for one in sorted(drawn, key=lambda one: one.get_zorder()) if one.get_visible())
+    return list(dict.fromkeys(look for look in looks if look))
+
+
+def _stroke(one: Artist) -> str:
+    """Widths, edges and sizes of a mark; nothing of an empty text."""
+    if isinstance(one, Text):
+        return _text_look(one) if one.get_text() else ""
+    see = one.get_alpha() is not None and f"alpha {one.get_alpha():g}"
+    cut = None if one.get_clip_on() else "beyond the axes"
+    if isinstance(one, Line2D):
+        edge = f"marks {one.get_markersize():g}, edged {one.get_markeredgewidth():g}"
+        edge += f" {to_hex(one.get_markeredgecolor())}"
+        mark = one.get_marker() not in ("None", "", None) and edge
+        return _look("line", _line_style(one) != "None" and f"width {one.get_linewidth():g}", mark, see, cut)
+    if isinstance(one, Patch):
+        seen = one.get_linewidth() and one.get_edgecolor()[3]  # type: ignore[index]
+        edge = seen and f"edged {one.get_linewidth():g} {to_hex(one.get_edgecolor())}"
+        return _look("patch", edge, see, cut)
+    assert isinstance(one, Collection)
+    widths = " ".join(dict.fromkeys(f"{width:g}" for width in np.atleast_1d(one.get_linewidth())))
+    sizes = isinstance(one, PathCollection) and "sizes " + " ".join(
+        f"{size:g}" for size in dict.fromkeys(one.get_sizes())
+    )
+    return _look(type(one).__name__, f"width {widths}", sizes, see, cut)
+
+
+def _text_look(text: Text) -> str:
+    """Size, colour and place of words, and the line that leads to what a note is about."""
+    arrow = text.arrow_patch if isinstance(text, Annotation) else None
+    leader = arrow and f"leader {arrow.get_linewidth():g} {to_hex(arrow.get_edgecolor())}"
+    turned, weight = text.get_rotation(), str(text.get_fontweight())
+    return _look(
+        f"text {text.get_fontsize():.4g}",
+        to_hex(text.get_color()),
+        weight.replace("normal", ""),
+        f"{text.get_horizontalalignment()} {text.get_verticalalignment()}",
+        turned and f"turned {turned:g}",
+        leader,
     )
 
 
@@ -51,7 +100,7 @@ def _said(**values: Any) -> dict[str, Any]:
 
 
 def _axis(axis: Axis) -> dict[str, Any]:
-    """Label, scale unless it is linear, ends, and ticks where the code sets them."""
+    """Label, scale unless it is linear, ends, ticks where the code sets them, and how they look."""
     locator = axis.get_major_locator()
     fixed = locator if isinstance(locator, FixedLocator) else None
     return _said(
@@ -60,7 +109,20 @@ def _axis(axis: Axis) -> dict[str, Any]:
         ends=_digits(axis.get_view_interval()),
         ticks=fixed and _digits(fixed()),
         names=fixed and list(dict.fromkeys(axis.get_major_formatter().format_ticks(list(fixed())))),
+        look=_look(axis.get_label().get_text() and f"label {axis.get_label().get_fontsize():g}", *_tick_look(axis)),
     )
+
+
+def _tick_look(axis: Axis) -> Iterator[str]:
+    """Length of ticks, size and colour of their names, and lines of a grid, where they are drawn."""
+    for tick in axis.get_major_ticks()[:1]:
+        mark, name, line = tick.tick1line, tick.label1, tick.gridline
+        if mark.get_visible() and mark.get_markersize():
+            yield f"ticks {mark.get_markersize():g} {to_hex(mark.get_color())}"
+        if name.get_visible():
+            yield f"names {name.get_fontsize():g} {to_hex(name.get_color())}"
+        if line.get_visible():
+            yield f"grid {line.get_linewidth():g} {to_hex(line.get_color())} {line.get_alpha() or 1.0:g}"
 
 
 def _together(marks: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -100,7 +162,7 @@ def _name(mark: Line2D | Patch) -> str | None:
     return None if label.startswith("_") else repr(label)
 
 
-def _look(*parts: str | None) -> str:
+def _look(*parts: Any) -> str:
     return ", ".join(part for part in parts if part)
 
 
@@ -135,7 +197,13 @@ def _legend(legend: Legend) -> dict[str, Any]:
         for one in legend.legend_handles
     )
     entries = {text.get_text(): look for text, look in zip(legend.get_texts(), looks, strict=True)}
-    return _said(title=legend.get_title().get_text(), columns=legend._ncols, entries=entries)  # type: ignore[attr-defined]
+    sizes = {f"{text.get_fontsize():g}" for text in legend.get_texts()}
+    return _said(
+        title=legend.get_title().get_text(),
+        columns=legend._ncols,  # type: ignore[attr-defined]
+        entries=entries,
+        look=_look(f"words {' '.join(sorted(sizes))}", legend.get_frame_on() and "framed", f"{legend.handlelength:g}"),
+    )
 
 
 def _digits(values: Any) -> list[float]:

@@ -132,12 +132,14 @@ def test_every_record_has_its_test() -> None:
 
 
 def test_a_drawing_sees_what_is_drawn() -> None:
-    """Data, colour, dashes and width of a line, a bar, a note, limits, ticks, titles, legend, size: each is seen if changed."""
+    """Data, colours, dashes, widths, sizes, order, bars, notes, limits, ticks, titles, frame, legend: each is seen."""
 
     def figure(**changed: Any) -> Figure:
         given: dict[str, Any] = {
             "size": 5.0, "y": 2.0, "color": "red", "dashes": "--", "width": 1.5, "bar": 3.0, "note": 0.5, "limit": 9.0,
             "tick": 1.0, "title": "title", "columns": 1, "label": "x",
+            "mark": 4.0, "leader": 0.5, "words": 9.0, "bold": "normal", "edge": 0.5, "front": 3, "names": 8.0, "length": 2.0,
+            "grid": 0.3, "frame": True, "beside": "left", "size of a dot": 5.0, "of the legend": 8.0,
         } | changed  # fmt: skip
         made = Figure(figsize=(given["size"], 3.0))
         axes = made.subplots()
@@ -148,19 +150,30 @@ def test_a_drawing_sees_what_is_drawn() -> None:
             linestyle=given["dashes"],
             linewidth=given["width"],
             label="a",
+            marker="o",
+            markersize=given["mark"],
+            zorder=given["front"],
         )
-        axes.bar([0], [given["bar"]], label="b")
-        axes.annotate("note", (given["note"], 1), (3, 4), textcoords="offset points")
+        axes.bar([0], [given["bar"]], label="b", edgecolor="black", linewidth=given["edge"])
+        axes.scatter([0], [1], s=given["size of a dot"])
+        leader = {"arrowstyle": "-", "linewidth": given["leader"]}
+        words = {"fontsize": given["words"], "fontweight": given["bold"], "ha": given["beside"]}
+        axes.annotate("note", (given["note"], 1), (3, 4), textcoords="offset points", arrowprops=leader, **words)
+        axes.tick_params(labelsize=given["names"], length=given["length"])
+        axes.grid(True, linewidth=given["grid"])
+        axes.spines["top"].set_visible(given["frame"])
         axes.set(ylim=(0, given["limit"]), title=given["title"], xlabel=given["label"])
         axes.set_xticks([0, given["tick"]], ["no", "yes"])
-        axes.legend(ncols=given["columns"])
+        axes.legend(ncols=given["columns"], fontsize=given["of the legend"])
         return made
 
     first = plain(drawing(figure()))
     assert first == plain(drawing(figure()))
     changes: dict[str, Any] = {
         "size": 6.0, "y": 2.5, "color": "blue", "dashes": ":", "width": 2.0, "bar": 4.0, "note": 0.75, "limit": 8.0,
-        "tick": 0.75, "title": "other", "columns": 2, "label": "y",
+        "tick": 0.75, "title": "other", "columns": 2, "label": "y", "mark": 5.0, "leader": 0.6, "words": 8.0, "bold": "bold",
+        "edge": 0.6, "front": 0.5, "names": 9.0, "length": 0.0, "grid": 0.4, "frame": False, "beside": "right",
+        "size of a dot": 6.0, "of the legend": 9.0,
     }  # fmt: skip
     for name, value in changes.items():
         assert list(differences(first, plain(drawing(figure(**{name: value}))))), name
