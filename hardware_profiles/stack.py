@@ -15,9 +15,10 @@ Seconds of layers, and of casts, are those of a plan on one server; on several Ã
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from math import log2
+from typing import Any
 
 from hardware_profiles.accelerator import (
     RECIPES,
@@ -87,9 +88,13 @@ SAME, NONE = Constant(1.0), Constant(0.0)
 """The factor and the addend that change nothing."""
 
 
+Rule = Callable[[Any, Any], Iterable[str]]
+"""(problem, plan) -> what the plan needs and is not there, in words, as a noun phrase each."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """Which plans a stack can run; an empty list means no restriction.
+    """Which plans a stack, or a launcher, can run; an empty list means no restriction.
 
     chips: kinds of accelerators that it runs on
     zero: what replicas may divide; schedules, recompute, precisions: those that it has
@@ -99,6 +104,7 @@ class Runs:
     sequence_parallel: whether tensor-parallel groups may divide the rest, too
     fused_attention: whether it has attention in one kernel (FlashAttention)
     hybrid_sharding: whether ZeRO may divide among part of the replicas, which then are copies of each other
+    further: rules that no list says, such as where stages may end; a stack's file has none
     """
 
     chips: tuple[str, ...] = ()
@@ -115,6 +121,22 @@ class Runs:
     sequence_parallel: bool = True
     fused_attention: bool = True
     hybrid_sharding: bool = True
+    further: tuple[Rule, ...] = ()
+
+    def within(self, other: Runs) -> Runs:
+        """Which plans both can run; ValueError, in words, where two lists have nothing in common."""
+        found: dict[str, Any] = {"further": (*self.further, *other.further)}
+        for one in fields(self):
+            mine, others = getattr(self, one.name), getattr(other, one.name)
+            if isinstance(mine, bool):
+                found[one.name] = mine and others
+            elif one.name not in found:
+                found[one.name] = (
+                    tuple(value for value in mine if value in others) if mine and others else mine or others
+                )
+                if mine and others and not found[one.name]:
+                    raise ValueError(f"{one.name}: {_listed(mine)} here, {_listed(others)} there")
+        return replace(self, **found)
 
     def __str__(self) -> str:
         """The restrictions in words."""
@@ -127,6 +149,10 @@ class Runs:
         said = [f"{words} {', '.join(map(str, known))}" for words, known in lists.items() if 0 < len(known) < 4]
         said += [f"no {one.name.replace('_', ' ')}" for one in fields(self) if getattr(self, one.name) is False]
         return "; ".join(said) or "every plan"
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +176,7 @@ class Stack:
     context: bytes that the driver counts beside: CUDA context, buffers of communicators; 0: the accelerator's reserve
     gradient_bytes: of an accumulated 16-bit gradient where the problem says nothing; 0: as the weights
     errors: classes of errors of its predictions, in place of those that its name has among the shipped ones
+    launcher: what is to launch its plans (`launched_by`); "" where nobody says
     source: the name or the path that gives it again; None for one that was made in Python
     """
 
@@ -173,6 +200,7 @@ class Stack:
     context: Constant = NONE
     gradient_bytes: int = 0
     errors: tuple[ErrorClass, ...] = ()
+    launcher: str = field(init=False, default="", repr=False)
     source: str | None = field(init=False, default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -187,6 +215,24 @@ class Stack:
                     raise ValueError(
                         f"stack {self.name}: {where} must be from {least:g} to {most:g}, got {shown(one.value)}; check the unit"
                     )
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return f"stack {self.name!r}" + f" launched by {self.launcher}" * bool(self.launcher)
+
+    def launched_by(self, launcher: str, runs: Runs) -> Stack:
+        """The stack for plans that a launcher can run, too: with the same constants, and named by files as this one is.
+
+        ValueError where it has no plans in common with the launcher.
+        """
+        try:
+            narrowed = replace(self, runs=self.runs.within(runs))
+        except ValueError as error:
+            raise ValueError(f"stack {self.name!r} runs no plan that {launcher} does: {error}") from None
+        object.__setattr__(narrowed, "launcher", launcher)
+        object.__setattr__(narrowed, "source", self.source or (GENERIC.name if self == GENERIC else None))
+        return narrowed
 
     def constants(self) -> dict[str, Constant]:
         """Its constants by name."""

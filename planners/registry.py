@@ -165,9 +165,9 @@ class PlannerEntry:
         """Why the problem's stack runs none of its plans, or none that is asked for; None where it may."""
         stack, runs = problem.stack, problem.stack.runs
         if "zero" not in self.options and 0 not in runs.zero and len(problem.cluster.devices) > 1:
-            return f"its replicas divide nothing, and stack {stack.name!r} runs ZeRO {', '.join(map(str, runs.zero))} alone"
+            return f"its replicas divide nothing, and {stack.title} runs ZeRO {', '.join(map(str, runs.zero))} alone"
         if request.schedule is not None and runs.schedules and request.schedule not in runs.schedules:
-            return f"stack {stack.name!r} runs {', '.join(runs.schedules)}, not {request.schedule!r}"
+            return f"{stack.title} runs {', '.join(runs.schedules)}, not {request.schedule!r}"
         return None
 
     def _unlike_recomputation(self, problem: Problem, request: Request) -> str | None:

@@ -14,6 +14,7 @@ from .costs.given import (
     Transfer as Transfer,
     given_costs as given_costs,
 )
+from .plans.lacks import plan_lacks as plan_lacks, problem_lacks as problem_lacks
 from .evaluation import Evaluations as Evaluations
 from .results.error_bars import error_of as error_of, plan_kind as plan_kind
 from .results.score import Score as Score

@@ -12,6 +12,7 @@ import pytest
 
 import pipeplan
 from experiments.cli import COMMANDS, main
+from experiments.targets.names import TARGETS
 from planners import PLANNERS
 from simulator import SCHEDULES
 
@@ -140,6 +141,20 @@ def test_the_plan_by_hand_runs(
     capsys.readouterr()
     assert main(["simulate", "--plan", "mine.json", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["iteration_seconds"] > 0.0
+
+
+def test_a_plan_is_written_for_every_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commands of the how-to page run in their order, with one at least for each target; reports apart."""
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "how-to" / "run-a-plan.md"
+    lines = [words for words in commands(TEXT[page]) if "--report" not in words]
+    assert {words[words.index("--to") + 1] for words in lines if "--to" in words} == set(TARGETS)
+    assert all(f"| `{name}` |" in TEXT[page] for name in TARGETS)
+    for words in lines:
+        assert main(words) == 0, words
+    assert "--pipeline-model-parallel-layout" in capsys.readouterr().out
 
 
 def test_files_of_several_pages_are_the_same() -> None:

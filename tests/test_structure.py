@@ -36,6 +36,7 @@ ROOMS = {
     "experiments": (
         *(
             "terminal",
+            "targets",
             "compare",
             "report",
             "profiling",

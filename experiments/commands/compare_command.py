@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import simulator
-from experiments.compare.problem_options import add_question, defaults_told, read_problem, read_request, read_stacks
+from experiments.compare.problem_options import (
+    LAUNCHABLE,
+    add_question,
+    defaults_told,
+    read_problem,
+    read_request,
+    read_stacks,
+)
 from experiments.terminal.argument_types import add_options, written_folder
 from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import (
@@ -51,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 written_folder,
                 "out/compare",
             ),
+            **LAUNCHABLE,
             "--timelines": "draw the timeline and the memory of every plan, too",
             "--no-figures": "draw nothing",
             "--json": "print one JSON document",
@@ -75,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
                 names=names,
                 plans=plans,
                 seed=arguments.seed,
-                stacks=read_stacks(arguments, problem),
+                stacks=read_stacks(arguments, problem, arguments.launchable),
                 report=report,
             )
         _raise_if_nobody_can_plan(comparison)
@@ -120,7 +128,7 @@ def _given(arguments: argparse.Namespace) -> tuple[simulator.Problem, dict[str, 
     names = {path: Path(path).name for path in files}
     if len(set(names.values())) < len(names):
         names = {path: path for path in files}
-    problem = read_problem(arguments, {path: one for path, (one, _) in files.items()})
+    problem = read_problem(arguments, {path: one for path, (one, _) in files.items()}, arguments.launchable)
     return problem, {names[path]: plan for path, (_, plan) in files.items()}
 
 

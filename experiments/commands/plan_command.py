@@ -13,6 +13,7 @@ import simulator
 from experiments.compare.efficiency import efficiency
 from experiments.compare.problem_options import (
     DEFAULT_PLANNER,
+    LAUNCHABLE,
     PROBLEM,
     PROFILED_MINIBATCH,
     SEARCH,
@@ -78,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         {
             "--planner NAME": f"planner (default {DEFAULT_PLANNER}; with --workers {OF_WORKERS})",
             "--out FILE": ("write the plan as JSON, for pipeplan export --plan", written_file),
+            **LAUNCHABLE,
             **REPORT,
             **RUNNER_UPS,
             "--json": "print one JSON document",
@@ -103,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_partition(arguments)
     refuse(arguments, ("bandwidths", "variant", "straight", "memory"), "goes with --workers")
     arguments.planner = arguments.planner or DEFAULT_PLANNER
-    problem, request = read_problem(arguments), read_request(arguments)
+    problem, request = read_problem(arguments, launcher=arguments.launchable), read_request(arguments)
     price = read_price(arguments, problem)
     if arguments.pareto is not None:
         return _run_pareto(arguments, problem, request, price)
@@ -126,7 +128,7 @@ def _plan_and_tell(
         result = planners.plan_over_stacks(
             arguments.planner,
             problem,
-            read_stacks(arguments, problem),
+            read_stacks(arguments, problem, arguments.launchable),
             request,
             seed=arguments.seed,
             progress=lambda step: report(step.evaluations, f"best {step.iteration_seconds:.4g} s"),
@@ -243,7 +245,7 @@ def _run_pareto(
             request,
             seed=arguments.seed,
             price=price,
-            stacks=read_stacks(arguments, problem),
+            stacks=read_stacks(arguments, problem, arguments.launchable),
             progress=report,
         )
     if arguments.figure is not None and found.interrupted:
@@ -272,7 +274,7 @@ def _check_partition(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--workers is for --planner {OF_WORKERS}, got {arguments.planner!r}")
     if arguments.cluster is not None:
         raise UsageError("--cluster does not go with --workers, which describes the machine itself")
-    others = {**PROBLEM, **SEARCH, **PARETO, **RUNNER_UPS, **REPORT, "--out FILE": ""}
+    others = {**PROBLEM, **SEARCH, **LAUNCHABLE, **PARETO, **RUNNER_UPS, **REPORT, "--out FILE": ""}
     refuse(
         arguments,
         [name for name in names_of(others) if name not in names_of(PROFILED_MINIBATCH)],

@@ -14,6 +14,8 @@ import hardware_profiles
 import planners
 import simulator
 from experiments.report.report_options import REPORT, explained, read_price
+from experiments.targets.names import TARGETS
+from experiments.targets.target import NotLaunchableError
 from experiments.terminal.argument_types import (
     LONGEST,
     OWN_OPTION,
@@ -252,8 +254,6 @@ def _content(
     arguments: argparse.Namespace,
 ) -> str:
     """What the file is to hold, by its name's ending; UsageError for a schedule that torch cannot run."""
-    from experiments.commands.export_command import torch_csv
-
     schedule = replayed.schedule
     if path.suffix == ".json":
         return json.dumps(simulator.chrome_trace(replayed.timeline, name=schedule.name, device_word="device")) + "\n"
@@ -261,9 +261,17 @@ def _content(
         return simulator.to_text(schedule)
     try:
         if isinstance(replayed, simulator.Outcome):
-            return torch_csv(replayed.plan, schedule)
+            return _torch_csv(replayed)
         if len(set(arguments.sizes or ())) > 1:
             raise simulator.ScheduleError("torch's micro-batches have one size, --sizes gives several")
         return simulator.to_torch_csv(schedule)
-    except simulator.ScheduleError as error:
+    except (simulator.ScheduleError, NotLaunchableError) as error:
         raise UsageError(f"--out {path}: {error}; a name in .txt takes it") from None
+
+
+def _torch_csv(outcome: simulator.Outcome) -> str:
+    """The plan's ops for torch, with a line on stderr where replicas decide how torch is launched."""
+    written = TARGETS["torch-csv"].written("torch-csv", outcome.problem, outcome.plan)
+    for note in written.notes:
+        print(f"pipeplan simulate: {note}", file=sys.stderr)
+    return str(written.files[""])

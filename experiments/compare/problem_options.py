@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from experiments.targets.names import TARGETS
 from experiments.terminal.argument_types import (
     OWN_OPTION,
     Option,
     add_options,
+    check_choice,
     count,
     declared,
     destination,
@@ -83,6 +86,12 @@ SEARCH: dict[str, Option] = {
 """What the planners may choose, and the seed."""
 
 
+LAUNCHABLE: dict[str, Option] = {
+    "--launchable TARGET": f"search plans that this can launch, and none else: {', '.join(TARGETS)} (see pipeplan export --to)",
+}
+"""What is to launch the plans."""
+
+
 def add_question(parser: argparse.ArgumentParser) -> None:
     """The options of a problem and of a search for plans of it; None (or False) is what was not given."""
     group = parser.add_argument_group("problem")
@@ -91,10 +100,13 @@ def add_question(parser: argparse.ArgumentParser) -> None:
     add_options(parser.add_argument_group("search"), SEARCH)
 
 
-def read_problem(arguments: argparse.Namespace, plans: Mapping[str, Problem] = NO_PLANS) -> Problem:
+def read_problem(
+    arguments: argparse.Namespace, plans: Mapping[str, Problem] = NO_PLANS, launcher: str | None = None
+) -> Problem:
     """The problem that files have, or else the options describe.
 
     plans: the problem of every file of --plan, by its path
+    launcher: the target that is to launch every plan; its stack then runs nothing else
     UsageError for files that have different problems, and for an option that says something else than a file; raises what the
     parts of a problem raise, one line each.
     """
@@ -104,7 +116,7 @@ def read_problem(arguments: argparse.Namespace, plans: Mapping[str, Problem] = N
     if arguments.problem is not None:
         files = {f"--problem {arguments.problem}": PlanFile.read(arguments.problem).problem, **files}
     if not files:
-        return _described(arguments)
+        return _launched(_described(arguments), launcher)
     (first, problem), *others = files.items()
     refuse_contradictions(arguments, first, options_of(problem))
     for file, other in others:
@@ -115,23 +127,48 @@ def read_problem(arguments: argparse.Namespace, plans: Mapping[str, Problem] = N
                     f"{file}: $.problem.{field.name} is {shown(said)}, in {first} it is {shown(wanted)}: "
                     "the files of a command have one problem"
                 )
-    return problem
+    return _launched(problem, launcher)
 
 
-def read_stacks(arguments: argparse.Namespace, problem: Problem) -> tuple[Stack, ...]:
+def _launched(problem: Problem, launcher: str | None) -> Problem:
+    """The problem whose plans a target can launch; UsageError for an unknown target, and for one that runs no plan of it."""
+    if launcher is None:
+        return problem
+    check_choice("--launchable", launcher, TARGETS)
+    if lacks := TARGETS[launcher].problem_lacks(problem):
+        raise UsageError(f"{launcher} cannot run plans of {problem.title}: it has no {'; no '.join(lacks)}")
+    try:
+        return replace(problem, stack=problem.stack.launched_by(launcher, TARGETS[launcher].runs))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def read_stacks(arguments: argparse.Namespace, problem: Problem, launcher: str | None = None) -> tuple[Stack, ...]:
     """The stacks to search under: those that are asked for, or all that run plans of a problem whose options say none; none where
     the problem's own is meant.
 
-    Raises ProfileError for a stack that cannot be read, ValueError for one that the problem does not go with.
+    launcher: the target that is to launch every plan: by default, under those stacks that predict its seconds
+    Raises ProfileError for a stack that cannot be read, ValueError for one that the problem or the launcher does not go with.
     """
     from hardware_profiles import load_stack
     from planners import stacks_that_run
 
     if arguments.stack is None:
         described = arguments.problem is None and not getattr(arguments, "plan", None)
-        return stacks_that_run(problem) if described else ()
+        found = stacks_that_run(problem) if described else ()
+        return found if launcher is None else tuple(_launched_stacks(found, launcher))
     names = arguments.stack.split(",")
-    return tuple(replace(problem, stack=load_stack(name)).stack for name in dict.fromkeys(names)) if names[1:] else ()
+    asked = (replace(problem, stack=load_stack(name)) for name in dict.fromkeys(names)) if names[1:] else ()
+    return tuple(_launched(one, launcher).stack for one in asked)
+
+
+def _launched_stacks(stacks: Iterable[Stack], launcher: str) -> Iterator[Stack]:
+    """Stacks that predict the seconds of a target, each for plans that it can launch; those without such plans are left out."""
+    target = TARGETS[launcher]
+    for stack in stacks:
+        if not target.stacks or stack.name in target.stacks:
+            with suppress(ValueError):
+                yield stack.launched_by(launcher, target.runs)
 
 
 def _described(arguments: argparse.Namespace) -> Problem:

@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments.compare.efficiency import Efficiency, Price, efficiency
 from experiments.report.limits import Limit, limit_rows, limit_sentence, limits
-from experiments.report.megatron_flags import NoFlagsError, megatron_flags
+from experiments.targets.names import TARGETS
 from hardware_profiles import counted, optional_members
 from planners import Result, RunnerUp, error_of_runner_up, is_told_apart, replayed_beside, runner_ups
 from simulator import (
@@ -69,7 +69,7 @@ class PlanReport(Explained):
             *self.answer.remarks(),
             *self._worth(),
             *self._beside(),
-            *self._flags(),
+            *self._launch(),
             f"{self.limit[0].upper()}{self.limit[1:]}.",
         )
 
@@ -92,7 +92,7 @@ class PlanReport(Explained):
             "efficiency": self.efficiency.record(),
             "limits": limit_rows(self.outcome, self.limits),
             "limit": self.limit,
-            "megatron_flags": self._flag_words(),
+            "launch": self.launch(),
             "runner_ups": [
                 {
                     "decision": one.decision,
@@ -301,20 +301,27 @@ class PlanReport(Explained):
         columns = "decision", "chosen", "instead", "loses", "told apart", "peak, GiB", "plan"
         return TextTable("Runner-ups: the best known plan that makes another choice", columns, rows)
 
-    def _flags(self) -> tuple[str, ...]:
-        """A language model's plan for Megatron-LM, or why its flags cannot say it."""
-        if not self.outcome.problem.workload.tokens:
-            return ()
-        try:
-            return (f"Megatron-LM: {' '.join(megatron_flags(self.outcome.problem, self.outcome.plan))}",)
-        except NoFlagsError as error:
-            return (f"no flags of Megatron-LM: {error}",)
+    # ---------------------------------------------------------------------------------------------------- launch
 
-    def _flag_words(self) -> list[str] | None:
-        try:
-            return list(megatron_flags(self.outcome.problem, self.outcome.plan))
-        except NoFlagsError:
-            return None
+    def launch(self) -> dict[str, dict[str, Any]]:
+        """Of every target all that it lacks for the plan, and, where this is nothing, what it is told (null: files)."""
+        problem, plan = self.outcome.problem, self.outcome.plan
+        found = {}
+        for name, target in TARGETS.items():
+            lacks = target.lacks(problem, plan)
+            words = None if lacks or target.words is None else target.words(problem, plan)
+            found[name] = {"lacks": list(lacks), "words": words}
+        return found
+
+    def _launch(self) -> tuple[str, ...]:
+        """How the plan is run for real: by each target, with the words that it is told, or what it lacks."""
+        written = "pipeplan export --plan FILE --to"
+        return tuple(
+            f"run by {name}: {one['words'] or f'{written} {name}'}"
+            if not one["lacks"]
+            else f"not run by {name}: it has no {'; no '.join(one['lacks'])}"
+            for name, one in self.launch().items()
+        )
 
     def _beside(self) -> tuple[str, ...]:
         """Runner-ups whose replay is faster than the plan's (searches compare closed forms, too), or that there are none."""

@@ -121,7 +121,7 @@ def asked_zeros(problem: Problem, request: Request, default: tuple[Zero, ...] = 
     if asked is None:
         return tuple(one for one in default if one in runs) or tuple(one for one in get_args(Zero) if one in runs)
     if wrong := sorted(set(asked).difference(runs)):
-        raise ValueError(unchosen(f"ZeRO stage of stack {problem.stack.name!r}", str(wrong[0]), list(map(str, runs))))
+        raise ValueError(unchosen(f"ZeRO stage of {problem.stack.title}", str(wrong[0]), list(map(str, runs))))
     return tuple(sorted(set(asked)))
 
 

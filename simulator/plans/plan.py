@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -37,6 +37,7 @@ from simulator.options.training_options import (
     TrainingOptions,
 )
 from simulator.plans.keys import COSTS, LAYERS, NOTHING, ORDER, PARTS
+from simulator.plans.lacks import plan_lacks, problem_lacks
 from simulator.schedules import ScheduleFamily, schedule_families
 from simulator.workloads.layers import Layer, Workload
 from simulator.workloads.sequence_slices import check_context
@@ -98,19 +99,13 @@ class Problem(TrainingOptions):
 
     def _check_stack(self) -> None:
         """Raise ValueError for a stack that knows other words of recomputation, or that runs no plan of this problem."""
-        stack, runs = self.stack, self.stack.runs
-        check_known(f"stack {stack.name!r}: no recompute policy is", runs.recompute, get_args(Recompute))
-        if runs.precisions and self.precision not in runs.precisions:
-            raise ValueError(f"stack {stack.name!r} runs {', '.join(runs.precisions)}, not precision {self.precision}")
-        if self.sequence_parallel and not runs.sequence_parallel:
-            raise ValueError(f"stack {stack.name!r} has no sequence parallelism")
-        if not runs.fused_attention and any(layer.fused_pairs for layer in self.workload.layers):
-            raise ValueError(
-                f"stack {stack.name!r} has no fused attention: {self.workload.name} needs --attention unfused"
-            )
+        stack = self.stack
+        check_known(f"{stack.title}: no recompute policy is", stack.runs.recompute, get_args(Recompute))
+        for lack in problem_lacks(stack.runs, self):
+            raise ValueError(f"{stack.title} has no {lack}")
         for device in self.cluster.kinds[0]:
             if stack.room_bytes(device) <= stack.workspace_bytes(device):
-                raise ValueError(f"stack {stack.name!r} takes all the memory of {device.name} for itself")
+                raise ValueError(f"{stack.title} takes all the memory of {device.name} for itself")
 
     def __repr__(self) -> str:
         options: list[str] = [self.precision, self.optimizer]
@@ -133,7 +128,8 @@ class Problem(TrainingOptions):
         told = [counted(len(self.cluster.devices), "device"), counted(self.batch, self.workload.sample)]
         told += [self.precision] * (self.precision != DEFAULT_PRECISION)
         told += [self.optimizer] * (self.optimizer != DEFAULT_OPTIMIZER)
-        told += [self.stack.name] * (self.stack != GENERIC)
+        told += [self.stack.name] * (self.stack.name != GENERIC.name)
+        told += [f"launched by {self.stack.launcher}"] * bool(self.stack.launcher)
         return f"{self.workload.name} on {self.cluster.name}, {', '.join(told)}"
 
     @property
@@ -534,36 +530,8 @@ def _check_stack(problem: Problem, plan: Plan) -> None:
     runs = problem.stack.runs
     if runs == GENERIC.runs:  # it runs everything: searches ask this of each plan
         return
-    sizes = {*plan.microbatches, *(size for one in (*plan.forward_sizes, *plan.backward_sizes) for size in one)}
-    unlike = len(sizes) > 1 or len({(len(stage.devices), stage.degrees) for stage in plan.stages}) > 1
-    policies = set(plan.recompute or (problem.recompute,))
-    kept: tuple[tuple[str, Collection[object], set[object]], ...] = (
-        ("zero", runs.zero, {plan.zero} if len(plan.devices) > 1 else set()),
-        ("schedule", runs.schedules, {plan.schedule} if len(plan.stages) > 1 else set()),
-        ("recompute", runs.recompute, {*policies}),
-    )
-    for name, allowed, found in kept:
-        if allowed and (wrong := sorted(map(str, found.difference(allowed)))):
-            raise _not_run(problem, plan, f"{name} {wrong[0]}", f"; choices: {', '.join(map(str, allowed))}")
-    degree = max((degree // plan.context for stage in plan.stages for degree in stage.degrees), default=1)
-    ways: tuple[tuple[bool, int, str], ...] = (
-        (runs.tensor, degree, "tensor-parallel groups"),
-        (runs.context, plan.context, "context parallelism"),
-        (runs.expert, plan.expert, "expert parallelism"),
-        (runs.pipeline, len(plan.stages), "pipelines of several stages"),
-        (runs.interleaved, plan.chunks, "several stages per device"),
-        (runs.hybrid_sharding, min(plan.shard, 1) + 1, "ZeRO among part of the replicas"),
-        (runs.unequal, 1 + unlike, "micro-batches, stages or replicas of unlike sizes"),
-    )
-    for permitted, count, words in ways:
-        if count > 1 and not permitted:
-            raise _not_run(problem, plan, words)
-
-
-def _not_run(problem: Problem, plan: Plan, what: str, choices: str = "") -> PlanNotRunError:
-    return PlanNotRunError(
-        f"stack {problem.stack.name!r} does not run plan {plan.planner!r}: it has no {what}{choices}"
-    )
+    if lacks := "; no ".join(plan_lacks(runs, problem, plan)):
+        raise PlanNotRunError(f"{problem.stack.title} does not run plan {plan.planner!r}: it has no {lacks}")
 
 
 def _check_groups(problem: Problem, plan: Plan) -> None:

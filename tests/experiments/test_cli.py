@@ -331,7 +331,7 @@ def test_a_plan_goes_to_a_file_and_back(capsys: pytest.CaptureFixture[str], tmp_
     assert code == 0
     code, out, _ = run(capsys, "export", "--plan", str(path), "--format", "text")
     assert (code, out) == (0, "0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1\n")
-    code, out, _ = run(capsys, "export", "--plan", str(path), "--format", "torch-csv", "--out", str(tmp_path / "s.csv"))
+    code, out, _ = run(capsys, "export", "--plan", str(path), "--to", "torch-csv", "--out", str(tmp_path / "s.csv"))
     assert (tmp_path / "s.csv").read_text() == "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"
     csv = ("--schedule-csv", str(tmp_path / "s.csv"))
     code, out, _ = run(capsys, "simulate", *csv, "--forward", "1", "--backward", "2", "--json")

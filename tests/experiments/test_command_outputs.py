@@ -40,8 +40,8 @@ LINES = {
     "compare as a document": f"compare {MIXED} --planner greedy --planner brute-force --schedule 1f1b --no-figures --json "
     "--out tables",
     "export text": f"export {SMALL} --planner uniform --microbatches 3 --format text",
-    "export torch-csv": f"export {SMALL} --planner uniform --microbatches 2 --schedule gpipe --format torch-csv",
-    "export a pipeline of two copies": f"export {SMALL} --planner data-parallel --microbatches 2 --format torch-csv",
+    "export torch-csv": f"export {SMALL} --planner uniform --microbatches 2 --schedule gpipe --to torch-csv",
+    "export a pipeline of two copies": f"export {SMALL} --planner data-parallel --microbatches 2 --to torch-csv",
     "export plan": f"export {SMALL} --planner uniform --microbatches 2 --format plan",
     "export a plan file": "export --plan plan.json --format text --out order.txt",
     "check a profile": "check four.txt",

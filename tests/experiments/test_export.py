@@ -25,11 +25,11 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 @pytest.mark.parametrize(
     ("planner", "schedule", "batch", "said"),
     [
-        ("pipedream", "1f1b-rr", 8, "'1f1b-rr' never flushes"),
-        ("uniform", "pipedream", 8, "'pipedream' never flushes"),
+        ("pipedream", "1f1b-rr", 8, "updates without a flush (schedule 1f1b-rr)"),
+        ("uniform", "pipedream", 8, "updates without a flush (schedule pipedream)"),
         ("uniform", "fbp-as", 8, "two lists of ops at once"),
-        ("uniform", "gpipe", 7, "micro-batches of 3 or 4 samples"),
-        ("data-parallel", "gpipe", 6, "replicas of a stage: 2"),
+        ("uniform", "gpipe", 7, "micro-batches of unlike sizes (3, 4)"),
+        ("data-parallel", "gpipe", 6, "micro-batches of 3 samples on 2 replicas"),
     ],
 )
 def test_plans_that_torch_cannot_run_are_refused(
@@ -39,7 +39,7 @@ def test_plans_that_torch_cannot_run_are_refused(
     asked = f"--batch {batch} --microbatches 2 --planner {planner} --schedule {schedule}"
     words = ("export", *PROBLEM, *asked.split())
     path = tmp_path / "schedule"
-    assert said in refused(capsys, (*words, "--format", "torch-csv", "--out", str(path)))
+    assert said in refused(capsys, (*words, "--to", "torch-csv", "--out", str(path)))
     assert not path.exists()
     assert run(capsys, *words, "--format", "text")[0] == 0
 
@@ -57,10 +57,10 @@ def test_unequal_replicas_are_refused_and_equal_ones_say_how_torch_is_launched(
     for second, code in (([2], 2), ([2, 3], 0)):
         stages = [{"layers": [0, 1], "devices": [0, 1]}, {"layers": [2, 3], "devices": second}]
         path.write_text(json.dumps({**plan, "plan": {**plan["plan"], "stages": stages}}))  # type: ignore[dict-item]
-        got, out, err = run(capsys, "export", "--plan", str(path), "--format", "torch-csv")
+        got, out, err = run(capsys, "export", "--plan", str(path), "--to", "torch-csv")
         assert (got, err.count("\n")) == (code, 1)
         if code:
-            assert (out, "stages have 2-1 replicas" in err) == ("", True)
+            assert (out, "stages on unlike numbers of devices (2-1)" in err) == ("", True)
         else:
             assert out == "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"
             assert "launch 2 × 2 processes" in err

@@ -18,7 +18,6 @@ from experiments.commands import plan_command
 from experiments.compare.efficiency import efficiency, used_parameters
 from experiments.report import pareto as pareto_search
 from experiments.report.limits import Limit, limit_sentence, limits
-from experiments.report.megatron_flags import NoFlagsError, megatron_flags
 from experiments.report.pareto import GIB, Pareto, UnbeatenPlan, in_less_memory, pareto
 from hardware_profiles import GraphicsProcessor, load_cluster
 from planners import Request, plan_over_stacks
@@ -540,85 +539,3 @@ def test_boards_have_no_peak() -> None:
     plan = Plan("hand", "gpipe", (Stage(tuple(range(6)), (0,)),), (4,))
     told = pp.report(simulate(pp.Problem("chain:6", "fpga-vcu118-4", 4), plan))
     assert "no MFU: vcu118 states no peak FLOP/s at fp32" in told.remarks()
-
-
-# ---- flags of Megatron-LM --------------------------------------------------------------------------------------------
-
-
-def gpt2_plan(cuts: tuple[int, ...], *, chunks: int = 1, **changes: Any) -> tuple[Problem, Plan]:
-    """GPT-2, twelve blocks, cut behind so many of them, on stages of two replicas of groups of two."""
-    problem = pp.Problem("gpt2", "dgx-a100:2", 16, precision="bf16", sequence_parallel=True, gradient_bytes=4)
-    blocks = [layer.block for layer in problem.workload.layers]
-    ends = [blocks.index(cut + 1) for cut in cuts]
-    ranks = (len(cuts) + 1) // chunks
-    places = [tuple(range(4 * rank, 4 * rank + 4)) for rank in range(ranks)] * chunks
-    stages = stages_from_cuts(ends, len(blocks), places)
-    grouped = tuple(replace(stage, degrees=(2, 2)) for stage in stages)
-    name = "interleaved-1f1b" if chunks > 1 else "1f1b"
-    return problem, replace(Plan("hand", name, grouped, (4,) * 4), **changes)
-
-
-ENDS = "--micro-batch-size 2 --global-batch-size 16 --sequence-parallel"
-WIDE = "--bf16 --accumulate-allreduce-grads-in-fp32"
-
-
-@pytest.mark.parametrize(
-    ("cuts", "changes", "flags"),
-    [
-        ((6,), {}, f"--pipeline-model-parallel-size 2 {ENDS} {WIDE}"),
-        (
-            (2, 6, 10),
-            {"recompute": ("attention",) * 4},
-            "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 2 --decoder-last-pipeline-num-layers 2 "
-            f"{ENDS} --recompute-granularity selective {WIDE}",
-        ),
-        (
-            (3, 6, 9),
-            {"chunks": 2, "zero": 1, "recompute": ("blocks",) * 4},
-            f"--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3 {ENDS} --use-distributed-optimizer "
-            f"--recompute-granularity full --recompute-method uniform --recompute-num-layers 1 {WIDE}",
-        ),
-        (
-            (6,),
-            {"recompute": ("blocks",) * 2, "recomputed_blocks": (4, 4)},
-            f"--pipeline-model-parallel-size 2 {ENDS} --recompute-granularity full --recompute-method block "
-            f"--recompute-num-layers 4 {WIDE}",
-        ),
-    ],
-)
-def test_plans_as_flags(cuts: tuple[int, ...], changes: dict[str, Any], flags: str) -> None:
-    """Even stages, other ends, several stages per device; micro-batches are those of a replica."""
-    assert " ".join(megatron_flags(*gpt2_plan(cuts, **changes))) == f"--tensor-model-parallel-size 2 {flags}"
-
-
-@pytest.mark.parametrize(
-    ("cuts", "changes", "why"),
-    [
-        ((6,), {"schedule": "gpipe"}, "schedule 'gpipe' is none of 1f1b, interleaved-1f1b"),
-        ((6,), {"zero": 2}, "they have no ZeRO 2"),
-        ((6,), {"recompute": ("none", "blocks")}, "differs between stages"),
-        ((6,), {"recompute": ("whole", "whole")}, "is none of theirs"),
-        ((6,), {"recompute": ("blocks", "blocks"), "recomputed_blocks": (1, 2)}, "recompute unlike numbers of blocks"),
-        ((6,), {"microbatches": (6, 6, 4)}, "micro-batches are not equal"),
-        ((3, 5, 9), {"chunks": 2}, "have unlike numbers of blocks"),
-        ((2, 5, 10), {}, "stages between the ends"),
-        ((0,), {}, "some stage has no whole blocks"),
-    ],
-)
-def test_plans_that_flags_cannot_say(cuts: tuple[int, ...], changes: dict[str, Any], why: str) -> None:
-    """One clause says why."""
-    with pytest.raises(NoFlagsError, match=why):
-        megatron_flags(*gpt2_plan(cuts, **changes))
-
-
-def test_the_report_has_flags_or_says_why_not() -> None:
-    """Of a language model; of others nothing."""
-    problem, plan = gpt2_plan((6,))
-    told = [pp.report(simulate(problem, replace(plan, zero=zero), engine="compiled")) for zero in (0, 2)]
-    lines = [[line for line in one.remarks() if "Megatron-LM" in line] for one in (*told, pp.report(grouped()))]
-    assert [[line.split(": ")[0] for line in some] for some in lines] == [
-        ["Megatron-LM"],
-        ["no flags of Megatron-LM"],
-        [],
-    ]
-    assert [one.record()["megatron_flags"] is None for one in told] == [False, True]

@@ -234,6 +234,6 @@ def test_a_plan_that_torch_cannot_run_has_no_csv(
     path = tmp_path / "ops.csv"
     assert main(("simulate", "--plan", plan_file, "--out", str(path))) == 2
     err = capsys.readouterr().err
-    assert "torch sends tensors of one shape" in err
+    assert "it has no micro-batches of unlike sizes (1, 2, 3)" in err
     assert "a name in .txt takes it" in err
     assert not path.exists()

@@ -175,7 +175,7 @@ def test_a_row_that_no_plan_can_be_is_left_out(tmp_path: Path, capsys: pytest.Ca
     assert main(["study", "truth", "--tables", str(table(tmp_path, "mine.csv", f"{RUN},stack", *lines))]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "mine: 1 rows are not predicted: stage 0 of plan 'measured' has groups of 3" in printed
-    assert "stack 'fsdp1-eager' does not run plan 'measured': it has no zero 0; choices: 2, 3" in printed
+    assert "stack 'fsdp1-eager' does not run plan 'measured': it has no ZeRO 0 (choices: 2, 3)" in printed
     assert "mine: 1 rows are not predicted: cluster 'dgx-a100:1' has 8 devices, and a row takes 16" in printed
     assert "fsdp1-eager mine seconds 1" in printed
 

@@ -262,7 +262,7 @@ def test_fp8_needs_devices_that_have_it_and_bf16() -> None:
         ValueError, match=r"'fp8': alone has no rate for bf16 beside it; what all devices of .* have: fp8$"
     ):
         Problem(NETWORK, replace(cluster, devices=(alone, alone)), 8, precision="fp8")
-    with pytest.raises(ValueError, match="'megatron-deepspeed' runs fp32, fp16, bf16, not precision fp8"):
+    with pytest.raises(ValueError, match=r"'megatron-deepspeed' has no precision fp8 \(choices: fp32, fp16, bf16\)"):
         in_fp8(load_stack("megatron-deepspeed"))
 
 
@@ -288,12 +288,12 @@ def test_gradients_have_the_bytes_of_the_stack() -> None:
 @pytest.mark.parametrize(
     ("runs", "plan", "words"),
     [
-        (Runs(zero=(0, 1)), divided(3), "zero 3; choices: 0, 1"),
-        (Runs(schedules=("gpipe",)), divided(stages=2), "schedule 1f1b; choices: gpipe"),
-        (Runs(recompute=("blocks",)), divided(), "recompute none; choices: blocks"),
+        (Runs(zero=(0, 1)), divided(3), r"ZeRO 3 \(choices: 0, 1\)"),
+        (Runs(schedules=("gpipe",)), divided(stages=2), r"schedule 1f1b \(choices: gpipe\)"),
+        (Runs(recompute=("blocks",)), divided(), r"recompute none \(choices: blocks\)"),
         (Runs(tensor=False), divided(degree=2), "tensor-parallel groups"),
         (Runs(pipeline=False), divided(stages=2), "pipelines of several stages"),
-        (Runs(unequal=False), divided(microbatches=(5, 3)), "of unlike sizes"),
+        (Runs(unequal=False), divided(microbatches=(5, 3)), r"micro-batches of unlike sizes \(3, 5\)"),
         (Runs(context=False), divided(degree=2, context=2), "context parallelism"),
     ],
 )
@@ -308,7 +308,7 @@ def test_a_stack_refuses_a_plan_that_it_cannot_run(runs: Runs, plan: Plan, words
 @pytest.mark.parametrize(
     ("runs", "options", "words"),
     [
-        (Runs(precisions=("fp8",)), {}, "stack 'narrow' runs fp8, not precision bf16"),
+        (Runs(precisions=("fp8",)), {}, r"stack 'narrow' has no precision bf16 \(choices: fp8\)"),
         (Runs(sequence_parallel=False), {"sequence_parallel": True}, "stack 'narrow' has no sequence parallelism"),
         (Runs(recompute=("some",)), {}, "stack 'narrow': no recompute policy is 'some'"),
     ],

@@ -1,0 +1,156 @@
+"""Megatron-LM: a plan as arguments of its training scripts.
+
+What it can run and what its arguments are called: `megatron/training/arguments.py`, `pipeline_parallel_layer_layout.py` and
+`schedules.py` of NVIDIA/Megatron-LM, August 2026, and its guide of Megatron-FSDP, which names tensor, context and expert
+parallelism beside it, and no pipeline.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from experiments.targets.pipelines import (
+    Pipelines,
+    equal_pipelines,
+    launch_notes,
+    pipelines_of,
+    placement_of,
+    stage_blocks,
+    transformers,
+    whole_blocks,
+)
+from experiments.targets.target import Target, Written
+from hardware_profiles import Precision, Runs
+from simulator import Plan, Problem
+
+RECOMPUTE: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "attention": ("--recompute-granularity", "selective"),
+    "blocks": ("--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"),
+}
+
+FSDP = ("--use-megatron-fsdp", "--ckpt-format", "fsdp_dtensor", "--data-parallel-sharding-strategy")
+
+ZERO: dict[int, tuple[str, ...]] = {
+    0: (),
+    1: ("--use-distributed-optimizer",),
+    2: (*FSDP, "optim_grads"),
+    3: (*FSDP, "optim_grads_params"),
+}
+
+PRECISIONS: dict[Precision, tuple[str, ...]] = {
+    "fp32": (),
+    "bf16": ("--bf16",),
+    "fp16": ("--fp16",),
+    "fp8": ("--bf16", "--fp8-format", "hybrid"),
+}
+
+OPTIMIZERS: dict[str, tuple[str, ...]] = {
+    "adam": (),
+    "momentum": ("--optimizer", "sgd"),
+    "sgd": ("--optimizer", "sgd", "--sgd-momentum", "0"),
+}
+
+
+def megatron_flags(problem: Problem, plan: Plan) -> tuple[str, ...]:
+    """The arguments that say how a plan divides its work, of a plan that the target can run."""
+    found = pipelines_of(plan)
+    sizes = {
+        "--tensor-model-parallel-size": found.tensor,
+        "--pipeline-model-parallel-size": found.ranks,
+        "--context-parallel-size": found.context,
+        "--expert-model-parallel-size": found.expert,
+    }
+    flags = [word for name, size in sizes.items() if size > 1 for word in (name, str(size))]
+    flags += _stages(problem, plan, found)
+    flags += ["--micro-batch-size", str(found.microbatch), "--global-batch-size", str(problem.batch)]
+    flags += ["--sequence-parallel"] * (problem.sequence_parallel and found.tensor > 1)
+    instances = found.copies // plan.shard if plan.shard else 1
+    flags += ["--num-distributed-optimizer-instances", str(instances)] * (instances > 1)
+    flags += [
+        *ZERO[plan.zero if found.copies > 1 else 0],
+        *_recomputation(problem, plan),
+        *PRECISIONS[problem.precision],
+    ]
+    flags += ["--accumulate-allreduce-grads-in-fp32"] * (problem.accumulated_bytes > problem.element_bytes)
+    return (*flags, *OPTIMIZERS[problem.optimizer])
+
+
+def layout_string(problem: Problem, plan: Plan) -> str:
+    """The stages in the order of the data: E the embedding, t a block, L the output layer with the loss."""
+    counts = [len(blocks) for blocks in stage_blocks(problem, plan)]
+    return f"E{'|'.join(f't*{count}' if count > 1 else 't' * count for count in counts)}L"
+
+
+def _stages(problem: Problem, plan: Plan, found: Pipelines) -> list[str]:
+    """How blocks are divided: evenly, which is the default, or by a layout string; and the group of an interleaved schedule."""
+    if len(plan.stages) == 1:
+        return []
+    counts = {len(blocks) for blocks in stage_blocks(problem, plan)}
+    group = dict(plan.options).get("microbatch_group_size", found.ranks)
+    beside = ["--microbatch-group-size-per-virtual-pipeline-stage", str(group)] * (group != found.ranks)
+    if len(counts) > 1:
+        return ["--pipeline-model-parallel-layout", layout_string(problem, plan), *beside]
+    if found.chunks > 1:
+        return ["--num-layers-per-virtual-pipeline-stage", str(counts.pop()), *beside]
+    return beside
+
+
+def _recomputation(problem: Problem, plan: Plan) -> tuple[str, ...]:
+    """Of all blocks of a stage, or of its first ones (method "block")."""
+    flags = RECOMPUTE[(plan.recompute or (problem.recompute,))[0]]
+    first = max(plan.recomputed_blocks, default=0)
+    return (*flags[:2], "--recompute-method", "block", "--recompute-num-layers", str(first)) if first else flags
+
+
+def _rules(problem: Problem, plan: Plan) -> Iterator[str]:
+    """What no list says: one recomputation for all stages, groups of micro-batches, Megatron-FSDP without a pipeline."""
+    yield from equal_pipelines(problem, plan)
+    yield from whole_blocks(problem, plan)
+    experts = any(layer.experts for layer in problem.workload.layers)
+    divided = any(degree > plan.context for stage in plan.stages for degree in stage.degrees)
+    if experts and divided and not problem.sequence_parallel:
+        yield "experts beside tensor-parallel groups without --sequence-parallel"
+    if len(plan.stages) > 1 and plan.zero > 1:
+        yield f"ZeRO {plan.zero} in a pipeline (Megatron-FSDP has one stage; pipelines run ZeRO 0 or 1)"
+    if len(set(plan.recompute)) > 1:
+        yield f"stages that recompute unlike ({', '.join(sorted(set(plan.recompute)))})"
+    counts = plan.recomputed_blocks
+    held = [len(problem.workload.blocks_of(stage.layers)) for stage in plan.stages]
+    alike = [min(max(counts, default=0), blocks) for blocks in held]
+    if any(counts) and [count or blocks for count, blocks in zip(counts, held, strict=True)] != alike:
+        yield f"stages that recompute unlike numbers of blocks ({', '.join(map(str, dict.fromkeys(counts)))})"
+    if plan.chunks > 1:
+        yield from _interleaving(plan)
+
+
+def _interleaving(plan: Plan) -> Iterator[str]:
+    """The rule of its interleaved schedule for groups of micro-batches, and for the placement."""
+    if placement_of(plan) != "interleaved":
+        yield "stages per device but stage s on rank s mod ranks"
+    ranks, count = len({stage.devices for stage in plan.stages}), len(plan.microbatches)
+    group = dict(plan.options).get("microbatch_group_size", ranks)
+    if not isinstance(group, int) or not ranks <= group <= count or 0 < count % group < ranks:
+        yield f"interleaving of {count} micro-batches in groups of {group} on {ranks} ranks (at least as many as ranks in each)"
+
+
+def _write(problem: Problem, plan: Plan, file: str) -> Written:
+    return Written({"": f"{shlex.join(megatron_flags(problem, plan))}\n"}, launch_notes(pipelines_of(plan)))
+
+
+MEGATRON = Target(
+    summary="arguments of Megatron-LM: degrees, layout of stages, ZeRO, recomputation, batches, precision",
+    runs=Runs(
+        chips=("tensor-core",),
+        schedules=("1f1b", "interleaved-1f1b"),
+        recompute=tuple(RECOMPUTE),
+        precisions=tuple(PRECISIONS),
+        unequal=False,
+        further=(_rules,),
+    ),
+    networks=transformers,
+    write=_write,
+    stacks=("megatron-core",),
+    words=lambda problem, plan: shlex.join(megatron_flags(problem, plan)),
+)

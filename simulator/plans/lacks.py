@@ -1,0 +1,55 @@
+"""Lacks: what a plan, or its problem, needs of what is to run it and does not get, each a noun phrase behind "no"."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from hardware_profiles import Runs
+
+if TYPE_CHECKING:
+    from simulator.plans.plan import Plan, Problem
+
+
+def problem_lacks(runs: Runs, problem: Problem) -> Iterator[str]:
+    """What every plan of a problem needs, and something that runs such plans has not."""
+    if runs.precisions and problem.precision not in runs.precisions:
+        yield f"precision {problem.precision} ({_choices(runs.precisions)})"
+    if problem.sequence_parallel and not runs.sequence_parallel:
+        yield "sequence parallelism"
+    if not runs.fused_attention and any(layer.fused_pairs for layer in problem.workload.layers):
+        yield f"fused attention: {problem.workload.name} needs --attention unfused"
+
+
+def plan_lacks(runs: Runs, problem: Problem, plan: Plan) -> Iterator[str]:
+    """What a plan needs, and something that runs such plans has not: by its lists, its ways of dividing, its further rules."""
+    family = "" if plan.order else plan.schedule
+    kept: tuple[tuple[Collection[object], dict[object, str]], ...] = (
+        (runs.zero, {plan.zero: f"ZeRO {plan.zero}"} if len(plan.devices) > 1 else {}),
+        (runs.schedules, {family: f"schedule {family}" if family else "order of ops"} if len(plan.stages) > 1 else {}),
+        (runs.recompute, {one: f"recompute {one}" for one in plan.recompute or (problem.recompute,)}),
+    )
+    for allowed, found in kept:
+        for value, words in sorted(found.items(), key=lambda one: one[1]):
+            if allowed and value not in allowed:
+                yield f"{words} ({_choices(allowed)})"
+    sizes = {*plan.microbatches, *(size for one in (*plan.forward_sizes, *plan.backward_sizes) for size in one)}
+    places = {(len(stage.devices), stage.degrees) for stage in plan.stages}
+    degree = max((degree // plan.context for stage in plan.stages for degree in stage.degrees), default=1)
+    ways: tuple[tuple[bool, int, str], ...] = (
+        (runs.tensor, degree, "tensor-parallel groups"),
+        (runs.context, plan.context, "context parallelism"),
+        (runs.expert, plan.expert, "expert parallelism"),
+        (runs.pipeline, len(plan.stages), "pipelines of several stages"),
+        (runs.interleaved, plan.chunks, "several stages per device"),
+        (runs.hybrid_sharding, min(plan.shard, 1) + 1, "ZeRO among part of the replicas"),
+        (runs.unequal, len(sizes), f"micro-batches of unlike sizes ({', '.join(map(str, sorted(sizes)))})"),
+        (runs.unequal, len(places), f"stages on unlike numbers of devices ({plan.notation})"),
+    )
+    yield from (words for permitted, count, words in ways if count > 1 and not permitted)
+    for rule in runs.further:
+        yield from rule(problem, plan)
+
+
+def _choices(allowed: Iterable[object]) -> str:
+    return f"choices: {', '.join(map(str, allowed))}"
