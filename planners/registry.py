@@ -387,6 +387,13 @@ PLANNERS: dict[str, PlannerEntry] = {
         takes("stages"),
         searches={**STRAIGHT, "schedule": _Later("bapipe.explorer", "schedules")},
     ),
+    "xpipe": PlannerEntry(
+        _Later("xpipe.planner", "XPipe"),
+        "XPipe's stream of micro-batches on predicted weights: stages, cuts and micro-batches by its steady state",
+        _Later("xpipe.planner", "inapplicable"),
+        takes("stages"),
+        searches={"microbatches": _counts, "stages": _one_a_device},
+    ),
     "brute-force": PlannerEntry(
         _brute_force,
         "every straight pipeline of a small problem: a proven optimum",

@@ -169,6 +169,7 @@ from .plan_replay import (
     Engine as Engine,
     build_program as build_program,
     replay_compiled as replay_compiled,
+    stream_micro_batches as stream_micro_batches,
 )
 from .simulation import (
     Outcome as Outcome,

@@ -260,8 +260,12 @@ def stream_length(plan: Plan) -> int:
 
     The period is that of `turns`, as far as it is watched; the stream is a multiple of it.
     """
-    period = min(turns(plan), MOST_PERIOD)
-    lanes = len(plan.groups)
+    return stream_micro_batches(turns(plan), len(plan.groups))
+
+
+def stream_micro_batches(turns: int, lanes: int) -> int:
+    """`stream_length` of a plan with so many lists of ops."""
+    period = min(turns, MOST_PERIOD)
     return period * (2 * -(-max(2 * lanes, 4) // period) + 2 * -(-max(LEAST_WATCHED, lanes) // period))
 
 

@@ -51,7 +51,18 @@ ROOMS = {
         *("published_layouts", "sailor", "modern_schedules", "time_to_accuracy", "umpipe", "xpipe"),
     ),
     "planners": (
-        *("search", "estimate", "partitioning", "pipedream", "straight", "bapipe", "unequal", "scheduler", "modern"),
+        *(
+            "search",
+            "estimate",
+            "partitioning",
+            "pipedream",
+            "straight",
+            "bapipe",
+            "xpipe",
+            "unequal",
+            "scheduler",
+            "modern",
+        ),
         *("large", "mixed", "joint"),
     ),
 }

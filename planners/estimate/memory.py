@@ -348,7 +348,7 @@ def range_bytes(costs: LayerCosts) -> RangeBytes:
 def lacks_room(costs: LayerCosts, devices: Sequence[int], samples: int, in_flight: Integers | Floats) -> bool:
     """Whether no cuts whatever have room on these devices, one of each stage; arguments as in `furthest_ends`."""
     room = costs.rooms[list(devices)]
-    return not _reaches_the_end(range_bytes(costs), room * (1.0 + SAFE), float(samples), np.asarray(in_flight * 1.0))
+    return not reaches_the_end(range_bytes(costs), room * (1.0 + SAFE), float(samples), np.asarray(in_flight * 1.0))
 
 
 def may_have_room(costs: LayerCosts, schedule: str, devices: Sequence[int], microbatches: int) -> bool:
@@ -410,7 +410,7 @@ def least_needed(costs: LayerCosts, plan: Plan) -> Score | None:
 
 
 @kernel()
-def _reaches_the_end(every: RangeBytes, room: Floats, samples: float, in_flight: Floats) -> bool:
+def reaches_the_end(every: RangeBytes, room: Floats, samples: float, in_flight: Floats) -> bool:
     """Whether stages, as long as they may be, reach the last layer: any stage may begin wherever the one before may at most end.
 
     A stage that begins earlier ends no later but for what it keeps of its input, makes again and adds up: of earlier layers those

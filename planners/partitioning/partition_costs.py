@@ -227,7 +227,7 @@ def _boundaries(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Seconds that a micro-batch keeps each link busy in each pass, by cut, and what it waits beyond that."""
     cluster, sizes = costs.problem.cluster, costs.cut_bytes * samples
-    known = {pair: _both_ways(cluster, *pair) for pair in set(pairwise(devices))}
+    known = {pair: both_ways(cluster, *pair) for pair in set(pairwise(devices))}
     alike = list(dict.fromkeys(known.values()))  # links of few kinds
     links = np.array(alike).reshape(-1, 4, 1)
     link = np.array([alike.index(known[pair]) for pair in pairwise(devices)], dtype=np.int64)
@@ -241,7 +241,7 @@ def _boundaries(
     return busy[:, link], latency[link]
 
 
-def _both_ways(cluster: Cluster, near: int, far: int) -> tuple[float, float, float, bool]:
+def both_ways(cluster: Cluster, near: int, far: int) -> tuple[float, float, float, bool]:
     """Bytes per second there and back, latencies of both ways, and whether they share a channel."""
     (wait, there), (more, back) = cluster.point_to_point(near, far), cluster.point_to_point(far, near)
     return there, back, wait + more, bool({*cluster.route(near, far)} & {*cluster.route(far, near)})

@@ -1,0 +1,269 @@
+"""XPipe planner: the straight pipeline that is fastest in the steady state of XPipe's order, by its closed form, then by replays.
+
+XPipe takes its partition as given. Here number of stages, micro-batches and cuts are searched together, by rising bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from math import inf, isinf
+from typing import NamedTuple
+
+import numpy as np
+
+from planners.estimate.memory import RangeBytes, range_bytes, reaches_the_end, samples_in_flight
+from planners.partitioning.partition_costs import both_ways
+from planners.search.candidates import device_choices, microbatch_counts, straight_plan, straight_shape
+from planners.search.evaluator import Evaluator, fitting
+from planners.search.memory_retry import shrunk
+from planners.search.notes import Note
+from planners.search.remembered import remembered
+from planners.search.request import Request
+from planners.xpipe.staircase import SAFE, Floats, Staircase, fastest_staircase
+from simulator import COPY_RULES, SLACK, InfeasiblePlanError, Plan, Problem, Score, stream_micro_batches
+
+SCHEDULE = "xpipe"
+
+COPIES = 1 + COPY_RULES[SCHEDULE].buffers
+"""Copies of the weights: the current ones, and predictions for forwards and for backwards."""
+
+FINALISTS = 4
+"""Plans that fit whose replays are compared, the fastest by the closed form first: links that share channels only take longer."""
+
+REPLAYS = 16
+"""Plans that are replayed at most: of a shape whose plan does not fit another one follows."""
+
+MOST_OPS = 2**17
+"""Forwards and backwards of the stream that shows a plan's steady state, above which it is not searched: it ends on SimPy."""
+
+WORK = 2**22
+"""Stages times layers of all partitions that are looked for, after which no further shape is looked at once one fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class XPipe:
+    """The fastest asynchronous pipeline of one device per stage, a mini-batch of T micro-batches behind the other.
+
+    Stages on the first devices of the cluster (also of some kinds of device alone), T and cuts are searched. Three copies of the
+    weights (its own, and two predictions) and N - k micro-batches in flight on stage k of N must have room.
+    """
+
+    request: Request = field(default_factory=Request)
+    name: str = "xpipe"
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """The fastest plan that fits; InfeasiblePlanError if none does."""
+        plan = StaircaseSearch(self.name, self.request, problem, evaluate).fastest()
+        if plan is None:
+            capacity = " or ".join(f"{one / 2**30:.4g}" for one in sorted(set(problem.rooms)))
+            raise InfeasiblePlanError(
+                f"planner {self.name!r} finds no partition of {len(problem.workload)} layers over "
+                f"{len(problem.cluster.devices)} devices within {capacity} GiB per device, {COPIES} copies of the "
+                "weights included; use more devices, recomputation or a smaller batch"
+            )
+        count = len(plan.microbatches)
+        evaluate.note(Note(f"an update every {count} micro-batches, on weights that the first of them predicts"))
+        return fitting(self.name, plan, evaluate)
+
+
+def inapplicable(problem: Problem, request: Request) -> str | None:
+    """Why XPipe's planner has no plan for a problem and what is asked for, or None."""
+    if request.schedule not in (None, SCHEDULE):
+        return f"XPipe runs its own order, {SCHEDULE}, not {request.schedule!r}"
+    return straight_shape(problem, request)
+
+
+class DeviceRow(NamedTuple):
+    """Devices of a pipeline, one per stage, and of each link between them, float64 [stages - 1]: seconds of latency, and seconds
+    per byte, of a transfer down and one up, and seconds per byte for which both keep it busy.
+    """
+
+    devices: tuple[int, ...]
+    latency: Floats
+    byte_seconds: Floats
+    busy: Floats
+
+    def first(self, stages: int) -> DeviceRow:
+        """The first devices, for so many stages."""
+        return DeviceRow(self.devices[:stages], *(links[: stages - 1] for links in self[1:]))
+
+
+class _Shape(NamedTuple):
+    """All of a pipeline but its cuts; least: seconds of a mini-batch that none of them undercuts."""
+
+    row: DeviceRow
+    microbatches: int
+    least: float
+
+
+class StaircaseSearch:
+    """One search of shapes and cuts by the closed form, judged by replays.
+
+    Lifetime: made for one problem and evaluator; `fastest` is asked once. A shape whose plan does not fit is searched again with
+    less room.
+    """
+
+    def __init__(self, name: str, request: Request, problem: Problem, evaluate: Evaluator) -> None:
+        self.name, self.request, self.problem, self.evaluate = name, request, problem, evaluate
+        self.costs, self.layers = evaluate.layer_costs, len(problem.workload)
+        self.shapes = sorted(self._shapes(), key=lambda shape: shape.least)
+        self._misses = dict[int, list[Score]]()
+        self._found = dict[int, tuple[float, Plan | None]]()
+
+    def fastest(self) -> Plan | None:
+        """The plan whose replay is fastest, of the fastest by the closed form; one that does not fit where replays show no other;
+        None where nothing has room.
+        """
+        scores, fitting = dict[Plan, Score](), 0
+        for _ in range(REPLAYS):
+            ranked = ((seconds, place, plan) for seconds, place, plan in self._ranked() if plan not in scores)
+            seconds, place, plan = next(ranked, (inf, 0, None))
+            if plan is None or (0.0, seconds) >= min((one.key for one in scores.values()), default=(inf, inf)):
+                break
+            scores[plan] = score = self.evaluate(plan)
+            fitting += score.fits
+            if fitting == FINALISTS or isinf(score.peak_bytes):  # which the stack does not run: no memory helps
+                break
+            if not score.fits:
+                self._misses.setdefault(place, []).append(score)
+                del self._found[place]
+        return min(scores, key=lambda plan: scores[plan].key, default=None)
+
+    def _ranked(self) -> list[tuple[float, int, Plan]]:
+        """Plans with their seconds in closed form and the places of their shapes, fastest first; no other shape is faster."""
+        best, work, ranked = inf, 0, list[tuple[float, int, Plan]]()
+        for place, shape in enumerate(self.shapes):
+            if shape.least >= best or (work > WORK and best < inf):
+                break
+            work += len(shape.row.devices) * self.layers
+            seconds, plan = self._of_shape(place, best)
+            if plan is not None:
+                best = min(best, seconds)
+                ranked.append((seconds, place, plan))
+        return sorted(ranked, key=lambda one: one[:2])
+
+    def _of_shape(self, place: int, most: float) -> tuple[float, Plan | None]:
+        """The fastest plan of a shape by the closed form, with its seconds; None where none undercuts `most`."""
+        known, plan = self._found.get(place, (0.0, None))
+        if plan is not None or known >= most:
+            return known, plan
+        shape, misses = self.shapes[place], self._misses.get(place, [])
+        row, count, fastest = shape.row, shape.microbatches, None
+        if self._may_have_room(row, count, misses):
+            fastest = fastest_staircase(self.staircase(row, count, misses), shape.least / count, most / count)
+        if fastest is None:
+            self._found[place] = most, None
+        else:
+            plan = straight_plan(self.name, self.problem, SCHEDULE, fastest[1], row.devices, count)
+            self._found[place] = fastest[0] * count, plan
+        return self._found[place]
+
+    def _shapes(self) -> Iterator[_Shape]:
+        """Every number of stages, on the devices that a plan may be confined to, with every number of micro-batches."""
+        seen = set[tuple[int, ...]]()
+        for order in device_choices(self.problem, self.costs):
+            whole = self.row(order)
+            for stages in range(min(len(order), self.layers), 0, -1):
+                if self.request.stages in (None, stages) and order[:stages] not in seen:
+                    seen.add(order[:stages])
+                    yield from self._of_row(whole.first(stages))
+
+    def _of_row(self, row: DeviceRow) -> Iterator[_Shape]:
+        stages = len(row.devices)
+        counts = microbatch_counts(self.problem, self.request, stages)
+        if not self._may_have_room(row, counts[-1], ()):
+            return  # nor of fewer, larger micro-batches
+        if self.request.microbatches is None:
+            counts = tuple(one for one in counts if 2 * stages * stream_micro_batches(one, stages) <= MOST_OPS)
+        whole, widest = self._whole_and_widest(tuple(self._alike(row)), counts)
+        sent = (
+            self.costs.cut_bytes[1:-1].min(initial=inf) * self.problem.batch / np.array(counts) if stages > 1 else 0.0
+        )
+        lasting = row.latency.sum() + row.byte_seconds.sum() * sent
+        least = np.maximum((whole + lasting) / stages, widest) * np.array(counts) * (1.0 - SLACK)
+        yield from (_Shape(row, count, one) for count, one in zip(counts, least.tolist(), strict=True))
+
+    @remembered
+    def _whole_and_widest(self, alike: tuple[int, ...], counts: tuple[int, ...]) -> tuple[Floats, Floats]:
+        """Least seconds of a forward and a backward of the whole network on a device, and of its longest layer; both [counts]."""
+        passes = np.array([[self._passes(device, count) for count in counts] for device in alike])
+        beside = min(map(self._beside, alike))
+        return passes.sum(axis=2).min(axis=0) + beside, passes.min(axis=0).max(axis=1) + beside
+
+    def _alike(self, row: DeviceRow) -> list[int]:
+        """A device of each kind."""
+        return list(map(self.costs.first_of_kind, sorted(set(map(self.costs.kind_of_device, row.devices)))))
+
+    def row(self, devices: tuple[int, ...]) -> DeviceRow:
+        """Devices with the links between them."""
+        links = [both_ways(self.problem.cluster, *ends) for ends in pairwise(devices)]
+        there, back, latency, one_way = np.array(links, dtype=np.float64).reshape(-1, 4).T
+        together = 1.0 / there + 1.0 / back
+        busy = np.where(one_way > 0.0, together, np.maximum(1.0 / there, 1.0 / back))
+        return DeviceRow(devices, latency, together, busy if self.problem.contention else 0.0 * busy)
+
+    def _beside(self, device: int) -> float:
+        """Seconds of a forward and a backward beside those of the layers."""
+        return self.costs.pass_seconds(device, "forward") + self.costs.pass_seconds(device, "backward")
+
+    @remembered
+    def _passes(self, device: int, count: int) -> Floats:
+        """Seconds of a forward and a backward of each layer, of so many micro-batches on average, float64 [layers]."""
+        size, larger = divmod(self.problem.batch, count)
+        seconds = self.costs.round_trip_seconds(device, size) * (count - larger)
+        if larger:
+            seconds = seconds + self.costs.round_trip_seconds(device, size + 1) * larger
+        return np.asarray(seconds / count)
+
+    def staircase(self, row: DeviceRow, count: int, misses: Sequence[Score] = ()) -> Staircase:
+        """Seconds and bytes of pipelines on these devices, for any cuts; misses: scores of plans by which less room is left."""
+        costs, problem = self.costs, self.problem
+        kinds = [costs.kind_of_device(device) for device in row.devices]
+        alike = self._alike(row)
+        passes = np.array([self._passes(device, count) for device in alike])
+        sent = costs.cut_bytes * (problem.batch / count)
+        return Staircase(
+            before=np.concatenate([np.zeros((len(alike), 1)), passes.cumsum(axis=1)], axis=1),
+            beside=np.array([self._beside(device) for device in alike]),
+            updates=self._of_weights(costs.update_seconds, alike) / count,
+            predictions=self._of_weights(costs.predict_seconds, alike) / count,
+            kind=np.array([sorted(set(kinds)).index(kind) for kind in kinds], dtype=np.int64),
+            lasting=row.latency[:, None] + row.byte_seconds[:, None] * sent,
+            busy=row.busy[:, None] * sent,
+            held=self._held,
+            room=self._room(row, misses),
+            in_flight=self._in_flight(len(row.devices), count),
+            samples=float(-(-problem.batch // count)),
+            waiting=np.concatenate([[0.0], costs.cut_bytes[1:-1], [0.0]]),
+        )
+
+    def _may_have_room(self, row: DeviceRow, count: int, misses: Sequence[Score]) -> bool:
+        """Whether some cuts may have room; False where none has."""
+        in_flight, room = self._in_flight(len(row.devices), count), self._room(row, misses)
+        return bool(reaches_the_end(self._held, room * (1.0 + SAFE), float(self.problem.batch // count), in_flight))
+
+    def _room(self, row: DeviceRow, misses: Sequence[Score]) -> Floats:
+        """Bytes of each device, less the share that plans exceeded them by."""
+        return np.asarray(self.costs.rooms[list(row.devices)] * shrunk(1.0, misses))
+
+    def _in_flight(self, stages: int, count: int) -> Floats:
+        """Samples in flight on each stage: N - k micro-batches, which may be several mini-batches; float64 [stages]."""
+        rounds, more = np.divmod(np.arange(stages, 0, -1), count)
+        return np.asarray(
+            rounds * self.problem.batch + samples_in_flight(more, self.problem.batch, count), dtype=np.float64
+        )
+
+    def _of_weights(self, seconds: Callable[[int, float], float], devices: Sequence[int]) -> Floats:
+        """Seconds for the weights before each cut, at the rate of the whole network, float64 [devices, layers + 1]."""
+        before = self.costs.parameters_before
+        return np.array([before * (seconds(device, before[-1]) / max(before[-1], 1.0)) for device in devices])
+
+    @cached_property
+    def _held(self) -> RangeBytes:
+        """The bytes of stages with predictions of their weights."""
+        every = range_bytes(self.costs)
+        copies = self.costs.parameters_before * (COPIES - 1) * self.problem.element_bytes
+        return every._replace(states=every.states + copies)

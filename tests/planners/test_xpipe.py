@@ -1,0 +1,128 @@
+"""XPipe's planner: the closed form of its steady state against replays, its cuts and plans against all of them."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+from math import inf
+
+import numpy as np
+import pytest
+
+from hardware_profiles import load_cluster
+from planners import Evaluator, Request, make_plan
+from planners.estimate.memory import RangeBytes
+from planners.partitioning.partition_costs import every_cuts
+from planners.search.candidates import straight_plan
+from planners.testing import line
+from planners.xpipe.planner import StaircaseSearch
+from planners.xpipe.staircase import PRECISION, Staircase, fastest_staircase, staircase_seconds
+from simulator import InfeasiblePlanError, Problem, Workload, simulate, workload_from_spec
+from tests.chains import chain
+from tests.planners.conftest import with_memory
+
+GNMT = workload_from_spec("gnmt8")
+
+
+def problem(workload: Workload = GNMT, batch: int = 8, *, contention: bool = True) -> Problem:
+    """On four servers of DAPPLE B, behind a link each."""
+    return Problem(workload, load_cluster("dapple-b:4"), batch, contention=contention, optimizer="adam")
+
+
+@pytest.mark.parametrize("contention", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_the_closed_form_is_what_a_replay_attains_or_less(seed: int, contention: bool) -> None:
+    """Equal micro-batches without updates meet it where no links are shared; whatever there is, no replay is faster."""
+    rng = np.random.default_rng(seed)
+    count, stages, updates = int(rng.integers(1, 6)), int(rng.integers(1, 5)), seed % 2 > 0
+    bare = chain(rng.uniform(1e9, 1e10, 9).tolist(), output_elements=rng.uniform(1e5, 1e7, 9).tolist())
+    batch = count * int(rng.integers(1, 5)) + updates * int(rng.integers(count))
+    one = problem(GNMT if updates else bare, batch, contention=contention)
+    search = StaircaseSearch("xpipe", Request(), one, Evaluator(one))
+    cuts = sorted(rng.choice(np.arange(1, len(one.workload)), stages - 1, replace=False).tolist())
+    devices = tuple(range(stages))
+    seconds = count * staircase_seconds(search.staircase(search.row(devices), count), cuts)
+    replayed = simulate(one, straight_plan("xpipe", one, "xpipe", cuts, devices, count)).iteration_seconds
+    assert seconds <= replayed * (1.0 + 1e-9)
+    if not updates:
+        assert contention or seconds == pytest.approx(replayed, rel=1e-9)
+
+
+def staircase(seed: int, stages: int, layers: int) -> Staircase:
+    """Seconds and bytes by chance."""
+    rng = np.random.default_rng(seed)
+
+    def before(*shape: int) -> np.ndarray:
+        rows = rng.random((*shape, layers))
+        return np.concatenate([np.zeros((*shape, 1)), rows.cumsum(axis=-1)], axis=-1)
+
+    nothing = np.zeros((layers + 1, layers + 1))
+    return Staircase(
+        before=before(2),
+        beside=0.1 * rng.random(2),
+        updates=0.1 * before(2),
+        predictions=0.1 * before(2),
+        kind=rng.integers(2, size=stages),
+        lasting=rng.random((stages - 1, layers + 1)),
+        busy=rng.random((stages - 1, layers + 1)),
+        held=RangeBytes(before(), before(), rng.random((layers + 1, layers + 1)), nothing, nothing),
+        room=rng.random(stages) * 3.0 * layers,
+        in_flight=np.arange(stages, 0, -1.0),
+        samples=1.0,
+        waiting=0.5 * rng.random(layers + 1),
+    )
+
+
+def has_room(costs: Staircase, cuts: list[int]) -> bool:
+    """Whether each stage is within its device."""
+    bounds = [0, *cuts, costs.before.shape[1] - 1]
+    for stage, (begin, end) in enumerate(pairwise(bounds)):
+        kept = costs.held.kept[end] - costs.held.kept[begin] + costs.held.entering[begin, end]
+        needed = costs.held.states[end] - costs.held.states[begin] + costs.in_flight[stage] * kept
+        if needed + costs.waiting[begin] + costs.waiting[end] > costs.room[stage]:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_fastest_cuts_are_found(seed: int) -> None:
+    """Against all cuts that have room; where none is faster than what is known, none."""
+    stages = seed % 4 + 1
+    costs = staircase(seed, stages, 7)
+    every = [cuts for cuts in every_cuts(7, stages).tolist() if has_room(costs, cuts)]
+    best = min((staircase_seconds(costs, cuts) for cuts in every), default=inf)
+    found = fastest_staircase(costs, 0.0, inf)
+    assert (found is None) == (best == inf)
+    if found is not None:
+        assert best * (1.0 - 1e-8) <= found[0] <= best * (1.0 + 2 * PRECISION)
+        assert has_room(costs, list(found[1]))
+        assert fastest_staircase(costs, 0.0, best) is None
+
+
+@pytest.mark.parametrize("memory", [1.0, 0.9, 0.85])
+def test_no_plan_of_its_space_is_faster(memory: float) -> None:
+    """All numbers of stages and micro-batches, and all cuts of five unlike layers on three devices, replayed."""
+    layers = chain([3e9, 1e9, 5e9, 2e9, 2e9], parameters=[10**6] * 5, output_elements=[4e5, 1e5, 2e5, 1e5, 1e3])
+    one = Problem(layers, line(speeds=(1.0, 1.0, 1.0)), 4, contention=False)
+    most = make_plan("xpipe", one).outcome.fullest.peak_bytes
+    one = with_memory(one, most * memory)
+    best = inf
+    for stages, count in product(range(1, 4), range(1, 5)):
+        for cuts in every_cuts(5, stages).tolist():
+            outcome = simulate(one, straight_plan("mine", one, "xpipe", cuts, range(stages), count))
+            best = min(best, outcome.iteration_seconds if outcome.fits else inf)
+    assert make_plan("xpipe", one).iteration_seconds <= best * (1.0 + 1e-3)
+
+
+def test_it_says_what_it_does_not_plan() -> None:
+    """Another schedule, and memory that holds nothing, in one line each."""
+    with pytest.raises(ValueError, match="XPipe runs its own order, xpipe, not '1f1b'"):
+        make_plan("xpipe", problem(), Request(schedule="1f1b"))
+    with pytest.raises(InfeasiblePlanError, match=r"finds no partition .* 3 copies of the weights included"):
+        make_plan("xpipe", with_memory(problem(), 1e7))
+
+
+def test_it_tells_when_weights_are_updated() -> None:
+    """Once in as many micro-batches as the plan has."""
+    found = make_plan("xpipe", problem(), Request(microbatches=4))
+    assert any("every 4 micro-batches" in one.text for one in found.notes)
+    assert found.plan.schedule == "xpipe"
