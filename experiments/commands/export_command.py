@@ -85,8 +85,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _deliver(arguments: argparse.Namespace, written: Written) -> None:
     """Print what is written, or write it, and what stands beside it, to files."""
     if arguments.out is None:
-        content = written.files[""]
-        print(content, end="")
+        if len(written.files) > 1:
+            ends = ", ".join(f"FILE{end}" for end in written.files)
+            raise UsageError(f"--to {arguments.to} writes {ends} for this plan: it needs --out FILE")
+        print(written.files[""], end="")
         return
     paths = {arguments.out.with_name(arguments.out.name + end): content for end, content in written.files.items()}
     for path in paths:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from experiments.targets.pipelines import (
     Pipelines,
+    alike_recomputation,
     equal_pipelines,
     launch_notes,
     pipelines_of,
@@ -114,8 +115,7 @@ def _rules(problem: Problem, plan: Plan) -> Iterator[str]:
         yield "experts beside tensor-parallel groups without --sequence-parallel"
     if len(plan.stages) > 1 and plan.zero > 1:
         yield f"ZeRO {plan.zero} in a pipeline (Megatron-FSDP has one stage; pipelines run ZeRO 0 or 1)"
-    if len(set(plan.recompute)) > 1:
-        yield f"stages that recompute unlike ({', '.join(sorted(set(plan.recompute)))})"
+    yield from alike_recomputation(problem, plan)
     counts = plan.recomputed_blocks
     held = [len(problem.workload.blocks_of(stage.layers)) for stage in plan.stages]
     alike = [min(max(counts, default=0), blocks) for blocks in held]
@@ -149,7 +149,7 @@ MEGATRON = Target(
         unequal=False,
         further=(_rules,),
     ),
-    networks=transformers,
+    problem_rules=transformers,
     write=_write,
     stacks=("megatron-core",),
     words=lambda problem, plan: shlex.join(megatron_flags(problem, plan)),

@@ -80,6 +80,12 @@ def equal_pipelines(problem: Problem, plan: Plan) -> Iterator[str]:
         yield "devices that two ranks share"
 
 
+def alike_recomputation(problem: Problem, plan: Plan) -> Iterator[str]:
+    """What a plan has that no launcher with one word for all stages runs: another one in some stage."""
+    if len(set(plan.recompute)) > 1:
+        yield f"stages that recompute unlike ({', '.join(sorted(set(plan.recompute)))})"
+
+
 def transformers(problem: Problem) -> Iterator[str]:
     """What the problem has that a launcher of transformers alone does not run."""
     if not problem.workload.is_transformer:

@@ -32,7 +32,7 @@ class Target:
 
     summary: what is written for it, in one line
     runs: the plans that it can run, as a stack says it; `further` rules judge what no list says
-    networks: problem -> what it needs of a target that no plan of it can do without, as "networks but transformers"
+    problem_rules: problem -> what all of its plans need and is not there, as "networks but transformers"
     write: (problem, plan, name of the file, **options) -> what it takes; called with plans that it can run
     stacks: names of the stacks that predict its seconds
     options: names of options of `pipeplan export` that it takes
@@ -41,7 +41,7 @@ class Target:
 
     summary: str
     runs: Runs
-    networks: Callable[[Problem], Iterator[str]] | None = None
+    problem_rules: Callable[[Problem], Iterator[str]] | None = None
     write: Callable[..., Written]
     stacks: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class Target:
 
     def problem_lacks(self, problem: Problem) -> tuple[str, ...]:
         """All that every plan of a problem needs and the target has not."""
-        others = self.networks(problem) if self.networks else ()
+        others = self.problem_rules(problem) if self.problem_rules else ()
         return (*self._device_lacks(problem), *others, *problem_lacks(self.runs, problem))
 
     def _device_lacks(self, problem: Problem) -> Iterator[str]:

@@ -86,7 +86,7 @@ def with_communication(schedule: Schedule) -> str:
     return "".join(f"{','.join(row)}\n" for row in written)
 
 
-def _rules(problem: Problem, plan: Plan) -> Iterator[str]:
+def torch_rules(problem: Problem, plan: Plan) -> Iterator[str]:
     """What no list says: one list of forwards and backwards on each rank, as many stages on each."""
     yield from equal_pipelines(problem, plan)
     family = None if plan.order else schedule_families().get(plan.schedule)
@@ -121,7 +121,7 @@ def _write(problem: Problem, plan: Plan, file: str, *, with_sends: bool = False)
 
 TORCH_CSV = Target(
     summary="CSV of ops for torch.distributed.pipelining (_PipelineScheduleRuntime._load_csv)",
-    runs=Runs(unequal=False, further=(_rules,)),
+    runs=Runs(unequal=False, further=(torch_rules,)),
     write=_write,
     options=("with_sends",),
 )
