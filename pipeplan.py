@@ -35,6 +35,7 @@ from simulator import (
     Schedule as Schedule,
     ScheduleReplay as ScheduleReplay,
     Stage as Stage,
+    explain as explain,
     read_any_profile as read_profile,
     workload_from_spec as load_workload,
 )

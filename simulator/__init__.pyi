@@ -221,6 +221,7 @@ from .workloads.catalog import (
     workload_families as workload_families,
     workload_names as workload_names,
 )
+from .explanation import Explanation as Explanation, explain as explain
 from .settings import (
     Changed as Changed,
     Settings as Settings,

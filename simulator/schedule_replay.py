@@ -27,6 +27,7 @@ from simulator.engines.timeline import Timeline
 from simulator.lowering.coverage import covered
 from simulator.lowering.fill import fill
 from simulator.lowering.lower import check_schedule, structure_of
+from simulator.lowering.program import Program
 from simulator.memory.device_memory import DeviceMemory
 from simulator.memory.over_time import stashes_over_time
 from simulator.memory.versions import COPY_RULES, version_table
@@ -49,12 +50,14 @@ if TYPE_CHECKING:
 class ScheduleReplay(Replayed):
     """A schedule and its replay on an engine.
 
+    program: the schedule with its seconds, as the engine replayed it
     memory: of every device, by id, in the unit of the numbers of `holding`; () without them
     """
 
     schedule: Schedule
     timeline: Timeline
     engine: Engine
+    program: Program
     memory: tuple[DeviceMemory, ...] = ()
 
     def __repr__(self) -> str:
@@ -300,7 +303,7 @@ def replay_schedule(
     program = fill(structure_of(complete, costs, communication=mode, updates=seconds.updates), costs)
     if noise:
         program = program.with_noise(noise, np.random.default_rng(seed))
-    return ScheduleReplay(schedule, replay_on(program, engine), engine)
+    return ScheduleReplay(schedule, replay_on(program, engine), engine, program)
 
 
 def _communication(schedule: Schedule, asked: Communication | None) -> Communication:

@@ -134,6 +134,7 @@ REPLAY: dict[str, Option] = {
         "draw the timeline to FILE.png and FILE.svg, memory of a plan or --stash to FILE-memory.png and .svg",
         written_figure,
     ),
+    "--explain": "tell why devices are idle, the critical path, and what would gain most were it 10 %% faster",
     **REPORT,
     "--json": "print one JSON document",
 }
@@ -155,6 +156,8 @@ def run(arguments: argparse.Namespace) -> int:
         refuse(arguments, ("noise",), "does not go with --report, which replays what would be free without it")
         if arguments.engine == "recurrence":
             raise UsageError("--engine recurrence, which knows no contention, does not go with --report")
+    if arguments.explain and arguments.plan is not None:
+        refuse(arguments, ("noise",), "does not go with --explain of a plan, whose gains are replayed without it")
     replayed = _of_numbers(arguments) if arguments.plan is None else _of_plan(arguments)
     told: simulator.Explained = replayed
     result = replayed.record()
@@ -164,6 +167,11 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.report:
             told = report = explained(replayed, price)
             result["report"] = report.record()
+    if arguments.explain:
+        explanation = simulator.explain(
+            replayed.replayed if isinstance(replayed, planners.SearchedSchedule) else replayed
+        )
+        result["explanation"] = explanation.record()
     contents = [_content(path, replayed, arguments) for path in arguments.out]
     for path, content in zip(arguments.out, contents, strict=True):
         simulator.write_atomically(path, content)
@@ -177,6 +185,8 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(result)
     else:
         print_explained(told)
+        if arguments.explain:
+            print_explained(explanation)
     if result.get("interrupted"):
         return INTERRUPTED
     return OK if arguments.memory is None or replayed.fits else INFEASIBLE

@@ -84,14 +84,15 @@ class TimeSplit:
         return replace(self, seconds=factor * self.seconds, hidden=factor * self.hidden)
 
 
-class _Awaited(NamedTuple):
-    """What each task waits for last, float64 [tasks] except the part: when it was made, when it arrived, and the time part in
-    between.
+class Awaited(NamedTuple):
+    """What each task waits for last, float64 [tasks] except the part and the task: when it was made, when it arrived, the time
+    part in between, and the task that made it, or -1.
     """
 
     made: Floats
     there: Floats
     part: Rows
+    task: Rows
 
 
 def time_split(costs: PlanCosts, program: Program, timeline: Timeline, window: tuple[float, float]) -> TimeSplit:
@@ -101,20 +102,13 @@ def time_split(costs: PlanCosts, program: Program, timeline: Timeline, window: t
     """
     begin, end = window
     start, stop = np.clip(timeline.start, begin, end), np.clip(timeline.end, begin, end)
-    works = (timeline.lane_kind == LaneKind.COMPUTE)[timeline.lane] & ~timeline.second_of_pair()
-    rows = np.flatnonzero(works)
-    sharing = program.lane_sharing[timeline.lane]
-    # A device is one unit, as are lanes that share it; lanes with fixed shares of it are units of their own.
-    unit = np.where(sharing >= 0, program.lanes + sharing, timeline.lane)
-    rows = rows[np.lexsort((rows, timeline.start[rows], unit[rows]))]
-    bounds = np.flatnonzero(np.append(True, np.diff(unit[rows]) != 0))
     shares = _op_shares(costs, program, timeline)
-    awaited, behind = _awaited(program, timeline), _gathers_behind(program, timeline)
+    awaited, behind = awaited_last(program, timeline), gathers_behind(program, timeline)
     groups = costs.plan.groups
     leads = sorted(groups)
     number = {device: position for position, device in enumerate(leads)}
     seconds, units = np.zeros((len(leads), len(TIME_PARTS))), np.zeros(len(leads))
-    for own in np.split(rows, bounds[1:]):
+    for own in rows_of_units(program, timeline):
         position = number[int(timeline.device[own[0]])]
         units[position] += 1
         seconds[position] += _busy(start[own], stop[own]) @ shares[own]
@@ -126,6 +120,19 @@ def time_split(costs: PlanCosts, program: Program, timeline: Timeline, window: t
     members = np.array([len(groups[device]) for device in leads])
     hidden = np.maximum(_moving(timeline, costs, number, window) - seconds[:, [_TRANSFERS, _SYNC]], 0.0)
     return TimeSplit(np.array(leads), members, seconds, hidden)
+
+
+def rows_of_units(program: Program, timeline: Timeline) -> list[Rows]:
+    """The tasks that keep each unit busy, in the order in which they start.
+
+    A device is one unit, as are lanes that share it; lanes with fixed shares of it are units of their own.
+    """
+    rows = np.flatnonzero((timeline.lane_kind == LaneKind.COMPUTE)[timeline.lane] & ~timeline.second_of_pair())
+    sharing = program.lane_sharing[timeline.lane]
+    unit = np.where(sharing >= 0, program.lanes + sharing, timeline.lane)
+    rows = rows[np.lexsort((rows, timeline.start[rows], unit[rows]))]
+    bounds = np.flatnonzero(np.append(True, np.diff(unit[rows]) != 0))
+    return np.split(rows, bounds[1:])
 
 
 def _busy(start: Floats, stop: Floats) -> Floats:
@@ -142,7 +149,7 @@ def _busy(start: Floats, stop: Floats) -> Floats:
     return np.asarray(each[last] - each[first])
 
 
-def _idle(own: Rows, start: Floats, stop: Floats, awaited: _Awaited, window: tuple[float, float]) -> Floats:
+def _idle(own: Rows, start: Floats, stop: Floats, awaited: Awaited, window: tuple[float, float]) -> Floats:
     """Idle seconds of a device by the part that it waits for, float64 [len(TIME_PARTS)]."""
     begin, end = window
     free = np.maximum.accumulate(np.concatenate([[begin], stop[own]]))
@@ -211,7 +218,7 @@ def _op_parts(costs: PlanCosts, op: list[int], apart: set[int], split: bool) -> 
     return found
 
 
-def _awaited(program: Program, timeline: Timeline) -> _Awaited:
+def awaited_last(program: Program, timeline: Timeline) -> Awaited:
     """What each task waits for last."""
     consumer, producer = program.consumers(), program.dependency
     end, lane, tasks = timeline.end, timeline.lane, len(timeline)
@@ -236,13 +243,13 @@ def _awaited(program: Program, timeline: Timeline) -> _Awaited:
     made[reduced], part[reduced] = ready[producer[reduced]], _SYNC
     order = np.lexsort((-made, there, consumer))
     last = order[np.flatnonzero(np.append(np.diff(consumer[order]) != 0, True))] if len(order) else order
-    found = _Awaited(np.zeros(tasks), np.zeros(tasks), np.full(tasks, _BUBBLE))
-    for column, values in zip(found, (made, there, part), strict=True):
+    found = Awaited(np.zeros(tasks), np.zeros(tasks), np.full(tasks, _BUBBLE), np.full(tasks, -1))
+    for column, values in zip(found, (made, there, part, producer), strict=True):
         column[consumer[last]] = values[last]
     return found
 
 
-def _gathers_behind(program: Program, timeline: Timeline) -> Floats:
+def gathers_behind(program: Program, timeline: Timeline) -> Floats:
     """For each update: its row, and when the all-gather of the updated weights begins and ends; columns."""
     consumer = program.consumers()
     gathers = timeline.kind[consumer] == OpKind.GATHER
