@@ -81,6 +81,8 @@ def test_full_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == list(product(networks, ("fp32", "fp16", "int8"), (0.125e9, 1.25e9, 12.5e9, 50e9)))
     assert all(row["problem"].precision == row["precision"] for row in rows)
     assert {link.bandwidth for link in rows[-1]["problem"].cluster.links} == {50e9}
+    (row,) = bapipe_explore.board_rows(quick=True)
+    assert (row["precision"], row["bandwidth"], len(row["problem"].cluster.devices)) == ("fp32", 12.5e9, 2)
 
 
 def test_the_deepest_network_is_found_by_halving(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,6 +108,13 @@ def as_measured(name: str, machine: str, truth: Stack, **said: object) -> Measur
     return MeasuredTable(name, Path(f"{name}.csv"), rows)
 
 
+def test_runs_that_no_plan_is_are_left_out() -> None:
+    """Groups that do not divide the heads, and more devices than there are: the runs beside them are still judged, each once."""
+    sizes = {"tp": 3}, {}, {"dp": 16, "global_batch": 64}, {"layers": 4}
+    rows = {number: run_on("dgx-a100:1", measured_s=1.0, **one) for number, one in enumerate(sizes)}
+    assert [one.row for one in module._ran(MeasuredTable("t", Path("t.csv"), rows), None)] == [rows[1], rows[3]]
+
+
 def test_the_tables_of_other_accelerators_are_fitted_first() -> None:
     """Their constants hold wherever no table tells another, those of the table's own accelerators there."""
     truth = changed_stack(Stack(name="s"), {"products": 1.2}, ("ampere",))

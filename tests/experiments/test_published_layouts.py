@@ -13,6 +13,7 @@ from experiments.published_layouts.layouts import LAYOUTS, PublishedLayout
 from experiments.studies.study_harness import run_study
 from experiments.truth.predictions import training_problem
 from planners import make_plan
+from tests.drawings import drawing
 from tests.records import Recorded, lines
 
 TINY = PublishedLayout(
@@ -115,6 +116,15 @@ def test_a_pipeline_in_a_v() -> None:
     assert [stage.layers for stage in folded.stages] == [stage.layers for stage in plan.stages]
     ((seconds, _, replayed, _),) = study._replays(asked)
     assert (replayed, seconds) == (folded, study.Evaluations(problem)(folded).iteration_seconds)  # type: ignore[union-attr]
+
+
+def test_layouts_are_drawn_as_shares_of_what_was_published(recorded: Recorded) -> None:
+    """The first row on top, with the error as a band, and the plan of our own where there is one; of none there is no figure."""
+    assert not list(study._make({"layouts": []}))
+    row = {"published_seconds": 2.0, "error_low": 1.0, "error_high": 3.0, "seconds": 2.5}
+    rows = [row | {"name": "first"}, row | {"name": "second", "published_seconds": 4.0, "own_seconds": 1.5}]
+    ((name, figure),) = study._make({"layouts": rows})
+    recorded(name=name, figure=drawing(figure))
 
 
 def test_an_interrupt_leaves_the_rows_so_far(

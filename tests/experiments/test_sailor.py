@@ -93,6 +93,22 @@ def test_memory_by_hand(tmp_path: Path) -> None:
     assert small.deepest(1, 1)[:, 0, 1:].tolist() == [[3, 1, 1], [3, 1, 1], [3, 1, 1]]
 
 
+def test_memory_of_heavy_layers_by_hand(tmp_path: Path) -> None:
+    """An A100 has 42.9 GB, weights and states take 12 GB a layer, and 4 GB a sample in flight; a process 2 GB, in a group 3 GB.
+
+    Of two layers 26 GB leave room for two samples of 8 GB, 27 GB for one; of three 38 GB for none. No more than three count.
+    """
+    folder = checkout(tmp_path)
+    sizes = json.loads((folder / LAYERS).read_text())
+    for rows in sizes["OPT-350"].values():
+        for row in rows.values():
+            row["params_floats"] = 500_000_000
+    (folder / LAYERS).write_text(json.dumps(sizes))
+    space = Judge(read_inputs(folder, "OPT-350"), {"A100-40": 4}, 8)
+    assert space.deepest(1, 1)[:, 0, 1:].tolist() == [[3, 2, 0], [3, 1, 0], [3, 1, 0]]
+    assert space.deepest(2, 1)[:, 0, 1:].tolist() == [[3, 1, 0], [3, 0, 0], [3, 0, 0]]
+
+
 def test_the_study(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, recorded: Recorded
 ) -> None:

@@ -155,6 +155,17 @@ def test_the_questions_are_those_of_the_tables(recorded: Recorded) -> None:
     )
 
 
+def test_networks_of_the_joint_search_need_recomputation() -> None:
+    """Two networks that store scores of attention, on eight GPUs that a plan fills to what is asked for, one layer each."""
+    asked = {question.workload.name: question.problem() for question in joint.joint_questions()}
+    assert list(asked) == ["gpt2-xl", "llama3-8b"]
+    for problem in asked.values():
+        assert not any(layer.fused_pairs for layer in problem.workload.layers)
+        assert len(problem.cluster.devices) == 8
+    assert [problem.rooms[0] for problem in asked.values()] == [37e9, 75e9]
+    assert {layer.causal_tokens for layer in asked["llama3-8b"].workload.layers} == {0, 4096}
+
+
 @pytest.mark.slow
 def test_a_network_is_planned_beside_its_baselines(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row per seed, with each baseline and its share; a baseline that nothing makes fit is given what it needs."""

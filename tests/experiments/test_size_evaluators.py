@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.unequal_sizes import matrix_form
 from experiments.unequal_sizes.evaluators import POPULATION_EVALUATORS as EVALUATORS
 from experiments.unequal_sizes.plain_recurrence import Recurrence, chain_profile
 from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
@@ -128,13 +129,16 @@ def test_short_chains_agree(stages: int) -> None:
         assert all(build(problem)(forward, backward).tolist() == expected for build in EVALUATORS.values())
 
 
-def test_wide_and_narrow_profiles_in_one_population() -> None:
-    """1,000 blocks of 1 sample beside one block of 1,000: no class of widths is left out of the matrix form."""
+def test_wide_and_narrow_profiles_in_one_population(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,000 blocks of 1 sample beside one block of 1,000: no class of widths is left out of the matrix form, whether it has room
+    for tables of all pairs of sizes or not."""
     rng = np.random.default_rng(5)
     problem = random_problem(rng, "affine", 3, 1000, (1, 3, 10, 30, 100, 300, 1000))
     sizes = rng.choice(problem.candidates, (50, 3))
     results = [build(problem)(sizes, sizes[::-1]) for build in EVALUATORS.values()]
     assert all((result == results[0]).all() for result in results)
+    monkeypatch.setattr(matrix_form, "PAIR_TABLE_ENTRIES", 0)
+    assert (EVALUATORS["matrix"](problem)(sizes, sizes[::-1]) == results[0]).all()
 
 
 def test_the_grid_makes_addition_associative() -> None:

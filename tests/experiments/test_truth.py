@@ -437,6 +437,10 @@ def test_the_study_ends_with_one_document(
     assert "--columns" in capsys.readouterr().err
     assert main(["study", "truth", "--columns", "--json"]) == 0
     kinds = json.loads(capsys.readouterr().out)["kinds"]
+    assert main(["study", "truth", "--columns"]) == 0
+    told = [[*kind["about"].splitlines(), f"needed: {', '.join(kind['needed'])}; further: "] for kind in kinds]
+    printed = capsys.readouterr().out
+    assert all(line in printed for kind in told for line in kind)
     assert all(kind["about"] and kind["needed"] for kind in kinds)
     assert "sequence_parallel" in kinds[0]["further"]
 

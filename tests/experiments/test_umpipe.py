@@ -19,7 +19,7 @@ from experiments.umpipe import memory_fronts as umpipe_fronts
 from experiments.umpipe import readings as umpipe_readings
 from experiments.umpipe import search_comparison as umpipe_searches
 from experiments.umpipe import system_baselines as umpipe_baselines
-from experiments.umpipe.__main__ import SAID, tables
+from experiments.umpipe.__main__ import SAID, drawings, tables
 from experiments.umpipe.pymoo_search import available, pymoo_search
 from experiments.unequal_sizes.random_tables import random_problem
 from hardware_profiles import load_cluster
@@ -368,6 +368,34 @@ def test_a_small_study(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     umpipe_tables.print_document(document | {"gains": gains, "readings": readings})
     printed = lines(capsys.readouterr().out)
     recorded(**document, gains=shown, readings=over, printed=[line for line in printed if "──" not in line])
+
+
+def test_what_is_measured_is_told_and_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part is told as it begins; of an empty report nothing is drawn, and else a figure of each part."""
+    monkeypatch.setattr(umpipe, "network_cases", lambda *_: [])
+    monkeypatch.setattr(umpipe, "simulation_cases", lambda *_: [])
+    monkeypatch.setattr(umpipe, "_search_instances", lambda *_: [("one", None, 1), ("two", None, 1)])
+    monkeypatch.setattr(umpipe, "search_all", lambda name, *_, **options: name)
+    monkeypatch.setattr(umpipe, "tables_of", lambda problem, devices: problem.workload.name)
+    monkeypatch.setattr(umpipe, "balanced_problem", lambda tables: (None,))
+    monkeypatch.setattr(umpipe, "memory_fronts", lambda tables, cuts: [{"of": tables}])
+    said: list[str] = []
+    report = umpipe.Report()
+    umpipe._measure(report, True, said.append)
+    gains = [f"gains of {name} on {umpipe.QUICK_CLUSTER}" for name in umpipe.NETWORKS]
+    assert said == [*gains, "gains on simulation networks", "searches on one", "searches on two", "Pareto fronts"]
+    for name in ("gains", "convergence", "pareto", "gantt"):
+        monkeypatch.setattr(umpipe_plots, f"{name}_figure", lambda of, name=name: (name, of))
+    monkeypatch.setattr("experiments.umpipe.__main__.mean_gains", list)
+    assert not list(drawings(umpipe.Report()))
+    assert dict(drawings(report)) == {
+        "umpipe_convergence": ("convergence", report.instances),
+        "umpipe_pareto": ("pareto", report.fronts),
+    }
+    plan, gained = FoundSizes((1,), (1,), 1.0, 1.0, 1, 0.0), dict.fromkeys(umpipe_tables.SHOWN, 0.5)
+    case = umpipe.GainCase("vgg16", umpipe.SHOWN_SETTING, umpipe.SHOWN, plain(), plan, True, plain(), plan, gained)
+    drawn = dict(drawings(umpipe.Report(cases=[case])))
+    assert drawn == {"umpipe_gains": ("gains", [case]), "umpipe_gantt": ("gantt", case)}
 
 
 def with_constant_seconds(document: dict[str, Any]) -> None:

@@ -262,6 +262,7 @@ def test_blocks_of_seeds() -> None:
         "seeds 20 to 64": slice(0, 45),
     }
     assert list(seed_blocks([7])) == ["seeds 7 to 7"]
+    assert list(seed_blocks(range(39))) == ["seeds 0 to 4", "seeds 0 to 19", "seeds 0 to 38"]
 
 
 @pytest.mark.parametrize(

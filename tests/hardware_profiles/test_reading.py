@@ -100,3 +100,20 @@ def test_a_long_value_is_cut() -> None:
     assert shown("ab") == "'ab'"
     assert shown("x" * 1000) == "'" + "x" * 59 + "..."
     assert complaint_of(ValueError("x\n" + "y" * 1000)) == f"ValueError: x {'y' * 148}"
+
+
+def test_a_file_that_becomes_a_pipe_is_not_read_and_left_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked at again when it is open; the next file that is opened has the number that it had."""
+    path, looked = tmp_path / "pipe", os.stat(__file__)
+    os.mkfifo(path)
+    before = os.dup(0)
+    os.close(before)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", lambda *_, **__: looked)
+        with pytest.raises(OSError, match="is no regular file"):
+            read_bytes(path)
+    after = os.dup(0)
+    os.close(after)
+    assert after == before

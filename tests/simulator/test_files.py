@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from simulator import write_atomically
+from simulator.results import written_files as files
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -162,3 +163,24 @@ def test_the_file_of_a_living_writer_is_left_alone(tmp_path: Path, monkeypatch: 
     assert inner[0].returncode == 0
     assert path.read_bytes() == b"1"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_temporary_file_that_was_removed_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another writer takes it for a leftover before it is locked: the next one is written, and no file stays open."""
+    lock, gone = files._lock, list[str]()
+
+    def late(handle: int, *, wait: bool) -> bool:
+        if not gone:
+            (one,) = tmp_path.iterdir()
+            gone.append(one.name)
+            one.unlink()
+        return lock(handle, wait=wait)
+
+    monkeypatch.setattr(files, "_lock", late)
+    before = os.dup(0)
+    os.close(before)
+    write_atomically(tmp_path / "file", b"whole")
+    after = os.dup(0)
+    os.close(after)
+    assert (after, (tmp_path / "file").read_bytes(), len(gone)) == (before, b"whole", 1)
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]

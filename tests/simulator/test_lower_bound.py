@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, get_args
 
 import numpy as np
@@ -22,6 +22,7 @@ from hardware_profiles import (
     FieldProgrammableGateArray,
     GraphicsProcessor,
     Link,
+    Operation,
     Phase,
     Precision,
     Work,
@@ -50,6 +51,7 @@ from simulator import (
     slice_of,
     stages_from_cuts,
 )
+from simulator.costs.layer_costs import measured_layer_seconds
 from simulator.costs.least_ops import LeastOpsOf
 from simulator.costs.lower_bound import best_weighted_sum
 from simulator.costs.plan_costs import StagePlaces
@@ -57,7 +59,7 @@ from simulator.plans.plan import tensor_groups
 from simulator.results.time_split import TIME_PARTS
 from simulator.workloads.layers import Split
 from simulator.workloads.sequence_slices import context_part
-from simulator.workloads.shares import share_of
+from simulator.workloads.shares import Share, share_of
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain, measured_chain, random_chain
 from tests.simulator.strategies import ASYNCHRONOUS, UnitDevice, plans, star_cluster
@@ -585,6 +587,52 @@ def test_no_group_reduces_or_exchanges_in_less_than_the_least(name: str) -> None
         for size in (1.0, 1e4, 1e6, 1e8):
             assert reduce_seconds(known.reductions(degree), size) <= reduce_seconds(rates.tensor, size) * (1.0 + 1e-12)
         assert known.exchange_rate(expert) <= (rates.expert[0][1] if expert > 1 else 0.0) * (1.0 + 1e-12)
+
+
+def _least_of_all(problem: Problem, number: int, cost: float, way: float) -> float:
+    """What `LeastOps.least` is of a layer, looked up for every size of its ops, in groups of every degree on devices that are
+    alike.
+    """
+    layer, work, overlap = problem.workload.layers[number], LayerCosts(problem).works[number], problem.overlap
+    device, element, seconds = problem.cluster.devices[0], problem.element_bytes, problem.cluster.collectives.seconds
+    both = (Operation.REDUCE_SCATTER, Operation.ALL_GATHER) if problem.sequence_parallel else (Operation.ALL_REDUCE,)
+    forwards, backs, agains = [], [], []
+    for degree in range(1, len(problem.cluster.devices) + 1 if layer.split and not layer.measured else 2):
+        share = share_of(layer, work, degree, sequence_parallel=problem.sequence_parallel)
+        for size in range(1, problem.batch + 1):
+
+            def took(phase: Phase, often: float, share: Share = share, size: int = size, degree: int = degree) -> float:
+                if layer.measured:
+                    return measured_layer_seconds(layer, size, phase)
+                waits = sum(seconds(one, range(degree), share.reduced * element * size) for one in both)
+                return device.seconds(share.work, size, phase, problem.precision) + often * waits
+
+            each = degree * cost / size
+            forward, back = overlap * took("forward", share.forward), overlap * took("backward", share.backward)
+            inputs, weights = overlap * took("input_gradient", share.backward), took("weight_gradient", 0.0)
+            forwards.append((each + way) * forward)
+            backs.append(min((each + way) * back, (each + way) * inputs + each * weights))
+            agains.append(each * forward)
+    return min(
+        min(map(sum, zip(forwards, backs, strict=True))), min(forwards) + min(map(sum, zip(backs, agains, strict=True)))
+    )
+
+
+def test_the_least_of_a_layer_is_that_of_all_sizes_and_degrees() -> None:
+    """Random layers, profiled or not, that groups may divide or not, and batches of up to 9 samples on up to four GPUs."""
+    rng = random.Random(7)
+    for _ in range(20):
+        layers = random_chain(4, np.random.default_rng(rng.randrange(100)), flop=10.0, parameters=1000).layers
+        made = [_any_layer(one, rng, BY_TOKEN, measured=rng.random() < 0.25) for one in layers]
+        split = tuple(replace(one, split="" if one.measured else rng.choice(get_args(Split))) for one in made)
+        workload = Workload("any", split, tuple(pairwise(range(len(split)))), bytes_per_element=4)
+        cluster = replace(_switched((_any_gpu(rng),) * rng.randint(1, 4)), tensor_groups="server")
+        problem = Problem(workload, cluster, rng.randint(1, 9), overlap=rng.choice((1.0, 0.5)))
+        problem = replace(problem, sequence_parallel=rng.random() < 0.5)
+        known = LeastOpsOf(problem, LayerCosts(problem))
+        for number, cost, way in product(range(4), (0.0, 1.0, 3.0), (0.0, 1.0)):
+            least = known.of(number, 0, (1, 1)).least(cost, way)
+            assert least == pytest.approx(_least_of_all(problem, number, cost, way), rel=1e-9), split[number]
 
 
 def _holds(case: tuple[Problem, Plan]) -> None:

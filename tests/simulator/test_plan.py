@@ -283,6 +283,22 @@ def test_a_batch_of_numpy_is_a_whole_number() -> None:
     assert (repr(counted), type(counted.batch)) == (repr(own), int)
 
 
+def test_a_problem_shows_every_option_that_is_not_the_default() -> None:
+    """The precision and the optimizer always, the others by name and value, switches by name alone; none that is the default."""
+    own = Problem(chain([1.0, 1.0]), chain_cluster(1), 1)
+    changes = {
+        "recompute": "whole",
+        "contention": False,
+        "overlap": 0.5,
+        "sequence_parallel": True,
+        "gradient_bytes": 4,
+    }
+    words = ["recompute whole", "no contention", "overlap 0.5", "sequence parallel", "gradient bytes 4"]
+    assert repr(own).endswith(f", {own.precision}, {own.optimizer})")
+    for (name, value), word in zip(changes.items(), words, strict=True):
+        assert repr(replace(own, **{name: value})) == f"{repr(own)[:-1]}, {word})"  # type: ignore[arg-type]
+
+
 def test_what_stages_recompute_is_told_with_the_blocks() -> None:
     """The policy, and of how many blocks of the stage where not of all."""
     workload = chain([1.0] * 6)

@@ -66,6 +66,14 @@ def test_schedules_by_name_or_searched(order: tuple[str, ...], schedule: str, wo
     assert plan_words(asked, plan) == f"pp2 dp1 · mb 2 × 2 · {words} · no recomputation"
 
 
+def test_a_network_with_experts_says_how_they_are_divided() -> None:
+    """Also where they are not, as the layout of another plan may."""
+    asked = problem("mixtral-8x7b", "dgx-h100:1", 8)
+    plan = Plan("mine", "gpipe", stages_from_cuts((), len(asked.workload), [tuple(range(8))]), (8,), zero=3)
+    for expert in (1, 4):
+        assert plan_words(asked, replace(plan, expert=expert)).startswith(f"pp1 tp1 cp1 ep{expert} dp8 · ZeRO-3 · mb 1")
+
+
 def test_one_stage_has_no_schedule() -> None:
     """Data parallelism."""
     asked = problem("chain:4", "dapple-c:2", 4)

@@ -157,6 +157,9 @@ def test_means_weigh_every_device_alike() -> None:
     split = simulate(Problem(CHAIN, CLUSTER, 2), replace(PAIRS, stages=stages)).time_split()
     assert split.members.tolist() == [1, 2]
     assert split.mean.tolist() == ((split.seconds[0] + 2 * split.seconds[1]) / 3).tolist()
+    assert [name for name in TIME_PARTS if name in repr(split)] == [
+        name for name, mean in zip(TIME_PARTS, split.mean.tolist(), strict=True) if mean
+    ]
 
 
 def test_a_stream_that_takes_no_time_has_no_parts() -> None:
