@@ -363,7 +363,7 @@ class Evaluations:
 
     def _collectives_of(self, costs: PlanCosts, stage: int) -> StageCollectives:
         plan, held = costs.plan, costs.plan.stages[stage]
-        key = held, max(plan.microbatches), costs.layers.member.servers, _COLLECTIVES(plan)
+        key = held.layers, costs.layers.member.servers, _reduced_by(plan, stage)
         found = None if self.layers.tied_weights else self._collectives.get(key)
         if found is None:
             found = self._collectives[key] = costs.collectives(stage)
@@ -398,6 +398,7 @@ class Evaluations:
                     recomputes[stage] if within else ("none", 0),
                     structure.lanes == "split",
                     together,
+                    _reduced_by(plan, stage) if costs.exposed(stage) else None,
                 )
                 columns.append(self._columns.setdefault(column, len(self._columns)))
                 what.append(one)
@@ -465,12 +466,18 @@ def _all_but_layers(plan: Plan) -> Hashable:
     return _PLAN(plan), *map(_STAGE, plan.stages)
 
 
+def _reduced_by(plan: Plan, stage: int) -> Hashable:
+    """Cache key of what replicas of a stage do together, beside its layers."""
+    return _STAGE(plan.stages[stage]), max(plan.microbatches), _COLLECTIVES(plan)
+
+
 _PLAN, _STAGE = key_of(Plan, NOTHING, PARTS), key_of(Stage, LAYERS)
 _COLLECTIVES = key_of(Plan, NOTHING, PARTS, ORDER)
 
-_Column = tuple[OpKind, Group, int, tuple[Recompute, int], bool, bool]
+_Column = tuple[OpKind, Group, int, tuple[Recompute, int], bool, bool, Hashable]
 """Kind of op, what its seconds depend on of the replica, samples; what the stage recomputes, and of how many blocks; whether
-lanes divide the device in fixed shares, and a device holds several stages."""
+lanes divide the device in fixed shares, and a device holds several stages; what replicas gather and scatter in it, if nothing
+hides all of that."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

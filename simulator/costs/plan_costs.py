@@ -711,12 +711,15 @@ class PlanCosts:
         whole = self._crossing(self.layers.at(group.parallel), gathered=True)[stage - 1 + received]
         return reduce_seconds(group.rates.gather, whole * samples)
 
-    def _exposed_seconds(self, kind: OpKind, stage: int) -> float:
-        """Seconds of an op in which replicas gather weights, or scatter gradients, and nothing computes (ZeRO 2 and 3)."""
+    def exposed(self, stage: int) -> float:
+        """Share of what replicas of a stage gather and scatter in its passes that nothing hides."""
         if self.plan.zero < 2:
             return 0.0
-        share = self.problem.stack.exposed.on(self.problem.cluster.devices[self.device(stage, 0)])
-        if not share or kind not in _TRAFFIC:
+        return self.problem.stack.exposed.on(self.problem.cluster.devices[self.device(stage, 0)])
+
+    def _exposed_seconds(self, kind: OpKind, stage: int) -> float:
+        """Seconds of an op in which replicas gather weights, or scatter gradients, and nothing computes (ZeRO 2 and 3)."""
+        if kind not in _TRAFFIC or not (share := self.exposed(stage)):
             return 0.0
         if stage not in self._unit_traffic:
             units = self.collectives(stage).units

@@ -10,6 +10,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from hardware_profiles import Constant, Stack
 from simulator import (
     Evaluations,
     LayerCosts,
@@ -55,11 +56,18 @@ def network(*, tied: bool) -> Workload:
     return Workload("blocks", tuple(layers), tuple(pairwise(range(len(layers)))))
 
 
+STACK = Stack(
+    name="any",
+    gradient_bytes=4,
+    **{name: Constant(0.25) for name in ("block_pass", "exposed", "stragglers", "workspace")},
+)
+"""A framework that adds to every pass, and hides no more than three quarters of what replicas gather and scatter."""
+
+
 def problem(*, tied: bool, bandwidth: float) -> Problem:
-    """On six devices around a switch, any of which may form a group."""
-    return Problem(
-        network(tied=tied), replace(star_cluster(DEVICES, bandwidth=bandwidth), tensor_groups="cluster"), BATCH
-    )
+    """On six devices around a switch, any of which may form a group, under a framework with constants of its own."""
+    cluster = replace(star_cluster(DEVICES, bandwidth=bandwidth), tensor_groups="cluster")
+    return Problem(network(tied=tied), cluster, BATCH, stack=STACK)
 
 
 def spread(rng: Random, layers: int, replicas: int, degree: int, stages: int) -> tuple[Stage, ...]:
@@ -257,3 +265,14 @@ def test_blocks_that_a_stage_has_not_are_refused_behind_plans_that_have_them() -
     refused = evaluated(evaluate, cut(1))
     assert isinstance(refused, str)
     assert "recomputes 1 blocks of stage 0, which has 0" in refused
+
+
+@pytest.mark.parametrize("first", get_args(Zero))
+def test_each_zero_stage_is_itself_behind_each_other(first: Zero) -> None:
+    """What replicas gather and scatter in the passes of a stage is in the seconds of its ops."""
+    asked = problem(tied=False, bandwidth=1e9)
+    plan = Plan("hand", "1f1b", spread(np.random.default_rng(0), LAYERS, 3, 1, 2), (6, 6), zero=first)
+    for other in get_args(Zero):
+        kept = Evaluations(asked)
+        for one in (plan, replace(plan, zero=other)):
+            assert evaluated(kept, one) == replayed(asked, one, LayerCosts(asked)), other
