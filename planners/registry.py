@@ -288,7 +288,7 @@ def _unequal(name: str, summary: str) -> PlannerEntry:
         lambda request: sizes(request, name),
         summary,
         _not_for_unequal,
-        takes("stages", "candidates"),
+        takes("stages", "candidates", "granularity"),
         UNEQUAL_SEARCHES,
         by_default=False,
     )
@@ -450,12 +450,18 @@ PLANNERS: dict[str, PlannerEntry] = {
         _later_searches("modern.order_search", "microbatches"),
         by_default=False,
     ),
+    "umpipe": PlannerEntry(
+        _Later("unequal.grouped", "GroupedSizes"),
+        "UMPIPE's unequal micro-batches in groups of samples, on the balanced partition of the fastest numbers of stages",
+        _Later("unequal.grouped", "inapplicable"),
+        takes("stages", RECOMPUTE, "granularity"),
+    ),
     **{name: _unequal(name, summary) for name, summary in _UNEQUAL.items()},
     "best-equal": PlannerEntry(
         _Later("unequal.tuned_equal", "TunedEqual"),
         "a tuned GPipe: stages, balanced partition and equal micro-batches searched",
         _not_for_equal,
-        takes("stages", "candidates"),
+        takes("stages", "candidates", "granularity"),
         UNEQUAL_SEARCHES,
         by_default=False,
     ),

@@ -57,6 +57,13 @@ PLANNER_OPTIONS: Mapping[str, DeclaredOption] = {
             help="candidate sizes of unequal micro-batches; by default all up to 64 samples",
         ),
         DeclaredOption(
+            "granularity",
+            int,
+            Bounds(ge=1),
+            help="samples of which candidate sizes of unequal micro-batches are multiples; by default 1, of planner umpipe the "
+            "fewest of which a batch has at most 256",
+        ),
+        DeclaredOption(
             "placement",
             str,
             choices=("straight", "interleaved", "v", "wave"),

@@ -109,6 +109,9 @@ ONE_SIZE = ("best-equal",)
 """Searches whose plans have one size for all stages and passes."""
 
 
+STORED = "a stage whose forward and backward sizes differ runs forward again: recompute cannot be 'none' for all stages"
+"""Why there are no unequal sizes where all stages are to store their activations."""
+
 BY_REPLAYS = "; all of them that bounds leave open were replayed by the compiled event loop or recurrence"
 """How a proof by replays is told, where the recurrence of unequal sizes proves nothing."""
 
@@ -126,12 +129,23 @@ def number_of_stages(problem: Problem, request: Request) -> int:
 def inapplicable(problem: Problem, request: Request) -> str | None:
     """Why planners with unequal sizes cannot plan a problem and request, or None."""
     if request.recompute == "none":
-        return "a stage whose forward and backward sizes differ runs forward again: recompute cannot be 'none' for all stages"
+        return STORED
     return inapplicable_to_equal(problem, request)
 
 
 def inapplicable_to_equal(problem: Problem, request: Request) -> str | None:
     """Why a planner with equal sizes cannot plan a problem and request, or None."""
+    durations = problem.batch * len(problem.workload)
+    if (unlike := unlike_shape(problem, request)) is None and durations > MOST_DURATIONS:
+        return (
+            f"its tables have a duration for each number of samples and layer: {problem.batch:,} × {len(problem.workload):,} = "
+            f"{durations:,}, the limit is {MOST_DURATIONS:,}; use a smaller batch"
+        )
+    return unlike
+
+
+def unlike_shape(problem: Problem, request: Request) -> str | None:
+    """Why what is asked for is no straight pipeline of unequal sizes with a flush, or None."""
     if problem.recompute not in ("none", "whole"):
         return f"stages run forward again as a whole or not at all, not {problem.recompute!r}"
     if request.schedule not in (None, "gpipe") or request.microbatches is not None:
@@ -142,12 +156,9 @@ def inapplicable_to_equal(problem: Problem, request: Request) -> str | None:
     stages, most = number_of_stages(problem, request), min(len(problem.cluster.devices), len(problem.workload))
     if stages > most:
         return f"{stages} stages are more than the {len(problem.cluster.devices)} devices or {len(problem.workload)} layers"
-    durations = problem.batch * len(problem.workload)
-    if durations > MOST_DURATIONS:
-        return (
-            f"its tables have a duration for each number of samples and layer: {problem.batch:,} × {len(problem.workload):,} = "
-            f"{durations:,}, the limit is {MOST_DURATIONS:,}; use a smaller batch"
-        )
+    granularity = request.asked("granularity") or 1
+    if granularity > problem.batch:
+        return f"a granularity of {granularity} samples is more than the batch of {problem.batch}"
     return None
 
 
@@ -242,8 +253,8 @@ class UnequalSizes:
             return _within_memory(
                 self.name, choice, lambda limits: self._of_one_partition(choice, limits), choice.sizes
             )
-        asked = self.request.asked("candidates")
-        sizes = choice.sizes if asked else candidate_sizes(choice.tables.problem.batch, "powers-of-two")
+        asked, granularity = self.request.asked("candidates"), self.request.asked("granularity") or 1
+        sizes = choice.sizes if asked else candidate_sizes(choice.tables.problem.batch, "powers-of-two", granularity)
         return _within_memory(self.name, choice, lambda limits: self._of_partitions(choice, limits, sizes), sizes)
 
     def _of_one_partition(self, choice: _StagesAndSizes, limits: list[float]) -> Sized:
@@ -414,8 +425,12 @@ def _choices(
     problem: Problem, request: Request, evaluate: Evaluator
 ) -> Iterator[tuple[UnequalTables, tuple[int, ...]]]:
     """Stages and sizes to search, of those that are not asked for, the most first."""
-    devices, asked = devices_in_order(problem), request.asked("candidates")
-    sizes = [candidate_sizes(problem.batch, word) for word in (asked, "powers-of-two")]
+    devices, asked, granularity = (
+        devices_in_order(problem),
+        request.asked("candidates"),
+        request.asked("granularity") or 1,
+    )
+    sizes = [candidate_sizes(problem.batch, word, granularity) for word in (asked, "powers-of-two")]
     most = number_of_stages(problem, request)
     for stages in [most] if request.stages else range(most, 0, -1):
         tables = tables_of(problem, devices[:stages], evaluate.layer_costs)

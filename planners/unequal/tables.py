@@ -38,6 +38,7 @@ class UnequalTables:
 
     problem: whose costs these are; devices: of each stage of a pipeline, in order
     crossing_bytes: float64 [layers + 1]; per sample, across the cut before each layer
+    only: sizes whose seconds are asked for, the others count as nothing; () for all
     stages: seconds of 0..batch samples by (kind of accelerator, first layer, end layer), float64 [3, batch + 1], rows as of
         PASSES; filled as they are asked for
     """
@@ -46,6 +47,7 @@ class UnequalTables:
     devices: tuple[int, ...]
     costs: LayerCosts
     crossing_bytes: Floats
+    only: tuple[int, ...] = ()
     stages: dict[tuple[int, int, int], Floats] = field(default_factory=dict, repr=False)
 
     @property
@@ -61,10 +63,8 @@ class UnequalTables:
             held = np.arange(first, end, dtype=np.int64)
             seconds = np.zeros((3, self.problem.batch + 1))
             for row, (phase, again) in zip(seconds, PASSES, strict=True):
-                row[1:] = [
-                    self.costs.stage_seconds(device, held, size, phase, again=again)
-                    for size in range(1, self.problem.batch + 1)
-                ]
+                for size in self.only or range(1, self.problem.batch + 1):
+                    row[size] = self.costs.stage_seconds(device, held, size, phase, again=again)
             self.stages[key] = seconds
         return self.stages[key]
 
@@ -86,16 +86,20 @@ class UnequalTables:
         return np.array([amounts / bandwidth for _, bandwidth in ways]), sum(latency for latency, _ in ways)
 
 
-def tables_of(problem: Problem, devices: Sequence[int], costs: LayerCosts | None = None) -> UnequalTables:
+def tables_of(
+    problem: Problem, devices: Sequence[int], costs: LayerCosts | None = None, sizes: Sequence[int] = ()
+) -> UnequalTables:
     """The tables of a problem for a pipeline over `devices`, one per stage.
 
-    costs: of the same problem, to share tables that are already filled
+    costs: of the same problem, to share tables that are already filled; sizes: of blocks, if no others are asked for but the
+        smaller last ones behind these
     ValueError for a problem whose stages run parts of themselves again: they store their activations, or their input.
     """
     if problem.recompute not in ("none", "whole"):
         raise ValueError(f"micro-batches of unequal sizes: recompute must be none or whole, got {problem.recompute!r}")
     layer_costs = (costs or LayerCosts(problem)).across(devices)
-    return UnequalTables(problem, tuple(devices), layer_costs, layer_costs.cut_bytes)
+    only = {*sizes, *(problem.batch % size for size in sizes)} - {0}
+    return UnequalTables(problem, tuple(devices), layer_costs, layer_costs.cut_bytes, tuple(sorted(only)))
 
 
 def memory_limits(tables: UnequalTables) -> list[float]:
@@ -103,13 +107,17 @@ def memory_limits(tables: UnequalTables) -> list[float]:
     return [tables.problem.room_bytes(device) for device in tables.devices]
 
 
-def candidate_sizes(batch: int, candidates: str | None = None) -> tuple[int, ...]:
-    """The sizes to choose from: one of `CANDIDATES`; None for all of a batch up to MOST_FOR_ALL, else powers of two."""
+def candidate_sizes(batch: int, candidates: str | None = None, granularity: int = 1) -> tuple[int, ...]:
+    """The sizes to choose from: one of `CANDIDATES`; None for all of a batch up to MOST_FOR_ALL groups, else powers of two.
+
+    granularity: samples of a group, of which all sizes but the whole batch are multiples
+    """
     if candidates not in (None, *CANDIDATES):
         raise ValueError(f"candidates {candidates!r} are unknown; choices: {', '.join(CANDIDATES)}")
-    if candidates == "all" or (candidates is None and batch <= MOST_FOR_ALL):
-        return tuple(range(1, batch + 1))
-    return powers_of_two(batch)
+    groups = max(1, batch // granularity)
+    every = candidates == "all" or (candidates is None and -(-batch // granularity) <= MOST_FOR_ALL)
+    chosen = range(1, groups + 1) if every else powers_of_two(groups)
+    return tuple(sorted({min(batch, count * granularity) for count in chosen} | {batch}))
 
 
 def unequal_problem(

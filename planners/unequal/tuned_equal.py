@@ -49,7 +49,7 @@ class TunedEqual:
 
     def _straight(self, problem: Problem, evaluate: Evaluator) -> Plan | None:
         """The fastest with equal micro-batches, of all sizes; None where only some sizes may be chosen, and where none fits."""
-        if self.request.asked("candidates") == "powers-of-two":
+        if self.request.asked("candidates") == "powers-of-two" or (self.request.asked("granularity") or 1) > 1:
             return None
         order, stages = devices_in_order(problem), self.request.stages
         shapes = (

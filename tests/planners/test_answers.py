@@ -39,6 +39,8 @@ QUESTIONS = {
     "local-greedy": (8, 10, 11, 12, 21, 23),
     "best-equal": (0, 1, 13, 17, 19, 20),
     "unequal-nested": (2, 5, 11, 15),
+    "xpipe": (0, 1, 2, 3, 5, 8),
+    "umpipe": (0, 1, 2, 3, 5, 8),
 }
 """Seeds of the questions of each planner: those that together take most of its ways, and each a moment."""
 

@@ -1,0 +1,188 @@
+"""Grouped sizes: UMPIPE's unequal micro-batches for batches of any size, whose blocks are whole groups of samples.
+
+UMPIPE optimizes the sizes of a given partition. Here that is the one of the fastest GPipe with equal sizes, of the few most
+promising numbers of stages; its sizes are those of the greedy dynamic programme, of the best equal size, or of a genetic search
+that begins with these (TiDGAP). Replays choose among the partitions, with stages that store their activations and with stages
+that all run forward again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import inf
+
+import numpy as np
+
+from planners.estimate.memory import lacks_room
+from planners.partitioning.equal_partition import equal_partition
+from planners.search.candidates import asked_words, devices_in_order
+from planners.search.evaluator import Evaluator, best_plan
+from planners.search.memory_retry import missing_bytes, within_memory
+from planners.search.notes import Note
+from planners.search.request import Request
+from planners.unequal.genetic import Genetic
+from planners.unequal.greedy import best_equal, greedy_dp
+from planners.unequal.planners import STORED, number_of_stages, unlike_shape
+from planners.unequal.problem import InfeasibleSizes, UnequalProblem
+from planners.unequal.tables import candidate_sizes, limited_problem, memory_limits, tables_of, unequal_plan
+from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, Recompute, Score
+
+MOST_GROUPS = 256
+"""Groups of samples that a batch has at most unless a granularity is asked for."""
+
+EVERY_COUNT = 16
+"""Groups up to which a micro-batch may have any number of them; larger ones have 2^k or 3 · 2^k, or are the whole batch."""
+
+MOST_STAGES = 128
+"""Stages of a pipeline that are looked at unless so many are asked for: the plan ends on SimPy."""
+
+SHARES = 8
+"""Of many devices, so many numbers of stages are looked at, evenly; all up to as many devices times two."""
+
+PARTITIONS = 2
+"""Partitions whose sizes are searched, the fastest with equal sizes first."""
+PROMISING = 1.1
+"""Those with equal sizes that take less than this many times the fastest one's seconds."""
+
+GENETIC = Genetic(seeded=True, individuals=100, generations=40)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedSizes:
+    """The fastest flushed pipeline whose stages have micro-batches of their own in each pass, multiples of a granularity."""
+
+    request: Request = field(default_factory=Request)
+    name: str = "umpipe"
+
+    def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
+        """The fastest plan that fits; InfeasiblePlanError if none does."""
+        samples = granularity(problem, self.request)
+        sizes = grouped_sizes(problem.batch, samples)
+        choices = sorted(self._choices(problem, evaluate, sizes), key=lambda one: one.seconds)
+        close = [one for one in choices if one.seconds < PROMISING * choices[0].seconds]
+        found = (within_memory(evaluate, partial(self._plan, one, sizes, rng)) for one in close[:PARTITIONS])
+        plans = [plan for plan in found if plan is not None]
+        if not plans:
+            raise InfeasiblePlanError(
+                f"planner {self.name!r} finds no partition of {len(problem.workload)} layers over "
+                f"{len(problem.cluster.devices)} devices within {min(problem.rooms) / 2**30:.4g} GiB per device, with the "
+                f"whole batch in flight and micro-batches of {samples} samples or more; use more devices, a smaller batch or "
+                "granularity"
+            )
+        plan = best_plan(self.name, plans, evaluate)
+        equal = [plan.microbatches] * len(plan.stages)
+        forward, backward = (
+            ", ".join(str(one[0]) for one in of_pass or equal) for of_pass in (plan.forward_sizes, plan.backward_sizes)
+        )
+        evaluate.note(Note(f"samples of the micro-batches of each stage: forward {forward}; backward {backward}"))
+        every = f"all up to {EVERY_COUNT * samples} samples, larger ones 2^k or 3 · 2^k times it"
+        evaluate.note(
+            Note(
+                f"sizes are multiples of {samples} samples (granularity), {every}; the last micro-batch takes what is left"
+            )
+        )
+        return plan
+
+    def _choices(self, problem: Problem, evaluate: Evaluator, sizes: Sequence[int]) -> Iterator[_Choice]:
+        """Numbers of stages with and without recomputation, with the seconds of the fastest equal size, that may be promising."""
+        order, best = devices_in_order(problem), inf
+        few = candidate_sizes(problem.batch, "powers-of-two", granularity(problem, self.request))
+        for word in words(problem, self.request):
+            one = problem if word == problem.recompute else replace(problem, recompute=word)
+            costs = evaluate.layer_costs if one is problem else LayerCosts(one)
+            for stages in self._stages(problem):
+                devices = order[:stages]
+                if _busy_seconds(costs, devices, few) >= PROMISING * best:
+                    break  # fewer devices are busier
+                if lacks_room(costs, devices, sizes[0], np.full(stages, float(problem.batch))):
+                    continue
+                found = equal_partition(costs, devices, few)
+                if found is not None:
+                    best = min(best, found[0])
+                    yield _Choice(one, costs, devices, few, found[0])
+
+    def _stages(self, problem: Problem) -> list[int]:
+        most = number_of_stages(problem, self.request)
+        if self.request.stages is not None:
+            return [most]
+        most = min(most, MOST_STAGES)
+        shares = {-(-most * share // SHARES) for share in range(1, SHARES + 1)}
+        return sorted({*range(1, min(most, 2 * SHARES) + 1), *shares}, reverse=True)
+
+    def _plan(
+        self, choice: _Choice, sizes: Sequence[int], rng: np.random.Generator, misses: Sequence[Score]
+    ) -> Plan | None:
+        """The plan with the fastest sizes, with as much less memory as plans before exceeded it by; None where none has room."""
+        tables = tables_of(choice.problem, choice.devices, choice.costs, sizes)
+        less = [1.01 * missing_bytes(misses, (device,)) for device in choice.devices]
+        limits = [room - one for room, one in zip(memory_limits(tables), less, strict=True)]
+        partition = equal_partition(choice.costs, choice.devices, choice.few, less)
+        if partition is None:
+            return None
+        try:
+            unequal = limited_problem(tables, partition[1], sizes, limits)
+        except InfeasibleSizes:
+            return None
+        plan = unequal_plan(self.name, tables, partition[1], *fastest_sizes(unequal, rng))
+        return replace(plan, recompute=(choice.problem.recompute,) * len(choice.devices))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Choice:
+    """A pipeline whose sizes are searched: devices of its stages, a recompute policy, and seconds with one of a few sizes."""
+
+    problem: Problem
+    costs: LayerCosts
+    devices: tuple[int, ...]
+    few: tuple[int, ...]
+    seconds: float
+
+
+def _busy_seconds(costs: LayerCosts, devices: Sequence[int], sizes: Sequence[int]) -> float:
+    """Seconds for which the devices are busy with the whole batch at least, on average; 0 for boards whose layers stream."""
+    alike = [costs.first_of_kind(kind) for kind in sorted(set(map(costs.kind_of_device, devices)))]
+    if any(map(costs.streams, alike)):
+        return 0.0
+    blocks = ((size, costs.problem.batch // size) for size in sizes)
+    least = min(float(costs.round_trip_seconds(one, size).sum()) * count for one in alike for size, count in blocks)
+    return least / len(devices)
+
+
+def fastest_sizes(unequal: UnequalProblem, rng: np.random.Generator) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Forward and backward sizes: of the greedy dynamic programme, the best equal ones, or of the genetic search from both."""
+    found = [greedy_dp(unequal), best_equal(unequal), GENETIC(unequal, rng)]
+    best = min(found, key=lambda one: one.makespan_seconds)
+    return best.forward_sizes, best.backward_sizes
+
+
+def grouped_sizes(batch: int, samples: int) -> tuple[int, ...]:
+    """The sizes to choose from in groups of so many samples, rising."""
+    groups = max(1, batch // samples)
+    powers = {base << power for base in (1, 3) for power in range(groups.bit_length())}
+    counts = {*range(1, min(groups, EVERY_COUNT) + 1), *(count for count in powers if count <= groups)}
+    return tuple(sorted({*(count * samples for count in counts), batch}))
+
+
+def granularity(problem: Problem, request: Request) -> int:
+    """Samples of a group: those that are asked for, else the fewest, a divisor of the batch if one is near, for MOST_GROUPS."""
+    asked: int | None = request.asked("granularity")
+    if asked is not None:
+        return asked
+    least = -(-problem.batch // MOST_GROUPS)
+    return next((one for one in range(least, 2 * least) if problem.batch % one == 0), least)
+
+
+def words(problem: Problem, request: Request) -> tuple[Recompute, ...]:
+    """Whether stages store their activations, but for those whose sizes differ, or run forward again: what may be tried."""
+    return tuple(word for word in asked_words(problem, request) if word in ("none", "whole"))
+
+
+def inapplicable(problem: Problem, request: Request) -> str | None:
+    """Why there are no grouped sizes for a problem and what is asked for, or None."""
+    if request.recompute == "none":
+        return STORED
+    if not words(problem, request):
+        return f"stages run forward again as a whole or not at all, not {request.recompute or problem.recompute!r}"
+    return unlike_shape(problem, request)
