@@ -99,7 +99,8 @@ class Runs:
     chips: kinds of accelerators that it runs on
     zero: what replicas may divide; schedules, recompute, precisions: those that it has
     tensor, context, expert, pipeline: whether it divides layers, tokens, experts, and the network
-    interleaved: whether a device may hold several stages
+    interleaved: whether a device may hold several stages; looped_alone: also one that holds the whole network
+    cut_blocks: whether stages may end inside blocks
     unequal: whether micro-batches, replicas and stages of a plan may have unlike sizes
     sequence_parallel: whether tensor-parallel groups may divide the rest, too
     fused_attention: whether it has attention in one kernel (FlashAttention)
@@ -117,6 +118,8 @@ class Runs:
     expert: bool = True
     pipeline: bool = True
     interleaved: bool = True
+    looped_alone: bool = True
+    cut_blocks: bool = True
     unequal: bool = True
     sequence_parallel: bool = True
     fused_attention: bool = True

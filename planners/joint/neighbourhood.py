@@ -174,7 +174,9 @@ class Neighbourhood:
             for chunks in self._chunks(name):
                 if name == one.schedule and chunks == one.chunks:
                     continue
-                if ranks == 1 and name not in ON_ONE_RANK:
+                if ranks == 1 and (
+                    name not in ON_ONE_RANK or (chunks > 1 and not self.problem.stack.runs.looped_alone)
+                ):
                     continue
                 if self.request.stages not in (None, chunks * ranks):
                     continue
@@ -283,7 +285,7 @@ class Neighbourhood:
         runs = [(first, last) for first in range(count) for last in range(first, count)]
         if count > MANY:
             runs = [(place, place) for place in range(count)]
-        fine = len(self.points) != layers + 1
+        fine = len(self.points) != layers + 1 and self.problem.stack.runs.cut_blocks
         for first, last in runs:
             for step in (-1, 1) if count > FEW else STEPS:
                 yield from self._moved(one, first, last, step, blocks=True)
@@ -346,7 +348,11 @@ class Neighbourhood:
                 continue
             parted = (*ranks[:rank], held[:half], held[half:], *ranks[rank + 1 :])
             words = (*one.recompute[: rank + 1], *one.recompute[rank:])
-            inner = [point for point in self.points if begin < point < end] or [(begin + end) // 2]
+            inner = [point for point in self.points if begin < point < end]
+            if not inner and self.problem.stack.runs.cut_blocks:
+                inner = [(begin + end) // 2]
+            if not inner:
+                continue
             middle = inner[len(inner) // 2]
             yield replace(one, ranks=parted, cuts=(*one.cuts[:rank], middle, *one.cuts[rank:]), recompute=words)
             yield from self._recut(replace(one, recompute=words), parted)
@@ -435,7 +441,7 @@ class Neighbourhood:
         key = chunks, kinds
         if key not in self._balanced:
             stages, places = len(kinds), self.points
-            if len(places) <= stages:
+            if len(places) <= stages and self.problem.stack.runs.cut_blocks:
                 places = tuple(range(len(self.problem.workload) + 1))
             before = {kind: self._before(kind) for kind in {kind for kind, _ in kinds}}
             totals = np.array([before[kind] / copies for kind, copies in kinds])

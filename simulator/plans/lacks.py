@@ -35,6 +35,7 @@ def plan_lacks(runs: Runs, problem: Problem, plan: Plan) -> Iterator[str]:
                 yield f"{words} ({_choices(allowed)})"
     sizes = {*plan.microbatches, *(size for one in (*plan.forward_sizes, *plan.backward_sizes) for size in one)}
     places = {(len(stage.devices), stage.degrees) for stage in plan.stages}
+    ranks = len(plan.stages) // plan.chunks
     degree = max((degree // plan.context for stage in plan.stages for degree in stage.degrees), default=1)
     ways: tuple[tuple[bool, int, str], ...] = (
         (runs.tensor, degree, "tensor-parallel groups"),
@@ -42,6 +43,8 @@ def plan_lacks(runs: Runs, problem: Problem, plan: Plan) -> Iterator[str]:
         (runs.expert, plan.expert, "expert parallelism"),
         (runs.pipeline, len(plan.stages), "pipelines of several stages"),
         (runs.interleaved, plan.chunks, "several stages per device"),
+        (runs.looped_alone, plan.chunks * (ranks == 1), "several stages on devices that hold the whole network"),
+        (runs.cut_blocks, 1 + _cuts_blocks(problem, plan), "stages that end inside blocks"),
         (runs.hybrid_sharding, min(plan.shard, 1) + 1, "ZeRO among part of the replicas"),
         (runs.unequal, len(sizes), f"micro-batches of unlike sizes ({', '.join(map(str, sorted(sizes)))})"),
         (runs.unequal, len(places), f"stages on unlike numbers of devices ({plan.notation})"),
@@ -49,6 +52,12 @@ def plan_lacks(runs: Runs, problem: Problem, plan: Plan) -> Iterator[str]:
     yield from (words for permitted, count, words in ways if count > 1 and not permitted)
     for rule in runs.further:
         yield from rule(problem, plan)
+
+
+def _cuts_blocks(problem: Problem, plan: Plan) -> bool:
+    """Whether stages hold parts of the same block."""
+    held = [problem.workload.blocks_of(stage.layers) for stage in plan.stages]
+    return sum(map(len, held)) > len(set[int]().union(*held))
 
 
 def _choices(allowed: Iterable[object]) -> str:

@@ -26,6 +26,7 @@ from simulator import (
     Stage,
     simulate,
 )
+from simulator.plans.lacks import plan_lacks
 from simulator.workloads.language_models import Llama
 
 NETWORK = Llama(
@@ -49,6 +50,13 @@ def divided(
     degrees = (degree,) * (each // degree) if degree > 1 else ()
     found = tuple(Stage(tuple(range(cuts[i], cuts[i + 1])), held[i], degrees) for i in range(stages))
     return Plan("hand", "1f1b", found, **{"microbatches": (4, 4), "zero": zero, **decided})
+
+
+def cut_at(layer: int, *held: Sequence[int]) -> Plan:
+    """Two stages, in turn on the devices of each where these are the same."""
+    layers = range(len(NETWORK.layers))
+    stages = tuple(Stage(tuple(own), tuple(on)) for own, on in zip((layers[:layer], layers[layer:]), held, strict=True))
+    return Plan("hand", "1f1b" if held[0] != held[1] else "interleaved-1f1b", stages, (4, 4))
 
 
 def any_stack(choose: random.Random) -> Stack:
@@ -295,6 +303,12 @@ def test_gradients_have_the_bytes_of_the_stack() -> None:
         (Runs(pipeline=False), divided(stages=2), "pipelines of several stages"),
         (Runs(unequal=False), divided(microbatches=(5, 3)), r"micro-batches of unlike sizes \(3, 5\)"),
         (Runs(context=False), divided(degree=2, context=2), "context parallelism"),
+        (Runs(cut_blocks=False), cut_at(9, range(2), range(2, 4)), "stages that end inside blocks"),
+        (
+            Runs(looped_alone=False),
+            cut_at(20, range(4), range(4)),
+            "several stages on devices that hold the whole network",
+        ),
     ],
 )
 def test_a_stack_refuses_a_plan_that_it_cannot_run(runs: Runs, plan: Plan, words: str) -> None:
@@ -317,6 +331,17 @@ def test_a_stack_refuses_a_problem_that_it_cannot_run(runs: Runs, options: dict[
     """One line."""
     with pytest.raises(ValueError, match=words):
         problem_on(replace(GENERIC, name="narrow", runs=runs), **options)
+
+
+def test_frameworks_divide_networks_between_blocks() -> None:
+    """Between two blocks, and before and behind all of them, each runs a plan that it does not run otherwise."""
+    blocks = [layer.block for layer in NETWORK.layers]
+    for name in ("megatron-core", "megatron-deepspeed", "fsdp2-compiled", "fsdp2-eager"):
+        stack = load_stack(name)
+        for layer in range(1, len(blocks)):
+            plan = replace(cut_at(layer, range(2), range(2, 4)), zero=stack.runs.zero[-1], recompute=("none", "none"))
+            lacks = [*plan_lacks(stack.runs, problem_on(), plan)]
+            assert lacks == ["stages that end inside blocks"] * (blocks[layer] == blocks[layer - 1] > 0), (name, layer)
 
 
 def test_a_plan_file_names_its_stack() -> None:
