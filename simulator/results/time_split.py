@@ -244,7 +244,8 @@ def awaited_last(program: Program, timeline: Timeline) -> Awaited:
     order = np.lexsort((-made, there, consumer))
     last = order[np.flatnonzero(np.append(np.diff(consumer[order]) != 0, True))] if len(order) else order
     found = Awaited(np.zeros(tasks), np.zeros(tasks), np.full(tasks, _BUBBLE), np.full(tasks, -1))
-    for column, values in zip(found, (made, there, part, producer), strict=True):
+    columns: tuple[Floats | Rows, ...] = found
+    for column, values in zip(columns, (made, there, part, producer), strict=True):
         column[consumer[last]] = values[last]
     return found
 
