@@ -70,15 +70,24 @@ LARGER = {
 
 
 def test_shapes_of_the_grid(recorded: Recorded) -> None:
-    """How many shapes there are and are handed out, the first two, and sums of seconds and memory; with two sizes of memory."""
+    """How many shapes there are and are handed out, the first two, sums of seconds and memory, of lower bounds, of what may fit,
+    and of equal shares of a device; with two sizes of memory."""
     values: dict[str, Any] = {}
     for name, memory_bytes in product(LARGER, (16e9, 1.2e8)):
         problem = with_memory(LARGER[name], memory_bytes)
         search = _Grid(problem, Evaluator(problem), Request(), "grid")
         found = list(search.candidates())
+        shapes = [*search.shapes()]
+        bounds = [
+            sums(np.array([rule(one) for one in shapes]))
+            for rule in (search._at_best, search._may_fit, search._has_room)
+        ]
+        shares = sums(
+            np.array([one for shape in shapes[:: max(1, len(shapes) // 20)] for one in search._equal_shares(shape)])
+        )
         first = [[one.shape.schedule, one.shape.groups, one.shape.microbatches, one.cuts] for one in found[:2]]
         together = sum(one.seconds for one in found), sum(one.fullest for one in found)
-        values[f"{name}, {memory_bytes:.2g} bytes"] = [len(list(search.shapes())), len(found), *first, *together]
+        values[f"{name}, {memory_bytes:.2g} bytes"] = [len(shapes), len(found), *first, *together, *bounds, shares]
     recorded(**values)
 
 
@@ -93,14 +102,16 @@ TIGHT = ("data-parallel", "uniform", "greedy", "pipeline-data", "pipedream", "pi
 def test_answers_with_little_memory(name: str, recorded: Recorded) -> None:
     """What planners find where most plans do not fit, or what they say where they find none."""
     values: dict[str, Any] = {}
-    for planner in TIGHT:
-        for memory_bytes in (1.2e8, 7e7):
-            try:
-                found = make_plan(planner, with_memory(SMALL[name], memory_bytes))
-            except (InfeasiblePlanError, InapplicablePlannerError) as error:
-                values[f"{planner}, {memory_bytes:.2g} bytes"] = str(error)
-            else:
-                values[f"{planner}, {memory_bytes:.2g} bytes"] = [*shape(found.plan), found.evaluations]
+    looped = Request(schedule="interleaved-1f1b", stages=4)
+    asked = [*product(TIGHT, (1.2e8, 7e7), (Request(),)), *product(("uniform", "greedy"), (1.2e8, 1e8), (looped,))]
+    for planner, memory_bytes, request in asked:
+        case = f"{planner}, {memory_bytes:.2g} bytes" + ", looped" * (request is looped)
+        try:
+            found = make_plan(planner, with_memory(SMALL[name], memory_bytes), request)
+        except (InfeasiblePlanError, InapplicablePlannerError) as error:
+            values[case] = str(error)
+        else:
+            values[case] = [*shape(found.plan), found.evaluations]
     recorded(**values)
 
 
@@ -112,7 +123,9 @@ def test_what_bapipe_explores(name: str, memory_bytes: float, recorded: Recorded
     fastest: dict[str, Any] = {}
     for one in found.candidates:
         fastest.setdefault(one.origin, [*shape(one.plan), one.seconds])
-    recorded(candidates=len(found.candidates), fastest=fastest, rule=[found.rule.schedule, found.disagreement])
+    rule, scores = found.rule, [(one.seconds, one.score.peak_bytes) for one in found.candidates]
+    told = [rule.schedule, rule.reason, rule.formula_seconds, rule.candidate.seconds, found.disagreement]
+    recorded(candidates=[*map(sums, np.array(scores).T)], fastest=fastest, rule=told)
 
 
 def test_partitions_of_boards(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from planners.joint.neighbourhood import DIVIDING, FAMILIES, Neighbourhood
 from planners.joint.orders import ops_of, ordered, within
 from planners.joint.pipeline import Pipeline, pipeline_of
 from planners.joint.told import NextBest, OwnOrder, SimplerPlan, complexity
+from planners.search.replay_work import WORK_PER_SECOND
 from simulator import (
     Experts,
     Gpt,
@@ -245,12 +246,12 @@ SMALL_BLOCKS = Problem(
     precision="bf16",
 )
 COURSES = {
-    "two servers": (PROBLEMS["two-servers"], 1.0),
-    "unlike devices": (LARGER["mixed"], 2.0),
-    "five layers on two servers": (LARGER["servers"], 2.0),
+    "two servers": (PROBLEMS["two-servers"], 0.5),
+    "unlike devices": (LARGER["mixed"], 1.0),
+    "five layers on two servers": (LARGER["servers"], 1.0),
     "blocks in little memory": (
         with_memory(SMALL_BLOCKS, 9.0 * sum(layer.parameters for layer in SMALL_BLOCKS.workload.layers)),
-        1.0,
+        0.5,
     ),
 }
 """Problems, and nominal seconds of the search."""
@@ -279,6 +280,62 @@ def test_searches_take_the_course_that_they_took(name: str, recorded: Recorded) 
         starts=[[one.schedule, one.cuts, one.microbatches] for one in search._starts()],
         families=[[one.schedule, one.cuts, one.microbatches] for one in search._of_families()],
         orderable=[[*shape(plan), one.work, one.seconds] for plan, one in search._orderable().items()],
+    )
+
+
+def descents(asked: Problem, seconds: float = 1.0) -> joint_search._Descents:
+    """A search that has begun."""
+    planner = planner_entry("joint").planner(Request(options={"seconds": seconds}))
+    search = joint_search._Descents(planner, asked, Evaluator(asked))
+    search.begin(np.random.default_rng(0))
+    return search
+
+
+def test_a_search_ends_some_time_after_its_last_better_answer() -> None:
+    """As long after it as it took to find, or three nominal seconds; and where the work that is asked for is done."""
+    search = joint_search._Descents(
+        planner_entry("joint").planner(Request()), PROBLEMS["two-servers"], Evaluator(PROBLEMS["two-servers"])
+    )
+    for found, last in ((0.0, 3.0), (1.0, 4.0), (5.0, 10.0), (13.0, 13.5)):
+        search.done_at_best = found * WORK_PER_SECOND
+        ends = []
+        for search.done in ((last - 0.1) * WORK_PER_SECOND, (last + 0.1) * WORK_PER_SECOND):
+            ends.append(not search.goes_on)
+        assert ends == [False, True]
+
+
+def test_descents_from_what_is_a_sixth_slower_than_another_answer_are_hopeless() -> None:
+    """None is begun from these; from what is nearer to it some are."""
+    for share, begun in ((0.84, False), (0.86, True)):
+        search = descents(PROBLEMS["two-servers"], 0.1)
+        least, done = min(score.iteration_seconds for score in search.replayed().values()), search.done
+        search.evaluate.beat = least * share
+        search.descend()
+        assert (search.done > done) == begun
+
+
+def test_seeds_are_replayed_beside_other_plans_on_few_devices() -> None:
+    """On sixteen; on more of them only where nothing fits."""
+    for devices, more in ((16, True), (17, False)):
+        asked = problem("chain:4", f"dapple-c:{devices}", 16)
+        search = joint_search._Descents(planner_entry("joint").planner(Request()), asked, Evaluator(asked))
+        search.evaluate(make_plan("data-parallel", asked).plan)
+        search._sow()
+        assert (search.evaluate.evaluations > 1) == more
+
+
+def test_orders_of_the_fastest_pipelines_are_searched(recorded: Recorded) -> None:
+    """Work done, plans that were replayed, and which pipelines were ordered."""
+    search = descents(PROBLEMS["two-servers"], 0.3)
+    search.descend()
+    search.most, made = np.inf, search.evaluate.evaluations
+    pipelines = search._orderable()
+    search._order()
+    seconds = [one.iteration_seconds for one in search.evaluate.replayed.values()][made:]
+    recorded(
+        orderable=[[plan.schedule, one.work, one.seconds] for plan, one in pipelines.items()],
+        done=search.done,
+        replayed=seconds,
     )
 
 

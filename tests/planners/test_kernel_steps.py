@@ -75,6 +75,7 @@ def stepped(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> Stepped:
 
 def test_partitions_of_pipedream(stepped: Stepped) -> None:
     """By form of the cost, levels and memory; under a flush; and over unlike devices."""
+    partitioner._load_kernels()  # once in a process
 
     def partition(seed: int, counts: Any, rates: Any, variant: Any, memory: float) -> float:
         levels, limit = network_levels(counts, rates), MemoryLimit(memory, 2.0, 1.0)
