@@ -589,6 +589,15 @@ def test_no_group_reduces_or_exchanges_in_less_than_the_least(name: str) -> None
         assert known.exchange_rate(expert) <= (rates.expert[0][1] if expert > 1 else 0.0) * (1.0 + 1e-12)
 
 
+@pytest.mark.parametrize("degree", [2, 4, 8, 16])
+def test_exchanges_of_devices_that_are_alike_take_the_least(degree: int) -> None:
+    """Of eight of a server, whose links they share evenly, and of two servers, between which each has a card of its own."""
+    cluster = load_cluster("dgx-h100:2")
+    problem = Problem(load_workload("mixtral-8x7b"), cluster, 8, precision="bf16")
+    known = LeastOpsOf(problem, LayerCosts(problem)).exchange_rate(degree)
+    assert known == pytest.approx(cluster.collectives.alltoall_rates(range(degree))[0][1])
+
+
 def _least_of_all(problem: Problem, number: int, cost: float, way: float) -> float:
     """What `LeastOps.least` is of a layer, looked up for every size of its ops, in groups of every degree on devices that are
     alike.

@@ -16,7 +16,9 @@ from tests.simulator.strategies import programs
 @settings(max_examples=30, deadline=None)
 @given(program=programs())
 def test_turns_are_the_same_without_numba(program: Program) -> None:
-    """Of programs that run, and of those that deadlock; every task stands behind its lane's task before and all that it needs."""
+    """Of programs that run, and of those that deadlock; every task stands behind its lane's task before and all that it needs, and
+    each lane comes as far as it can.
+    """
     columns = program.lane_offsets, program.dependency_offsets, program.dependency
     order, position = turns(*columns)
     with patch.dict(sys.modules):
@@ -30,3 +32,6 @@ def test_turns_are_the_same_without_numba(program: Program) -> None:
     assert (place[needs] >= 0).all()
     assert (place[needs] < place[consumers]).all()
     assert int((position - program.lane_offsets[:-1]).sum()) == len(order)
+    for task in position[position < program.lane_offsets[1:]].tolist():  # no lane could go on
+        needed = program.dependency[program.dependency_offsets[task] : program.dependency_offsets[task + 1]]
+        assert (place[needed] < 0).any()
