@@ -368,6 +368,7 @@ def test_files_say_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixtu
     text = (tmp_path / "mine.toml").read_text()
     assert "NVIDIA H100, torch 2, 2026-11-27; fitted to" in text
     assert "medians of 9 runs" in text
+    assert 'generation = "hopper"' in text
     cluster = tmp_path / "cluster.toml"
     cluster.write_text('name = "one"\n[[servers]]\ncount = 1\ndevices = 1\naccelerator = "./mine.toml"\n')
     assert load_cluster(str(cluster)).devices[0] == device
