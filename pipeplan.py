@@ -36,6 +36,7 @@ from simulator import (
     ScheduleReplay as ScheduleReplay,
     Stage as Stage,
     explain as explain,
+    sensitivity as sensitivity,
     read_any_profile as read_profile,
     workload_from_spec as load_workload,
 )

@@ -23,6 +23,7 @@ from .addresses import (
     SettingError as SettingError,
     addresses_of as addresses_of,
     find_address as find_address,
+    is_real as is_real,
     read_setting as read_setting,
     set_in as set_in,
     settings_of as settings_of,
@@ -131,6 +132,7 @@ from .reading import (
     referred as referred,
     remembering as remembering,
 )
+from .rooflines import freed as freed
 from .stack import (
     GENERIC as GENERIC,
     LANES as LANES,

@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -121,10 +122,15 @@ def addresses_of(tables: Mapping[str, Sequence[type]]) -> tuple[Address, ...]:
     found: dict[tuple[str, ...], Address] = {}
     for name, forms in tables.items():
         for form in forms:
-            key = name.removesuffix("[]"), "names" if name.endswith("[]") else ""
-            for one in _below(inspect.type_info(form), (key[0],), (key[1],)):
-                found.setdefault(one.keys, one)
+            found |= {one.keys: one for one in _of_form(name, form) if one.keys not in found}
     return tuple(found.values())
+
+
+@cache
+def _of_form(name: str, form: type) -> tuple[Address, ...]:
+    """The addresses of a declared table; name: as of `addresses_of`."""
+    several = "names" if name.endswith("[]") else ""
+    return tuple(_below(inspect.type_info(form), (name.removesuffix("[]"),), (several,)))
 
 
 def _below(kind: inspect.Type, keys: tuple[str, ...], several: tuple[str, ...]) -> Iterator[Address]:
@@ -148,6 +154,11 @@ def _below(kind: inspect.Type, keys: tuple[str, ...], several: tuple[str, ...]) 
                 own = "names" if _is_names(field.type) else ""
                 yield Address((*keys, key), (*several, own), field.type, default, rivals)
             yield from _below(field.type, (*keys, key), (*several, ""))
+
+
+def is_real(address: Address) -> bool:
+    """Whether a value is a number that need not be whole."""
+    return any(isinstance(one, inspect.FloatType) for one in _kinds(address.type)) and not _is_names(address.type)
 
 
 def _kinds(kind: inspect.Type) -> Iterator[inspect.Type]:

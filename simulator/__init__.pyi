@@ -222,6 +222,8 @@ from .workloads.catalog import (
     workload_names as workload_names,
 )
 from .explanation import Explanation as Explanation, explain as explain
+from .results.layer_bounds import LayerBounds as LayerBounds, layer_bounds as layer_bounds
+from .sensitivity import Sensitivity as Sensitivity, sensitivity as sensitivity
 from .settings import (
     Changed as Changed,
     Settings as Settings,

@@ -31,6 +31,7 @@ from hardware_profiles import (
     addresses_of,
     explained,
     find_address,
+    is_real,
     load_stack,
     machine_tables,
     set_in,
@@ -79,6 +80,33 @@ def values_of(problem: Problem, plan: Plan | None = None) -> dict[str, Any]:
         if not (root == "plan" and plan is None) and not (root in MACHINE and machine is None):
             tables |= _tables(root, problem, machine, plan)
     return values_in(tables, [one for one in addresses_of(_forms(machine, plan)) if one.keys[0] in tables])
+
+
+def numbers_of(problem: Problem, plan: Plan | None = None, paths: Iterable[str] | None = None) -> dict[str, float]:
+    """Numbers above 0 that may be any in a range, by path: those that paths name, or all that the files of the machine say.
+
+    SettingError for a path that names no such number.
+    """
+    machine = _machine(problem)
+    if paths is None and machine is None:
+        raise SettingError(
+            f"cluster {problem.cluster.name!r} was made in Python: it has no file whose numbers could change"
+        )
+    known = {one.keys: one for one in addresses_of(_forms(machine, plan))}
+    wanted = None if paths is None else {path: find_address(path, tuple(known.values())).address for path in paths}
+    found = {}
+    for path, value in values_of(problem, plan).items():
+        address = find_address(path, tuple(known.values())).address
+        asked = [name for name, one in (wanted or {}).items() if one == address]
+        real = is_real(address) and isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+        if wanted is None and address.keys[0] in MACHINE and real:
+            found[path] = float(value)
+        elif asked and real:
+            found[asked[0]] = float(value)
+    lost = [path for path in wanted or () if path not in found]
+    if lost:
+        raise SettingError(f"{lost[0]}: is no number above 0 that a file says")
+    return found
 
 
 def change_settings(problem: Problem, settings: Settings, plan: Plan | None = None) -> Changed:

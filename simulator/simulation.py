@@ -63,7 +63,8 @@ class Outcome(Replayed):
         if not of all
     stream: micro-batches in the timeline
     steady: of an asynchronous stream, how its steady state was read; None where the mini-batch is flushed
-    lower_bound: what no plan of the problem can beat that flushes, or does not, as this one; None where durations are noisy
+    lower_bound: what no plan of the problem can beat that flushes, or does not, as this one; None where durations are noisy, or
+        nobody asked for it
     """
 
     problem: Problem
@@ -302,11 +303,13 @@ def simulate(
     noise: float = 0.0,
     rng: np.random.Generator | None = None,
     layer_costs: LayerCosts | None = None,
+    bounded: bool = True,
 ) -> Outcome:
     """Replay a plan on its problem.
 
     engine: see `Engine`; contention as the problem says, but on `recurrence`
     noise: standard deviation of the logarithm of a factor on every duration; needs `rng`
+    bounded: whether to find the lower bound, which takes longer than the replay of a small plan
     An asynchronous stream is made twice as long until it shows its steady state, or would have more than MOST_STREAM
     micro-batches (`Outcome.steady` then says how far from steady it is); a noisy one has no other length.
     Raises InfeasiblePlanError or ScheduleError for a plan that cannot run. A plan that runs but does not fit is returned with
@@ -339,7 +342,7 @@ def simulate(
         iteration_seconds=timeline.makespan_seconds if steady is None else steady.seconds_per_sample * problem.batch,
         stream=schedule.microbatches,
         steady=steady,
-        lower_bound=None if noise else lower_bound(problem, costs.layers).of(flush=schedule.flush),
+        lower_bound=None if noise or not bounded else lower_bound(problem, costs.layers).of(flush=schedule.flush),
         stand_ins=standing,
     )
     _check_bound(outcome)

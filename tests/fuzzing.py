@@ -469,6 +469,7 @@ COMMAND_LINES: dict[str, tuple[str, ...]] = {
     "calibrate": ("--out", "mine.toml", "--plan", "lost.json"),
     "check": ("graph.txt",),
     "list": (),
+    "sensitivity": ("--plan", "lost.json"),
     "explain": ("--plan", "lost.json"),
     "whatif": ("--plan", "lost.json", "--set", "batch=8"),
     "show": ("dgx-h100",),

@@ -23,6 +23,7 @@ from simulator import (
     Recompute,
     Score,
     TimeSplit,
+    layer_bounds,
     ranges,
     recompute_words,
     seconds_without,
@@ -85,7 +86,9 @@ def limit_sentence(outcome: Outcome, split: TimeSplit, found: tuple[Limit, ...],
     others = "nothing else, were it free, would save"
     most = f" ({first.name}: {saved:.1%})" if first is not None else ""
     rate = f" at {utilisation / share:.0%} of the peak" if utilisation and share else ""
-    return f"limited by computation, {share:.0%} of the time{rate}: {others} {LEAST_SHARE:.0%}{most}"
+    bounds = layer_bounds(outcome.problem, outcome.plan).words
+    of = f" ({bounds})" if bounds else ""
+    return f"limited by computation{of}, {share:.0%} of the time{rate}: {others} {LEAST_SHARE:.0%}{most}"
 
 
 def _of_waits(outcome: Outcome, split: TimeSplit) -> list[Limit]:

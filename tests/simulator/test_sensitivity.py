@@ -1,0 +1,143 @@
+"""Sensitivity: replays of a plan on other machines, and rooflines of layers whose bounds are known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import pipeplan as pp
+from experiments.cli import main
+from hardware_profiles import GraphicsProcessor, SettingError
+from simulator import (
+    Layer,
+    LayerBounds,
+    Plan,
+    Problem,
+    Stage,
+    Workload,
+    change_settings,
+    layer_bounds,
+    sensitivity,
+    simulate,
+)
+from simulator.sensitivity import FACTORS, STEP
+from tests.experiments.commands import refused
+from tests.simulator.strategies import star_cluster
+
+CHAIN = Plan("hand", "1f1b", (Stage((0, 1), (0,)), Stage((2, 3), (1,))), (2, 2, 2, 2))
+
+
+def chain() -> Problem:
+    """Four layers on two GPUs of a server."""
+    return pp.Problem("chain:4", "pipedream-a", 8, devices=2)
+
+
+def seconds(problem: Problem, path: str, factor: float) -> float:
+    """Of the plan where a number is times a factor."""
+    return simulate(change_settings(problem, [f"{path}=*{factor!r}"]).problem, CHAIN).iteration_seconds
+
+
+def test_seconds_are_those_of_the_changed_machine() -> None:
+    """At every factor, and the slope is that of the chord between a hundredth less and more."""
+    problem = chain()
+    paths = ["accelerator.memory_bandwidth_gb_per_s", "servers.inside.bandwidth_gb_per_s", "accelerator.memory_gib"]
+    paths[1] = next(path for path in ("servers.inside.bandwidth_gbps", paths[1]) if _is_there(problem, path))
+    found = sensitivity(problem, CHAIN, paths)
+    whole = found.outcome.iteration_seconds
+    assert {*found.unfelt, *(one.path for one in found.numbers)} == set(paths)
+    assert "accelerator.memory_gib" in found.unfelt
+    assert [one.swing() for one in found.numbers] == sorted((one.swing() for one in found.numbers), reverse=True)
+    assert found.numbers
+    for one in found.numbers:
+        assert one.seconds == tuple(seconds(problem, one.path, factor) for factor in FACTORS)
+        chord = seconds(problem, one.path, 1 + STEP) - seconds(problem, one.path, 1 - STEP)
+        assert one.slope == pytest.approx(chord / whole / (2 * STEP))
+        assert one.slope < 0.0  # faster links and memory take no longer
+
+
+def _is_there(problem: Problem, path: str) -> bool:
+    try:
+        change_settings(problem, [f"{path}=*2"])
+    except SettingError:
+        return False
+    return True
+
+
+def test_what_a_file_does_not_allow_has_no_seconds() -> None:
+    """A share of the peak is at most 1: twice 0.9 is none, and its slope is that of less."""
+    found = sensitivity(
+        pp.Problem("chain:4", "dgx-a100:1", 8, devices=2), CHAIN, ["servers.inside.point_to_point_efficiency"]
+    )
+    (one,) = found.numbers
+    assert one.seconds[-1] is None
+    assert one.seconds[0] is not None
+    assert one.slope is not None
+    assert "-" in found.tables()[0].rows[0]
+
+
+# --------------------------------------------------------------------------------------------------------- rooflines
+
+LAYERS = (
+    Layer("wide", "linear", flop=1e12, parameters=10, output_elements=1.0, stashed_elements=1.0, split="rows"),
+    Layer("light", "activation", flop=1.0, output_elements=1e9, stashed_elements=1e9),
+)
+NETWORK = Workload("two", LAYERS, ((0, 1),))
+
+
+def bounds(device: GraphicsProcessor, plan: Plan | None = None, bandwidth: float = 1e12) -> LayerBounds:
+    """Of a product of 10^12 FLOP, and of what moves 10^9 elements."""
+    cluster = replace(star_cluster(2, bandwidth=bandwidth), devices=(device, device))
+    return layer_bounds(Problem(NETWORK, cluster, 1), plan or Plan("hand", "gpipe", (Stage((0, 1), (0,)),), (1,)))
+
+
+def gpu(**figures: float) -> GraphicsProcessor:
+    """A GPU whose kernels start at once."""
+    named = {"memory_bandwidth": 1e12, "call_overhead": 0.0, "step_overhead": 0.0} | figures
+    return GraphicsProcessor("g", 1e13, peak_flops={"fp32": 1e12}, **named)  # type: ignore[arg-type]
+
+
+def test_a_product_is_bound_by_flop_and_a_move_by_memory() -> None:
+    """The one takes seconds of products and microseconds of memory, the other none and milliseconds."""
+    found = bounds(gpu())
+    assert {one.layer: one.bound for one in found.layers} == {"wide": "FLOP", "light": "bandwidth"}
+    assert found.shares(0) == found.shares()
+    assert sum(found.shares().values()) == pytest.approx(1.0)
+
+
+def test_a_kernel_of_a_minute_is_bound_by_its_launch() -> None:
+    """Whatever its work."""
+    assert {one.bound for one in bounds(gpu(call_overhead=60.0)).layers} == {"launch"}
+
+
+def test_a_divided_product_is_bound_by_a_slow_link() -> None:
+    """On two devices that exchange its output over a link of a byte a second; over a fast one by FLOP."""
+    pair = Plan("hand", "gpipe", (Stage((0, 1), (0, 1), (2,)),), (1,))
+    (slow, *_), (fast, *_) = bounds(gpu(), pair, 1e-3).layers, bounds(gpu(), pair, 1e15).layers
+    assert (slow.layer, slow.bound, fast.bound) == ("wide", "link", "FLOP")
+
+
+def test_the_report_says_what_bounds_computation() -> None:
+    """Where computation limits a plan, which of its roofs does."""
+    problem = pp.Problem("gpt2", "dgx-a100:1", 8, devices=1)
+    plan = Plan("hand", "gpipe", (Stage(tuple(range(len(problem.workload.layers))), (0,)),), (8,))
+    assert "limited by computation (bound by " in pp.report(pp.simulate(problem, plan)).limit
+
+
+# ----------------------------------------------------------------------------------------------------------- command
+
+
+def test_the_command_prints_and_draws(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """One document; a tornado chart as two files; and a line for a path that names no number."""
+    path = tmp_path / "plan.json"
+    pp.PlanFile(chain(), CHAIN).write(path)
+    words = ("sensitivity", "--plan", str(path), "--over", "accelerator.memory_bandwidth_gb_per_s")
+    assert main((*words, "--out", str(tmp_path / "tornado.png"), "--json")) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["path"] for one in told["numbers"]] == ["accelerator.memory_bandwidth_gb_per_s"]
+    assert {one["layer"] for one in told["layers"]["layers"]} <= {layer.name for layer in chain().workload.layers}
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["plan.json", "tornado.png", "tornado.svg"]
+    assert "'network.bandwith' names no value" in refused(capsys, (*words[:3], "--over", "network.bandwith"))
+    assert "batch: is no number above 0" in refused(capsys, (*words[:3], "--over", "batch"))
