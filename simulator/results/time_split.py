@@ -10,7 +10,7 @@ device does not wait for is hidden.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -244,8 +244,9 @@ def awaited_last(program: Program, timeline: Timeline) -> Awaited:
     order = np.lexsort((-made, there, consumer))
     last = order[np.flatnonzero(np.append(np.diff(consumer[order]) != 0, True))] if len(order) else order
     found = Awaited(np.zeros(tasks), np.zeros(tasks), np.full(tasks, _BUBBLE), np.full(tasks, -1))
-    columns: tuple[Floats | Rows, ...] = found
-    for column, values in zip(columns, (made, there, part, producer), strict=True):
+    columns: tuple[NDArray[Any], ...] = found
+    sources: tuple[NDArray[Any], ...] = made, there, part, producer
+    for column, values in zip(columns, sources, strict=True):
         column[consumer[last]] = values[last]
     return found
 
