@@ -124,6 +124,17 @@ def test_a_planner_without_what_it_owes_is_named(made: Any, said: str) -> None:
         check_planner(made)
 
 
+def test_a_plan_of_another_problem_is_no_answer() -> None:
+    """It lacks a layer: that is said, not that its bound is another one."""
+    problem = PROBLEMS["measured"]
+    found = make_plan("uniform", problem)
+    layers = problem.workload.layers
+    longer = replace(problem.workload, layers=(*layers, replace(layers[-1], name="one more")))
+    check_result(problem, found)
+    with pytest.raises(InfeasiblePlanError, match="layer"):
+        check_result(replace(problem, workload=longer), found)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLANNERS)
 def test_a_planner_keeps_all_of_its_contract(name: str) -> None:

@@ -130,7 +130,7 @@ def test_what_bapipe_explores(name: str, memory_bytes: float, recorded: Recorded
 
 def test_partitions_of_boards(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where layers stream, by boards and micro-batches: seconds of the best of all partitions, and of those that moves of one cut
-    lead to; the first of them."""
+    lead to; the first of them; and of the whole network on all boards, by samples."""
     layers = random_chain(14, np.random.default_rng(5), flop=4e8, parameters=400_000, output_elements=4e4)
     evaluate = Evaluator(Problem(layers, load_cluster("fpga-mixed-4"), 16, precision="int8"))
     values: dict[str, Any] = {}
@@ -138,7 +138,7 @@ def test_partitions_of_boards(recorded: Recorded, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(streamed_search, "MOST_PARTITIONS", most)
         seconds, cuts = StreamedSearch(evaluate)._best_cuts(boards, count)
         values[f"{most}, {boards}, {count}"] = [seconds, len(cuts), cuts[:3]]
-    recorded(**values)
+    recorded(**values, whole=[StreamedSearch(evaluate)._whole_seconds(samples) for samples in (1, 3, 16)])
 
 
 def array_sums(value: Any) -> dict[str, list[float]]:
