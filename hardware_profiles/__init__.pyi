@@ -11,6 +11,7 @@ from .accelerator import (
     StreamingAccelerator as StreamingAccelerator,
     Work as Work,
     answered_seconds as answered_seconds,
+    of_another_package as of_another_package,
     optional_members as optional_members,
     passes as passes,
     streaming as streaming,

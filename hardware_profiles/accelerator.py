@@ -183,10 +183,45 @@ def passes(phase: Phase) -> tuple[Phase, ...]:
     return ("input_gradient", "weight_gradient") if phase == "backward" else (phase,)
 
 
+def of_another_package(accelerator: Accelerator) -> bool:
+    """Whether an accelerator is a plug-in: what it tells is checked."""
+    return not type(accelerator).__module__.startswith("hardware_profiles.")
+
+
+_MEMBERS = ("name", "memory_bytes", "streams", "sublinear", "seconds")
+
+_OF_STREAMS = ("stage_seconds", "multiply_seconds")
+"""Members of one that streams, beside those."""
+
+_AMOUNTS = ("reserve_bytes", "host_bandwidth", "launch_overhead", "pass_overhead", "spread")
+"""Optional members that are amounts."""
+
+
+def check_members(accelerator: Accelerator) -> None:
+    """PluginError, which names it, for an accelerator of another package whose members are not what they should be."""
+    if not of_another_package(accelerator):
+        return
+    what = f"accelerator {shown(getattr(accelerator, 'name', type(accelerator).__name__))}, a plug-in"
+    owed = (*_MEMBERS, *_OF_STREAMS) if getattr(accelerator, "streams", False) else _MEMBERS
+    lacking = [one for one in owed if not hasattr(accelerator, one)]
+    if lacking:
+        raise PluginError(f"{what}, lacks {', '.join(lacking)}")
+    for member, kind, words in (("name", str, "a text"), ("streams", bool, "a bool"), ("sublinear", bool, "a bool")):
+        value = getattr(accelerator, member)
+        if not isinstance(value, kind):
+            raise PluginError(f"{what}: {member} must be {words}, got {shown(value)}")
+    try:
+        check_real(f"{what}: memory_bytes", accelerator.memory_bytes, 1.0)
+        for amount in _AMOUNTS:
+            check_real(f"{what}: {amount}", optional_member(accelerator, amount))
+    except ValueError as error:
+        raise PluginError(str(error)) from None
+
+
 def answered_seconds(accelerator: Accelerator, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
     """Seconds of the work as the accelerator tells them; PluginError, which names it, for an accelerator of another package that
     fails or returns anything but seconds."""
-    if type(accelerator).__module__.startswith("hardware_profiles."):
+    if not of_another_package(accelerator):
         return accelerator.seconds(work, samples, phase, precision)
     what = f"accelerator {accelerator.name!r}"
     with answering_for(what), aside():

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
-from hardware_profiles.accelerator import PRECISION_BYTES, Accelerator, optional_members
+from hardware_profiles.accelerator import PRECISION_BYTES, Accelerator, check_members, optional_members
 from hardware_profiles.collectives import AllReduce, CollectiveRates
 from hardware_profiles.links import Channel, Link, Sharing
 from hardware_profiles.numbers import MOST_COUNT, MOST_DEVICES, check_whole
@@ -95,6 +95,8 @@ class Cluster:
     def __post_init__(self) -> None:
         if not self.devices:
             raise ValueError(f"{self.name}: a cluster has at least one device")
+        for device in {id(device): device for device in self.devices}.values():
+            check_members(device)
         if len(self.nodes) != len(self.devices):
             raise ValueError(f"{self.name}: {len(self.devices)} devices need as many nodes: {len(self.nodes)}")
         if self.sharing not in ("fair", "fifo"):

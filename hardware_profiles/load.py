@@ -33,7 +33,7 @@ from hardware_profiles.error_files import ErrorsFile
 from hardware_profiles.fields import path_text
 from hardware_profiles.gpu import GraphicsProcessor
 from hardware_profiles.numbers import MOST_DEVICES
-from hardware_profiles.plugins import plugged_in
+from hardware_profiles.plugins import PluginError, plugged_in
 from hardware_profiles.prediction_errors import ErrorClass, Figure, PlanKind, PredictionError, error_of_class
 from hardware_profiles.ranges import doubts, impossible
 from hardware_profiles.reading import FileError, read_bytes, referred, remembering
@@ -600,7 +600,7 @@ def _build(source: Traversable, file: msgspec.Struct, make: Callable[[], Built])
     """The object that a file describes; a UserWarning for each unusual number in it."""
     try:
         built = make()
-    except ProfileError:
+    except (ProfileError, PluginError):
         raise
     except ValueError as error:
         raise ProfileError(f"{source}: {one_line(str(error))}") from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from hardware_profiles import PredictionError, brief, unchosen
+from hardware_profiles import PredictionError, brief, of_another_package, shown, unchosen
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.lower_bound import BoundTerm, lower_bound
 from simulator.costs.plan_costs import PlanCosts
@@ -366,10 +366,12 @@ def _check_bound(outcome: Outcome) -> None:
     unknown = 0.0 if steady is None else steady.uncertainty
     if bound is None or outcome.iteration_seconds >= bound.seconds * (1.0 - unknown):
         return
+    others = [shown(one.name) for one in outcome.problem.cluster.kinds[0] if of_another_package(one)]
+    told = f"; or accelerator {', '.join(others)}, a plug-in, fails hardware_profiles.testing.check_accelerator"
     error = UndercutBoundError(
         f"internal error: plan {plan.planner!r} ({plan.schedule}, {plan.notation}) takes {outcome.iteration_seconds:.9g} s per "
         f"iteration, below the least that any plan can take by its {bound.name}, {bound.seconds:.9g} s; please report this "
-        "with the plan and its problem"
+        f"with the plan and its problem{told if others else ''}"
     )
     error.outcome = outcome
     raise error

@@ -336,6 +336,10 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),  # type: ignore[call-overload]
     "simulate plan": (lambda: pp.simulate(small_problem(), 3), "plan must be a Plan, got 3"),  # type: ignore[call-overload]
     "no seconds": (lambda: pp.simulate("gpipe", stages=2, microbatches=2), "needs forward and backward"),
+    "no stash": (
+        lambda: pp.simulate("gpipe", stages=2, microbatches=2, forward=1, backward=1, memory=4),
+        "memory and stash_weight need stash",
+    ),
     "no stages": (lambda: pp.simulate("gpipe", forward=1, backward=1), "needs stages, and microbatches or minibatches"),
     "no search": (lambda: pp.simulate("search", stages=2, forward=1, backward=1), "needs stages and microbatches"),
     "seconds": (

@@ -151,6 +151,8 @@ def simulate(
         {name: numbers.pop(name) for name in kind.__slots__ if name in numbers}
         for kind in (simulator.OpSeconds, simulator.OpMemory)
     )
+    if memory and memory.get("stash") is None:
+        raise ValueError("memory and stash_weight need stash, what a forward keeps")
     if what == SEARCH and numbers.get("microbatches") is None:
         raise ValueError(f"schedule {what!r} needs stages and microbatches")
     if what == SEARCH:

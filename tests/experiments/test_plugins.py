@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -15,9 +19,9 @@ import pipeplan as pp
 from experiments import make_problem
 from experiments.cli import main
 from experiments.studies.catalogue import STUDIES, Study
-from hardware_profiles import PluginError, plugged_in
+from hardware_profiles import Accelerator, PluginError, load_cluster, plugged_in
 from planners import Evaluator, planner_entries
-from simulator import Plan, Problem, Stage, schedule_families
+from simulator import Plan, Problem, Stage, UndercutBoundError, schedule_families
 
 MODULE = '''
 from experiments.studies import Study
@@ -556,6 +560,13 @@ nan, negative, infinite = of(lambda: math.nan), of(lambda: -1.0), of(lambda: mat
 text, nothing, switch = of(lambda: "1 ms"), of(lambda: None), of(lambda: True)
 leaves, fails, recursive = of(leave), of(fail), of(endless)
 good = of(lambda: 1e-3)
+
+def told(**members):
+    return type("Told", (good,), members)
+
+no_memory, full, endless_memory = told(memory_bytes=math.nan), told(memory_bytes=-1.0), told(memory_bytes=math.inf)
+streaming, streams, law = told(streams=True), told(streams="no"), told(sublinear=1)
+host, slow = told(host_bandwidth=math.inf), told(pass_overhead=-1.0)
 """
 
 ANSWERS = {
@@ -568,6 +579,14 @@ ANSWERS = {
     "leaves": "SystemExit: 7",
     "fails": "KeyError: 'at call'",
     "recursive": "RecursionError",
+    "no_memory": "memory_bytes must be finite and at least 1, got nan",
+    "full": "memory_bytes must be finite and at least 1, got -1.0",
+    "endless_memory": "memory_bytes must be finite and at least 1, got inf",
+    "streaming": "lacks stage_seconds, multiply_seconds",
+    "streams": "lacks stage_seconds",
+    "law": "sublinear must be a bool, got 1",
+    "host": "host_bandwidth must be finite and not negative, got inf",
+    "slow": "pass_overhead must be finite and not negative, got -1.0",
 }
 
 
@@ -609,6 +628,16 @@ def test_a_broken_accelerator_is_one_line_that_names_it(
     err = refused(capsys, f"plan --planner uniform --microbatches 2 {asked}")
     assert "accelerator 'x'" in err
     assert ANSWERS[name] in err
+
+
+def test_an_accelerator_that_breaks_its_laws_is_named_where_a_bound_is_undercut() -> None:
+    """Its seconds differ each time that it is asked."""
+    asked = itertools.count(1.0)
+    members = {"memory_bytes": 2.0**34, "streams": False, "sublinear": True, "seconds": lambda *given: next(asked)}
+    odd = cast(Accelerator, SimpleNamespace(name="odd", **members))
+    cluster = replace(load_cluster("pipedream-a:1"), devices=(odd,) * 4)
+    with pytest.raises(UndercutBoundError, match=r"or accelerator 'odd', a plug-in, fails .*check_accelerator"):
+        pp.plan(pp.Problem("chain:4", cluster, batch=64), "uniform")
 
 
 def test_a_right_accelerator_of_a_package_is_used(site: Path) -> None:
