@@ -395,11 +395,12 @@ def _changed(setting: Setting, change: re.Match[str], before: int | float, *, wh
 
 
 def _toml(text: str) -> Any:
-    """The value that a text is in TOML, or else the text."""
+    """The value that a text is in TOML, or else the text: a number, too, that is not in plain digits, as in 1_000 or 0x10."""
     try:
-        return tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
+        value = tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
     except (tomllib.TOMLDecodeError, RecursionError, ValueError):
         return text
+    return text if isinstance(value, int | float) and re.search("[_xob]", text) else value
 
 
 def _list(text: str) -> list[Any]:

@@ -147,6 +147,13 @@ def test_what_names_nothing_is_told(setting: str, said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("text", ["1_000", "0x10", "1_0.5", "٣"])
+def test_a_number_is_in_plain_digits(text: str) -> None:
+    """Any other is a text, which the file's type refuses."""
+    tables = after(f"site.wire.delay={text}")[0]
+    assert tables["site"]["wire"]["delay"] == text
+
+
 def test_values_are_read_by_the_paths_that_set_them() -> None:
     """Every path that is listed names the value that is listed beside it: setting it to that changes nothing."""
     found = tables()
