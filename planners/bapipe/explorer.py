@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from math import inf
 
@@ -30,11 +31,19 @@ from numpy.typing import NDArray
 from planners.estimate.memory import StageBytes, least_excess, least_needed, may_have_room
 from planners.estimate.pipeline_seconds import pipelined
 from planners.partitioning.minimax_cuts import balanced_cuts, coarse_points, ideal_stage_seconds
-from planners.partitioning.straight_search import StraightShape, fastest_straight
+from planners.partitioning.straight_search import StraightShape, fastest_straight, least_seconds_of
 from planners.partitioning.streamed_search import StreamedSearch, one_moved
 from planners.partitioning.tight_memory import tight_plan
 from planners.pipedream.partitioner import partition
-from planners.pipedream.planner import PipeDreamFlush, cluster_views, place_stages, problem_table, without_levels
+from planners.pipedream.planner import (
+    ClusterView,
+    KnownPartitions,
+    PipeDreamFlush,
+    cluster_views,
+    place_stages,
+    problem_table,
+    without_levels,
+)
 from planners.pipedream.planner import inapplicable as no_pipedream
 from planners.search.candidates import (
     closest_to_fit,
@@ -237,7 +246,8 @@ class _Explorer:
 
         methods = list(self.of_other_methods())
         partitions = self._partitions_of_pipedream([one for one in methods if one.origin == FLUSHED_PIPEDREAM])
-        balanced = self._as_asked(self.pipelines(partitions))
+        found = self._as_asked(methods)
+        balanced = self._as_asked(self.pipelines(partitions, fastest()))
         found = [*balanced, *self._as_asked(methods)]
         uniform = self._as_asked(self._uniform(fastest(), only_faster=only_faster))
         found = [*balanced, *uniform, *self._as_asked(methods)]
@@ -255,10 +265,13 @@ class _Explorer:
         """Those with the stages that are asked for."""
         return [one for one in candidates if self.request.stages in (None, len(one.plan.stages))]
 
-    def pipelines(self, partitions: Sequence[tuple[Stage, ...]]) -> Iterator[Candidate]:
-        """The best micro-batches of every schedule x balanced partition, and PipeDream's `partitions`."""
+    def pipelines(self, partitions: Sequence[tuple[Stage, ...]], beat: float = inf) -> Iterator[Candidate]:
+        """The best micro-batches of every schedule x balanced partition, and PipeDream's `partitions`.
+
+        beat: seconds of a plan that fits; what is slower under any cuts may be left out
+        """
         for origin, order in self._orders():
-            roomy = {schedule: self._counts(schedule, order) for schedule in schedules(self.problem, self.request)}
+            roomy = {one: self._faster(one, order, beat) for one in schedules(self.problem, self.request)}
             for rule in PARTITIONS[:2]:
                 cut = {count: self.cuts(order, count, rule) for count in sorted(set().union(*roomy.values()))}
                 for schedule, counts in roomy.items():
@@ -279,6 +292,14 @@ class _Explorer:
                 ]
                 if plans:
                     yield self._candidate("PipeDream's partition", closest_to_fit(plans, self.evaluate))
+
+    def _faster(self, schedule: str, order: tuple[int, ...], beat: float) -> list[int]:
+        """`_counts` with which some cuts may be no slower than `beat`."""
+        counts = self._counts(schedule, order)
+        if beat == inf or not counts:
+            return counts
+        least = least_seconds_of(self.evaluate, schedule, order, counts).tolist()
+        return [count for count, seconds in zip(counts, least, strict=True) if seconds <= beat]
 
     def _counts(self, schedule: str, order: tuple[int, ...]) -> list[int]:
         """Numbers of micro-batches with which some cuts may have room on the devices of an order."""
@@ -450,10 +471,13 @@ class _Explorer:
         found = [one.plan.stages for one in flushed]
         if without_levels(problem) is None:
             share = max(equal_microbatches(problem.batch, min(len(problem.cluster.devices), problem.batch)))
-            table = problem_table(problem, self.evaluate, share)
-            for view in cluster_views(problem):
-                free = partition(table, view.levels)
-                found.append(place_stages(free.stages, free.levels, view.components))
+            table, known = problem_table(problem, self.evaluate, share), KnownPartitions.of_problem(problem)
+
+            def free(view: ClusterView) -> tuple[Stage, ...]:
+                one = partition(table, view.levels)
+                return place_stages(one.stages, one.levels, view.components)
+
+            found += [known.of((share, one.levels), partial(free, one)) or () for one in cluster_views(problem)]
         return [stages for stages in dict.fromkeys(found) if len(stages) > 1]
 
     # ---- plans ----

@@ -159,6 +159,15 @@ def fastest_given(
     return min(plans, key=lambda plan: evaluate(plan).iteration_seconds, default=None)
 
 
+def least_seconds_of(
+    evaluate: Evaluator, schedule: str, devices: tuple[int, ...], counts: Sequence[int]
+) -> NDArray[np.float64]:
+    """Lower bounds on the seconds of pipelines on these devices under any cuts, by number of micro-batches; 0 for boards that
+    stream.
+    """
+    return _ShapeRow(evaluate, _Rows(evaluate.layer_costs), schedule, devices, counts).least
+
+
 def quick_replays_know(problem: Problem, schedules: Iterable[str]) -> bool:
     """Whether searches of this module look at every plan of these schedules on these devices: none runs layers concurrently."""
     return all(map(_is_known, schedules)) and not any(device.streams for device in problem.cluster.devices)

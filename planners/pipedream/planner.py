@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from math import inf
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,24 +117,24 @@ class PipeDreamFlush:
             most = most_bytes(PlanCosts(problem, plan, evaluate.layer_costs), in_flight)
             return schedule in WHOLE_BACKWARDS and max(most) <= min(problem.rooms)
 
-        searches = {count: self._search(problem, evaluate, schedule, count) for count in counts}
+        partitions = KnownPartitions.of_problem(problem)
+        searches = {count: self._search(problem, evaluate, schedule, count, partitions) for count in counts}
         first = [search(()) or whole(count) for count, search in searches.items()]
         return closest_to_fit(first, evaluate, retried=retried, surely_fits=surely_fits, excess=least_excess)
 
     def _search(
-        self, problem: Problem, evaluate: Evaluator, schedule: str, count: int
+        self, problem: Problem, evaluate: Evaluator, schedule: str, count: int, partitions: KnownPartitions
     ) -> Callable[[Sequence[Score]], Plan | None]:
         """A search for the fastest partition by the rule of a flushed pipeline, as `within_memory` takes it."""
         microbatches = equal_microbatches(problem.batch, count)
         if without_levels(problem) is not None:
             return lambda misses: None
-        view = cluster_views(problem)[-1]
-        table = problem_table(problem, evaluate, microbatches[0])
+        view, states = cluster_views(problem)[-1], problem_states(problem, evaluate)
         pipeline = FlushedPipeline(
             devices=len(view.components),
             samples=microbatches[0],
             microbatches=count,
-            in_flight=_in_flight(schedule, min(len(view.components), len(table)), count),
+            in_flight=_in_flight(schedule, min(len(view.components), len(states)), count),
             memory_bytes=min(problem.rooms),
             weight_copies=problem.state_bytes / problem.element_bytes,
             recompute=problem.recompute in (*BY_BLOCK, "whole"),
@@ -141,15 +142,43 @@ class PipeDreamFlush:
             collective_bandwidth=view.levels[0].collective_bandwidth,
         )
 
-        @cache
-        def within(memory_bytes: float) -> Plan | None:
+        def within(memory_bytes: float) -> tuple[Stage, ...] | None:
+            table = problem_table(problem, evaluate, microbatches[0])
             found = flushed_partition(table, pipeline._replace(memory_bytes=memory_bytes))
             if found is None:
                 return None
-            stages = place_stages(flattened(table.states, [found]), [found], view.components)
-            return Plan(self.name, schedule, stages, microbatches)
+            return place_stages(flattened(table.states, [found]), [found], view.components)
 
-        return lambda misses: within(shrunk(pipeline.memory_bytes, misses))
+        def search(misses: Sequence[Score]) -> Plan | None:
+            memory = shrunk(pipeline.memory_bytes, misses)
+            stages = partitions.of((schedule, count, memory), partial(within, memory))
+            return None if stages is None else Plan(self.name, schedule, stages, microbatches)
+
+        return search
+
+
+class KnownPartitions:
+    """Partitions of one problem, which several planners ask for; kept with the problem, for as long as it lives."""
+
+    def __init__(self) -> None:
+        self._known = dict[Hashable, "tuple[Stage, ...] | None"]()
+
+    @classmethod
+    def of_problem(cls, problem: Problem) -> KnownPartitions:
+        """Those of a problem; of one without a hash, as an accelerator may have none, new ones."""
+        try:
+            return _known_partitions.setdefault(problem, cls())
+        except TypeError:
+            return cls()
+
+    def of(self, key: Hashable, find: Callable[[], tuple[Stage, ...] | None]) -> tuple[Stage, ...] | None:
+        """The stages of a partition, None where there is none; key: of all that decides it, but for the problem."""
+        if key not in self._known:
+            self._known[key] = find()
+        return self._known[key]
+
+
+_known_partitions: WeakKeyDictionary[Problem, KnownPartitions] = WeakKeyDictionary()
 
 
 def inapplicable(problem: Problem) -> str | None:
@@ -186,7 +215,11 @@ def pipedream_plans(name: str, request: Request, problem: Problem, evaluate: Eva
     microbatches = equal_microbatches(problem.batch, count)
     table = problem_table(problem, evaluate, max(microbatches))
     unlike = without_levels(problem) is not None
-    partitions = _in_device_orders(problem, evaluate, max(microbatches)) if unlike else _in_levels(problem, table)
+    partitions = (
+        _in_device_orders(problem, evaluate, max(microbatches))
+        if unlike
+        else _in_levels(problem, table, max(microbatches))
+    )
     plans: list[Plan] = []
     for stages_within in partitions:
 
@@ -207,17 +240,23 @@ def pipedream_plans(name: str, request: Request, problem: Problem, evaluate: Eva
     return plans
 
 
-def _in_levels(problem: Problem, table: StateTable) -> Iterator[StagesWithin]:
-    """The partition of each way to look at a cluster of alike devices, and form of the cost."""
-    memory = _memory_limit(problem, min(problem.rooms))
+def _in_levels(problem: Problem, table: StateTable, samples: int) -> Iterator[StagesWithin]:
+    """The partition of each way to look at a cluster of alike devices, and form of the cost.
 
-    def stages_within(view: ClusterView, form: tuple[str, bool], misses: Sequence[Score]) -> tuple[Stage, ...] | None:
-        left = replace(memory, capacity_bytes=shrunk(memory.capacity_bytes, misses))
+    table: of so many samples
+    """
+    memory, partitions = _memory_limit(problem, min(problem.rooms)), KnownPartitions.of_problem(problem)
+
+    def searched(view: ClusterView, form: tuple[str, bool], left: MemoryLimit) -> tuple[Stage, ...] | None:
         try:
             found = partition(table, view.levels, variant=form[0], straight=form[1], memory=left)
         except InfeasiblePartition:
             return None
         return place_stages(found.stages, found.levels, view.components)
+
+    def stages_within(view: ClusterView, form: tuple[str, bool], misses: Sequence[Score]) -> tuple[Stage, ...] | None:
+        left = replace(memory, capacity_bytes=shrunk(memory.capacity_bytes, misses))
+        return partitions.of((samples, view.levels, form, left), partial(searched, view, form, left))
 
     for view, form in itertools.product(cluster_views(problem), _forms(problem)):
         yield partial(stages_within, view, form)
@@ -284,17 +323,21 @@ def cluster_views(problem: Problem) -> list[ClusterView]:
 
 def problem_table(problem: Problem, evaluate: Evaluator, minibatch: int, device: int = 0) -> StateTable:
     """The problem's costs on a device as the dynamic program reads them, at one device's mini-batch (samples)."""
-    workload = problem.workload
-    states = _states(workload)
-    if states.lost:
-        evaluate.note(CutsLeftOut.of(states.lost))
     return state_table(
-        workload,
+        problem.workload,
         evaluate.layer_costs.round_trip_seconds(device, minibatch),
         minibatch=minibatch,
         bytes_per_element=problem.element_bytes,
-        states=states,
+        states=problem_states(problem, evaluate),
     )
+
+
+def problem_states(problem: Problem, evaluate: Evaluator) -> AntichainStates:
+    """The antichain states of a problem's network; which were left out, if any, is noted."""
+    states = _states(problem.workload)
+    if states.lost:
+        evaluate.note(CutsLeftOut.of(states.lost))
+    return states
 
 
 @lru_cache(maxsize=1)

@@ -69,9 +69,22 @@ class AntichainStates:
         # It is added strictly from left to right; a pairwise or BLAS sum may differ between machines.
         if rows is None and self._first_layers is not None:
             return np.append(0.0, np.cumsum(values, dtype=np.float64))[self._first_layers]
-        state, layer = np.nonzero(self.members if rows is None else rows)
+        state, layer = self._pairs(self.members if rows is None else rows)
         terms = np.asarray(values, dtype=np.float64)[layer]
         return np.bincount(state, weights=terms, minlength=len(self.members)).astype(np.float64, copy=False)
+
+    def _pairs(self, rows: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """States and the layers that `rows` says of them, int64 [2, pairs]; those of this object's own rows are kept."""
+        own = next(
+            (place for place, one in enumerate((self.members, self.frontier, self.augmented)) if one is rows), -1
+        )
+        if own not in self._known_pairs or own < 0:
+            self._known_pairs[own] = np.array(np.nonzero(rows), dtype=np.int64)
+        return self._known_pairs[own]
+
+    @cached_property
+    def _known_pairs(self) -> dict[int, NDArray[np.int64]]:
+        return {}
 
     @cached_property
     def _first_layers(self) -> NDArray[np.int64] | None:

@@ -14,10 +14,10 @@ from hardware_profiles import Level, load_cluster
 from planners import Request, make_plan, planner_entry
 from planners.pipedream import planner as pipedream_planner
 from planners.pipedream.partitioner import HierarchicalPartition, LevelStage, MemoryLimit, PlannedStage, partition
-from planners.pipedream.planner import cluster_views, pipedream_plans, place_stages, problem_table
+from planners.pipedream.planner import KnownPartitions, cluster_views, pipedream_plans, place_stages, problem_table
 from planners.pipedream.state_table import state_table
 from planners.search.evaluator import Evaluator
-from simulator import InfeasiblePlanError, Plan, Problem, read_profile
+from simulator import InfeasiblePlanError, Plan, Problem, Stage, read_profile
 from simulator.simulation import simulate
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain
@@ -240,3 +240,24 @@ def test_the_table_holds_the_seconds_of_a_device() -> None:
     seconds = evaluate.layer_costs.round_trip_seconds(0, 2)
     assert table.seconds == pytest.approx(seconds.cumsum())
     assert table.output_bytes[:-1] == pytest.approx(2 * 3e6 * 4)
+
+
+def test_partitions_are_searched_once_for_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second planner of an equal problem finds them; they are those of a search of its own."""
+    one = Problem(uniform_chain(6), load_cluster("pipedream-a").take(4), 8)
+    first = make_plan("pipedream-flush", one).plan
+    searched: list[int] = []
+    monkeypatch.setattr(pipedream_planner, "flushed_partition", lambda *given: searched.append(1))
+    monkeypatch.setattr(pipedream_planner, "partition", lambda *given, **named: searched.append(1))
+    assert make_plan("pipedream-flush", one).plan == first
+    assert make_plan("bapipe", one).plan.stages
+    assert not searched
+    monkeypatch.undo()
+    assert make_plan("pipedream-flush", replace(one, batch=8)).plan == first
+
+
+def test_what_was_found_is_not_searched_again() -> None:
+    """None, where there is no partition, is an answer, too."""
+    known = KnownPartitions()
+    assert known.of("none", lambda: None) is None
+    assert known.of("none", lambda: (Stage((0,), (0,)),)) is None
