@@ -1,0 +1,144 @@
+"""Rules of `export --to deepspeed`: documented keys, a batch that adds up, and a module whose stages are the plan's."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import pipeplan as pp
+from experiments.targets.deepspeed import DEEPSPEED
+from simulator import Plan, Problem, stages_from_cuts
+
+DOCUMENTED = {
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "optimizer",
+    "bf16",
+    "fp16",
+    "zero_optimization",
+    "data_types",
+}
+"""Keys of DeepSpeed's configuration (deepspeed.ai, "DeepSpeed Configuration JSON") that a plan may need."""
+
+
+def plan_of(problem: Problem, cuts: list[int], replicas: int = 2, **changes: Any) -> tuple[Problem, Plan]:
+    """Stages cut before these layers, each on so many devices, in four micro-batches."""
+    places = [tuple(range(replicas * rank, replicas * (rank + 1))) for rank in range(len(cuts) + 1)]
+    stages = stages_from_cuts(cuts, len(problem.workload), places)
+    return problem, replace(Plan("hand", "1f1b", stages, (4,) * 4), **changes)
+
+
+def gpt2_plan(blocks: list[int], **changes: Any) -> tuple[Problem, Plan]:
+    """GPT-2 cut behind so many blocks."""
+    problem = pp.Problem("gpt2", "dgx-a100:2", 16, precision="bf16", gradient_bytes=4, attention="unfused")
+    numbers = [layer.block for layer in problem.workload.layers]
+    return plan_of(problem, [numbers.index(block + 1) for block in blocks], **changes)
+
+
+def written(problem: Problem, plan: Plan) -> tuple[dict[str, Any], str]:
+    """The configuration, read back, and the module's text."""
+    files = DEEPSPEED.written("deepspeed", problem, plan, "run.json").files
+    return json.loads(files[""]), str(files.get(".py", ""))
+
+
+def test_the_configuration_says_the_plan() -> None:
+    """By documented keys alone; the batch is micro-batch × steps × replicas, as DeepSpeed asks."""
+    found, _ = written(*gpt2_plan([3, 7], zero=1))
+    assert set(found) <= DOCUMENTED
+    assert found == {
+        "train_batch_size": 16,
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": 4,
+        "optimizer": {"type": "Adam"},
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 1},
+        "data_types": {"grad_accum_dtype": "fp32"},
+    }
+    assert written(*gpt2_plan([], zero=3))[1] == ""  # one stage needs no module
+
+
+class FakePipelineModule:
+    """What DeepSpeed's class does in its constructor as far as stages go."""
+
+    def __init__(self, layers: list[Any], topology: Any, **options: Any) -> None:
+        self._layer_specs, self._topo, self.options, self.global_rank = layers, topology, options, topology.rank
+        self._partition_layers(method="parameters")
+
+    def _partition_layers(self, method: str) -> None:
+        raise NotImplementedError
+
+    def _set_bounds(self, start: int, stop: int) -> None:
+        self.bounds = start, stop
+
+
+def loaded(text: str, rank: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The class of the module, as the process of a rank gets it; DeepSpeed stood in for."""
+
+    def topology(num_pp: int, num_mp: int, num_dp: int) -> Any:
+        return SimpleNamespace(
+            rank=rank,
+            get_coord=lambda one: SimpleNamespace(pipe=one // (num_mp * num_dp)),
+            size=num_pp * num_mp * num_dp,
+        )
+
+    pipe, places = ModuleType("deepspeed.pipe"), ModuleType("deepspeed.runtime.pipe.topology")
+    pipe.PipelineModule = FakePipelineModule  # type: ignore[attr-defined]
+    places.PipeModelDataParallelTopology = topology  # type: ignore[attr-defined]
+    for name in ("deepspeed", "deepspeed.runtime", "deepspeed.runtime.pipe"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, pipe.__name__, pipe)
+    monkeypatch.setitem(sys.modules, places.__name__, places)
+    names: dict[str, Any] = {}
+    exec(compile(text, "run.json.py", "exec"), names)
+    return names["PlannedPipeline"]
+
+
+def test_stages_are_those_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 24 blocks as 5/6/7/6 the parts are 0, 6, 12, 19, 26: the embedding is with the first, the head with the last."""
+    problem = pp.Problem("gpt2-medium", "dgx-a100:2", 16, precision="bf16", attention="unfused")
+    numbers = [layer.block for layer in problem.workload.layers]
+    plan = plan_of(problem, [numbers.index(block + 1) for block in (5, 11, 18)], recompute=("blocks",) * 4)
+    _, text = written(*plan)
+    found = [loaded(text, rank, monkeypatch)(["layer"] * 26) for rank in range(8)]
+    assert [one.bounds for one in found[::2]] == [(0, 6), (6, 12), (12, 19), (19, 26)]
+    assert [one.bounds for one in found[::2]] == [one.bounds for one in found[1::2]]
+    assert found[0].options == {"activation_checkpoint_interval": 1}
+    with pytest.raises(ValueError, match="the plan is of 26 layers, got 25"):
+        loaded(text, 0, monkeypatch)(["layer"] * 25)
+
+
+def test_other_networks_are_cut_by_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain's entries are its layers; one whose layers branch is no sequence."""
+    problem, plan = plan_of(pp.Problem("vgg16", "dgx-a100:1", 16), [10, 25])
+    assert loaded(written(problem, plan)[1], 2, monkeypatch)(["layer"] * len(problem.workload)).bounds == (10, 25)
+    branching = plan_of(pp.Problem("resnet50", "dgx-a100:1", 16), [10])
+    assert DEEPSPEED.lacks(*branching) == ("networks that branch (resnet50)",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"zero": 2}, "ZeRO 2 in a pipeline (choices: 0, 1)"),
+        ({"schedule": "gpipe"}, "schedule gpipe (choices: 1f1b)"),
+        ({"recompute": ("blocks", "none")}, "stages that recompute unlike (blocks, none)"),
+        ({"recompute": ("blocks",) * 2, "recomputed_blocks": (1, 1)}, "recomputation of some blocks of a stage"),
+    ],
+)
+def test_what_it_lacks(changes: dict[str, Any], why: str) -> None:
+    """Told as a noun phrase; alone."""
+    (lack,) = DEEPSPEED.lacks(*gpt2_plan([6], **changes))
+    assert lack.startswith(why)
+
+
+def test_stages_end_between_entries() -> None:
+    """Inside a block and between the last norm and the head."""
+    problem, _ = gpt2_plan([6])
+    count = len(problem.workload)
+    lacks = [DEEPSPEED.lacks(*plan_of(problem, [cut])) for cut in (20, count - 2)]
+    assert lacks == [("stages that end inside a block, the embedding or the output head",)] * 2
