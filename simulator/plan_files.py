@@ -10,8 +10,9 @@
     }
 
 The keys are the fields of `Problem`, `Plan` and `Stage`; what a problem leaves out has its default, what a plan leaves out is
-empty. A workload and a cluster are named as loaders take them, or are a table of `WorkloadSource`, `ClusterSource`; a stack is
-named. A problem alone has no key `plan`.
+empty. People may write `"layers": "0-323"`, `"devices": "0-3, 8"`, `"blocks": "1-6"` in place of layers, an order as one text,
+and no schedule beside it (`_by_hand`); what is written here says all of it as lists. A workload and a cluster are named as
+loaders take them, or are a table of `WorkloadSource`, `ClusterSource`; a stack is named. A problem alone has no key `plan`.
 """
 
 from __future__ import annotations
@@ -43,13 +44,15 @@ from hardware_profiles import (
     path_text,
     read_bytes,
     referred,
+    shown,
 )
 from simulator.costs.plan_costs import PlanCosts
 from simulator.options.training_options import Recompute
 from simulator.plan_replay import plan_structure
-from simulator.plans.plan import Plan, Problem, Stage
+from simulator.plans.plan import Index, Plan, Problem, Replication, Stage
 from simulator.results.written_files import write_atomically
 from simulator.schedules.schedule import ScheduleError
+from simulator.schedules.text import uncommented
 from simulator.workloads.catalog import workload_of
 from simulator.workloads.layers import WorkloadSource
 
@@ -70,17 +73,18 @@ class Table(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
     """A JSON object that refuses keys it does not know."""
 
 
-def _table(kind: Any, needed: tuple[str, ...], *, omit_defaults: bool = True, **own: Any) -> Any:
+def _table(kind: Any, needed: tuple[str, ...], *, omit_defaults: bool = True, called: str = "", **own: Any) -> Any:
     """The JSON object with the fields of a dataclass, as they are declared there.
 
     needed: what a document must say, in its order, before the other fields
-    own: of what it says in another way the type and, unless it is needed, the default
+    called: its name, where it is not the only one; own: of what it says in another way the type and, unless it is needed, the
+        default
     """
     hints, named = get_type_hints(kind, include_extras=True), {one.name: one for one in fields(kind)}
     said = {name: (msgspec_type(hints[name]), *[one.default] * (name not in needed)) for name, one in named.items()}
-    order = dict.fromkeys((*needed, *named))
+    order = dict.fromkeys((*needed, *named, *own))
     return msgspec.defstruct(
-        f"{kind.__name__}Table",
+        called or f"{kind.__name__}Table",
         [(name, *(said | own)[name]) for name in order],
         bases=(Table,),
         namespace={"__doc__": f"The fields of `{kind.__name__}`."},
@@ -109,13 +113,37 @@ PlanTable = _table(
     options=(dict[str, Value | tuple[Value, ...]], {}),  # type: ignore[valid-type]
 )
 
+Numbers = msgspec_type(tuple[Index, ...]) | str
+"""Numbers, or ranges of them as a text."""
+
+StageByHand = _table(
+    Stage,
+    ("layers", "devices"),
+    called="StageByHand",
+    layers=(Numbers | msgspec.UnsetType, msgspec.UNSET),
+    blocks=(Numbers | msgspec.UnsetType, msgspec.UNSET),
+    devices=(Numbers,),
+)
+PlanByHand = _table(
+    Plan,
+    ("planner", "schedule", "replication", "microbatches", "stages"),
+    called="PlanByHand",
+    planner=(str | msgspec.UnsetType, msgspec.UNSET),
+    schedule=(str | msgspec.UnsetType, msgspec.UNSET),
+    replication=(Replication | msgspec.UnsetType, msgspec.UNSET),
+    order=(tuple[str, ...] | str, ()),
+    stages=(tuple[StageByHand, ...],),  # type: ignore[valid-type]
+    recompute=(tuple[Recompute | bool, ...], ()),
+    options=(dict[str, Value | tuple[Value, ...]], {}),  # type: ignore[valid-type]
+)
+
 
 class Document(Table, frozen=True, kw_only=True):
     """A plan file; without `plan`, of a problem alone."""
 
     format: Literal["pipeplan-plan-2"]
     problem: ProblemTable  # type: ignore[valid-type]
-    plan: PlanTable | msgspec.UnsetType = msgspec.UNSET  # type: ignore[valid-type]
+    plan: PlanByHand | msgspec.UnsetType = msgspec.UNSET  # type: ignore[valid-type]
 
 
 def _cluster_of(source: ClusterSource) -> Any:
@@ -179,7 +207,7 @@ class PlanFile:
             warnings.warn(line, stacklevel=2)
         if document.plan is msgspec.UNSET:
             return PlanFile(problem)
-        plan = plan_of(document.plan)
+        plan = plan_of(_by_hand(source, problem, document.plan))
         _check_plan(source, problem, plan)
         return PlanFile(problem, plan)
 
@@ -207,6 +235,65 @@ def plan_of(table: Any) -> Plan:
     decided = msgspec.structs.asdict(table)
     decided["stages"] = tuple(Stage(**msgspec.structs.asdict(one)) for one in decided["stages"])
     return Plan(**{**decided, "options": tuple(decided["options"].items())})
+
+
+HAND = "hand"
+"""The planner of a plan that names none, and the schedule of an order that has no name."""
+
+
+def _by_hand(source: str, problem: Problem, table: Any) -> Any:
+    """The `PlanTable` that a document means: ranges as numbers, blocks as layers, an order line by line, names by default.
+
+    Raises PlanFileError.
+    """
+    said = msgspec.structs.asdict(table)
+    if isinstance(said["order"], str):
+        said["order"] = tuple(line for line in said["order"].splitlines() if uncommented(line).strip())
+    usual = {"planner": HAND, "replication": "split", **({"schedule": HAND} if said["order"] else {})}
+    said |= {name: value for name, value in usual.items() if said[name] is msgspec.UNSET}
+    if said["schedule"] is msgspec.UNSET:
+        raise PlanFileError(
+            f"{source}: $.plan.schedule: is missing: a family (pipeplan list schedules), or beside it an order of ops"
+        )
+    said["stages"] = tuple(
+        _stage(f"{source}: $.plan.stages[{number}]", problem, one) for number, one in enumerate(said["stages"])
+    )
+    return PlanTable(**said)
+
+
+def _stage(where: str, problem: Problem, table: Any) -> Any:
+    """The `StageTable` of layers, or of blocks: what stands behind a block is its own, before the first the first's."""
+    said, workload = msgspec.structs.asdict(table), problem.workload
+    blocks, layers = said.pop("blocks"), said["layers"]
+    if (blocks is msgspec.UNSET) == (layers is msgspec.UNSET):
+        raise PlanFileError(f"{where}: has layers or blocks, {'neither' if blocks is msgspec.UNSET else 'both'} given")
+    said["devices"] = _numbers(f"{where}.devices", said["devices"], 0, len(problem.cluster.devices) - 1)
+    if blocks is msgspec.UNSET:
+        said["layers"] = _numbers(f"{where}.layers", layers, 0, len(workload) - 1)
+        return StageTable(**said)
+    most = max(layer.block for layer in workload.layers)
+    if not most:
+        raise PlanFileError(f"{where}.blocks: workload {workload.name!r} has no blocks; choices: layers")
+    wanted, last, held = set(_numbers(f"{where}.blocks", blocks, 1, most)), 1, list[int]()
+    for number, layer in enumerate(workload.layers):
+        last = layer.block or last
+        held += [number] * (last in wanted)
+    return StageTable(**{**said, "layers": tuple(held)})
+
+
+def _numbers(where: str, said: tuple[int, ...] | str, least: int, most: int) -> tuple[int, ...]:
+    """Numbers, or what ranges as `0-14, 16` say."""
+    if not isinstance(said, str):
+        return said
+    found: list[int] = []
+    for part in said.split(","):
+        ends = [one.strip() for one in part.split("-")]
+        if len(ends) > 2 or not all(one.isascii() and one.isdigit() and len(one) < 10 for one in ends):
+            raise PlanFileError(f"{where}: {shown(said)} must be whole numbers and ranges of them, as in '0-14, 16'")
+        if not least <= int(ends[0]) <= int(ends[-1]) <= most or len(found) > most:
+            raise PlanFileError(f"{where}: {shown(part.strip())} must go up, from {least} to {most} at most")
+        found += range(int(ends[0]), int(ends[-1]) + 1)
+    return tuple(found)
 
 
 def decisions(plan: Plan) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from simulator.results.text_tables import TextTable
 from simulator.schedules import SCHEDULES, ScheduleFamily, blamed_on, build_schedule, schedule_families
 from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import COUNTED, Schedule, ScheduleError, check_counts, check_size
-from simulator.schedules.text import from_text, from_torch_csv
+from simulator.schedules.text import from_text, from_torch_csv, uncommented
 from simulator.schedules.weight_versions import VERSION_METHODS, microbatches_per_minibatch, repeated_minibatches
 
 if TYPE_CHECKING:
@@ -218,10 +218,10 @@ def read_schedule(path: str | Path) -> Schedule:
         raise ScheduleError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ScheduleError(f"{path}: is not a text file (UTF-8)") from None
-    if not text.strip():
+    if not uncommented(text).strip():
         raise ScheduleError(f"{path}: the file is empty, expected one row of ops for each device")
     try:
-        schedule = from_torch_csv(text, path.stem) if "," in text else from_text(text, path.stem)
+        schedule = from_torch_csv(text, path.stem) if "," in uncommented(text) else from_text(text, path.stem)
         check_schedule(schedule)
     except ScheduleError as error:
         raise type(error)(f"{path}: {error}") from None

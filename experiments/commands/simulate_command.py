@@ -248,9 +248,11 @@ def _schedule(arguments: argparse.Namespace) -> tuple[simulator.Schedule | str, 
     """The schedule of the file, or the name of its family, with its counts and options."""
     if arguments.schedule_csv:
         refuse(arguments, ("option",), "comes from the file with --schedule-csv")
-        if _given(arguments, _COUNTS):
-            *names, last = (f"--{name.replace('_', '-')}" for name in _COUNTS)
-            raise UsageError(f"{', '.join(names)} and {last} come from the file with --schedule-csv")
+        if given := [f"--{name.replace('_', '-')}" for name in _given(arguments, _COUNTS)]:
+            raise UsageError(
+                f"{', '.join(given)}: counts come from the file with --schedule-csv, a row of ops for each device: leave "
+                f"{'it' if len(given) == 1 else 'them'} out"
+            )
         with blamed_on(arguments.schedule_csv):
             return simulator.read_schedule(arguments.schedule_csv), {}
     if arguments.stages is None or (arguments.microbatches is None and arguments.minibatches is None):

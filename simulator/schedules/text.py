@@ -1,9 +1,9 @@
 """Text forms of a schedule: one line per device, and the CSV of `torch.distributed.pipelining`.
 
-A line is its ops, apart by spaces. `(0F3 0B0)*5` is five times these ops, each time with micro-batches one higher: 0F3 0B0 0F4
-0B1 and so on; `(0F4 0F5 0B0 0B1)*3+2` with micro-batches two higher: warm-up, a pattern, drain. `(0F4;1B2)OVERLAP_F_B` is torch's
-pair of a forward and a backward that begin and end together. A line of offloads and reloads alone, `0O0 0L0`, is a lane beside
-the device that runs its first forward.
+A line is its ops, apart by spaces; what stands behind a # is a comment. `(0F3 0B0)*5` is five times these ops, each time with
+micro-batches one higher: 0F3 0B0 0F4 0B1 and so on; `(0F4 0F5 0B0 0B1)*3+2` with micro-batches two higher: warm-up, a pattern,
+drain. Patterns may hold patterns. `(0F4;1B2)OVERLAP_F_B` is torch's pair of a forward and a backward that begin and end together.
+A line of offloads and reloads alone, `0O0 0L0`, is a lane beside the device that runs its first forward.
 """
 
 from __future__ import annotations
@@ -24,8 +24,13 @@ MOST_WRITTEN_OPS = 2**20
 """Ops of a text at most, however few words say them: 512 stages and 1,000 micro-batches, read and checked in seconds."""
 
 _COMMUNICATION = re.compile(r"[0-9]+(?:WAIT_)?(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)[0-9]*")
-_REPEATED = re.compile(r"\(((?:[^()]|\([^()]*\))*)\)\*([0-9]{1,9})(?:\+([0-9]{1,9}))?")
-_WORD = re.compile(r"\((?:[^()]|\([^()]*\))*\)\S*|\S+")
+_REPEATED = re.compile(r"\((.*)\)\*([0-9]{1,9})(?:\+([0-9]{1,9}))?")
+_COMMENT = re.compile(r"#.*")
+_BREAK = re.compile(r"[()]|\s+")
+
+DEEPEST = 8
+"""Patterns inside each other at most."""
+
 _OVERLAPPED = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
 
 
@@ -41,8 +46,26 @@ def _word(ops: tuple[Op, ...]) -> str:
 
 def from_text(text: str, name: str = "text", most: int = MOST_WRITTEN_OPS) -> Schedule:
     """Read what `to_text` writes, and repeated patterns, of `most` ops; ScheduleError names the line and the op."""
-    lines = [_WORD.findall(line) for line in text.splitlines() if line.strip()]
-    return _parse(lines, name, most)
+    lines = [_words(line) for line in uncommented(text).splitlines()]
+    return _parse([line for line in lines if line], name, most)
+
+
+def uncommented(text: str) -> str:
+    """A schedule's text without its comments, which begin with #."""
+    return _COMMENT.sub("", text)
+
+
+def _words(line: str) -> list[str]:
+    """The words of a line: apart by spaces outside parentheses."""
+    if "(" not in line:
+        return line.split()
+    words, depth, begin = [], 0, 0
+    for found in _BREAK.finditer(line):
+        depth += {"(": 1, ")": -1}.get(found[0], 0)
+        if found[0].isspace() and depth <= 0:
+            words.append(line[begin : found.start()])
+            begin = found.end()
+    return line.split() if depth else [word for word in (*words, line[begin:].rstrip()) if word]
 
 
 def to_torch_csv(schedule: Schedule) -> str:
@@ -92,7 +115,7 @@ def is_schedule_text(path: str | Path) -> bool:
         text = read_bytes(Path(path))
     except OSError:
         return False
-    return re.match(rb"[\s(]*[0-9]+[A-Z][0-9]+[\s,;)]", text + b"\n") is not None
+    return re.match(rb"(?:\s*#[^\n]*\n)*[\s(]*[0-9]+[A-Z][0-9]+[\s,;)]", text + b"\n") is not None
 
 
 Piece = tuple[Columns, list[bool]]
@@ -102,29 +125,26 @@ Piece = tuple[Columns, list[bool]]
 def _parse(rows: list[list[str]], name: str, most: int = MOST_WRITTEN_OPS) -> Schedule:
     ranks: list[Columns] = []
     overlapped: list[bool] = []
-    count = 0
+    count, most = 0, min(most, MOST_WRITTEN_OPS)
     for row_number, row in enumerate(rows, 1):
         pieces: list[Piece] = []
         ops: list[Op] = []
         paired: list[bool] = []
         for column, cell in enumerate(row, 1):
             try:
+                room = most - count
                 repeated = _REPEATED.fullmatch(cell)
-                pattern = [_ops_of(word) for word in _WORD.findall(repeated[1])] if repeated else [_ops_of(cell)]
-                times = int(repeated[2]) if repeated else 1
-                count += sum(map(len, pattern)) * times
-                if count > min(most, MOST_WRITTEN_OPS):
-                    raise ValueError(f"a schedule has at most {min(most, MOST_WRITTEN_OPS):,} ops, this one has more")
                 if repeated is None:
-                    ops += pattern[0]
-                    paired += _paired(pattern)
-                    continue
-                if not pattern:
-                    raise ValueError(f"a repeated pattern holds at least one op, got {shown(cell)}")
-                joined = columns_of([op for one in pattern for op in one])
-                pieces.append((columns_of(ops), paired))
-                pieces.append((_repeat(joined, times, int(repeated[3] or 1)), _paired(pattern) * times))
-                ops, paired = [], []
+                    found = _ops_of(cell)
+                    ops += found
+                    paired += _paired([found])
+                    count += len(found)
+                else:
+                    pieces += [(columns_of(ops), paired), _pattern(repeated, room, most, DEEPEST)]
+                    count += len(pieces[-1][1])
+                    ops, paired = [], []
+                if count > most:
+                    raise _too_many(most)
             except ValueError as error:
                 raise ScheduleError(f"row {row_number}, column {column}: {error}") from None
         pieces.append((columns_of(ops), paired))
@@ -136,6 +156,29 @@ def _parse(rows: list[list[str]], name: str, most: int = MOST_WRITTEN_OPS) -> Sc
     schedule = from_ranks(name, ranks, flush=flush)
     schedule = replace(schedule, overlapped=np.array(overlapped)) if any(overlapped) else schedule
     return _with_hosts(schedule) if np.isin(schedule.kind, HOST_KINDS).any() else schedule
+
+
+def _too_many(most: int) -> ValueError:
+    return ValueError(f"a schedule has at most {most:,} ops, this one has more")
+
+
+def _pattern(repeated: re.Match[str], room: int, most: int, deepest: int) -> Piece:
+    """A repeated pattern, whose words may be patterns; ValueError for more than `room` ops, of `most` in all, or too deep."""
+    if not deepest:
+        raise ValueError(f"patterns lie in each other {DEEPEST} deep at most, got {shown(repeated[0])}")
+    inside: list[Piece] = []
+    for word in _words(repeated[1]):
+        again = _REPEATED.fullmatch(word)
+        found = [] if again else _ops_of(word)
+        inside.append(_pattern(again, room, most, deepest - 1) if again else (columns_of(found), _paired([found])))
+    held, times = sum(len(paired) for _, paired in inside), int(repeated[2])
+    if not held:
+        raise ValueError(f"a repeated pattern holds at least one op, got {shown(repeated[0])}")
+    if held * times > room:
+        raise _too_many(most)
+    stage, kind, microbatch = (np.concatenate([piece[number] for piece, _ in inside]) for number in range(3))
+    overlapped = [one for _, several in inside for one in several]
+    return _repeat((stage, kind, microbatch), times, int(repeated[3] or 1)), overlapped * times
 
 
 def _with_hosts(schedule: Schedule) -> Schedule:

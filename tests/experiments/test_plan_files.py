@@ -469,8 +469,74 @@ def test_a_schema_describes_what_is_read(capsys: pytest.CaptureFixture[str]) -> 
     tables = json.loads(out)["$defs"]
     assert code == 0
     assert set(tables["ProblemTable"]["properties"]) == {one.name for one in dataclasses.fields(Problem)}
-    assert set(tables["PlanTable"]["properties"]) == {one.name for one in dataclasses.fields(Plan)}
-    assert not tables["PlanTable"]["additionalProperties"]
+    assert set(tables["PlanByHand"]["properties"]) == {one.name for one in dataclasses.fields(Plan)}
+    assert not tables["PlanByHand"]["additionalProperties"]
+
+
+BY_HAND = {
+    "format": "pipeplan-plan-2",
+    "problem": {"workload": "gpt2", "cluster": {"name": "dgx-a100", "devices": 4}, "batch": 16},
+    "plan": {
+        "microbatches": [8, 8],
+        "order": "# two stages\n(0F0)*2 0B0 0B1\n\n((1F0 1B0)*1)*2  # and back\n",
+        "stages": [{"blocks": "1-5", "devices": "0-1"}, {"blocks": [6, 7, 8, 9, 10, 11, 12], "devices": "3, 2"}],
+    },
+}
+"""As people write it: ranges, blocks, an order as one text, nothing that follows from it."""
+
+
+def test_people_may_write_less() -> None:
+    """The embedding is of the first block, the head of the last; the planner and the order are called `hand`."""
+    found = PlanFile.from_json(json.dumps(BY_HAND))
+    assert found.plan is not None
+    first, last = found.plan.stages
+    blocks = [layer.block for layer in found.problem.workload.layers]
+    assert (first.layers, last.layers) == (tuple(range(blocks.index(6))), tuple(range(blocks.index(6), len(blocks))))
+    assert (first.devices, last.devices) == ((0, 1), (3, 2))
+    assert (found.plan.planner, found.plan.schedule, found.plan.replication) == ("hand", "hand", "split")
+    assert found.plan.order == ("(0F0)*2 0B0 0B1", "((1F0 1B0)*1)*2  # and back")
+    again = PlanFile.from_json(found.to_json())
+    assert again == found
+    as_layers = copy.deepcopy(BY_HAND)
+    as_layers["plan"]["stages"] = [  # type: ignore[index]
+        {"layers": f"0-{blocks.index(6) - 1}", "devices": "0-1"},
+        {"layers": f"{blocks.index(6)}, {blocks.index(6) + 1}-{len(blocks) - 1}", "devices": "3,2"},
+    ]
+    assert PlanFile.from_json(json.dumps(as_layers)) == found
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("plan.stages.0.layers", "0-4", "$.plan.stages[0].layers: '0-4' must go up, from 0 to 3 at most"),
+        ("plan.stages.0.layers", "1-0", "'1-0' must go up"),
+        ("plan.stages.0.layers", "0-999999999", "must go up, from 0 to 3 at most"),
+        ("plan.stages.0.layers", "0..3", "'0..3' must be whole numbers and ranges of them, as in '0-14, 16'"),
+        ("plan.stages.0.layers", "", "must be whole numbers and ranges"),
+        ("plan.stages.0.layers", "0-1-2", "must be whole numbers and ranges"),
+        ("plan.stages.0.layers", "٣", "must be whole numbers and ranges"),
+        ("plan.stages.0.layers", ", ".join(["0-3"] * 9), "must go up, from 0 to 3 at most"),
+        ("plan.stages.0.devices", "0-7", "$.plan.stages[0].devices: '0-7' must go up, from 0 to 1 at most"),
+        ("plan.stages.0.blocks", "1", "$.plan.stages[0]: has layers or blocks, both given"),
+        ("plan.stages.0", {"devices": [0]}, "$.plan.stages[0]: has layers or blocks, neither given"),
+        ("plan.stages.0", {"devices": [0], "blocks": "1"}, "workload 'chain-4' has no blocks; choices: layers"),
+        ("plan.order", "0F0 (0B0", "$.plan.order: row 1, column 2: op '(0B0' is not"),
+    ],
+)
+def test_what_people_write_wrong_is_one_line(path: str, value: object, said: str) -> None:
+    """The place, the value and the rule."""
+    with pytest.raises(PlanFileError) as raised:
+        PlanFile.from_json(changed(path, value))
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_plan_needs_a_schedule_or_an_order() -> None:
+    """Without an order there is no default."""
+    with pytest.raises(
+        PlanFileError, match=r"\$\.plan\.schedule: is missing: a family .*, or beside it an order of ops"
+    ):
+        PlanFile.from_json(without("plan.schedule"))
 
 
 @pytest.mark.parametrize(

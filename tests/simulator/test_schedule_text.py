@@ -250,9 +250,20 @@ def test_a_pattern_of_many_ops_takes_no_longer_than_its_columns() -> None:
     assert schedule.flush
 
 
+def test_patterns_hold_patterns_and_lines_comments(tmp_path: Path) -> None:
+    """The outer one moves what the inner one has made; a comment may hold commas, a file may begin with one."""
+    assert to_text(from_text("((0F0 0F1)*2+2 0B0)*2+4 # on, and on\n")) == ("0F0 0F1 0F2 0F3 0B0 0F4 0F5 0F6 0F7 0B4\n")
+    assert to_text(from_text("((0F1;0B0)OVERLAP_F_B)*2")) == "(0F1;0B0)OVERLAP_F_B (0F2;0B1)OVERLAP_F_B\n"
+    path = tmp_path / "order.txt"
+    path.write_text("# first, the forwards\n0F0 0B0\n\n# then nothing\n")
+    assert to_text(read_schedule(path)) == "0F0 0B0\n"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("(((((((((0F0)*2)*2)*2)*2)*2)*2)*2)*2)*2", "patterns lie in each other 8 deep at most"),
+        ("((0F0)*1000)*2000", "a schedule has at most 1,048,576 ops"),
         ("0F0 (0F1 0X0)*3", "row 1, column 2: op '0X0' is not"),
         ("(0F0 0B0)*999999999", "row 1, column 1: a schedule has at most 1,048,576 ops"),
         ("0F0 ()*999999999", "row 1, column 2: a repeated pattern holds at least one op"),
