@@ -16,7 +16,8 @@ from experiments.compare.problem_options import (
     LAUNCHABLE,
     add_question,
     defaults_told,
-    read_problem,
+    imported_from,
+    read_plans,
     read_request,
     read_stacks,
 )
@@ -49,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         {
             "--planner NAME": ("ask this planner only; may be repeated", str, []),
             "--plan FILE": (
-                "compare this plan (from pipeplan plan --out) with the planners, on its own problem; may be repeated",
+                "compare this plan (from pipeplan plan --out) with the planners, on its own problem; or megatron:LAYOUT, "
+                "torchtitan:FILE.toml, on the problem that options describe; may be repeated",
                 str,
                 [],
             ),
@@ -124,12 +126,11 @@ def _left_out(arguments: argparse.Namespace, comparison: Comparison) -> str:
 
 def _given(arguments: argparse.Namespace) -> tuple[simulator.Problem, dict[str, simulator.Plan]]:
     """The problem of the options or the files, and the plans by the names of their files."""
-    files = {path: simulator.PlanFile.read_plan(path) for path in arguments.plan}
-    names = {path: Path(path).name for path in files}
+    problem, plans = read_plans(arguments, arguments.plan, arguments.launchable)
+    names = {path: imported_from(path) or Path(path).name for path in plans}
     if len(set(names.values())) < len(names):
-        names = {path: path for path in files}
-    problem = read_problem(arguments, {path: one for path, (one, _) in files.items()}, arguments.launchable)
-    return problem, {names[path]: plan for path, (_, plan) in files.items()}
+        names = {path: path for path in plans}
+    return problem, {names[path]: plan for path, plan in plans.items()}
 
 
 def _raise_if_nobody_can_plan(comparison: Comparison) -> None:

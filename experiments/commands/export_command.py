@@ -12,6 +12,8 @@ from experiments.compare.problem_options import (
     DEFAULT_PLANNER,
     SEARCH,
     add_question,
+    imported_from,
+    read_plans,
     read_problem,
     read_request,
     read_stacks,
@@ -52,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         {
             **OF_TARGETS,
             "--planner NAME": f"planner (default {DEFAULT_PLANNER})",
-            "--plan FILE": "export this plan (from pipeplan plan --out) with its own problem",
+            "--plan FILE": "export this plan (from pipeplan plan --out) with its own problem; or megatron:LAYOUT or "
+            "torchtitan:FILE.toml, of the problem that options describe",
             "--out FILE": ("file to write (default: stdout)", written_file),
         },
     )
@@ -101,6 +104,10 @@ def _deliver(arguments: argparse.Namespace, written: Written) -> None:
 def _problem(arguments: argparse.Namespace) -> simulator.Problem:
     """The problem of the options or the files; UsageError for options of a search."""
     refuse(arguments, ["planner", *names_of(SEARCH)], "is for a search; --format problem makes none")
+    if arguments.plan is not None and imported_from(arguments.plan):
+        raise UsageError(
+            f"--format problem: --plan {imported_from(arguments.plan)}:… has no problem: options describe it"
+        )
     given = {} if arguments.plan is None else {arguments.plan: simulator.PlanFile.read(arguments.plan).problem}
     return read_problem(arguments, given)
 
@@ -139,8 +146,12 @@ def _plan(arguments: argparse.Namespace) -> tuple[simulator.Problem, simulator.P
         except simulator.PlanNotRunError as error:
             raise UsageError(str(error)) from None
         return found.problem, found.plan, found.interrupted
-    problem, plan = simulator.PlanFile.read_plan(arguments.plan)
-    read_problem(arguments, {arguments.plan: problem})
+    problem, plans = read_plans(arguments, [arguments.plan])
+    plan = plans[arguments.plan]
+    if (target := imported_from(arguments.plan)) is not None:
+        searched = sorted(set(names_of(SEARCH)).difference(TARGETS[target].takes))
+        refuse(arguments, ["planner", *searched], f"is for a search; --plan {target}:… has made its plan already")
+        return problem, plan, False
     own = {
         "planner": plan.planner,
         "schedule": plan.schedule,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from types import MappingProxyType
@@ -23,14 +23,14 @@ from experiments.terminal.argument_types import (
     own_options,
 )
 from experiments.terminal.output import UsageError
-from hardware_profiles import DeclaredOption, counted, declared_options, shown
+from hardware_profiles import DeclaredOption, FileError, counted, declared_options, shown
 from planners import ASKED, PLANNER_OPTIONS
 from simulator import TrainingOptions
 
 if TYPE_CHECKING:
     from hardware_profiles import Stack
     from planners import Request
-    from simulator import Problem, Workload
+    from simulator import Plan, Problem, Workload
 
 DEFAULT_WORKLOAD = "vgg16"
 DEFAULT_CLUSTER = "pipedream-b"
@@ -169,6 +169,35 @@ def _launched_stacks(stacks: Iterable[Stack], launcher: str) -> Iterator[Stack]:
         if not target.stacks or stack.name in target.stacks:
             with suppress(ValueError):
                 yield stack.launched_by(launcher, target.runs)
+
+
+def read_plans(
+    arguments: argparse.Namespace, paths: Sequence[str], launcher: str | None = None
+) -> tuple[Problem, dict[str, Plan]]:
+    """The problem, and the plan of each path of --plan: a file with its own problem, or `TARGET:…`, what a target is given, which
+    then is of the problem that options describe. UsageError for a form that cannot be read, and as `read_problem`.
+    """
+    from simulator import PlanFile, check_plan
+
+    files = {path: PlanFile.read_plan(path) for path in paths if imported_from(path) is None}
+    problem = read_problem(arguments, {path: one for path, (one, _) in files.items()}, launcher)
+    plans = {path: plan for path, (_, plan) in files.items()}
+    for path in paths:
+        if (name := imported_from(path)) is not None and (read := TARGETS[name].read) is not None:
+            try:
+                plans[path] = read(path.partition(":")[2], problem, read_request(arguments))
+                check_plan(problem, plans[path])
+            except FileError:
+                raise
+            except (ValueError, OSError) as error:
+                raise UsageError(f"--plan {name}: {error}") from None
+    return problem, {path: plans[path] for path in paths}
+
+
+def imported_from(path: str) -> str | None:
+    """The target whose own form a word of --plan has: `megatron:Et*5|t*7L`; None for a file's name."""
+    name, colon, _ = path.partition(":")
+    return name if colon and name in TARGETS and TARGETS[name].read is not None else None
 
 
 def _described(arguments: argparse.Namespace) -> Problem:

@@ -7,9 +7,11 @@ parallelism beside it, and no pipeline.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 
+from experiments.targets.imported import Layout, one_asked, plan_of_layout
 from experiments.targets.pipelines import (
     Pipelines,
     alike_recomputation,
@@ -22,7 +24,8 @@ from experiments.targets.pipelines import (
     whole_blocks,
 )
 from experiments.targets.target import Target, Written
-from hardware_profiles import Precision, Runs
+from hardware_profiles import Precision, Runs, shown
+from planners import Request
 from simulator import Plan, Problem
 
 RECOMPUTE: dict[str, tuple[str, ...]] = {
@@ -52,6 +55,9 @@ OPTIMIZERS: dict[str, tuple[str, ...]] = {
     "momentum": ("--optimizer", "sgd"),
     "sgd": ("--optimizer", "sgd", "--sgd-momentum", "0"),
 }
+
+LONGEST = 2**16
+"""Letters of a layout string at most."""
 
 
 def megatron_flags(problem: Problem, plan: Plan) -> tuple[str, ...]:
@@ -131,12 +137,49 @@ def _interleaving(plan: Plan) -> Iterator[str]:
         yield "stages per device but stage s on rank s mod ranks"
     ranks, count = len({stage.devices for stage in plan.stages}), len(plan.microbatches)
     group = dict(plan.options).get("microbatch_group_size", ranks)
+    if ranks == 1:
+        yield "several stages on the only rank"
     if not isinstance(group, int) or not ranks <= group <= count or 0 < count % group < ranks:
         yield f"interleaving of {count} micro-batches in groups of {group} on {ranks} ranks (at least as many as ranks in each)"
 
 
 def _write(problem: Problem, plan: Plan, file: str) -> Written:
     return Written({"": f"{shlex.join(megatron_flags(problem, plan))}\n"}, launch_notes(pipelines_of(plan)))
+
+
+def _read(text: str, problem: Problem, request: Request) -> Plan:
+    """The plan of a layout string; degrees, micro-batches, ZeRO and stages per rank (1) as the request says."""
+    counts = layout_blocks(text)
+    chunks, schedule = request.chunks or 1, request.schedule
+    if len(counts) % chunks:
+        raise ValueError(f"layout of {len(counts)} stages, {chunks} per device: it must be a multiple")
+    layout = Layout(
+        blocks=counts,
+        ranks=len(counts) // chunks,
+        schedule=schedule or ("interleaved-1f1b" if chunks > 1 else "1f1b"),
+        tensor=one_asked(request, "tensor") or 1,
+        context=one_asked(request, "context") or 1,
+        expert=one_asked(request, "expert") or 1,
+        zero=one_asked(request, "zero") or 0,
+        microbatches=request.microbatches or 0,
+    )
+    return plan_of_layout(problem, "megatron", layout)
+
+
+def layout_blocks(text: str) -> list[int]:
+    """Blocks of each stage of a layout string, in which `x*3`, `(xy|)*3` repeat and commas say nothing; ValueError for none."""
+    flat = text.replace(",", "").replace(" ", "")
+    for pattern in (r"\(([^()]*)\)\*([0-9]{1,6})", r"([^()*])\*([0-9]{1,6})"):
+        if sum(len(found[1]) * int(found[2]) for found in re.finditer(pattern, flat)) > LONGEST:
+            raise ValueError(f"layout {shown(text)} has more than {LONGEST:,} layers")
+        flat = re.sub(pattern, lambda found: found[1] * int(found[2]), flat)
+    if wrong := sorted(set(flat) - set("EtL|")):
+        raise ValueError(
+            f"layout {shown(text)}: {wrong[0]!r} is none of E (embedding), t (block), L (loss), | (next stage)"
+        )
+    if not (flat.startswith("E") and flat.endswith("L") and flat.count("E") == flat.count("L") == 1):
+        raise ValueError(f"layout {shown(text)} must begin with E, end with L, and have one of each")
+    return [stage.count("t") for stage in flat.split("|")]
 
 
 MEGATRON = Target(
@@ -152,5 +195,7 @@ MEGATRON = Target(
     problem_rules=transformers,
     write=_write,
     stacks=("megatron-core",),
+    read=_read,
+    takes=("schedule", "microbatches", "chunks", "tensor", "context", "expert", "zero"),
     words=lambda problem, plan: shlex.join(megatron_flags(problem, plan)),
 )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hardware_profiles import Runs, Stack, optional_members
+from planners import Request
 from simulator import Plan, Problem, plan_lacks, problem_lacks
 
 
@@ -36,6 +37,8 @@ class Target:
     write: (problem, plan, name of the file, **options) -> what it takes; called with plans that it can run
     stacks: names of the stacks that predict its seconds
     options: names of options of `pipeplan export` that it takes
+    read: (text, problem, request) -> the plan that the target's own form says; takes: fields and options of the request that it
+        hears
     words: (problem, plan) -> what a report says of a plan that it can run; by default that it can be written
     """
 
@@ -45,7 +48,9 @@ class Target:
     write: Callable[..., Written]
     stacks: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
-    words: Callable[[Problem, Plan], str] | None = field(default=None)
+    read: Callable[[str, Problem, Request], Plan] | None = None
+    takes: tuple[str, ...] = ()
+    words: Callable[[Problem, Plan], str] | None = None
 
     def lacks(self, problem: Problem, plan: Plan) -> tuple[str, ...]:
         """All that a plan needs and the target has not, each a noun phrase behind "no"; empty for a plan that it can run."""

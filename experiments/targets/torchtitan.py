@@ -8,8 +8,12 @@ from the schedule's name even beside a CSV, and `distributed/fsdp.py`, which div
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
+from experiments.targets.imported import Layout, plan_of_layout
 from experiments.targets.pipelines import (
     Pipelines,
     alike_recomputation,
@@ -22,8 +26,10 @@ from experiments.targets.pipelines import (
 )
 from experiments.targets.target import Target, Written
 from experiments.targets.torch_csv import schedule_of, torch_rules
-from hardware_profiles import Runs
-from simulator import Plan, Problem, to_torch_csv
+from experiments.terminal.output import InputError, blamed_on
+from hardware_profiles import MOST_DEVICES, Runs, read_bytes, shown, whole_number
+from planners import Request
+from simulator import Plan, Problem, read_schedule, to_text, to_torch_csv
 
 SCHEDULES = {
     "gpipe": "GPipe",
@@ -157,6 +163,122 @@ def _write(problem: Problem, plan: Plan, file: str) -> Written:
     return Written({"": toml, **files}, launch_notes(found))
 
 
+def _read(path: str, problem: Problem, request: Request) -> Plan:
+    """The plan of a job's TOML. InputError, one line with the key, for a file that says none of this problem."""
+    try:
+        text = read_bytes(Path(path)).decode()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is not a text file (UTF-8)") from None
+    with blamed_on(path):
+        sections = tomllib.loads(text)
+        parallel, training = _section(sections, "parallelism"), _section(sections, "training")
+        ranks = _degree(parallel, "pipeline_parallel_degree")
+        tensor, context = (_degree(parallel, f"{name}_parallel_degree") for name in ("tensor", "context"))
+        replicas = _degree(parallel, "data_parallel_replicate_degree")
+        left = len(problem.cluster.devices) // (ranks * tensor * context * replicas)
+        shard = (
+            max(left, 1)
+            if parallel.get("data_parallel_shard_degree", -1) == -1
+            else _degree(parallel, "data_parallel_shard_degree")
+        )
+        batch = training.get("global_batch_size", -1)
+        if batch not in (-1, problem.batch):
+            raise ValueError(f"training.global_batch_size = {batch}: the problem has {problem.batch} (--batch)")
+        schedule, placement, order = _schedule(parallel, path) if ranks > 1 else ("1f1b", "straight", ())
+        blocks = _blocks(parallel.get("module_fqns_per_model_part"), problem) if ranks > 1 else [_all_blocks(problem)]
+        words = {"never": 2, "always": 3, "default": 2 if ranks > 1 else 3}
+        again = _section(sections, "activation_checkpoint").get("mode", "selective")
+        layout = Layout(
+            blocks=blocks,
+            ranks=ranks,
+            schedule=schedule,
+            placement=placement,
+            data=replicas * shard,
+            tensor=tensor,
+            context=context,
+            expert=_degree(parallel, "expert_parallel_degree"),
+            zero=_chosen(
+                "parallelism.fsdp_reshard_after_forward", parallel.get("fsdp_reshard_after_forward", "default"), words
+            )
+            if shard * context > 1
+            else 0,
+            shard=shard * context if shard * context > 1 and replicas > 1 else 0,
+            microbatches=_microbatches(problem, parallel, training, ranks, replicas * shard),
+            recompute=_chosen("activation_checkpoint.mode", again, {word: ours for ours, word in RECOMPUTE.items()}),
+            order=order,
+        )
+        return plan_of_layout(problem, "torchtitan", layout)
+
+
+def _section(sections: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = sections.get(name, {})
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} must be a table")
+    return found
+
+
+def _degree(section: Mapping[str, Any], name: str) -> int:
+    value = section.get(name, 1)
+    return whole_number(str(value), 1, MOST_DEVICES) if not isinstance(value, bool) else _wrong(name, value)
+
+
+def _wrong(name: str, value: object) -> Any:
+    raise ValueError(f"{name} = {shown(str(value))} must be a whole number of at least 1")
+
+
+def _chosen(name: str, value: object, choices: Mapping[str, Any]) -> Any:
+    if value not in choices:
+        raise ValueError(f"{name} = {shown(str(value))}; choices: {', '.join(choices)}")
+    return choices[str(value)]
+
+
+def _schedule(parallel: Mapping[str, Any], path: str) -> tuple[str, str, tuple[str, ...]]:
+    """The family, the placement, and the lines of ops where a CSV says them."""
+    names = {torch: ours for ours, torch in SCHEDULES.items()}
+    family = _chosen(
+        "parallelism.pipeline_parallel_schedule", parallel.get("pipeline_parallel_schedule", "1F1B"), names
+    )
+    placement = "v" if family in ("zb-v", "dualpipev") else "interleaved"
+    if not (csv := parallel.get("pipeline_parallel_schedule_csv")):
+        return family, placement, ()
+    schedule = read_schedule(Path(csv) if Path(csv).exists() else Path(path).parent / Path(csv).name)
+    return "hand", placement, tuple(to_text(schedule).splitlines())
+
+
+def _microbatches(
+    problem: Problem, parallel: Mapping[str, Any], training: Mapping[str, Any], ranks: int, data: int
+) -> int:
+    """Micro-batches of an iteration: of a pipeline those of its local batch, which is all of the iteration's; else steps."""
+    local = _degree(training, "local_batch_size")
+    if ranks == 1:
+        return max(1, problem.batch // (local * data))
+    if local * data != problem.batch:
+        raise ValueError(
+            f"training.local_batch_size = {local} in {data} pipelines is not the batch of {problem.batch}: each would flush "
+            "several times in an iteration"
+        )
+    return max(1, local // _degree(parallel, "pipeline_parallel_microbatch_size"))
+
+
+def _blocks(parts: object, problem: Problem) -> list[int]:
+    """Blocks of each part; ValueError unless the names are those that are written, in order."""
+    if not isinstance(parts, list) or not all(isinstance(part, list) for part in parts):
+        raise ValueError("parallelism.module_fqns_per_model_part must be a list of lists of module names")
+    counts = [sum(str(name).startswith("layers.") for name in part) for part in parts]
+    named = [name for part in parts for name in part if str(name).startswith("layers.")]
+    if named != [f"layers.{number}" for number in range(_all_blocks(problem))]:
+        raise ValueError(
+            f"parallelism.module_fqns_per_model_part must have layers.0 to layers.{_all_blocks(problem) - 1}, in order"
+        )
+    return counts
+
+
+def _all_blocks(problem: Problem) -> int:
+    return max(layer.block for layer in problem.workload.layers)
+
+
 TORCHTITAN = Target(
     summary="TOML of a torchtitan job: degrees, schedule, modules of each part, and FILE.csv for ops that torch has no name for",
     runs=Runs(
@@ -170,4 +292,5 @@ TORCHTITAN = Target(
     problem_rules=_problem_rules,
     write=_write,
     stacks=("fsdp2-eager", "fsdp2-compiled"),
+    read=_read,
 )

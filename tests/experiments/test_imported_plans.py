@@ -1,0 +1,170 @@
+"""Rules of `--plan TARGET:…`: what a target is given is read back as the plan that it says, on the problem of the options."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pipeplan as pp
+from experiments.targets.megatron import layout_blocks, layout_string
+from experiments.targets.torchtitan import TORCHTITAN
+from simulator import Plan, PlanFile, Problem, stages_from_cuts
+from tests.experiments.commands import ended, refused
+
+GPT2 = ("--workload", "gpt2", "--cluster", "dgx-a100:1", "--batch", "16")
+
+
+def imported(capsys: pytest.CaptureFixture[str], folder: Path, plan: str, *words: str) -> tuple[Problem, Plan]:
+    """The plan file that `export` writes of an imported plan."""
+    path = folder / "found.json"
+    code, _, err = ended(capsys, ("export", "--plan", plan, *GPT2, *words, "--format", "plan", "--out", str(path)))
+    assert (code, err) == (0, "")
+    return PlanFile.read_plan(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "blocks"),
+    [
+        ("Et*5|t*6L", [5, 6]),
+        ("Ettt|(tt|)*2,t|L", [3, 2, 2, 1, 0]),
+        ("E|t*2|(t|t)*2L", [0, 2, 1, 2, 1]),
+        ("EtL", [1]),
+    ],
+)
+def test_layouts_repeat_and_end_stages(text: str, blocks: list[int]) -> None:
+    """Commas say nothing; an end of a stage may be repeated, too."""
+    assert layout_blocks(text) == blocks
+
+
+def test_a_layout_is_a_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Two stages per device, tensor groups of two, replicas for what is left; it says the same layout again."""
+    problem, plan = imported(
+        capsys,
+        tmp_path,
+        "megatron:Et*2|t*3|t*4|t*3L",
+        *["--chunks", "2", "--tensor", "2", "--zero", "1", "--microbatches", "4"],
+    )
+    assert layout_string(problem, plan) == "Et*2|t*3|t*4|t*3L"
+    assert (plan.schedule, plan.zero, plan.microbatches) == ("interleaved-1f1b", 1, (4,) * 4)
+    assert [(stage.devices, stage.degrees) for stage in plan.stages[:2]] == [
+        ((0, 1, 2, 3), (2, 2)),
+        ((4, 5, 6, 7), (2, 2)),
+    ]
+    assert plan.stages[2].devices == plan.stages[0].devices
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ("megatron:Et*5|t*8L", "the stages have 13 blocks, gpt2 has 12"),
+        ("megatron:Et*5|x|t*7L", "'x' is none of E (embedding), t (block), L (loss), | (next stage)"),
+        ("megatron:t*12", "must begin with E, end with L"),
+        ("megatron:", "must begin with E"),
+        ("megatron:E(t)*999999(t)*999999L", "has more than 65,536 layers"),
+        ("megatron:Et*6||t*6L", "stage 1 would hold no layer"),
+        (
+            "megatron:E" + "|".join("t" * 12) + "L",
+            "12 ranks × 1 pipelines × groups of 1 take 12 devices, dgx-a100 has 8",
+        ),
+        ("megatron:Et*4|t*4|t*4L --chunks 2", "layout of 3 stages, 2 per device: it must be a multiple"),
+        ("megatron:Et*6|t*6L --tensor 2,4", "tensor 2, 4: an imported plan has one value"),
+        ("megatron:Et*6|t*6L --microbatches 3", "do not divide a batch of 16 evenly"),
+        ("megatron:Et*6|t*6L --planner large", "--planner is for a search"),
+        ("megatron:Et*6|t*6L --placement v", "--placement is for a search"),
+    ],
+)
+def test_layouts_of_no_plan(capsys: pytest.CaptureFixture[str], plan: str, said: str) -> None:
+    """One line, exit code 2."""
+    path, *words = plan.split()
+    assert said in refused(capsys, ("export", "--to", "megatron", *GPT2, *words, "--plan", path))
+
+
+def gpt2_plan(back: bool = False, **changes: Any) -> tuple[Problem, Plan]:
+    """GPT-2 in four stages on two ranks of two devices, round or in a V."""
+    problem = pp.Problem("gpt2", "dgx-a100:1", 16, precision="bf16", optimizer="adam")
+    blocks = [layer.block for layer in problem.workload.layers]
+    places = [(0, 1, 2, 3), (4, 5, 6, 7)]
+    places = places + places[::-1] if back else places * 2
+    stages = stages_from_cuts([blocks.index(block) for block in (3, 6, 10)], len(blocks), places)
+    plan = Plan("torchtitan", "interleaved-1f1b", stages, (4,) * 4, recompute=("none",) * 4, zero=3)
+    return problem, replace(plan, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"zero": 2, "shard": 2, "recompute": ("blocks",) * 4},
+        {"zero": 0, "schedule": "looped-bfs"},
+        {"back": True, "schedule": "zb-v"},
+    ],
+)
+def test_what_torchtitan_is_given_is_the_plan(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """Written and read back: the same plan."""
+    problem, plan = gpt2_plan(**changes)
+    job = tmp_path / "job.toml"
+    for end, text in TORCHTITAN.written("torchtitan", problem, plan, str(job)).files.items():
+        job.with_name(job.name + end).write_text(str(text))
+    _, found = imported(capsys, tmp_path, f"torchtitan:{job}")
+    assert found == plan
+
+
+def test_a_csv_of_torchtitan_is_the_plans_order(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Beside the TOML, wherever that was moved."""
+    problem, plan = gpt2_plan(back=True, schedule="v-half")
+    for end, text in TORCHTITAN.written("torchtitan", problem, plan, "elsewhere/job.toml").files.items():
+        (tmp_path / f"job.toml{end}").write_text(str(text))
+    _, found = imported(capsys, tmp_path, f"torchtitan:{tmp_path / 'job.toml'}")
+    assert (found.schedule, len(found.order)) == ("hand", 2)
+    assert found.stages == plan.stages
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "said"),
+    [
+        (
+            "global_batch_size = 16",
+            "global_batch_size = 32",
+            "training.global_batch_size = 32: the problem has 16 (--batch)",
+        ),
+        ("local_batch_size = 4", "local_batch_size = 2", "is not the batch of 16"),
+        ('"layers.3", ', "", "must have layers.0 to layers.11, in order"),
+        ('"Interleaved1F1B"', '"Looped"', "parallelism.pipeline_parallel_schedule = 'Looped'; choices: GPipe"),
+        ('mode = "none"', 'mode = "selective"', "activation_checkpoint.mode = 'selective'; choices: none, full"),
+        (
+            "tensor_parallel_degree = 1",
+            "tensor_parallel_degree = true",
+            "tensor_parallel_degree = 'True' must be a whole number",
+        ),
+        ("[training]", "[training", "Expected ']'"),
+    ],
+)
+def test_jobs_of_no_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path, was: str, becomes: str, said: str) -> None:
+    """One line with the file and the key, exit code 4."""
+    job = tmp_path / "job.toml"
+    text = str(TORCHTITAN.written("torchtitan", *gpt2_plan()).files[""])
+    assert was in text
+    job.write_text(text.replace(was, becomes))
+    line = refused(capsys, ("export", "--format", "plan", *GPT2, "--plan", f"torchtitan:{job}"), 4)
+    assert said in line
+    assert str(job) in line
+
+
+def test_a_job_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, exit code 4, whatever else is asked."""
+    assert "no.toml" in refused(capsys, ("export", "--format", "plan", *GPT2, "--plan", "torchtitan:no.toml"), 4)
+    words = ("export", "--format", "plan", *GPT2, "--plan", "torchtitan:no.toml", "--tensor", "2")
+    assert "no.toml" in refused(capsys, words, 4)
+
+
+def test_an_imported_plan_is_compared(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A row called as the target, beside the planners."""
+    words = ("compare", *GPT2, "--plan", "megatron:Et*6|t*6L", "--planner", "data-parallel", "--no-figures")
+    code, out, _ = ended(capsys, (*words, "--stack", "generic", "--out", str(tmp_path)))
+    assert code == 0
+    assert "megatron" in out
