@@ -571,6 +571,12 @@ def test_pairs_forwards_again_and_offloads_are_told_apart() -> None:
     names = {text.get_text() for text in legend.get_texts()}
     assert {"forward", "input gradient", "weight gradient", "forward again", "offload", "reload"} <= names
     assert "halves: overlapped pair" in names
+    low = Figure(figsize=(10.0, 10.0)).add_axes((0.2, 0.2, 0.7, 3 * 9.6 / 720))
+    gantt(timeline, low)
+    sizes = {text.get_fontsize() for text in low.texts if text.get_text().isdigit()}
+    assert min(sizes) == pytest.approx(
+        max(sizes) * 0.35 / 0.6
+    )  # shares of a row that numbers of halves and of boxes take
 
 
 @pytest.mark.parametrize("limit", [np.inf, 3.5])
