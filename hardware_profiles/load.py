@@ -172,8 +172,7 @@ class MachineTables:
         """The cluster of the tables. Raises ProfileError as `load_cluster`."""
 
         def find(name: str, where: str) -> Accelerator:
-            with referred(f"{self.source}: {where}", ProfileError, f" = {shown(name)}"):
-                return _accelerator_of(self.sources[name], self.accelerators[name])
+            return _accelerator_of(self.sources[name], self.accelerators[name])
 
         return _cluster_of(self.source, self.cluster, find)
 

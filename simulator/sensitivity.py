@@ -25,6 +25,9 @@ SHOWN = (0.5, 1.5, 2.0)
 STEP = 0.01
 """Relative; of the derivative."""
 
+LEAST_SLOPE = 0.005
+"""A sentence tells no smaller one."""
+
 FELT = 1e-6
 """Relative; a number that changes the seconds by less at the ends of FACTORS is not felt."""
 
@@ -109,7 +112,7 @@ class Sensitivity(Explained):
             "slope: % of the seconds per % of the number; -: its file does not allow that value"
             + "; !: the plan does not fit" * any(fits is False for one in self.numbers for fits in one.fits)
         ]
-        steep = [one for one in self.numbers if one.slope is not None]
+        steep = [one for one in self.numbers if one.slope is not None and abs(one.slope) >= LEAST_SLOPE]
         if steep:
             most = max(steep, key=lambda one: abs(one.slope or 0.0))
             lines.append(f"felt most: {most.path}; 1 % more of it changes the seconds by {most.slope:+.2f} %")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from experiments.compare.problem_options import SEARCH
 from experiments.report.what_if_question import what_if
-from experiments.terminal.argument_types import add_options, check_choice, refuse
+from experiments.terminal.argument_types import LONGEST, NumberUpTo, add_options, check_choice, natural, refuse
 from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import UsageError, print_explained, print_json, progress, say
 from hardware_profiles import Setting, SettingError, read_setting, value_words
@@ -40,7 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--paths": "print every path, with the value that is there, in place of an answer",
             "--planner NAME": "that plans anew (default: the plan's own, else joint)",
             "--keep": "replay the same plan alone, and plan nothing anew",
-            **{name: option for name, option in SEARCH.items() if name.split()[0] in ("--seconds", "--seed")},
+            "--seconds S": (
+                "effort of planning anew, in nominal seconds (default: the planner's own)",
+                NumberUpTo(LONGEST),
+            ),
+            "--seed SEED": ("seed of random searches (default 0)", natural, 0),
             "--json": "print one JSON document",
         },
     )

@@ -17,9 +17,10 @@ def problem(cluster: str = "dgx-h100:2", batch: int = 8, **training: object) -> 
 
 
 def in_halves(one: Problem, device: int) -> Plan:
-    """Two stages, on the first device and another one."""
-    layers = len(one.workload.layers)
-    stages = Stage(tuple(range(layers // 2)), (0,)), Stage(tuple(range(layers // 2, layers)), (device,))
+    """Two stages, on the first device and another one, cut before the seventh of twelve blocks."""
+    blocks = [layer.block for layer in one.workload.layers]
+    cut, end = blocks.index(7), len(blocks)
+    stages = Stage(tuple(range(cut)), (0,)), Stage(tuple(range(cut, end)), (device,))
     return Plan("hand", "1f1b", stages, (2,) * (one.batch // 2))
 
 
@@ -116,6 +117,7 @@ def test_one_of_two_kinds_of_chip() -> None:
         ("servers=*0.7", "2 becomes 1.4, where a whole number is wanted"),
         ("accelerator=b20", "accelerator 'b20' is not known (did you mean b200?)"),
         ("precision=fp7", "must be one of bf16"),
+        ("accelerator.memory_gib=1", "accelerator.memory_gib=1: $.reserve_gib = 2: must be below memory_gib, 1"),
         ("workload=vgg99", "did you mean vgg19?"),
         ("plan.zero=1", "names no value"),
         ("accelerator.call_us=+10%", "its file says none; give the value itself"),
