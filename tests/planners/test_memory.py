@@ -16,7 +16,6 @@ from planners.estimate.memory import (
     RangeBytes,
     StageBytes,
     _last_within,
-    _reaches_the_end,
     furthest_ends,
     given_lack_room,
     least_excess,
@@ -25,6 +24,7 @@ from planners.estimate.memory import (
     most_bytes,
     most_held,
     most_in_flight,
+    reaches_the_end,
     room_for_stashes,
 )
 from planners.search.candidates import straight_plan
@@ -233,7 +233,7 @@ def test_how_far_stages_reach(seed: int) -> None:
                 <= room[stage]
             ]
             reached = max([reached, *fits])
-        assert _reaches_the_end.py_func(every, room, 2.0, in_flight) == (reached == layers)
+        assert reaches_the_end.py_func(every, room, 2.0, in_flight) == (reached == layers)
         reaches.add(reached == layers)
     assert reaches == {True, False}
     before, once = rising(stages, layers), rising(layers + 1, layers)

@@ -502,3 +502,12 @@ def test_a_stage_takes_a_mutated_size_for_both_passes_within_the_caps_of_each() 
         after = found[row::3].tolist()
         assert {tuple(one) for one in after} == {tuple(children[row].tolist()), tied}
         assert 10 <= sum(tuple(one) == tied for one in after) <= 30
+
+
+def test_tidgap_is_never_slower_than_the_greedy_sizes_that_it_begins_with() -> None:
+    """Eight stages of unlike seconds: what begins at random has not found as fast sizes after as many generations."""
+    problem = random_problem(np.random.default_rng(2), "log-uniform", 8, 32, tuple(range(1, 33)), "none")
+    begun, drawn = (
+        SEARCHES[name](problem, np.random.default_rng(0), lambda made, best: None) for name in ("tidgap", "dgap")
+    )
+    assert begun.makespan_seconds <= greedy_dp(problem).makespan_seconds < drawn.makespan_seconds
