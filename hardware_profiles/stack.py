@@ -100,7 +100,8 @@ class Runs:
     zero: what replicas may divide; schedules, recompute, precisions: those that it has
     tensor, context, expert, pipeline: whether it divides layers, tokens, experts, and the network
     interleaved: whether a device may hold several stages; looped_alone: also one that holds the whole network
-    cut_blocks: whether stages may end inside blocks
+    cut_blocks: whether stages may end inside blocks; unlike_recompute: whether each may have a recompute policy of its own, and
+        a number of its first blocks
     unequal: whether micro-batches, replicas and stages of a plan may have unlike sizes
     sequence_parallel: whether tensor-parallel groups may divide the rest, too
     fused_attention: whether it has attention in one kernel (FlashAttention)
@@ -120,6 +121,7 @@ class Runs:
     interleaved: bool = True
     looped_alone: bool = True
     cut_blocks: bool = True
+    unlike_recompute: bool = True
     unequal: bool = True
     sequence_parallel: bool = True
     fused_attention: bool = True

@@ -82,6 +82,7 @@ class Neighbourhood:
         self.tensors = asked_degrees(problem, request)
         self.contexts = asked_degrees(problem, request, option="context")
         self.experts = asked_degrees(problem, request, option="expert")
+        self.unlike = problem.stack.runs.unlike_recompute
         self.counted = request.recompute is None and problem.recompute == "none"  # blocks that run again
         self._seconds_again: dict[Recompute, float] = {}
         self._balanced: dict[tuple[int, tuple[tuple[int, int], ...]], tuple[int, ...] | None] = {}
@@ -228,11 +229,10 @@ class Neighbourhood:
     def recomputations(self, one: Pipeline) -> Iterator[Pipeline]:
         """Less recomputation, by policy or by blocks: in all stages, in those of one rank, in one stage."""
         held = one.rank_of_stage
-        among = [
-            range(one.stages),
-            *([stage for stage in range(one.stages) if held[stage] == rank] for rank in set(held)),
-        ]
-        among += [[stage] for stage in range(one.stages)] if one.chunks > 1 else []
+        among: list[Sequence[int]] = [range(one.stages)]
+        if self.unlike:
+            among += [[stage for stage in range(one.stages) if held[stage] == rank] for rank in set(held)]
+            among += [[stage] for stage in range(one.stages)] if one.chunks > 1 else []
         for stages in among:
             for word in self.words:
                 if any(self._again(word) < self._again(one.recompute[stage][0]) for stage in stages):
@@ -246,7 +246,7 @@ class Neighbourhood:
         """A pipeline that misses memory of a device, with each policy that recomputes more, in its stages and in all."""
         rank = next(rank for rank, held in enumerate(one.ranks) if device in held)
         own = [stage for stage, held in enumerate(one.rank_of_stage) if held == rank]
-        for stages in (own, range(one.stages)):
+        for stages in (own, range(one.stages)) if self.unlike else (range(one.stages),):
             least = min(self._again(one.recompute[stage][0]) for stage in stages)
             more = [word for word in self.words if self._again(word) > least]
             yield from (_recomputing(one, dict.fromkeys(stages, (word, 0))) for word in more)
@@ -258,15 +258,18 @@ class Neighbourhood:
         """The pipeline with other numbers of recomputed blocks in those of some stages whose policy goes by blocks."""
         if not self.counted or not any(one.recompute[stage][0] in BY_BLOCK for stage in stages):
             return
-        held = one.blocks(self.problem)
+        held, most = one.blocks(self.problem), max(count for _, count in one.recompute)
         for step in steps:
             changed: dict[int, Again] = {}
             for stage in stages:
                 policy, count = one.recompute[stage]
-                if policy in BY_BLOCK and held[stage]:
-                    now = min(count or held[stage], held[stage])
-                    other = min(max(step(now, held[stage]), 0), held[stage])
-                    changed[stage] = (policy, other * (other < held[stage])) if other else ("none", 0)
+                blocks = (
+                    held[stage] if self.unlike else max(held)
+                )  # where all recompute alike, as far as they have blocks
+                if policy in BY_BLOCK and blocks:
+                    now = min((count if self.unlike else most) or blocks, blocks)
+                    other = min(max(step(now, blocks), 0), blocks)
+                    changed[stage] = (policy, other * (other < blocks)) if other else ("none", 0)
             if (found := _recomputing(one, changed)) != one:
                 yield found
 

@@ -268,7 +268,8 @@ class _ShapeSearch:
                     if found is not None:
                         heappush(waiting, (found.seconds, next(counts), found))
                     continue
-                yield one
+                if self.problem.stack.runs.unlike_recompute or len(set(one.policies)) == 1:
+                    yield one
                 if one.choice == self.form.policies and len(one.choice) > 1:
                     for policy in one.choice:
                         if set(one.policies) != {policy}:  # else it is the same

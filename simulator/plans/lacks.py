@@ -45,6 +45,16 @@ def plan_lacks(runs: Runs, problem: Problem, plan: Plan) -> Iterator[str]:
         (runs.interleaved, plan.chunks, "several stages per device"),
         (runs.looped_alone, plan.chunks * (ranks == 1), "several stages on devices that hold the whole network"),
         (runs.cut_blocks, 1 + _cuts_blocks(problem, plan), "stages that end inside blocks"),
+        (
+            runs.unlike_recompute,
+            len(set(plan.recompute)),
+            f"stages that recompute unlike ({', '.join(plan.recompute)})",
+        ),
+        (
+            runs.unlike_recompute,
+            1 + _recomputes_unlike(problem, plan),
+            "stages that recompute unlike numbers of blocks",
+        ),
         (runs.hybrid_sharding, min(plan.shard, 1) + 1, "ZeRO among part of the replicas"),
         (runs.unequal, len(sizes), f"micro-batches of unlike sizes ({', '.join(map(str, sorted(sizes)))})"),
         (runs.unequal, len(places), f"stages on unlike numbers of devices ({plan.notation})"),
@@ -58,6 +68,16 @@ def _cuts_blocks(problem: Problem, plan: Plan) -> bool:
     """Whether stages hold parts of the same block."""
     held = [problem.workload.blocks_of(stage.layers) for stage in plan.stages]
     return sum(map(len, held)) > len(set[int]().union(*held))
+
+
+def _recomputes_unlike(problem: Problem, plan: Plan) -> bool:
+    """Whether stages recompute other numbers of their first blocks than as many as all do, as far as they have them."""
+    most = max(plan.recomputed_blocks, default=0)
+    if not most:
+        return False
+    held = [len(problem.workload.blocks_of(stage.layers)) for stage in plan.stages]
+    counted = zip(plan.recomputed_blocks, held, strict=True)
+    return any((count or blocks) != min(most, blocks) for count, blocks in counted)
 
 
 def _choices(allowed: Iterable[object]) -> str:
