@@ -23,7 +23,7 @@ from experiments.terminal.argument_types import (
     own_options,
 )
 from experiments.terminal.output import UsageError
-from hardware_profiles import DeclaredOption, FileError, counted, declared_options, shown
+from hardware_profiles import DeclaredOption, FileError, counted, declared_options, nearest, shown, unchosen
 from planners import ASKED, PLANNER_OPTIONS
 from simulator import TrainingOptions
 
@@ -195,9 +195,17 @@ def read_plans(
 
 
 def imported_from(path: str) -> str | None:
-    """The target whose own form a word of --plan has: `megatron:Et*5|t*7L`; None for a file's name."""
+    """The target whose own form a word of --plan has: `megatron:Et*5|t*7L`; None for a file's name.
+
+    UsageError for another target's name before the colon, or a misspelt one, unless there is such a file.
+    """
     name, colon, _ = path.partition(":")
-    return name if colon and name in TARGETS and TARGETS[name].read is not None else None
+    known = [one for one, target in TARGETS.items() if target.read is not None]
+    if not colon or name in known:
+        return name if colon else None
+    if not os.path.exists(path) and (name in TARGETS or nearest(name, known)):
+        raise UsageError(f"--plan {shown(path)}: {unchosen('target', name, known)}, or the path of a plan file")
+    return None
 
 
 def _described(arguments: argparse.Namespace) -> Problem:

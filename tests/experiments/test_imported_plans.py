@@ -72,6 +72,11 @@ def test_a_layout_is_a_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
         ("megatron:Et*4|t*4|t*4L --chunks 2", "layout of 3 stages, 2 per device: it must be a multiple"),
         ("megatron:Et*6|t*6L --tensor 2,4", "tensor 2, 4: an imported plan has one value"),
         ("megatron:Et*6|t*6L --microbatches 3", "do not divide a batch of 16 evenly"),
+        (
+            "megaton:Et*6|t*6L",
+            "target 'megaton' is unknown (did you mean megatron?); choices: megatron, torchtitan, or the path",
+        ),
+        ("deepspeed:ds.json", "target 'deepspeed' is unknown"),
         ("megatron:Et*6|t*6L --planner large", "--planner is for a search"),
         ("megatron:Et*6|t*6L --placement v", "--placement is for a search"),
     ],
