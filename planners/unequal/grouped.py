@@ -38,8 +38,8 @@ EVERY_COUNT = 16
 MOST_STAGES = 128
 """Stages of a pipeline that are looked at unless so many are asked for: the plan ends on SimPy."""
 
-SHARES = 8
-"""Of many devices, so many numbers of stages are looked at, evenly; all up to as many devices times two."""
+SHARES, FEW_STAGES = 4, 16
+"""Of many devices, so many numbers of stages are looked at, evenly; all up to a few stages."""
 
 PARTITIONS = 2
 """Partitions whose sizes are searched, the fastest with equal sizes first."""
@@ -109,7 +109,7 @@ class GroupedSizes:
             return [most]
         most = min(most, MOST_STAGES)
         shares = {-(-most * share // SHARES) for share in range(1, SHARES + 1)}
-        return sorted({*range(1, min(most, 2 * SHARES) + 1), *shares}, reverse=True)
+        return sorted({*range(1, min(most, FEW_STAGES) + 1), *shares}, reverse=True)
 
     def _plan(
         self, choice: _Choice, sizes: Sequence[int], rng: np.random.Generator, misses: Sequence[Score]
