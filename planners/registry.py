@@ -175,10 +175,12 @@ class PlannerEntry:
         if request.recompute is None:
             return None
         if RECOMPUTE not in self.options and request.recompute != problem.recompute:
-            others = [other for other, one in planner_entries().items() if RECOMPUTE in one.options]
+            free = Request(recompute=request.recompute)
+            choosers = {name: one for name, one in planner_entries().items() if RECOMPUTE in one.options}
+            others = [name for name, one in choosers.items() if one.reason(problem, free) is None]
             return (
                 f"its stages run again what the problem says ({problem.recompute}), not {request.recompute!r}; planners that "
-                f"choose it: {', '.join(others)}"
+                f"choose it: {', '.join(others) or 'none'}"
             )
         try:
             check_recompute(problem.workload, request.recompute)

@@ -236,7 +236,7 @@ LISTED = {
     "accelerators": "v100-sxm2-32 31",
     "clusters": "fpga-mixed-4 1 4 vcu118, vcu129",
     "schedules": "fbp-as yes lanes forwards beside backwards on accelerators that send while they compute (BaPipe)",
-    "planners": "local-greedy unequal sizes, every stage alone stages, candidates candidates, stages",
+    "planners": "local-greedy unequal sizes, every stage alone stages, candidates, granularity candidates, stages",
 }
 """A row of each table."""
 

@@ -252,6 +252,9 @@ def test_who_chooses_what_runs_again_takes_every_word(name: str) -> None:
         "its stages run again what the problem says (none), not 'blocks'; "
         f"planners that choose it: {', '.join(CHOOSERS)}"
     )
+    whole = PLANNERS["uniform"].reason(alike, Request(recompute="whole"))
+    assert whole is not None
+    assert whole.endswith(", ".join((*CHOOSERS, "umpipe")))  # whose stages run again as a whole or not at all
 
 
 def test_what_a_network_has_not_cannot_run_again() -> None:
