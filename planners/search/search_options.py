@@ -67,7 +67,7 @@ PLANNER_OPTIONS: Mapping[str, DeclaredOption] = {
             "placement",
             str,
             choices=("straight", "interleaved", "v", "wave"),
-            help="order in which stages visit the devices; by default searched",
+            help="order in which stages visit the devices; by default searched (scheduler: the first that stages allow)",
         ),
         DeclaredOption(
             "seconds",
