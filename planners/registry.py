@@ -390,9 +390,9 @@ PLANNERS: dict[str, PlannerEntry] = {
         searches={**STRAIGHT, "schedule": _Later("bapipe.explorer", "schedules")},
     ),
     "xpipe": PlannerEntry(
-        _Later("xpipe.planner", "XPipe"),
+        _Later("xpipe.stream_planner", "XPipeStream"),
         "XPipe's stream of micro-batches on predicted weights: stages, cuts and micro-batches by its steady state",
-        _Later("xpipe.planner", "inapplicable"),
+        _Later("xpipe.stream_planner", "inapplicable"),
         takes("stages"),
         searches={"microbatches": _counts, "stages": _one_a_device},
     ),

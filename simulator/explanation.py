@@ -17,7 +17,7 @@ from simulator.lowering.fill import fill
 from simulator.lowering.program import LaneKind, Program, name_of
 from simulator.plan_replay import plan_structure, replay_on, steady_of
 from simulator.plans.plan import ranges
-from simulator.results.idle_causes import CAUSES, IdleTime, Piece, Step, critical_path, idle_time, is_collective
+from simulator.results.idle_causes import CAUSES, IdleTime, PathStep, Piece, critical_path, idle_time, is_collective
 from simulator.results.text_tables import Explained, TextTable
 from simulator.schedule_replay import ScheduleReplay
 from simulator.schedules.ops import LETTERS, OpKind, among
@@ -55,7 +55,7 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PathRun:
     """Tasks of the critical path that follow one another without a gap on one device.
 
     device; first, last: names of tasks; tasks: their number; seconds: of them
@@ -89,7 +89,7 @@ class Explanation(Explained):
     timeline: Timeline
     idle: IdleTime
     members: tuple[int, ...]
-    path: tuple[Run, ...]
+    path: tuple[PathRun, ...]
     gains: tuple[Gain, ...]
 
     @property
@@ -289,10 +289,10 @@ def _program_of(outcome: Outcome) -> Program:
     return fill(structure, costs, outcome.stand_ins)
 
 
-def _runs(program: Program, timeline: Timeline, path: Iterable[Step]) -> Iterator[Run]:
+def _runs(program: Program, timeline: Timeline, path: Iterable[PathStep]) -> Iterator[PathRun]:
     """The critical path, tasks of one lane without a gap together."""
     number = 0
-    numbered: list[tuple[int, Step]] = []
+    numbered: list[tuple[int, PathStep]] = []
     for step in path:
         if not numbered or step.gap or timeline.lane[step.task] != timeline.lane[numbered[-1][1].task]:
             number += 1
@@ -301,7 +301,7 @@ def _runs(program: Program, timeline: Timeline, path: Iterable[Step]) -> Iterato
         steps = [step for _, step in members]
         tasks = [step.task for step in steps]
         seconds = float((timeline.end[tasks] - timeline.start[tasks]).sum())
-        yield Run(
+        yield PathRun(
             int(timeline.device[tasks[0]]),
             *(name_of(program, tasks[0]), name_of(program, tasks[-1]), len(tasks), seconds, steps[0].gap),
             "transfer" if steps[0].gap and not is_collective(timeline, tasks[0]) else "",

@@ -152,7 +152,7 @@ def sensitivity(
     for done, (path, value) in enumerate(values.items()):
         if progress is not None:
             progress(done, len(values), path)
-        one = _felt(_Replays(problem, plan, path, costs), value, outcome)
+        one = _felt(_ChangedReplays(problem, plan, path, costs), value, outcome)
         if one is None:
             unfelt.append(path)
         else:
@@ -168,7 +168,7 @@ def _shorter(path: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Replays:
+class _ChangedReplays:
     """Replays of a plan where the number of a path is times a factor; costs: of the problem as it is."""
 
     problem: Problem
@@ -188,7 +188,7 @@ class _Replays:
             return None
 
 
-def _felt(times: _Replays, value: float, outcome: Outcome) -> Felt | None:
+def _felt(times: _ChangedReplays, value: float, outcome: Outcome) -> Felt | None:
     """The seconds against one number; None where they, and whether the plan fits, do not depend on it."""
     whole = outcome.iteration_seconds
     ends = [one for one in map(times, (FACTORS[0], FACTORS[-1])) if one is not None]

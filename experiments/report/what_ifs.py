@@ -32,7 +32,7 @@ BEFORE, KEPT, ANEW = "as it was", "the same plan", "planned anew"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WhatIfAnswer:
     """A plan's replay, or why there is none; limit: what limits it, in a sentence."""
 
     answer: Outcome | Result | None
@@ -62,14 +62,14 @@ class WhatIf(Explained):
     """
 
     changes: tuple[Change, ...]
-    before: Answer
-    kept: Answer
-    anew: Answer | None
+    before: WhatIfAnswer
+    kept: WhatIfAnswer
+    anew: WhatIfAnswer | None
     adapted: str = ""
     planner: str = ""
 
     @property
-    def answers(self) -> dict[str, Answer]:
+    def answers(self) -> dict[str, WhatIfAnswer]:
         """The answers by their words."""
         return {BEFORE: self.before, KEPT: self.kept, **({} if self.anew is None else {ANEW: self.anew})}
 
@@ -178,16 +178,16 @@ def what_ifs(
     )
 
 
-def _answer(ask: Callable[[], Outcome | Result]) -> Answer:
+def _answer(ask: Callable[[], Outcome | Result]) -> WhatIfAnswer:
     """The answer, or the words of the ValueError that says why there is none."""
     try:
         answer = ask()
     except ValueError as error:
-        return Answer(None, refused=str(error))
+        return WhatIfAnswer(None, refused=str(error))
     outcome = answer.outcome if isinstance(answer, Result) else answer
     replayed: Mapping[Plan, Score] = answer.replayed if isinstance(answer, Result) else {}
     split, worth = outcome.time_split(), efficiency(outcome, None)
-    return Answer(
+    return WhatIfAnswer(
         answer,
         limit=limit_sentence(outcome, split, limits(outcome, split, replayed), worth.share_of_peak(worth.model_flop)),
     )

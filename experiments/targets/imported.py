@@ -11,7 +11,7 @@ from simulator import Plan, Problem, Recompute, Zero, chains_of, equal_microbatc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class StageLayout:
     """What a target says of a plan.
 
     blocks: of each stage in the order of the data; ranks: of the pipeline; placement: how stages go round them
@@ -41,7 +41,7 @@ def one_asked(request: Request, name: str) -> Any:
     return None if values is None else values[0]
 
 
-def plan_of_layout(problem: Problem, name: str, layout: Layout) -> Plan:
+def plan_of_layout(problem: Problem, name: str, layout: StageLayout) -> Plan:
     """The plan, with ranks on the devices in their order; ValueError, in one line, for a layout that the problem has no room for.
 
     Micro-batches have one sample in each pipeline where nobody says how many there are.

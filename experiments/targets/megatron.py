@@ -11,7 +11,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from experiments.targets.imported import Layout, one_asked, plan_of_layout
+from experiments.targets.imported import StageLayout, one_asked, plan_of_layout
 from experiments.targets.pipelines import (
     Pipelines,
     alike_recomputation,
@@ -153,7 +153,7 @@ def _read(text: str, problem: Problem, request: Request) -> Plan:
     chunks, schedule = request.chunks or 1, request.schedule
     if len(counts) % chunks:
         raise ValueError(f"layout of {len(counts)} stages, {chunks} per device: it must be a multiple")
-    layout = Layout(
+    layout = StageLayout(
         blocks=counts,
         ranks=len(counts) // chunks,
         schedule=schedule or ("interleaved-1f1b" if chunks > 1 else "1f1b"),

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.targets.imported import Layout, plan_of_layout
+from experiments.targets.imported import StageLayout, plan_of_layout
 from experiments.targets.pipelines import (
     Pipelines,
     alike_recomputation,
@@ -190,7 +190,7 @@ def _read(path: str, problem: Problem, request: Request) -> Plan:
         blocks = _blocks(parallel.get("module_fqns_per_model_part"), problem) if ranks > 1 else [_all_blocks(problem)]
         words = {"never": 2, "always": 3, "default": 2 if ranks > 1 else 3}
         again = _section(sections, "activation_checkpoint").get("mode", "selective")
-        layout = Layout(
+        layout = StageLayout(
             blocks=blocks,
             ranks=ranks,
             schedule=schedule,

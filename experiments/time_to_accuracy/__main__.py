@@ -37,7 +37,7 @@ from experiments.time_to_accuracy.dated_training import (
 from experiments.training.data import DATA_SETS
 from experiments.training.method_throughput import BATCH, DEVICES
 from experiments.training.run import minibatches_per_epoch
-from experiments.training.seed_grid import Setting, train_grid
+from experiments.training.seed_grid import TrainingSetting, train_grid
 
 
 def run(arguments: argparse.Namespace) -> Findings:
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> Findings:
     names = dict.fromkeys((arguments.cluster, *OTHER_CLUSTERS))
     clocks = {name: MachineClock(name, arguments.workload) for name in names}
     data = DATA_SETS["digits"]()
-    setting = Setting(epochs=2 if arguments.quick else 10)
+    setting = TrainingSetting(epochs=2 if arguments.quick else 10)
     seeds = range(2) if arguments.quick else arguments.seeds
     with progress("training") as report:
         grid = [(case, setting) for case in CASES]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from experiments.terminal.output import UsageError
 from experiments.training.clocks import ClusterClock, MethodCase
 from experiments.training.method_throughput import BATCH, DEVICES, balanced_stages, cluster_problem, data_parallel_plan
-from experiments.training.seed_grid import CaseResult, Setting, rule_with
+from experiments.training.seed_grid import CaseResult, TrainingSetting, rule_with
 from simulator import LayerCosts, Plan, equal_microbatches, simulate
 
 OTHER_CLUSTERS = ("dapple-c", "dgx-a100:1")
@@ -56,7 +56,7 @@ class MachineClock:
             raise UsageError(f"--workload {workload}: {len(self.stages)} stages, {DEVICES} are needed")
         self.clock = ClusterClock(self.problem, self.stages, LayerCosts(self.problem))
 
-    def update_seconds(self, case: MethodCase, setting: Setting, minibatches: int) -> NDArray[np.float64]:
+    def update_seconds(self, case: MethodCase, setting: TrainingSetting, minibatches: int) -> NDArray[np.float64]:
         """When each update was done, float64 [minibatches]."""
         if case.label == DATA_PARALLEL:
             seconds = simulate(self.problem, data_parallel_plan(self.problem)).iteration_seconds

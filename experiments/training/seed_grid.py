@@ -23,7 +23,7 @@ GROUP = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class TrainingSetting:
     """What is trained, the same for every case of a comparison.
 
     unit_inputs: inputs of -1 to 1 are moved to 0 to 1 first
@@ -52,7 +52,7 @@ class CaseResult:
     """The runs of one case under one setting, by rising seed, and the weight copies of each stage."""
 
     case: MethodCase
-    setting: Setting
+    setting: TrainingSetting
     copies: tuple[int, ...]
     runs: tuple[TrainingRun, ...] = field(repr=False)
 
@@ -106,7 +106,7 @@ UNIT_CLOCK = given_clock(OpSeconds(1.0, 2.0))
 
 
 def train_grid(
-    grid: Sequence[tuple[MethodCase, Setting]],
+    grid: Sequence[tuple[MethodCase, TrainingSetting]],
     data: DataSet,
     seeds: Sequence[int],
     *,
@@ -149,7 +149,7 @@ def train_grid(
 
 def _train(
     case: MethodCase,
-    setting: Setting,
+    setting: TrainingSetting,
     data: DataSet,
     seeds: Sequence[int],
     evaluate_every: int | None,

@@ -19,17 +19,17 @@ from experiments.training.method_comparison import (
     replicated,
     seed_blocks,
 )
-from experiments.training.seed_grid import CaseResult, Setting, rule_with, train_grid
+from experiments.training.seed_grid import CaseResult, TrainingSetting, rule_with, train_grid
 
 SYNCHRONOUS = MethodCase("synchronous", "synchronous", 4)
-HEADLINE = Setting("adam", 0.002)
+HEADLINE = TrainingSetting("adam", 0.002)
 SETTINGS = (
-    Setting("adam", 0.0005),
-    Setting("adam", 0.001),
+    TrainingSetting("adam", 0.0005),
+    TrainingSetting("adam", 0.001),
     HEADLINE,
-    Setting("adam", 0.004),
-    Setting("sgd", 0.1),
-    Setting("sgd", 0.3),
+    TrainingSetting("adam", 0.004),
+    TrainingSetting("sgd", 0.1),
+    TrainingSetting("sgd", 0.3),
 )
 """`sgd` averages its gradients (momentum .9): 0.1 is PyTorch's 0.01."""
 
@@ -81,11 +81,11 @@ PRINTED_PAIRS = (
 """Better and worse method in both of its columns."""
 
 
-def grid_parts(quick: bool, headline_only: bool, epochs: int) -> dict[str, list[tuple[MethodCase, Setting]]]:
+def grid_parts(quick: bool, headline_only: bool, epochs: int) -> dict[str, list[tuple[MethodCase, TrainingSetting]]]:
     """What is trained, by the section of the document that it is for."""
     settings = [replace(one, epochs=epochs) for one in ((HEADLINE,) if quick or headline_only else SETTINGS)]
     headline = replace(HEADLINE, epochs=epochs)
-    four_stages = [replace(setting, epochs=epochs, stages=4) for setting in (Setting("sgd", 0.1), HEADLINE)]
+    four_stages = [replace(setting, epochs=epochs, stages=4) for setting in (TrainingSetting("sgd", 0.1), HEADLINE)]
     return {
         "accuracy": [
             (case, setting)
@@ -105,7 +105,7 @@ def grid_parts(quick: bool, headline_only: bool, epochs: int) -> dict[str, list[
 
 
 def train_parts(
-    parts: dict[str, list[tuple[MethodCase, Setting]]],
+    parts: dict[str, list[tuple[MethodCase, TrainingSetting]]],
     seeds: Sequence[int],
     jobs: int | None,
     report: Callable[[int, str], None],

@@ -85,7 +85,7 @@ class GroupedSizes:
         )
         return plan
 
-    def _choices(self, problem: Problem, evaluate: Evaluator, sizes: Sequence[int]) -> Iterator[_Choice]:
+    def _choices(self, problem: Problem, evaluate: Evaluator, sizes: Sequence[int]) -> Iterator[_Grouping]:
         """Numbers of stages with and without recomputation, with the seconds of the fastest equal size, that may be promising."""
         order, best = devices_in_order(problem), inf
         few = candidate_sizes(problem.batch, "powers-of-two", granularity(problem, self.request))
@@ -101,7 +101,7 @@ class GroupedSizes:
                 found = equal_partition(costs, devices, few)
                 if found is not None:
                     best = min(best, found[0])
-                    yield _Choice(one, costs, devices, few, found[0])
+                    yield _Grouping(one, costs, devices, few, found[0])
 
     def _stages(self, problem: Problem) -> list[int]:
         most = number_of_stages(problem, self.request)
@@ -112,7 +112,7 @@ class GroupedSizes:
         return sorted({*range(1, min(most, FEW_STAGES) + 1), *shares}, reverse=True)
 
     def _plan(
-        self, choice: _Choice, sizes: Sequence[int], rng: np.random.Generator, misses: Sequence[Score]
+        self, choice: _Grouping, sizes: Sequence[int], rng: np.random.Generator, misses: Sequence[Score]
     ) -> Plan | None:
         """The plan with the fastest sizes, with as much less memory as plans before exceeded it by; None where none has room."""
         tables = tables_of(choice.problem, choice.devices, choice.costs, sizes)
@@ -130,7 +130,7 @@ class GroupedSizes:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Choice:
+class _Grouping:
     """A pipeline whose sizes are searched: devices of its stages, a recompute policy, and seconds with one of a few sizes."""
 
     problem: Problem

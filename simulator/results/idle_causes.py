@@ -285,14 +285,14 @@ def _behind(begin: float, end: float, gathered: Floats) -> list[Piece]:
     return [one for one in (*found, Piece(place, end, DRAIN, -1, -1)) if one.end > one.begin]
 
 
-class Step(NamedTuple):
+class PathStep(NamedTuple):
     """A task of the critical path, and the seconds between the end of the task before it and its start: a transfer, or a wait."""
 
     task: int
     gap: float
 
 
-def critical_path(program: Program, timeline: Timeline) -> tuple[Step, ...]:
+def critical_path(program: Program, timeline: Timeline) -> tuple[PathStep, ...]:
     """The tasks that follow one another from the start to the end of a replay, each as soon as the one before it lets it begin.
 
     Seconds of tasks and gaps sum to the makespan.
@@ -300,7 +300,7 @@ def critical_path(program: Program, timeline: Timeline) -> tuple[Step, ...]:
     if not len(timeline):
         return ()
     awaited, lane = awaited_last(program, timeline), timeline.lane
-    task, found = int(timeline.end.argmax()), list[Step]()
+    task, found = int(timeline.end.argmax()), list[PathStep]()
     while task >= 0:
         started = float(timeline.start[task])
         before = task - 1
@@ -311,7 +311,7 @@ def critical_path(program: Program, timeline: Timeline) -> tuple[Step, ...]:
         last = before if free >= 0.0 and (maker < 0 or free >= there) else maker
         if last >= 0 and timeline.end[last] > started:  # an op that streams to the next while it runs
             last = -1
-        found.append(Step(task, started - (float(timeline.end[last]) if last >= 0 else 0.0)))
+        found.append(PathStep(task, started - (float(timeline.end[last]) if last >= 0 else 0.0)))
         task = last
     return tuple(reversed(found))
 

@@ -34,7 +34,7 @@ from experiments.training.method_comparison import (
 )
 from experiments.training.method_plots import color_of
 from experiments.training.method_throughput import CLUSTER, WORKLOAD
-from experiments.training.seed_grid import UNIT_CLOCK, CaseResult, Setting, rule_with, train_grid
+from experiments.training.seed_grid import UNIT_CLOCK, CaseResult, TrainingSetting, rule_with, train_grid
 from experiments.xpipe import accuracy as xpipe
 from experiments.xpipe.abstract_claims import accuracy_claims, claims, prediction_claims
 from experiments.xpipe.xpipe_plots import accuracy_figure, difference_figure, throughput_figure
@@ -48,7 +48,7 @@ from tests.experiments.commands import noisy_clusters, refused
 from tests.layout import assert_readable
 from tests.records import Recorded, lines
 
-SMALL = Setting(stages=4, batch=8, epochs=2)
+SMALL = TrainingSetting(stages=4, batch=8, epochs=2)
 
 
 @pytest.fixture(autouse=True)
@@ -437,11 +437,11 @@ def test_machine_clocks_date_data_parallelism_by_its_own_plan(monkeypatch: pytes
     monkeypatch.setattr(dated_training, "cluster_problem", chain_problem)
     clock = dated_training.MachineClock("dapple-b", "chain")
     cases = {case.label: case for case in time_study.CASES}
-    parallel = clock.update_seconds(cases["data parallel"], Setting(), 5)
+    parallel = clock.update_seconds(cases["data parallel"], TrainingSetting(), 5)
     assert len(parallel) == 5
     assert np.diff(parallel) == pytest.approx(parallel[0])
-    stream = clock.update_seconds(cases["XPipe T=4"], Setting(), 20)
-    flushed = clock.update_seconds(cases["GPipe T=4"], Setting(), 20)
+    stream = clock.update_seconds(cases["XPipe T=4"], TrainingSetting(), 20)
+    flushed = clock.update_seconds(cases["GPipe T=4"], TrainingSetting(), 20)
     assert stream[-1] < flushed[-1]
     assert clock.memory(cases["XPipe T=4"])["fits"]
 

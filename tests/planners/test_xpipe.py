@@ -14,8 +14,8 @@ from planners.estimate.memory import RangeBytes
 from planners.partitioning.partition_costs import every_cuts
 from planners.search.candidates import straight_plan
 from planners.testing import line
-from planners.xpipe.planner import StaircaseSearch
 from planners.xpipe.staircase import PRECISION, Staircase, fastest_staircase, staircase_seconds
+from planners.xpipe.stream_planner import StaircaseSearch
 from simulator import InfeasiblePlanError, Problem, Workload, simulate, workload_from_spec
 from tests.chains import chain
 from tests.planners.conftest import with_memory

@@ -44,7 +44,7 @@ WORK = 2**22
 
 
 @dataclass(frozen=True, slots=True)
-class XPipe:
+class XPipeStream:
     """The fastest asynchronous pipeline of one device per stage, a mini-batch of T micro-batches behind the other.
 
     Stages on the first devices of the cluster (also of some kinds of device alone), T and cuts are searched. Three copies of the
@@ -91,7 +91,7 @@ class DeviceRow(NamedTuple):
         return DeviceRow(self.devices[:stages], *(links[: stages - 1] for links in self[1:]))
 
 
-class _Shape(NamedTuple):
+class _StreamShape(NamedTuple):
     """All of a pipeline but its cuts; least: seconds of a mini-batch that none of them undercuts."""
 
     row: DeviceRow
@@ -161,7 +161,7 @@ class StaircaseSearch:
             self._found[place] = fastest[0] * count, plan
         return self._found[place]
 
-    def _shapes(self) -> Iterator[_Shape]:
+    def _shapes(self) -> Iterator[_StreamShape]:
         """Every number of stages, on the devices that a plan may be confined to, with every number of micro-batches."""
         seen = set[tuple[int, ...]]()
         for order in device_choices(self.problem, self.costs):
@@ -171,7 +171,7 @@ class StaircaseSearch:
                     seen.add(order[:stages])
                     yield from self._of_row(whole.first(stages))
 
-    def _of_row(self, row: DeviceRow) -> Iterator[_Shape]:
+    def _of_row(self, row: DeviceRow) -> Iterator[_StreamShape]:
         stages = len(row.devices)
         counts = microbatch_counts(self.problem, self.request, stages)
         if not self._may_have_room(row, counts[-1], ()):
@@ -184,7 +184,7 @@ class StaircaseSearch:
         )
         lasting = row.latency.sum() + row.byte_seconds.sum() * sent
         least = np.maximum((whole + lasting) / stages, widest) * np.array(counts) * (1.0 - SLACK)
-        yield from (_Shape(row, count, one) for count, one in zip(counts, least.tolist(), strict=True))
+        yield from (_StreamShape(row, count, one) for count, one in zip(counts, least.tolist(), strict=True))
 
     @remembered
     def _whole_and_widest(self, alike: tuple[int, ...], counts: tuple[int, ...]) -> tuple[Floats, Floats]:
