@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from itertools import accumulate
 
-from experiments.targets.pipelines import alike_recomputation, equal_pipelines, launch_notes, pipelines_of
+from experiments.targets.pipelines import equal_pipelines, launch_notes, pipelines_of
 from experiments.targets.target import Target, Written
 from hardware_profiles import Runs
 from simulator import Plan, Problem, cuts_of
@@ -95,7 +95,6 @@ def _problem_rules(problem: Problem) -> Iterator[str]:
 def _rules(problem: Problem, plan: Plan) -> Iterator[str]:
     """What no list says: stages of neighbouring entries, and ZeRO in a pipeline."""
     yield from equal_pipelines(problem, plan)
-    yield from alike_recomputation(problem, plan)
     if any(plan.recomputed_blocks):
         yield "recomputation of some blocks of a stage (it is of all or none)"
     if cuts_of(plan) is None:
@@ -124,6 +123,7 @@ DEEPSPEED = Target(
         context=False,
         expert=False,
         interleaved=False,
+        unlike_recompute=False,
         unequal=False,
         sequence_parallel=False,
         hybrid_sharding=False,

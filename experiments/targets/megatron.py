@@ -14,14 +14,13 @@ from collections.abc import Iterator
 from experiments.targets.imported import StageLayout, one_asked, plan_of_layout
 from experiments.targets.pipelines import (
     Pipelines,
-    alike_recomputation,
     equal_pipelines,
     launch_notes,
     pipelines_of,
     placement_of,
     stage_blocks,
     transformers,
-    whole_blocks,
+    whole_ends,
 )
 from experiments.targets.target import Target, Written
 from hardware_profiles import Precision, Runs, shown
@@ -112,21 +111,15 @@ def _recomputation(problem: Problem, plan: Plan) -> tuple[str, ...]:
 
 
 def _rules(problem: Problem, plan: Plan) -> Iterator[str]:
-    """What no list says: one recomputation for all stages, groups of micro-batches, Megatron-FSDP without a pipeline."""
+    """What no list says: groups of micro-batches, Megatron-FSDP without a pipeline."""
     yield from equal_pipelines(problem, plan)
-    yield from whole_blocks(problem, plan)
+    yield from whole_ends(problem, plan)
     experts = any(layer.experts for layer in problem.workload.layers)
     divided = any(degree > plan.context for stage in plan.stages for degree in stage.degrees)
     if experts and divided and not problem.sequence_parallel:
         yield "experts beside tensor-parallel groups without --sequence-parallel"
     if len(plan.stages) > 1 and plan.zero > 1:
         yield f"ZeRO {plan.zero} in a pipeline (Megatron-FSDP has one stage; pipelines run ZeRO 0 or 1)"
-    yield from alike_recomputation(problem, plan)
-    counts = plan.recomputed_blocks
-    held = [len(problem.workload.blocks_of(stage.layers)) for stage in plan.stages]
-    alike = [min(max(counts, default=0), blocks) for blocks in held]
-    if any(counts) and [count or blocks for count, blocks in zip(counts, held, strict=True)] != alike:
-        yield f"stages that recompute unlike numbers of blocks ({', '.join(map(str, dict.fromkeys(counts)))})"
     if plan.chunks > 1:
         yield from _interleaving(plan)
 
@@ -189,6 +182,9 @@ MEGATRON = Target(
         schedules=("1f1b", "interleaved-1f1b"),
         recompute=tuple(RECOMPUTE),
         precisions=tuple(PRECISIONS),
+        looped_alone=False,
+        cut_blocks=False,
+        unlike_recompute=False,
         unequal=False,
         further=(_rules,),
     ),

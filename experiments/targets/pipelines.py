@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from simulator import Plan, Problem, chains_of, flushes, ranges
+from simulator import Plan, Problem, chains_of, flushes
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,37 +80,23 @@ def equal_pipelines(problem: Problem, plan: Plan) -> Iterator[str]:
         yield "devices that two ranks share"
 
 
-def alike_recomputation(problem: Problem, plan: Plan) -> Iterator[str]:
-    """What a plan has that no launcher with one word for all stages runs: another one in some stage."""
-    if len(set(plan.recompute)) > 1:
-        yield f"stages that recompute unlike ({', '.join(sorted(set(plan.recompute)))})"
-
-
 def transformers(problem: Problem) -> Iterator[str]:
     """What the problem has that a launcher of transformers alone does not run."""
     if not problem.workload.is_transformer:
         yield f"networks but transformers ({problem.workload.name})"
 
 
-def whole_blocks(problem: Problem, plan: Plan) -> Iterator[str]:
-    """What a plan has that no launcher of whole transformer blocks runs: stages that end inside one, split embeddings, …"""
+def whole_ends(problem: Problem, plan: Plan) -> Iterator[str]:
+    """What a plan has that no launcher of whole transformer blocks runs: embeddings or an output head in several stages."""
     workload = problem.workload
     if not workload.is_transformer:
         return
-    held = [workload.blocks_of(stage.layers) for stage in plan.stages]
-    if sum(map(len, held)) > len(set[int]().union(*held)):
-        yield f"stages that end inside a block (stages hold layers {_cut_at(plan)})"
     inside = [number for number, layer in enumerate(workload.layers) if layer.block]
     if not set(range(inside[0])) <= set(plan.stages[0].layers):
         yield "embeddings in several stages"
     head = {number for number, layer in enumerate(workload.layers) if layer.part == "output head"}
     if not head <= set(plan.stages[-1].layers):
         yield "an output head in several stages"
-
-
-def _cut_at(plan: Plan) -> str:
-    told = [ranges(stage.layers) for stage in plan.stages[:3]]
-    return " | ".join(told) + " | …" * (len(plan.stages) > 3)
 
 
 def stage_blocks(problem: Problem, plan: Plan) -> list[list[int]]:

@@ -16,13 +16,12 @@ from typing import Any
 from experiments.targets.imported import StageLayout, plan_of_layout
 from experiments.targets.pipelines import (
     Pipelines,
-    alike_recomputation,
     launch_notes,
     pipelines_of,
     placement_of,
     stage_blocks,
     transformers,
-    whole_blocks,
+    whole_ends,
 )
 from experiments.targets.target import Target, Written
 from experiments.targets.torch_csv import schedule_of, torch_rules
@@ -141,8 +140,7 @@ def _problem_rules(problem: Problem) -> Iterator[str]:
 def _rules(problem: Problem, plan: Plan) -> Iterator[str]:
     """What no list says: where stages may be, and what FSDP divides."""
     yield from torch_rules(problem, plan)
-    yield from whole_blocks(problem, plan)
-    yield from alike_recomputation(problem, plan)
+    yield from whole_ends(problem, plan)
     if any(plan.recomputed_blocks):
         yield "recomputation of some blocks of a stage (it is of all or none)"
     if placement_of(plan) not in PLACED:
@@ -286,6 +284,9 @@ TORCHTITAN = Target(
         zero=(0, 2, 3),
         recompute=tuple(RECOMPUTE),
         precisions=("fp32", "bf16"),
+        looped_alone=False,
+        cut_blocks=False,
+        unlike_recompute=False,
         unequal=False,
         further=(_rules,),
     ),

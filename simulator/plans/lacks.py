@@ -48,12 +48,12 @@ def plan_lacks(runs: Runs, problem: Problem, plan: Plan) -> Iterator[str]:
         (
             runs.unlike_recompute,
             len(set(plan.recompute)),
-            f"stages that recompute unlike ({', '.join(plan.recompute)})",
+            f"stages that recompute unlike ({', '.join(sorted(set(plan.recompute)))})",
         ),
         (
             runs.unlike_recompute,
             1 + _recomputes_unlike(problem, plan),
-            "stages that recompute unlike numbers of blocks",
+            f"stages that recompute unlike numbers of blocks ({', '.join(map(str, dict.fromkeys(plan.recomputed_blocks)))})",
         ),
         (runs.hybrid_sharding, min(plan.shard, 1) + 1, "ZeRO among part of the replicas"),
         (runs.unequal, len(sizes), f"micro-batches of unlike sizes ({', '.join(map(str, sorted(sizes)))})"),
