@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import planners
 import simulator
-from experiments.compare.efficiency import efficiency
 from experiments.compare.problem_options import (
     DEFAULT_PLANNER,
     LAUNCHABLE,
@@ -154,6 +153,8 @@ def _plan_and_tell(
         result = replace(result, interrupted=True)
         told = result if isinstance(told, planners.Result) else told
     rival = None if result.interrupted else planners.nearest_rival(result)
+    from experiments.compare.efficiency import efficiency
+
     worth = efficiency(outcome)
     if arguments.json:
         print_json(

@@ -10,11 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
+import simulator
 from experiments.targets.pipelines import equal_pipelines, launch_notes, pipelines_of
 from experiments.targets.target import Target, Written
 from hardware_profiles import Runs
-from simulator import Plan, Problem, cuts_of
+
+if TYPE_CHECKING:
+    from simulator import Plan, Problem
 
 OPTIMIZERS = {
     "adam": {"type": "Adam"},
@@ -97,7 +101,7 @@ def _rules(problem: Problem, plan: Plan) -> Iterator[str]:
     yield from equal_pipelines(problem, plan)
     if any(plan.recomputed_blocks):
         yield "recomputation of some blocks of a stage (it is of all or none)"
-    if cuts_of(plan) is None:
+    if simulator.cuts_of(plan) is None:
         yield "stages of layers that are no neighbours"
         return
     entries = [{_entry(problem, layer) for layer in stage.layers} for stage in plan.stages]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from planners import Request
-from simulator import Plan, Problem, Recompute, Zero, chains_of, equal_microbatches, stages_from_cuts
+import simulator
+
+if TYPE_CHECKING:
+    from planners import Request
+    from simulator import Plan, Problem, Recompute, Zero
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +63,14 @@ def plan_of_layout(problem: Problem, name: str, layout: StageLayout) -> Plan:
             f"{max(count, 1)} micro-batches of {data} pipelines do not divide a batch of {problem.batch} evenly"
         )
     wide = data * group
-    chain = chains_of(layout.placement, len(layout.blocks), layout.ranks)[0]
+    chain = simulator.chains_of(layout.placement, len(layout.blocks), layout.ranks)[0]
     places = [range(rank * wide, (rank + 1) * wide) for rank in chain]
-    stages = stages_from_cuts(_cuts(problem, layout.blocks), len(problem.workload), places, group)
-    return Plan(
+    stages = simulator.stages_from_cuts(_cuts(problem, layout.blocks), len(problem.workload), places, group)
+    return simulator.Plan(
         planner=name,
         schedule=layout.schedule,
         stages=stages,
-        microbatches=equal_microbatches(problem.batch, count),
+        microbatches=simulator.equal_microbatches(problem.batch, count),
         recompute=() if layout.recompute is None else (layout.recompute,) * len(stages),
         zero=layout.zero,
         shard=layout.shard,

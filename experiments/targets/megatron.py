@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from experiments.targets.imported import StageLayout, one_asked, plan_of_layout
 from experiments.targets.pipelines import (
@@ -24,8 +25,10 @@ from experiments.targets.pipelines import (
 )
 from experiments.targets.target import Target, Written
 from hardware_profiles import Precision, Runs, shown
-from planners import Request
-from simulator import Plan, Problem
+
+if TYPE_CHECKING:
+    from planners import Request
+    from simulator import Plan, Problem
 
 RECOMPUTE: dict[str, tuple[str, ...]] = {
     "none": (),

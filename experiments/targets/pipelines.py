@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from simulator import Plan, Problem, chains_of, flushes
+import simulator
+
+if TYPE_CHECKING:
+    from simulator import Plan, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ def placement_of(plan: Plan) -> str:
     chain = tuple(ranks[place] for place in places)
     for name in ("straight", "interleaved", "v", "wave"):
         try:
-            if chains_of(name, len(chain), len(ranks)) == (chain,):
+            if simulator.chains_of(name, len(chain), len(ranks)) == (chain,):
                 return name
         except ValueError:  # counts that it cannot have
             continue
@@ -65,7 +69,7 @@ def placement_of(plan: Plan) -> str:
 
 def equal_pipelines(problem: Problem, plan: Plan) -> Iterator[str]:
     """What a plan has that no launcher of equal pipelines runs: no flush, replicas that take turns, groups of unlike sizes, …"""
-    if not flushes(plan):
+    if not simulator.flushes(plan):
         yield f"updates without a flush (schedule {plan.schedule})"
     if plan.replication == "round-robin" and max(plan.replicas) > 1:
         yield "replicas that take whole micro-batches in turn"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import simulator
 from hardware_profiles import Runs, Stack, optional_members
-from planners import Request
-from simulator import Plan, Problem, plan_lacks, problem_lacks
+
+if TYPE_CHECKING:
+    from planners import Request
+    from simulator import Plan, Problem
 
 
 class NotLaunchableError(ValueError):
@@ -54,12 +57,12 @@ class Target:
 
     def lacks(self, problem: Problem, plan: Plan) -> tuple[str, ...]:
         """All that a plan needs and the target has not, each a noun phrase behind "no"; empty for a plan that it can run."""
-        return (*self.problem_lacks(problem), *plan_lacks(self.runs, problem, plan))
+        return (*self.problem_lacks(problem), *simulator.plan_lacks(self.runs, problem, plan))
 
     def problem_lacks(self, problem: Problem) -> tuple[str, ...]:
         """All that every plan of a problem needs and the target has not."""
         others = self.problem_rules(problem) if self.problem_rules else ()
-        return (*self._device_lacks(problem), *others, *problem_lacks(self.runs, problem))
+        return (*self._device_lacks(problem), *others, *simulator.problem_lacks(self.runs, problem))
 
     def _device_lacks(self, problem: Problem) -> Iterator[str]:
         for device in problem.cluster.kinds[0]:

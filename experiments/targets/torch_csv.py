@@ -9,26 +9,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+import simulator
 from experiments.targets.pipelines import equal_pipelines, pipelines_of
 from experiments.targets.target import NotLaunchableError, Target, Written
 from hardware_profiles import Runs
-from simulator import (
-    COMPUTE_KINDS,
-    Op,
-    OpKind,
-    Plan,
-    Problem,
-    Schedule,
-    ScheduleError,
-    build_program,
-    schedule_families,
-    to_torch_csv,
-)
+
+if TYPE_CHECKING:
+    from simulator import Op, Plan, Problem, Schedule
 
 _OTHER_OPS = re.compile(r"[0-9][AUPOL][0-9]")
-
-FORWARD, WEIGHT = OpKind.FORWARD, OpKind.WEIGHT_GRADIENT
 
 
 def with_communication(schedule: Schedule) -> str:
@@ -39,8 +30,12 @@ def with_communication(schedule: Schedule) -> str:
 
     ScheduleError as `to_torch_csv`, and for an order that waits for itself.
     """
-    to_torch_csv(schedule)
-    rows = [[ops for ops in schedule.words(rank) if ops[0].kind in COMPUTE_KINDS] for rank in range(schedule.ranks)]
+    simulator.to_torch_csv(schedule)
+    starts, weight = simulator.OpKind.FORWARD, simulator.OpKind.WEIGHT_GRADIENT
+    rows = [
+        [ops for ops in schedule.words(rank) if ops[0].kind in simulator.COMPUTE_KINDS]
+        for rank in range(schedule.ranks)
+    ]
     rank_of = {op.stage: rank for rank, row in enumerate(rows) for ops in row for op in ops}
     held = Counter(op.stage for row in rows for ops in row for op in ops)
     left = held.copy()
@@ -49,17 +44,17 @@ def with_communication(schedule: Schedule) -> str:
     places, last = [0] * len(rows), schedule.stages - 1
 
     def ready(op: Op) -> bool:
-        if op.kind == FORWARD:
+        if op.kind == starts:
             return op.stage == 0 or (op.stage, True, op.microbatch) in arrived
         made = (op.stage, op.microbatch) in forwarded
-        return made and (op.kind == WEIGHT or op.stage == last or (op.stage, False, op.microbatch) in arrived)
+        return made and (op.kind == weight or op.stage == last or (op.stage, False, op.microbatch) in arrived)
 
     def sends(op: Op) -> Iterator[tuple[int, int, str]]:
         """The two ranks of a transfer and its letter; nothing where what an op makes goes nowhere."""
-        forward, step = op.kind == FORWARD, 1 if op.kind == FORWARD else -1
+        forward, step = op.kind == starts, 1 if op.kind == starts else -1
         if forward:
             forwarded.add((op.stage, op.microbatch))
-        if op.kind == WEIGHT or not 0 <= op.stage + step <= last:
+        if op.kind == weight or not 0 <= op.stage + step <= last:
             return
         arrived.add((op.stage + step, forward, op.microbatch))
         if rank_of[op.stage + step] != rank_of[op.stage]:
@@ -82,14 +77,14 @@ def with_communication(schedule: Schedule) -> str:
                 if not left[op.stage]:
                     written[rank] += [f"{op.stage}REDUCE_GRAD", f"{op.stage}RESHARD"]
         if not moved:
-            raise ScheduleError(f"schedule {schedule.name!r} waits for itself: no rank's next op can begin")
+            raise simulator.ScheduleError(f"schedule {schedule.name!r} waits for itself: no rank's next op can begin")
     return "".join(f"{','.join(row)}\n" for row in written)
 
 
 def torch_rules(problem: Problem, plan: Plan) -> Iterator[str]:
     """What no list says: one list of forwards and backwards on each rank, as many stages on each."""
     yield from equal_pipelines(problem, plan)
-    family = None if plan.order else schedule_families().get(plan.schedule)
+    family = None if plan.order else simulator.schedule_families().get(plan.schedule)
     if family is not None and family.lanes:
         yield f"two lists of ops at once on a device (schedule {plan.schedule})"
     if any(_OTHER_OPS.search(line) for line in plan.order):
@@ -100,17 +95,17 @@ def torch_rules(problem: Problem, plan: Plan) -> Iterator[str]:
 
 def schedule_of(problem: Problem, plan: Plan, target: str) -> Schedule:
     """The ops of a plan; NotLaunchableError for those that torch cannot run."""
-    _, schedule, _ = build_program(problem, plan)
+    _, schedule, _ = simulator.build_program(problem, plan)
     try:
-        to_torch_csv(schedule)
-    except ScheduleError as error:
+        simulator.to_torch_csv(schedule)
+    except simulator.ScheduleError as error:
         raise NotLaunchableError(f"{target} cannot run plan {plan.planner!r}: {error}") from None
     return schedule
 
 
 def _write(problem: Problem, plan: Plan, file: str, *, with_sends: bool = False) -> Written:
     schedule, found = schedule_of(problem, plan, "torch-csv"), pipelines_of(plan)
-    content = with_communication(schedule) if with_sends else to_torch_csv(schedule)
+    content = with_communication(schedule) if with_sends else simulator.to_torch_csv(schedule)
     count, ranks = found.data * found.tensor * found.context, found.ranks
     note = (
         f"the CSV is of one of {count} equal pipelines: launch {count} × {ranks} processes, a pipeline group of {ranks} ranks "

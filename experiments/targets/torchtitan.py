@@ -11,8 +11,9 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import simulator
 from experiments.targets.imported import StageLayout, plan_of_layout
 from experiments.targets.pipelines import (
     Pipelines,
@@ -27,8 +28,10 @@ from experiments.targets.target import Target, Written
 from experiments.targets.torch_csv import schedule_of, torch_rules
 from experiments.terminal.output import InputError, blamed_on
 from hardware_profiles import MOST_DEVICES, Runs, read_bytes, shown, whole_number
-from planners import Request
-from simulator import Plan, Problem, read_schedule, to_text, to_torch_csv
+
+if TYPE_CHECKING:
+    from planners import Request
+    from simulator import Plan, Problem
 
 SCHEDULES = {
     "gpipe": "GPipe",
@@ -156,7 +159,7 @@ def _rules(problem: Problem, plan: Plan) -> Iterator[str]:
 def _write(problem: Problem, plan: Plan, file: str) -> Written:
     found, files = pipelines_of(plan), {}
     if found.ranks > 1 and not named_schedule(plan, found):
-        files = {".csv": to_torch_csv(schedule_of(problem, plan, "torchtitan"))}
+        files = {".csv": simulator.to_torch_csv(schedule_of(problem, plan, "torchtitan"))}
     toml = to_toml(settings(problem, plan, f"{file}.csv"))
     return Written({"": toml, **files}, launch_notes(found))
 
@@ -241,8 +244,8 @@ def _schedule(parallel: Mapping[str, Any], path: str) -> tuple[str, str, tuple[s
     placement = "v" if family in ("zb-v", "dualpipev") else "interleaved"
     if not (csv := parallel.get("pipeline_parallel_schedule_csv")):
         return family, placement, ()
-    schedule = read_schedule(Path(csv) if Path(csv).exists() else Path(path).parent / Path(csv).name)
-    return "hand", placement, tuple(to_text(schedule).splitlines())
+    schedule = simulator.read_schedule(Path(csv) if Path(csv).exists() else Path(path).parent / Path(csv).name)
+    return "hand", placement, tuple(simulator.to_text(schedule).splitlines())
 
 
 def _microbatches(
