@@ -138,8 +138,8 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
             parts = [int(part) for part in self.layers_per_stage.split(";")]
             if len(parts) != stages or sum(parts) != self.layers + 2 or not all(parts):
                 raise ValueError(
-                    f"layers_per_stage must be {stages} parts of at least 1 layer that sum to {self.layers + 2} (with embedding "
-                    f"and head); got {len(parts)} that sum to {sum(parts)}"
+                    f"layers_per_stage must be {stages} parts of at least 1 layer, sum {self.layers + 2} (embedding and head "
+                    f"too); got {len(parts)}, sum {sum(parts)}"
                 )
         if self.head_size is None and self.hidden % self.heads:
             raise ValueError(
