@@ -762,7 +762,7 @@ def test_collectives_of_two_devices_and_of_a_petabyte_are_the_ends(line: str, go
         ({"head_size": 8, "heads": 5}, {"heads": 5}, "hidden must be a multiple of heads, 5"),
         ({"pp": 2, "layers_per_stage": "1;5"}, {"pp": 2, "layers_per_stage": "0;6"}, "of at least 1 layer"),
         ({"pp": 3, "layers_per_stage": "2;2;2"}, {"pp": 2, "layers_per_stage": "2;2;2"}, "must be 2 parts"),
-        ({"pp": 2, "layers_per_stage": "3;3"}, {"pp": 2, "layers_per_stage": "3;2"}, "2 that sum to 5"),
+        ({"pp": 2, "layers_per_stage": "3;3"}, {"pp": 2, "layers_per_stage": "3;2"}, "got 2, sum 5"),
         ({"experts": 0, "dense_blocks": 0, "shared_intermediate": 0, "experts_per_token": 0}, {}, ""),
         ({"measured_s": 0.5}, {"measured_s": None}, "one of measured_s"),
     ],
