@@ -109,12 +109,16 @@ def _rules(problem: Problem, plan: Plan) -> Iterator[str]:
         yield "stages that end inside a block, the embedding or the output head"
     if len(plan.stages) > 1 and plan.zero > 1:
         yield f"ZeRO {plan.zero} in a pipeline (choices: 0, 1)"
+    elif pipelines_of(plan).tensor > 1 and plan.zero > 1:
+        yield f"ZeRO {plan.zero} beside tensor-parallel groups, which its PipelineModule forms (choices: 0, 1)"
 
 
 def _write(problem: Problem, plan: Plan, file: str) -> Written:
     found = pipelines_of(plan)
     files = {".py": _module(problem, plan)} if found.ranks > 1 or found.tensor > 1 else {}
-    return Written({"": json.dumps(configuration(problem, plan), indent=2) + "\n", **files}, launch_notes(found))
+    again = (plan.recompute or (problem.recompute,))[0] == "blocks" and not files
+    notes = launch_notes(found) + ("recompute every block in the model: no key of the configuration says it",) * again
+    return Written({"": json.dumps(configuration(problem, plan), indent=2) + "\n", **files}, notes)
 
 
 DEEPSPEED = Target(

@@ -117,15 +117,15 @@ class StaircaseSearch:
         """The plan whose replay is fastest, of the fastest by the closed form; one that does not fit where replays show no other;
         None where nothing has room.
         """
-        scores, fitting = dict[Plan, Score](), 0
+        scores, fit = dict[Plan, Score](), 0
         for _ in range(REPLAYS):
             ranked = ((seconds, place, plan) for seconds, place, plan in self._ranked() if plan not in scores)
             seconds, place, plan = next(ranked, (inf, 0, None))
             if plan is None or (0.0, seconds) >= min((one.key for one in scores.values()), default=(inf, inf)):
                 break
             scores[plan] = score = self.evaluate(plan)
-            fitting += score.fits
-            if fitting == FINALISTS or isinf(score.peak_bytes):  # which the stack does not run: no memory helps
+            fit += score.fits
+            if fit == FINALISTS or isinf(score.peak_bytes):  # which the stack does not run: no memory helps
                 break
             if not score.fits:
                 self._misses.setdefault(place, []).append(score)

@@ -12,7 +12,7 @@ import pytest
 
 import pipeplan as pp
 from experiments.targets.deepspeed import DEEPSPEED
-from simulator import Plan, Problem, stages_from_cuts
+from simulator import Plan, Problem, Stage, stages_from_cuts
 
 DOCUMENTED = {
     "train_batch_size",
@@ -142,3 +142,18 @@ def test_stages_end_between_entries() -> None:
     count = len(problem.workload)
     lacks = [DEEPSPEED.lacks(*plan_of(problem, [cut])) for cut in (20, count - 2)]
     assert lacks == [("stages that end inside a block, the embedding or the output head",)] * 2
+
+
+def test_one_stage_has_no_module() -> None:
+    """Its recomputation is told, as no key says it; tensor-parallel groups are of a module, which runs ZeRO 0 and 1 alone."""
+    problem = pp.Problem("gpt2-medium", "dgx-a100:1", 16, precision="bf16", attention="unfused")
+    layers = tuple(range(len(problem.workload)))
+    alone = Plan("hand", "1f1b", (Stage(layers, tuple(range(8))),), (8, 8), zero=3, recompute=("blocks",))
+    given = DEEPSPEED.written("deepspeed", problem, alone)
+    assert list(given.files) == [""]
+    assert "recompute every block in the model" in " ".join(given.notes)
+    assert len(DEEPSPEED.written("deepspeed", problem, replace(alone, recompute=("none",))).notes) == 1
+    groups = replace(alone, stages=(replace(alone.stages[0], degrees=(2,) * 4),))
+    assert DEEPSPEED.lacks(problem, replace(groups, zero=1)) == ()
+    (lack,) = DEEPSPEED.lacks(problem, groups)
+    assert lack.startswith("ZeRO 3 beside tensor-parallel groups")
