@@ -376,20 +376,22 @@ def _reduce_tasks(
 ) -> list[Dependencies]:
     """Write a lane of reductions, bucket by bucket, round by round; a bucket waits for its part of every replica's backward."""
     buckets, rounds = reduction.form.buckets, reduction.rounds
+    if not rounds:
+        return []
     tasks = slice(first, first + len(rounds) * buckets)
     columns["kind"][tasks] = OpKind.SCATTER if reduction.form.scatters else OpKind.REDUCE
     columns["stage"][tasks] = reduction.stage
     columns["microbatch"][tasks] = np.repeat([number for number, _ in rounds], buckets)
     begin = values.first_bucket + int(values.bucket_of_stage[reduction.stage])
     columns["value"][tasks] = np.tile(np.arange(begin, begin + buckets), len(rounds))
-    depend: list[Dependencies] = []
-    for position, (number, rows) in enumerate(rounds):
-        task = first + position * buckets
-        final[reduction.stage, number] = task + buckets - 1
-        for bucket in range(buckets):
-            zero = np.zeros(len(rows), dtype=np.int32)
-            depend.append((np.full(len(rows), task + bucket), layout.main[rows] + bucket, zero))
-    return depend
+    final.update(
+        ((reduction.stage, number), first + (place + 1) * buckets - 1) for place, (number, _) in enumerate(rounds)
+    )
+    rows = np.concatenate([rows for _, rows in rounds])
+    round_of = np.repeat(np.arange(len(rounds)), [len(rows) for _, rows in rounds])
+    every = np.arange(buckets)[:, None]
+    own, theirs = (first + round_of * buckets + every).reshape(-1), (layout.main[rows] + every).reshape(-1)
+    return [(own, theirs, np.zeros(len(own), dtype=np.int32))]
 
 
 def _unit_tasks(

@@ -59,20 +59,21 @@ def copies_held(timeline: Timeline, plan: Plan, weight_versions: str) -> dict[tu
         copies = rule.by_replica(table)
     else:  # the replicas of a stage keep room for as many as the fullest of them
         copies = {slot: int(peak) for slot, peak in zip(slots, rule(table)[[stage for stage, _ in slots]], strict=True)}
-    return {slot: (copies[slot], _gradient_copies(timeline, *slot, plan)) for slot in slots}
+    gradients = dict.fromkeys(slots, 1) | (_gradient_copies(timeline) if plan.replication == "round-robin" else {})
+    return {slot: (copies[slot], gradients[slot]) for slot in slots}
 
 
-def _gradient_copies(timeline: Timeline, stage: int, replica: int, plan: Plan) -> int:
-    """Gradients that a replica holds at once: 1, or one for each mini-batch whose round it has not yet applied."""
-    if plan.replication != "round-robin":
-        return 1
-    rows = np.flatnonzero((timeline.stage == stage) & (timeline.replica == replica))
-    pending: set[int] = set()
-    most = 1
-    for kind, minibatch in zip(timeline.kind[rows].tolist(), timeline.microbatch[rows].tolist(), strict=True):
-        if kind == OpKind.UPDATE:
-            pending.discard(minibatch)
-        elif kind == OpKind.BACKWARD:
-            pending.add(minibatch)
-            most = max(most, len(pending))
-    return most
+def _gradient_copies(timeline: Timeline) -> dict[tuple[int, int], int]:
+    """Gradients that each (stage, replica) holds at once where replicas take turns.
+
+    It is the most mini-batches whose backward pass it has run and whose update it has not yet applied, at least one.
+    """
+    rows = np.flatnonzero(np.isin(timeline.kind, (OpKind.BACKWARD, OpKind.UPDATE)))
+    of = np.stack([timeline.stage[rows], timeline.replica[rows]])
+    rows = rows[order := np.lexsort(of[::-1])]
+    starts = np.flatnonzero(np.diff(of[:, order], axis=1, prepend=-1).any(axis=0))
+    pending = np.cumsum(np.where(timeline.kind[rows] == OpKind.BACKWARD, 1, -1))
+    before = np.concatenate([[0], pending])[starts]
+    most = np.maximum(1, np.maximum.reduceat(pending, starts) - before)
+    slots = zip(*of[:, order[starts]].tolist(), strict=True)
+    return dict(zip(slots, most.tolist(), strict=True))
