@@ -69,7 +69,10 @@ def _gradient_copies(timeline: Timeline) -> dict[tuple[int, int], int]:
     It is the most mini-batches whose backward pass it has run and whose update it has not yet applied, at least one.
     """
     rows = np.flatnonzero(np.isin(timeline.kind, (OpKind.BACKWARD, OpKind.UPDATE)))
-    of = np.stack([timeline.stage[rows], timeline.replica[rows]])
+    name = np.stack([getattr(timeline, of)[rows].astype(np.int64) for of in ("stage", "replica", "kind", "microbatch")])
+    _, first = np.unique(np.ravel_multi_index(tuple(name), tuple(name.max(axis=1) + 1)), return_index=True)
+    first.sort()  # of a backward pass in parts, which buckets of gradients wait for, one op counts
+    rows, of = rows[first], name[:2, first]
     rows = rows[order := np.lexsort(of[::-1])]
     starts = np.flatnonzero(np.diff(of[:, order], axis=1, prepend=-1).any(axis=0))
     pending = np.cumsum(np.where(timeline.kind[rows] == OpKind.BACKWARD, 1, -1))

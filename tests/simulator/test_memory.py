@@ -327,3 +327,23 @@ def test_parts_of_a_group_are_numbered_and_share_whole_bytes() -> None:
     assert (part.tolist(), parts.tolist()) == ([0, 0, 0, 1, 2], [3, 1, 1, 3, 3])
     amount = np.array([10.0, 11.0, 0.0, 10.0, 10.0])
     assert whole_part(amount, part, part + 1, parts).tolist() == [3.0, 11.0, 0.0, 3.0, 4.0]
+
+
+def test_replicas_in_turn_hold_a_gradient_for_each_round_that_waits() -> None:
+    """Two replicas run every second mini-batch; the sum of a round ends after the next backward pass, so that two gradients live.
+
+    Backward passes come in three parts, one for each bucket of the sum: they are of one gradient.
+    """
+    layers = 3
+    workload = chain([1.0] * layers, parameters=[7_000_000] * layers)
+    one = Problem(workload, chain_cluster(2), 8)
+    stages = (Stage(tuple(range(layers)), (0, 1)),)
+    outcome = simulate(one, Plan("hand", "1f1b-rr", stages, (1,) * 8, "round-robin"))
+    assert len(PlanCosts(one, outcome.plan).buckets(0)) == 3
+    own = outcome.timeline.replica == 0
+    ops = [
+        (OpKind(kind).name, one)
+        for kind, one in zip(outcome.timeline.kind[own], outcome.timeline.microbatch[own], strict=True)
+    ]
+    assert ops[:9] == [("FORWARD", 0), *[("BACKWARD", 0)] * 3, ("FORWARD", 2), *[("BACKWARD", 2)] * 3, ("UPDATE", 0)]
+    assert parts(outcome, 0)["gradients"] == 2 * 4 * 7_000_000 * layers
