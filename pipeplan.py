@@ -9,6 +9,7 @@
     result.plot_gantt()
     print(pp.report(result, price=2.0).summary())  # where its time and memory go, MFU, cost, runner-ups, what limits it
     pp.compare(problem, ["greedy", "pipedream"]).frame  # pandas
+    pp.sweep({"batch": "512:1024:x2"}, workload="vgg16", cluster="pipedream-b", planner="data-parallel", jobs=1)  # pandas
     pp.PlanFile(problem, result.plan).write("plan.json")  # and pp.PlanFile.read("plan.json")
 
 `pp.names("planners")`, of "workloads", "clusters", "schedules", …, lists what can be named. The four packages `simulator`,
@@ -23,6 +24,7 @@ from experiments import (
     plan as plan,
     report as report,
     simulate as simulate,
+    sweep as sweep,
     what_if as what_if,
 )
 from hardware_profiles import load_cluster as load_cluster

@@ -84,6 +84,7 @@ from .load import (
     schema as schema,
     stack_of_table as stack_of_table,
     tables_with_accelerators as tables_with_accelerators,
+    toml_table as toml_table,
     shipped_errors as shipped_errors,
     stack_names as stack_names,
 )

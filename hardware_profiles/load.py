@@ -417,6 +417,17 @@ def _names(kind: FileKind) -> tuple[str, ...]:
 
 
 def _read_toml(source: Traversable) -> dict[str, Any]:
+    """The table of a profile's file."""
+    table = toml_table(source)
+    if not table:
+        raise _without_content(
+            f"{source}: the file is empty; an accelerator needs name and kind, a cluster name and servers"
+        )
+    return table
+
+
+def toml_table(source: Path | Traversable) -> dict[str, Any]:
+    """The table of a TOML file, whose numbers are finite. Raises ProfileError, in one line, for what is none."""
     try:
         text = read_bytes(source).decode("utf-8")
         if _DEEP_KEY.search(text):
@@ -442,10 +453,6 @@ def _read_toml(source: Traversable) -> dict[str, Any]:
         raise
     except ValueError:  # an integer of thousands of digits
         raise _without_content(f"{source}: not usable TOML: a whole number has too many digits") from None
-    if not table:
-        raise _without_content(
-            f"{source}: the file is empty; an accelerator needs name and kind, a cluster name and servers"
-        )
     return table
 
 
@@ -454,7 +461,7 @@ def _without_content(message: str) -> ProfileError:
     return ProfileError(message, message)
 
 
-def _check_finite(source: Traversable, value: object, path: str) -> None:
+def _check_finite(source: Path | Traversable, value: object, path: str) -> None:
     # TOML knows inf and nan, and inf would pass every lower bound.
     if isinstance(value, float) and not math.isfinite(value):
         raise ProfileError(f"{source}: {path} = {value}: must be a finite number", f"{source}: numbers must be finite")

@@ -228,6 +228,7 @@ from .settings import (
     Changed as Changed,
     Settings as Settings,
     change_settings as change_settings,
+    known_addresses as known_addresses,
     values_of as values_of,
 )
 from .what_if import WHAT_IFS as WHAT_IFS, seconds_without as seconds_without

@@ -21,6 +21,7 @@ import msgspec
 
 from hardware_profiles import (
     MACHINE_FORMS,
+    Address,
     Change,
     Cluster,
     FileError,
@@ -80,6 +81,11 @@ def values_of(problem: Problem, plan: Plan | None = None) -> dict[str, Any]:
         if not (root == "plan" and plan is None) and not (root in MACHINE and machine is None):
             tables |= _tables(root, problem, machine, plan)
     return values_in(tables, [one for one in addresses_of(_forms(machine, plan)) if one.keys[0] in tables])
+
+
+def known_addresses(problem: Problem, plan: Plan | None = None) -> tuple[Address, ...]:
+    """Every address that settings of a problem, and of a plan, may name."""
+    return addresses_of(_forms(_machine(problem), plan))
 
 
 def numbers_of(problem: Problem, plan: Plan | None = None, paths: Iterable[str] | None = None) -> dict[str, float]:

@@ -39,6 +39,7 @@ ROOMS = {
             "targets",
             "compare",
             "report",
+            "sweep",
             "profiling",
             "training",
             "calibration",

@@ -342,7 +342,7 @@ def compare_planners(
             raise ValueError(
                 f"a given plan is called {name!r}, as the planner that is asked, too: give it another name"
             )
-    questions = {name: _replaying(problem, plan) for name, plan in (plans or {}).items()}
+    questions = {name: replaying(problem, plan) for name, plan in (plans or {}).items()}
     questions |= {name: planning(problem, request, planner, seed, stacks) for name, planner in asked.items()}
     answers: list[Answer] = []
     for number, (name, question) in enumerate(questions.items()):
@@ -397,7 +397,8 @@ def _named(asked: Sequence[str | Callable[..., Any]]) -> dict[str, str | Callabl
     return found
 
 
-def _replaying(problem: Problem, plan: Plan) -> Question:
+def replaying(problem: Problem, plan: Plan) -> Question:
+    """What has a given plan for an answer."""
     rng = np.random.default_rng(0)
     return lambda: planners.run_planner(lambda *given: plan, problem, planners.Evaluator(problem), rng)
 

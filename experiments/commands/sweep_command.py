@@ -1,0 +1,186 @@
+"""`pipeplan sweep`: a question at every point of a grid, its answers in a store; `sweep report`: tables and figures of one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import simulator
+from experiments.compare.problem_options import LAUNCHABLE, add_question
+from experiments.terminal.argument_types import MOST_JOBS, CountUpTo, Option, add_options, names_of
+from experiments.terminal.exits import INFEASIBLE, OK
+from experiments.terminal.output import UsageError, blamed_on, output_file, print_explained, print_json, progress
+from experiments.terminal.run_folder import RunFolder
+from experiments.terminal.stops import INTERRUPTED, finishing
+from hardware_profiles import counted, toml_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from experiments.sweep.study import Study
+    from experiments.sweep.swept import Swept
+
+LINE_SECONDS = 60.0
+"""Between two lines of progress where there is no terminal."""
+
+REPORT = "report"
+"""The word in place of a study's file before a store."""
+
+WORKING: dict[str, Option] = {
+    "--jobs N": ("processes on this machine (default: as many as there are cores)", CountUpTo(MOST_JOBS)),
+    "--scheduler ADDRESS": "have the workers of this scheduler of dask.distributed answer, as tcp://10.0.0.1:8786",
+    "--local-cluster N": ("start a scheduler with N workers on this machine for it", CountUpTo(MOST_JOBS)),
+}
+"""Who answers: one of them."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `pipeplan sweep`."""
+    parser.epilog = (
+        "examples: pipeplan sweep --workload gpt2 --over 'cluster=dgx-a100:{1,2,4}' --over batch=64:1024:x2 --out gpt2.db; "
+        "pipeplan sweep study.toml --out study.db; pipeplan sweep report study.db --out figures"
+    )
+    parser.add_argument(
+        "study", nargs="?", metavar="STUDY", help=f"TOML file of options and [over]; or {REPORT}, before a store"
+    )
+    parser.add_argument("store", nargs="?", metavar="STORE", help=f"behind {REPORT}: the store to tell about")
+    add_options(
+        parser,
+        {
+            "--over NAME=VALUES": (
+                "an option of pipeplan plan without its dashes, or a path of pipeplan whatif, and its values: a list 4,8,16, "
+                "a range 64:1024:x2 or 8:264:+8, or both in braces, dgx-h100:{1,2,4}; may be repeated: every point of the grid",
+                str,
+                [],
+            ),
+            "--out PATH": f"store of the answers, gone on with where it is there; of {REPORT} the folder for tables and figures",
+            "--json": "print one JSON document",
+            "--planner NAME": "planner (default joint)",
+            "--plan FILE": "replay this plan of pipeplan plan --out at every point, in place of planning",
+            **LAUNCHABLE,
+        },
+    )
+    add_options(parser.add_argument_group("who answers").add_mutually_exclusive_group(), WORKING)
+    add_question(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask, or report; exit code 3 where no point has a plan that fits."""
+    if arguments.study == REPORT:
+        return _report(arguments)
+    for word in (arguments.study, arguments.store):
+        if word is not None and "=" in word and not Path(word).exists():
+            raise UsageError(
+                f"{word} is no study file; quote what has braces, which a shell expands: --over 'NAME=A:{{1,2}}'"
+            )
+    if arguments.store is not None:
+        raise UsageError(f"{arguments.store}: a store stands behind {REPORT}; a sweep has one study file")
+    return _sweep(arguments)
+
+
+# ------------------------------------------------------------------------------------------------------------ asking
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from experiments.sweep.asking import ask_all, running
+    from experiments.sweep.store import IN_MEMORY, Store
+
+    study = _study(arguments)
+    path = IN_MEMORY if arguments.out is None else output_file(arguments.out)
+    with (
+        finishing(),
+        Store(path) as store,
+        running(arguments.jobs, arguments.scheduler, arguments.local_cluster) as work,
+    ):
+        with progress("sweeping") as show:
+            asked = ask_all(study, store, work, _telling(show))
+        kept = "" if arguments.out is None else f", kept in {arguments.out}"
+        beside = f"; {asked.known:,} were there" if asked.known else ""
+        print(f"pipeplan sweep: {counted(asked.answered, 'question')} answered{kept}{beside}", file=sys.stderr)
+    return _told(arguments, asked.swept)
+
+
+def _telling(show: Callable[[int, str], None]) -> Callable[[int, int], None]:
+    """What tells how many are answered, and when the others may be: in the bar of a terminal, or a line every LINE_SECONDS."""
+    began = said = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        nonlocal said
+        now = time.monotonic()
+        left = f", {timedelta(seconds=round((total - done) * (now - began) / done))} left" if done else ""
+        text = f"{done:,} of {total:,}{left}"
+        show(done, text)
+        if now - said > LINE_SECONDS and not sys.stderr.isatty():
+            said = now
+            print(f"pipeplan sweep: {text}", file=sys.stderr)
+
+    return report
+
+
+def _told(arguments: argparse.Namespace, swept: Swept) -> int:
+    if arguments.json:
+        print_json(swept.record())
+    else:
+        print_explained(swept)
+    if swept.missing:
+        return INTERRUPTED
+    return OK if swept.planned else INFEASIBLE
+
+
+def _study(arguments: argparse.Namespace) -> Study:
+    """The study of a file, and of what is said beside it, which goes before what the file says."""
+    from experiments.sweep.axes import read_axis, read_over
+    from experiments.sweep.study import DESCRIBING, GIVEN, PLANNING, make_study, read_options
+
+    options: dict[str, Any] = {}
+    axes = []
+    if arguments.study is not None:
+        table = toml_table(Path(arguments.study))
+        with blamed_on(arguments.study):
+            over = table.pop("over", {})
+            if not isinstance(over, dict):
+                raise UsageError("over must be a table: the values of each name")
+            options = read_options(table)
+            axes = [read_axis(name, values) for name, values in over.items()]
+    names = [*GIVEN, *names_of({**DESCRIBING, **PLANNING})]
+    said = {name: getattr(arguments, name) for name in names}
+    given = {name: value for name, value in said.items() if value not in (None, False) and (name, value) != ("seed", 0)}
+    own = {f"option.{name}": value for name, value in arguments.option}
+    return make_study(options | given | own, [*axes, *map(read_over, arguments.over)])
+
+
+# --------------------------------------------------------------------------------------------------------- reporting
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from experiments.sweep.store import Store
+    from experiments.sweep.swept import Swept
+
+    if arguments.store is None:
+        raise UsageError(f"{REPORT} needs STORE, what pipeplan sweep --out has written")
+    folder = None if arguments.out is None else RunFolder(arguments.out, "pipeplan sweep report")
+    with Store(arguments.store, reading=True) as store:
+        swept = Swept.of(store.rows())
+    if not swept.rows:
+        raise UsageError(f"{arguments.store}: no sweep was asked yet")
+    if folder is not None:
+        _write(folder, swept)
+    code = _told(arguments, swept)
+    return OK if code == INTERRUPTED else code
+
+
+def _write(folder: RunFolder, swept: Swept) -> None:
+    from experiments.sweep.sweep_plots import figures_of
+
+    def figure(stem: str, drawn: Figure) -> None:
+        folder.write([f"{stem}.png", f"{stem}.svg"], lambda: simulator.save(drawn, folder.path / stem))
+
+    folder.clear()
+    folder.write(["sweep.csv"], lambda: simulator.write_atomically(folder.path / "sweep.csv", swept.csv()))
+    for stem, drawn in figures_of(swept).items():
+        figure(stem, drawn)

@@ -1,0 +1,175 @@
+"""Runs: questions in batches, answered by processes of this machine (joblib) or the workers of a scheduler (dask.distributed)."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from itertools import islice
+from math import ceil
+from typing import Any, NamedTuple
+
+from joblib import Parallel, cpu_count, delayed
+
+from experiments.sweep.contents import Contents
+from experiments.sweep.study import Question
+from experiments.terminal.output import UsageError
+
+BATCH_SECONDS = 0.5
+"""Of work in a batch at least: what a scheduler takes for one is a hundredth of it."""
+
+ANSWER_SECONDS = 10
+"""In which a scheduler must answer."""
+
+Asked = tuple[str, Question]
+Told = list[tuple[str, dict[str, Any]]]
+"""Answers by their keys."""
+
+
+class Batches:
+    """Questions in batches of BATCH_SECONDS, as far as the mean of those that are answered tells, one alone at first.
+
+    Lifetime: made of all questions, asked for batch after batch; told what each took.
+    workers: that the last questions are divided among
+    """
+
+    def __init__(self, questions: Iterable[Asked]) -> None:
+        self._waiting = deque(questions)
+        self._seconds, self._answered = 0.0, 0
+        self.workers = 1
+
+    def took(self, seconds: float, count: int) -> None:
+        """So many were answered in so many seconds."""
+        self._seconds += seconds
+        self._answered += count
+
+    def __iter__(self) -> Iterator[list[Asked]]:
+        while self._waiting:
+            wanted = ceil(BATCH_SECONDS * self._answered / self._seconds) if self._seconds else 1
+            count = max(1, min(wanted, len(self._waiting) // self.workers))
+            yield [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
+
+
+class Answered(NamedTuple):
+    """The answers of a batch, the seconds that they took, and whether an interrupt ended it before the last."""
+
+    told: Told
+    seconds: float
+    interrupted: bool
+
+
+Run = Callable[[Batches], Iterator[Answered]]
+"""What answers batches, in whatever order."""
+
+
+def answered(batch: Sequence[Asked]) -> Answered:
+    """The answers of a batch, in the process that is asked; one that an interrupt cuts short is left out.
+
+    Raises UsageError where other files, or another version, stand behind the words there.
+    """
+    began, contents, told = time.perf_counter(), Contents(), list[tuple[str, dict[str, Any]]]()
+    with suppress(KeyboardInterrupt):
+        for key, question in batch:
+            if question.key(contents) != key:
+                raise UsageError(
+                    f"{socket.gethostname()} has another version of pipeplan, or other files behind the names of a question"
+                )
+            record = question.answer()
+            if record.pop("interrupted"):
+                break
+            told.append((key, record))
+    return Answered(told, time.perf_counter() - began, len(told) < len(batch))
+
+
+def answer_all(questions: Mapping[str, Question], run: Run, keep: Callable[[Told], None]) -> None:
+    """Have every question answered, and each answer kept when it comes; those that a worker lost as it died are asked again.
+
+    ChildProcessError where workers die of what is left.
+    """
+    waiting = dict(questions)
+    while waiting:
+        before, batches = len(waiting), Batches(waiting.items())
+        try:
+            for part in run(batches):
+                batches.took(part.seconds, len(part.told))
+                keep(part.told)
+                for key, _ in part.told:
+                    del waiting[key]
+                if part.interrupted:
+                    raise KeyboardInterrupt
+        except BrokenExecutor:
+            if len(waiting) == before:
+                raise ChildProcessError(
+                    f"workers died of {len(waiting)} of {len(questions)} questions, which have no answer: too little memory?"
+                ) from None
+
+
+def on_this_machine(jobs: int | None = None) -> Run:
+    """Processes of this machine: so many, or as many as this process may use cores; one is this process itself."""
+
+    def run(batches: Batches) -> Iterator[Answered]:
+        batches.workers = cpu_count() if jobs is None else jobs
+        workers = Parallel(n_jobs=batches.workers, batch_size=1, return_as="generator_unordered")
+        yield from workers(delayed(answered)(one) for one in batches)
+
+    return run
+
+
+def check_dask() -> None:
+    """UsageError where dask.distributed is not installed."""
+    if find_spec("distributed") is None:
+        raise UsageError("sweeps on a scheduler need dask.distributed, which is not installed; install pipeplan[dask]")
+
+
+@contextmanager
+def on_scheduler(address: str) -> Iterator[Run]:
+    """The workers of a scheduler; ConnectionError, in one line, for one that does not answer, or goes away."""
+    check_dask()
+    from distributed import Client, KilledWorker, as_completed
+
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it says of an end is said in one line here
+    try:
+        client = Client(address, timeout=ANSWER_SECONDS, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise ConnectionError(f"scheduler {address}: does not answer: {error}") from None
+
+    def run(batches: Batches) -> Iterator[Answered]:
+        batches.workers = max(1, sum(client.nthreads().values()))
+        waiting = iter(batches)
+
+        def submitted(count: int) -> list[Any]:
+            return [client.submit(answered, one, pure=False) for one in islice(waiting, count)]
+
+        done = as_completed(submitted(2 * batches.workers))
+        try:
+            for future in done:
+                yield future.result()
+                done.update(submitted(1))
+        except KilledWorker as error:
+            raise BrokenExecutor(str(error)) from None
+        except (CancelledError, OSError):
+            raise ConnectionError(f"scheduler {address}: is gone; what was answered is kept") from None
+
+    try:
+        yield run
+    finally:
+        client.close(timeout=1)
+
+
+@contextmanager
+def on_local_cluster(workers: int) -> Iterator[Run]:
+    """A scheduler and so many workers of one core each, on this machine, for the time of a run."""
+    check_dask()
+    from distributed import LocalCluster
+
+    quiet = {"silence_logs": logging.CRITICAL, "dashboard_address": None}
+    with (
+        LocalCluster(n_workers=workers, threads_per_worker=1, **quiet) as cluster,
+        on_scheduler(cluster.scheduler_address) as run,
+    ):
+        yield run

@@ -1,0 +1,182 @@
+"""Sweep plots: seconds along an axis, with the points where the plan changes; heat maps over two axes; throughput and memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+from matplotlib.colors import LogNorm
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from hardware_profiles import counted, legible
+from simulator.results.figures import (
+    FAINT,
+    GREY,
+    INK,
+    figures,
+    legend_below,
+    logarithmic,
+    logarithmic_axes,
+    multiples,
+    panels,
+    titled,
+    unframed,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from experiments.sweep.axes import Axis
+    from experiments.sweep.swept import Row, Swept
+
+MOST_LINES = 12
+"""Lines of a figure, and panels of heat maps, at most; a sweep of more is drawn in part, and says so."""
+
+MOST_CELLS = 200
+"""Cells of a heat map that are written in."""
+
+COLORS = ("#123f73", "#d55e00", "#3fae8c", "#8e5aa8", "#b08d1a", "#c0395a", "#4b6f8f", "#7a4a2a")
+
+
+MOST_TICKS = 12
+"""Values of an axis that are all written below it."""
+
+
+def figures_of(swept: Swept) -> dict[str, Figure]:
+    """The figures of a sweep by name: those for which it has plans, and axes enough."""
+    if not swept.planned:
+        return {}
+    found = {"lines": lines_figure(swept)}
+    if len(swept.varied) > 1:
+        found["heat_map"] = heat_map_figure(swept)
+    return {**found, "pareto": pareto_figure(swept)}
+
+
+def lines_figure(swept: Swept) -> Figure:
+    """Seconds of an iteration along the longest axis, a line for each point of the others; a ring where the plan is another one
+    than at the point before.
+    """
+    figure, ((axes,),) = panels(10, 6.2)
+    along, lines = swept.along, list(swept.lines().items())
+    shown = [(place, rows) for place, rows in lines if any(row["feasible"] for row in rows)][:MOST_LINES]
+    changed = {id(after) for _, after, _ in swept.changes()}
+    for number, (place, rows) in enumerate(shown):
+        fitting = [row for row in rows if row["feasible"]]
+        look = {
+            "color": COLORS[number % len(COLORS)],
+            "linestyle": "-" if number < len(COLORS) else "--",
+            "linewidth": 1.3,
+        }
+        axes.plot(*_points(along, fitting), "o", **look, markersize=4, label=_place(swept.others, place))
+        rings = [row for row in fitting if id(row) in changed]
+        axes.plot(
+            *_points(along, rings), "o", color=look["color"], markersize=10, markerfacecolor="none", label="_rings"
+        )
+    _scaled(axes, along)
+    axes.set_yscale("log")
+    logarithmic(axes.yaxis)
+    left = f"; {MOST_LINES} of {len(lines)} lines" if len(lines) > MOST_LINES else ""
+    titled(
+        axes,
+        legible(f"{swept.title}{left}; a ring: the plan changes", 110),
+        xlabel=along.name,
+        ylabel="seconds per iteration",
+    )
+    unframed(axes, "both", 0.7)
+    if swept.others:
+        legend_below(figure, min(len(shown), 4))
+    return figure
+
+
+def heat_map_figure(swept: Swept) -> Figure:
+    """Seconds of an iteration over the two axes of most values, a panel for each point of the others; grey: no plan fits."""
+    rows_of, columns = sorted(swept.varied, key=lambda one: len(one.values))[-2:]
+    others = [one for one in swept.varied if one is not rows_of and one is not columns]
+    places = list(product(*(one.values for one in others)))
+    shown = places[:MOST_LINES]
+    found = {tuple(row[one.name] for one in (*others, rows_of, columns)): row for row in swept.rows}
+    known = [row["iteration_seconds"] for row in swept.planned]
+    norm = LogNorm(min(known), max(known)) if max(known) > min(known) else LogNorm(min(known) / 2, 2 * max(known))
+    figure, panes = multiples(len(shown), 3, max(5.0, 0.75 * len(columns.values)), max(3.2, 0.45 * len(rows_of.values)))
+    colors = mpl.colormaps["viridis"].with_extremes(bad=GREY)
+    for axes, place in zip(panes, shown, strict=True):
+        seconds = [[_seconds(found.get((*place, one, two))) for two in columns.values] for one in rows_of.values]
+        image = axes.imshow(seconds, norm=norm, cmap=colors, aspect="auto", origin="lower")
+        _ticks(axes, rows_of, columns)
+        titled(axes, legible(_place(others, place) or swept.title), size=9, xlabel=columns.name, ylabel=rows_of.name)
+        if len(rows_of.values) * len(columns.values) <= MOST_CELLS:
+            middle = math.sqrt(norm.vmin * norm.vmax)  # type: ignore[operator]
+            for (y, line), x in product(enumerate(seconds), range(len(columns.values))):
+                words = "" if math.isnan(line[x]) else figures(line[x])
+                axes.text(x, y, words, ha="center", va="center", fontsize=7, color="white" if line[x] < middle else INK)
+    left = f" ({MOST_LINES} of {len(places)} panels)" if len(places) > MOST_LINES else ""
+    bar = figure.colorbar(image, ax=panes, label=f"seconds per iteration{left}; grey: no plan fits")
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: figures(value)))
+    bar.ax.yaxis.set_minor_formatter(NullFormatter())
+    return figure
+
+
+def pareto_figure(swept: Swept) -> Figure:
+    """Samples per second against the peak memory of the fullest device: every plan that fits, and, by the devices in use, a line
+    through those that none beats.
+    """
+    figure, ((axes,),) = panels(10, 6.2)
+    axes.plot(*_worth(swept.planned), "o", color=FAINT, markersize=3, label="plans that fit")
+    front = sorted(swept.front(), key=lambda row: row["peak_memory_bytes"])
+    counts = sorted({row["plan_devices"] for row in front})
+    for number, count in enumerate(counts):
+        own = [row for row in front if row["plan_devices"] == count]
+        look = {"color": COLORS[number % len(COLORS)], "markersize": 7, "linewidth": 1.3}
+        axes.plot(*_worth(own), "o-", drawstyle="steps-post", **look, label=counted(count, "device"))
+    logarithmic_axes(axes, "both")
+    title = legible(f"{swept.title}; lines: plans that none beats in throughput, memory and devices", 110)
+    titled(axes, title, xlabel="peak memory of the fullest device, GiB", ylabel="samples per second")
+    unframed(axes, "both", 0.7)
+    legend_below(figure, min(len(counts) + 1, 8))
+    return figure
+
+
+def _worth(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
+    """Memory and throughput of rows."""
+    return [row["peak_memory_bytes"] / 2**30 for row in rows], [row["samples_per_second"] for row in rows]
+
+
+def _seconds(row: Row | None) -> float:
+    return row["iteration_seconds"] if row is not None and row["feasible"] else math.nan
+
+
+def _points(along: Axis, rows: Sequence[Row]) -> tuple[list[Any], list[float]]:
+    """Places of rows on an axis: their numbers, or the numbers of their words."""
+    places = [row[along.name] if along.numeric else along.values.index(row[along.name]) for row in rows]
+    return places, [row["iteration_seconds"] for row in rows]
+
+
+def _scaled(axes: Axes, along: Axis) -> None:
+    """A logarithmic scale for numbers that rise by factors, places for words."""
+    if not along.numeric:
+        axes.set_xticks(
+            range(len(along.values)), [legible(str(one), 24) for one in along.values], rotation=20, ha="right"
+        )
+        return
+    numbers = sorted(float(one) for one in along.values)
+    if len(numbers) <= MOST_TICKS:
+        axes.set_xticks(numbers, [str(one) for one in sorted(along.values)])
+    if numbers[0] > 0 and numbers[-1] >= 8 * numbers[0]:
+        axes.set_xscale("log")
+        logarithmic(axes.xaxis)
+
+
+def _ticks(axes: Axes, rows: Axis, columns: Axis) -> None:
+    for one, name in ((columns, "x"), (rows, "y")):
+        step = -(-len(one.values) // 24)
+        labels = [legible(str(value), 18) for value in one.values[::step]]
+        look = {"rotation": 30, "ha": "right"} if name == "x" and not one.numeric else {}
+        getattr(axes, f"set_{name}ticks")(range(0, len(one.values), step), labels, fontsize=8, **look)
+
+
+def _place(axes: Sequence[Axis], values: Sequence[object]) -> str:
+    return ", ".join(f"{one.name}={value}" for one, value in zip(axes, values, strict=True))
