@@ -68,7 +68,7 @@ MOST_TRIED = 100
 """Points of which one at least must be a problem, whose files say which paths there are."""
 
 SPEED = ("status", "feasible", "iteration_seconds", "error_low", "error_high", "samples_per_second", "mfu")
-USE = ("plan_devices", "peak_memory_bytes", "memory_error_low", "memory_error_high", "capacity_bytes")
+USE = ("batch", "plan_devices", "peak_memory_bytes", "memory_error_low", "memory_error_high", "capacity_bytes")
 BOUND = ("lower_bound_seconds", "lower_bound_term", "gap", "optimal_among")
 PLAN = ("stack", "schedule", "layout", "notation", "reason", "decisions")
 
@@ -132,6 +132,7 @@ class Question:
             found = self._answer()
         record = found.record(None)
         record["plan_devices"] = record["devices"]  # a sweep may vary the devices that there are
+        record["batch"] = found.result and found.result.problem.batch
         record["decisions"] = _decisions(found)
         told = [*dict.fromkeys(str(one.message) for one in doubts), record["reason"]]
         refused = {"status": "refused"} if found.planner == "" else {}

@@ -126,7 +126,9 @@ class Swept(Explained):
     def tables(self) -> tuple[TextTable, ...]:
         """The rows, where the plan changes, and what none beats."""
         swept: dict[str, Cell] = {one.name: _named(one.name) for one in self.axes}
-        known: dict[str, Cell] = {**swept, **COLUMNS}
+        batches = {row["batch"] for row in self.planned}
+        own = {"batch": _named("batch")} if len(batches) > 1 and "batch" not in swept else {}
+        known: dict[str, Cell] = {**swept, **own, **COLUMNS}
         rows = ReportTable("{title}", "rows", known)
         unbeaten = ReportTable("Plans that none beats in throughput, memory and devices", "rows", known)
         along, changes = self.along.name, self.changes()

@@ -1,0 +1,357 @@
+"""`pipeplan sweep`: what axes mean, that every question is answered once, and what its report tells."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pipeplan as pp
+from experiments.cli import main
+from experiments.sweep import runs
+from experiments.sweep.axes import MOST_POINTS, check_grid, read_axis, read_over
+from experiments.sweep.contents import Contents
+from experiments.sweep.runs import Answered, Batches, answer_all, answered
+from experiments.sweep.study import FIGURES, Question, make_study, read_options
+from experiments.sweep.swept import Swept
+from experiments.terminal.output import UsageError
+from hardware_profiles import profile_text
+from simulator import change_settings
+from tests.experiments.commands import ended, refused
+
+PLANNED = ("--microbatches", "4", "--schedule", "gpipe")
+SMALL = ("--workload", "chain:4", "--cluster", "pipedream-a", "--planner", "uniform", "--jobs", "1", *PLANNED)
+GRID = ("--over", "devices=1:4:+1", "--over", "batch=8:32:x2")
+
+
+def document(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
+    """The JSON document of a sweep."""
+    assert main(("sweep", *words, "--json")) == code
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+# ---- axes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("64:1024:x2", (64, 128, 256, 512, 1024)),
+        ("8:30:+8", (8, 16, 24)),
+        ("1:1000:x10", (1, 10, 100, 1000)),
+        ("0.1:0.5:+0.1", (0.1, 0.2, 0.3, 0.4, 0.5)),
+        ("4, 8,16", (4, 8, 16)),
+        ("dgx:{1,2},tpu:{1:4:x2}", ("dgx:1", "dgx:2", "tpu:1", "tpu:2", "tpu:4")),
+        ("+10%,*2,-8,true,1f1b", ("+10%", "*2", -8, True, "1f1b")),
+        ([1, "a", [4, 4, 8]], (1, "a", "4,4,8")),
+        (3, (3,)),
+    ],
+)
+def test_values_of_an_axis(text: object, values: tuple[object, ...]) -> None:
+    """Ranges hold their ends where steps reach them, braces stand for each of what is in them."""
+    assert read_axis("x", text).values == values
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x", "must be NAME=VALUES"),
+        ("=3", "must be NAME=VALUES"),
+        ("x=", "x: has no values"),
+        ("x=4,,8", "a value is empty"),
+        ("x=4,4", "'4' stands twice"),
+        ("x=8:4:+1", "8:4:+1 ends below where it begins"),
+        ("x=1:4:+0", "1:4:+0 does not rise"),
+        ("x=1:4:x1", "1:4:x1 does not rise"),
+        ("x=0:4:x2", "0:4:x2 does not rise"),
+        ("x=a:4:+1", "'a' is not a number"),
+        ("x=a{1,{2}}", "braces stand in pairs"),
+        ("x=1:1000000000:+1", "has more than 100,000 values"),
+    ],
+)
+def test_axes_that_are_none(text: str, said: str) -> None:
+    """One line."""
+    with pytest.raises(UsageError, match=said.replace("+", r"\+").replace("(", r"\(")) as caught:
+        read_over(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_grid_is_counted_before_it_is_made() -> None:
+    """Up to MOST_POINTS; no axis twice, and one at least."""
+    thousand = [read_axis(name, "1:1000:+1") for name in "abc"]
+    assert check_grid(thousand[:1]) == 1000
+    with pytest.raises(UsageError, match=f"are 1,000,000,000 points; a sweep has at most {MOST_POINTS:,}"):
+        check_grid(thousand)
+    with pytest.raises(UsageError, match="a is swept twice"):
+        check_grid([thousand[0], thousand[0]])
+    with pytest.raises(UsageError, match="needs --over"):
+        check_grid([])
+
+
+# ---- questions -------------------------------------------------------------------------------------------------------
+
+
+def keys(options: dict[str, Any], *over: str) -> list[str]:
+    """The digests of a study's questions."""
+    study, contents = make_study(read_options(options), list(map(read_over, over))), Contents()
+    return [question.key(contents) for _, question in study.points()]
+
+
+def test_a_question_is_its_words_and_what_stands_behind_them(tmp_path: Path) -> None:
+    """Another value is another one, and so is another file under the same name; the same one is the same in another study."""
+    cluster = tmp_path / "mine.toml"
+    text = profile_text("pipedream-a", "cluster")
+    cluster.write_text(text, encoding="utf-8")
+    said = {"workload": "chain:4", "cluster": str(cluster), "planner": "uniform"}
+    before = keys(said, "batch=8,16", "network.bandwidth_gbps=5,/2")
+    assert len(set(before)) == 4
+    assert keys(said | {"batch": 16}, "network.bandwidth_gbps=5,20")[0] == before[2]
+    cluster.write_text(text.replace("latency_us = ", "latency_us = 1"), encoding="utf-8")
+    assert not set(keys(said, "batch=8,16", "network.bandwidth_gbps=5,/2")) & set(before)
+
+
+def test_rows_are_the_answers_of_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    """Under options, paths and a planner by name; a point that cannot be says why, and others go on."""
+    over = ("--over", "network.bandwidth_gbps=1,40", "--over", "planner=uniform,greedy", "--over", "devices=2,999")
+    rows = document(capsys, *SMALL[:4], *SMALL[6:], "--batch", "16", *over)["rows"]
+    assert [(row["network.bandwidth_gbps"], row["planner"], row["devices"]) for row in rows[:3]] == [
+        *((1, "uniform", 2), (1, "uniform", 999), (1, "greedy", 2))
+    ]
+    for row in rows:
+        if row["devices"] == 999:
+            assert (row["status"], row["iteration_seconds"]) == ("refused", None)
+            assert row["reason"] == "devices 999: cluster pipedream-a has 16 devices"
+            continue
+        problem = pp.Problem("chain:4", "pipedream-a", 16, devices=2)
+        settings = [f"network.bandwidth_gbps={row['network.bandwidth_gbps']}"]
+        answer = pp.plan(change_settings(problem, settings).problem, row["planner"], microbatches=4, schedule="gpipe")
+        assert row["iteration_seconds"] == answer.iteration_seconds
+        assert (row["status"], row["layout"], row["gap"]) == ("fits", answer.outcome.words, answer.outcome.gap)
+
+
+def test_a_plan_is_replayed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """At every point of its paths, as `whatif --keep` does; what cannot be swept of it is refused."""
+    result = pp.plan(pp.Problem("chain:4", "pipedream-a", 8, devices=2), "uniform", microbatches=4)
+    path = tmp_path / "plan.json"
+    pp.PlanFile(result.problem, result.plan).write(path)
+    rows = document(capsys, "--plan", str(path), "--over", "accelerator.compute.tflops_fp32=*1,*2", "--jobs", "1")[
+        "rows"
+    ]
+    twice = pp.what_if(result.problem, result.plan, ["accelerator.compute.tflops_fp32=*2"], anew=False).kept.outcome
+    assert [row["iteration_seconds"] for row in rows] == [result.iteration_seconds, twice and twice.iteration_seconds]
+    words = ("sweep", "--plan", str(path), "--planner", "greedy", "--over", "batch=8,16")
+    assert "--planner does not go with --plan, which is replayed as it is" in refused(capsys, words)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--over", "btch=8"), "'btch' names no value; near it: problem.batch"),
+        (("--over", "batch=8", "--over", "problem.batch=8"), "problem.batch and batch are the same value"),
+        (("--batch", "8", "--over", "batch=8"), "batch is swept, and given as 8"),
+        (("--over", "batch=8,x"), "batch: 'x' must be a whole number"),
+        (("--over", "planner=gredy"), "did you mean greedy?"),
+        (("--over", "cluster=pipedream-a:1", "cluster=pipedream-a:2"), "quote what has braces"),
+        (("--over", "batch=8", "--scheduler", "tcp://127.0.0.1:1"), "does not answer"),
+        (("report",), "report needs STORE"),
+    ],
+)
+def test_questions_that_are_none(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, and nothing is asked."""
+    if "--scheduler" in words:
+        pytest.importorskip("distributed", reason="needs dask.distributed")
+        monkeypatch.setattr(runs, "ANSWER_SECONDS", 0.2)
+    given = words if words[0] == "report" else ("--workload", "chain:4", *words)
+    assert said in refused(capsys, ("sweep", *given), 1 if "--scheduler" in words else 2)
+
+
+def test_a_study_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Says what options and --over say; what is wrong with it names it, with exit code 4."""
+    file = tmp_path / "study.toml"
+    text = 'workload = "chain:4"\ncluster = "pipedream-a"\nplanner = "uniform"\nmicrobatches = 4\nschedule = "gpipe"\n'
+    text += '[over]\ndevices = "1:4:+1"\nbatch = [8, 16, 32]\n'
+    file.write_text(text, encoding="utf-8")
+    assert document(capsys, str(file), "--jobs", "1") == document(capsys, *SMALL, *GRID)
+    for wrong, said in (
+        ("bacth = 3\n" + text, "did you mean batch?"),
+        (text + "zero = []\n", "zero: has no values"),
+        ("over = 3", "must be a table"),
+    ):
+        file.write_text(wrong, encoding="utf-8")
+        assert said in refused(capsys, ("sweep", str(file)), 4)
+    assert "no such file" in refused(capsys, ("sweep", str(tmp_path / "none.toml")), 4)
+
+
+# ---- stores ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys of the questions that are answered, as they are."""
+    found: list[str] = []
+
+    def noting(batch: Sequence[tuple[str, Question]]) -> Answered:
+        found.extend(key for key, _ in batch)
+        return answered(batch)
+
+    monkeypatch.setattr(runs, "answered", noting)
+    return found
+
+
+def test_a_store_answers_what_it_knows(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupted sweep keeps what is done and says so; the same one goes on, an extended one asks what is new alone."""
+    store = str(tmp_path / "folder" / "store.db")
+    whole = document(capsys, *SMALL, *GRID)
+    asked.clear()
+    noting = runs.answered
+
+    def interrupting(batch: Sequence[tuple[str, Question]]) -> Answered:
+        if len(asked) >= 5:
+            raise KeyboardInterrupt
+        return noting(batch)
+
+    monkeypatch.setattr(runs, "BATCH_SECONDS", 0.0)
+    monkeypatch.setattr(runs, "answered", interrupting)
+    part = document(capsys, *SMALL, *GRID, "--out", store, code=130)
+    assert (part["interrupted"], part["missing"], len(asked)) == (True, 7, 5)
+    assert part["rows"][:5] == whole["rows"][:5]
+    assert {row["status"] for row in part["rows"][5:]} == {"not-asked"}
+    monkeypatch.setattr(runs, "answered", noting)
+    assert document(capsys, *SMALL, *GRID, "--out", store) == whole
+    assert len(asked) == len(set(asked)) == 12
+    more = document(capsys, *SMALL, "--over", "batch=8:64:x2", "--over", "devices=2:4:+1", "--out", store)
+    assert len(asked) == len(set(asked)) == 15
+    assert len(more["rows"]) == 12
+    assert document(capsys, *SMALL, *GRID, "--out", store) == whole
+    assert len(asked) == 15
+    assert document(capsys, "report", store) == whole
+
+
+def test_files_that_are_no_store(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Or of another version, or written by another process: one line, and the file is as it was."""
+    store, other, text = (tmp_path / name for name in ("store.db", "other.db", "text.db"))
+    words = ("sweep", *SMALL, "--batch", "8", "--over", "devices=1,2", "--out")
+    assert main([*words, str(store)]) == 0
+    capsys.readouterr()
+    with sqlite3.connect(other) as database:
+        database.execute("CREATE TABLE theirs (a)")
+    text.write_text("a text\n" * 200, encoding="utf-8")
+    for path in (other, text):
+        content = path.read_bytes()
+        assert "is no store of pipeplan sweep" in refused(capsys, (*words, str(path)), 4)
+        assert "is no store of pipeplan sweep" in refused(capsys, ("sweep", "report", str(path)), 4)
+        assert path.read_bytes() == content
+    assert "no such store" in refused(capsys, ("sweep", "report", str(tmp_path / "none.db")), 4)
+    with sqlite3.connect(store, isolation_level=None) as database:
+        database.execute("BEGIN EXCLUSIVE")
+        assert "another process is writing it" in refused(capsys, (*words, str(store)))
+        database.execute("ROLLBACK")
+        database.execute("UPDATE about SET value = '0.1.0' WHERE name = 'version'")
+    database.close()
+    assert "is a store of pipeplan 0.1.0, this is" in refused(capsys, (*words, str(store)), 4)
+
+
+def test_questions_of_a_worker_that_dies_are_asked_again() -> None:
+    """Until a pass answers none: then those are at fault, and what was answered is kept."""
+    kept: list[str] = []
+    deaths = iter([2, 4, 0])
+
+    def dying(batches: Batches) -> Any:
+        left = next(deaths)
+        for batch in batches:
+            if not left:
+                raise runs.BrokenExecutor
+            left -= 1
+            yield Answered([(key, {}) for key, _ in batch], 10.0, False)
+
+    questions = {name: Question({}) for name in "abcdefgh"}
+    with pytest.raises(ChildProcessError, match="workers died of 2 of 8 questions"):
+        answer_all(questions, dying, lambda told: kept.extend(key for key, _ in told))
+    assert kept == list("abcdef")
+
+
+def test_batches_are_as_long_as_they_should_be() -> None:
+    """One question until a time is known, then as many as half a second holds, and the last ones divided among workers."""
+    batches = Batches((str(number), Question({})) for number in range(100))
+    batches.workers = 4
+    turns = iter(batches)
+    assert len(next(turns)) == 1
+    batches.took(0.02, 1)
+    assert len(next(turns)) == 24  # of 99, 25 last half a second, and 24 a quarter of all
+    batches.took(2.4, 24)
+    assert len(next(turns)) == 6
+    assert sum(map(len, turns)) == 100 - 1 - 24 - 6
+
+
+def test_other_files_at_a_worker_are_noticed() -> None:
+    """A question that is another one there is not answered."""
+    with pytest.raises(UsageError, match="other files behind the names"):
+        answered([("0" * 64, Question({"planner": "uniform"}))])
+
+
+# ---- reports ---------------------------------------------------------------------------------------------------------
+
+
+def row(batch: int, seconds: float | None, memory: float = 1.0, devices: int = 1, **decisions: str) -> Any:
+    """A point of a sweep of batches, and its answer."""
+    record = dict.fromkeys(FIGURES) | {"status": "refused", "reason": "=no", "feasible": False, "decisions": {}}
+    if seconds is not None:
+        found = {"status": "fits", "feasible": True, "samples_per_second": batch / seconds, "decisions": decisions}
+        record |= {**found, "iteration_seconds": seconds, "peak_memory_bytes": memory, "plan_devices": devices}
+    return {"batch": batch}, record
+
+
+def test_a_report_tells_where_plans_change_and_what_none_beats() -> None:
+    """More micro-batches alone are no other plan; a beaten plan is one that is no better in anything."""
+    one = {"stages": "1", "micro-batches": "1", "samples of a micro-batch": "8"}
+    points = [
+        row(8, 1.0, 4.0, **one),
+        row(16, 2.0, 5.0, **one | {"micro-batches": "2"}),
+        row(24, None),
+        row(64, 4.0, 5.0, 2, **one | {"stages": "2"}),
+        row(32, 4.0, 4.0, 2, **one | {"micro-batches": "4"}),
+    ]
+    swept = Swept.of(points)
+    assert [(before["batch"], after["batch"], words) for before, after, words in swept.changes()] == [
+        (32, 64, "stages: 1 -> 2")
+    ]
+    assert [found["batch"] for found in swept.front()] == [64, 8]
+    assert swept.csv().splitlines()[3].startswith("24,refused,False,")
+    assert ",'=no" in swept.csv()
+
+
+def test_a_report_writes_tables_and_figures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """To a folder that it owns."""
+    store, folder = str(tmp_path / "store.db"), tmp_path / "report"
+    assert main(("sweep", *SMALL, "--over", "devices=1,2", "--over", "batch=8,16", "--out", store)) == 0
+    code, out, _ = ended(capsys, ("sweep", "report", store, "--out", str(folder)))
+    assert (code, "Where the plan changes along devices" in out) == (0, True)
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {"sweep.csv", "lines.svg", "heat_map.png", "pareto.svg"}
+    assert len((folder / "sweep.csv").read_text(encoding="utf-8").splitlines()) == 5
+
+
+def test_the_face_asks_the_same(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """`pp.sweep` takes values by name, and gives a table."""
+    over = {"devices": range(1, 5), "batch": "8:32:x2"}
+    options = {
+        "workload": "chain:4",
+        "cluster": "pipedream-a",
+        "planner": "uniform",
+        "microbatches": 4,
+        "schedule": "gpipe",
+    }
+    frame = pp.sweep(over, jobs=1, store=tmp_path / "store.db", **options)
+    rows = document(capsys, *SMALL, *GRID, "--out", str(tmp_path / "store.db"))["rows"]
+    assert list(frame["iteration_seconds"]) == [one["iteration_seconds"] for one in rows]
+    with pytest.raises(ValueError, match="a sweep has no option 'bacth'"):
+        pp.sweep(over, bacth=3)
