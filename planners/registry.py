@@ -43,6 +43,7 @@ from planners.search.evaluator import (
     PlannerFailedError,
     Progress,
 )
+from planners.search.obedience import disobeyed
 from planners.search.request import Request
 from planners.search.result import Proof, Result
 from planners.search.search_options import ALWAYS, FIELDS, PACED, PLANNER_OPTIONS, RECOMPUTE, takes
@@ -53,6 +54,7 @@ from simulator import (
     Score,
     UndercutBoundError,
     check_recompute,
+    flushes,
     schedule_families,
     simulate,
     slice_of,
@@ -76,6 +78,7 @@ class PlannerEntry:
     searches: decisions that it searches where a request leaves them open, with the values that it tries: the request for one of
         these restricts its search, and never answers better. Every other request that it takes sets what it does not search.
     by_default: whether it is compared with others where no planners are named, or of which problems
+    asynchronous: whether its plans may update with stale weights where no schedule is asked for
     """
 
     build: Callable[[Request], Planner]
@@ -84,6 +87,7 @@ class PlannerEntry:
     options: Mapping[str, DeclaredOption] = field(default_factory=dict)
     searches: Mapping[str, Values] = field(default_factory=dict)
     by_default: bool | Callable[[Problem], bool] = True
+    asynchronous: bool = False
 
     def __post_init__(self) -> None:
         for name, one in self.options.items():
@@ -122,6 +126,11 @@ class PlannerEntry:
     def planner(self, request: Request) -> Planner:
         """The planner that a request asks for; ValueError as in `read`."""
         return self.build(self.read(request))
+
+    def admits(self, problem: Problem, request: Request, plan: Plan) -> bool:
+        """Whether a plan that its search looked at may be its answer: as it was asked for, flushed where its plans are."""
+        stale = self.asynchronous if request.schedule is None else not schedule_families()[request.schedule].flush
+        return (stale or flushes(plan)) and disobeyed(problem, request, plan) is None
 
     def reason(self, problem: Problem, request: Request) -> str | None:
         """Why the planner cannot plan a problem and request, or None: an option that it lacks, or as `applicable` says."""
@@ -375,6 +384,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         _Later("pipedream.planner", "PipeDream"),
         "PipeDream's partition with replicated stages, asynchronous 1F1B-RR",
         _for_pipedream,
+        asynchronous=True,
     ),
     "pipedream-flush": PlannerEntry(
         _Later("pipedream.planner", "PipeDreamFlush"),
@@ -395,6 +405,7 @@ PLANNERS: dict[str, PlannerEntry] = {
         _Later("xpipe.stream_planner", "inapplicable"),
         takes("stages"),
         searches={"microbatches": _counts, "stages": _one_a_device},
+        asynchronous=True,
     ),
     "brute-force": PlannerEntry(
         _brute_force,
@@ -489,7 +500,7 @@ def as_entry(made: object) -> PlannerEntry:
         )
     declared = declared_options(made, 1 if isinstance(made, type) else 3)
     applicable = _for_any if isinstance(made, type) else _unheard
-    return PlannerEntry(partial(_made, made, declared), summary_of(made), applicable, options=declared)
+    return PlannerEntry(partial(_made, made, declared), summary_of(made), applicable, declared, asynchronous=True)
 
 
 def _for_any(problem: Problem, request: Request) -> str | None:
@@ -567,7 +578,13 @@ def make_plan(
         if reason is not None:
             raise InapplicablePlannerError(name, reason)
         evaluate = Evaluator(
-            problem, engine=asked.engine, budget=budget, seconds=entry.seconds(asked), beat=beat, progress=progress
+            problem,
+            engine=asked.engine,
+            budget=budget,
+            seconds=entry.seconds(asked),
+            beat=beat,
+            admits=partial(entry.admits, problem, entry.read(asked)),
+            progress=progress,
         )
         with nullcontext() if entry in PLANNERS.values() else aside():
             return run_planner(entry.planner(asked), problem, evaluate, np.random.default_rng(seed))

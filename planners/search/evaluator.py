@@ -61,9 +61,9 @@ class Evaluator:
     """Scores plans of one problem; the one mutable object of a search.
 
     Lifetime: made for one problem and one search; called by the planner; read by `run_planner` when the planner returns or
-    stops. Equal plans (whoever made them) are replayed once. It remembers the best plan that fits, so that an interrupted search
-    still has an answer. A planner may write down what it knows of its search: a `note` of a kind of its own, and `runner_ups`
-    beside those that its replays show.
+    stops. Equal plans (whoever made them) are replayed once. It remembers the best plan that fits and may be the answer, so that
+    an interrupted search still has one. A planner may write down what it knows of its search: a `note` of a kind of its own, and
+    `runner_ups` beside those that its replays show.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class Evaluator:
         budget: int | None = None,
         seconds: float = inf,
         beat: float = inf,
+        admits: Callable[[Plan], bool] | None = None,
         progress: Callable[[Progress], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -82,6 +83,7 @@ class Evaluator:
         budget: evaluations after which BudgetSpent is raised; None for no limit
         seconds: nominal ones, whose work in replays (`WORK_PER_SECOND`) ends it in the same way
         beat: seconds of an iteration of another answer: a search that will not come below them may end early
+        admits: whether a plan may be the answer, where a search looks at others, too; None: all may
         progress: called at every improvement
         clock: seconds; read for the history only, never for a decision
         Raises ValueError for a budget below 1.
@@ -92,7 +94,7 @@ class Evaluator:
             raise ValueError(f"budget must be at least 1 evaluation, got {budget}")
         self.problem = problem
         self.engine: Engine = engine
-        self.beat = beat
+        self.beat, self._admits = beat, admits
         self.layer_costs = LayerCosts(problem)
         self._evaluations = {
             "compiled": Evaluations(problem, self.layer_costs),
@@ -151,6 +153,10 @@ class Evaluator:
     def forward_seconds(self, plan: Plan) -> float | None:
         """As `Evaluations.forward_seconds`, of a plan that has a score: no further evaluation."""
         return self._evaluations["compiled"].forward_seconds(plan)
+
+    def admits(self, plan: Plan) -> bool:
+        """Whether a plan may be the answer: as it was asked for, and flushed where the planner's plans are."""
+        return self._admits is None or self._admits(plan)
 
     @property
     def replayed(self) -> dict[Plan, Score]:
@@ -211,7 +217,7 @@ class Evaluator:
             return Score(inf, inf, self.problem.room_bytes(device), device)
 
     def _remember(self, plan: Plan, score: Score) -> None:
-        if not score.fits or score.iteration_seconds >= self._best_seconds:
+        if not score.fits or score.iteration_seconds >= self._best_seconds or not self.admits(plan):
             return
         self.best, self._best_seconds = plan, score.iteration_seconds
         step = Progress(self.evaluations, self._clock() - self._began, score.iteration_seconds)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from planners.search.result import Result, RunnerUp
-from simulator import Outcome, Plan, Problem, Score, counted, recompute_phrases
+from simulator import Outcome, Plan, Problem, Score, counted, flushes, recompute_phrases
 
 Decision = Callable[[Problem, Plan], object]
 
@@ -73,10 +73,13 @@ def runner_ups(answer: Result | Outcome, beside: Mapping[Plan, Score] = MappingP
 
 
 def otherwise(problem: Problem, plan: Plan, replayed: Mapping[Plan, Score]) -> dict[str, RunnerUp]:
-    """By decision the fastest of the replayed plans that fit and decide otherwise than a plan; the first of equals."""
+    """By decision the fastest of the replayed plans that fit and decide otherwise than a plan; the first of equals.
+
+    Plans that update with stale weights, which a search may look at, are none beside one that is flushed, nor it beside them.
+    """
     chosen = {name: str(decide(problem, plan)) for name, decide in DECISIONS.items()}
     found: dict[str, RunnerUp] = {}
-    for other, score in sorted(_fitting(replayed), key=lambda one: one[1].iteration_seconds):
+    for other, score in sorted(_fitting(replayed, flushes(plan)), key=lambda one: one[1].iteration_seconds):
         has = {name: str(DECISIONS[name](problem, other)) for name in DECISIONS}
         for name in DECISIONS:
             alike = all(has[one] == chosen[one] for one in WITHIN.get(name, ()))
@@ -88,5 +91,5 @@ def otherwise(problem: Problem, plan: Plan, replayed: Mapping[Plan, Score]) -> d
     return found
 
 
-def _fitting(replayed: Mapping[Plan, Score]) -> Iterator[tuple[Plan, Score]]:
-    return ((plan, score) for plan, score in replayed.items() if score.fits)
+def _fitting(replayed: Mapping[Plan, Score], flushed: bool) -> Iterator[tuple[Plan, Score]]:
+    return ((plan, score) for plan, score in replayed.items() if score.fits and flushes(plan) == flushed)

@@ -28,6 +28,7 @@ def searched(small_problems: dict[str, Problem]) -> Result:
         _plan(problem, "gpipe", 4): Score(9.0, 9.0, 8.0, 1),  # does not fit
         _plan(problem, "1f1b", 4, cut=2): Score(14.0, 3.0, 8.0, 0),
         replace(answer, schedule="gpipe", stages=one_stage): Score(13.0, 7.0, 8.0, 0),
+        _plan(problem, "1f1b-rr", 2): Score(1.0, 1.0, 8.0, 0),  # updates with stale weights
     }
     outcome = simulate(problem, answer)
     return Result(outcome, Proof(reason="by hand"), len(scores), 0.0, replayed=scores)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from hardware_profiles import load_cluster
 from planners import Evaluator, Planner, Progress, Request, make_plan, run_planner
 from planners.search.evaluator import BudgetSpent, best_plan
 from planners.search.replay_work import WORK_PER_SECOND, work_of
 from planners.straight.baselines import UniformLayers
-from simulator import InfeasiblePlanError, Plan, Problem, Score, equal_microbatches, stages_from_cuts
+from simulator import (
+    InfeasiblePlanError,
+    Plan,
+    Problem,
+    Score,
+    equal_microbatches,
+    stages_from_cuts,
+    workload_from_spec,
+)
 from tests.chains import chain
 
 
@@ -52,6 +62,16 @@ def test_spent_budget_answers_with_the_best_so_far(small_problems: dict[str, Pro
     assert found.interrupted
     assert found.evaluations == 1
     assert found.outcome.fits
+
+
+@pytest.mark.parametrize("name", ["pipedream-flush", "bapipe", "joint"])
+def test_the_best_so_far_is_as_it_was_asked_for(name: str) -> None:
+    """Searches that look at plans of others, asynchronous ones and other numbers of micro-batches too, end with none of these."""
+    problem = Problem(workload_from_spec("chain:5"), load_cluster("dapple-c:2"), 12)
+    for budget in (1, 2, 3, 5):
+        with suppress(InfeasiblePlanError):  # where the first plans are all of others
+            found = make_plan(name, problem, Request(microbatches=8), budget=budget)
+            assert (found.plan.schedule != "1f1b-rr", len(found.plan.microbatches)) == (True, 8)
 
 
 def test_interrupt_answers_with_the_best_so_far(small_problems: dict[str, Problem]) -> None:
