@@ -94,7 +94,8 @@ def _guarded(name: str, action: Callable[[], int]) -> int:
         if isinstance(error, BrokenPipeError):
             return UNREAD
         full = error.errno == errno.ENOSPC  # files are named where they are written
-        where = error.filename or ("standard output" if lost or full else None)
+        gone = "the current folder" if error.errno == errno.ENOENT else None  # of a removed one nobody says its name
+        where = error.filename or ("standard output" if lost or full else gone)
         return _end(name, f"{where}: {error.strerror}" if where else str(error), FAILURE)
     except MemoryError:
         return _end(name, "not enough memory for a problem of this size", FAILURE)

@@ -186,13 +186,7 @@ def _print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 
 def output_folder(path: str | Path) -> Path:
     """The folder to write to later; UsageError at once, before the work, if that cannot be."""
-    there = Path(path).absolute()
-    while not _exists(there):
-        there = there.parent
-    if not there.is_dir():
-        raise UsageError(f"{path}: {there} is a file, not a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise UsageError(f"{path}: {there} cannot be written to")
+    _check_folder(path, path)
     return Path(path)
 
 
@@ -205,8 +199,22 @@ def output_file(path: str) -> Path:
     if there and not os.access(target, os.W_OK):
         raise UsageError(f"{path}: cannot be written to")
     if target.is_file() or not there:  # its folder changes
-        output_folder(Path(os.path.realpath(target)).parent)
+        _check_folder(path, os.path.dirname(os.path.realpath(target) if target.is_symlink() else path))
     return target
+
+
+def _check_folder(name: str | Path, folder: str | Path) -> None:
+    """UsageError where no files can be written into a folder, there or not yet; it says what was named for that."""
+    try:
+        there = Path(folder).absolute()
+    except FileNotFoundError:
+        raise UsageError(f"{name}: the current folder is no longer there") from None
+    while not _exists(there):
+        there = there.parent
+    if not there.is_dir():
+        raise UsageError(f"{name}: {there} is a file, not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"{name}: {there} cannot be written to")
 
 
 def _exists(path: Path) -> bool:

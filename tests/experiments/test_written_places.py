@@ -21,6 +21,7 @@ from experiments.studies.catalogue import STUDIES
 from experiments.studies.study_harness import add_study_options, folder_or_stack
 from experiments.terminal.argument_types import written_figure, written_file, written_folder
 from experiments.terminal.exits import USAGE, Parser
+from tests.experiments.commands import ended
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -110,16 +111,16 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str, str],
     return dict(zip(tried, found, strict=True))
 
 
-@pytest.mark.parametrize(("command", "option"), [door[:2] for door in DOORS])
+@pytest.mark.parametrize(("command", "option", "name"), DOORS)
 @pytest.mark.parametrize("place", PLACES)
 def test_what_cannot_be_written_is_one_line_before_the_work(
-    told: dict[tuple[str, str, str], tuple[int, str, str]], command: str, option: str, place: str
+    told: dict[tuple[str, str, str], tuple[int, str, str]], command: str, option: str, name: str, place: str
 ) -> None:
-    """Exit code 2, nothing on stdout, and the option and the place in the one line."""
+    """Exit code 2, nothing on stdout, and the option and what was named for it in the one line."""
     code, out, err = told[command, option, place]
     assert (code, out, err.count("\n")) == (USAGE, "", 1), err
     assert err.startswith(f"pipeplan {command}: argument {option}: ")
-    assert f"/{place}" in err
+    assert f"/{place}/{name}".rstrip("/") in err
 
 
 def test_all_that_write_are_tried() -> None:
@@ -127,6 +128,29 @@ def test_all_that_write_are_tried() -> None:
     assert {command for command, option, _ in DOORS if option == "--out"} >= {
         "compare", "export", "plan", "profile", "simulate", *(f"study {name}" for name, one in STUDIES.items() if one.figures)
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "plan --out p.json",
+            "argument --out: p.json: the current folder is no longer there (see pipeplan plan --help)",
+        ),
+        ("compare", "argument --out: out/compare: the current folder is no longer there (see pipeplan compare --help)"),
+        ("plan --workload config.json", "the current folder: No such file or directory"),
+    ],
+)
+def test_a_folder_that_is_gone_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, said: str
+) -> None:
+    """A command whose current folder was removed says so, not that something is missing without a name."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    _, out, err = ended(capsys, words.split())
+    assert (out, err) == ("", f"pipeplan {words.split()[0]}: {said}\n")
 
 
 def test_a_folder_that_cannot_be_listed_is_written_to(tmp_path: Path) -> None:
