@@ -31,6 +31,7 @@ from hardware_profiles import (
     Constant,
     GraphicsProcessor,
     changed_stack_text,
+    json_value,
     load_accelerator,
     read_bytes,
 )
@@ -240,10 +241,10 @@ def _print(document: Mapping[str, Any]) -> None:
 
 def _read(path: Path) -> Measurements:
     try:
-        return Measurements.read(read_bytes(path))
+        return Measurements.of(json_value(read_bytes(path), path, InputError))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except msgspec.DecodeError as error:
+    except msgspec.ValidationError as error:
         raise InputError(f"{path}: is no document of measured kernels: {error}") from None
 
 

@@ -186,9 +186,8 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     failed: dict[str, str] = {}
 
     @classmethod
-    def read(cls, content: bytes) -> Measurements:
-        """Those of a JSON document, or of its key `measurements`. Raises msgspec.ValidationError, msgspec.DecodeError."""
-        document: Any = msgspec.json.decode(content)
+    def of(cls, document: Any) -> Measurements:
+        """Those of a JSON document, or of its key `measurements`. Raises msgspec.ValidationError."""
         if isinstance(document, dict) and "measurements" in document:
             document = document["measurements"]
         return msgspec.convert(document, cls)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.terminal.output import UsageError, output_folder
-from hardware_profiles import printable
+from hardware_profiles import FileError, json_value, printable
 from simulator import write_atomically
 
 MANIFEST = "pipeplan-files.json"
@@ -65,10 +65,10 @@ class RunFolder:
         if not self.manifest.exists() and not self.manifest.is_symlink():
             return {}
         try:
-            found = json.loads(self.manifest.read_bytes())
+            found = json_value(self.manifest.read_bytes(), MANIFEST, FileError)
             lists = {str(owner): dict(files) for owner, files in found["written"].items()}
             known = found["format"] == FORMAT
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             known, lists = False, {}
         names = [(name, digest) for files in lists.values() for name, digest in files.items()]
         if not known or not all(_is_own(name) and isinstance(digest, str) for name, digest in names):

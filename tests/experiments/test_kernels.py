@@ -328,10 +328,10 @@ def test_kernels_have_words_and_sizes() -> None:
     document = msgspec.to_builtins(msgspec.structs.replace(FOUND, kernels=()))
     for text, good in (("", False), ("x", True), ("x" * 500, True), ("x" * 501, False)):
         if good:
-            assert Measurements.read(msgspec.json.encode(document | {"device": text})).device == text
+            assert Measurements.of(document | {"device": text}).device == text
         else:
             with pytest.raises(msgspec.ValidationError):
-                Measurements.read(msgspec.json.encode(document | {"device": text}))
+                Measurements.of(document | {"device": text})
 
 
 def test_least_finds_the_bottom() -> None:
@@ -427,6 +427,8 @@ def test_a_file_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     path.write_text('{"measurements": {"device": 3}}')
     out = ["--out", str(tmp_path / "mine.toml")]
     assert "no document of measured kernels" in refused(capsys, ["calibrate", "--kernels", str(path), *out], 4)
+    path.write_text('{"measurements": {}, "measurements": {}}')
+    assert f"{path}:1: key 'measurements' stands twice" in refused(capsys, ["calibrate", "--kernels", str(path), *out], 4)
     assert "--hidden goes with --kernels" in refused(capsys, ["calibrate", "--hidden", "64", *out], 2)
     assert main(["calibrate", "--kernels", str(tmp_path / "none.json"), *out]) != 0
 

@@ -71,6 +71,7 @@ def test_a_run_that_is_killed_leaves_nothing_that_the_next_does_not_know(tmp_pat
         f'{{"format": "{FORMAT}", "written": {{"one": {{"b": ""}}, "two": {{"a": 3}}}}}}',
         f'{{"format": "{FORMAT}", "written": {{"one": ["a"]}}}}',
         f'{{"format": "{FORMAT}", "written": {{"one": {{"{MANIFEST}": ""}}}}}}',
+        f'{{"format": "{FORMAT}", "written": {{"one": {{"a": ""}}}}, "written": {{}}}}',
         "[" * 100_000,
     ],
 )
