@@ -8,7 +8,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Channel, brief
+from hardware_profiles import Channel, brief, counted
 from simulator.costs.given import Route
 from simulator.lowering.structure import Structure
 from simulator.schedules.ops import LETTERS, OpKind
@@ -215,6 +215,10 @@ class Program:
         )
 
 
+MOST_TOLD = 2
+"""Devices that a line about a deadlock names: behind the path of a file it still is whole."""
+
+
 def describe_deadlock(
     tasks: Program | Structure, lane_device: NDArray[np.integer], position: NDArray[np.int64], done: NDArray[np.bool_]
 ) -> str:
@@ -235,12 +239,13 @@ def describe_deadlock(
 
     parts = []
     stuck = np.flatnonzero(position < tasks.lane_offsets[1:])
-    for task in position[stuck[:3]].tolist():
+    for task in position[stuck[:MOST_TOLD]].tolist():
         need = next(need for need in needs(task) if not done[need])
         if tasks.together is not None and tasks.together[task + 1 : task + 2] == task and need in needs(task + 1):
             task += 1  # the second op of a pair, which needs it
         parts.append(f"{place(task)}: op {name_of(tasks, task)} waits for {name_of(tasks, need)} ({place(need)})")
-    more = f"; and {len(stuck) - 3} devices more" if len(stuck) > 3 else ""
+    rest = len(stuck) - MOST_TOLD
+    more = f"; {counted(rest, 'device')} more" if rest > 0 else ""
     return "deadlock: " + "; ".join(parts) + more
 
 
