@@ -5,7 +5,7 @@ XPipe takes its partition as given. Here number of stages, micro-batches and cut
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -119,7 +119,7 @@ class StaircaseSearch:
         """
         scores, fit = dict[Plan, Score](), 0
         for _ in range(REPLAYS):
-            ranked = ((seconds, place, plan) for seconds, place, plan in self._ranked() if plan not in scores)
+            ranked = ((seconds, place, plan) for seconds, place, plan in self._ranked(scores) if plan not in scores)
             seconds, place, plan = next(ranked, (inf, 0, None))
             if plan is None or (0.0, seconds) >= min((one.key for one in scores.values()), default=(inf, inf)):
                 break
@@ -132,8 +132,10 @@ class StaircaseSearch:
                 del self._found[place]
         return min(scores, key=lambda plan: scores[plan].key, default=None)
 
-    def _ranked(self) -> list[tuple[float, int, Plan]]:
-        """Plans with their seconds in closed form and the places of their shapes, fastest first; no other shape is faster."""
+    def _ranked(self, scores: Mapping[Plan, Score]) -> list[tuple[float, int, Plan]]:
+        """Plans with their seconds in closed form and the places of their shapes, fastest first; no other shape is faster than
+        the fastest of them, which for a plan that was replayed are the seconds of its replay (but for rounding).
+        """
         best, work, ranked = inf, 0, list[tuple[float, int, Plan]]()
         for place, shape in enumerate(self.shapes):
             if shape.least >= best or (work > WORK and best < inf):
@@ -141,7 +143,7 @@ class StaircaseSearch:
             work += len(shape.row.devices) * self.layers
             seconds, plan = self._of_shape(place, best)
             if plan is not None:
-                best = min(best, seconds)
+                best = min(best, scores[plan].key[1] * (1.0 - SLACK) if plan in scores else seconds)
                 ranked.append((seconds, place, plan))
         return sorted(ranked, key=lambda one: one[:2])
 

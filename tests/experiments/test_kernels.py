@@ -428,7 +428,9 @@ def test_a_file_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     out = ["--out", str(tmp_path / "mine.toml")]
     assert "no document of measured kernels" in refused(capsys, ["calibrate", "--kernels", str(path), *out], 4)
     path.write_text('{"measurements": {}, "measurements": {}}')
-    assert f"{path}:1: key 'measurements' stands twice" in refused(capsys, ["calibrate", "--kernels", str(path), *out], 4)
+    assert f"{path}:1: key 'measurements' stands twice" in refused(
+        capsys, ["calibrate", "--kernels", str(path), *out], 4
+    )
     assert "--hidden goes with --kernels" in refused(capsys, ["calibrate", "--hidden", "64", *out], 2)
     assert main(["calibrate", "--kernels", str(tmp_path / "none.json"), *out]) != 0
 
