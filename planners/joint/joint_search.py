@@ -69,7 +69,7 @@ OF_BEGINNING = 0.3
 OF_A_SHAPE = 2
 """Of these, plans that differ in cuts alone."""
 
-SECONDS = 13.5
+SECONDS = 20.0
 """Nominal seconds of replays where none are asked for."""
 
 OF_ORDERS = 0.26
@@ -115,6 +115,9 @@ PATIENCE = 12
 
 NEAR = 1.03
 """How far a neighbour may be above the plan, by its quick replay if that errs as the plan's own does, to be replayed."""
+
+SAME = 1.0 + 1e-6
+"""How far above the fastest a plan may be that is taken because it is simpler."""
 
 CANNOT_RUN = (InfeasiblePlanError, ScheduleError)
 """Why a neighbour has no replay: its ops or stages cannot be."""
@@ -226,24 +229,35 @@ class _Descents:
         return refusal
 
     def _sow(self) -> None:
-        """Replay the seeds that are the quickest of their ranks and group, the quickest of all first; on many devices only where
-        nothing fits yet.
+        """Replay seeds: those of one rank that may be the fastest; of several ranks the quickest of each and its group, on many
+        devices only where nothing fits yet.
         """
-        fits = any(score.fits for score in self.replayed().values())
-        if fits and len(self.problem.cluster.devices) > SOWN_ON:
+        most = self.done + OF_SEEDS * self.most
+        least = min((score.key for score in self.replayed().values()), default=(inf, inf))
+        alone = (each for one in self.moves.seeds(most=1) for each in self._waiting(one, least))
+        for quick, _, seed, plan in sorted(alone, key=lambda each: each[:2]):
+            if (not least[0] and quick >= least[1]) or self.done + _work(seed) > most:
+                break
+            least = min(least, self._sown(seed, plan))
+        if not least[0] and len(self.problem.cluster.devices) > SOWN_ON:
             return
         quickest: dict[tuple[object, ...], tuple[float, int, Pipeline, Plan]] = {}
-        for one in self.moves.seeds():
+        for one in self.moves.seeds(least=2):
             for each in self._waiting(one, (0.0, inf)):
                 key = one.ranks, one.group
                 quickest[key] = min(quickest.get(key, each), each, key=lambda known: known[:2])
-        most = self.done + OF_SEEDS * self.most
         for _, _, seed, plan in sorted(quickest.values(), key=lambda each: each[:2])[:SOWN]:
-            if self.done + _work(seed) > most and fits:
+            if self.done + _work(seed) > most and not least[0]:
                 break
-            with suppress(*CANNOT_RUN):
-                fits |= self.evaluate(plan).fits
-            self.done += _work(seed)
+            least = min(least, self._sown(seed, plan))
+
+    def _sown(self, seed: Pipeline, plan: Plan) -> Key:
+        """The key of the replay of a seed's plan, infinite where it cannot run."""
+        self.done += _work(seed)
+        try:
+            return self.evaluate(plan).key
+        except CANNOT_RUN:
+            return inf, inf
 
     def descend(self) -> Plan:
         """The best flushed plan of all descents, and of those replayed before."""
@@ -267,7 +281,9 @@ class _Descents:
         if self._orders_are_open and not hopeless:
             self._order()
         replayed = self.replayed()
-        return min(replayed, key=lambda plan: (replayed[plan].key, complexity(plan)))
+        missing, seconds = min(score.key for score in replayed.values())
+        best = [plan for plan, score in replayed.items() if score.key <= (missing, seconds * SAME)]
+        return min(best, key=lambda plan: (complexity(plan), replayed[plan].key))
 
     def replayed(self) -> dict[Plan, Score]:
         """Flushed plans that were replayed and are what is asked for, and their scores."""

@@ -135,9 +135,12 @@ class Neighbourhood:
 
     # ---- to begin with ----
 
-    def seeds(self) -> Iterator[Pipeline]:
-        """Equal ranks of equal replicas, on all devices, on half of them, and of one replica each; a few micro-batches."""
-        layers, asked, most = len(self.problem.workload), self.request.stages, self.problem.stack.runs.pipeline
+    def seeds(self, least: int = 1, most: int | None = None) -> Iterator[Pipeline]:
+        """Equal ranks, so many at least and at most of equal replicas, on all devices, on half of them, on whole servers, and of one replica each; a few
+        micro-batches, and where one rank holds all layers each ZeRO stage.
+        """
+        layers, asked = len(self.problem.workload), self.request.stages
+        most = most if self.problem.stack.runs.pipeline else 1
         looped = [
             (name, held) for name in (*SEEDS, *self.families) if name in self.families for held in self._chunks(name)
         ]
@@ -147,24 +150,36 @@ class Neighbourhood:
         for chosen, (tensor, context), (schedule, held) in product(choices, degrees, looped):
             among = set(chosen)
             groups = [one for one in device_groups(self.problem, tensor) if among.issuperset(one)]
-            for ranks in _some_counts(min(len(groups) // context, layers // held) if most else 1):
-                most_copies = len(groups) // (ranks * context)
-                copies_of = sorted({most_copies, most_copies // 2, 1} - {0})
-                decided = product(copies_of, self._seed_counts(ranks), self.experts)
-                for copies, count, expert in decided if asked in (None, ranks * held) else ():
-                    if copies * context % expert:
-                        continue
-                    words = ((min(self.words, key=self._again), 0),) * (ranks * held)
-                    laid = ranks_of(groups, ranks, copies * context)
-                    empty = Pipeline(
-                        schedule, (), (), count, words, (), tensor * context, self.zeros[0], context, expert
-                    )
-                    yield from self._laid(empty, laid, held)
+            for ranks in _some_counts(min(len(groups) // context, layers // held, most or layers)):
+                if ranks < least:
+                    continue
+                zeros = self.zeros if ranks == 1 else self.zeros[:1]
+                for copies in self._seed_copies(len(groups) // context, ranks, tensor * context):
+                    decided = product(self._seed_counts(ranks, copies), self.experts, zeros if copies > 1 else zeros[:1])
+                    for count, expert, zero in decided if asked in (None, ranks * held) else ():
+                        if copies * context % expert:
+                            continue
+                        words = ((min(self.words, key=self._again), 0),) * (ranks * held)
+                        laid = ranks_of(groups, ranks, copies * context)
+                        empty = Pipeline(schedule, (), (), count, words, (), tensor * context, zero, context, expert)
+                        yield from self._laid(empty, laid, held)
 
-    def _seed_counts(self, ranks: int) -> Iterable[int]:
+    def _seed_copies(self, most: int, ranks: int, group: int) -> list[int]:
+        """Replicas of each rank: on all devices, on half of them, on one, two, four, ... whole servers; and one."""
+        server = min(map(len, self.problem.cluster.servers)) // group
+        whole = (server << doubled for doubled in range(most.bit_length()))
+        held = {copies // ranks for copies in (most, *whole) if copies <= most}
+        return sorted({*held, most // ranks // 2, 1} - {0})
+
+    def _seed_counts(self, ranks: int, copies: int) -> Iterable[int]:
+        """Micro-batches: once, twice, four times as many as ranks; on one rank those of 1, 2, 4, ... samples per replica."""
+        batch = self.problem.batch
         if self.request.microbatches is not None:
             return (self.request.microbatches,)
-        return sorted({min(self.problem.batch, ranks * many) for many in ((1, 2, 4) if ranks > 1 else (1, 4))})
+        if ranks > 1:
+            return sorted({min(batch, ranks * many) for many in (1, 2, 4)})
+        share = -(-batch // copies)
+        return sorted({-(-share >> doubled) or 1 for doubled in range(share.bit_length() + 1)})
 
     # ---- schedule ----
 

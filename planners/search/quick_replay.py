@@ -194,14 +194,14 @@ class QuickReplays:
         return Seconds(ops, occupied, delayed)
 
     def _op_seconds(self, costs: PlanCosts, kind: OpKind, stage: int, samples: Integers) -> Floats:
-        """Seconds of a stage's op, by its samples; of whole layers on a device alone as the difference of two sums."""
+        """Seconds of a stage's op, by its samples; where its device alone decides them as the difference of two sums."""
         held, again = costs.plan.stages[stage], costs.recomputation(stage) if kind in BACK else "none"
-        layers, device, (begin, end) = costs.layers, held.devices[0], (held.layers[0], held.layers[-1] + 1)
-        alone = not (held.degrees or costs.plan.zero or costs.recomputed_blocks(stage))
-        if not alone or layers.streams(device) or end - begin != len(held.layers):
+        device, group, (begin, end) = held.devices[0], costs.group(stage, 0), (held.layers[0], held.layers[-1] + 1)
+        waits = any(group.gathers) or len(group.kinds) > 1 or costs.exposed(stage) or costs.recomputed_blocks(stage)
+        if waits or costs.layers.streams(device) or end - begin != len(held.layers):
             seconds = costs.seconds(kind, stage, 0, samples)
             return seconds if again == "none" else seconds + costs.seconds(OpKind.RECOMPUTE, stage, 0, samples)
-        found = []
+        found, layers = [], costs.member_costs(stage, 0)
         for size in samples.tolist():
             key = layers, layers.kind_of_device(device), size, PHASES[kind], again
             if key not in self._before:

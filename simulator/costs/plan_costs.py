@@ -408,7 +408,7 @@ class PlanCosts:
         the other stage are among that stage's.
         """
         layers, there = self.plan.stages[stage].layers, self._there_before[stage]
-        return self._member(stage, replica).weight_elements(layers, there)
+        return self.member_costs(stage, replica).weight_elements(layers, there)
 
     def divided_elements(self, stage: int, replica: int) -> float:
         """`held_elements` if experts were not divided: what ZeRO divides among all replicas of a stage."""
@@ -418,7 +418,7 @@ class PlanCosts:
         """Weight elements among `held_elements` in routed experts, if experts are divided."""
         if self.plan.expert == 1:
             return 0.0
-        return float(self._member(stage, replica).expert_parameters[list(self.plan.stages[stage].layers)].sum())
+        return float(self.member_costs(stage, replica).expert_parameters[list(self.plan.stages[stage].layers)].sum())
 
     def unit_buffers(self, stage: int, replica: int) -> float:
         """Bytes of the whole (gathered) units that each device of a replica holds: gradients of the two largest if these are
@@ -431,7 +431,7 @@ class PlanCosts:
         if zero < 2 or len(places.parts) == 1 or stage not in self._first_stages:
             return 0.0
         width = self.problem.element_bytes * (zero - 1)
-        member, beside = self._member(stage, replica), (one for one, held in enumerate(self._places) if held is places)
+        member, beside = self.member_costs(stage, replica), (one for one, held in enumerate(self._places) if held is places)
         units = [member.weight_elements(unit) for one in beside for unit in self.unit_layers[one]]
         return sum(sorted(units)[-2:]) * width
 
@@ -449,13 +449,13 @@ class PlanCosts:
 
     def _cut_into_units(self, stage: int) -> tuple[tuple[int, ...], ...]:
         held, layers = self.plan.stages[stage].layers, self.problem.workload.layers
-        parameters = self._member(stage, self._places[stage].widest).parameters[list(held)]
+        parameters = self.member_costs(stage, self._places[stage].widest).parameters[list(held)]
         begins = unit_begins(parameters.tolist(), [layers[layer].block for layer in held], self.problem)
         return tuple(held[begin:end] for begin, end in pairwise([*begins, len(held)]))
 
     def gradient_in_work(self, stage: int, replica: int) -> float:
         """Bytes of temporary weight gradients on each device of a replica, before they are added to the accumulated ones."""
-        return gradient_in_work(self._member(stage, replica), self.plan.stages[stage].layers)
+        return gradient_in_work(self.member_costs(stage, replica), self.plan.stages[stage].layers)
 
     @cached_property
     def _there_before(self) -> tuple[set[int], ...]:
@@ -470,7 +470,7 @@ class PlanCosts:
                 layers.update(own)
         return tuple(found)
 
-    def _member(self, stage: int, replica: int) -> LayerCosts:
+    def member_costs(self, stage: int, replica: int) -> LayerCosts:
         """Layer costs of a stage on a device of a replica, including the collectives of its groups."""
         if not self.plan.stages[stage].degrees and self.plan.expert == 1:
             return self.layers
@@ -623,7 +623,7 @@ class PlanCosts:
         """What the stash of a stage depends on: a device's layer costs, its layers, the recompute policy, the bytes of its input,
         and how many blocks it recomputes.
         """
-        recompute, member = self.recomputation(stage), self._member(stage, replica)
+        recompute, member = self.recomputation(stage), self.member_costs(stage, replica)
         received = self._crossing(member)[stage - 1] if stage and recompute == "whole" else 0.0
         return member, self.plan.stages[stage].layers, recompute, received, self.recomputed_blocks(stage)
 
@@ -646,7 +646,7 @@ class PlanCosts:
         group = self.group(stage, replica)
         key = (kind, stage, group, samples)
         if key not in self._stage_seconds:
-            value = self._seconds_in_step(kind, (stage, replica), samples, self._member(stage, replica))
+            value = self._seconds_in_step(kind, (stage, replica), samples, self.member_costs(stage, replica))
             if any(group.gathers):
                 value += self._gather_seconds(kind, stage, group, samples)
             self._stage_seconds[key] = value + self._exposed_seconds(kind, stage)
@@ -654,7 +654,7 @@ class PlanCosts:
 
     def parts(self, kind: OpKind, stage: int, replica: int, samples: int) -> OpParts:
         """The `seconds` of an op by cause."""
-        group, member = self.group(stage, replica), self._member(stage, replica)
+        group, member = self.group(stage, replica), self.member_costs(stage, replica)
         key = (kind, stage, group, samples)
         if key not in self._stage_parts:
             place = stage, replica
@@ -806,7 +806,7 @@ class PlanCosts:
         """Each layer's part of the seconds of a pass of its stage, float64 [layers of the stage]."""
         groups, widest = self._places[stage].groups, self._places[stage].widest
         held = np.array(self.plan.stages[stage].layers, dtype=np.int64)
-        seconds = self._member(stage, widest).seconds(groups[widest][0], self._samples(stage), phase)[held]
+        seconds = self.member_costs(stage, widest).seconds(groups[widest][0], self._samples(stage), phase)[held]
         total = float(seconds.sum())
         return seconds / total if total > 0 else np.full(len(held), 1.0 / len(held))
 
@@ -839,14 +839,14 @@ class PlanCosts:
         """
         places, layers = self._places[stage], self.unit_layers[stage]
         bounds = np.cumsum([0, *map(len, layers)])[:-1]
-        member = self._member(stage, places.widest)
+        member = self.member_costs(stage, places.widest)
         weights = np.array([member.weight_elements(unit) for unit in layers])
         dense, experts = np.add.reduceat(self._reduced_parameters(stage, len(places.rings)), bounds, axis=1)
         return weights - experts, dense, experts
 
     def group_bytes(self, stage: int) -> float:
         """Bytes of the largest tensor that a tensor-parallel group of a stage reduces at once; 0 for devices alone."""
-        return self._member(stage, 0).group_bytes * self._samples(stage)
+        return self.member_costs(stage, 0).group_bytes * self._samples(stage)
 
     def places(self, stage: int) -> StagePlaces:
         """Where the replicas of a stage are."""

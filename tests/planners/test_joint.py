@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import combinations, islice, product
 from typing import get_args
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -296,7 +297,7 @@ def test_a_search_ends_some_time_after_its_last_better_answer() -> None:
     search = joint_search._Descents(
         planner_entry("joint").planner(Request()), PROBLEMS["two-servers"], Evaluator(PROBLEMS["two-servers"])
     )
-    for found, last in ((0.0, 3.0), (1.0, 4.0), (5.0, 10.0), (13.0, 13.5)):
+    for found, last in ((0.0, 3.0), (1.0, 4.0), (5.0, 10.0), (18.0, 20.0)):
         search.done_at_best = found * WORK_PER_SECOND
         ends = []
         for search.done in ((last - 0.1) * WORK_PER_SECOND, (last + 0.1) * WORK_PER_SECOND):
@@ -315,13 +316,38 @@ def test_descents_from_what_is_a_sixth_slower_than_another_answer_are_hopeless()
 
 
 def test_seeds_are_replayed_beside_other_plans_on_few_devices() -> None:
-    """On sixteen; on more of them only where nothing fits."""
+    """On sixteen of one rank and of several; on more of them those of several only where nothing fits."""
     for devices, more in ((16, True), (17, False)):
         asked = problem("chain:4", f"dapple-c:{devices}", 16)
         search = joint_search._Descents(planner_entry("joint").planner(Request()), asked, Evaluator(asked))
         search.evaluate(make_plan("data-parallel", asked).plan)
         search._sow()
-        assert (search.evaluate.evaluations > 1) == more
+        ranks = {len(plan.stages) for plan in search.evaluate.replayed}
+        assert (1 in ranks, max(ranks) > 1) == (True, more)
+
+
+def test_seeds_of_one_rank_have_whole_servers_and_whole_samples_per_replica() -> None:
+    """Four servers of four devices, a batch of 60: replicas on 16, 8 and 4 devices and on one, of 1, 2, 4, ... samples each."""
+    moves = Neighbourhood(asked := problem("vgg16", "pipedream-a", 60), Request(), LayerCosts(asked))
+    counts: dict[int, set[int]] = {}
+    for one in moves.seeds(most=1):
+        counts.setdefault(len(one.ranks[0]), set()).add(one.microbatches)
+    assert counts == {16: {1, 2, 4}, 8: {1, 2, 4, 8}, 4: {1, 2, 4, 8, 15}, 1: {1, 2, 4, 8, 15, 30, 60}}
+    assert {len(one.ranks) for one in moves.seeds(least=2)} == set(range(2, 17))
+
+
+@pytest.mark.parametrize(("gained", "taken"), [(1e-7, "simple"), (1e-5, "ordered")])
+def test_of_plans_as_fast_the_simpler_is_the_answer(gained: float, taken: str) -> None:
+    """An order of its own that is a rounding faster is not; one that is more than a millionth faster is."""
+    asked = PROBLEMS["two-servers"]
+    planner = planner_entry("joint").planner(Request(schedule="1f1b", options={"seconds": 0.0005}))
+    search = joint_search._Descents(planner, asked, evaluate := Evaluator(asked))
+    plans = {"simple": make_plan("data-parallel", asked).plan}
+    plans["ordered"] = replace(plans["simple"], order=("0F0 0B0",))
+    score = evaluate(plans["simple"])
+    faster = replace(score, iteration_seconds=score.iteration_seconds * (1.0 - gained))
+    with patch.object(search, "replayed", lambda: {plans["ordered"]: faster, plans["simple"]: score}):
+        assert search.descend() == plans[taken]
 
 
 def test_orders_of_the_fastest_pipelines_are_searched(recorded: Recorded) -> None:
