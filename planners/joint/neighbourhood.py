@@ -136,8 +136,8 @@ class Neighbourhood:
     # ---- to begin with ----
 
     def seeds(self, least: int = 1, most: int | None = None) -> Iterator[Pipeline]:
-        """Equal ranks, so many at least and at most of equal replicas, on all devices, on half of them, on whole servers, and of one replica each; a few
-        micro-batches, and where one rank holds all layers each ZeRO stage.
+        """Equal ranks, so many at least and at most, of equal replicas: on all devices, on half of them, on whole servers, and of
+        one replica each; a few micro-batches, and where one rank holds all layers each ZeRO stage.
         """
         layers, asked = len(self.problem.workload), self.request.stages
         most = most if self.problem.stack.runs.pipeline else 1
@@ -155,7 +155,9 @@ class Neighbourhood:
                     continue
                 zeros = self.zeros if ranks == 1 else self.zeros[:1]
                 for copies in self._seed_copies(len(groups) // context, ranks, tensor * context):
-                    decided = product(self._seed_counts(ranks, copies), self.experts, zeros if copies > 1 else zeros[:1])
+                    decided = product(
+                        self._seed_counts(ranks, copies), self.experts, zeros if copies > 1 else zeros[:1]
+                    )
                     for count, expert, zero in decided if asked in (None, ranks * held) else ():
                         if copies * context % expert:
                             continue

@@ -431,7 +431,10 @@ class PlanCosts:
         if zero < 2 or len(places.parts) == 1 or stage not in self._first_stages:
             return 0.0
         width = self.problem.element_bytes * (zero - 1)
-        member, beside = self.member_costs(stage, replica), (one for one, held in enumerate(self._places) if held is places)
+        member, beside = (
+            self.member_costs(stage, replica),
+            (one for one, held in enumerate(self._places) if held is places),
+        )
         units = [member.weight_elements(unit) for one in beside for unit in self.unit_layers[one]]
         return sum(sorted(units)[-2:]) * width
 
