@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError
@@ -115,7 +117,13 @@ def on_this_machine(jobs: int | None = None) -> Run:
     def run(batches: Batches) -> Iterator[Answered]:
         batches.workers = cpu_count() if jobs is None else jobs
         workers = Parallel(n_jobs=batches.workers, batch_size=1, return_as="generator_unordered")
-        yield from workers(delayed(answered)(one) for one in batches)
+        parts = workers(delayed(answered)(one) for one in batches)
+        try:
+            yield from parts
+        finally:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # of what an interrupt leaves
+                parts.close()
 
     return run
 
@@ -145,7 +153,7 @@ def on_scheduler(address: str) -> Iterator[Run]:
         def submitted(count: int) -> list[Any]:
             return [client.submit(answered, one, pure=False) for one in islice(waiting, count)]
 
-        done = as_completed(submitted(2 * batches.workers))
+        done = as_completed(submitted(2 * batches.workers), loop=client.loop)
         try:
             for future in done:
                 yield future.result()
@@ -168,8 +176,20 @@ def on_local_cluster(workers: int) -> Iterator[Run]:
     from distributed import LocalCluster
 
     quiet = {"silence_logs": logging.CRITICAL, "dashboard_address": None}
-    with (
-        LocalCluster(n_workers=workers, threads_per_worker=1, **quiet) as cluster,
-        on_scheduler(cluster.scheduler_address) as run,
-    ):
+    with _no_interrupts():
+        cluster = LocalCluster(n_workers=workers, threads_per_worker=1, **quiet)
+    with cluster, on_scheduler(cluster.scheduler_address) as run:
         yield run
+
+
+@contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """SIGINT waits, and never reaches processes that are started inside: a terminal sends it to them, too."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
