@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from itertools import islice
 from math import ceil
+from multiprocessing import resource_tracker
 from typing import Any, NamedTuple
 
 from joblib import Parallel, cpu_count, delayed
@@ -140,33 +141,50 @@ def on_scheduler(address: str) -> Iterator[Run]:
     check_dask()
     from distributed import Client, KilledWorker, as_completed
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it says of an end is said in one line here
-    try:
-        client = Client(address, timeout=ANSWER_SECONDS, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise ConnectionError(f"scheduler {address}: does not answer: {error}") from None
-
-    def run(batches: Batches) -> Iterator[Answered]:
-        batches.workers = max(1, sum(client.nthreads().values()))
-        waiting = iter(batches)
-
-        def submitted(count: int) -> list[Any]:
-            return [client.submit(answered, one, pure=False) for one in islice(waiting, count)]
-
-        done = as_completed(submitted(2 * batches.workers), loop=client.loop)
+    with _quiet():
         try:
-            for future in done:
-                yield future.result()
-                done.update(submitted(1))
-        except KilledWorker as error:
-            raise BrokenExecutor(str(error)) from None
-        except (CancelledError, OSError):
-            raise ConnectionError(f"scheduler {address}: is gone; what was answered is kept") from None
+            client = Client(address, timeout=ANSWER_SECONDS, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise ConnectionError(f"scheduler {address}: does not answer: {error}") from None
 
+        def run(batches: Batches) -> Iterator[Answered]:
+            batches.workers = max(1, sum(client.nthreads().values()))
+            waiting = iter(batches)
+
+            def submitted(count: int) -> list[Any]:
+                return [client.submit(answered, one, pure=False) for one in islice(waiting, count)]
+
+            done = as_completed(submitted(2 * batches.workers), loop=client.loop)
+            try:
+                for future in done:
+                    yield future.result()
+                    done.update(submitted(1))
+            except KilledWorker as error:
+                raise BrokenExecutor(str(error)) from None
+            except (CancelledError, OSError):
+                if client.status == "running":  # it is the question's
+                    raise
+                raise ConnectionError(f"scheduler {address}: is gone; what was answered is kept") from None
+
+        try:
+            yield run
+        finally:
+            client.close(timeout=1)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The loggers of dask.distributed say nothing of an end, which is told in one line here."""
+    names = [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]
+    named = list(map(logging.getLogger, names))
+    before = {one: one.level for one in named}
+    for one in named:
+        one.setLevel(logging.CRITICAL)
     try:
-        yield run
+        yield
     finally:
-        client.close(timeout=1)
+        for one, level in before.items():
+            one.setLevel(level)
 
 
 @contextmanager
@@ -188,6 +206,7 @@ def _no_interrupts() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
+    resource_tracker.ensure_running()  # as it lets signals through again when it starts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

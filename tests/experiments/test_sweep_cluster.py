@@ -104,3 +104,22 @@ def test_a_killed_client_leaves_a_whole_store(cluster: Any, tmp_path: Path) -> N
     assert "is gone; what was answered is kept" in err
     with Store(store, reading=True) as kept:
         assert done < sum(record is not None for _, record in kept.rows()) < 200
+
+
+def test_two_workers_answer_what_one_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """To the bit; how much sooner is printed, on as many cores as the machine then has to spare."""
+    took, rows = [], []
+    for workers in (1, 2):
+        with distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as made:
+            for name, over in (("few", {"batch": "8:47:+1"}), ("all", {"batch": "48:547:+1"})):
+                began = time.perf_counter()
+                asked = client(made.scheduler_address, tmp_path / f"{name}{workers}", over)
+                out, err = asked.communicate()
+                assert asked.returncode == 0, err
+                took.append(time.perf_counter() - began)
+            rows.append(json.loads(out)["rows"])
+    assert rows[0] == rows[1]
+    assert len(rows[0]) == 500
+    one, two = took[1] - took[0], took[3] - took[2]  # without what a client and 40 questions take
+    with capsys.disabled():
+        print(f"\n460 questions: one worker {one:.1f} s, two {two:.1f} s, {one / two:.2f} times as fast")
