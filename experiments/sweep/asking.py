@@ -46,10 +46,11 @@ def ask_all(
     gone. The store then has what was answered.
     """
     contents, questions, points = Contents(), dict[str, Question](), []
-    for swept, question in study.points():
-        key = question.key(contents)
-        questions.setdefault(key, question)
-        points.append((swept, key))
+    with stoppable():
+        for swept, question in study.points():
+            key = question.key(contents)
+            questions.setdefault(key, question)
+            points.append((swept, key))
     unknown = store.begin(points)
     waiting = {key: question for key, question in questions.items() if key in unknown}
     done = 0

@@ -51,6 +51,10 @@ class Batches:
         self._seconds += seconds
         self._answered += count
 
+    def __len__(self) -> int:
+        """Questions that wait."""
+        return len(self._waiting)
+
     def __iter__(self) -> Iterator[list[Asked]]:
         while self._waiting:
             wanted = ceil(BATCH_SECONDS * self._answered / self._seconds) if self._seconds else 1
@@ -116,7 +120,7 @@ def on_this_machine(jobs: int | None = None) -> Run:
     """Processes of this machine: so many, or as many as this process may use cores; one is this process itself."""
 
     def run(batches: Batches) -> Iterator[Answered]:
-        batches.workers = cpu_count() if jobs is None else jobs
+        batches.workers = min(cpu_count() if jobs is None else jobs, len(batches))
         workers = Parallel(n_jobs=batches.workers, batch_size=1, return_as="generator_unordered")
         parts = workers(delayed(answered)(one) for one in batches)
         try:
@@ -146,6 +150,9 @@ def on_scheduler(address: str) -> Iterator[Run]:
             client = Client(address, timeout=ANSWER_SECONDS, set_as_default=False)
         except (OSError, ValueError) as error:
             raise ConnectionError(f"scheduler {address}: does not answer: {error}") from None
+        if not client.nthreads():
+            client.close()
+            raise ConnectionError(f"scheduler {address}: has no workers")
 
         def run(batches: Batches) -> Iterator[Answered]:
             batches.workers = max(1, sum(client.nthreads().values()))

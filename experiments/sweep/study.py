@@ -288,6 +288,8 @@ def make_study(options: Mapping[str, Any], axes: Sequence[Axis]) -> Study:
     for one in varied:
         if one.option in said:
             raise UsageError(f"{one.axis.name} is swept, and given as {shown(said[one.option])}: say one of both")
+    if {"workload", "profile"} <= {*said, *(one.option for one in varied)}:
+        raise UsageError("workload and profile: a profile is a workload; give, or sweep, one of both")
     base = base or {kind: said.get(kind, usual) for kind, usual in SOURCES.items()}
     return _with_addresses(Study(said, varied, document, base))
 

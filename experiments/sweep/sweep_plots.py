@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib.colors import LogNorm
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from hardware_profiles import counted, legible
 from simulator.results.figures import (
@@ -18,7 +18,6 @@ from simulator.results.figures import (
     INK,
     figures,
     legend_below,
-    logarithmic,
     logarithmic_axes,
     multiples,
     panels,
@@ -76,9 +75,8 @@ def lines_figure(swept: Swept) -> Figure:
         axes.plot(
             *_points(along, rings), "o", color=look["color"], markersize=10, markerfacecolor="none", label="_rings"
         )
+    logarithmic_axes(axes, "y")
     _scaled(axes, along)
-    axes.set_yscale("log")
-    logarithmic(axes.yaxis)
     left = f"; {MOST_LINES} of {len(lines)} lines" if len(lines) > MOST_LINES else ""
     titled(
         axes,
@@ -114,7 +112,8 @@ def heat_map_figure(swept: Swept) -> Figure:
                 words = "" if math.isnan(line[x]) else figures(line[x])
                 axes.text(x, y, words, ha="center", va="center", fontsize=7, color="white" if line[x] < middle else INK)
     left = f" ({MOST_LINES} of {len(places)} panels)" if len(places) > MOST_LINES else ""
-    bar = figure.colorbar(image, ax=panes, label=f"seconds per iteration{left}; grey: no plan fits")
+    bar = figure.colorbar(image, ax=panes, label=f"seconds per iteration{left}; grey: none fits")
+    bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: figures(value)))
     bar.ax.yaxis.set_minor_formatter(NullFormatter())
     return figure
@@ -163,11 +162,11 @@ def _scaled(axes: Axes, along: Axis) -> None:
         )
         return
     numbers = sorted(float(one) for one in along.values)
+    if numbers[0] > 0 and numbers[-1] >= 8 * numbers[0]:
+        logarithmic_axes(axes, "x")
     if len(numbers) <= MOST_TICKS:
         axes.set_xticks(numbers, [str(one) for one in sorted(along.values)])
-    if numbers[0] > 0 and numbers[-1] >= 8 * numbers[0]:
-        axes.set_xscale("log")
-        logarithmic(axes.xaxis)
+        axes.minorticks_off()
 
 
 def _ticks(axes: Axes, rows: Axis, columns: Axis) -> None:

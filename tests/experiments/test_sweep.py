@@ -154,6 +154,7 @@ def test_a_plan_is_replayed(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
         (("--over", "btch=8"), "'btch' names no value; near it: problem.batch"),
         (("--over", "batch=8", "--over", "problem.batch=8"), "problem.batch and batch are the same value"),
         (("--batch", "8", "--over", "batch=8"), "batch is swept, and given as 8"),
+        (("--over", "profile=graph.txt"), "workload and profile"),
         (("--over", "batch=8,x"), "batch: 'x' must be a whole number"),
         (("--over", "planner=gredy"), "did you mean greedy?"),
         (("--over", "cluster=pipedream-a:1", "cluster=pipedream-a:2"), "quote what has braces"),
