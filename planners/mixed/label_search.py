@@ -91,8 +91,6 @@ def search(
         for shape in sorted(state.shapes, key=lambda one: (one.bound, one.samples, one.replicas)):
             if shape.bound < state.limit and state.work < most_work and state.open(shape, width, alone):
                 watch(state.found)
-        if state.work >= most_work or all(shape.bound >= state.limit for shape in state.shapes):
-            break
     return state.found
 
 

@@ -115,11 +115,14 @@ def test_a_constant_stops_at_the_end_of_its_range() -> None:
 
 
 def test_priors_decide_what_nothing_tells() -> None:
-    """Without tensor-parallel groups their collectives stay where they are, with the spread that they had."""
+    """Without tensor-parallel groups their collectives stay where they are, with the spread that they had; casts, which no rows
+    told, are expected to be as far off as other elementwise kernels."""
     found = fit(STACK, observations(changed_stack(STACK, {"elementwise": 1.4}, ("hopper",)), (1,)))
     collectives = next(one for one in found.constants if one.name == "tensor_collectives")
     assert not collectives.told
     assert (collectives.after, collectives.spread_after) == (collectives.before, SPREADS["tensor_collectives"])
+    others = {one.name: one.spread_before for one in found.constants if one.name not in SPREADS}
+    assert others == {"casts": SPREADS["elementwise"]}
     with pytest.raises(FitError, match="nothing was measured"):
         fit(STACK, [])
 

@@ -38,6 +38,20 @@ def test_an_interval_holds_nine_of_ten_further_rows() -> None:
     assert interval([float(one) for one in range(1, 40)]) == pytest.approx((20.0, 2.0, 38.0))
 
 
+def test_a_plan_that_no_replay_covers_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the other rows are."""
+    rows = {layers: run_on("dgx-a100", layers=layers, measured_s=1.0) for layers in (2, 4)}
+    table = MeasuredTable("mine", Path(), rows)
+    every = judged_rows([table], {})
+    replayed = len(training_problem(rows[2])[0].workload)
+    monkeypatch.setattr(
+        module,
+        "Evaluations",
+        lambda problem: Evaluations(problem) if len(problem.workload) == replayed else lambda plan: None,
+    )
+    assert judged_rows([table], {}) == every[:1] != every
+
+
 def test_classes_of_few_rows_are_as_wide_as_the_next_wider_one() -> None:
     """20 rows within 10 % on an accelerator, 2 within 2 % of another kind of plan, and 3 on another one, one of them 40 % off."""
     many = judged([0.9 + 0.01 * one for one in range(20)])

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -154,6 +155,26 @@ def test_a_plan_is_known_under_any_numbering(name: str, transfers: bool) -> None
 def test_tolerance_is_a_millionth(tmp_path: Path) -> None:
     """Seconds off by half a millionth still match."""
     assert run(tmp_path, [ROW | {"slowest_stage_seconds": 4.0 * (1 + 5e-7)}]) == 0
+
+
+def test_no_row_waits_for_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small search has run when the clock of the first row begins."""
+    began: list[str] = []
+    tick, search = ticking(1e-3), pipedream_optimizer.partition
+
+    def clock() -> float:
+        began.append("clock")
+        return float(tick())
+
+    def searched(*given: Any, **options: Any) -> Any:
+        began.append("search")
+        return search(*given, **options)
+
+    monkeypatch.setattr(pipedream_optimizer, "time", SimpleNamespace(perf_counter=clock, process_time=clock))
+    monkeypatch.setattr(pipedream_optimizer, "partition", searched)
+    assert run(tmp_path, [ROW]) == 0
+    assert began[:2] == ["search", "clock"]
+    assert began.count("search") == 2
 
 
 def test_document_and_table(

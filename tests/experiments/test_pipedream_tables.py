@@ -127,7 +127,7 @@ def test_gpipe_is_slower_than_pipedream_on_gnmt16(shared_data: Path) -> None:
 
 def test_rows_and_tables(recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows run with chains in place of profiles: VGG-16 in two parts and a data-parallel ResNet-50, whose plan is one stage;
-    GNMT-16 straight; GPipe on it; what is missing: the tables of all."""
+    GNMT-16 straight; GPipe on it; what is missing: the tables of all, and every row as it was published."""
     parts, straight = (
         random_chain(layers, np.random.default_rng(layers), parameters=4_000_000, output_elements=4e5, minibatch=16)
         for layers in (10, 16)
@@ -144,7 +144,20 @@ def test_rows_and_tables(recorded: Recorded, capsys: pytest.CaptureFixture[str])
         "gpipe": run_gpipe(ROWS[7], straight),
     }
     print_document(document)
-    recorded(printed=lines(capsys.readouterr().out))
+    recorded(
+        printed=lines(capsys.readouterr().out), published=[" ".join(map(str, _published(row).values())) for row in ROWS]
+    )
+
+
+def test_published_rows_hold_together() -> None:
+    """Replicas are on all devices; a plan is faster than data parallelism, and saves a share, where it is another one."""
+    for row in ROWS:
+        assert row.plan == ("-".join(map(str, row.replicas)) or "straight")
+        assert sum(row.replicas) in (row.devices, 0)
+        assert (row.speedup > 1.0) == (len(row.replicas) != 1)
+        low, high = row.saved or (0.5, 0.5)
+        assert (0.0 < low <= high < 1.0) if row.speedup > 1.0 else row.saved in (None, (0.0, 0.0))
+        assert bool(row.lacking) == (row.profile is None or row.profile in ELSEWHERE)
 
 
 def test_one_efficiency_a_cluster_within_its_band() -> None:

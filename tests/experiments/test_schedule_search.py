@@ -60,7 +60,17 @@ def test_a_known_best_is_matched(tmp_path: Path, capsys: pytest.CaptureFixture[s
     recorded(printed=lines(capsys.readouterr().out, r"\b\d+\.\d{3}\b", r"at most (\S+) CPU"))
 
 
-@pytest.mark.parametrize(("best", "verdict"), [(6.5, "failed: slower"), (7.5, "failed: below what is proven")])
+@pytest.mark.parametrize("best", [7 * (1 - 8e-10), 7 * (1 + 8e-10)])
+def test_a_best_may_be_off_by_rounding(tmp_path: Path, capsys: pytest.CaptureFixture[str], best: float) -> None:
+    """By less than a part in a billion, whether it is proven or not."""
+    cases = [{**CASE, "best_makespan": best}, {**CASE, "best_makespan": best, "proven": False}]
+    assert studied(tmp_path / "cases.json", cases, capsys)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("best", "verdict"),
+    [(6.5, "failed: slower"), (7 * (1 - 2e-9), "failed: slower"), (7.5, "failed: below what is proven")],
+)
 def test_a_best_that_is_missed_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], best: float, verdict: str
 ) -> None:

@@ -757,7 +757,7 @@ def test_collectives_of_two_devices_and_of_a_petabyte_are_the_ends(line: str, go
 @pytest.mark.parametrize(
     ("most", "beyond", "said"),
     [
-        ({"dp": 4096, "tp": 8}, {"dp": 4096, "tp": 8, "cp": 2}, "32,768 devices at most, got 65,536"),
+        ({"dp": 4096, "tp": 2, "pp": 4}, {"dp": 4096, "tp": 2, "pp": 4, "cp": 2}, "32,768 devices at most, got 65,536"),
         ({"pp": 3, "interleave": 2}, {"pp": 7}, "must be at most the layers, the embedding and the head, 6; got 7"),
         ({"head_size": 8, "heads": 5}, {"heads": 5}, "hidden must be a multiple of heads, 5"),
         ({"pp": 2, "layers_per_stage": "1;5"}, {"pp": 2, "layers_per_stage": "0;6"}, "of at least 1 layer"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import pipeplan as pp
 from experiments.cli import main
+from experiments.report.what_ifs import WhatIf, WhatIfAnswer
 from planners import make_plan
 from simulator import change_settings, simulate
 from tests.experiments.commands import ended, refused
@@ -104,3 +106,24 @@ def test_the_face_asks_the_same(plan_file: Path) -> None:
     assert answer.planner == "greedy"
     assert [str(one) for one in answer.changes] == ["problem.batch: 8 -> 16", "accelerator.memory_gib: 16 -> 8"]
     assert "planned anew" in answer.summary()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fits", "said"),
+    [
+        (1.0, True, "keep the plan: the search found none that is faster"),
+        (0.8, True, "keep the plan: the search found none that is faster"),
+        (2.0, True, "planned anew an iteration takes 50.0% less than with the same plan"),
+        (2.0, False, "the same plan does not fit; planned anew an iteration takes -50.0% of its seconds"),
+        (0.8, False, "the same plan does not fit; planned anew an iteration takes +25.0% of its seconds"),
+    ],
+)
+def test_what_a_new_plan_gains(seconds: float, fits: bool, said: str) -> None:
+    """Against a new plan of one second; without one, or of a plan that cannot run, nothing is said."""
+    kept, new = (
+        WhatIfAnswer(SimpleNamespace(iteration_seconds=one, fits=room, words=""))
+        for one, room in ((seconds, fits), (1.0, True))
+    )
+    assert WhatIf((), kept, kept, new).remarks()[-1] == said
+    assert len(WhatIf((), kept, kept, None).remarks()) == 2
+    assert len(WhatIf((), kept, WhatIfAnswer(None, refused="too few devices"), new).remarks()) == 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -93,3 +95,36 @@ def test_options_are_what_stands_behind_the_given_parameters() -> None:
         read_options(DECLARED, {"needed": 1, "widht": 3}, "it")
     with pytest.raises(ValueError, match=r"^it takes no options$"):
         read_options({}, {"width": 3}, "it")
+
+
+class Factory:
+    """Takes a width."""
+
+    def __init__(self, width: Annotated[int, Bounds(ge=1)] = 2) -> None:
+        self.width = width
+
+
+class Made:
+    """Takes a width when it is called."""
+
+    def __call__(self, width: Annotated[int, Bounds(ge=1)] = 2) -> None:
+        """Takes it."""
+
+
+def unresolved(width: Nowhere = 2) -> None:  # type: ignore[name-defined]  # noqa: F821
+    """Takes a width of a kind that cannot be found."""
+
+
+@pytest.mark.parametrize(
+    ("taker", "rules"),
+    [
+        (Factory, {"width": "a whole number of at least 1"}),
+        (Made(), {"width": "a whole number of at least 1"}),
+        (partial(Made().__call__), {"width": "a whole number of at least 1"}),
+        (unresolved, {"width": "a whole number"}),
+        (dict, {}),
+    ],
+)
+def test_whatever_can_be_called_declares_its_options(taker: Callable[..., object], rules: dict[str, str]) -> None:
+    """By what its annotations say, as far as they lead anywhere; what has no signature declares none."""
+    assert {name: one.rule for name, one in declared_options(taker, 0).items()} == rules

@@ -125,6 +125,12 @@ def test_of_equally_fast_plans_the_first_is_chosen() -> None:
         assert closest_to_fit(plans, Equal(problem)) == plans[0]
 
 
+def test_what_rounding_makes_faster_is_as_fast() -> None:
+    """A part in ten thousand million: the first is chosen where a later plan is faster by half of it, not by one and a half."""
+    for less, first in ((0.5e-10, True), (1.5e-10, False)):
+        assert (_chosen([7.0, 7.0 * (1.0 - less)]) == 7.0) == first
+
+
 def test_numbers_of_microbatches() -> None:
     """All of few samples; of more powers of two, these times the devices, and the fewest for each size; no fewer than weight
     versions need.

@@ -45,6 +45,7 @@ from simulator import (
     unequal_schedule,
     workload_from_spec,
 )
+from simulator.schedules.checks import check_complete
 from simulator.schedules.schedule import LANES
 from tests.simulator.order_oracle import runs, with_a_fault
 from tests.simulator.strategies import Words, composition, from_lists, from_words, op_lists
@@ -56,6 +57,23 @@ def test_a_good_schedule_passes() -> None:
     """Each op once, all of a stage on one device, in an order that runs; full and split backwards may mix."""
     check_schedule(from_text(GOOD))
     check_schedule(from_text("0F0 0F1 0I0 0B1 0W0\n1F0 1B0 1F1 1I1 1W1\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0F0 0F1 0B0\n0F2 0B1", ""),
+        ("0F0 0F1 0B1\n0F2 0B0", "device 0, position 2: op 0B1 runs where its forward did not (0F2 is on device 1)"),
+        ("0F0 0B0\n0F1 0F2 0B1", "device 0, position 1: op 0B0 runs where its forward did not (0F1 is on device 1)"),
+        ("0F1 0B0\n0F0 0F2 0B1", "device 0, position 1: op 0B0 runs where its forward did not (0F0 is on device 1)"),
+    ],
+)
+def test_a_backward_of_several_forwards_runs_where_all_of_them_did(text: str, said: str) -> None:
+    """Of forwards of one, one and two samples on two devices, the first backward covers two, the second one."""
+    assert (
+        refusal(lambda one: check_complete(one, [np.array([0, 1, 2, 4])], [np.array([0, 2, 4])]), from_text(text))
+        == said
+    )
 
 
 FAULTS = {

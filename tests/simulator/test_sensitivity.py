@@ -119,6 +119,17 @@ def test_a_divided_product_is_bound_by_a_slow_link() -> None:
     assert (slow.layer, slow.bound, fast.bound) == ("wide", "link", "FLOP")
 
 
+def test_layers_take_as_long_as_with_the_largest_micro_batch() -> None:
+    """Four times as long as with one sample, nearly all in products; where two replicas split micro-batches, with a half."""
+
+    def wide(devices: tuple[int, ...], *sizes: int) -> float:
+        cluster = replace(star_cluster(2), devices=(gpu(), gpu()))
+        plan = Plan("hand", "gpipe", (Stage((0, 1), devices),), sizes, replication="split")
+        return layer_bounds(Problem(NETWORK, cluster, sum(sizes)), plan).layers[0].seconds
+
+    assert wide((0,), 2, 4, 2) == wide((0, 1), 2, 8, 4) == pytest.approx(4 * wide((0,), 1), rel=1e-4)
+
+
 def test_the_report_says_what_bounds_computation() -> None:
     """Where computation limits a plan, which of its roofs does."""
     problem = pp.Problem("gpt2", "dgx-a100:1", 8, devices=1)

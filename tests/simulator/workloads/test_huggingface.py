@@ -205,14 +205,25 @@ def test_attention_is_the_familys_or_the_one_asked_for(tmp_path: Path) -> None:
         assert read_config(path, attention=other).layers != read_config(path).layers  # type: ignore[arg-type]
 
 
-def test_dropout_of_scores_is_not_that_of_hidden_states(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("config", "hidden", "scores", "outputs", "squares"),
+    [
+        (GPT2, ("resid_pdrop", "embd_pdrop"), "attn_pdrop", 1024 * 768 * (2 * 12 + 1), 12 * 1024**2 * 12),
+        (OPT, ("dropout",), "attention_dropout", 2048 * (1024 * 2 * 24 + 512), 16 * 2048**2 * 24),
+        (BERT, ("hidden_dropout_prob",), "attention_probs_dropout_prob", 512 * 1024 * (2 * 24 + 1), 16 * 512**2 * 24),
+    ],
+)
+def test_dropout_of_scores_is_not_that_of_hidden_states(
+    config: dict[str, object], hidden: tuple[str, ...], scores: str, outputs: int, squares: int, tmp_path: Path
+) -> None:
     """Each alone leaves its masks: a byte of an output; of a score that, and two of what dropout puts out."""
-    kept = {}
-    for hidden, scores in ((0, 0), (0.1, 0), (0, 0.1)):
-        config = GPT2 | {"resid_pdrop": hidden, "embd_pdrop": hidden, "attn_pdrop": scores}
-        kept[hidden, scores] = kept_bytes(read_config(written(tmp_path, config)).layers, 2)
-    assert kept[0.1, 0] - kept[0, 0] == 1024 * 768 * (2 * 12 + 1)
-    assert kept[0, 0.1] - kept[0, 0] == 3 * 12 * 1024**2 * 12
+
+    def kept(*dropped: str) -> float:
+        shares = dict.fromkeys((*hidden, scores), 0.0) | dict.fromkeys(dropped, 0.1)
+        return kept_bytes(read_config(written(tmp_path, config | shares)).layers, 2)
+
+    assert [kept(one) - kept() for one in hidden] == [outputs] * len(hidden)
+    assert kept(scores) - kept() == 3 * squares
 
 
 def test_a_longest_sequence_that_is_not_meant_asks_for_one(tmp_path: Path) -> None:
