@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import hardware_profiles
-from experiments.calibration.fit import NOISE, SPREADS, FitError, Model, Observation, _taken, fit
+from experiments.calibration.fit import NOISE, SPREADS, FitError, Model, Observation, _step, _taken, fit
 from experiments.calibration.logs import read_logs
 from experiments.terminal.output import InputError
 from hardware_profiles import RANGES, Stack, changed_stack, errors_of, load_cluster, load_stack, stack_names
@@ -146,6 +147,23 @@ def test_derivatives_are_those_of_the_model() -> None:
         step[number] = 0.01 * spread
         moved = model.logarithms(own, start + step) - model.logarithms(own, start)
         assert moved[0] == pytest.approx(slopes[number] * 0.01 * spread, rel=0.1, abs=1e-9)
+
+
+def test_what_stops_at_its_end_is_made_up_for_by_the_others() -> None:
+    """Where one constant may not go as far as it would, what is left is the least squares of the other two."""
+    rng = np.random.default_rng(0)
+    slopes, off, moved, spreads = rng.normal(size=(6, 3)), rng.normal(size=6), np.array([0.1, 0.0, -0.2]), np.ones(3)
+    far = np.array([[-9.0] * 3, [9.0] * 3])
+
+    def pull(step: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Slopes of the squares by each constant."""
+        return np.asarray(slopes.T @ (slopes @ step - off) / NOISE**2 + (moved + step) / spreads**2)
+
+    free = _step(slopes, off, moved, spreads, np.ones(3, bool), far)
+    assert pull(free) == pytest.approx([0.0] * 3, abs=1e-6)
+    held = _step(slopes, off, moved, spreads, np.ones(3, bool), np.where(np.arange(3) == 1, free / 2, far))
+    assert held[1] == free[1] / 2
+    assert pull(held)[[0, 2]] == pytest.approx([0.0] * 2, abs=1e-6)
 
 
 def test_a_step_too_far_is_halved_until_it_is_none_for_the_worse() -> None:

@@ -255,6 +255,10 @@ def test_list_names_what_can_be_named(capsys: pytest.CaptureFixture[str], topic:
     if topic in ("workloads", "clusters"):
         assert max(map(len, table.splitlines())) <= 80
         assert all(f"\n {row['group']} " in table for row in rows)
+    if topic == "clusters":
+        kinds = [row["accelerators"].split(", ") for row in rows]
+        assert max(map(len, kinds)) > 2
+        assert all(one == sorted(set(one)) for one in kinds)
 
 
 COMPARED = ("data-parallel", "uniform")

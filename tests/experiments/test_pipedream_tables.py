@@ -83,6 +83,39 @@ def test_a_fit_leaves_out_one_row_of_several(monkeypatch: pytest.MonkeyPatch) ->
     assert [one["within_tolerance"] for one in found if one] == [False, True, False]
 
 
+def test_rows_that_a_constant_was_fitted_to_are_those_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each once, with the others of its cluster; the rest have no figure of the kind."""
+    network = load_workload("alexnet")
+    monkeypatch.setattr(published_rows, "read_profile", lambda path, profiled_minibatch: network)
+    monkeypatch.setattr(published_rows, "run_gpipe", lambda row, workload: [])
+    monkeypatch.setattr(
+        published_rows,
+        "run_row",
+        lambda row, workload: {
+            "row": row,
+            "efficiency_fitted_to_it": row.model in FITTED.get(row.cluster, ()),
+            "stale": True,
+            "within_tolerance": True,
+            "left_out": None,
+        },
+    )
+    monkeypatch.setattr(
+        published_rows,
+        "left_out",
+        lambda own: [{"of": len(own), "name": row.model, "within_tolerance": 0} for row, _ in own],
+    )
+    document = reproduce(Path(), RUN)
+    fitted = [row for row in RUN if row.model in FITTED.get(row.cluster, ())]
+    told = {one["row"]: one["left_out"] for one in document["rows"] if one["left_out"]}
+    assert [(row, one["name"]) for row, one in told.items()] == [(row, row.model) for row in fitted]
+    assert all(one["of"] == sum(other.cluster == row.cluster for other in fitted) for row, one in told.items())
+    assert document["within"] == {
+        "fitted": [len(fitted)] * 2,
+        "left_out": [0, len(fitted)],
+        "never_fitted": [len(RUN) - len(fitted)] * 2,
+    }
+
+
 def test_every_fitted_constant_has_rows_to_leave_out() -> None:
     """A cluster file that says that its efficiency is fitted is one whose rows are judged twice; the rest are assumed."""
     for name in EFFICIENCY_BAND:

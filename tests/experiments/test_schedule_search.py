@@ -67,6 +67,12 @@ def test_a_best_may_be_off_by_rounding(tmp_path: Path, capsys: pytest.CaptureFix
     assert studied(tmp_path / "cases.json", cases, capsys)[0] == 0
 
 
+def test_a_best_that_is_not_proven_may_be_beaten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As it is where a case does not say it."""
+    case = {key: value for key, value in CASE.items() if key != "proven"} | {"best_makespan": 7.5}
+    assert studied(tmp_path / "cases.json", [case], capsys)[0] == 0
+
+
 @pytest.mark.parametrize(
     ("best", "verdict"),
     [(6.5, "failed: slower"), (7 * (1 - 2e-9), "failed: slower"), (7.5, "failed: below what is proven")],

@@ -31,6 +31,7 @@ from simulator import (
     workload_from_spec,
 )
 from simulator.costs.stand_ins import StandIns, stand_ins
+from simulator.lowering.fill import _looked_at
 from tests.hardware_profiles.clusters import tree
 from tests.simulator.strategies import UnitDevice
 
@@ -160,6 +161,14 @@ def test_the_first_of_those_that_are_alike_stands_for_them() -> None:
     assert of(here, [(0, 1, 2, 3), (4, 5, 6, 7)]) == (0, 0, 2, 2)
     apart = replace(tree((1, 4.0), (8, 1.0)), devices=(UnitDevice(),) * 8)
     assert of(apart, [(0, 1, 2, 3), (4, 5, 6, 7)]) == (0, 0, 0, 0)
+
+
+def test_of_what_collectives_keep_busy_the_channels_that_are_looked_at_stay() -> None:
+    """With their shares, all of one where none are told; of those that share a route once."""
+    none, whole, parts = ((), ()), ((1, 2), ()), ((2, 3, 1), (0.5, 0.25, 0.125))
+    found = _looked_at([none, whole, parts, whole], StandIns((0,), frozenset(), frozenset((1, 3))))
+    assert found == [none, ((1,), (1.0,)), ((3, 1), (0.25, 0.125)), ((1,), (1.0,))]
+    assert found[1] is found[3]
 
 
 def test_unlike_replicas_are_all_replayed() -> None:
