@@ -24,6 +24,7 @@ OTHERS = (
     "--stash 1 --memory 2 --seconds 0.2",
     "simulate --schedule gpipe --stages 2 --microbatches 2 --forward 1 --backward 2 --engine recurrence",
     "plan --planner modern --workload alexnet --cluster pipedream-b:1 --devices 3 --batch 32",
+    "plan --planner greedy --workload alexnet --cluster pipedream-b:1 --devices 3 --batch 32",
     "plan --planner pipedream --workload chain:4 --cluster fpga-mixed-4 --batch 4",
     "plan --planner exact-unequal --workload alexnet --cluster pipedream-b:1 --devices 3 --batch 32",
     "plan --planner unequal-nested --workload alexnet --cluster pipedream-b:1 --devices 3 --batch 32",
