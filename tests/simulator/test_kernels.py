@@ -171,11 +171,10 @@ def test_a_command_plans_without_a_place_for_a_cache(tmp_path: Path) -> None:
     for folder in [one for one in tmp_path.rglob("*") if one.is_dir()]:
         (folder / "__pycache__").touch()
     words = ("plan", "--workload", "chain:4", "--cluster", "pipedream-b", "--devices", "2", "--batch", "4")
-    for planner in ("pipedream", "exact-unequal"):
-        done = run(tmp_path, "-m", "experiments.cli", *words, "--planner", planner, "--json")
-        assert done.returncode == 0, done.stderr
-        assert done.stderr.count("\n") == 1
-        assert "NUMBA_CACHE_DIR" in done.stderr
+    done = run(tmp_path, "-m", "experiments.cli", *words, "--planner", "pipedream", "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "NUMBA_CACHE_DIR" in done.stderr
 
 
 def test_one_decorator_makes_every_kernel() -> None:

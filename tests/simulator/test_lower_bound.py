@@ -663,10 +663,10 @@ def test_no_plan_whatever_it_decides_beats_the_bound(case: tuple[Problem, Plan])
 
 
 @pytest.mark.slow
-@settings(max_examples=20_000)
+@settings(max_examples=500)
 @given(decided_plans())
-def test_none_of_twenty_thousand_plans_beats_the_bound(case: tuple[Problem, Plan]) -> None:
-    """As above."""
+def test_none_of_hundreds_of_plans_beats_the_bound(case: tuple[Problem, Plan]) -> None:
+    """As above, 500 of them."""
     _holds(case)
 
 

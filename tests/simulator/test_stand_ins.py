@@ -139,8 +139,8 @@ def test_stand_ins_do_what_all_replicas_do() -> None:
 
 @pytest.mark.slow
 def test_stand_ins_do_what_all_replicas_do_in_many_more_plans() -> None:
-    """As above."""
-    assert_all_as_all(range(60, 2_000))
+    """As above, 200 plans."""
+    assert_all_as_all(range(60, 260))
 
 
 def of(cluster: Cluster, held: Sequence[Sequence[int]], samples: int = 12, **changes: object) -> tuple[int, ...] | None:
