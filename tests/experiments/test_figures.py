@@ -20,6 +20,8 @@ from experiments.cost_model import model_error_plots as cost_model_plots
 from experiments.modern_schedules import memory_point_plots
 from experiments.pipedream_tables import speedup_plots as pipedream_tables_plots
 from experiments.studies.study_harness import mark_interrupted
+from experiments.sweep import sweep_plots
+from experiments.sweep.swept import Swept
 from experiments.terminal.report_tables import STALE
 from experiments.truth import truth_plots
 from experiments.umpipe import gain_plots as umpipe_plots
@@ -188,6 +190,25 @@ def test_pipedream_tables_can_be_read(recorded: Recorded) -> None:
     figure = pipedream_tables_plots.draw(rows)
     assert_readable(figure)
     recorded(figure=drawing(figure))
+
+
+def test_sweeps_can_be_read(recorded: Recorded) -> None:
+    """Five batches on three clusters: plans that change, one that does not fit, and three counts of devices on the front."""
+    points = [
+        (
+            {"batch": 64 * 2**n, "cluster": f"dgx-a100:{2**place}"},
+            {"status": "planned", "feasible": (n, place) != (4, 0), "decisions": {"schedule": f"schedule-{n // 3}"}}
+            | {"iteration_seconds": 0.4 * 2**n / 1.7**place, "samples_per_second": 160.0 * 1.7**place + 20.0 * n}
+            | {"peak_memory_bytes": GIB * 2.0 ** (4 + n - place), "plan_devices": 8 * 2**place},
+        )
+        for n in range(5)
+        for place in range(3)
+    ]
+    drawn = sweep_plots.figures_of(Swept.of(points))
+    assert set(drawn) == {"lines", "heat_map", "pareto"}
+    for figure in drawn.values():
+        assert_readable(figure)
+    recorded(**{name: drawing(figure) for name, figure in drawn.items()})
 
 
 def test_gains_can_be_read_and_show_what_lies_beyond(recorded: Recorded) -> None:
@@ -383,4 +404,5 @@ def test_every_figure_has_a_check() -> None:
     bapipe = {f"exploration_plots.{name}" for name in ("schedules", "plans", "claims", "depth")}
     training = {f"xpipe_plots.{name}_figure" for name in ("throughput", "accuracy", "difference")}
     training |= {f"learning_plots.{name}_figure" for name in ("time", "target")}
-    assert made == here | bapipe | training
+    sweeps = {f"sweep_plots.{name}_figure" for name in ("lines", "heat_map", "pareto")}
+    assert made == here | bapipe | training | sweeps
