@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import simulator
 from experiments.compare.problem_options import LAUNCHABLE, add_question
-from experiments.terminal.argument_types import MOST_JOBS, CountUpTo, Option, add_options, names_of
+from experiments.terminal.argument_types import MOST_JOBS, CountUpTo, Option, add_options, names_of, refuse
 from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import UsageError, blamed_on, output_file, print_explained, print_json, progress
 from experiments.terminal.run_folder import RunFolder
@@ -159,10 +159,13 @@ def _study(arguments: argparse.Namespace) -> Study:
 
 def _report(arguments: argparse.Namespace) -> int:
     from experiments.sweep.store import Store
+    from experiments.sweep.study import DESCRIBING, PLANNING
     from experiments.sweep.swept import Swept
 
     if arguments.store is None:
         raise UsageError(f"{REPORT} needs STORE, what pipeplan sweep --out has written")
+    asking = {**DESCRIBING, **PLANNING, **WORKING, **dict.fromkeys(("--over", "--problem", "--plan", "--option"), "")}
+    refuse(arguments, names_of(asking), f"is for a sweep, not for its {REPORT}")
     folder = None if arguments.out is None else RunFolder(arguments.out, "pipeplan sweep report")
     with Store(arguments.store, reading=True) as store:
         swept = Swept.of(store.rows())

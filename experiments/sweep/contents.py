@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import simulator
+from experiments.terminal.output import InputError
 from hardware_profiles import (
     ProfileWordsError,
     load_cluster,
@@ -48,6 +49,8 @@ def _content(kind: str, name: str | None) -> Any:
         return tables.cluster, tables.accelerators
     if kind == "workload":
         simulator.workload_from_spec(name)
+    elif not Path(name).is_file():
+        raise InputError(f"{name}: there is no such {kind}")
     return Path(name).read_bytes().hex() if Path(name).is_file() else name
 
 

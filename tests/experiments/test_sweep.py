@@ -12,7 +12,8 @@ import pytest
 
 import pipeplan as pp
 from experiments.cli import main
-from experiments.sweep import runs
+from experiments.compare.comparison import Answer
+from experiments.sweep import runs, study
 from experiments.sweep.axes import MOST_POINTS, check_grid, read_axis, read_over
 from experiments.sweep.contents import Contents
 from experiments.sweep.runs import Answered, Batches, answer_all, answered
@@ -20,7 +21,7 @@ from experiments.sweep.study import FIGURES, Question, make_study, read_options
 from experiments.sweep.swept import Swept
 from experiments.terminal.output import UsageError
 from hardware_profiles import profile_text
-from simulator import change_settings
+from simulator import UndercutBoundError, change_settings
 from tests.experiments.commands import ended, refused
 
 PLANNED = ("--microbatches", "4", "--schedule", "gpipe")
@@ -98,8 +99,8 @@ def test_a_grid_is_counted_before_it_is_made() -> None:
 
 def keys(options: dict[str, Any], *over: str) -> list[str]:
     """The digests of a study's questions."""
-    study, contents = make_study(read_options(options), list(map(read_over, over))), Contents()
-    return [question.key(contents) for _, question in study.points()]
+    made, contents = make_study(read_options(options), list(map(read_over, over))), Contents()
+    return [question.key(contents) for _, question in made.points()]
 
 
 def test_a_question_is_its_words_and_what_stands_behind_them(tmp_path: Path) -> None:
@@ -160,6 +161,7 @@ def test_a_plan_is_replayed(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
         (("--over", "cluster=pipedream-a:1", "cluster=pipedream-a:2"), "quote what has braces"),
         (("--over", "batch=8", "--scheduler", "tcp://127.0.0.1:1"), "does not answer"),
         (("report",), "report needs STORE"),
+        (("report", "store.db", "--over", "batch=8"), "--over is for a sweep, not for its report"),
     ],
 )
 def test_questions_that_are_none(
@@ -188,6 +190,7 @@ def test_a_study_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
         file.write_text(wrong, encoding="utf-8")
         assert said in refused(capsys, ("sweep", str(file)), 4)
     assert "no such file" in refused(capsys, ("sweep", str(tmp_path / "none.toml")), 4)
+    assert "no such profile" in refused(capsys, ("sweep", "--over", f"profile={tmp_path / 'none.txt'}"), 4)
 
 
 # ---- stores ----------------------------------------------------------------------------------------------------------
@@ -291,6 +294,22 @@ def test_batches_are_as_long_as_they_should_be() -> None:
     batches.took(2.4, 24)
     assert len(next(turns)) == 6
     assert sum(map(len, turns)) == 100 - 1 - 24 - 6
+
+
+def test_an_answer_that_was_cut_short_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best plan so far of an interrupted search is not kept; a replay below its bound costs its own point alone."""
+    question = Question({"workload": "chain:4", "cluster": "pipedream-a", "planner": "uniform"})
+    asked = [(question.key(Contents()), question)] * 2
+    monkeypatch.setattr(study, "ask", lambda name, question: Answer(name, "interrupted"))
+    assert answered(asked)[::2] == ([], True)
+
+    def undercut(name: str, question: object) -> Answer:
+        raise UndercutBoundError("below its bound")
+
+    monkeypatch.setattr(study, "ask", undercut)
+    told, _, interrupted = answered(asked)
+    assert [(record["status"], record["reason"]) for _, record in told] == [("failed", "below its bound")] * 2
+    assert not interrupted
 
 
 def test_other_files_at_a_worker_are_noticed() -> None:
