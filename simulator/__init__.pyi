@@ -15,8 +15,10 @@ from .costs.given import (
     given_costs as given_costs,
 )
 from .plans.lacks import plan_lacks as plan_lacks, problem_lacks as problem_lacks
+from .disturbances import check_disturbances as check_disturbances
 from .evaluation import Evaluations as Evaluations
 from .results.error_bars import error_of as error_of, plan_kind as plan_kind
+from .results.noisy_seconds import NoisySeconds as NoisySeconds
 from .results.score import Score as Score
 from .results.figures import save as save
 from .results.written_files import write_atomically as write_atomically
@@ -52,6 +54,11 @@ from .workloads.layers import (
     Workload as Workload,
 )
 from .lowering.lower import check_schedule as check_schedule, lower as lower
+from .options.disturbances import (
+    MOST_FACTOR as MOST_FACTOR,
+    MOST_REPLAYS as MOST_REPLAYS,
+    QUANTILES as QUANTILES,
+)
 from .options.training_options import (
     COMMUNICATIONS as COMMUNICATIONS,
     REPLICA_UPDATES as REPLICA_UPDATES,

@@ -313,8 +313,8 @@ def _runs(program: Program, timeline: Timeline, path: Iterable[PathStep]) -> Ite
 
 def _faster(program: Program, timeline: Timeline, idle: IdleTime, word: str) -> Iterator[tuple[str, str, Program]]:
     """Programs in which one thing is faster: its kind, what it is in words, and the program."""
-    lane, moving = program.lane_of_task(), among(program.kind, (OpKind.SEND, OpKind.RECEIVE))
-    works = (program.lane_kind == LaneKind.COMPUTE)[lane] & ~moving
+    lane, works = program.lane_of_task(), program.computing()
+    moving = among(program.kind, (OpKind.SEND, OpKind.RECEIVE))
     stages = np.unique(program.stage[works]).tolist()
     for stage in stages:
         yield "stage", f"stage {stage}", _with_faster(program, works & (program.stage == stage))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import NoneType
@@ -23,6 +23,7 @@ from hardware_profiles import (
 )
 from simulator.costs.given import OpMemory, OpSeconds, given_costs
 from simulator.costs.stashes import StageStash
+from simulator.disturbances import Draws, check_disturbances, drawn, slowed
 from simulator.engines.timeline import Timeline
 from simulator.lowering.coverage import covered
 from simulator.lowering.fill import fill
@@ -32,9 +33,11 @@ from simulator.memory.device_memory import DeviceMemory
 from simulator.memory.over_time import stashes_over_time
 from simulator.memory.versions import COPY_RULES, version_table
 from simulator.options.training_options import Communication
-from simulator.plan_replay import ENGINES, Engine, replay_on
+from simulator.plan_replay import ENGINES, Engine, replay_compiled, replay_on
+from simulator.results.noisy_seconds import NoisySeconds, Stragglers, disturbed_record
 from simulator.results.replayed import Replayed
 from simulator.results.text_tables import TextTable
+from simulator.results.time_split import ComputingShares
 from simulator.schedules import SCHEDULES, ScheduleFamily, blamed_on, build_schedule, schedule_families
 from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import COUNTED, Schedule, ScheduleError, check_counts, check_size
@@ -52,6 +55,7 @@ class ScheduleReplay(Replayed):
 
     program: the schedule with its seconds, as the engine replayed it
     memory: of every device, by id, in the unit of the numbers of `holding`; () without them
+    stragglers: who computes slowly, if anyone; noisy: seconds in replays with noise, of which the timeline is the first
     """
 
     schedule: Schedule
@@ -59,6 +63,8 @@ class ScheduleReplay(Replayed):
     engine: Engine
     program: Program
     memory: tuple[DeviceMemory, ...] = ()
+    stragglers: Stragglers | None = None
+    noisy: NoisySeconds | None = None
 
     def __repr__(self) -> str:
         return brief(self, f"{self.title}: makespan {self.makespan_seconds:.6g} s")
@@ -118,6 +124,7 @@ class ScheduleReplay(Replayed):
             "versions": self.weight_versions(),
             "engine": self.engine,
             **({"peak_memory": self.peak_memory, "fits": self.fits} if self.memory else {}),
+            **disturbed_record(self.stragglers, self.noisy),
         }
 
     def tables(self) -> tuple[TextTable, ...]:
@@ -136,11 +143,12 @@ class ScheduleReplay(Replayed):
             ("updates missing at backward, by stage", " ".join(map(str, versions["backward_difference"]))),
             ("weight copies, by stage", " ".join(map(str, versions["copies"]))),
         )
-        return (TextTable(self.title, ("measure", "value"), rows),)
+        noisy = () if self.noisy is None else self.noisy.tables()
+        return (TextTable(self.title, ("measure", "value"), rows), *noisy)
 
     def remarks(self) -> tuple[str, ...]:
-        """Devices that exceed their memory limit, by how much, and when."""
-        found = []
+        """Stragglers; devices that exceed their memory limit, by how much, and when."""
+        found = [str(self.stragglers)] if self.stragglers else []
         for one in self.memory:
             if not one.fits:
                 most, limit = one.peak_bytes, one.capacity_bytes
@@ -273,12 +281,16 @@ def replay_schedule(
     engine: Engine = "simpy",
     noise: float = 0.0,
     seed: int = 0,
+    replays: int = 1,
+    stragglers: Mapping[int, float] | None = None,
 ) -> ScheduleReplay:
     """Replay a schedule on given seconds, with one device per stage and one link per transfer.
 
     sizes: samples of each micro-batch; all seconds are then a sample's
     communication: default the family's own, else `overlapped`
     noise: standard deviation of the logarithm of a factor on every duration, drawn with `seed`
+    replays: with noise; all have their seconds told (`ScheduleReplay.noisy`), the first its timeline
+    stragglers: factor of at least 1 on all that a device computes, by device
     Raises ValueError for an unknown engine, a mode that the family is not defined for, a negative seed, and what `given_costs`
     and `lower` refuse.
     """
@@ -301,9 +313,21 @@ def replay_schedule(
     complete = covered(schedule, sizes)
     costs = given_costs(schedule.stages, seconds, per_sample=bool(sizes), devices=schedule)
     program = fill(structure_of(complete, costs, communication=mode, updates=seconds.updates), costs)
-    if noise:
-        program = program.with_noise(noise, np.random.default_rng(seed))
-    return ScheduleReplay(schedule, replay_on(program, engine), engine, program)
+    told, devices = None, len(np.unique(program.lane_device))
+    check_disturbances(devices, noise=noise, replays=replays, stragglers=stragglers or {})
+    if stragglers:
+        if mode == "streaming" and program.least_seconds is None:
+            raise ValueError(
+                "stragglers do not go with communication 'streaming', whose ops may wait for what they send"
+            )
+        told = Stragglers(dict(stragglers), replay_compiled(program).makespan_seconds)
+        computing = ComputingShares(np.ones(len(program)), program.computing().astype(np.float64))
+        program = slowed(program, stragglers, computing, {device: (device,) for device in stragglers})
+    if not noise:
+        return ScheduleReplay(schedule, replay_on(program, engine), engine, program, stragglers=told)
+    draws = Draws(noise, np.random.default_rng(seed), replays, engine)
+    program, timeline, noisy = drawn(program, draws)
+    return ScheduleReplay(schedule, timeline, engine, program, stragglers=told, noisy=noisy)
 
 
 def _communication(schedule: Schedule, asked: Communication | None) -> Communication:

@@ -14,8 +14,10 @@ from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.lower_bound import BoundTerm, lower_bound
 from simulator.costs.plan_costs import PlanCosts
 from simulator.costs.stand_ins import StandIns, stand_ins
+from simulator.disturbances import Draws, check_disturbances, drawn, slowed
 from simulator.engines.timeline import Timeline
 from simulator.lowering.fill import fill
+from simulator.lowering.program import Program
 from simulator.lowering.unit_lanes import GATHERING, SCATTERING
 from simulator.memory.device_memory import DeviceMemory
 from simulator.memory.over_time import memory_over_time
@@ -34,17 +36,18 @@ from simulator.plans.plan import Plan, Problem, check_plan, flushes, ranges
 from simulator.plans.plan_words import plan_words
 from simulator.results.error_bars import error_of
 from simulator.results.memory_tables import peak_tables
+from simulator.results.noisy_seconds import NoisySeconds, Stragglers, disturbed_record
 from simulator.results.replayed import Replayed
 from simulator.results.score import Score
 from simulator.results.steady_state import SteadyState
 from simulator.results.text_tables import TextTable
-from simulator.results.time_split import TIME_PARTS, TimeSplit, time_split
+from simulator.results.time_split import TIME_PARTS, TimeSplit, computing_shares, time_split
 from simulator.results.whole_timeline import whole_timeline
 from simulator.schedules.ops import OpKind, among
 from simulator.schedules.schedule import Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -65,6 +68,7 @@ class Outcome(Replayed):
     steady: of an asynchronous stream, how its steady state was read; None where the mini-batch is flushed
     lower_bound: what no plan of the problem can beat that flushes, or does not, as this one; None where durations are noisy, or
         nobody asked for it
+    stragglers: who computes slowly, if anyone; noisy: seconds in replays with noise, of which the timeline is the first
     """
 
     problem: Problem
@@ -77,6 +81,8 @@ class Outcome(Replayed):
     steady: SteadyState | None = None
     lower_bound: BoundTerm | None = None
     stand_ins: StandIns | None = None
+    stragglers: Stragglers | None = None
+    noisy: NoisySeconds | None = None
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -214,6 +220,7 @@ class Outcome(Replayed):
             "lower_bound_seconds": self.lower_bound and self.lower_bound.seconds,
             "lower_bound_term": self.lower_bound and self.lower_bound.name,
             "gap": self.gap,
+            **disturbed_record(self.stragglers, self.noisy),
         }
 
     def tables(self) -> tuple[TextTable, ...]:
@@ -235,7 +242,8 @@ class Outcome(Replayed):
                 )
             )
         columns = ("stage", "layers", "devices", "M parameters\nper device", "peak memory, GiB")
-        return TextTable(self.title, columns, tuple(rows)), *peak_tables(self.memory)
+        noisy = () if self.noisy is None else self.noisy.tables()
+        return TextTable(self.title, columns, tuple(rows)), *peak_tables(self.memory), *noisy
 
     def remarks(self) -> tuple[str, ...]:
         """The plan in a line, seconds beside the lower bound, fill and drain of a stream, and warnings."""
@@ -258,7 +266,7 @@ class Outcome(Replayed):
 
     def doubts(self) -> tuple[str, ...]:
         """Caveats about the seconds and the memory, one line each."""
-        found = []
+        found = [str(self.stragglers)] if self.stragglers else []
         if not self.schedule.flush:
             found.append(
                 f"asynchronous, on stale weights: steady state, apart from {self.fill_seconds:.4g} s of fill "
@@ -302,6 +310,8 @@ def simulate(
     engine: Engine = "simpy",
     noise: float = 0.0,
     rng: np.random.Generator | None = None,
+    replays: int = 1,
+    stragglers: Mapping[int, float] | None = None,
     layer_costs: LayerCosts | None = None,
     bounded: bool = True,
 ) -> Outcome:
@@ -309,6 +319,8 @@ def simulate(
 
     engine: see `Engine`; contention as the problem says, but on `recurrence`
     noise: standard deviation of the logarithm of a factor on every duration; needs `rng`
+    replays: with noise; all have their seconds told (`Outcome.noisy`), the first its timeline
+    stragglers: factor of at least 1 on all that a device computes, by device
     bounded: whether to find the lower bound, which takes longer than the replay of a small plan
     An asynchronous stream is made twice as long until it shows its steady state, or would have more than MOST_STREAM
     micro-batches (`Outcome.steady` then says how far from steady it is); a noisy one has no other length.
@@ -318,21 +330,42 @@ def simulate(
     if engine not in ENGINES:
         raise ValueError(unchosen("engine", engine, ENGINES))
     check_plan(problem, plan)
-    costs = PlanCosts(problem, plan, layer_costs)
-    standing = None if noise else stand_ins(costs)
+    costs, slow = PlanCosts(problem, plan, layer_costs), dict(stragglers or {})
+    told = None
+    check_disturbances(len(problem.cluster.devices), noise=noise, replays=replays, stragglers=slow)
+    if slow:
+        alone: Engine = "recurrence" if engine == "recurrence" else "compiled"
+        without = simulate(problem, plan, engine=alone, layer_costs=costs.layers, bounded=False)
+        told = Stragglers(slow, without.iteration_seconds)
+    standing = None if noise or slow else stand_ins(costs)
+    contention = problem.contention
 
-    def replay(stream: int) -> tuple[tuple[Schedule, Timeline, SteadyState | None], SteadyState | None]:
+    def filled(stream: int) -> tuple[Schedule, Program]:
         schedule, structure = plan_structure(costs, stream, standing)
         program = fill(structure, costs, standing)
-        if noise:
-            if rng is None:
-                raise ValueError("noise needs a random generator")
-            program = program.with_noise(noise, rng)
-        timeline = replay_on(program, engine, contention=problem.contention)
+        return schedule, slowed(program, slow, computing_shares(costs, program), plan.groups) if slow else program
+
+    def replay(stream: int) -> tuple[tuple[Schedule, Timeline, SteadyState | None], SteadyState | None]:
+        schedule, program = filled(stream)
+        timeline = replay_on(program, engine, contention=contention)
         steady = None if schedule.flush else steady_of(plan, timeline, schedule.microbatches)
         return (schedule, timeline, steady), steady
 
-    schedule, timeline, steady = replay(0)[0] if noise else grown(plan, replay)
+    noisy = None
+    if noise:
+        if rng is None:
+            raise ValueError("noise needs a random generator")
+        schedule, program = filled(0)
+        count, batch = schedule.microbatches, problem.batch
+
+        def seconds_of(timeline: Timeline) -> float:
+            return steady_of(plan, timeline, count).seconds_per_sample * batch
+
+        asked = Draws(noise, rng, replays, engine, contention, None if schedule.flush else seconds_of)
+        _, timeline, noisy = drawn(program, asked)
+        steady = None if schedule.flush else steady_of(plan, timeline, count)
+    else:
+        schedule, timeline, steady = grown(plan, replay)
     outcome = Outcome(
         problem=problem,
         plan=plan,
@@ -344,6 +377,8 @@ def simulate(
         steady=steady,
         lower_bound=None if noise or not bounded else lower_bound(problem, costs.layers).of(flush=schedule.flush),
         stand_ins=standing,
+        stragglers=told,
+        noisy=noisy,
     )
     _check_bound(outcome)
     return outcome

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import simulator
+from experiments.compare.disturbance_options import DISTURBANCES, disturbances
 from experiments.compare.problem_options import (
     LAUNCHABLE,
     add_question,
@@ -60,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 written_folder,
                 "out/compare",
             ),
+            **DISTURBANCES,
             **LAUNCHABLE,
             "--timelines": "draw the timeline and the memory of every plan, too",
             "--no-figures": "draw nothing",
@@ -74,7 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.timelines and arguments.no_figures:
         raise UsageError("--timelines draws figures of every plan, and --no-figures none: ask for one of them")
+    disturbed = disturbances(arguments)
     problem, plans = _given(arguments)
+    simulator.check_disturbances(len(problem.cluster.devices), **disturbed)
     request, names = read_request(arguments), tuple(arguments.planner)
     folder = RunFolder(arguments.out, "compare")
     with finishing() as stopped:
@@ -91,6 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         _raise_if_nobody_can_plan(comparison)
         try:
             with nullcontext() if comparison.interrupted else stoppable():
+                comparison = _disturbed(comparison, arguments, disturbed)
                 written = _write(folder, comparison, figures=not arguments.no_figures, timelines=arguments.timelines)
         except KeyboardInterrupt:  # it is told whole, without the figures
             comparison = replace(comparison, cut_short=True)
@@ -98,6 +103,16 @@ def run(arguments: argparse.Namespace) -> int:
         if stopped() and not comparison.interrupted:
             comparison = replace(comparison, cut_short=True)
         return _tell(arguments, comparison, folder, written)
+
+
+def _disturbed(comparison: Comparison, arguments: argparse.Namespace, asked: dict[str, Any]) -> Comparison:
+    """The comparison under noise and stragglers, where these are asked for and no interrupt has ended it."""
+    from experiments.compare.comparison import under_disturbances
+
+    if comparison.interrupted or not (asked["noise"] or asked["stragglers"]):
+        return comparison
+    with progress("replaying") as report:
+        return under_disturbances(comparison, **asked, seed=arguments.seed, report=report)
 
 
 def _tell(arguments: argparse.Namespace, comparison: Comparison, folder: RunFolder, written: list[Path]) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 import hardware_profiles
 import planners
 import simulator
+from experiments.compare.disturbance_options import DISTURBANCES, disturbances
 from experiments.report.report_options import REPORT, explained, read_price
 from experiments.targets.names import TARGETS
 from experiments.targets.target import NotLaunchableError
@@ -27,7 +28,6 @@ from experiments.terminal.argument_types import (
     counts,
     names_of,
     natural,
-    number,
     numbers,
     own_options,
     refuse,
@@ -68,7 +68,16 @@ _SEARCHED = ("chunks", "placement", "seconds", "objective")
 _NOT_SEARCHED = (
     *[name for name in _OPTIONS if name != "chunks"],
     "option",
-    *("minibatches", "update", "predict", "overlapped", "slice_seconds", "sizes", "communication", "noise"),
+    *(
+        "minibatches",
+        "update",
+        "predict",
+        "overlapped",
+        "slice_seconds",
+        "sizes",
+        "communication",
+        *names_of(DISTURBANCES),
+    ),
 )
 """Arguments of a replay that a search has no use for."""
 
@@ -122,7 +131,7 @@ REPLAY: dict[str, Option] = {
     "--communication MODE": "overlapped, send-blocking, both-blocking, streaming or free (default: the "
     "schedule's own, else overlapped)",
     "--engine ENGINE": ("simpy (default), compiled or recurrence", str, "simpy"),
-    "--noise NOISE": ("spread of log-normal noise on durations (default 0)", number),
+    **DISTURBANCES,
     "--seed SEED": ("seed of the noise, and of a search (default 0)", natural, 0),
     "--out FILE": (
         "write FILE.csv: the schedule for torch, FILE.txt: one line of ops per device, or FILE.json: the trace for Perfetto "
@@ -153,11 +162,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plan is None:
         refuse(arguments, ("cluster", *names_of(REPORT)), "goes with --plan")
     if arguments.report:
-        refuse(arguments, ("noise",), "does not go with --report, which replays what would be free without it")
+        refuse(
+            arguments, names_of(DISTURBANCES), "does not go with --report, which replays what would be free without it"
+        )
         if arguments.engine == "recurrence":
             raise UsageError("--engine recurrence, which knows no contention, does not go with --report")
     if arguments.explain and arguments.plan is not None:
-        refuse(arguments, ("noise",), "does not go with --explain of a plan, whose gains are replayed without it")
+        refuse(
+            arguments,
+            names_of(DISTURBANCES),
+            "does not go with --explain of a plan, whose gains are replayed without it",
+        )
     replayed = _of_numbers(arguments) if arguments.plan is None else _of_plan(arguments)
     told: simulator.Explained = replayed
     result = replayed.record()
@@ -201,7 +216,7 @@ def _of_numbers(arguments: argparse.Namespace) -> simulator.ScheduleReplay | pla
     if memory and arguments.stash is None:
         raise UsageError("--memory and --stash-weight need --stash, what a forward keeps")
     numbers = memory | _given(arguments, (*simulator.OpSeconds.__slots__, "sizes", "communication"))
-    settings = {"engine": arguments.engine, "seed": arguments.seed, "noise": arguments.noise or 0.0}
+    settings = {"engine": arguments.engine, "seed": arguments.seed}
     if arguments.schedule == SEARCH:
         refuse(arguments, _NOT_SEARCHED, "is not of a schedule that is searched for")
         if arguments.stages is None or arguments.microbatches is None:
@@ -212,7 +227,7 @@ def _of_numbers(arguments: argparse.Namespace) -> simulator.ScheduleReplay | pla
             return simulate(SEARCH, **settings, **numbers)
     refuse(arguments, [name for name in _SEARCHED if name != "chunks"], "goes with --schedule search")
     schedule, counts = _schedule(arguments)
-    return simulate(schedule, **settings, **counts, **numbers)
+    return simulate(schedule, **settings, **disturbances(arguments), **counts, **numbers)
 
 
 def _given(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
@@ -229,7 +244,7 @@ def _of_plan(arguments: argparse.Namespace) -> simulator.Outcome:
     problem, plan = simulator.PlanFile.read_plan(arguments.plan)
     if arguments.cluster is not None:
         problem = on_another(problem, plan, arguments.cluster, f"--plan {arguments.plan}")
-    return simulate(problem, plan, engine=arguments.engine, noise=arguments.noise or 0.0, seed=arguments.seed)
+    return simulate(problem, plan, engine=arguments.engine, seed=arguments.seed, **disturbances(arguments))
 
 
 def on_another(problem: simulator.Problem, plan: simulator.Plan, cluster: str, file: str) -> simulator.Problem:

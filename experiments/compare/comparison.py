@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 import planners
+import simulator
 from experiments.compare.efficiency import efficiency
 from experiments.terminal.report_tables import STALE, Cell, ReportTable, Row, figure
 from hardware_profiles import brief, counted
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
     from hardware_profiles import Stack
     from planners import Request, Result
+    from simulator import NoisySeconds
+
+ROBUST = 0.95
+"""Share of the iterations by whose longest a plan is judged under noise."""
 
 REFERENCE = "data-parallel"
 """Speedups are over this planner's plan."""
@@ -138,6 +143,21 @@ STACKS = _table(SPEED.title, "stacks", "speed")
 USE = _table("Efficiency, idle time (the bubble, by its three names), memory and traffic", "use")
 
 
+_STRETCHED = [f"{name}_seconds" for name in ("quiet", "mean", *simulator.QUANTILES)]
+
+NOISY = ReportTable(
+    "{disturbed}: seconds of an iteration",
+    "plans",
+    {
+        "planner": "{planner}",
+        "without\nnoise": "{quiet_seconds:.4g}",
+        **{name: f"{{{name}_seconds:.4g}}" for name in ("mean", *simulator.QUANTILES)},
+        "p95 over\nthe best": "{p95_over_best:+.1%}",
+    },
+)
+"""Plans under noise and stragglers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One planner's answer: what it found, or None and why.
@@ -183,12 +203,15 @@ class Comparison(Explained):
     """Every planner's answer, and data parallelism's seconds for reference.
 
     cut_short: whether an interrupt ended what comes behind the planners: the search of the reference, or the figures
+    noisy: seconds of each planner's plan under noise and stragglers; disturbed: these in words; both empty where nobody asked
     """
 
     problem: Problem
     plans: tuple[Answer, ...]
     reference_seconds: float | None
     cut_short: bool = False
+    noisy: Mapping[str, NoisySeconds] = field(default_factory=dict)
+    disturbed: str = ""
 
     def __repr__(self) -> str:
         ended = ", ".join(f"{one.planner} {one.status.replace('-', ' ')}" for one in self.plans)
@@ -213,6 +236,11 @@ class Comparison(Explained):
             for record in records:
                 if record["feasible"] and record["planner"] != fastest.planner:
                     record["told_apart"] = record["planner"] not in near
+        for record in records if self.noisy else ():
+            found = self.noisy.get(record["planner"])
+            record.update(
+                dict.fromkeys(_STRETCHED) if found is None else {one: found.record()[one] for one in _STRETCHED}
+            )
         return records
 
     @property
@@ -260,7 +288,7 @@ class Comparison(Explained):
         """Speed; idle time, memory and traffic; plans that fit first, fast before slow."""
         problem, cluster, records = self.problem, self.problem.cluster, self.planned()
         measured = problem.workload.bytes_per_element is not None
-        document = {
+        document: dict[str, Any] = {
             "workload": problem.workload.name,
             "source": "measured profile" if measured else f"analytic, {problem.precision}",
             "cluster": cluster.name,
@@ -269,7 +297,35 @@ class Comparison(Explained):
             "plans": sorted(records, key=lambda record: (not record["feasible"], record["iteration_seconds"])),
         }
         stacks = {record["stack"] for record in records} | {problem.stack.name}
-        return (STACKS if len(stacks) > 1 else SPEED).text(document), USE.text(document)
+        tables = (STACKS if len(stacks) > 1 else SPEED).text(document), USE.text(document)
+        return (*tables, self._noisy_table(document["plans"])) if self.noisy else tables
+
+    def _noisy_table(self, records: Sequence[Mapping[str, Any]]) -> TextTable:
+        """Plans that fit first, those first that are fastest in 95 of 100 iterations."""
+        least = min(one.quantile(ROBUST) for one in self.noisy.values())
+        rows = [
+            {**one, "p95_over_best": one["p95_seconds"] / least - 1.0}
+            for one in records
+            if one["planner"] in self.noisy
+        ]
+        rows.sort(key=lambda one: (not one["feasible"], one["p95_seconds"]))
+        return NOISY.text({"disturbed": self.disturbed, "plans": rows})
+
+    def _robust(self) -> list[str]:
+        """Which plan that fits is the fastest in 95 of 100 iterations, in a line."""
+        fitting = {
+            one.planner: self.noisy[one.planner]
+            for one in self.plans
+            if one.planner in self.noisy and one.result and one.result.fits
+        }
+        if not fitting or self.fastest is None:
+            return []
+        robust = min(fitting, key=lambda name: fitting[name].quantile(ROBUST))
+        fastest = self.fastest.planner
+        if robust == fastest or fitting[robust].quantile(ROBUST) == fitting[fastest].quantile(ROBUST):
+            return [f"{self.disturbed}: {fastest} is the fastest still, at p95"]
+        gain = 1.0 - fitting[robust].quantile(ROBUST) / fitting[fastest].quantile(ROBUST)
+        return [f"{self.disturbed}: at p95 {robust} is faster than {fastest}, by {gain:.1%}"]
 
     def remarks(self) -> tuple[str, ...]:
         """Plans in a line each, marks, proofs, interrupts, and why planners have no plan."""
@@ -293,7 +349,7 @@ class Comparison(Explained):
                 lines.append(f"{one.planner}: interrupted: this is the best plan so far")
             if one.reason:
                 lines.append(f"{one.planner}: {one.status.replace('-', ' ')}: {one.reason}")
-        lines += self._near()
+        lines += [*self._near(), *self._robust()]
         return (*lines, *["interrupted: the comparison is not complete"] * self.interrupted)
 
     def _near(self) -> list[str]:
@@ -366,6 +422,38 @@ def compare_planners(
         else reference.result.outcome.iteration_seconds,
         cut_short=stopped or (reference is not None and reference.interrupted),
     )
+
+
+def under_disturbances(
+    comparison: Comparison,
+    *,
+    noise: float = 0.0,
+    replays: int = 1,
+    stragglers: Mapping[int, float] | None = None,
+    seed: int = 0,
+    report: Callable[[int, str], None] = lambda done, text: None,
+) -> Comparison:
+    """The comparison with the seconds of every plan under noise and stragglers, as `simulator.simulate` takes them."""
+    found = {}
+    for number, one in enumerate(comparison.plans):
+        if one.result is None:
+            continue
+        report(number, one.planner)
+        outcome = simulator.simulate(
+            one.result.problem,
+            one.result.plan,
+            engine="compiled",
+            noise=noise,
+            rng=np.random.default_rng(seed),
+            replays=replays,
+            stragglers=stragglers,
+            bounded=False,
+        )
+        alone = simulator.NoisySeconds(0.0, outcome.iteration_seconds, np.array([outcome.iteration_seconds]))
+        found[one.planner] = outcome.noisy or alone
+    words = [f"noise {noise:g} ({replays:,} replays)"] if noise else []
+    words += [f"device {device} {factor:g} times as slow" for device, factor in (stragglers or {}).items()]
+    return replace(comparison, noisy=found, disturbed=f"under {' and '.join(words)}")
 
 
 Question = Callable[[], "Result"]

@@ -103,7 +103,16 @@ def make_problem(
 
 
 @overload
-def simulate(what: Problem, plan: Plan, *, engine: Engine = "simpy", noise: float = 0.0, seed: int = 0) -> Outcome: ...
+def simulate(
+    what: Problem,
+    plan: Plan,
+    *,
+    engine: Engine = "simpy",
+    noise: float = 0.0,
+    seed: int = 0,
+    replays: int = 1,
+    stragglers: Mapping[int, float] | None = None,
+) -> Outcome: ...
 
 
 @overload
@@ -114,6 +123,8 @@ def simulate(
     engine: Engine = "simpy",
     noise: float = 0.0,
     seed: int = 0,
+    replays: int = 1,
+    stragglers: Mapping[int, float] | None = None,
     **numbers: Any,
 ) -> ScheduleReplay | SearchedSchedule: ...
 
@@ -125,6 +136,8 @@ def simulate(
     engine: Engine = "simpy",
     noise: float = 0.0,
     seed: int = 0,
+    replays: int = 1,
+    stragglers: Mapping[int, float] | None = None,
     **numbers: Any,
 ) -> Outcome | ScheduleReplay | SearchedSchedule:
     """Replay a plan of a problem; or a schedule, by the name of its family or as data, on numbers; `search` searches for one.
@@ -132,14 +145,17 @@ def simulate(
     numbers: of a schedule: seconds and memory of ops (the fields of `simulator.OpSeconds` and `OpMemory`), sizes, communication
         (`simulator.replay_schedule`); of one by name its stages, microbatches or minibatches, and its options; of one that is
         searched for what `planners.search_on_numbers` takes
-    noise: standard deviation of the logarithm of a factor on every duration, drawn with `seed`
+    noise: standard deviation of the logarithm of a factor on every duration, drawn with `seed`; replays: with it, of all of which
+        `noisy` of the result has the seconds
+    stragglers: factor of at least 1 on all that a device computes, by device
     """
+    disturbed: dict[str, Any] = {"noise": noise, "replays": replays, "stragglers": stragglers}
     if isinstance(what, simulator.Problem):
         if plan is None or numbers:
             raise ValueError("a problem is simulated with a plan of it, and without numbers of its own")
         hardware_profiles.check_kind("plan", plan, simulator.Plan)
         rng = np.random.default_rng(seed)
-        return simulator.simulate(what, plan, engine=engine, noise=noise, rng=rng)
+        return simulator.simulate(what, plan, engine=engine, rng=rng, **disturbed)
     hardware_profiles.check_kind("what is simulated", what, str, simulator.Schedule, simulator.Problem)
     if plan is not None:
         raise ValueError("a plan is simulated with its problem: simulate(problem, plan)")
@@ -156,8 +172,8 @@ def simulate(
     if what == SEARCH and numbers.get("microbatches") is None:
         raise ValueError(f"schedule {what!r} needs stages and microbatches")
     if what == SEARCH:
-        if noise:
-            raise ValueError("a schedule that is searched for takes no noise: replay what is found")
+        if noise or stragglers:
+            raise ValueError("a schedule that is searched for takes no noise and no stragglers: replay what is found")
         kept = simulator.OpMemory(**memory) if memory else None
         return planners.search_on_numbers(
             ops=simulator.OpSeconds(**seconds), memory=kept, seed=seed, engine=engine, **numbers
@@ -169,7 +185,7 @@ def simulate(
     elif numbers:
         raise ValueError(f"a schedule that is data says its own {', '.join(sorted(numbers))}")
     replayed = simulator.replay_schedule(
-        what, simulator.OpSeconds(**seconds), engine=engine, noise=noise, seed=seed, **settings
+        what, simulator.OpSeconds(**seconds), engine=engine, seed=seed, **disturbed, **settings
     )
     return replayed.holding(simulator.OpMemory(**memory)) if memory else replayed
 

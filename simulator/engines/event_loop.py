@@ -86,6 +86,19 @@ class Prepared(NamedTuple):
             hop_passing=class_bytes[self.hop_class] / self.hop_bandwidth,
         )
 
+    def slowed(self, of_task: Floats, of_class: Floats) -> Prepared:
+        """The same program, of transfers at their own pace, with factors on the seconds of tasks and of transfer classes."""
+        carried = np.ones(len(self.flows.slot))
+        carried[: len(of_class)] = of_class[: len(carried)]
+        return self._replace(
+            seconds=self.seconds * of_task,
+            least=self.least * of_task,
+            class_seconds=self.class_seconds * of_class,
+            hop_passing=self.hop_passing * of_class[self.hop_class],
+            hop_latency=self.hop_latency * of_class[self.hop_class],
+            flows=self.flows._replace(slowness=self.flows.slowness * carried, latency=self.flows.latency * carried),
+        )
+
 
 class _Shares(NamedTuple):
     """Lanes of shared devices, as in the engine's `_Sharing`; announced: number of the event that is valid for each device."""

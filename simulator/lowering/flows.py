@@ -83,8 +83,8 @@ def flow_columns(program: Program) -> FlowColumns:
         copies = program.transfer_copies[number] if program.transfer_copies else (1,) * len(route)
         passed = zip(route, rates, copies, strict=True)
         uses.append([(channel, slowest / rate) for channel, rate, count in passed for _ in range(count)])
-        slowness.append(factor / slowest)
-        latency.append(sum(program.channels[channel].latency * factor for channel in route))
+        slowness.append(1.0 / slowest * factor)
+        latency.append(sum(program.channels[channel].latency for channel in route) * factor)
     for lane in range(program.lanes):
         loaded = list(zip(*program.lane_uses(lane), strict=True))
         rates = [program.channels[channel].bandwidth * share for channel, share in loaded]

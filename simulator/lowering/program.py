@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from hardware_profiles import Channel, brief, counted
 from simulator.costs.given import Route
 from simulator.lowering.structure import Structure
-from simulator.schedules.ops import LETTERS, OpKind
+from simulator.options.disturbances import check_noise
+from simulator.schedules.ops import LETTERS, OpKind, among
 
 MOST_SECONDS = 1e300
 """Most seconds that all tasks and transfers of a program may take together."""
@@ -178,41 +179,83 @@ class Program:
 
         One factor for each task and for each delivery; a send and the receive behind it are one transfer and have the send's.
         """
-        if not 0 <= spread < 2:
-            raise ValueError(
-                f"noise must be at least 0 and below 2 (standard deviation of the logarithm), got {spread}"
-            )
-        factor = rng.lognormal(-0.5 * spread * spread, spread, len(self))
-        receives = np.flatnonzero(self.kind == OpKind.RECEIVE)
-        factor[receives] = factor[self.dependency[self.dependency_offsets[receives]]]
-        deliveries = self.deliveries()
-        moving = np.flatnonzero(deliveries.transfer)
-        sends = np.zeros(len(self), dtype=np.int32) if self.sends is None else self.sends
-        sending = np.flatnonzero(sends)
-        # From here on each delivery and each send has a transfer class of its own.
-        before = np.concatenate([[0], deliveries.transfer[moving], sends[sending]])
-        slower = rng.lognormal(-0.5 * spread * spread, spread, len(moving))
-        slower = np.concatenate([[1.0], slower, factor[sending]])
-        number = np.zeros(len(deliveries), dtype=np.int32)
-        number[moving] = 1 + np.arange(len(moving))
-        transfer = np.empty_like(self.transfer)
-        transfer[deliveries.rows] = np.repeat(number, np.diff(deliveries.row_offsets))
-        sends_now = np.zeros_like(sends)
-        sends_now[sending] = 1 + len(moving) + np.arange(len(sending))
-        slowdown = slower if self.transfer_slowdown is None else slower * self.transfer_slowdown[before]
+        noisy = noisy_program(self)
+        return noisy.program(noisy.factors(spread, rng, 1)[0])
+
+    def computing(self) -> NDArray[np.bool_]:
+        """bool [tasks]: tasks of lanes that compute, but for those that send and receive."""
+        moving = among(self.kind, (OpKind.SEND, OpKind.RECEIVE))
+        return np.asarray((self.lane_kind == LaneKind.COMPUTE)[self.lane_of_task()] & ~moving)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NoisyProgram:
+    """A program of which every task, every delivery and every send may take times a factor of its own.
+
+    base: the program, with a transfer class for each delivery and send
+    of_task: int64 [tasks]; of_class: int64 [classes of `base`]; the number of the factor of each
+    drawn: how many factors are drawn; behind them stands a 1, the factor of class 0, which is nothing
+    """
+
+    base: Program
+    of_task: NDArray[np.int64]
+    of_class: NDArray[np.int64]
+    drawn: int
+
+    def factors(self, spread: float, rng: np.random.Generator, rows: int) -> NDArray[np.float64]:
+        """Factors of so many replays, float64 [rows, drawn + 1]: log-normal, of mean 1, `spread` that of their logarithm.
+
+        Row by row in the order of the generator's numbers, however many are drawn at once.
+        """
+        check_noise(spread)
+        factors = np.ones((rows, self.drawn + 1))
+        factors[:, :-1] = rng.lognormal(-0.5 * spread * spread, spread, (rows, self.drawn))
+        return factors
+
+    def program(self, factors: NDArray[np.float64]) -> Program:
+        """The program with one row of factors."""
+        base, of_task, slower = self.base, factors[self.of_task], factors[self.of_class]
         return replace(
-            self,
-            seconds=self.seconds * factor,
-            least_seconds=None if self.least_seconds is None else self.least_seconds * factor,
-            transfer=transfer,
-            transfer_seconds=self.transfer_seconds[before] * slower,
-            transfer_bytes=self.transfer_bytes[before],
-            transfer_route=tuple(self.transfer_route[one] for one in before.tolist()),
-            transfer_slowdown=slowdown,
-            transfer_loads=tuple(self.transfer_loads[one] for one in before.tolist()) if self.transfer_loads else (),
-            transfer_pair=None if self.transfer_pair is None else self.transfer_pair[before],
-            sends=None if self.sends is None else sends_now,
+            base,
+            seconds=base.seconds * of_task,
+            least_seconds=None if base.least_seconds is None else base.least_seconds * of_task,
+            transfer_seconds=base.transfer_seconds * slower,
+            transfer_slowdown=slower if base.transfer_slowdown is None else slower * base.transfer_slowdown,
         )
+
+
+def noisy_program(program: Program) -> NoisyProgram:
+    """The program with a factor for each task, then one for each delivery that moves; a send and the receive behind it are one
+    transfer and have the send's."""
+    of_task = np.arange(len(program))
+    receives = np.flatnonzero(program.kind == OpKind.RECEIVE)
+    of_task[receives] = program.dependency[program.dependency_offsets[receives]]
+    deliveries = program.deliveries()
+    moving = np.flatnonzero(deliveries.transfer)
+    sends = np.zeros(len(program), dtype=np.int32) if program.sends is None else program.sends
+    sending = np.flatnonzero(sends)
+    drawn = len(program) + len(moving)
+    before = np.concatenate([[0], deliveries.transfer[moving], sends[sending]])
+    number = np.zeros(len(deliveries), dtype=np.int32)
+    number[moving] = 1 + np.arange(len(moving))
+    transfer = np.empty_like(program.transfer)
+    transfer[deliveries.rows] = np.repeat(number, np.diff(deliveries.row_offsets))
+    sends_now = np.zeros_like(sends)
+    sends_now[sending] = 1 + len(moving) + np.arange(len(sending))
+    slowdown, pair = program.transfer_slowdown, program.transfer_pair
+    base = replace(
+        program,
+        transfer=transfer,
+        transfer_seconds=program.transfer_seconds[before],
+        transfer_bytes=program.transfer_bytes[before],
+        transfer_route=tuple(program.transfer_route[one] for one in before.tolist()),
+        transfer_slowdown=None if slowdown is None else slowdown[before],
+        transfer_loads=tuple(program.transfer_loads[one] for one in before.tolist()) if program.transfer_loads else (),
+        transfer_pair=None if pair is None else pair[before],
+        sends=None if program.sends is None else sends_now,
+    )
+    of_class = np.concatenate([[drawn], np.arange(len(program), drawn), of_task[sending]])
+    return NoisyProgram(base, of_task, of_class, drawn)
 
 
 MOST_TOLD = 2

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hardware_profiles import brief
 from simulator.costs.plan_costs import PlanCosts
-from simulator.engines.timeline import Timeline
+from simulator.engines.timeline import Timeline, timeline_of
 from simulator.lowering.program import LaneKind, Program
 from simulator.schedules.ops import BACKWARD_KINDS, HOST_KINDS, OpKind, among
 
@@ -82,6 +82,17 @@ class TimeSplit:
     def scaled(self, factor: float) -> TimeSplit:
         """The split with all seconds multiplied by a factor."""
         return replace(self, seconds=factor * self.seconds, hidden=factor * self.hidden)
+
+
+class ComputingShares(NamedTuple):
+    """What of each task its device computes, float64 [tasks]; the rest it waits for others.
+
+    working: share of the task's seconds that is not sending alone, which goes on beside the rest
+    computing: share of computing, forwards that run again and updates in that
+    """
+
+    working: Floats
+    computing: Floats
 
 
 class Awaited(NamedTuple):
@@ -185,6 +196,18 @@ def _op_shares(costs: PlanCosts, program: Program, timeline: Timeline) -> Floats
     found[among(timeline.kind, _MOVING), _TRANSFERS] = 1.0
     found[working & (total == 0.0), _COMPUTATION] = 1.0
     return np.asarray(found / np.maximum(found.sum(axis=1), np.finfo(np.float64).tiny)[:, None])
+
+
+def computing_shares(costs: PlanCosts, program: Program) -> ComputingShares:
+    """What devices compute of each task of a plan's program."""
+    nothing = np.zeros(len(program))
+    shares = _op_shares(costs, program, timeline_of(program, nothing, nothing))
+    working = 1.0 - shares[:, _TRANSFERS]
+    own = shares[:, [_COMPUTATION, _RECOMPUTATION, _OPTIMIZER]].sum(axis=1)
+    computing = np.minimum(1.0, own / np.maximum(working, np.finfo(np.float64).tiny))
+    if program.least_seconds is not None:  # and its seconds are those of what it works
+        working = np.ones(len(program))
+    return ComputingShares(working, computing)
 
 
 def _splits_devices(program: Program) -> bool:

@@ -50,6 +50,11 @@ LINES = {
     "simulate as a document": f"simulate --schedule 1f1b --stages 3 --microbatches 4 {TIMES} --json --out order.csv --gantt time",
     "simulate unequal sizes": "simulate --schedule gpipe --stages 2 --microbatches 2 --forward 1 --backward 2 --sizes 1,3 --json "
     "--engine recurrence --noise 0.1 --seed 3",
+    "simulate with noise": "simulate --schedule gpipe --stages 2 --microbatches 2 --forward 1 --backward 2 --noise 0.1 "
+    "--replays 20 --straggler 1:1.5",
+    "compare a straggler": f"compare {SMALL} --planner uniform --planner greedy --straggler 0:2 --no-figures --out tables",
+    "compare with noise": f"compare {SMALL} --planner uniform --planner greedy --noise 0.1 --replays 9 --straggler 0:2 "
+    "--no-figures --out tables --json",
     "simulate a file": "simulate --schedule-csv order.csv --forward 1 --backward 2 --engine compiled",
     "check a schedule": "check order.csv",
     "train": f"{TRAIN} --method xpipe --forward 1 --backward 2 --update 0.5 --predict 0.25 --transfer 0.1",
@@ -96,6 +101,6 @@ def test_commands_print(
         found[name] = {"words": words, "code": code, "said": said, **({"stderr": lines(err)} if err else {})}
     written = {name: (tmp_path / name).read_text(encoding="utf-8").splitlines() for name in ("order.txt", "order.csv")}
     tables = json.loads((tmp_path / "tables" / "comparison.json").read_text(encoding="utf-8"))
-    assert without_measured(tables, *MEASURED)["plans"] == found["compare as a document"]["said"]["plans"]
+    assert without_measured(tables, *MEASURED)["plans"] == found["compare with noise"]["said"]["plans"]
     plan = json.loads((tmp_path / "all.json").read_text(encoding="utf-8").replace(str(tmp_path), "HERE"))
     recorded(commands=found, written=written, plan=plan, drawn=here)
