@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "whatif": "replay a plan under other values of its problem, machine or stack, and plan anew",
     "explain": "tell why the devices of a plan are idle, and what would make it faster",
     "sensitivity": "replay a plan against each of its machine's numbers, and tell what its layers are bound by",
+    "goodput": "tell what days of training on servers that fail are spent on, and how often to save",
     "sweep": "ask a question at every point of a grid, keep the answers, and report them",
     "train": "train a real network under the weight versions of a method's timeline",
     "profile": "measure a PyTorch model layer by layer and write a profile that planners read",

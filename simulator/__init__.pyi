@@ -54,9 +54,15 @@ from .workloads.layers import (
     Workload as Workload,
 )
 from .lowering.lower import check_schedule as check_schedule, lower as lower
+from .engines.failing import SPENT as SPENT, Failing as Failing
+from .goodput import Goodput as Goodput, daly as daly, goodput as goodput, young as young
 from .options.disturbances import (
+    LEAST_SECONDS as LEAST_SECONDS,
+    MOST_DAYS as MOST_DAYS,
     MOST_FACTOR as MOST_FACTOR,
     MOST_REPLAYS as MOST_REPLAYS,
+    MOST_RUNS as MOST_RUNS,
+    MOST_SECONDS as MOST_SECONDS,
     QUANTILES as QUANTILES,
 )
 from .options.training_options import (

@@ -81,7 +81,7 @@ DOORS = {
 """Modules that other floors enter by name, for what they load: SimPy, numba, matplotlib."""
 
 OWNERS: dict[str, tuple[str, ...]] = {
-    "simpy": ("simulator.engines.reference", "simulator.engines.fair_links"),
+    "simpy": ("simulator.engines.reference", "simulator.engines.fair_links", "simulator.engines.failures"),
     "networkx": ("hardware_profiles.topology",),
 }
 """Which modules may import a library; `.*` stands for the modules below."""

@@ -1,7 +1,13 @@
-"""Disturbances: the ends of what replays are disturbed by."""
+"""Disturbances: the ends of what replays, and days of training, are disturbed by."""
 
 MOST_NOISE = 2
 """Below it noise stays: the standard deviation of the logarithm of a factor."""
+
+LEAST_SECONDS, MOST_SECONDS = 1e-3, 1e12
+"""Of a checkpoint; and of what a job on servers that fail does, or waits for."""
+
+MOST_DAYS, MOST_RUNS = 3650.0, 10_000
+"""Of such a job."""
 
 MOST_REPLAYS = 100_000
 """Replays with noise at most."""

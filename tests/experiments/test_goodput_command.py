@@ -1,0 +1,64 @@
+"""Tests of `pipeplan goodput`: which options go together, and what a plan says for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.cli import main
+
+JOB = ("goodput", "--mtbf", "100", "--restart-seconds", "60", "--days", "1", "--runs", "2")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "goodput needs --plan FILE, or --servers N in its place"),
+        ("--plan a.json --servers 2 --checkpoint-seconds 9", "goodput needs --plan FILE, or --servers N"),
+        ("--servers 2", "goodput needs --checkpoint-seconds C, or --checkpoint-gb-per-s B"),
+        ("--servers 2 --checkpoint-gb-per-s 1", "--checkpoint-gb-per-s goes with --plan"),
+        ("--servers 2 --checkpoint-seconds 9 --per device", "--devices N goes with --per device, and with --servers"),
+        ("--servers 2 --checkpoint-seconds 9 --devices 16", "--devices N goes with --per device, and with --servers"),
+        ("--servers 2 --checkpoint-seconds 9 --per gpu", "--per 'gpu' is unknown; choices: server, device, job"),
+        ("--servers 2 --checkpoint-seconds 9 --replan greedy", "--replan goes with --plan"),
+        ("--servers 2 --checkpoint-seconds 9 --slower 2", "--slower goes with --spares"),
+        ("--servers 2 --checkpoint-seconds 9 --mtbf 0.001 --days 3000", "failures, at most 20,000,000: ask for fewer"),
+    ],
+)
+def test_options_that_are_no_job(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, exit code 2."""
+    assert main([*JOB, *words.split()]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert message in said.err
+
+
+@pytest.mark.parametrize("words", ["--checkpoint-seconds 0", "--checkpoint-seconds 9 --runs 10001", "--days 4e3"])
+def test_numbers_beyond_their_ends(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line that names the option."""
+    with pytest.raises(SystemExit) as stop:
+        main([*JOB, "--servers", "2", *words.split()])
+    assert stop.value.code == 2
+    assert f"argument {words.split()[-2]}: {words.split()[-1]!r} must be a" in capsys.readouterr().err
+
+
+def test_a_plan_says_servers_states_and_iterations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two servers of eight devices; 16 bytes a parameter of bf16 Adam but for the gradient; intervals of whole iterations."""
+    monkeypatch.chdir(tmp_path)
+    cluster = ("--workload", "gpt2", "--cluster", "dgx-a100:2", "--batch", "32")
+    assert main(["export", "--format", "plan", "--planner", "data-parallel", *cluster, "--out", "plan.json"]) == 0
+    capsys.readouterr()
+    words = ("--plan", "plan.json", "--checkpoint-gb-per-s", "2", "--per", "device", "--json")
+    assert main([*JOB, *words]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["servers"] == 2
+    assert found["mean_seconds_between_failures"] == 100 * 3600 / 16
+    assert 0.1 < found["checkpoint_seconds"] * 2e9 / (124e6 * 14) < 1.2
+    assert abs(found["intervals"][1]["seconds"] / found["iteration_seconds"] % 1.0 - 0.5) > 0.49
+    assert main([*JOB, *words[:-1], "--spares", "0", "--replan", "data-parallel"]) == 0
+    assert "with a server fewer: pp1 tp1 cp1 dp8" in capsys.readouterr().out
