@@ -62,6 +62,15 @@ _OPTIONS = (
 _COUNTS = ("stages", "microbatches", "minibatches", *_OPTIONS)
 """Arguments that make a schedule of its family."""
 
+_OF_SEVERAL = ("chunks", "microbatch_group_size")
+"""Options of families that several schedules take, each those that it has."""
+
+_OF_ONE = (
+    *[name for name in _COUNTS if name not in ("stages", "microbatches", *_OF_SEVERAL)],
+    *("option", "placement", "seconds", "objective", "slice_seconds", "out", "explain"),
+)
+"""Arguments that one schedule has alone."""
+
 _SEARCHED = ("chunks", "placement", "seconds", "objective")
 """Arguments of a search for a schedule."""
 
@@ -82,7 +91,12 @@ _NOT_SEARCHED = (
 """Arguments of a replay that a search has no use for."""
 
 SOURCES: dict[str, Option] = {
-    "--schedule NAME": "schedule family (see pipeplan list schedules); search: the best order that is found",
+    "--schedule NAME": (
+        "schedule family (see pipeplan list schedules); search: the best order that is found; several are compared on the same "
+        "devices and memory, whose numbers the stages of a device divide",
+        str,
+        [],
+    ),
     "--schedule-csv FILE": "schedule file: torch CSV, or text lines of ops",
     "--plan FILE": "plan file of pipeplan plan --out, with its problem",
 }
@@ -161,6 +175,9 @@ def run(arguments: argparse.Namespace) -> int:
     check_choice("--engine", arguments.engine, simulator.ENGINES)
     if arguments.plan is None:
         refuse(arguments, ("cluster", *names_of(REPORT)), "goes with --plan")
+    if len(arguments.schedule) > 1:
+        return _compare(arguments)
+    arguments.schedule = next(iter(arguments.schedule), None)
     if arguments.report:
         refuse(
             arguments, names_of(DISTURBANCES), "does not go with --report, which replays what would be free without it"
@@ -207,15 +224,43 @@ def run(arguments: argparse.Namespace) -> int:
     return OK if arguments.memory is None or replayed.fits else INFEASIBLE
 
 
-def _of_numbers(arguments: argparse.Namespace) -> simulator.ScheduleReplay | planners.SearchedSchedule:
-    from experiments.compare.questions import SEARCH, simulate
+def _compare(arguments: argparse.Namespace) -> int:
+    """Replay several schedules and print them in one table; exit code 3 if none stays within --memory."""
+    from experiments.compare.questions import SEARCH
+    from experiments.compare.schedule_comparison import compare_schedules
 
+    if len(set(arguments.schedule)) < len(arguments.schedule) or SEARCH in arguments.schedule:
+        raise UsageError("--schedule names families, each once, where several are compared")
+    refuse(arguments, _OF_ONE, "is of one schedule, not of several that are compared")
+    if arguments.stages is None or arguments.microbatches is None:
+        raise UsageError("several schedules need --stages, one per device, and --microbatches")
+    numbers = _numbers(arguments)
+    numbers |= {"engine": arguments.engine, "seed": arguments.seed, **disturbances(arguments)}
+    options = _given(arguments, _OF_SEVERAL)
+    found = compare_schedules(arguments.schedule, arguments.stages, arguments.microbatches, options, **numbers)
+    if arguments.gantt:
+        simulator.save(found.plot(), arguments.gantt)
+    if arguments.json:
+        print_json(found.record())
+    else:
+        print_explained(found)
+    return OK if found.fits else INFEASIBLE
+
+
+def _numbers(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Seconds and memory of ops, sizes and communication, as far as they are given."""
     if arguments.forward is None or arguments.backward is None:
         raise UsageError("a schedule needs --forward and --backward, seconds of its ops")
     memory = _given(arguments, simulator.OpMemory.__slots__)
     if memory and arguments.stash is None:
         raise UsageError("--memory and --stash-weight need --stash, what a forward keeps")
-    numbers = memory | _given(arguments, (*simulator.OpSeconds.__slots__, "sizes", "communication"))
+    return memory | _given(arguments, (*simulator.OpSeconds.__slots__, "sizes", "communication"))
+
+
+def _of_numbers(arguments: argparse.Namespace) -> simulator.ScheduleReplay | planners.SearchedSchedule:
+    from experiments.compare.questions import SEARCH, simulate
+
+    numbers = _numbers(arguments)
     settings = {"engine": arguments.engine, "seed": arguments.seed}
     if arguments.schedule == SEARCH:
         refuse(arguments, _NOT_SEARCHED, "is not of a schedule that is searched for")

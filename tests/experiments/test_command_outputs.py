@@ -56,7 +56,8 @@ LINES = {
     "compare with noise": f"compare {SMALL} --planner uniform --planner greedy --noise 0.1 --replays 9 --straggler 0:2 "
     "--no-figures --out tables --json",
     "simulate a file": "simulate --schedule-csv order.csv --forward 1 --backward 2 --engine compiled",
-    "goodput": "goodput --servers 8 --mtbf 80 --checkpoint-seconds 20 --restart-seconds 300 --spares 0 --slower 1.2 --days 4 --runs 3",
+    "goodput": "goodput --servers 8 --mtbf 80 --checkpoint-seconds 20 --restart-seconds 300 --spares 0 --slower 1.2 "
+    "--days 4 --runs 3",
     "goodput of a plan": "goodput --plan plan.json --mtbf 100 --per device --checkpoint-gb-per-s 0.001 --restart-seconds 60 "
     "--spares 1 --slower 1.1 --checkpoint-every 600 --days 4 --runs 3 --json",
     "check a schedule": "check order.csv",
