@@ -237,7 +237,8 @@ def _compare(arguments: argparse.Namespace) -> int:
     numbers = _numbers(arguments)
     numbers |= {"engine": arguments.engine, "seed": arguments.seed, **disturbances(arguments)}
     options = _given(arguments, _OF_SEVERAL)
-    found = compare_schedules(arguments.schedule, arguments.stages, arguments.microbatches, options, **numbers)
+    with progress("replaying"):
+        found = compare_schedules(arguments.schedule, arguments.stages, arguments.microbatches, options, **numbers)
     if arguments.gantt:
         simulator.save(found.plot(), arguments.gantt)
     if arguments.json:
@@ -272,7 +273,8 @@ def _of_numbers(arguments: argparse.Namespace) -> simulator.ScheduleReplay | pla
             return simulate(SEARCH, **settings, **numbers)
     refuse(arguments, [name for name in _SEARCHED if name != "chunks"], "goes with --schedule search")
     schedule, counts = _schedule(arguments)
-    return simulate(schedule, **settings, **disturbances(arguments), **counts, **numbers)
+    with progress("replaying"):
+        return simulate(schedule, **settings, **disturbances(arguments), **counts, **numbers)
 
 
 def _given(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
@@ -289,7 +291,8 @@ def _of_plan(arguments: argparse.Namespace) -> simulator.Outcome:
     problem, plan = simulator.PlanFile.read_plan(arguments.plan)
     if arguments.cluster is not None:
         problem = on_another(problem, plan, arguments.cluster, f"--plan {arguments.plan}")
-    return simulate(problem, plan, engine=arguments.engine, seed=arguments.seed, **disturbances(arguments))
+    with progress("replaying"):
+        return simulate(problem, plan, engine=arguments.engine, seed=arguments.seed, **disturbances(arguments))
 
 
 def on_another(problem: simulator.Problem, plan: simulator.Plan, cluster: str, file: str) -> simulator.Problem:
