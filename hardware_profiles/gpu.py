@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from hardware_profiles.accelerator import (
     PRECISION_BYTES,
@@ -144,8 +144,7 @@ subtraction (8), exponential (8), sum (4) and division (8); backward a subtracti
 together lie between what A100 clusters show at the head alone (99) and what iterations tell (44)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """Demand of one pass on the hardware, all of its steps together: FLOP, bytes of memory traffic beside the products, and bytes
     moved between them (scratch).
     """
@@ -321,7 +320,7 @@ class GraphicsProcessor:
         if precision == VECTOR_PRECISION and efficiency.window_exponent > 0.0:
             gain = window_overlap(work) ** efficiency.window_exponent
             if gain > 1.0:
-                transformed = replace(needed, traffic=needed.traffic * efficiency.transform_traffic)
+                transformed = needed._replace(traffic=needed.traffic * efficiency.transform_traffic)
                 busy = min(busy, self._roofline(work, transformed, efficiency, ceiling * used * gain, peak))
         moved = efficiency.moved_weights(phase, work.experts > 0) * work.parameters * PRECISION_BYTES[precision]
         busy += moved / (self.memory_bandwidth * efficiency.memory)

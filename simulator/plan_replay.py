@@ -24,7 +24,7 @@ from simulator.options.training_options import BY_BLOCK
 from simulator.plans.keys import COSTS, LAYERS, NOTHING, PARTS, key_of
 from simulator.plans.plan import InfeasiblePlanError, Plan, Problem, Stage, check_plan, family_of, flushes
 from simulator.results.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
-from simulator.schedules import blamed_on, build_schedule
+from simulator.schedules import ScheduleFamily, blamed_on, build_schedule
 from simulator.schedules.ops import COMPUTE_KINDS, HOST_KINDS, LETTERS, OpKind
 from simulator.schedules.schedule import Schedule
 from simulator.schedules.text import from_text
@@ -42,7 +42,7 @@ MOST_STREAM = 4096
 """Most micro-batches of a stream that does not become steady; one that a plan's turns need is as long as they need."""
 
 KEPT_TASKS = 200_000
-"""Tasks of all structures that are kept for one `LayerCosts`, the ones that were used last."""
+"""Tasks of all structures that a process keeps, the ones that were used last."""
 
 
 def replay_on(program: Program, engine: Engine, *, contention: bool = False) -> Timeline:
@@ -85,10 +85,11 @@ def build_program(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Lowered:
-    """A schedule and its lowered structure."""
+    """A schedule and its lowered structure; family: that made it, which lives as long, so that no other has its identity."""
 
     complete: CoveredSchedule
     structure: Structure
+    family: ScheduleFamily | None
 
     def __len__(self) -> int:
         return len(self.structure)
@@ -101,7 +102,7 @@ def plan_structure(costs: PlanCosts, stream: int = 0, stand_ins: StandIns | None
     """The schedule of a plan and its lowered structure, of its stand-ins alone if there are any; arguments and errors as in
     `build_program`.
 
-    Plans that differ in layers and devices alone share both, which are kept for the next plans with the same `LayerCosts`.
+    Plans that differ in layers and devices alone share both, of whatever problems, which are kept for the next ones.
     """
     problem, plan = costs.problem, costs.plan
     check_plan(problem, plan)
@@ -113,7 +114,8 @@ def plan_structure(costs: PlanCosts, stream: int = 0, stand_ins: StandIns | None
     ties = tuple(one.stages for one in costs.tied_reductions)
     replayed = None if stand_ins is None else stand_ins.replicas
     parts = plan.replicas, replayed, plan.chunks, tuple(map(_STAGE, plan.stages))
-    key = count, _PLAN(plan), parts, _PROBLEM(problem), forms, ties
+    family = family_of(plan)
+    key = count, _PLAN(plan), parts, _PROBLEM(problem), forms, ties, id(family)
     known = costs.layers.structures.used(key)
     with _blamed_on_family(plan):
         complete = known.complete if known else covered(_schedule_of(plan, count, options), forward, backward)
@@ -128,13 +130,13 @@ def plan_structure(costs: PlanCosts, stream: int = 0, stand_ins: StandIns | None
             )
     if known:
         return schedule, known.structure
-    family, replicas = family_of(plan), plan.replicas if plan.replication == "split" else None
+    replicas = plan.replicas if plan.replication == "split" else None
     communication = problem.communication if family is None else family.communication(problem.communication)
     lowering: dict[str, Any] = {"split_replicas": replicas, "communication": communication, "updates": True}
     lowering["replayed"] = replayed
     with _blamed_on_family(plan):
         structure = structure_of(complete, costs, **lowering)
-    costs.layers.structures.keep(key, _Lowered(complete, structure), KEPT_TASKS)
+    costs.layers.structures.keep(key, _Lowered(complete, structure, family), KEPT_TASKS)
     return schedule, structure
 
 

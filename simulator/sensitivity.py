@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from simulator.costs.layer_costs import LayerCosts
 from simulator.plans.plan import Plan, Problem
 from simulator.results.layer_bounds import LayerBounds, layer_bounds
 from simulator.results.text_tables import Explained, TextTable
@@ -145,14 +144,13 @@ def sensitivity(
     progress: called with how many of how many numbers are done, and the next path
     Raises SettingError for a path that names no number.
     """
-    costs = LayerCosts(problem)
-    outcome = simulate(problem, plan, engine="compiled", layer_costs=costs)
+    outcome = simulate(problem, plan, engine="compiled")
     values = numbers_of(problem, plan, paths)
     found, unfelt = list[Felt](), list[str]()
     for done, (path, value) in enumerate(values.items()):
         if progress is not None:
             progress(done, len(values), path)
-        one = _felt(_ChangedReplays(problem, plan, path, costs), value, outcome)
+        one = _felt(_ChangedReplays(problem, plan, path), value, outcome)
         if one is None:
             unfelt.append(path)
         else:
@@ -169,21 +167,18 @@ def _shorter(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _ChangedReplays:
-    """Replays of a plan where the number of a path is times a factor; costs: of the problem as it is."""
+    """Replays of a plan where the number of a path is times a factor."""
 
     problem: Problem
     plan: Plan
     path: str
-    costs: LayerCosts
 
     def __call__(self, factor: float) -> Outcome | None:
         """The replay; None where the number's file, or the problem, does not allow that."""
         try:
             changed = change_settings(self.problem, [f"{self.path}=*{factor!r}"], self.plan)
-            layers = LayerCosts(changed.problem)
-            layers.structures = self.costs.structures  # they know no seconds
             plan = changed.plan or self.plan
-            return simulate(changed.problem, plan, engine="compiled", layer_costs=layers, bounded=False)
+            return simulate(changed.problem, plan, engine="compiled", bounded=False)
         except ValueError:
             return None
 

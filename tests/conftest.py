@@ -6,6 +6,7 @@ import gc
 import inspect
 import os
 import re
+import sys
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 
@@ -18,6 +19,10 @@ from tests.records import Recorded, assert_recorded
 
 # Each worker of a run has a core, and a process of a test no more: threads of PyTorch and BLAS that wait for each other spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Compiled modules are kept even where Python is told to keep none: else both workers, and each process of a test, compile them.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A default run draws the same examples every time, so that it passes or fails for everybody alike, also where a machine is busy.
 # To search for new ones: `python -m pytest --hypothesis-profile random`; what that finds becomes an `@example` of its test.
@@ -42,6 +47,7 @@ def pytest_collection() -> Generator[None, object, object]:
     with no_garbage_collection():
         found = yield
     gc.freeze()
+    gc.set_threshold(5_000)  # tests make few cycles: garbage is looked for seven times less often than by default
     return found
 
 

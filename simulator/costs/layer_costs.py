@@ -55,6 +55,9 @@ class GroupRates(NamedTuple):
 
 
 ALONE, NO_RATES = Parallelism(), GroupRates()
+
+STRUCTURES: Kept[Hashable, Any] = Kept()
+"""Of the plans of a process, as `simulator.plan_replay` lowers them: they know no seconds, so that all costs share them."""
 """Of a device that has all of its layers."""
 
 
@@ -109,9 +112,7 @@ class LayerCosts:
         self._launches: dict[tuple[int, Phase], NDArray[np.float64]] = {}
         self._streamed: dict[tuple[int, bytes, int, Phase], float] = {}
         self._slices: dict[tuple[int, int], LayerCosts] = {}
-        self.structures: Kept[Hashable, Any] = (
-            Kept()
-        )  # of plans with these costs, as `simulator.plan_replay` lowers them
+        self.structures = STRUCTURES
         self.places: Kept[Hashable, Any] = Kept()  # of their stages, as `PlanCosts` has them
         self._measured = problem.workload.measured
         self._accelerators, self._kind_of_device = problem.cluster.kinds
@@ -169,7 +170,7 @@ class LayerCosts:
         member = self.member._replace(servers=len(set(map(self.problem.cluster.server_of, devices))))
         if member not in self._members:
             made = self._members[member] = LayerCosts(self.problem, member)
-            made.structures, made.places = self.structures, self.places  # they know no seconds
+            made.structures, made.places = self.structures, self.places
         return self._members[member]
 
     @property

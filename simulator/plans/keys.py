@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sized
 from dataclasses import fields
 from operator import attrgetter
+from threading import RLock
 from typing import Any, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -27,26 +28,31 @@ def key_of(kind: type, *left: Mapping[str, str]) -> Callable[[Any], tuple[Any, .
     return attrgetter(*names) if len(names) > 1 else lambda value: tuple(getattr(value, name) for name in names)
 
 
+_ONE_AT_A_TIME = RLock()
+
+
 class Kept(OrderedDict[Key, Value]):
-    """A cache that drops the least recently used entries when their total size exceeds a limit."""
+    """A cache that drops the least recently used entries when their total size exceeds a limit; threads may share one."""
 
     size = 0
 
     def used(self, key: Key) -> Value | None:
         """The value of a key, now the most recently used, or None."""
-        value = self.get(key)
-        if value is not None:
-            self.move_to_end(key)
-        return value
+        with _ONE_AT_A_TIME:
+            value = self.get(key)
+            if value is not None:
+                self.move_to_end(key)
+            return value
 
     def keep(self, key: Key, value: Value, most: int) -> list[Key]:
         """Add a new value, unless it alone is larger than `most`; return the keys that are dropped to make room."""
-        dropped = []
-        if len(value) <= most:
-            self[key] = value
-            self.size += len(value)
-        while self.size > most:
-            oldest, old = self.popitem(last=False)
-            self.size -= len(old)
-            dropped.append(oldest)
+        dropped: list[Key] = []
+        with _ONE_AT_A_TIME:
+            if len(value) <= most and key not in self:
+                self[key] = value
+                self.size += len(value)
+            while self.size > most:
+                oldest, old = self.popitem(last=False)
+                self.size -= len(old)
+                dropped.append(oldest)
         return dropped

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from planners import make_plan
-from simulator import LayerCosts, Plan, Problem, Stage, simulate
+from simulator import SCHEDULES, LayerCosts, Plan, Problem, Stage, simulate
 from simulator.costs.plan_costs import PlanCosts
 from simulator.lowering.structure import Structure
 from simulator.plan_replay import plan_structure
@@ -87,7 +87,7 @@ def test_a_plan_of_no_seconds_has_a_summary() -> None:
 
 
 def test_plans_share_a_structure_where_layers_and_devices_alone_differ() -> None:
-    """Other cuts or devices, the same structure; another schedule, size, replica or gradient, or costs of one's own: another."""
+    """Other cuts, devices or costs, the same structure; another schedule, size, replica or gradient: another."""
     asked = problem([1.0] * 6, 8)
     costs = LayerCosts(asked)
     plan = Plan("hand", "1f1b", (Stage((0, 1), (0,)), Stage((2, 3, 4, 5), (1,))), (2,) * 4)
@@ -104,4 +104,13 @@ def test_plans_share_a_structure_where_layers_and_devices_alone_differ() -> None
         {"stages": (Stage((0, 1), (0,)), Stage((2, 3, 4, 5), (1, 2)))},
     ):
         assert structure(costs, **changes) is not same
-    assert structure(LayerCosts(asked)) is not same
+    assert structure(LayerCosts(problem([2.0] * 6, 8))) is same
+
+
+def test_schedules_of_one_name_share_no_structure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A family that takes another's place makes its own."""
+    asked = problem([1.0] * 4, 8)
+    plan = Plan("hand", "1f1b", (Stage((0, 1), (0,)), Stage((2, 3), (1,))), (2,) * 4)
+    assert simulate(asked, plan).schedule.name == "1f1b"
+    monkeypatch.setitem(SCHEDULES, "1f1b", SCHEDULES["gpipe"])
+    assert simulate(asked, plan).schedule.name == "gpipe"
