@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from hardware_profiles import (
@@ -253,7 +254,9 @@ def as_family(made: object) -> ScheduleFamily:
         raise TypeError(
             f"must be a function (stages, microbatches) -> Schedule, or a ScheduleFamily, not {type(made).__name__}"
         )
-    return ScheduleFamily(made, summary_of(made), by_example=True)
+    # families are keys: an object that can change is one by itself
+    build = made if isinstance(made, Hashable) else partial(made)
+    return ScheduleFamily(build, summary_of(made), by_example=True)
 
 
 EXAMPLES = ((4, 8), (8, 16), (2, 4), (3, 6), (1, 1))

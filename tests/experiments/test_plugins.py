@@ -231,8 +231,14 @@ def wraps(stages, microbatches):
 def wraps_stream(stages, microbatches):
     return build_schedule("pipedream", stages, microbatches)
 
-def vee(stages, microbatches):
-    return build_schedule("zb-v", stages, microbatches)
+@dataclass
+class Vee:  # has no hash
+    inner: str
+
+    def __call__(self, stages, microbatches):
+        return build_schedule(self.inner, stages, microbatches)
+
+vee = Vee("zb-v")
 
 def drops(stages, microbatches, width: Annotated[int, Bounds(ge=1, le=4)] = 1, how: Literal["slow", "fast"] = "slow"):
     """Shows its options.
