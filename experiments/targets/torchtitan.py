@@ -27,7 +27,7 @@ from experiments.targets.pipelines import (
 from experiments.targets.target import Target, Written
 from experiments.targets.torch_csv import schedule_of, torch_rules
 from experiments.terminal.output import InputError, blamed_on
-from hardware_profiles import MOST_DEVICES, Runs, read_bytes, shown, whole_number
+from hardware_profiles import MOST_DEVICES, Runs, check_whole, read_bytes, shown
 
 if TYPE_CHECKING:
     from planners import Request
@@ -166,6 +166,8 @@ def _write(problem: Problem, plan: Plan, file: str) -> Written:
 
 def _read(path: str, problem: Problem, request: Request) -> Plan:
     """The plan of a job's TOML. InputError, one line with the key, for a file that says none of this problem."""
+    if not path:
+        raise InputError("--plan torchtitan: names no file, as in torchtitan:job.toml")
     try:
         text = read_bytes(Path(path)).decode()
     except OSError as error:
@@ -221,18 +223,15 @@ def _section(sections: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _degree(section: Mapping[str, Any], name: str) -> int:
-    value = section.get(name, 1)
-    return whole_number(str(value), 1, MOST_DEVICES) if not isinstance(value, bool) else _wrong(name, value)
-
-
-def _wrong(name: str, value: object) -> Any:
-    raise ValueError(f"{name} = {shown(str(value))} must be a whole number of at least 1")
+    value: int = section.get(name, 1)
+    check_whole(name, value, 1, MOST_DEVICES)
+    return value
 
 
 def _chosen(name: str, value: object, choices: Mapping[str, Any]) -> Any:
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} = {shown(str(value))}; choices: {', '.join(choices)}")
-    return choices[str(value)]
+    return choices[value]
 
 
 def _schedule(parallel: Mapping[str, Any], path: str) -> tuple[str, str, tuple[str, ...]]:
@@ -244,7 +243,14 @@ def _schedule(parallel: Mapping[str, Any], path: str) -> tuple[str, str, tuple[s
     placement = "v" if family in ("zb-v", "dualpipev") else "interleaved"
     if not (csv := parallel.get("pipeline_parallel_schedule_csv")):
         return family, placement, ()
-    schedule = simulator.read_schedule(Path(csv) if Path(csv).exists() else Path(path).parent / Path(csv).name)
+    key = "parallelism.pipeline_parallel_schedule_csv"
+    if not isinstance(csv, str) or "\0" in csv:
+        raise ValueError(f"{key} = {shown(str(csv))} must be the path of a file")
+    file = Path(csv) if Path(csv).exists() else Path(path).parent / Path(csv).name
+    try:
+        schedule = simulator.read_schedule(file)
+    except simulator.ScheduleError:  # which would tell what stands there
+        raise ValueError(f"{key}: no order of ops that can be read and runs; pipeplan check {file} says why") from None
     return "hand", placement, tuple(simulator.to_text(schedule).splitlines())
 
 

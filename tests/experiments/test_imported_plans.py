@@ -144,8 +144,16 @@ def test_a_csv_of_torchtitan_is_the_plans_order(capsys: pytest.CaptureFixture[st
         (
             "tensor_parallel_degree = 1",
             "tensor_parallel_degree = true",
-            "tensor_parallel_degree = 'True' must be a whole number",
+            "tensor_parallel_degree must be a whole number of at least 1, got True",
         ),
+        (
+            "tensor_parallel_degree = 1",
+            f"tensor_parallel_degree = 1{'0' * 22}",
+            "tensor_parallel_degree must be a whole number of at most 32,768, got 10000",
+        ),
+        ('mode = "none"', "mode = [1]", "activation_checkpoint.mode = '[1]'; choices: none, full"),
+        ('"Interleaved1F1B"', '["1F1B"]', "parallelism.pipeline_parallel_schedule = "),
+        ('"Interleaved1F1B"', '"Interleaved1F1B"\npipeline_parallel_schedule_csv = 5', "must be the path of a file"),
         ("[training]", "[training", "Expected ']'"),
     ],
 )
@@ -160,8 +168,20 @@ def test_jobs_of_no_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path, was
     assert str(job) in line
 
 
+def test_what_a_job_refers_to_is_never_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A job of somebody else's may name any file as its order of ops."""
+    job, secret = tmp_path / "job.toml", tmp_path / "secret"
+    secret.write_text("root:*:20228")
+    text = str(TORCHTITAN.written("torchtitan", *gpt2_plan()).files[""])
+    job.write_text(text.replace("[parallelism]", f'[parallelism]\npipeline_parallel_schedule_csv = "{secret}"'))
+    line = refused(capsys, ("export", "--format", "plan", *GPT2, "--plan", f"torchtitan:{job}"), 4)
+    assert "pipeline_parallel_schedule_csv" in line
+    assert "20228" not in line
+
+
 def test_a_job_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     """One line, exit code 4, whatever else is asked."""
+    assert "names no file" in refused(capsys, ("export", "--format", "plan", *GPT2, "--plan", "torchtitan:"), 4)
     assert "no.toml" in refused(capsys, ("export", "--format", "plan", *GPT2, "--plan", "torchtitan:no.toml"), 4)
     words = ("export", "--format", "plan", *GPT2, "--plan", "torchtitan:no.toml", "--tensor", "2")
     assert "no.toml" in refused(capsys, words, 4)
