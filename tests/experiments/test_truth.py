@@ -1119,3 +1119,41 @@ def test_tables_of_every_kind(tmp_path: Path, recorded: Recorded, capsys: pytest
     print_document(document | {"constants": []})
     printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     recorded(tables=document["tables"], stacks=document["stacks"], printed=printed)
+
+
+DOCUMENTED = {
+    "vTrain, several servers, iteration": "vtrain_multi",
+    "Llama 3.1, 16 to 2,048 H100 (`megatron-core`)": "dgxc_h100_llama",
+    "GPT-3 175B, 128 to 2,048 H100 (`megatron-core`)": "dgxc_h100_gpt175b",
+    "the same networks in fp8: no constant saw them": "dgxc_h100_fp8",
+    "Nemotron 4 dense; Grok-1 and GPT-OSS: experts": "megatron_bridge_models",
+    "MPT, A100 40 GB (`fsdp1-eager`)": "mosaic_a100_40",
+    "MPT, A100 80 GB": "mosaic_a100_80",
+    "MPT, H100": "mosaic_h100",
+    "MPT, 64 to 512 H100": "mosaic_h100_large",
+    "MPT in fp8: no constant saw them": "mosaic_h100_fp8",
+    "BLOOM's trials, A100 (`megatron-deepspeed`)": "bigscience_a100",
+    "the same, mended rows": "bigscience_a100_mended",
+    "MaxText on TPU v6e": "tpu_recipes_v6e",
+    "A64FX in fp32 (shares of vector chips)": "fugaku_a64fx",
+}
+"""Rows of the table of errors that one figure of one published table makes."""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("label", DOCUMENTED)
+def test_documented_errors_are_those_of_today(label: str, shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows, and mean, median, worst and signed error of seconds, as experiments/README.md says them."""
+    monkeypatch.setenv("PIPEPLAN_PROFILES", str(shared_data / "measured" / "hardware"))
+    (table,), _ = read_tables(shared_data / "measured", {}, only=f"{DOCUMENTED[label]}.csv")
+    frame, _ = predicted(table, None)
+    rows = frame[frame["what"] == "seconds"]
+    off = 100 * (rows["predicted"] / rows["measured"] - 1.0)
+    figures = off.abs().mean(), off.abs().median(), off.abs().max(), off.mean()
+    text = (Path(__file__).resolve().parents[2] / "experiments" / "README.md").read_text(encoding="utf-8")
+    (line,) = (one for one in text.splitlines() if one.startswith(f"| {label} |"))
+    told = [cell.strip().removesuffix(" %").replace("−", "-") for cell in line.split("|")[2:7]]
+    assert told[0] == str(len(rows))
+    for said, figure in zip(told[1:], figures, strict=True):
+        assert float(said) == pytest.approx(figure, abs=0.06 if "." in said else 0.6), (label, said, figure)
