@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "plan": "search one plan and print it",
     "simulate": "replay one schedule on numbers, or a plan from its file",
     "whatif": "replay a plan under other values of its problem, machine or stack, and plan anew",
+    "view": "write a page that shows plans: timelines, memory, what ops wait for, decisions",
     "explain": "tell why the devices of a plan are idle, and what would make it faster",
     "sensitivity": "replay a plan against each of its machine's numbers, and tell what its layers are bound by",
     "goodput": "tell what days of training on servers that fail are spent on, and how often to save",

@@ -234,7 +234,8 @@ from .workloads.catalog import (
     workload_families as workload_families,
     workload_names as workload_names,
 )
-from .explanation import Explanation as Explanation, explain as explain
+from .explanation import CAUSE_WORDS as CAUSE_WORDS, Explanation as Explanation, explain as explain
+from .results.idle_causes import CAUSES as CAUSES
 from .results.layer_bounds import LayerBounds as LayerBounds, layer_bounds as layer_bounds
 from .sensitivity import Sensitivity as Sensitivity, sensitivity as sensitivity
 from .settings import (

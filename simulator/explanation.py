@@ -19,6 +19,7 @@ from simulator.plan_replay import plan_structure, replay_on, steady_of
 from simulator.plans.plan import ranges
 from simulator.results.idle_causes import CAUSES, IdleTime, PathStep, Piece, critical_path, idle_time, is_collective
 from simulator.results.text_tables import Explained, TextTable
+from simulator.results.time_split import Awaited, awaited_last
 from simulator.schedule_replay import ScheduleReplay
 from simulator.schedules.ops import LETTERS, OpKind, among
 from simulator.simulation import Outcome
@@ -29,7 +30,7 @@ FASTER = 1.1
 MOST_SHOWN = 12
 """Rows that a table shows at most; records have all."""
 
-WORDS = {
+CAUSE_WORDS = {
     "fill": "before its first op",
     "op": "for an op of another device",
     "straggler": "for an op that is longer than others",
@@ -78,7 +79,8 @@ class Explanation(Explained):
     title, device_word: as of the replay; seconds: of an iteration
     members: devices that do the same as each of `idle.devices`, itself among them
     window: of the timeline that the idle time is of: all of it, or the steady part of a stream
-    path: of the whole timeline
+    steps: the critical path of the whole timeline
+    gains: () where nobody asked for them
     """
 
     title: str
@@ -89,8 +91,18 @@ class Explanation(Explained):
     timeline: Timeline
     idle: IdleTime
     members: tuple[int, ...]
-    path: tuple[PathRun, ...]
+    steps: tuple[PathStep, ...]
     gains: tuple[Gain, ...]
+
+    @property
+    def path(self) -> tuple[PathRun, ...]:
+        """The critical path, tasks of one lane without a gap together."""
+        return tuple(_runs(self.program, self.timeline, self.steps))
+
+    @property
+    def awaited(self) -> Awaited:
+        """What each task of the timeline waits for last."""
+        return awaited_last(self.program, self.timeline)
 
     @property
     def idle_seconds(self) -> float:
@@ -189,7 +201,7 @@ class Explanation(Explained):
                 waits.setdefault((device, CAUSES[piece.cause], awaited), []).append(piece.end - piece.begin)
         first = sorted(waits.items(), key=lambda one: -sum(one[1]))[:MOST_SHOWN]
         rows = tuple(
-            (f"{device}", f"{awaited}*", f"{len(own)}", f"{sum(own):.4g}", f"{cause}: {WORDS[cause]}")
+            (f"{device}", f"{awaited}*", f"{len(own)}", f"{sum(own):.4g}", f"{cause}: {CAUSE_WORDS[cause]}")
             for (device, cause, awaited), own in first
         )
         more = f", the longest {MOST_SHOWN} of {len(waits)}" if len(waits) > MOST_SHOWN else ""
@@ -231,7 +243,7 @@ class Explanation(Explained):
         whole = (end - begin) * sum(self.members)
         causes = sorted(self.totals().items(), key=lambda one: -one[1])
         told = ", ".join(
-            f"{name} {seconds / whole:.1%} ({WORDS[name]})" for name, seconds in causes if seconds > 0.001 * whole
+            f"{name} {seconds / whole:.1%} ({CAUSE_WORDS[name]})" for name, seconds in causes if seconds > 0.001 * whole
         )
         share = self.idle_seconds / whole if whole else 0.0
         lines = [f"{self.device_word}s are idle for {share:.1%} of the time" + f": {told}" * bool(told)]
@@ -243,16 +255,20 @@ class Explanation(Explained):
         return tuple(lines)
 
 
-def explain(replayed: Outcome | ScheduleReplay) -> Explanation:
+def explain(
+    replayed: Outcome | ScheduleReplay, *, window: tuple[float, float] | None = None, gains: bool = True
+) -> Explanation:
     """Why the devices of a replay are idle, its critical path, and what it would take if one thing were faster.
 
     replayed: a plan's replay without noise, or that of a schedule on numbers
-    The idle time of a stream without a flush is that of its steady part. Replicas that do the same are one row. Raises ValueError
-    for a noisy replay of a plan.
+    window: of the timeline, in seconds, that the idle time is of; by default all of it, of a stream without a flush its steady
+        part
+    gains: whether to replay what would be faster
+    Replicas that do the same are one row. Raises ValueError for a noisy replay of a plan.
     """
     if isinstance(replayed, ScheduleReplay):
         timeline, program = replayed.timeline, replayed.program
-        window = 0.0, timeline.makespan_seconds
+        window = window or (0.0, timeline.makespan_seconds)
 
         def whole(program: Program) -> float:
             return replay_on(program, "compiled").makespan_seconds
@@ -265,7 +281,7 @@ def explain(replayed: Outcome | ScheduleReplay) -> Explanation:
             raise ValueError("a noisy replay is not explained: what would be faster is replayed without noise")
         timeline, program = replayed.replay, _program_of(replayed)
         steady, plan, problem = replayed.steady, replayed.plan, replayed.problem
-        window = (0.0, timeline.makespan_seconds) if steady is None else (steady.begin, steady.end)
+        window = window or ((0.0, timeline.makespan_seconds) if steady is None else (steady.begin, steady.end))
 
         def whole(program: Program) -> float:
             found = replay_on(program, "compiled", contention=problem.contention)
@@ -277,9 +293,9 @@ def explain(replayed: Outcome | ScheduleReplay) -> Explanation:
         groups = plan.groups if replayed.stand_ins is None else replayed.stand_ins.groups(plan)
         members = tuple(len(groups[device]) for device in idle.devices.tolist())
         facts = replayed.title, problem.device_word, replayed.iteration_seconds
-    gains = tuple(Gain(kind, what, whole(one)) for kind, what, one in _faster(program, timeline, idle, facts[1]))
-    path = tuple(_runs(program, timeline, critical_path(program, timeline)))
-    return Explanation(*facts, window, program, timeline, idle, members, path, gains)
+    faster = _faster(program, timeline, idle, facts[1]) if gains else ()
+    found = tuple(Gain(kind, what, whole(one)) for kind, what, one in faster)
+    return Explanation(*facts, window, program, timeline, idle, members, critical_path(program, timeline), found)
 
 
 def _program_of(outcome: Outcome) -> Program:

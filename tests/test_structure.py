@@ -39,6 +39,7 @@ ROOMS = {
             "targets",
             "compare",
             "report",
+            "view",
             "sweep",
             "profiling",
             "training",

@@ -35,6 +35,7 @@ from experiments.terminal.output import (
 )
 from experiments.terminal.run_folder import RunFolder
 from experiments.terminal.stops import INTERRUPTED, finishing, stoppable
+from experiments.view.page_option import HTML, check_bokeh, write_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             **LAUNCHABLE,
             "--timelines": "draw the timeline and the memory of every plan, too",
             "--no-figures": "draw nothing",
+            **HTML,
             "--json": "print one JSON document",
         },
     )
@@ -76,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.timelines and arguments.no_figures:
         raise UsageError("--timelines draws figures of every plan, and --no-figures none: ask for one of them")
+    check_bokeh(arguments.html)
     disturbed = disturbances(arguments)
     problem, plans = _given(arguments)
     simulator.check_disturbances(len(problem.cluster.devices), **disturbed)
@@ -97,6 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
             with nullcontext() if comparison.interrupted else stoppable():
                 comparison = _disturbed(comparison, arguments, disturbed)
                 written = _write(folder, comparison, figures=not arguments.no_figures, timelines=arguments.timelines)
+                written += _page(arguments.html, comparison)
         except KeyboardInterrupt:  # it is told whole, without the figures
             comparison = replace(comparison, cut_short=True)
             written = _write(folder, comparison, figures=False, timelines=False)
@@ -214,6 +218,15 @@ def _write(folder: RunFolder, comparison: Comparison, *, figures: bool, timeline
             figure(f"{stems[name]}-gantt", result.plot_gantt())
             figure(f"{stems[name]}-memory", result.plot_memory())
     return written
+
+
+def _page(path: Path | None, comparison: Comparison) -> list[Path]:
+    """Write the page of all plans, if it is asked for and the comparison is complete."""
+    replays = {one.planner: one.result.outcome for one in comparison.plans if one.result is not None}
+    if path is None or not replays or comparison.interrupted:
+        return []
+    write_page(path, replays, title=comparison.problem.title)
+    return [path]
 
 
 def file_stems(names: Iterable[str]) -> dict[str, str]:

@@ -37,6 +37,7 @@ from experiments.terminal.argument_types import (
 from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import UsageError, blamed_on, print_explained, print_json, progress
 from experiments.terminal.stops import INTERRUPTED
+from experiments.view.page_option import HTML, check_bokeh, write_page
 
 
 def written_schedule(text: str) -> Path:
@@ -157,6 +158,7 @@ REPLAY: dict[str, Option] = {
         "draw the timeline to FILE.png and FILE.svg, memory of a plan or --stash to FILE-memory.png and .svg",
         written_figure,
     ),
+    **HTML,
     "--explain": "tell why devices are idle, the critical path, and what would gain most were it 10 %% faster",
     **REPORT,
     "--json": "print one JSON document",
@@ -173,6 +175,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Replay and print; exit code 3 if a device holds more than --memory."""
     check_choice("--engine", arguments.engine, simulator.ENGINES)
+    check_bokeh(arguments.html)
     if arguments.plan is None:
         refuse(arguments, ("cluster", *names_of(REPORT)), "goes with --plan")
     if len(arguments.schedule) > 1:
@@ -190,6 +193,8 @@ def run(arguments: argparse.Namespace) -> int:
             names_of(DISTURBANCES),
             "does not go with --explain of a plan, whose gains are replayed without it",
         )
+    if arguments.html and arguments.plan is not None:
+        refuse(arguments, names_of(DISTURBANCES), "does not go with --html of a plan, whose waits are told without it")
     replayed = _of_numbers(arguments) if arguments.plan is None else _of_plan(arguments)
     told: simulator.Explained = replayed
     result = replayed.record()
@@ -213,6 +218,10 @@ def run(arguments: argparse.Namespace) -> int:
         simulator.save(replayed.plot(), arguments.gantt)
         if arguments.plan is not None or arguments.stash is not None:
             simulator.save(replayed.plot_memory(), f"{arguments.gantt}-memory")
+    if arguments.html and not result.get("interrupted"):
+        one = replayed.replayed if isinstance(replayed, planners.SearchedSchedule) else replayed
+        name = Path(arguments.plan).name if arguments.plan is not None else replayed.schedule.name
+        write_page(arguments.html, {name: one}, title=name)
     if arguments.json:
         print_json(result)
     else:
@@ -241,6 +250,8 @@ def _compare(arguments: argparse.Namespace) -> int:
         found = compare_schedules(arguments.schedule, arguments.stages, arguments.microbatches, options, **numbers)
     if arguments.gantt:
         simulator.save(found.plot(), arguments.gantt)
+    if arguments.html:
+        write_page(arguments.html, found.replays, title="schedules")
     if arguments.json:
         print_json(found.record())
     else:

@@ -40,6 +40,8 @@ _KINDS: dict[OpKind, tuple[str, str]] = {
 
 KIND_COLORS = {kind: color for kind, (color, _) in _KINDS.items()}
 
+KIND_WORDS = {kind: word for kind, (_, word) in _KINDS.items()}
+
 Groups = Mapping[int, Sequence[int]]
 """Devices of each tensor-parallel group, by the first of them."""
 
@@ -74,6 +76,7 @@ class GanttRow:
     label: what the row is; thin: a collective lane
     lanes: lanes of the timeline that the row stands for (several where equal replicas share it)
     stages: on the row's device, rising
+    task: int64 [boxes], first task of the box in the timeline, on the first of the lanes
     kind, microbatch: int8, int32 [boxes]; chunk: int32 [boxes], position of the box's stage in `stages`
     half: int8 [boxes]; of an overlapped pair -1 for the upper, 1 for the lower box; 0 for a whole one
     start, end: float64 [boxes], seconds
@@ -83,6 +86,7 @@ class GanttRow:
     thin: bool
     lanes: tuple[int, ...]
     stages: tuple[int, ...]
+    task: NDArray[np.int64]
     kind: NDArray[np.int8]
     microbatch: NDArray[np.int32]
     chunk: NDArray[np.int32]
@@ -103,6 +107,7 @@ class GanttRow:
         """Merge boxes: the i-th result begins where the i-th of `opens` does and ends where the i-th of `closes` does."""
         return replace(
             self,
+            task=self.task[opens],
             kind=self.kind[opens],
             microbatch=self.microbatch[opens],
             chunk=self.chunk[opens],
@@ -172,7 +177,7 @@ def _row(
     half = _halves(timeline)[first:stop]
     same &= ((start[1:] == end[:-1]) | (half[1:] == 1) & (half[:-1] == 1)) & computes(kind[1:])
     chunk = np.searchsorted(np.array(stages), stage).astype(np.int32)
-    row = GanttRow(label, thin, (lane,), stages, kind, microbatch, chunk, half, start, end)
+    row = GanttRow(label, thin, (lane,), stages, np.arange(first, stop), kind, microbatch, chunk, half, start, end)
     return row.chosen(np.append(True, ~same), np.append(~same, True))
 
 

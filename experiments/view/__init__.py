@@ -1,0 +1,1 @@
+"""View: replays as one page that a browser shows."""

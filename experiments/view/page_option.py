@@ -1,0 +1,67 @@
+"""Page option: what commands that write a page take, and how they write it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.terminal.argument_types import Option, numbers, written_file
+from experiments.terminal.output import UsageError, progress
+
+if TYPE_CHECKING:
+    from experiments.view.drawn_plan import DrawnPlan, Window
+    from simulator import Outcome, ScheduleReplay
+
+
+def written_page(text: str) -> Path:
+    """A page that the command writes."""
+    if not text.endswith(".html"):
+        raise argparse.ArgumentTypeError(f"{text}: the name must end in .html")
+    return written_file(text)
+
+
+def check_bokeh(path: Path | None) -> None:
+    """UsageError for a page where Bokeh, which draws it, is not installed."""
+    if path is not None and find_spec("bokeh") is None:
+        raise UsageError(f"{path}: a page needs Bokeh, which is not installed; install pipeplan[view]")
+
+
+def window(text: str) -> Window:
+    """`BEGIN:END` in seconds."""
+    begin, colon, end = text.partition(":")
+    try:
+        (first,), (last,) = numbers(begin), numbers(end)
+    except (ValueError, argparse.ArgumentTypeError):
+        first, last = 0.0, 0.0
+    if not (colon and 0.0 <= first < last):
+        raise argparse.ArgumentTypeError(f"{text} must be BEGIN:END, seconds that rise from at least 0")
+    return first, last
+
+
+HTML: dict[str, Option] = {
+    "--html FILE": (
+        "write FILE.html: a page with timelines, memory, waits and decisions, which a browser shows without a network "
+        "(extra pipeplan[view])",
+        written_page,
+    ),
+}
+
+
+def write_page(
+    path: Path, replays: Mapping[str, Outcome | ScheduleReplay], *, title: str, window: Window | None = None
+) -> tuple[DrawnPlan, ...]:
+    """Write the page of replays, by name; returns what it shows. UsageError where that is too much, or nothing."""
+    from experiments.view.drawn_plan import drawn_plans
+    from experiments.view.page import html_page
+    from simulator import write_atomically
+
+    with progress("drawing the page"):
+        try:
+            drawn = drawn_plans(replays, window)
+        except ValueError as error:
+            raise UsageError(f"{path}: {error}") from None
+        write_atomically(path, html_page(drawn, replays, title=title))
+    return drawn
