@@ -5,10 +5,12 @@ from __future__ import annotations
 import atexit
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from importlib import import_module
 
-from experiments.terminal.exits import OK, USAGE, Parser, guarded
+from experiments.terminal.command_parser import Parser
+from experiments.terminal.exits import OK, USAGE, guarded
 
 COMMANDS: dict[str, str] = {
     "compare": "plan with every applicable planner, replay each plan, and print and draw the comparison",
@@ -31,6 +33,45 @@ COMMANDS: dict[str, str] = {
 }
 """Subcommands and their one-line help; each lives in `experiments.commands.<name>_command`."""
 
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "compare": (
+        "--workload llama2-7b --cluster dgx-a100:4 --batch 256 --out out/compare",
+        "--workload vgg16 --cluster pipedream-b --planner joint --planner pipedream",
+    ),
+    "plan": (
+        "--workload llama2-7b --cluster dgx-h100:4 --batch 256 --report --out plan.json",
+        "--workload gpt2 --cluster dgx-a100 --batch 64 --tensor 1,2 --zero 1 --launchable megatron",
+    ),
+    "simulate": (
+        "--schedule 1f1b --stages 4 --microbatches 8 --forward 1 --backward 2 --gantt timeline",
+        "--plan plan.json --cluster dgx-h100:2",
+    ),
+    "whatif": ("--plan plan.json --set network.bandwidth_gbps=200 --set accelerator.tflops_bf16=+10%",),
+    "explain": ("--plan plan.json",),
+    "sensitivity": ("--plan plan.json --out tornado.png",),
+    "goodput": (
+        "--plan plan.json --mtbf 50000 --per device --checkpoint-seconds 10 --restart-seconds 600 --spares 2 --replan greedy",
+    ),
+    "view": ("--plan plan.json --plan other.json --out report.html",),
+    "sweep": (
+        "--workload gpt2 --over 'cluster=dgx-a100:{1,2,4}' --over batch=64:1024:x2 --out gpt2.db",
+        "study.toml --out study.db",
+        "report study.db --out figures",
+    ),
+    "train": ("--method 2bw --stages 4",),
+    "profile": ("package.module:make_model --input 3,224,224 --out profile.json",),
+    "export": ("--plan plan.json --to megatron", "--plan plan.json --format chrome-trace --out trace.json"),
+    "list": ("planners", "clusters --json"),
+    "study": ("", "published-layouts --out out/layouts"),
+    "calibrate": ("--plan plan.json --measured 12.4 --out my-stack.toml",),
+    "check": ("mine.toml", "dgx-h100"),
+    "show": ("dgx-h100 > mine.toml",),
+}
+"""Words behind a subcommand that its help shows."""
+
+FILES = ("FILE", "STORE", "STUDY", "DIR", "FOLDER")
+"""Metavars whose values are paths."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `pipeplan`; returns the exit code.
@@ -48,6 +89,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
+    parser, commands = parser_of(words[:1])
+    _check_command(parser, words)
+    parsed, unread = parser.parse_known_args(words)
+    (commands[words[0]] if words and words[0] in COMMANDS else parser).refuse_unread(unread)
+    if parsed.version:
+        from importlib.metadata import version
+
+        print(f"pipeplan {version('pipeplan')}")
+        return OK
+    if parsed.completion is not None:
+        print(_completion(parsed.completion))
+        return OK
+    if parsed.command is None:
+        parser.print_help(sys.stderr)
+        return USAGE
+    with import_module("experiments.terminal.output").quiet() if parsed.quiet else nullcontext():
+        code: int | None = import_module(f"experiments.commands.{parsed.command}_command").run(parsed)
+    return code or OK
+
+
+def parser_of(named: Collection[str]) -> tuple[Parser, dict[str, Parser]]:
+    """The parser of the program, and those of its commands, of which the named ones have their arguments."""
     parser = Parser(
         prog="pipeplan",
         description="Simulate and plan pipeline-parallel DNN training on GPU and FPGA clusters.",
@@ -55,26 +118,31 @@ def _run(words: list[str]) -> int:
         "141 the output's reader has gone.",
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument(
+        "--completion", metavar="SHELL", help="print what completes commands and options: bash, zsh, tcsh, fish"
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    named = words[0] if words and words[0] in COMMANDS else None
     for name, text in COMMANDS.items():
         description = text[0].upper() + text[1:] + "."
-        subparser = commands.add_parser(name, help=text, description=description)
-        if name == named:
+        subparser = commands.add_parser(name, help=text, description=description, examples=EXAMPLES[name])
+        if name in named:
             import_module(f"experiments.commands.{name}_command").add_arguments(subparser)
-    _check_command(parser, words)
-    parsed, unread = parser.parse_known_args(words)
-    (commands.choices[named] if named else parser).refuse_unread(unread)
-    if parsed.version:
-        from importlib.metadata import version
+            subparser.add_argument("--quiet", action="store_true", help="say nothing of progress on stderr")
+    return parser, dict(commands.choices)
 
-        print(f"pipeplan {version('pipeplan')}")
-        return OK
-    if parsed.command is None:
-        parser.print_help(sys.stderr)
-        return USAGE
-    code: int | None = import_module(f"experiments.commands.{parsed.command}_command").run(parsed)
-    return code or OK
+
+def _completion(shell: str) -> str:
+    """The script of shtab that completes commands, options and files in a shell."""
+    import shtab
+
+    from experiments.terminal.argument_types import check_choice
+
+    check_choice("--completion", shell, shtab.SUPPORTED_SHELLS)
+    parser, commands = parser_of(COMMANDS)
+    for action in (action for command in commands.values() for action in command._actions):
+        if action.metavar in FILES:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    return str(shtab.complete(parser, shell))
 
 
 def _check_command(parser: Parser, words: list[str]) -> None:
@@ -84,7 +152,7 @@ def _check_command(parser: Parser, words: list[str]) -> None:
         from hardware_profiles import unchosen
 
         parser.error(unchosen("command", first, COMMANDS))
-    if first.startswith("-") and first not in ("-h", "--help", "--version"):
+    if first.startswith("-") and first not in ("-h", "--help", "--version", "--completion"):
         parser.error(f"a command stands before its options, got {first} first; choices: {', '.join(COMMANDS)}")
 
 

@@ -30,7 +30,7 @@ if __name__ == "__main__":
 from experiments.cli import main
 from experiments.studies.catalogue import STUDIES
 from experiments.studies.study_harness import add_study_options
-from experiments.terminal.exits import Parser
+from experiments.terminal.command_parser import Parser
 from experiments.terminal.stops import INTERRUPTED
 
 NUMBERS = (

@@ -11,10 +11,6 @@ from experiments.terminal.output import print_explained, print_json, progress
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan explain`."""
-    parser.epilog = (
-        "example: pipeplan explain --plan plan.json; of a schedule on numbers: pipeplan simulate --schedule 1f1b --stages 4 "
-        "--microbatches 8 --forward 1 --backward 2 --explain"
-    )
     add_options(
         parser,
         {

@@ -64,10 +64,6 @@ OPTIONS: dict[str, Option] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan goodput`."""
-    parser.epilog = (
-        "example: pipeplan goodput --plan plan.json --mtbf 50000 --per device --checkpoint-seconds 10 --restart-seconds 600 "
-        "--spares 2 --replan greedy"
-    )
     add_options(parser, OPTIONS)
 
 

@@ -11,7 +11,6 @@ from experiments.terminal.output import print_explained, print_json, progress
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan sensitivity`."""
-    parser.epilog = "example: pipeplan sensitivity --plan plan.json --out tornado.png"
     add_options(
         parser,
         {

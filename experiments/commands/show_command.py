@@ -14,7 +14,6 @@ KINDS: tuple[hardware_profiles.FileKind, ...] = ("accelerator", "cluster", "stac
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan show`."""
-    parser.epilog = "example: pipeplan show dgx-h100 > mine.toml"
     parser.add_argument(
         "name", metavar="NAME", help="as pipeplan list accelerators, list clusters or list stacks has it"
     )

@@ -165,11 +165,38 @@ REPLAY: dict[str, Option] = {
 }
 """The numbers of a schedule, the engine, and what is written."""
 
+TOPICS = {
+    "schedule": (
+        *(
+            "--microbatches-per-minibatch",
+            "--minibatches",
+            "--chunks",
+            "--microbatch-group-size",
+            "--slices",
+            "--replicas",
+        ),
+        *("--replica-updates", "--option", "--lanes", "--sizes", "--communication"),
+    ),
+    "ops": (
+        *("--slice-seconds", "--weight", "--update", "--predict", "--transfer", "--overlapped", "--offload", "--stash"),
+        *("--stash-weight", "--memory"),
+    ),
+    "search": ("--placement", "--seconds", "--objective"),
+    "noise": ("--noise", "--replays", "--straggler"),
+    "files": ("--out", "--gantt", "--html"),
+}
+"""Options that are told by topic: of a family of schedules, seconds and memory of ops, of a search for an order, of noise and
+stragglers, and files that are written."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan simulate`."""
     add_options(parser.add_mutually_exclusive_group(required=True), SOURCES)
-    add_options(parser, REPLAY)
+    for title, names in TOPICS.items():
+        own = {words: option for words, option in REPLAY.items() if words.split(" ")[0] in names}
+        add_options(parser.add_argument_group(title), own)
+    told = {name for names in TOPICS.values() for name in names}
+    add_options(parser, {words: option for words, option in REPLAY.items() if words.split(" ")[0] not in told})
 
 
 def run(arguments: argparse.Namespace) -> int:

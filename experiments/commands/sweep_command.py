@@ -41,10 +41,6 @@ WORKING: dict[str, Option] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan sweep`."""
-    parser.epilog = (
-        "examples: pipeplan sweep --workload gpt2 --over 'cluster=dgx-a100:{1,2,4}' --over batch=64:1024:x2 --out gpt2.db; "
-        "pipeplan sweep study.toml --out study.db; pipeplan sweep report study.db --out figures"
-    )
     parser.add_argument(
         "study", nargs="?", metavar="STUDY", help=f"TOML file of options and [over]; or {REPORT}, before a store"
     )

@@ -13,7 +13,6 @@ from experiments.view.page_option import check_bokeh, window, write_page, writte
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan view`."""
-    parser.epilog = "example: pipeplan view --plan a.json --plan b.json --out report.html"
     add_options(
         parser,
         {

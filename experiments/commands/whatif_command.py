@@ -22,10 +22,6 @@ def setting(text: str) -> Setting:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan whatif`."""
-    parser.epilog = (
-        "example: pipeplan whatif --plan plan.json --set network.bandwidth_gbps=200 --set servers=3 "
-        "--set accelerator.tflops_bf16=+10%"
-    )
     add_options(
         parser,
         {

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.studies.catalogue import BUNDLED_PROFILES, STUDIES, Study, studies
 from experiments.terminal.argument_types import MOST_SEEDS, add_options, written_file, written_folder
-from experiments.terminal.exits import FAILURE, OK, Parser, guarded
+from experiments.terminal.command_parser import Parser
+from experiments.terminal.exits import FAILURE, OK, guarded
 from experiments.terminal.output import UsageError, print_json
 from experiments.terminal.run_folder import RunFolder
 from experiments.terminal.stops import INTERRUPTED

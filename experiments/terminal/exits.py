@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from io import StringIO, TextIOWrapper
-from itertools import pairwise
-from typing import Any, NoReturn
+from typing import Any
 
 from experiments.terminal.stops import INTERRUPTED, stopping
 
@@ -22,45 +20,6 @@ OK, FAILURE, USAGE, INFEASIBLE, BAD_FILE = 0, 1, 2, 3, 4
 
 UNREAD = 141
 """Exit code where whoever reads the output has gone (`| head -1`): as a shell tells of a program that SIGPIPE ends."""
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line; options are written out, as the start of one may be another command's."""
-
-    def __init__(self, **named: Any) -> None:
-        """As argparse's, but for abbreviations."""
-        super().__init__(**{"allow_abbrev": False, **named})
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, but an option's value is never empty, as a variable of a shell that is not set makes it."""
-        words = sys.argv[1:] if args is None else list(args)
-        taking = {name for name, action in self._option_string_actions.items() if action.nargs != 0}
-        for before, word in pairwise(["", *words]):
-            option = before if word == "" else word.removesuffix("=")
-            if option in taking and option != word:
-                self.error(f"option {option} needs a value, got ''")
-        return super().parse_known_args(words, namespace)
-
-    def refuse_unread(self, words: Sequence[str]) -> None:
-        """End with what is wrong with the first of the words that no argument took, if there is one."""
-        from hardware_profiles import nearest, shown
-
-        for word in words[:1]:
-            option, _, value = word.partition("=")
-            if option in self._option_string_actions:
-                self.error(f"option {option} takes no value, got {shown(value)}")
-            if not option.startswith("-"):
-                self.error(f"{shown(word)} belongs to no option")
-            known = [name for name in self._option_string_actions if name.startswith("--")]
-            self.error(f"option {shown(option)} is unknown{nearest(option, known)}")
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        """As argparse's, which passes over what cannot be written."""
-        (file or sys.stderr).write(message)
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with code 2."""
-        self.exit(USAGE, f"{self.prog}: {short(message, MOST_CHARACTERS - 60)} (see {self.prog} --help)\n")
 
 
 def guarded(name: str, action: Callable[[], int], *, own: bool = False) -> int:

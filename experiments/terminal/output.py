@@ -9,8 +9,10 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -228,11 +230,27 @@ def _exists(path: Path) -> bool:
     return True
 
 
+_QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
+
+EVERY = 30.0
+"""Seconds between two lines about long work where stderr is no terminal."""
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing is said of progress inside."""
+    token = _QUIET.set(True)
+    try:
+        yield
+    finally:
+        _QUIET.reset(token)
+
+
 @contextmanager
 def progress(description: str, total: int | None = None) -> Iterator[Any]:
-    """A progress bar on stderr; yields a function `(done, text)`. Quiet where stderr is no terminal."""
-    if not sys.stderr.isatty():
-        yield lambda done, text="": None
+    """A progress bar on stderr, or a line every EVERY seconds where that is no terminal; yields a function `(done, text)`."""
+    if _QUIET.get() or not sys.stderr.isatty():
+        yield (lambda done, text="": None) if _QUIET.get() else _lines(description, total)
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -245,6 +263,20 @@ def progress(description: str, total: int | None = None) -> Iterator[Any]:
             bar.update(task, completed=done, description=f"{description} {text}".strip())
 
         yield report
+
+
+def _lines(description: str, total: int | None, clock: Callable[[], float] = time.monotonic) -> Callable[..., None]:
+    """A function `(done, text)` that prints a line on stderr when EVERY seconds have passed since the last one."""
+    began = last = clock()
+
+    def report(done: int, text: str = "") -> None:
+        nonlocal last
+        if (now := clock()) - last >= EVERY:
+            last, of = now, "" if total is None else f" of {total}"
+            line = f"{description} {printable(text)}".strip()
+            print(f"{line}: {done}{of}, {now - began:.0f} s so far", file=sys.stderr, flush=True)
+
+    return report
 
 
 def tracked(description: str, items: Sequence[Item], words: Callable[[Item], str] = lambda item: "") -> Iterator[Item]:

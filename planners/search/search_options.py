@@ -74,7 +74,7 @@ PLANNER_OPTIONS: Mapping[str, DeclaredOption] = {
             float,
             Bounds(gt=0, le=1_000_000),
             help="effort of the search, in nominal seconds (the same work of replays on every machine); by default 0.5 for an "
-            "order of ops, 13.5 for planner joint, without end for others",
+            "order of ops, 20 for planner joint, without end for others",
         ),
         _degrees("tensor", "devices per tensor-parallel group, or several to choose from"),
         _degrees("context", "parts of the tokens of every sample, each on its own devices"),

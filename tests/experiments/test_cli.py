@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from experiments.cli import COMMANDS, main
+from experiments.cli import COMMANDS, main, parser_of
 from simulator import BoundTerm, LowerBound, simulation
 from tests.experiments.commands import ended, refused
 from tests.records import without_measured
@@ -420,3 +422,55 @@ def test_what_nobody_asked_for_is_told(capsys: pytest.CaptureFixture[str]) -> No
     assert told("plan", "--workload", "chain:4", "--cluster", "pipedream-a", "--devices", "2") == [
         "by default: 2 samples, fp32, momentum (--batch, --precision, --optimizer)"
     ]
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_help_is_a_page_whose_examples_can_be_typed(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """At most 60 lines of 80 columns with examples; what is beside stands under topics, and all of it in all."""
+    page = run(capsys, name, "--help")[1]
+    assert len(page.splitlines()) <= 60
+    assert max(map(len, page.splitlines())) <= 80
+    parser, commands = parser_of([name])
+    assert commands[name].examples
+    for words in commands[name].examples:
+        assert f"pipeplan {name} {words}".strip() in re.sub(r" \\\n +", " ", page)
+        assert parser.parse_known_args([name, *shlex.split(words.split(" > ")[0])])[1] == []
+    whole = run(capsys, name, "--help", "all")[1]
+    topics = commands[name].topics() if "(see --help " in page else {}
+    shown = [run(capsys, name, "--help", topic)[1] for topic in topics]
+    for action in commands[name]._actions:
+        for told in (page, whole):
+            assert all(option in told for option in action.option_strings)
+    for topic, group in topics.items():
+        own = [str(action.help)[:8] for action in group._group_actions]
+        assert all(words in shown[[*topics].index(topic)] for words in own)
+        assert f"(see --help {topic})" in page
+
+
+def test_topics_of_help_are_named_where_none_is_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    """As any word that is none of some choices."""
+    said = refused(capsys, ("plan", "--help", "serch"))
+    assert "topic of help 'serch' is unknown" in said
+    assert "search" in said
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh", "fish"])
+def test_completion_knows_commands_and_their_options(capsys: pytest.CaptureFixture[str], shell: str) -> None:
+    """Every command, and options of several; a shell that is none is refused."""
+    code, script, err = run(capsys, "--completion", shell)
+    assert (code, err) == (0, "")
+    assert all(word in script for word in (*COMMANDS, "launchable", "microbatches", "paths"))
+    assert "fsh" in refused(capsys, ("--completion", "fsh"))
+
+
+def test_bash_completes_options(tmp_path: Path) -> None:
+    """The script is a script: `pipeplan plan --wor` becomes one of two options."""
+    script = subprocess.run(
+        [sys.executable, "-m", "experiments.cli", "--completion", "bash"], capture_output=True, text=True, check=True
+    ).stdout
+    (tmp_path / "pipeplan").write_text(script)
+    typed = "COMP_WORDS=(pipeplan plan --wor); COMP_CWORD=2; _shtab_pipeplan; echo ${COMPREPLY[@]}"
+    done = subprocess.run(
+        ["bash", "-c", f"source {tmp_path}/pipeplan; {typed}"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["--workload", "--workers"]

@@ -16,13 +16,16 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 import experiments
 from experiments import cli
+from experiments.terminal import output
 from experiments.terminal.output import print_table, say, to_csv, to_json
 from experiments.terminal.report_tables import Cell, ReportTable
+from tests.experiments.commands import ended
 from tests.records import assert_text
 
 GOLDEN = Path(__file__).parent / "golden" / "output"
@@ -386,3 +389,27 @@ def test_no_cell_of_a_table_begins_a_formula() -> None:
         controlled = text.startswith(("\t", "\r"))  # is `\\t`, two characters
         assert cell == (ascii(text)[1:-1] if controlled else text if text in ("a=b", "plain", "") else f"'{text}")
         assert others == ["-1.5", "", "", "True", str(-(10**20))]
+
+
+def test_long_work_says_where_it_is_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line every half minute, and none where --quiet is asked for."""
+    now = iter([0.0, 10.0, 31.0, 40.0, 62.0])
+    report = output._lines("planning", 5, lambda: next(now))
+    for done, text in ((1, "a"), (2, "b"), (3, "c"), (4, "d")):
+        report(done, text)
+    assert capsys.readouterr().err == "planning b: 2 of 5, 31 s so far\nplanning d: 4 of 5, 62 s so far\n"
+    with patch.object(output, "EVERY", 0.0):
+        with output.quiet(), output.progress("planning") as report:
+            report(1, "a")
+        assert capsys.readouterr().err == ""
+        with output.progress("planning") as report:
+            report(1, "a")
+    assert capsys.readouterr().err == "planning a: 1, 0 s so far\n"
+
+
+def test_quiet_reaches_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """A search reports each better plan; with --quiet nothing is on stderr."""
+    words = ("plan", "--planner", "greedy", "--workload", "chain:4", "--cluster", "pipedream-b", "--batch", "8")
+    with patch.object(output, "EVERY", 0.0):
+        assert ended(capsys, (*words, "--quiet"))[::2] == (0, "")
+        assert "planning with greedy best " in ended(capsys, words)[2]

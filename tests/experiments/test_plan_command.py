@@ -12,7 +12,7 @@ import pytest
 from experiments.cli import main
 from experiments.commands.plan_command import add_arguments
 from experiments.terminal.argument_types import DeclaredText
-from experiments.terminal.exits import Parser
+from experiments.terminal.command_parser import Parser
 from simulator import ranges
 from tests.experiments.commands import refused
 

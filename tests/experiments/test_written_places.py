@@ -20,7 +20,8 @@ from experiments.commands.simulate_command import written_schedule
 from experiments.studies.catalogue import STUDIES
 from experiments.studies.study_harness import add_study_options, folder_or_stack
 from experiments.terminal.argument_types import written_figure, written_file, written_folder
-from experiments.terminal.exits import USAGE, Parser
+from experiments.terminal.command_parser import Parser
+from experiments.terminal.exits import USAGE
 from tests.experiments.commands import ended
 
 ROOT = Path(__file__).resolve().parents[2]
