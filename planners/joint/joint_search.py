@@ -117,7 +117,7 @@ NEAR = 1.03
 """How far a neighbour may be above the plan, by its quick replay if that errs as the plan's own does, to be replayed."""
 
 SAME = 1.0 + 1e-6
-"""How far above the fastest a plan may be that is taken because it is simpler."""
+"""How far above the fastest a plan may be that is taken because it is simpler, or needs less memory."""
 
 CANNOT_RUN = (InfeasiblePlanError, ScheduleError)
 """Why a neighbour has no replay: its ops or stages cannot be."""
@@ -283,7 +283,7 @@ class _Descents:
         replayed = self.replayed()
         missing, seconds = min(score.key for score in replayed.values())
         best = [plan for plan, score in replayed.items() if score.key <= (missing, seconds * SAME)]
-        return min(best, key=lambda plan: (complexity(plan), replayed[plan].key))
+        return min(best, key=lambda plan: (complexity(plan), replayed[plan].peak_bytes, replayed[plan].key))
 
     def replayed(self) -> dict[Plan, Score]:
         """Flushed plans that were replayed and are what is asked for, and their scores."""

@@ -338,7 +338,8 @@ def test_seeds_of_one_rank_have_whole_servers_and_whole_samples_per_replica() ->
 
 @pytest.mark.parametrize(("gained", "taken"), [(1e-7, "simple"), (1e-5, "ordered")])
 def test_of_plans_as_fast_the_simpler_is_the_answer(gained: float, taken: str) -> None:
-    """An order of its own that is a rounding faster is not; one that is more than a millionth faster is."""
+    """An order of its own that is a rounding faster is not, and then one that needs less memory is; one that is more than a
+    millionth faster is."""
     asked = PROBLEMS["two-servers"]
     planner = planner_entry("joint").planner(Request(schedule="1f1b", options={"seconds": 0.0005}))
     search = joint_search._Descents(planner, asked, evaluate := Evaluator(asked))
@@ -348,6 +349,10 @@ def test_of_plans_as_fast_the_simpler_is_the_answer(gained: float, taken: str) -
     faster = replace(score, iteration_seconds=score.iteration_seconds * (1.0 - gained))
     with patch.object(search, "replayed", lambda: {plans["ordered"]: faster, plans["simple"]: score}):
         assert search.descend() == plans[taken]
+    lighter = replace(plans["simple"], planner="lighter")
+    less = replace(score, iteration_seconds=score.iteration_seconds * (1.0 + gained), peak_bytes=score.peak_bytes / 2)
+    with patch.object(search, "replayed", lambda: {plans["simple"]: score, lighter: less}):
+        assert search.descend() == (lighter if taken == "simple" else plans["simple"])
 
 
 def test_orders_of_the_fastest_pipelines_are_searched(recorded: Recorded) -> None:
