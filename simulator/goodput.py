@@ -124,8 +124,8 @@ class Goodput(Explained):
         intervals = tuple(
             (
                 one.rule,
-                f"{one.seconds:.4g}",
-                *([f"{one.seconds / self.iteration_seconds:.4g}"] if known else []),
+                f"{one.seconds:,.0f}",
+                *([f"{one.seconds / self.iteration_seconds:,.0f}"] if known else []),
                 f"{one.training:.2%}",
             )
             for one in self.intervals
