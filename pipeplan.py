@@ -19,6 +19,7 @@
 from experiments import (
     Comparison as Comparison,
     compare as compare,
+    launchable as launchable,
     make_problem as Problem,
     names as names,
     plan as plan,

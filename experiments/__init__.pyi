@@ -13,3 +13,4 @@ from .report.report_question import report as report
 from .report.what_if_question import what_if as what_if
 from .report.what_ifs import WhatIf as WhatIf
 from .sweep.sweep_question import sweep as sweep
+from .targets.launching import launchable as launchable

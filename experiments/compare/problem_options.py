@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from experiments.targets.launching import launchable
 from experiments.targets.names import TARGETS
 from experiments.terminal.argument_types import (
     OWN_OPTION,
@@ -135,10 +136,8 @@ def _launched(problem: Problem, launcher: str | None) -> Problem:
     if launcher is None:
         return problem
     check_choice("--launchable", launcher, TARGETS)
-    if lacks := TARGETS[launcher].problem_lacks(problem):
-        raise UsageError(f"{launcher} cannot run plans of {problem.title}: it has no {'; no '.join(lacks)}")
     try:
-        return replace(problem, stack=problem.stack.launched_by(launcher, TARGETS[launcher].runs))
+        return launchable(problem, launcher)
     except ValueError as error:
         raise UsageError(str(error)) from None
 

@@ -132,3 +132,13 @@ def test_a_stack_is_narrowed_to_what_a_launcher_runs() -> None:
         ValueError, match="stack 'generic' launched by mine does not run plan 'hand': it has no pipelines"
     ):
         simulate(problem, gpt2()[1])
+
+
+def test_a_problem_of_a_target_has_plans_that_it_launches() -> None:
+    """From Python: the stack runs nothing else; what the target cannot run is refused, with what it lacks."""
+    asked = pp.launchable(pp.Problem("gpt2", "dgx-a100:1", batch=16, stack="megatron-core"), "megatron")
+    assert TARGETS["megatron"].lacks(asked, pp.plan(asked, "rule-of-thumb").plan) == ()
+    with pytest.raises(ValueError, match=r"megatron cannot run plans of vgg16 .*: it has no networks but transformers"):
+        pp.launchable(pp.Problem("vgg16", "dgx-a100:1"), "megatron")
+    with pytest.raises(ValueError, match=r"target 'megatrom' is unknown \(did you mean megatron\?\)"):
+        pp.launchable(asked, "megatrom")
