@@ -154,8 +154,10 @@ from .stack_writing import (
     whole_stack_table as whole_stack_table,
 )
 from .words import (
+    GIB as GIB,
     brief as brief,
     counted as counted,
+    gibibytes as gibibytes,
     legible as legible,
     nearest as nearest,
     one_line as one_line,

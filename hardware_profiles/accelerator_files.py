@@ -10,7 +10,6 @@ import msgspec
 
 from hardware_profiles.chips import Chip
 from hardware_profiles.file_tables import (
-    GIB,
     GIGA,
     MICRO,
     FileTable,
@@ -28,6 +27,7 @@ from hardware_profiles.gpu import (
     KindEfficiency,
 )
 from hardware_profiles.ranges import within
+from hardware_profiles.words import GIB
 
 RATE = "10^12 FLOP/s"
 VectorRate = Annotated[float, within((0.5, 1000), (1e-3, 1e5), RATE)]

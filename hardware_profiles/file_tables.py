@@ -15,7 +15,6 @@ import msgspec
 from hardware_profiles.accelerator import PRECISION_BYTES
 from hardware_profiles.ranges import within
 
-GIB = 2**30
 GIGA = 1e9
 MICRO = 1e-6
 

@@ -37,7 +37,7 @@ from hardware_profiles.accelerator import (
     passes,
 )
 from hardware_profiles.option_declarations import Bounds
-from hardware_profiles.words import brief
+from hardware_profiles.words import brief, gibibytes
 
 VECTOR_PRECISION = "fp32"
 """The precision of the plain vector units; all others run on matrix engines, whose ceilings are lower and
@@ -274,7 +274,7 @@ class GraphicsProcessor:
     sublinear: bool = field(default=True, init=False)
 
     def __repr__(self) -> str:
-        return brief(self, f"{self.name}: {self.memory_bytes / 2**30:.4g} GiB")
+        return brief(self, f"{self.name}: {gibibytes(self.memory_bytes)}")
 
     def __post_init__(self) -> None:
         check_figures(self.name, self)

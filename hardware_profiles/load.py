@@ -39,7 +39,7 @@ from hardware_profiles.ranges import doubts, impossible
 from hardware_profiles.reading import FileError, read_bytes, referred, remembering
 from hardware_profiles.stack import GENERIC, Stack
 from hardware_profiles.stack_files import StackFile
-from hardware_profiles.words import counted, nearest, one_line, shown, unknown
+from hardware_profiles.words import counted, gibibytes, nearest, one_line, shown, unknown
 
 Built = TypeVar("Built")
 
@@ -323,8 +323,8 @@ def _summed_up(source: Traversable) -> str:
         )
     device = _read_accelerator(source)
     reserve = optional_members(device).reserve_bytes
-    held = f"{table['kind']} {device.name}: {device.memory_bytes / 2**30:.4g} GiB of memory for plans"
-    held += f", {reserve / 2**30:.4g} GiB in reserve" if reserve else ""
+    held = f"{table['kind']} {device.name}: {gibibytes(device.memory_bytes)} of memory for plans"
+    held += f", {gibibytes(reserve)} in reserve" if reserve else ""
     return held + (f", efficiencies of {table['like']}" if "like" in table else "")
 
 

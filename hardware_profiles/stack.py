@@ -31,7 +31,7 @@ from hardware_profiles.accelerator import (
 )
 from hardware_profiles.numbers import check_real
 from hardware_profiles.prediction_errors import ErrorClass
-from hardware_profiles.words import brief, shown
+from hardware_profiles.words import GIB, brief, shown
 
 PRODUCTS = frozenset({"convolution", "linear", "recurrent"})
 """Kinds of layer that are matrix products."""
@@ -54,9 +54,9 @@ RANGES: Mapping[str, tuple[float, float]] = {
 
 MEMORY_RANGES: Mapping[str, tuple[float, float]] = {
     "logits": (0.25, 10.0),
-    "workspace": (0.0, 64.0 * 2**30),
+    "workspace": (0.0, 64.0 * GIB),
     "reserved": (1.0, 4.0),
-    "context": (0.0, 64.0 * 2**30),
+    "context": (0.0, 64.0 * GIB),
 }
 """Constants of a stack's memory -> least and largest value: bytes or factors."""
 

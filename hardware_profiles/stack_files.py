@@ -11,8 +11,9 @@ import msgspec
 from hardware_profiles.accelerator import PRECISION_BYTES, Precision
 from hardware_profiles.chips import Chip
 from hardware_profiles.error_files import ErrorTable
-from hardware_profiles.file_tables import GIB, MICRO, FileTable, Name, Text
+from hardware_profiles.file_tables import MICRO, FileTable, Name, Text
 from hardware_profiles.stack import Constant, Runs, Stack
+from hardware_profiles.words import GIB
 
 
 class ConstantValue(FileTable, frozen=True, kw_only=True):

@@ -24,6 +24,15 @@ def legible(name: str, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}…{text[-(most // 2 - 1) :]}"
 
 
+GIB = 2**30
+"""Bytes of a GiB."""
+
+
+def gibibytes(amount: float) -> str:
+    """So many bytes in GiB, in four figures."""
+    return f"{amount / GIB:.4g} GiB"
+
+
 def brief(value: object, facts: str) -> str:
     """A `repr` in one short line: the value's type, and the facts that tell it from others."""
     return f"{type(value).__name__}({legible(facts, 160)})"

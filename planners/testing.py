@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, get_args
 
-from hardware_profiles import Cluster, GraphicsProcessor, Link, about
+from hardware_profiles import GIB, Cluster, GraphicsProcessor, Link, about
 from planners.registry import PlannerEntry, make_plan, named_planner
 from planners.search.evaluator import InapplicablePlannerError, Progress
 from planners.search.obedience import disobeyed
@@ -33,7 +33,7 @@ Asked = str | Callable[..., Any] | PlannerEntry
 def line(memory_gib: float = 16.0, speeds: tuple[float, ...] = (1.0, 1.0)) -> Cluster:
     """GPUs of 10 TFLOP/s times their speed behind one switch, 10 GB/s each."""
     devices = tuple(
-        GraphicsProcessor(f"gpu-{speed:g}", memory_gib * 2**30, 500e9 * speed, {"fp32": 10e12 * speed})
+        GraphicsProcessor(f"gpu-{speed:g}", memory_gib * GIB, 500e9 * speed, {"fp32": 10e12 * speed})
         for speed in speeds
     )
     nodes = tuple(f"gpu{number}" for number in range(len(devices)))

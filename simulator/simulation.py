@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from hardware_profiles import PredictionError, brief, of_another_package, shown, unchosen
+from hardware_profiles import GIB, PredictionError, brief, gibibytes, of_another_package, shown, unchosen
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.lower_bound import BoundTerm, lower_bound
 from simulator.costs.plan_costs import PlanCosts
@@ -192,10 +192,10 @@ class Outcome(Replayed):
     def errors(self) -> str:
         """What the error of the seconds is that of, and the bytes of the fullest device with theirs, as a sentence."""
         peak, error = self.fullest.peak_bytes, self.memory_error
-        low, high = (f"{one / 2**30:.3g}" for one in error.of(peak))
+        low, high = (f"{one / GIB:.3g}" for one in error.of(peak))
         return (
-            f"class of errors: {self.error.words}; fullest device {peak / 2**30:.4g} GiB ({low} to {high}: {error.like}) "
-            f"of {self.fullest.capacity_bytes / 2**30:.4g}"
+            f"class of errors: {self.error.words}; fullest device {gibibytes(peak)} ({low} to {high}: {error.like}) "
+            f"of {self.fullest.capacity_bytes / GIB:.4g}"
         )
 
     def record(self) -> dict[str, Any]:
@@ -238,7 +238,7 @@ class Outcome(Replayed):
                     f"{len(stage.layers)}: {first} … {last}",
                     ranges(stage.devices) + (f" by {' and '.join(map(str, groups))}" if groups else ""),
                     f"{costs.held_elements(number) / 1e6:,.2f}",
-                    f"{fullest.peak_bytes / 2**30:.2f} of {fullest.capacity_bytes / 2**30:.4g}",
+                    f"{fullest.peak_bytes / GIB:.2f} of {fullest.capacity_bytes / GIB:.4g}",
                 )
             )
         columns = ("stage", "layers", "devices", "M parameters\nper device", "peak memory, GiB")

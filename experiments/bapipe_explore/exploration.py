@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.compare.comparison import ask, planning
 from experiments.terminal.output import tracked
-from hardware_profiles import Cluster, Link, Precision, load_accelerator, load_cluster
+from hardware_profiles import GIB, Cluster, Link, Precision, load_accelerator, load_cluster
 from planners import Evaluator, Exploration, Request, explore, formula_seconds, split_workload, streamed_fractions
 from simulator import (
     Communication,
@@ -302,7 +302,7 @@ def limited(cluster: Cluster, bandwidth: float, memory_gib: float | None = None)
     """The same cluster with links of `bandwidth` bytes/s, and with devices of `memory_gib` where it is given."""
     devices = cluster.devices
     if memory_gib is not None:
-        devices = tuple(replace(device, memory_bytes=memory_gib * 2**30) for device in devices)  # type: ignore[type-var]
+        devices = tuple(replace(device, memory_bytes=memory_gib * GIB) for device in devices)  # type: ignore[type-var]
     return replace(cluster, devices=devices, links=tuple(replace(link, bandwidth=bandwidth) for link in cluster.links))
 
 

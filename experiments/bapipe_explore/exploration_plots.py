@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 
 from experiments.bapipe_explore.exploration import DEPTH_METHODS, MEMORY_CLAIM, SPEEDUP_CLAIM
 from experiments.terminal.report_tables import STALE, STALE_WORDS, Row, marked
-from hardware_profiles import legible
+from hardware_profiles import GIB, legible
 from simulator.results.figures import ALARM, FAINT, INK, captioned, grid, grouped_bars, legend_below, noted, panels
 
 COLOURS = {
@@ -44,7 +44,6 @@ SCHEDULE_COLOURS = {
     "1F1B-SO": "#e0a458",
 }
 TITLES = {"vgg16": "VGG-16", "resnet50": "ResNet-50", "gnmt8": "GNMT-8"}
-GIB = 2.0**30
 
 
 def figures(result: Mapping[str, Sequence[Row]]) -> Iterator[tuple[str, Figure]]:

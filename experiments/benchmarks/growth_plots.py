@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from hardware_profiles import GIB
 from simulator.results.figures import (
     ALARM,
     BLUE,
@@ -20,8 +21,6 @@ from simulator.results.figures import (
 )
 
 MEMORY = "#c0792a"
-_GIB = 2.0**30
-
 LINES = (
     ("simpy_seconds", "SimPy engine", "#b3261e", "s"),
     ("build_seconds", "schedule and program", "#59636e", "^"),
@@ -41,7 +40,7 @@ def engine_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
         known = [(row["ops"], row[key]) for row in rows if row[key] is not None]
         if known:
             seconds.plot(*zip(*known, strict=True), color=color, marker=marker, markersize=4, label=label)
-    ops, gib = [row["ops"] for row in rows], [row["peak_bytes"] / _GIB for row in rows]
+    ops, gib = [row["ops"] for row in rows], [row["peak_bytes"] / GIB for row in rows]
     memory.plot(ops, gib, color=MEMORY, marker="o", markersize=4)
     memory.axhline(16.0, color=ALARM, linewidth=1.2)
     noted(memory, "16 GiB", (ops[0], 16.0), (0, -4), va="top", color=ALARM, fontsize=9)

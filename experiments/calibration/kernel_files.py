@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.calibration.kernel_fit import ClassFit, KernelFit
 from experiments.profiling.measured_kernels import Measured, Measurements
-from hardware_profiles import GraphicsProcessor, one_line, toml_text
+from hardware_profiles import GIB, GraphicsProcessor, one_line, toml_text
 
 DIGITS = 4
 """Significant digits of a written number."""
@@ -35,8 +35,8 @@ def accelerator_text(
         _line("kind", "gpu"),
         _line("name", name),
         _line("description", f"{found.device}, as its kernels were measured on {found.date}"),
-        _line("memory_gib", short(memory / 2**30), f"that of {found.device}" if base is None else sheet),
-        _line("reserve_gib", short(device.reserve_bytes / 2**30), "nobody measured it" if base is None else sheet),
+        _line("memory_gib", short(memory / GIB), f"that of {found.device}" if base is None else sheet),
+        _line("reserve_gib", short(device.reserve_bytes / GIB), "nobody measured it" if base is None else sheet),
         _line("memory_bandwidth_gb_per_s", short(device.memory_bandwidth / 1e9), sheet),
     ]
     if fit.host_bandwidth is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from experiments.terminal.output import InputError
-from hardware_profiles import read_bytes
+from hardware_profiles import GIB, read_bytes
 
 WARM_UP = 5
 """Steps that are left out where nothing is said: kernels are compiled and chosen, allocators and communicators are made."""
@@ -128,7 +128,7 @@ def _steps(text: str) -> Iterator[LoggedStep]:
             yield LoggedStep(
                 int(found["step"]),
                 tokens_per_second=_number(found["rate"]),
-                reserved=2.0**30 * float(found["memory"]),
+                reserved=GIB * float(found["memory"]),
                 teraflops=_number(rate[1]) if rate else 0.0,
             )
 

@@ -16,6 +16,7 @@ from experiments.terminal.argument_types import Option, add_options, natural, nu
 from experiments.terminal.output import InputError, UsageError, print_json, progress, say
 from experiments.terminal.report_tables import ReportTable, figure
 from hardware_profiles import (
+    GIB,
     Constant,
     ErrorClass,
     Stack,
@@ -162,7 +163,7 @@ def _run(
     """What was measured of a plan. Raises UsageError for what is no measurement."""
     if memory is not None and not memory > 0:
         raise UsageError(f"--memory must be above 0 GiB, got {memory:g}")
-    tensors = None if memory is None else memory * 2.0**30
+    tensors = None if memory is None else memory * GIB
     if isinstance(said, Path):
         from experiments.calibration.logs import read_logs
 
@@ -195,9 +196,7 @@ def _refuse_units(observed: Sequence[Observation]) -> None:
         before = predicted(one)
         times = one.measured / before
         if not 1.0 / UNITS < times < UNITS:
-            option, unit, scale = (
-                ("--measured", "seconds", 1.0) if one.what == "seconds" else ("--memory", "GiB", 2.0**30)
-            )
+            option, unit, scale = ("--measured", "seconds", 1.0) if one.what == "seconds" else ("--memory", "GiB", GIB)
             raise UsageError(
                 f"{option} {one.measured / scale:.6g}: {one.name} is predicted to take {before / scale:.4g} {unit}, "
                 f"{max(times, 1.0 / times):,.0f} times {'less' if times > 1 else 'more'}; is it in {unit}?"
@@ -383,7 +382,7 @@ OTHERS = ReportTable(
 
 def _in_units(row: Mapping[str, Any]) -> dict[str, Any]:
     """The measured figure in the unit that it is given in."""
-    return {"in units": row["measured"] / (1.0 if row["what"] == "seconds" else 2.0**30)}
+    return {"in units": row["measured"] / (1.0 if row["what"] == "seconds" else GIB)}
 
 
 def print_document(document: Mapping[str, Any]) -> None:

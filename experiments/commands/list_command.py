@@ -10,6 +10,7 @@ import hardware_profiles
 import planners
 import simulator
 from experiments.terminal.output import print_json, print_table
+from hardware_profiles import GIB
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,7 +115,7 @@ TOPICS: dict[str, tuple[dict[str, str], Callable[[str], Row]]] = {
     ),
     "accelerators": (
         _alike("name", "memory, GiB"),
-        lambda name: (f"{hardware_profiles.load_accelerator(name).memory_bytes / 2**30:.4g}",),
+        lambda name: (f"{hardware_profiles.load_accelerator(name).memory_bytes / GIB:.4g}",),
     ),
     "clusters": (_alike("name", "servers", "devices", "accelerators"), _cluster),
     "stacks": (_alike("name", "ZeRO", "description"), _stack),

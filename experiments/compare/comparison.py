@@ -13,7 +13,7 @@ import planners
 import simulator
 from experiments.compare.efficiency import efficiency
 from experiments.terminal.report_tables import STALE, Cell, ReportTable, Row, figure
-from hardware_profiles import brief, counted
+from hardware_profiles import GIB, brief, counted, gibibytes
 from planners import told_apart
 from simulator import BoundTerm, Explained, InfeasiblePlanError, Plan, Problem, TextTable
 
@@ -56,7 +56,7 @@ def _rate(record: Row) -> str:
 
 
 def _memory(record: Row) -> str:
-    peak, capacity = record["peak_memory_bytes"] / 2**30, record["capacity_bytes"] / 2**30
+    peak, capacity = record["peak_memory_bytes"] / GIB, record["capacity_bytes"] / GIB
     return f"{peak:.2f} of {capacity:.4g}" + ("" if record["feasible"] else " (!)")
 
 
@@ -509,8 +509,8 @@ def ask(name: str, question: Question) -> Answer:
         return Answer(name, "fits", result, "; ".join(filter(None, known)))
     fullest = result.outcome.fullest
     reason = (
-        f"needs {fullest.peak_bytes / 2**30:.4g} GiB on device {fullest.device}, "
-        f"which holds {fullest.capacity_bytes / 2**30:.4g} GiB"
+        f"needs {gibibytes(fullest.peak_bytes)} on device {fullest.device}, "
+        f"which holds {gibibytes(fullest.capacity_bytes)}"
     )
     return Answer(name, "does-not-fit", result, reason)
 

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from hardware_profiles import legible
+from hardware_profiles import GIB, legible
 from simulator.results.figures import ALARM, BLUE, INK, beside, figures, legend_below, panels, unframed
 
 OTHER, MEMORY = "#8db8dc", "#c0792a"
@@ -63,11 +63,11 @@ def _bar(row: Mapping[str, Any]) -> Bar:
         note=" · ".join(note),
         samples_per_second=rate,
         limit_samples_per_second=rate * float(row["iteration_seconds"]) / bound if bound else None,
-        peak_gib=float(row["peak_memory_bytes"]) / 2**30,
-        capacity_gib=float(row["capacity_bytes"]) / 2**30,
+        peak_gib=float(row["peak_memory_bytes"]) / GIB,
+        capacity_gib=float(row["capacity_bytes"]) / GIB,
         feasible=bool(row["feasible"]),
         rate_ends=(_rate_at(row, "error_high"), _rate_at(row, "error_low")),
-        peak_ends=(float(row["memory_error_low"]) / 2**30, float(row["memory_error_high"]) / 2**30),
+        peak_ends=(float(row["memory_error_low"]) / GIB, float(row["memory_error_high"]) / GIB),
     )
 
 

@@ -22,8 +22,7 @@ from experiments.studies.public_inputs import compared, judged, judged_cells, re
 from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import blamed_on, tracked
 from experiments.terminal.report_tables import ReportTable, figure
-
-GIB = 2.0**30
+from hardware_profiles import GIB
 
 
 class PiperSetting(NamedTuple):

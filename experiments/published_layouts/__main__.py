@@ -18,6 +18,7 @@ from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.output import say, tracked
 from experiments.terminal.report_tables import ReportTable, figure
 from experiments.truth.predictions import NotPredicted, training_problem
+from hardware_profiles import GIB
 from planners import InapplicablePlannerError, make_plan
 from simulator import Evaluations, InfeasiblePlanError, Plan, Problem, Score, error_of, plan_words
 
@@ -105,7 +106,7 @@ TABLE = ReportTable(
         "model": figure("seconds", ".2f"),
         "expected": lambda row: f"{row['error_low']:.2f} to {row['error_high']:.2f}",
         "off": figure("off", "+.1f", 100, unit=" %"),
-        "GiB": lambda row: f"{row['peak_bytes'] / 2**30:.1f}" + ("" if row["fits"] else " (!)"),
+        "GiB": lambda row: f"{row['peak_bytes'] / GIB:.1f}" + ("" if row["fits"] else " (!)"),
         "joint": figure("own_seconds", ".2f"),
         "times as fast": figure("own_speedup", ".2f"),
         "planning, CPU s": figure("own_planning_seconds", ".0f"),

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hardware_profiles import GIB
 from simulator import (
     TIME_PARTS,
     InfeasiblePlanError,
@@ -141,12 +142,12 @@ def _short_of(other: str, outcome: Outcome, devices: list[int]) -> tuple[str, st
     room = free.capacity_bytes - free.peak_bytes
     if room <= SCARCE * free.capacity_bytes:
         return "memory", ""
-    return other, f", of whose memory {room / 2**30:.3g} GiB are free"
+    return other, f", of whose memory {room / GIB:.3g} GiB are free"
 
 
 def _missing_gib(outcome: Outcome) -> float:
     """What the device that lacks most lacks."""
-    return max(one.peak_bytes - one.capacity_bytes for one in outcome.memory) / 2**30
+    return max(one.peak_bytes - one.capacity_bytes for one in outcome.memory) / GIB
 
 
 def _that_do_not_fit(outcome: Outcome, replayed: Mapping[Plan, Score]) -> Limit | None:
@@ -159,7 +160,7 @@ def _that_do_not_fit(outcome: Outcome, replayed: Mapping[Plan, Score]) -> Limit 
     if not faster:
         return None
     seconds, _, plan, score = min(faster, key=lambda one: one[:2])
-    need = (score.peak_bytes - score.capacity_bytes) / 2**30
+    need = (score.peak_bytes - score.capacity_bytes) / GIB
     what = f"{plan.schedule}, {plan.notation}, {len(plan.microbatches)} micro-batches"
     name, room = _short_of("the memory of another plan", outcome, [score.device])
     short = _these(outcome, [score.device])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.compare.efficiency import Price, efficiency, price_of_all
 from experiments.terminal.report_tables import Cell, ReportTable, figure
-from hardware_profiles import GENERIC, Accelerator, GraphicsProcessor, Stack
+from hardware_profiles import GENERIC, GIB, Accelerator, GraphicsProcessor, Stack
 from planners import InapplicablePlannerError, Request, Result, plan_over_stacks
 from simulator import Explained, InfeasiblePlanError, Problem, TextTable, recompute_phrases
 
@@ -24,8 +24,6 @@ SHRINK = 0.8
 
 MOST_SEARCHES = 6
 """Searches for one number of devices at most."""
-
-GIB = 2.0**30
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
-from hardware_profiles import counted, legible
+from hardware_profiles import GIB, counted, legible
 from simulator.results.figures import FAINT, legend_below, logarithmic_axes, noted, panels, titled, unframed
 
 if TYPE_CHECKING:
     from experiments.report.pareto import Pareto, UnbeatenPlan
-
-GIB = 2.0**30
 
 IN_VIEW = 2.0
 """Times the largest peak at most where a capacity is drawn: beyond it plans would stand in a corner."""

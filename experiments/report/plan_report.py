@@ -10,7 +10,7 @@ from typing import Any
 from experiments.compare.efficiency import Efficiency, Price, efficiency
 from experiments.report.limits import Limit, limit_rows, limit_sentence, limits
 from experiments.targets.names import TARGETS
-from hardware_profiles import counted, optional_members
+from hardware_profiles import GIB, counted, optional_members
 from planners import Result, RunnerUp, error_of_runner_up, is_told_apart, replayed_beside, runner_ups
 from simulator import (
     ACTIVATIONS,
@@ -29,8 +29,6 @@ from simulator import (
     recompute_phrases,
     taken_collectives,
 )
-
-GIB = 2.0**30
 
 HIDDEN = ("transfers", "gradient sync")
 """Parts of time that can be hidden behind computing, as columns of `TimeSplit.hidden`."""

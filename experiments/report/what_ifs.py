@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.compare.efficiency import efficiency
 from experiments.report.limits import limit_sentence, limits
-from hardware_profiles import Change
+from hardware_profiles import GIB, Change
 from planners import DECISIONS, Request, Result, make_plan, planner_entries
 from simulator import (
     Explained,
@@ -22,8 +22,6 @@ from simulator import (
     decisions,
     simulate,
 )
-
-GIB = 2.0**30
 
 DEFAULT_PLANNER = "joint"
 

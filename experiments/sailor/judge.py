@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from experiments.studies.public_inputs import Amount, read_json
 from experiments.terminal.output import InputError
+from hardware_profiles import GIB
 from planners.mixed import MixedPipeline, StageVariants, Variant
 
 Floats = NDArray[np.float64]
@@ -266,7 +267,7 @@ class Judge:
         weights, kept = np.concatenate([[[0, 0]], np.cumsum(held, axis=0)]).T
         state = (weights[None, :] - weights[:, None]) * STATE_BYTES
         stash = (kept[None, :] - kept[:, None]) * samples * ELEMENT_BYTES
-        memory = MEMORY_GIB[self.kinds[variant.kind]] * 2**30
+        memory = MEMORY_GIB[self.kinds[variant.kind]] * GIB
         found = np.zeros(state.shape, dtype=np.int64)
         for flight in range(1, self.layers + 1):
             fits = state + stash * flight + RUNTIME_BYTES[variant.degree > 1] <= memory

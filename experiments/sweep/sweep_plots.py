@@ -11,7 +11,7 @@ import matplotlib as mpl
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from hardware_profiles import counted, legible
+from hardware_profiles import GIB, counted, legible
 from simulator.results.figures import (
     FAINT,
     GREY,
@@ -141,7 +141,7 @@ def pareto_figure(swept: Swept) -> Figure:
 
 def _worth(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
     """Memory and throughput of rows."""
-    return [row["peak_memory_bytes"] / 2**30 for row in rows], [row["samples_per_second"] for row in rows]
+    return [row["peak_memory_bytes"] / GIB for row in rows], [row["samples_per_second"] for row in rows]
 
 
 def _seconds(row: Row | None) -> float:

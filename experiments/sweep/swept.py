@@ -11,7 +11,7 @@ from experiments.sweep.axes import Axis, Value
 from experiments.sweep.study import FIGURES, SAMPLES
 from experiments.terminal.output import to_csv
 from experiments.terminal.report_tables import Cell, ReportTable, figure
-from hardware_profiles import brief, counted
+from hardware_profiles import GIB, brief, counted
 from simulator import Explained, TextTable
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ COLUMNS: dict[str, Cell] = {
     "peak memory,\nGiB": lambda row: (
         ""
         if row["peak_memory_bytes"] is None
-        else f"{row['peak_memory_bytes'] / 2**30:.2f} of {row['capacity_bytes'] / 2**30:.4g}"
+        else f"{row['peak_memory_bytes'] / GIB:.2f} of {row['capacity_bytes'] / GIB:.4g}"
         + " (!)" * (not row["feasible"])
     ),
     "gap": figure("gap", ".1f", 100, unit=" %"),

@@ -24,6 +24,7 @@ from experiments.truth.measured_tables import (
 )
 from hardware_profiles import (
     GENERIC,
+    GIB,
     Cluster,
     Constant,
     FileError,
@@ -246,7 +247,7 @@ def measured_bytes(run: MeasuredRun, problem: Problem, plan: Plan, evaluate: Eva
     tensors = run.measured_max_gib or run.measured_alloc_gib
     if tensors is not None:
         every = evaluate.peak_bytes(plan) if _runtime(run).last_rank else None
-        return tensors * 2**30, score.peak_bytes if every is None else every[plan.stages[-1].devices[-1]]
+        return tensors * GIB, score.peak_bytes if every is None else every[plan.stages[-1].devices[-1]]
     if run.measured_peak_bytes is None:
         return None
     device = problem.cluster.devices[score.device]

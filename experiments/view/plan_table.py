@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from hardware_profiles import GIB, gibibytes
 from planners import DECISIONS
 from simulator import Outcome, ScheduleReplay
-
-GIB = 2.0**30
 
 
 class FactRow(NamedTuple):
@@ -43,7 +42,7 @@ def _figures(replayed: Outcome | ScheduleReplay) -> dict[str, str]:
         "samples per second": f"{replayed.samples_per_second:,.4g}",
         "gap to the lower bound": f"{replayed.gap:.1%}",
         "idle": f"{replayed.replay.bubble().idle_over_makespan:.1%}",
-        "fullest device": f"{fullest.device}: {fullest.peak_bytes / GIB:.4g} of {fullest.capacity_bytes / GIB:.4g} GiB",
+        "fullest device": f"{fullest.device}: {fullest.peak_bytes / GIB:.4g} of {gibibytes(fullest.capacity_bytes)}",
         "fits": "yes" if replayed.fits else "no",
     }
 

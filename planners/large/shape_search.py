@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import gibibytes
 from planners.estimate.like_blocks import like_blocks
 from planners.estimate.memory import one_stage_in_flight, state_bytes
 from planners.estimate.stage_costs import ONLY
@@ -413,9 +414,9 @@ class _ShapeSearch:
         again = "" if policy == "none" else f" with recomputation {policy!r}"
         return (
             f"planner {self.planner.name!r} finds no stages that fit: weights, gradients and optimizer states take at least "
-            f"{state / 2**30:.4g} GiB of a device with ZeRO {zero}, and what it keeps of its micro-batches{again} "
-            f"{kept / 2**30:.4g} GiB; each of {len(self.problem.cluster.devices)} devices holds "
-            f"{self.form.memory_bytes / 2**30:.4g} GiB; use more devices or a smaller batch"
+            f"{gibibytes(state)} of a device with ZeRO {zero}, and what it keeps of its micro-batches{again} "
+            f"{gibibytes(kept)}; each of {len(self.problem.cluster.devices)} devices holds "
+            f"{gibibytes(self.form.memory_bytes)}; use more devices or a smaller batch"
         )
 
     def _least_needs(self) -> Iterator[tuple[float, float, Zero, Recompute]]:

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from hardware_profiles import GIB
 from planners.estimate.like_blocks import like_blocks
 from planners.mixed.cluster_space import MOST_SAMPLES, Choices, ClusterSpace
 from planners.mixed.label_search import EXACT, FoundPipelines, search
@@ -195,8 +196,8 @@ class _PipelineSearch:
     def does_not_fit(self) -> str:
         """One line: what is proven, and the numbers."""
         problem, proven = self.problem, all(found.proven for found in self.found)
-        state = float(self.evaluate.layer_costs.parameters.sum()) * problem.state_bytes / 2**30
-        room = sum(problem.rooms) / 2**30
+        state = float(self.evaluate.layer_costs.parameters.sum()) * problem.state_bytes / GIB
+        room = sum(problem.rooms) / GIB
         known = "proves that no mixed pipeline fits" if proven else "finds no mixed pipeline that fits"
         return (
             f"planner {self.planner.name!r} {known}: weights, gradients and optimizer states take {state:.4g} GiB once, "

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hardware_profiles import gibibytes
 from planners.estimate.memory import layer_bytes
 from planners.estimate.pipeline_seconds import pipelined
 from planners.modern.layouts import Layout, LayoutCosts
@@ -133,7 +134,7 @@ class OrderSearch:
         best = search.best_of(beside, self.seconds * A_PART, best)
         if best is None:
             raise InfeasiblePlanError(
-                f"planner {self.name!r} finds no stages that fit: the best miss {search.value(ranked[0])[0] / 2**30:.4g} GiB on "
+                f"planner {self.name!r} finds no stages that fit: the best miss {gibibytes(search.value(ranked[0])[0])} on "
                 f"a device for one of {ranked[0].microbatches} micro-batches; use more devices or micro-batches, recomputation "
                 "or a smaller batch"
             )

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Component, Level
+from hardware_profiles import GIB, Component, Level
 from planners.estimate.memory import in_flight_of, least_excess, most_bytes, most_in_flight
 from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
 from planners.pipedream.ordered_devices import OrderedDevices, ordered_partition
@@ -232,7 +232,7 @@ def pipedream_plans(name: str, request: Request, problem: Problem, evaluate: Eva
             plans.append(plan)
     if not plans:
         memories = set(problem.rooms)
-        capacity = " or ".join(f"{one / 2**30:.4g}" for one in (sorted(memories) if unlike else [min(memories)]))
+        capacity = " or ".join(f"{one / GIB:.4g}" for one in (sorted(memories) if unlike else [min(memories)]))
         raise InfeasiblePlanError(
             f"planner {name!r} finds no partition of {len(table)} states over {devices} devices within "
             f"{capacity} GiB per device; use more devices, recomputation or a smaller batch"

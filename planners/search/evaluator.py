@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import MOST_COUNT, check_whole, shown
+from hardware_profiles import MOST_COUNT, check_whole, gibibytes, shown
 from planners.search.notes import Note
 from planners.search.replay_work import WORK_PER_SECOND, work_of
 from simulator import (
@@ -262,7 +262,7 @@ def refusal(name: str, closest: Plan, score: Score) -> InfeasiblePlanError:
     """
     least = "" if isfinite(score.iteration_seconds) else "at least "
     return InfeasiblePlanError(
-        f"planner {name!r} finds no plan that fits: the closest needs {least}{score.peak_bytes / 2**30:.4g} GiB on device "
-        f"{score.device}, which holds {score.capacity_bytes / 2**30:.4g} GiB ({closest.schedule}, {len(closest.stages)} stages, "
+        f"planner {name!r} finds no plan that fits: the closest needs {least}{gibibytes(score.peak_bytes)} on device "
+        f"{score.device}, which holds {gibibytes(score.capacity_bytes)} ({closest.schedule}, {len(closest.stages)} stages, "
         f"{len(closest.microbatches)} micro-batches); use more devices, recomputation or a smaller batch"
     )

@@ -15,6 +15,7 @@ from math import inf, prod
 
 import numpy as np
 
+from hardware_profiles import gibibytes
 from planners.estimate.memory import layer_bytes
 from planners.partitioning.largest_load import (
     LOAD_RULES,
@@ -77,7 +78,7 @@ class GraphPipeline:
         if not plans:
             most = max(problem.rooms)
             raise InfeasiblePlanError(
-                f"planner {self.name!r} finds no parts of the network that fit into {most / 2**30:.4g} GiB per device; use more "
+                f"planner {self.name!r} finds no parts of the network that fit into {gibibytes(most)} per device; use more "
                 "devices, recomputation or a smaller batch"
             )
         return fitting(self.name, closest_to_fit(plans, evaluate), evaluate)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Rates, reduce_seconds, scaled
+from hardware_profiles import Rates, gibibytes, reduce_seconds, scaled
 from planners.estimate.memory import StageBytes, most_held
 from planners.estimate.pipeline_seconds import pipelined
 from planners.partitioning.fastest_cuts import fastest_cuts
@@ -597,7 +597,7 @@ class _Grid:
         state = self.whole_bytes
         held = max(problem.rooms)
         return (
-            f"planner {self.name!r} finds no stages that fit: weights, gradients and optimizer states take {state / 2**30:.4g} "
-            f"GiB, the largest of {len(problem.cluster.devices)} devices holds {held / 2**30:.4g} GiB; "
+            f"planner {self.name!r} finds no stages that fit: weights, gradients and optimizer states take {gibibytes(state)}, "
+            f"the largest of {len(problem.cluster.devices)} devices holds {gibibytes(held)}; "
             "use more devices, recomputation or a smaller batch"
         )

@@ -15,6 +15,7 @@ from math import inf
 
 import numpy as np
 
+from hardware_profiles import gibibytes
 from planners.estimate.memory import lacks_room
 from planners.partitioning.equal_partition import equal_partition
 from planners.search.candidates import asked_words, devices_in_order
@@ -67,7 +68,7 @@ class GroupedSizes:
         if not plans:
             raise InfeasiblePlanError(
                 f"planner {self.name!r} finds no partition of {len(problem.workload)} layers over "
-                f"{len(problem.cluster.devices)} devices within {min(problem.rooms) / 2**30:.4g} GiB per device, with the "
+                f"{len(problem.cluster.devices)} devices within {gibibytes(min(problem.rooms))} per device, with the "
                 f"whole batch in flight and micro-batches of {samples} samples or more; use more devices, a smaller batch or "
                 "granularity"
             )

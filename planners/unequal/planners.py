@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hardware_profiles import gibibytes
 from planners.partitioning.equal_partition import equal_partition
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import straight_costs
@@ -587,6 +588,6 @@ def _does_not_fit(name: str, tables: UnequalTables, nothing: NothingFits, evalua
         searched = f"none of {nothing.tried:,} plans tried fits, others may: a budget above {evaluations:,} tries more"
     return (
         f"planner {name!r}: {searched}; stage {worst} of an even partition needs at least "
-        f"{needs[worst] / 2**30:.4g} GiB on device {tables.devices[worst]}, which holds {held[worst] / 2**30:.4g} GiB; "
+        f"{gibibytes(needs[worst])} on device {tables.devices[worst]}, which holds {gibibytes(held[worst])}; "
         "use more stages, recomputation or a smaller batch"
     )

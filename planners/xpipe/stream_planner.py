@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hardware_profiles import GIB
 from planners.estimate.memory import RangeBytes, range_bytes, reaches_the_end, samples_in_flight
 from planners.partitioning.partition_costs import both_ways
 from planners.search.candidates import device_choices, microbatch_counts, straight_plan, straight_shape
@@ -58,7 +59,7 @@ class XPipeStream:
         """The fastest plan that fits; InfeasiblePlanError if none does."""
         plan = StaircaseSearch(self.name, self.request, problem, evaluate).fastest()
         if plan is None:
-            capacity = " or ".join(f"{one / 2**30:.4g}" for one in sorted(set(problem.rooms)))
+            capacity = " or ".join(f"{one / GIB:.4g}" for one in sorted(set(problem.rooms)))
             raise InfeasiblePlanError(
                 f"planner {self.name!r} finds no partition of {len(problem.workload)} layers over "
                 f"{len(problem.cluster.devices)} devices within {capacity} GiB per device, {COPIES} copies of the "

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import brief
+from hardware_profiles import GIB, brief, gibibytes
 
 CATEGORIES = ("weights", "weight versions", "gradients", "optimizer", "activations", "workspace", "buffers")
 """What memory holds. Weight versions: copies beside the current weights; workspace: activations that a recomputing backward makes
@@ -39,7 +39,7 @@ class DeviceMemory:
 
     def __repr__(self) -> str:
         return brief(
-            self, f"device {self.device}: peak {self.peak_bytes / 2**30:.4g} of {self.capacity_bytes / 2**30:.4g} GiB"
+            self, f"device {self.device}: peak {self.peak_bytes / GIB:.4g} of {gibibytes(self.capacity_bytes)}"
         )
 
     @cached_property

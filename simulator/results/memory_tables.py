@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hardware_profiles import GIB
 from simulator.costs.stashes import ACTIVATION_PARTS
 from simulator.memory.device_memory import CATEGORIES, DeviceMemory
 from simulator.plans.plan import ranges
@@ -63,6 +64,6 @@ def _alike(title: str, found: Sequence[Mapping[str, Any]], columns: Mapping[str,
     """A table in GiB of the devices of `peak_rows`, from bytes by heading; devices with equal cells share one row."""
     alike: dict[tuple[str, ...], list[int]] = {}
     for row, *amounts in zip(found, *columns.values(), strict=True):
-        alike.setdefault(tuple(f"{one / 2**30:,.2f}" for one in amounts), []).append(row["device"])
+        alike.setdefault(tuple(f"{one / GIB:,.2f}" for one in amounts), []).append(row["device"])
     rows = tuple((ranges(devices), *cells) for cells, devices in alike.items())
     return TextTable(title, ("devices", *columns), rows)

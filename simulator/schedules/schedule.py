@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import MOST_COUNT, brief, check_fields, check_whole
+from hardware_profiles import GIB, MOST_COUNT, brief, check_fields, check_whole
 from simulator.schedules.ops import BACKWARD_KINDS, Op, OpKind, computes
 
 Lanes = Literal["shared", "split"]
@@ -36,7 +36,7 @@ def check_size(stages: int, microbatches: int, *, most: int = MOST_OPS) -> None:
     memory = _memory_bytes()
     if ops * OP_BYTES > memory:
         raise ValueError(
-            f"{what} need about {ops * OP_BYTES / 2**30:.3g} GiB of memory, this machine has {memory / 2**30:.3g} GiB"
+            f"{what} need about {ops * OP_BYTES / GIB:.3g} GiB of memory, this machine has {memory / GIB:.3g} GiB"
         )
 
 
