@@ -21,6 +21,8 @@ from .results.error_bars import error_of as error_of, plan_kind as plan_kind
 from .results.noisy_seconds import NoisySeconds as NoisySeconds
 from .results.score import Score as Score
 from .results.figures import save as save
+from .results.written_files import FIGURE_ENDINGS as FIGURE_ENDINGS
+from .results.written_files import figure_files as figure_files
 from .results.written_files import write_atomically as write_atomically
 from .results.gantt_plots import gantt as gantt
 from .compiled.numba_kernels import kernel as kernel

@@ -35,7 +35,7 @@ from simulator.memory.versions import COPY_RULES, version_table
 from simulator.options.training_options import Communication
 from simulator.plan_replay import ENGINES, Engine, replay_compiled, replay_on
 from simulator.results.noisy_seconds import NoisySeconds, Stragglers, disturbed_record
-from simulator.results.replayed import Replayed
+from simulator.results.replayed import Pair, Replayed
 from simulator.results.text_tables import TextTable
 from simulator.results.time_split import ComputingShares
 from simulator.schedules import SCHEDULES, ScheduleFamily, blamed_on, build_schedule, schedule_families
@@ -158,14 +158,11 @@ class ScheduleReplay(Replayed):
                 )
         return tuple(found)
 
-    def plot_gantt(self, ax: Axes | None = None) -> Figure:
-        """Draw the timeline as a Gantt chart.
-
-        ax: where to draw; by default a figure of its own
-        """
+    def plot_gantt(self, ax: Axes | None = None, *, window: Pair | None = None, size: Pair | None = None) -> Figure:
+        """Draw the timeline as a Gantt chart; arguments as of every replay."""
         from simulator.results.gantt_plots import gantt
 
-        axes = gantt(self.timeline, ax, title=self.schedule.name, device_word="device")
+        axes = gantt(self.timeline, ax, title=self.schedule.name, window=window, device_word="device", size=size)
         return cast("Figure", axes.get_figure())
 
     def plot_memory(self) -> Figure:

@@ -37,7 +37,7 @@ from simulator.plans.plan_words import plan_words
 from simulator.results.error_bars import error_of
 from simulator.results.memory_tables import peak_tables
 from simulator.results.noisy_seconds import NoisySeconds, Stragglers, disturbed_record
-from simulator.results.replayed import Replayed
+from simulator.results.replayed import Pair, Replayed
 from simulator.results.score import Score
 from simulator.results.steady_state import SteadyState
 from simulator.results.text_tables import TextTable
@@ -284,16 +284,14 @@ class Outcome(Replayed):
         watched = steady.end - steady.begin
         return found.scaled(self.iteration_seconds / watched) if watched else found
 
-    def plot_gantt(self, ax: Axes | None = None) -> Figure:
-        """Draw the timeline as a Gantt chart; for a stream without a flush, a readable window from the middle.
-
-        ax: where to draw; by default a new figure
-        """
+    def plot_gantt(self, ax: Axes | None = None, *, window: Pair | None = None, size: Pair | None = None) -> Figure:
+        """Draw the timeline as a Gantt chart; arguments as of every replay."""
         from simulator.results.gantt_plots import gantt, readable_window
 
-        window = None if self.schedule.flush else readable_window(self.timeline)
-        word = self.problem.device_word
-        axes = gantt(self.timeline, ax, title=self.title, window=window, device_word=word, groups=self.plan.groups)
+        if window is None and not self.schedule.flush:
+            window = readable_window(self.timeline)
+        word, groups = self.problem.device_word, self.plan.groups
+        axes = gantt(self.timeline, ax, title=self.title, window=window, device_word=word, groups=groups, size=size)
         return cast("Figure", axes.get_figure())
 
     def plot_memory(self) -> Figure:

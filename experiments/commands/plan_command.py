@@ -60,7 +60,10 @@ PARETO: dict[str, Option] = {
         "plan on the first N of the devices, for each N, and in ever less of their memory; print the plans that no other beats",
         counts,
     ),
-    "--figure FILE": ("draw these, seconds against memory, to FILE.png and FILE.svg", written_figure),
+    "--figure FILE": (
+        "draw these, seconds against memory, to FILE.pdf, .svg or .png (without an ending: png and svg)",
+        written_figure,
+    ),
 }
 """Arguments of a search for several plans."""
 

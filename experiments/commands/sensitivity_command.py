@@ -20,7 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 str,
                 [],
             ),
-            "--out FILE": ("draw a tornado chart to FILE.png and FILE.svg", written_figure),
+            "--out FILE": (
+                "draw a tornado chart to FILE.pdf, .svg or .png (without an ending: png and svg)",
+                written_figure,
+            ),
             "--json": "print one JSON document",
         },
     )

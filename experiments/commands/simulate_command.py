@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hardware_profiles
 import planners
@@ -26,6 +26,7 @@ from experiments.terminal.argument_types import (
     check_choice,
     count,
     counts,
+    inches,
     names_of,
     natural,
     numbers,
@@ -37,7 +38,12 @@ from experiments.terminal.argument_types import (
 from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import UsageError, blamed_on, print_explained, print_json, progress
 from experiments.terminal.stops import INTERRUPTED
-from experiments.view.page_option import HTML, check_bokeh, write_page
+from experiments.view.page_option import HTML, check_bokeh, window, write_page
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from experiments.compare.schedule_comparison import ScheduleComparison
 
 
 def written_schedule(text: str) -> Path:
@@ -155,10 +161,13 @@ REPLAY: dict[str, Option] = {
         [],
     ),
     "--gantt FILE": (
-        "draw the timeline to FILE.png and FILE.svg, memory of a plan or --stash to FILE-memory.png and .svg",
+        "draw the timeline to FILE.pdf, FILE.svg or FILE.png (FILE without an ending: png and svg), memory of a plan or --stash "
+        "to FILE-memory",
         written_figure,
     ),
     **HTML,
+    "--window BEGIN:END": ("seconds of the timeline to draw (default: all)", window),
+    "--size WIDTHxHEIGHT": ("inches of the figure of the timeline (default: 12, and as high as its rows need)", inches),
     "--explain": "tell why devices are idle, the critical path, and what would gain most were it 10 %% faster",
     **REPORT,
     "--json": "print one JSON document",
@@ -183,7 +192,7 @@ TOPICS = {
     ),
     "search": ("--placement", "--seconds", "--objective"),
     "noise": ("--noise", "--replays", "--straggler"),
-    "files": ("--out", "--gantt", "--html"),
+    "files": ("--out", "--gantt", "--html", "--window", "--size"),
 }
 """Options that are told by topic: of a family of schedules, seconds and memory of ops, of a search for an order, of noise and
 stragglers, and files that are written."""
@@ -203,6 +212,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Replay and print; exit code 3 if a device holds more than --memory."""
     check_choice("--engine", arguments.engine, simulator.ENGINES)
     check_bokeh(arguments.html)
+    if arguments.gantt is None:
+        refuse(arguments, ("size", *["window"] * (arguments.html is None)), "goes with --gantt")
     if arguments.plan is None:
         refuse(arguments, ("cluster", *names_of(REPORT)), "goes with --plan")
     if len(arguments.schedule) > 1:
@@ -236,28 +247,57 @@ def run(arguments: argparse.Namespace) -> int:
             replayed.replayed if isinstance(replayed, planners.SearchedSchedule) else replayed
         )
         result["explanation"] = explanation.record()
+    interrupted = bool(result.get("interrupted"))
+    figures = [] if interrupted else _figures(replayed, arguments)
     contents = [_content(path, replayed, arguments) for path in arguments.out]
     for path, content in zip(arguments.out, contents, strict=True):
         simulator.write_atomically(path, content)
-    if arguments.gantt and result.get("interrupted"):
+    if arguments.gantt and interrupted:
         print("pipeplan simulate: no figure is drawn after an interrupt", file=sys.stderr)
-    elif arguments.gantt:
-        simulator.save(replayed.plot(), arguments.gantt)
-        if arguments.plan is not None or arguments.stash is not None:
-            simulator.save(replayed.plot_memory(), f"{arguments.gantt}-memory")
-    if arguments.html and not result.get("interrupted"):
+    for figure, path in figures:
+        simulator.save(figure, path)
+    if arguments.html and not interrupted:
         one = replayed.replayed if isinstance(replayed, planners.SearchedSchedule) else replayed
         name = Path(arguments.plan).name if arguments.plan is not None else replayed.schedule.name
-        write_page(arguments.html, {name: one}, title=name)
+        write_page(arguments.html, {name: one}, title=name, window=arguments.window)
     if arguments.json:
         print_json(result)
     else:
         print_explained(told)
         if arguments.explain:
             print_explained(explanation)
-    if result.get("interrupted"):
+    if interrupted:
         return INTERRUPTED
     return OK if arguments.memory is None or replayed.fits else INFEASIBLE
+
+
+def _figures(
+    replayed: simulator.Outcome | simulator.ScheduleReplay | planners.SearchedSchedule, arguments: argparse.Namespace
+) -> list[tuple[Figure, Path]]:
+    """What --gantt draws, and the names that it is written to."""
+    path = arguments.gantt
+    if path is None:
+        return []
+    found = [(_timeline(replayed, arguments), path)]
+    if arguments.plan is not None or arguments.stash is not None:
+        found.append((replayed.plot_memory(), path.with_stem(f"{path.stem}-memory")))
+    return found
+
+
+def _timeline(
+    replayed: simulator.Outcome | simulator.ScheduleReplay | planners.SearchedSchedule | ScheduleComparison,
+    arguments: argparse.Namespace,
+) -> Figure:
+    """The figure of timelines in --window and of --size; UsageError where they show nothing."""
+    from simulator.results.gantt_plots import clipped_window
+
+    shown = arguments.window
+    try:
+        if shown is not None:
+            shown = clipped_window(shown, replayed.makespan_seconds, "the timeline")
+        return replayed.plot(window=shown, size=arguments.size)
+    except ValueError as error:
+        raise UsageError(f"{arguments.gantt}: {error}") from None
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -276,9 +316,9 @@ def _compare(arguments: argparse.Namespace) -> int:
     with progress("replaying"):
         found = compare_schedules(arguments.schedule, arguments.stages, arguments.microbatches, options, **numbers)
     if arguments.gantt:
-        simulator.save(found.plot(), arguments.gantt)
+        simulator.save(_timeline(found, arguments), arguments.gantt)
     if arguments.html:
-        write_page(arguments.html, found.replays, title="schedules")
+        write_page(arguments.html, found.replays, title="schedules", window=arguments.window)
     if arguments.json:
         print_json(found.record())
     else:

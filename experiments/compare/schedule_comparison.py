@@ -39,6 +39,11 @@ class ScheduleComparison(Explained):
         """Whether any of them stays within the memory of every device."""
         return any(one.fits for one in self.replays.values())
 
+    @property
+    def makespan_seconds(self) -> float:
+        """Of the slowest."""
+        return max(one.makespan_seconds for one in self.replays.values())
+
     def ordered(self) -> list[tuple[str, ScheduleReplay]]:
         """Those that fit first, fast before slow."""
         return sorted(self.replays.items(), key=lambda one: (not one[1].fits, one[1].makespan_seconds))
@@ -78,18 +83,22 @@ class ScheduleComparison(Explained):
         told = f"{', '.join(cut)}: each stage takes and keeps its part of what a device's whole part of the model does"
         return (told,) if cut else ()
 
-    def plot(self) -> Figure:
-        """Draw the timelines below each other, on one axis of time; a row for each device."""
+    def plot(self, *, window: tuple[float, float] | None = None, size: tuple[float, float] | None = None) -> Figure:
+        """Draw the timelines below each other, on one axis of time; a row for each device.
+
+        window: seconds (begin, end) to show; size: width and height in inches
+        """
         from simulator.results.figures import panels
         from simulator.results.gantt_plots import gantt
 
         ordered = self.ordered()
         devices = len(ordered[0][1].timeline.devices())
-        end = max(one.makespan_seconds for _, one in ordered)
-        figure, axes = panels(12.0, (1.3 + ROW_INCHES * devices) * len(ordered), len(ordered))
+        window = window or (0.0, self.makespan_seconds)
+        size = size or (12.0, (1.3 + ROW_INCHES * devices) * len(ordered))
+        figure, axes = panels(*size, len(ordered))
         for (name, one), ax in zip(ordered, axes[:, 0], strict=True):
             fits = "" if one.fits else " (does not fit)"
-            gantt(one.timeline, ax, title=f"{name}{fits}", window=(0.0, end) if end else None, device_word="device")
+            gantt(one.timeline, ax, title=f"{name}{fits}", window=window if window[1] else None, device_word="device")
         return figure
 
 

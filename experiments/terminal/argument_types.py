@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from experiments.terminal.output import UsageError, output_file, output_folder
 from hardware_profiles import MOST_COUNT, MOST_SEED, DeclaredOption, nearest, real_number, shown, unchosen, whole_number
+from simulator import FIGURE_ENDINGS, figure_files
 
 Item = TypeVar("Item")
 
@@ -26,6 +27,9 @@ MOST_SEEDS = 10_000
 
 MOST_FLOAT = sys.float_info.max
 """Of a number at most, where what it is of has an end of its own."""
+
+INCHES = 1.0, 100.0
+"""Width and height of a figure at least and at most."""
 
 Option = str | tuple[str, Callable[[str], object]] | tuple[str, Callable[[str], object], object]
 """Help of a text that may be left out; or help, type and default: None where none is given, `...` for an option that must be
@@ -116,10 +120,27 @@ def written_folder(text: str) -> Path:
 
 
 def written_figure(text: str) -> Path:
-    """FILE of a figure that is written as FILE.png and FILE.svg, either of which may be named."""
-    stem = text.removesuffix(".png").removesuffix(".svg")
-    written_file(f"{stem}.svg")
-    return written_file(f"{stem}.png").with_suffix("")
+    """FILE of a figure: FILE.png, FILE.svg or FILE.pdf is written as such, FILE without an ending as FILE.png and FILE.svg."""
+    ending = Path(text).suffix
+    if ending not in ("", *FIGURE_ENDINGS):
+        raise argparse.ArgumentTypeError(
+            f"{shown(text)} must end in {', '.join(FIGURE_ENDINGS)}, or have no ending: FILE.png and FILE.svg"
+        )
+    for file in figure_files(text):
+        written_file(str(file))
+    return Path(text)
+
+
+def inches(text: str) -> tuple[float, float]:
+    """`WIDTHxHEIGHT` of a figure."""
+    width, _, height = text.partition("x")
+    try:
+        return real_number(width, *INCHES), real_number(height, *INCHES)
+    except ValueError:
+        least, most = INCHES
+        raise argparse.ArgumentTypeError(
+            f"{shown(text)} must be WIDTHxHEIGHT, each from {least:g} to {most:g} inches"
+        ) from None
 
 
 def named_count(text: str) -> tuple[str, int]:

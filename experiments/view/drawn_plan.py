@@ -24,7 +24,7 @@ from simulator import (
     explain,
     ranges,
 )
-from simulator.results.gantt_plots import KIND_COLORS, KIND_WORDS, GanttRow, gantt_rows, shade
+from simulator.results.gantt_plots import KIND_COLORS, KIND_WORDS, GanttRow, clipped_window, gantt_rows, shade
 from simulator.results.memory_plots import memory_steps
 from simulator.results.traces import free_tracks
 
@@ -204,9 +204,7 @@ class _Drawing:
         else:
             self.timeline, self.word = replayed.timeline, "device"
         whole = self.timeline.makespan_seconds
-        self.window = (0.0, whole) if window is None else (window[0], min(window[1], whole))
-        if window is not None and not self.window[0] < self.window[1]:
-            raise ValueError(f"window {window[0]:g}:{window[1]:g} shows nothing of {name}, which takes {whole:.4g} s")
+        self.window = clipped_window(window, whole, name)
         rows = gantt_rows(self.timeline, device_word=self.word, most_rows=0)
         self.rows = sorted(rows, key=lambda row: row.thin)
         self.begins = np.searchsorted(self.timeline.lane, np.arange(len(self.timeline.lane_kind) + 1))

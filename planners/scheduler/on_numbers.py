@@ -118,9 +118,15 @@ class SearchedSchedule(Replayed):
         """What is proven."""
         return (*self.replayed.remarks(), self.known)
 
-    def plot_gantt(self, ax: Axes | None = None) -> Figure:
-        """Draw the timeline; ax: where to, by default a figure of its own."""
-        return self.replayed.plot_gantt(ax)
+    def plot_gantt(
+        self,
+        ax: Axes | None = None,
+        *,
+        window: tuple[float, float] | None = None,
+        size: tuple[float, float] | None = None,
+    ) -> Figure:
+        """Draw the timeline; arguments as of every replay."""
+        return self.replayed.plot_gantt(ax, window=window, size=size)
 
     def plot_memory(self) -> Figure:
         """Draw what devices hold over time against their limit."""

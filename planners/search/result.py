@@ -175,9 +175,15 @@ class Result(Replayed):
             "optimal_among": self.proof.space,
         }
 
-    def plot_gantt(self, ax: Axes | None = None) -> Figure:
-        """Draw the plan's timeline."""
-        return self.outcome.plot_gantt(ax)
+    def plot_gantt(
+        self,
+        ax: Axes | None = None,
+        *,
+        window: tuple[float, float] | None = None,
+        size: tuple[float, float] | None = None,
+    ) -> Figure:
+        """Draw the plan's timeline; arguments as of every replay."""
+        return self.outcome.plot_gantt(ax, window=window, size=size)
 
     def plot_memory(self) -> Figure:
         """Draw the memory of the plan's devices."""

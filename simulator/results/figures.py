@@ -20,11 +20,18 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from simulator.results.written_files import write_atomically
+from simulator.results.written_files import figure_files, write_atomically
 
 INK, FAINT, IDLE, ALARM, GRID = "#1f2328", "#59636e", "#eceef1", "#b3261e", "#dfe3e8"
 BLUE, ORANGE, GREEN, GREY = "#1b6ca8", "#d9822b", "#4f8a3c", "#9aa4af"
 DPI = 100
+
+_UNTOLD: Mapping[str, Mapping[str, str | None]] = {
+    ".png": {"Software": None},
+    ".svg": {"Date": None},
+    ".pdf": {"CreationDate": None},
+}
+"""What a figure's file would tell of when and with what it was made, by its ending."""
 
 
 class Picture(Figure):
@@ -184,19 +191,17 @@ def plain_texts() -> AbstractContextManager[None]:
     return mpl.rc_context({"text.parse_math": False})
 
 
-def save(figure: Figure, path_stem: str | Path) -> tuple[Path, Path]:
-    """Write `path_stem`.png and `path_stem`.svg atomically, byte-identical for the same figure; return the paths.
+def save(figure: Figure, path: str | Path) -> tuple[Path, ...]:
+    """Write the files of a figure (`figure_files`) atomically, byte-identical for the same figure; return their paths.
 
     Raises OSError where the folder cannot be written.
     """
-    stem = Path(path_stem)
-    png, svg = stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
-    with mpl.rc_context({"svg.hashsalt": "pipeplan"}):
-        pictures = []
-        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+    files, pictures = figure_files(path), []
+    with mpl.rc_context({"svg.hashsalt": "pipeplan", "pdf.fonttype": 42}):
+        for file in files:
             buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, dpi=150, metadata=metadata)
+            figure.savefig(buffer, format=file.suffix[1:], dpi=150, metadata=_UNTOLD[file.suffix])
             pictures.append(buffer.getvalue())
-    for path, picture in zip((png, svg), pictures, strict=True):
-        write_atomically(path, picture)
-    return png, svg
+    for file, picture in zip(files, pictures, strict=True):
+        write_atomically(file, picture)
+    return files

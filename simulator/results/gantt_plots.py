@@ -64,6 +64,12 @@ _ENTRY, _ENTRY_CHARACTER = 22.0, 4.75  # points of an entry of a legend without 
 _HEADING = 215.0  # points of the heading that a legend may stand beside
 _LEGEND_ROW = 8  # that have room in a row of their own
 _EDGED = 3.0  # points from which a box has an edge
+_NARROW, _WIDE, _BIN = (
+    1.5,
+    4.0,
+    6.0,
+)  # points: mean of boxes that are not told apart, one that is, a bin of their shares
+_LEAST_INCHES = 1.5, 0.3  # width and height of the rows
 
 
 # ---- numbers -------------------------------------------------------------------------------------------------
@@ -226,6 +232,75 @@ def readable_window(timeline: Timeline, *, boxes: int = 48) -> tuple[float, floa
     return float(start[first]), float(end[first + boxes - 1])
 
 
+def clipped_window(window: tuple[float, float] | None, makespan: float, name: str) -> tuple[float, float]:
+    """The part of a window (begin, end; seconds) in which there is something of what is called `name`; of None, all.
+
+    Raises ValueError where there is nothing.
+    """
+    if window is None:
+        return 0.0, makespan
+    begin, end = window[0], min(window[1], makespan)
+    if not begin < end:
+        raise ValueError(f"window {begin:g}:{window[1]:g} shows nothing of {name}, which takes {makespan:.4g} s")
+    return begin, end
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shares:
+    """Part of a row whose boxes are too narrow to be told apart: what its time goes to.
+
+    edges: float64 [bins + 1], seconds; each bin holds whole turns of what repeats
+    looks: kind and chunk of each share
+    shares: float64 [looks, bins], of a bin's time; what remains is idle
+    """
+
+    edges: NDArray[np.float64]
+    looks: tuple[tuple[int, int], ...]
+    shares: NDArray[np.float64]
+
+
+def shared_time(row: GanttRow, point: float) -> tuple[GanttRow, tuple[Shares, ...]]:
+    """A row without its runs of boxes that are too narrow to be told apart, and what the time of these goes to.
+
+    point: seconds of a point
+    A run has no gap of _NARROW points and no box of _WIDE ones, is at least _BIN points long, and its boxes are less than
+    _NARROW points wide in the mean.
+    """
+    width = row.end - row.start
+    if row.thin or len(row) < _BIN / _NARROW or row.half.any():
+        return row, ()
+    wide = width > _WIDE * point
+    breaks = wide[1:] | wide[:-1] | (row.start[1:] - row.end[:-1] > _NARROW * point)
+    firsts = np.concatenate([[0], np.flatnonzero(breaks) + 1])
+    lasts = np.append(firsts[1:], len(row)) - 1
+    span = row.end[lasts] - row.start[firsts]
+    chosen = (span >= _BIN * point) & (span < (lasts - firsts + 1) * _NARROW * point)
+    kept, runs = np.ones(len(row), dtype=bool), []
+    for first, last in zip(firsts[chosen].tolist(), lasts[chosen].tolist(), strict=True):
+        here = np.arange(first, last + 1)
+        kept[here] = False
+        runs.append(_shares(row.chosen(here, here), _BIN * point))
+    return row.chosen(kept, kept), tuple(runs)
+
+
+def _shares(run: GanttRow, least: float) -> Shares:
+    """The shares of a run of boxes, in bins that begin with the box that the run begins with, at least so many seconds apart."""
+    turns = run.start[(run.kind == run.kind[0]) & (run.chunk == run.chunk[0])]
+    first, last = float(run.start[0]), float(run.end[-1])
+    wished = np.linspace(first, last, 1 + max(1, int((last - first) / least)))[1:-1]
+    inner = turns[np.minimum(np.searchsorted(turns, wished), len(turns) - 1)]
+    edges = np.unique(np.concatenate([[first], inner, [last]]))
+    looks = sorted(set(zip(run.kind.tolist(), run.chunk.tolist(), strict=True)))
+    shares = np.empty((len(looks), len(edges) - 1))
+    for place, (kind, chunk) in enumerate(looks):
+        boxes = (run.kind == kind) & (run.chunk == chunk)
+        start, end = run.start[boxes], run.end[boxes]
+        moments = np.stack([start, end], axis=1).ravel()
+        spent = np.stack([np.cumsum(end - start) - (end - start), np.cumsum(end - start)], axis=1).ravel()
+        shares[place] = np.diff(np.interp(edges, moments, spent)) / np.diff(edges)
+    return Shares(edges, tuple(looks), shares)
+
+
 # ---- drawing -------------------------------------------------------------------------------------------------
 
 
@@ -237,13 +312,17 @@ def gantt(
     window: tuple[float, float] | None = None,
     device_word: str = "GPU",
     groups: Groups | None = None,
+    size: tuple[float, float] | None = None,
 ) -> Axes:
     """Draw a timeline as a Gantt chart: one row per lane, stage 0 on top, micro-batch numbers in boxes that have room.
+
+    Where boxes are too narrow to be told apart, the height of a colour is its share of the time.
 
     ax: where to draw; by default a figure of its own (`ax.get_figure()`)
     window: seconds (begin, end) to show, as from `readable_window`; default all
     device_word: what a device is called; groups: as `gantt_rows` takes them
-    Raises ValueError for a window that does not rise from at least 0.
+    size: width and height in inches of a figure of its own; by default 12, and as high as its rows need
+    Raises ValueError for a window that does not rise from at least 0, and a size without room for names and rows.
     """
     makespan = timeline.makespan_seconds
     begin, end = (0.0, makespan if makespan > 0 else 1.0) if window is None else window
@@ -256,23 +335,27 @@ def gantt(
     heights = np.array([0.45 if row.thin else 1.0 for row in rows])
     handles = _legend_handles(rows)
     if ax is None:
-        ax = _gantt_figure(rows, heights, handles, titled=title is not None)
+        ax = _gantt_figure(rows, heights, handles, titled=title is not None, size=size)
     bottom = np.cumsum(heights) - heights
     box = ax.get_window_extent()
     points = 72.0 / ax.figure.dpi
     per_second = box.width * points / (end - begin)
     row_points = box.height * points / max(1.0, float(heights.sum()))
-    boxes = sum(len(row) for row in rows)
+    boxes, turned = sum(len(row) for row in rows), False
     for row, low, height in zip(rows, bottom.tolist(), heights.tolist(), strict=True):
         ax.broken_barh(
             [(begin * factor, (end - begin) * factor)], (low + 0.06, height - 0.12), facecolor=IDLE, zorder=1
         )
-        shown = joined(row, _LEAST_GAP / per_second) if row.thin else row
+        shown, runs = shared_time(joined(row, _LEAST_GAP / per_second) if row.thin else row, 1.0 / per_second)
+        turned |= bool(runs)
+        for run in runs:
+            _draw_shares(ax, run, len(row.stages), low, height, factor)
         _draw_boxes(ax, shown, low, height, factor, per_second, rasterized=boxes > _CUT_SVG_BOXES)
     _draw_numbers(ax, rows, bottom + heights / 2, factor, per_second, row_points)
     middle = {lane: at + tall / 2 for row, at, tall in zip(whole, bottom, heights, strict=True) for lane in row.lanes}
     _draw_transfers(ax, timeline, middle, (begin, end), factor, per_second)
-    words = f"; a cut of {_seconds(end - begin)} from a stream of {_seconds(makespan)}" if cut else ""
+    words = f"; a cut of {_seconds(end - begin)} from {_seconds(makespan)}" if cut else ""
+    words += "; narrow ops as shares of the time" if turned else ""
     with plain_texts():  # on a page of the caller's, too
         _gantt_axes(ax, rows, bottom, heights, row_points)
         ax.set_xlim(begin * factor, end * factor)
@@ -287,24 +370,38 @@ def _seconds(value: float) -> str:
 
 
 def _gantt_figure(
-    rows: Sequence[GanttRow], heights: NDArray[np.float64], handles: Sequence[Patch], *, titled: bool
+    rows: Sequence[GanttRow],
+    heights: NDArray[np.float64],
+    handles: Sequence[Patch],
+    *,
+    titled: bool,
+    size: tuple[float, float] | None,
 ) -> Axes:
     total = float(heights.sum())
     inches = max(min(0.34, 8.0 / max(total, 1.0)), 0.04)
     body = max(0.5, inches * total)
     label = max((len(row.label) for row in rows), default=1)
-    width, left, right, below = 12.0, 0.25 + 0.072 * label, 0.2, 0.6
+    width, left, right, below = size[0] if size else 12.0, 0.25 + 0.072 * label, 0.2, 0.6
     above = (0.78 if titled else 0.5) + 0.22 * _legend_rows(handles, 72.0 * (width - left - right))
-    figure = Picture(figsize=(width, body + above + below), dpi=DPI, facecolor="white")
-    return figure.add_axes(
-        (left / width, below / (body + above + below), (width - left - right) / width, body / (body + above + below))
-    )
+    height = size[1] if size else body + above + below
+    body = height - above - below
+    if size and (width - left - right < _LEAST_INCHES[0] or body < _LEAST_INCHES[1]):
+        least = left + right + _LEAST_INCHES[0], above + below + _LEAST_INCHES[1]
+        rule = " x ".join(f"{math.ceil(10 * one) / 10:g}" for one in least)
+        raise ValueError(f"a figure of {width:g} x {height:g} inches has no room for its rows: at least {rule}")
+    figure = Picture(figsize=(width, height), dpi=DPI, facecolor="white")
+    return figure.add_axes((left / width, below / height, (width - left - right) / width, body / height))
 
 
 def _legend_rows(handles: Sequence[Patch], room: float) -> int:
     """Number of legend rows below the heading of a panel of that width in points; 0 if the legend fits beside it."""
-    wide = sum(_ENTRY + _ENTRY_CHARACTER * len(str(one.get_label())) for one in handles)
-    return 0 if wide + _HEADING <= room else -(-len(handles) // _LEGEND_ROW)
+    wide = [_ENTRY + _ENTRY_CHARACTER * len(str(one.get_label())) for one in handles]
+    if sum(wide) + _HEADING <= room:
+        return 0
+    rows = -(-len(wide) // _LEGEND_ROW)
+    while rows < len(wide) and sum(max(wide[at : at + rows]) for at in range(0, len(wide), rows)) > room:
+        rows += 1
+    return rows
 
 
 def shade(color: str, chunk: int, chunks: int) -> tuple[float, float, float]:
@@ -334,6 +431,24 @@ def _draw_boxes(
             rasterized=rasterized,
             zorder=2,
         )
+
+
+def _draw_shares(ax: Axes, run: Shares, chunks: int, low: float, height: float, factor: float) -> None:
+    """A run of narrow boxes: in each bin the shares of its time above each other, from the row's lower end."""
+    bottom = np.full(run.shares.shape[1], low + height - 0.06)
+    for (kind, chunk), share in zip(run.looks, run.shares, strict=True):
+        top = bottom - share * (height - 0.12)
+        ax.fill_between(
+            run.edges * factor,
+            np.append(bottom, bottom[-1]),
+            np.append(top, top[-1]),
+            step="post",
+            facecolor=shade(KIND_COLORS[OpKind(kind)], chunk, chunks),
+            edgecolor="none",
+            linewidth=0.0,
+            zorder=2,
+        )
+        bottom = top
 
 
 def joined(row: GanttRow, gap: float) -> GanttRow:
@@ -494,7 +609,7 @@ def _room_beside(ax: Axes) -> tuple[float, float]:
 
 
 def _gantt_heading(ax: Axes, timeline: Timeline, handles: list[Patch], title: str | None, *, cut: bool) -> None:
-    words = f"{'whole stream' if cut else 'makespan'} {_seconds(timeline.makespan_seconds)}"
+    words = f"{'in all' if cut else 'makespan'} {_seconds(timeline.makespan_seconds)}"
     words += f" · devices idle {timeline.bubble().idle_over_makespan:.1%} of it"
     page = ax.get_figure(root=True)
     below = _legend_rows(handles, ax.get_window_extent().width * 72.0 / page.dpi if page is not None else math.inf)

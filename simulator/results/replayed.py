@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from simulator.memory.device_memory import DeviceMemory
 
 
+Pair = tuple[float, float]
+"""Begin and end in seconds of a window; width and height in inches of a figure."""
+
+
 class Replayed(Explained):
     """A replayed schedule or plan: `summary`, `record`, `timeline`, `frame`, `plot_gantt`, `plot_memory`, `fits`."""
 
@@ -37,16 +41,21 @@ class Replayed(Explained):
         return all(device.fits for device in self.memory)
 
     @abstractmethod
-    def plot_gantt(self, ax: Axes | None = None) -> Figure:
-        """Draw the timeline as a Gantt chart; ax: where to draw, by default a new figure."""
+    def plot_gantt(self, ax: Axes | None = None, *, window: Pair | None = None, size: Pair | None = None) -> Figure:
+        """Draw the timeline as a Gantt chart.
+
+        ax: where to draw; by default a figure of its own, of `size`: width and height in inches
+        window: seconds (begin, end) to show; by default all, of a stream without a flush a part of its middle
+        Raises ValueError for a window that does not rise, and a size without room.
+        """
 
     @abstractmethod
     def plot_memory(self) -> Figure:
         """Draw the memory of the devices over time against their limit."""
 
-    def plot(self, ax: Axes | None = None) -> Figure:
+    def plot(self, ax: Axes | None = None, *, window: Pair | None = None, size: Pair | None = None) -> Figure:
         """Draw the timeline: `plot_gantt`."""
-        return self.plot_gantt(ax)
+        return self.plot_gantt(ax, window=window, size=size)
 
     @property
     def makespan_seconds(self) -> float:

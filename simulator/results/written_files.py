@@ -16,6 +16,9 @@ if os.name == "posix":
 SUFFIX = ".part"
 """End of the name of a file that is not whole yet: `.plan.json.k3v9x_2a.part`."""
 
+FIGURE_ENDINGS = (".png", ".svg", ".pdf")
+"""Of files of figures."""
+
 
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
     """Write a file atomically: a temporary file in its folder is renamed, so that a reader never sees half of it.
@@ -98,3 +101,11 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def figure_files(path: str | Path) -> tuple[Path, ...]:
+    """The files of a figure: `path` itself, where its ending is a figure's, else `path`.png and `path`.svg."""
+    named = Path(path)
+    if named.suffix in FIGURE_ENDINGS:
+        return (named,)
+    return named.with_name(f"{named.name}.png"), named.with_name(f"{named.name}.svg")

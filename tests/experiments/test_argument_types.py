@@ -12,7 +12,7 @@ import pytest
 
 from experiments.cli import COMMANDS
 from experiments.studies.catalogue import STUDIES
-from experiments.terminal.argument_types import Option, add_options, written_figure
+from experiments.terminal.argument_types import Option, add_options, inches, written_figure
 from tests.records import Recorded
 
 OPTIONS: dict[str, Option] = {
@@ -66,13 +66,25 @@ def test_other_numbers_of_values_are_refused(words: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])
-def test_both_files_of_a_figure_must_be_writable(kind: str, tmp_path: Path) -> None:
-    """A folder of the name of either is in the way, whichever is named."""
-    assert written_figure(str(tmp_path / "chart.svg")) == tmp_path / "chart"
+def test_the_files_of_a_figure_must_be_writable(kind: str, tmp_path: Path) -> None:
+    """A folder of the name of one that is written is in the way, of another one not; endings are those of figures."""
     (tmp_path / f"chart.{kind}").mkdir()
-    for name in ("chart", "chart.png", "chart.svg"):
+    for name in ("chart", f"chart.{kind}"):
         with pytest.raises(argparse.ArgumentTypeError, match=rf"chart\.{kind}"):
             written_figure(str(tmp_path / name))
+    assert written_figure(str(tmp_path / "chart.pdf")) == tmp_path / "chart.pdf"
+    with pytest.raises(
+        argparse.ArgumentTypeError, match=r"'chart.jpg' must end in .png, .svg, .pdf, or have no ending"
+    ):
+        written_figure("chart.jpg")
+
+
+def test_sizes_of_figures_have_both_ends() -> None:
+    """Width and height, each within what is drawn."""
+    assert inches("3.5x2") == (3.5, 2.0)
+    for word in ("3", "3x", "0.5x2", "3x101", "3xnan", "2x2x2"):
+        with pytest.raises(argparse.ArgumentTypeError, match="must be WIDTHxHEIGHT, each from 1 to 100 inches"):
+            inches(word)
 
 
 def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:

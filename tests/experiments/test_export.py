@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 import planners
+import simulator
 from hardware_profiles import load_cluster
 from planners import make_plan
 from simulator import Problem, from_text, from_torch_csv, to_text, workload_from_spec
@@ -82,11 +84,31 @@ def test_simulate_writes_the_schedule_and_its_trace(capsys: pytest.CaptureFixtur
     assert {event["name"] for event in written["traceEvents"] if event["ph"] == "X"} >= {"0F0", "1B2"}
 
 
-@pytest.mark.parametrize("name", ["chart", "chart.svg"])
-def test_simulate_draws_the_timeline(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str) -> None:
-    """--gantt FILE is two pictures, with or without an ending."""
-    assert run(capsys, *SIMULATE, "--schedule", "gpipe", "--gantt", str(tmp_path / name))[0] == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["chart.png", "chart.svg"]
+@pytest.mark.parametrize(
+    ("name", "options", "written"),
+    [
+        ("chart", "", ["chart.png", "chart.svg"]),
+        ("chart.pdf", "--stash 1 --window 1:99 --size 6x4", ["chart-memory.pdf", "chart.pdf"]),
+    ],
+)
+def test_simulate_draws_the_timeline(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    options: str,
+    written: list[str],
+) -> None:
+    """--gantt FILE is that file, and two pictures where FILE has no ending; of the part and the size that are asked for."""
+    drawn: list[Figure] = []
+    save = simulator.save
+    monkeypatch.setattr(simulator, "save", lambda figure, path: (drawn.append(figure), save(figure, path)))
+    words = (*SIMULATE, "--schedule", "gpipe", "--gantt", str(tmp_path / name), *options.split())
+    assert run(capsys, *words)[0] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == written
+    assert drawn[0].axes[0].get_xlim() == ((1.0, 12.0) if options else (0.0, 12.0))
+    assert not options or drawn[0].get_size_inches().tolist() == [6.0, 4.0]
+    assert not options or (tmp_path / name).read_bytes().startswith(b"%PDF")
 
 
 def test_sizes_that_are_equal_are_for_torch(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -106,6 +128,9 @@ def test_sizes_that_are_equal_are_for_torch(capsys: pytest.CaptureFixture[str], 
         (("--schedule", "gpipe", "--out", "there.csv"), "is a folder"),
         (("--schedule", "gpipe", "--out", "file/child.csv"), "is a file, not a folder"),
         (("--schedule", "gpipe", "--gantt", "file/child"), "--gantt"),
+        (("--schedule", "gpipe", "--size", "6x4"), "--size goes with --gantt"),
+        (("--schedule", "gpipe", "--gantt", "a", "--window", "13:14", "--out", "b.txt"), "13:14 shows nothing"),
+        (("--schedule", "gpipe", "--gantt", "a", "--size", "2x1", "--out", "b.txt"), "no room for its rows: at least"),
     ],
 )
 def test_simulate_writes_all_files_or_none(

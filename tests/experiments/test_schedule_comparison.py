@@ -53,14 +53,21 @@ def test_schedules_on_the_command_line(
 ) -> None:
     """One table, one document, quantiles under noise; exit code 3 where none fits."""
     monkeypatch.chdir(tmp_path)
-    drawn: list[str] = []
-    monkeypatch.setattr(simulator, "save", lambda figure, stem: drawn.append(Path(stem).name))
+    drawn: list[tuple[str, tuple[float, float]]] = []
+    monkeypatch.setattr(
+        simulator, "save", lambda figure, path: drawn.append((Path(path).name, figure.axes[0].get_xlim()))
+    )
     words = "simulate --schedule gpipe --schedule zb-v --stages 2 --microbatches 4 --forward 1 --backward 1 --weight 1 --stash 1"
-    assert main([*words.split(), "--memory", "3", "--noise", "0.1", "--replays", "9", "--gantt", "both.png"]) == 0
+    assert (
+        main(
+            [*words.split(), "--memory", "3", "--noise", "0.1", "--replays", "9", "--gantt", "a.svg", "--window", "1:2"]
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert "2 schedules on 2 devices (simpy)" in out
     assert "p95," in out
-    assert drawn == ["both"]
+    assert drawn == [("a.svg", (1.0, 2.0))]
     assert main([*words.split(), "--memory", "1", "--json"]) == 3
     rows = json.loads(capsys.readouterr().out)["schedules"]
     assert [(one["schedule"], one["stages_per_device"], one["fits"]) for one in rows] == [

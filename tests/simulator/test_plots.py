@@ -32,6 +32,7 @@ from simulator.results.gantt_plots import (
     joined,
     readable_window,
     shade,
+    shared_time,
     visible_widths,
 )
 from simulator.results.memory_plots import (
@@ -277,6 +278,19 @@ def test_only_collectives_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row.thin for row in rows] == [True]
 
 
+def test_boxes_too_narrow_to_be_told_apart_are_shares_of_the_time() -> None:
+    """A third of a row of 1F1B is forwards from turn to turn; of the fill, all; wider boxes stay boxes, and no time is lost."""
+    row = gantt_rows(replayed("1f1b", 8, 512))[0]
+    kept, (run,) = shared_time(row, 2.0)
+    assert run.looks == ((OpKind.FORWARD, 0), (OpKind.BACKWARD, 0))
+    np.testing.assert_allclose(run.shares[:, 1:-2].T, [(1 / 3, 2 / 3)] * (run.shares.shape[1] - 3), rtol=1e-12)
+    assert np.all(np.diff(run.edges)[:-1] >= 2.0)
+    spent = float((run.shares * np.diff(run.edges)).sum() + (kept.end - kept.start).sum())
+    assert spent == pytest.approx(3 * 512)
+    unchanged, none = shared_time(row, 0.5)
+    assert (len(unchanged), none) == (len(row), ())
+
+
 def test_gantt_draws_into_given_axes_and_refuses_an_empty_window() -> None:
     """Given axes are used; a window that does not rise is a ValueError."""
     timeline = replayed("1f1b", 2, 2, transfer=0.5)
@@ -457,12 +471,15 @@ def test_a_device_that_does_not_fit_is_named() -> None:
 
 
 def test_files_are_whole_and_the_same_every_time(tmp_path: Path) -> None:
-    """PNG and SVG of one timeline have the same bytes twice, and nothing else is left in the folder."""
+    """The files of one timeline have the same bytes twice, and nothing else is left in the folder."""
     for stem in ("a", "b"):
-        save(gantt(replayed("gpipe", 1, 1), title="twice").figure, tmp_path / stem)  # type: ignore[arg-type]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "a.svg", "b.png", "b.svg"]
-    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+        for name in (stem, f"{stem}.pdf"):
+            save(gantt(replayed("gpipe", 1, 1), title="twice").figure, tmp_path / name)  # type: ignore[arg-type]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"{a}.{kind}" for a in "ab" for kind in ("pdf", "png", "svg")
+    ]
+    for kind in ("pdf", "png", "svg"):
+        assert (tmp_path / f"a.{kind}").read_bytes() == (tmp_path / f"b.{kind}").read_bytes()
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert "</svg>" in (tmp_path / "a.svg").read_text(encoding="utf-8")
 
