@@ -28,6 +28,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from experiments.studies.input_sets import PIPEDREAM_PROFILES
 from experiments.studies.public_inputs import Amount, PositiveAmount
 from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import InputError, blamed_on
@@ -276,7 +277,7 @@ def replan_all(runs: Sequence[RecordedRun], profiles: Path) -> dict[str, object]
         began = time.perf_counter()
         # Seconds and bytes of the profiled mini-batch are all that a partition needs, however many samples it has.
         with referred(f"--runs: profile {shown(name)}", InputError):
-            table = measured_table(read_profile(profiles / f"{name}.txt", profiled_minibatch=1))
+            table = measured_table(read_profile(PIPEDREAM_PROFILES.path(profiles, name), profiled_minibatch=1))
         tables[name] = table, time.perf_counter() - began
     rows = [replan(run, *tables[run.profile]) for run in runs]
     speedups = [float(str(row.get("speedup_over_script", 0.0))) for row in rows]

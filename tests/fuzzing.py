@@ -485,6 +485,7 @@ COMMAND_LINES: dict[str, tuple[str, ...]] = {
     ),
     "whatif": ("--plan", "lost.json", "--set", "batch=8"),
     "show": ("dgx-h100",),
+    "data": ("sailor",),
     **{f"study {name}": () for name in STUDIES},
     "study benchmark-commits": ("old", "new"),
     "study schedule-search": ("--cases", "optima.json"),
@@ -494,7 +495,7 @@ COMMAND_LINES: dict[str, tuple[str, ...]] = {
 
 FILES = (
     *("--out", "--figure", "--gantt", "--plan", "--problem", "--profile", "--schedule-csv"),
-    *("--cases", "--inputs", "--runs", "--profiles", "--tables"),
+    *("--cases", "--inputs", "--runs", "--profiles", "--tables", "--from"),
 )
 MOST_SECONDS, MOST_BYTES = 20, 4 * 2**30
 STUDY_SECONDS = 4

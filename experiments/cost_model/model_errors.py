@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.studies.input_sets import PIPEDREAM_PROFILES
 from hardware_profiles import Accelerator
 from simulator import Workload, gnmt, load_workload, read_profile
 
@@ -149,7 +150,7 @@ def compare_case(case: ProfileCase, folder: Path, accelerator: Accelerator, prof
 
     profiled_minibatch: as for `read_profile`. Raises ValueError for a file that cannot be read or has other layers.
     """
-    profile = read_profile(folder / f"{case.profile}.txt", profiled_minibatch=profiled_minibatch)
+    profile = read_profile(PIPEDREAM_PROFILES.path(folder, case.profile), profiled_minibatch=profiled_minibatch)
     measured = measured_seconds(profile)
 
     def against(tokens: int) -> Row:
@@ -162,6 +163,13 @@ def compare_case(case: ProfileCase, folder: Path, accelerator: Accelerator, prof
     return against(case.tokens) | {"recorded_tokens": tokens, "recorded_error": against(tokens)["error"]}
 
 
+def _profiles_in(folder: Path) -> Iterator[tuple[str, Path]]:
+    """All files of a folder, or a checkout, that are where a profile may be, by the profile's name."""
+    for form in PIPEDREAM_PROFILES.forms:
+        for path in sorted(folder.glob(form.format(name="*"))):
+            yield (path.stem if form.startswith("{name}") else path.parent.name), path
+
+
 def compare_described(
     folder: Path, accelerator: Accelerator, profiled_minibatches: Mapping[str, int]
 ) -> tuple[list[Row], list[str]]:
@@ -170,16 +178,16 @@ def compare_described(
     Networks that no constant was fitted to: what their nodes say (channels, windows, groups, features) is all that is known.
     """
     rows, passed_over = [], []
-    for path in sorted(folder.glob("*.txt")):
-        if path.stem in {case.profile for case in CASES}:
+    for name, path in _profiles_in(folder):
+        if name in {case.profile for case in CASES}:
             continue
         try:
-            profile = read_profile(path, profiled_minibatch=profiled_minibatches.get(path.stem))
+            profile = read_profile(path, profiled_minibatch=profiled_minibatches.get(name))
         except ValueError:
-            passed_over.append(path.name)
+            passed_over.append(str(path.relative_to(folder)))
             continue
         predicted = predicted_seconds(profile.described(), accelerator, profile.minibatch)
-        rows.append(compared(path.stem, profile.minibatch, measured_seconds(profile), predicted))
+        rows.append(compared(name, profile.minibatch, measured_seconds(profile), predicted))
     return rows, passed_over
 
 

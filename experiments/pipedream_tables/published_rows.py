@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.studies.input_sets import PIPEDREAM_PROFILES
 from experiments.terminal.output import tracked
 from experiments.training.method_throughput import data_parallel_plan
 from hardware_profiles import Cluster, load_cluster
@@ -56,10 +57,7 @@ class PublishedRow:
 
 NO_TITAN = "no profile of a Titan X (the bundled ones are a V100's)"
 
-CHECKOUT = "profiler/*/profiles/{name}/graph.txt"
-"""Where a checkout of msr-fiddle/pipedream, which has more profiles than are bundled, keeps one."""
-
-ELSEWHERE = ("inception_v3",)
+ELSEWHERE = PIPEDREAM_PROFILES.more
 """Profiles that are not bundled: their rows are run where the folder has them."""
 
 ROWS: tuple[PublishedRow, ...] = (
@@ -333,10 +331,7 @@ def _flushed(problem: Problem, plan: Plan, schedule: str, recompute: bool) -> li
 
 def profile_path(folder: Path, name: str) -> Path | None:
     """A profile in a folder of `NAME.txt`, or in a checkout of msr-fiddle/pipedream; None for one that it need not have."""
-    bundled = folder / f"{name}.txt"
-    if bundled.exists():
-        return bundled
-    return next(iter(sorted(folder.glob(CHECKOUT.format(name=name)))), None if name in ELSEWHERE else bundled)
+    return (PIPEDREAM_PROFILES.find if name in ELSEWHERE else PIPEDREAM_PROFILES.path)(folder, name)
 
 
 def reproduce(

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.studies.input_sets import INPUT_SETS
 from experiments.studies.public_inputs import Amount, read_json
 from experiments.terminal.output import InputError
 from hardware_profiles import GIB
@@ -29,9 +30,7 @@ from planners.mixed import MixedPipeline, StageVariants, Variant
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-PROFILES = "sailor/Planner/simulations/profiles_tmp.json"
-LAYERS = "sailor/Planner/llm_info.json"
-NETWORK = "sailor/providers/multizone_bandwidths_het.json"
+PROFILES, LAYERS, NETWORK = INPUT_SETS["sailor"].files
 """Files of a checkout: seconds by network, GPU, samples, degree and layer; sizes of layers by degree; rates between groups."""
 
 ZONE = "us-central1-a"
@@ -87,7 +86,7 @@ def read_inputs(folder: Path, model: str) -> Inputs:
     try:
         profiles, layers, network = (read_json(folder / name, form) for name, form in files)
     except InputError as error:
-        raise InputError(f"{error}; --inputs wants a checkout of eth-easl/sailor") from None
+        raise InputError(f"{error}; pipeplan data sailor --from DIR tells what a checkout lacks") from None
     try:
         inputs = Inputs(profiles[model], layers[model], network[ZONE])
         numbers = [str(layer) for layer in range(len(inputs.sizes["1"]))]

@@ -35,6 +35,8 @@ class Study:
     stack: --out may name a stack, FILE.toml, in place of a folder, which the study writes itself
     quick: what is left with --quick; seeds: how many --seeds trains where nothing is said; without them there is no such option
     options: its own, as `add_options` takes them
+    inputs: the sets of public inputs (`pipeplan data`) that its options name, by option; the study is refused without them
+    optional_inputs: those that it does, or in part does, without
     """
 
     module: str
@@ -46,21 +48,24 @@ class Study:
     quick: str = ""
     seeds: int = 0
     options: Mapping[str, Option] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    optional_inputs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def epilog(self) -> str:
-        """What the help says of time."""
+        """What the help says of time, and of inputs."""
         quick = "" if self.quick_minutes is None else f", {self.quick_minutes:g} with --quick"
+        needs = "".join(f" Needs {option}: see pipeplan data {name}." for option, name in self.inputs.items())
         return (
-            f"Takes about {self.minutes:g} minutes on two cores{quick}. It does not resume: an interrupt (exit code 130) ends "
-            "it, and the next run begins anew."
+            f"Takes about {self.minutes:g} minutes on two cores{quick}.{needs} It does not resume: an interrupt (exit code "
+            "130) ends it, and the next run begins anew."
         )
 
 
 BUNDLED_PROFILES = "shared/data/pipedream_profiles"
 
 PROFILES: dict[str, Option] = {
-    "--profiles DIR": (f"folder of graph.txt files (default: {BUNDLED_PROFILES})", Path),
+    "--profiles DIR": (f"folder of graph.txt files, or a checkout (default: {BUNDLED_PROFILES})", Path),
     "--profiled-minibatch NAME=N": (
         "samples of the mini-batch that NAME.txt was profiled with (default: worked out from its tensors); may be repeated",
         named_count,
@@ -78,7 +83,8 @@ STUDIES: dict[str, Study] = {
         "experiments.schedule_cases",
         "Do both engines give the times that an independent replay found?",
         0.1,
-        options={"--cases FILE": ("JSON list of cases", str, ...)},
+        options={"--cases FILE": ("JSON list of cases", str)},
+        inputs={"--cases": "schedule-cases"},
     ),
     "schedule-search": Study(
         "experiments.schedule_search",
@@ -90,6 +96,7 @@ STUDIES: dict[str, Study] = {
             "--cases FILE": "JSON of small problems with their best makespan, in place of the study's own",
             "--seconds T": ("seconds of search for a case (default 1)", NumberUpTo(LONGEST)),
         },
+        optional_inputs={"--cases": "schedule-optima"},
     ),
     "modern-schedules": Study(
         "experiments.modern_schedules",
@@ -135,6 +142,7 @@ STUDIES: dict[str, Study] = {
         0.1,
         figures=("cost_model",),
         options=PROFILES,
+        optional_inputs={"--profiles": "pipedream-profiles"},
     ),
     "truth": Study(
         "experiments.truth",
@@ -162,6 +170,7 @@ STUDIES: dict[str, Study] = {
             "--constants NAME,…": "constants that may move (default: all that the rows tell)",
             "--stack NAME": "stack that the fit begins from: name or TOML file (default: that of most rows)",
         },
+        optional_inputs={"--tables": "measured-tables"},
     ),
     "published-layouts": Study(
         "experiments.published_layouts",
@@ -175,32 +184,39 @@ STUDIES: dict[str, Study] = {
         "experiments.sailor",
         "How much faster are pipelines on several kinds of GPU than those of Sailor's planner, under its own judge?",
         0.7,
-        options={"--inputs DIR": ("checkout of eth-easl/sailor", Path, ...)},
+        options={"--inputs DIR": ("checkout of eth-easl/sailor", Path)},
+        inputs={"--inputs": "sailor"},
     ),
     "pipedream-optimizer": Study(
         "experiments.pipedream_optimizer",
         "Does the partitioner find what PipeDream's script finds, and how much faster?",
         0.1,
         options={
-            "--runs FILE": ("recorded runs, a JSON object a line", Path, ...),
-            "--profiles DIR": ("folder of the graph.txt profiles, NAME.txt", Path, ...),
+            "--runs FILE": ("recorded runs, a JSON object a line", Path),
+            "--profiles DIR": (
+                "folder of the graph.txt profiles, NAME.txt, or a checkout of msr-fiddle/pipedream",
+                Path,
+            ),
         },
+        inputs={"--runs": "pipedream-optimizer-runs", "--profiles": "pipedream-profiles"},
     ),
     "dnn-partitioning": Study(
         "experiments.dnn_partitioning",
         "Is the largest load on published graphs the least, and what do its rules and a host core as a device change?",
         0.9,
         options={
-            "--inputs DIR": ("checkout of msr-fiddle/dnn-partitioning, or a folder of such graphs", Path, ...),
+            "--inputs DIR": ("checkout of msr-fiddle/dnn-partitioning, or a folder of such graphs", Path),
         },
+        inputs={"--inputs": "dnn-partitioning"},
     ),
     "piper": Study(
         "experiments.piper",
         "Are pipelines of layers with variants the best on Piper's public inputs, and how soon are they found?",
         0.3,
         options={
-            "--inputs DIR": ("checkout of msr-fiddle/piper, or a folder of such networks", Path, ...),
+            "--inputs DIR": ("checkout of msr-fiddle/piper, or a folder of such networks", Path),
         },
+        inputs={"--inputs": "piper"},
     ),
     "pipedream-tables": Study(
         "experiments.pipedream_tables",
@@ -208,6 +224,7 @@ STUDIES: dict[str, Study] = {
         0.5,
         figures=("pipedream_tables",),
         options=PROFILES,
+        optional_inputs={"--profiles": "pipedream-profiles"},
     ),
     "pipedream-growth": Study(
         "experiments.benchmarks.pipedream_growth",

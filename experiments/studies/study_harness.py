@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.studies.catalogue import BUNDLED_PROFILES, STUDIES, Study, studies
+from experiments.studies.input_sets import lacking
 from experiments.terminal.argument_types import MOST_SEEDS, add_options, written_file, written_folder
 from experiments.terminal.command_parser import Parser
 from experiments.terminal.exits import FAILURE, OK, guarded
@@ -101,6 +102,9 @@ def run_study(name: str, words: Sequence[str] | None = None, prog: str | None = 
     parser.refuse_unread(unread)
 
     def run() -> int:
+        for option, inputs in study.inputs.items():
+            if getattr(arguments, option.removeprefix("--")) is None:
+                raise lacking(option, inputs)
         own = study.stack and str(arguments.out).endswith(".toml")
         folder = RunFolder(arguments.out, f"study {name}") if study.figures and arguments.out and not own else None
         with nullcontext() if name in STUDIES else answering_for(f"study {name!r}"):
@@ -165,4 +169,4 @@ def profiles_of(arguments: argparse.Namespace, known: Sequence[str]) -> tuple[Pa
     for parent in Path(__file__).resolve().parents:
         if (parent / BUNDLED_PROFILES).is_dir():
             return parent / BUNDLED_PROFILES, samples
-    raise UsageError(f"{BUNDLED_PROFILES} is not beside this checkout; give --profiles DIR")
+    raise lacking("--profiles", "pipedream-profiles")

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from experiments.studies.input_sets import lacking
 from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.argument_types import refuse
 from experiments.terminal.output import InputError, UsageError, say
@@ -100,7 +101,7 @@ def run(options: argparse.Namespace) -> Findings:
     if file is not None:
         raise UsageError(f"--out {file}: a stack is written with --fit; without it name a folder")
     if options.tables is None:
-        raise UsageError("--tables: is missing: the folder of measured tables (--columns prints what they may have)")
+        raise lacking("--tables", "measured-tables")
     tables, skipped = read_tables(options.tables, dict(options.rename))
     if not tables:
         known = "; ".join(", ".join(needed(kind)) for kind in KINDS)
