@@ -72,6 +72,9 @@ OF_A_SHAPE = 2
 SECONDS = 20.0
 """Nominal seconds of replays where none are asked for."""
 
+FIRST_ROUND = 5.0
+"""Nominal seconds of the first round of descents; each further one ends at twice the work of the one before."""
+
 OF_ORDERS = 0.26
 """Part of the work that is left to searches for orders, where there are any."""
 
@@ -232,7 +235,7 @@ class _Descents:
         """Replay seeds: those of one rank that may be the fastest; of several ranks the quickest of each and its group, on many
         devices only where nothing fits yet.
         """
-        most = self.done + OF_SEEDS * self.most
+        most = self.done + OF_SEEDS * min(self.most, FIRST_ROUND * WORK_PER_SECOND)
         least = min((score.key for score in self.replayed().values()), default=(inf, inf))
         alone = (each for one in self.moves.seeds(most=1) for each in self._waiting(one, least))
         for quick, _, seed, plan in sorted(alone, key=lambda each: each[:2]):
@@ -260,30 +263,44 @@ class _Descents:
             return inf, inf
 
     def descend(self) -> Plan:
-        """The best flushed plan of all descents, and of those replayed before."""
+        """The best flushed plan of all descents, and of those replayed before.
+
+        More work than that of FIRST_ROUND is for further rounds, each of which ends at twice the work of the one before: then
+        twice the work never answers worse.
+        """
         self.least = min((score.key for score in self.replayed().values()), default=self.least)
-        self.done_at_best = self.done
+        whole, begun, end = self.most, 0.0, min(self.most, FIRST_ROUND * WORK_PER_SECOND)
         hopeless = not self.least[0] and self.least[1] * MOST_GAINED >= self.evaluate.beat
-        begun, whole = [], self.most
-        descents = (1.0 - OF_ORDERS * self._orders_are_open) * whole
-        self.most = self.done + OF_BEGINNING * whole
-        for start in [] if hopeless else self._starts():
-            self.done_at_best = self.done  # none of them ends early
-            begun.append(self._descend_from(start, BRIEFLY))
-        self.most, self.done_at_best = descents, self.done
-        for _, one in sorted(begun, key=lambda each: each[0]):
-            self._descend_from(one, self.moves.decisions)
-        starts = [] if hopeless or self.done >= descents else self._of_families()
-        for left, one in zip(range(len(starts), 0, -1), starts, strict=True):
-            self.most, self.done_at_best = self.done + (descents - self.done) / left, self.done
-            self._descend_from(one, self.moves.within_a_family)
-        self.most = min(whole, self.done + OF_ORDERS * whole)
-        if self._orders_are_open and not hopeless:
-            self._order()
+        while not hopeless:
+            self._round(begun, end)
+            if end >= whole:
+                break
+            begun, end = self.done, min(whole, 2.0 * end)
+        self.most = whole
         replayed = self.replayed()
         missing, seconds = min(score.key for score in replayed.values())
         best = [plan for plan, score in replayed.items() if score.key <= (missing, seconds * SAME)]
         return min(best, key=lambda plan: (complexity(plan), replayed[plan].peak_bytes, replayed[plan].key))
+
+    def _round(self, begun: float, end: float) -> None:
+        """Descend until so much work is done, of which this round began at `begun`; then search orders."""
+        work = end - begun
+        descents = begun + (1.0 - OF_ORDERS * self._orders_are_open) * work
+        self.most, self.done_at_best = self.done + OF_BEGINNING * work, self.done
+        started = []
+        for start in self._starts():
+            self.done_at_best = self.done  # none of them ends early
+            started.append(self._descend_from(start, BRIEFLY))
+        self.most, self.done_at_best = descents, self.done
+        for _, one in sorted(started, key=lambda each: each[0]):
+            self._descend_from(one, self.moves.decisions)
+        starts = [] if self.done >= descents else self._of_families()
+        for left, one in zip(range(len(starts), 0, -1), starts, strict=True):
+            self.most, self.done_at_best = self.done + (descents - self.done) / left, self.done
+            self._descend_from(one, self.moves.within_a_family)
+        self.most = min(end, self.done + OF_ORDERS * work)
+        if self._orders_are_open:
+            self._order()
 
     def replayed(self) -> dict[Plan, Score]:
         """Flushed plans that were replayed and are what is asked for, and their scores."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from itertools import combinations, islice, product
+from itertools import combinations, islice, pairwise, product
 from typing import get_args
 from unittest.mock import patch
 
@@ -237,6 +237,18 @@ def test_the_work_that_is_asked_for_is_what_is_done(recorded: Recorded) -> None:
     assert more.evaluations > little.evaluations
     assert (more.plan, more.evaluations) == (again.plan, again.evaluations)
     recorded(answers=[(one.iteration_seconds, one.evaluations) for one in (little, more)])
+
+
+@pytest.mark.parametrize("name", ["mixed-devices", "blocks"])
+def test_twice_the_work_never_answers_worse(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round ends at twice the work of the one before, and the first ones are the same."""
+    monkeypatch.setattr(joint_search, "FIRST_ROUND", 0.03)
+    asked = SMALL_BLOCKS if name == "blocks" else PROBLEMS[name]
+    found = [make_plan("joint", asked, Request(options={"seconds": one})) for one in (0.03, 0.06, 0.12, 0.24)]
+    for less, more in pairwise(found):
+        assert more.iteration_seconds <= less.iteration_seconds * joint_search.SAME
+        assert more.evaluations >= less.evaluations
+    assert found[0].evaluations < found[-1].evaluations
 
 
 SMALL_BLOCKS = Problem(
