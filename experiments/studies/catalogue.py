@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from experiments.studies.input_sets import INPUT_SETS
 from experiments.terminal.argument_types import (
     LONGEST,
     MOST_JOBS,
@@ -19,7 +20,7 @@ from experiments.terminal.argument_types import (
     natural,
     written_file,
 )
-from hardware_profiles import plugged_in
+from hardware_profiles import plugged_in, unchosen
 
 ENTRY_POINT_GROUP = "pipeplan.studies"
 
@@ -307,7 +308,10 @@ def studies() -> dict[str, Study]:
 
 
 def as_study(made: object) -> Study:
-    """A plug-in's study; TypeError for anything else."""
+    """A plug-in's study; TypeError for anything else, and for inputs that are not declared here."""
     if not isinstance(made, Study):
         raise TypeError(f"must be a Study, not {type(made).__name__}")
+    for name in (*made.inputs.values(), *made.optional_inputs.values()):
+        if name not in INPUT_SETS:
+            raise TypeError(unchosen("inputs", name, INPUT_SETS))
     return made

@@ -11,7 +11,7 @@ import pytest
 from experiments.cost_model.model_errors import CASES
 from experiments.dnn_partitioning.__main__ import FOLDER, PUBLISHED
 from experiments.piper.__main__ import SETTINGS
-from experiments.studies.catalogue import STUDIES
+from experiments.studies.catalogue import STUDIES, Study, as_study
 from experiments.studies.input_sets import INPUT_SETS, PIPEDREAM_PROFILES
 from tests.experiments.commands import ended, refused
 
@@ -30,6 +30,14 @@ def test_declarations_are_what_the_studies_read() -> None:
     assert sorted(name.rpartition("/")[2] for name in graphs.files) == sorted(name for name, *_ in PUBLISHED)
     assert graphs.forms[0].startswith(f"{FOLDER}/")
     assert INPUT_SETS["piper"].files == tuple(name for name, _ in SETTINGS)
+
+
+def test_a_plug_in_reads_what_is_declared() -> None:
+    """Its study may name inputs of this package, and no others."""
+    mine = Study("mine", "Which?", 1.0, inputs={"--inputs": "piper"})
+    assert as_study(mine) is mine
+    with pytest.raises(TypeError, match="did you mean piper"):
+        as_study(Study("mine", "Which?", 1.0, optional_inputs={"--inputs": "pipr"}))
 
 
 @pytest.mark.parametrize("study", [name for name, study in STUDIES.items() if study.inputs])
