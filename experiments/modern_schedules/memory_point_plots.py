@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import cos, pi, sin
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -29,11 +29,11 @@ LOOKS = {
 FRONTS = ("straight", "interleaved", "v")
 """Placements whose searched orders are drawn, and their bounds: more lines cannot be told apart."""
 
-LEAST, MOST = (0.9, 1.0), (32.0, 800.0)
-"""Micro-batches and per cent at the ends of the axes; what is below one per cent leaves the panel."""
+PANEL = np.array([434.0, 461.0])
+"""Points (of 1/72 inch) that a panel is wide and high."""
 
-DECADE = np.array([280.0, 159.0])
-"""Points (of 1/72 inch) of a power of ten along each axis."""
+LEAST_SHOWN = 1.0
+"""Per cent: what is below leaves the panel."""
 
 LETTER, AIR = 4.8, np.array([5.0, 13.0])
 """Points: width of a letter, and what stays free beside, above and below the middle of a name."""
@@ -49,30 +49,65 @@ Point = tuple[float, float]
 """Micro-batches and per cent; of offsets points."""
 
 
+class Frame(NamedTuple):
+    """Micro-batches and per cent at the ends of the axes."""
+
+    least: Point
+    most: Point
+
+    @classmethod
+    def around(cls, points: Iterable[Point]) -> Frame:
+        """With room for marks and names around points."""
+        xs, ys = zip(*points, strict=True)
+        shown = [y for y in ys if y >= LEAST_SHOWN]
+        return cls((0.8 * min(xs), max(LEAST_SHOWN, 0.7 * min(shown))), (1.4 * max(xs), 1.4 * max(shown)))
+
+    def along(self, line: Sequence[Point]) -> NDArray[np.float64]:
+        """Places along a line, close to each other: points from the lower left corner of the panel, float64 [n, 2]."""
+        decade = PANEL / np.log10(np.array(self.most) / np.array(self.least))
+        corners = decade * np.log10(np.maximum(line, self.least) / np.array(self.least))
+        parts = [np.linspace(one, other, 2 + int(np.abs(other - one).max() / 2)) for one, other in pairwise(corners)]
+        return np.concatenate([corners, *parts])
+
+
 def draw(document: Mapping[str, Any]) -> Figure:
     """A panel for each kind of stages; whiskers from the least to the most of the seeds."""
     kinds = [*dict.fromkeys(row["stages"] for row in document["families"])]
     figure, (row,) = panels(13, 7.6, 1, len(kinds), sharey=True)
+    frame = Frame.around(_points(document))
     for axes, kind in zip(row, kinds, strict=True):
-        _draw(axes, document, kind)
+        _draw(axes, document, kind, frame)
     row[0].set_ylabel("makespan above the work of the busiest device, %")
     legend_below(figure, 5, *row[0].get_legend_handles_labels())
     return figure
 
 
-def _draw(axes: Axes, document: Mapping[str, Any], kind: str) -> None:
+def _searched(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Searched orders but for those within what a family holds."""
+    return [row for row in document["searched"] if row["limit_microbatches"] in document["limits_microbatches"]]
+
+
+def _points(document: Mapping[str, Any]) -> Iterator[Point]:
+    """All that is drawn: families and searched orders, and their bounds."""
+    drawn = [row for row in _searched(document) if row["placement"] in FRONTS]
+    for rows, memory in ((document["families"], "peak_microbatches"), (drawn, "limit_microbatches")):
+        for row in rows:
+            yield row[memory], 100 * row["above_busiest"]
+            yield row[memory], 100 * row["bound_above_busiest"]
+
+
+def _draw(axes: Axes, document: Mapping[str, Any], kind: str, frame: Frame) -> None:
     families = [row for row in document["families"] if row["stages"] == kind]
-    limits = document["limits_microbatches"]
-    searched = [row for row in document["searched"] if row["stages"] == kind and row["limit_microbatches"] in limits]
+    searched = [row for row in _searched(document) if row["stages"] == kind]
     lines = [line for place in FRONTS for line in _front(axes, place, searched)]
     for look in LOOKS:
         lines += _families(axes, look, [row for row in families if look_of(row) == look])
-    for point, name, offset in labels(named(families), lines):
+    for point, name, offset in labels(named(families), lines, frame):
         leader = {"arrowstyle": "-", "color": FAINT, "linewidth": 0.6} if offset != OFFSETS[0] else None
         side = "left" if offset[0] > 0 else "right"
         noted(axes, name, point, offset, fontsize=8, color=INK, ha=side, va="center", arrowprops=leader)
     logarithmic_axes(axes, "both")
-    axes.set(xlim=(LEAST[0], MOST[0]), ylim=(LEAST[1], MOST[1]))
+    axes.set(xlim=(frame.least[0], frame.most[0]), ylim=(frame.least[1], frame.most[1]))
     draws = len({row["seed"] for row in families})
     drawn = f"mean and range of {draws} draws" if draws > 1 else "one draw"
     uneven = f"uneven stages, ±{100 * document['uneven_spread']:g} %: {drawn}"
@@ -129,23 +164,18 @@ def named(families: Sequence[dict[str, Any]]) -> dict[Point, str]:
     return names
 
 
-def labels(names: Mapping[Point, str], lines: Sequence[Sequence[Point]]) -> Iterator[tuple[Point, str, Point]]:
+def labels(
+    names: Mapping[Point, str], lines: Sequence[Sequence[Point]], frame: Frame
+) -> Iterator[tuple[Point, str, Point]]:
     """Point, name, and the first of OFFSETS at which it covers nothing drawn or written before it, and stays in the panel."""
-    taken = np.concatenate([_along(line) for line in (*([point] for point in names), *lines)])
-    low, high = _along([LEAST])[0], _along([MOST])[0]
+    taken = np.concatenate([frame.along(line) for line in (*([point] for point in names), *lines)])
+    low, high = np.zeros(2), PANEL
     offsets = np.array(OFFSETS)
     for point, name in sorted(names.items(), key=lambda one: -one[0][1]):
         width = np.array([LETTER * len(name), 0.0])
-        begins = _along([point])[0] + offsets - np.where(offsets[:, :1] > 0, 0.0, width)
+        begins = frame.along([point])[0] + offsets - np.where(offsets[:, :1] > 0, 0.0, width)
         lower, upper = begins - AIR, begins + width + AIR
         covers = ((taken > lower[:, None]) & (taken < upper[:, None])).all(axis=2).any(axis=1)
         best = int(np.argmin(covers | (lower < low).any(axis=1) | (upper > high).any(axis=1)))
         taken = np.concatenate([taken, np.linspace(begins[best], begins[best] + width, 2 + len(name))])
         yield point, name, OFFSETS[best]
-
-
-def _along(line: Sequence[Point]) -> NDArray[np.float64]:
-    """Places along a line, close to each other: points from the lower left corner of the panel, float64 [n, 2]."""
-    corners = DECADE * np.log10(np.maximum(line, LEAST) / np.array(LEAST))
-    parts = [np.linspace(one, other, 2 + int(np.abs(other - one).max() / 2)) for one, other in pairwise(corners)]
-    return np.concatenate([corners, *parts])

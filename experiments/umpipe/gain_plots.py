@@ -61,6 +61,9 @@ LINES: dict[str, tuple[str, Any]] = {
 }
 """Colour and dashes of a search."""
 
+LINEAR = 100.0
+"""Per cent up to which the gains of tables are drawn in proportion."""
+
 SEARCHES, LEVELS = list(LINES)[:5], list(LINES)[7:]
 """Different searches, and those without a history."""
 
@@ -129,7 +132,7 @@ def gains_figure(rows: Sequence[Row]) -> Figure:
         )
         titled(ax, f"{network}\ndashes: {texts}", size=9.5)
         if network == "simulation":
-            ax.set_xscale("symlog", linthresh=100.0)
+            ax.set_xscale("symlog", linthresh=LINEAR)
             ticks = [-50, 0, 50, 100, 300, 1000, 4000]
             ax.set_xlim(-100.0, most)
             ax.set_xticks(ticks, [str(tick) for tick in ticks])
@@ -138,7 +141,8 @@ def gains_figure(rows: Sequence[Row]) -> Figure:
             ax.set_xlim(min(-60.0, least - 3.0), most)
         ax.set_yticks(range(len(lines)), [line.words for line in lines])
         ax.set_ylim(len(lines) - 0.5, -0.5)
-        ax.set_xlabel("gain in speed, %", color=INK)
+        scale = f"; logarithmic beyond ±{LINEAR:g} %" if network == "simulation" else ""
+        ax.set_xlabel(f"gain in speed, %{scale}", color=INK)
         _plain(ax, "x")
     used = list(dict.fromkeys(recut for lines in found.values() for line in lines for recut in line.gains))
     handles = [Line2D([], [], marker="o", linestyle="", color=RECUTS[one], label=RECUT_WORDS[one]) for one in used]

@@ -6,15 +6,16 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from experiments.modern_schedules.__main__ import print_document
 from experiments.modern_schedules.memory_point_plots import (
     FRONTS,
-    LEAST,
     LOOKS,
-    MOST,
     OFFSETS,
+    PANEL,
+    Frame,
     labels,
     look_of,
     named,
@@ -124,15 +125,23 @@ def test_quick_is_small() -> None:
     assert FULL.limits[-1] == 2 * 8
 
 
+def test_axes_end_at_what_is_drawn() -> None:
+    """With room around it; what is below one per cent leaves the panel."""
+    frame = Frame.around([(4.0, 50.0), (24.0, 0.0), (8.0, 20.0)])
+    np.testing.assert_allclose(frame, [(3.2, 14.0), (33.6, 70.0)])
+    np.testing.assert_allclose(frame.along([frame.most, (1.0, 0.0)])[:2], [PANEL, (0.0, 0.0)])
+
+
 def test_names_stand_clear() -> None:
     """Families at one point share a name; a name goes beside its marker, and elsewhere where a line or another name is."""
     rows = [{"family": name, "peak_microbatches": 4.0, "above_busiest": 0.2} for name in ("a", "b")]
     names = named(rows)
     assert names == {(4.0, 20.0): "a, b"}
-    assert [*labels(names, [])] == [((4.0, 20.0), "a, b", OFFSETS[0])]
-    _, _, (across, _) = next(labels(names, [[(4.0, 20.0), (30.0, 20.0)]]))
+    frame = Frame((0.9, 1.0), (32.0, 800.0))
+    assert [*labels(names, [], frame)] == [((4.0, 20.0), "a, b", OFFSETS[0])]
+    _, _, (across, _) = next(labels(names, [[(4.0, 20.0), (30.0, 20.0)]], frame))
     assert across < 0
-    _, _, (across, _) = next(labels({(MOST[0] * 0.99, 20.0): "at the right edge"}, []))
+    _, _, (across, _) = next(labels({(frame.most[0] * 0.99, 20.0): "at the right edge"}, [], frame))
     assert across < 0
-    first, second = labels({(4.0, 20.0): "one", (4.1, 20.0): "two"}, [[LEAST, MOST]])
+    first, second = labels({(4.0, 20.0): "one", (4.1, 20.0): "two"}, [[*frame]], frame)
     assert first[2] != second[2]
