@@ -22,7 +22,7 @@ from hardware_profiles import counted, toml_table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from experiments.sweep.study import Study
+    from experiments.sweep.study import SweptStudy
     from experiments.sweep.swept import Swept
 
 LINE_SECONDS = 60.0
@@ -128,7 +128,7 @@ def _told(arguments: argparse.Namespace, swept: Swept) -> int:
     return OK if swept.planned else INFEASIBLE
 
 
-def _study(arguments: argparse.Namespace) -> Study:
+def _study(arguments: argparse.Namespace) -> SweptStudy:
     """The study of a file, and of what is said beside it, which goes before what the file says."""
     from experiments.sweep.axes import read_axis, read_over
     from experiments.sweep.study import DESCRIBING, GIVEN, PLANNING, make_study, read_options

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from experiments.sweep.contents import Contents
 from experiments.sweep.runs import Run, Told, answer_all, on_local_cluster, on_scheduler, on_this_machine
 from experiments.sweep.store import Store
-from experiments.sweep.study import Question, Study
+from experiments.sweep.study import Question, SweptStudy
 from experiments.sweep.swept import Swept
 from experiments.terminal.stops import stoppable
 
@@ -28,7 +28,7 @@ def running(jobs: int | None = None, scheduler: str | None = None, local_cluster
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AnsweredSweep:
     """Rows of a sweep: of its questions, which points may share, so many were answered now, so many were known."""
 
     swept: Swept
@@ -37,8 +37,8 @@ class Asked:
 
 
 def ask_all(
-    study: Study, store: Store, run: Run, report: Callable[[int, int], None] = lambda done, total: None
-) -> Asked:
+    study: SweptStudy, store: Store, run: Run, report: Callable[[int, int], None] = lambda done, total: None
+) -> AnsweredSweep:
     """Have every question answered that the store has no answer to; an interrupt ends it with those that are there.
 
     report: called with how many of how many are answered
@@ -67,4 +67,4 @@ def ask_all(
             answer_all(waiting, run, keep)
     except KeyboardInterrupt:  # rows without an answer say so
         pass
-    return Asked(Swept.of(store.rows()), done, len(questions) - len(waiting))
+    return AnsweredSweep(Swept.of(store.rows()), done, len(questions) - len(waiting))

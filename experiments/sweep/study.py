@@ -245,7 +245,7 @@ class Varied:
 
 
 @dataclass(frozen=True, slots=True)
-class Study:
+class SweptStudy:
     """options: what all points have, by name; document, as of a Question; base: names of its sources"""
 
     options: Mapping[str, Any]
@@ -272,7 +272,7 @@ class Study:
             yield swept, Question(options, tuple(settings), self.document, tuple(sources.items()))
 
 
-def make_study(options: Mapping[str, Any], axes: Sequence[Axis]) -> Study:
+def make_study(options: Mapping[str, Any], axes: Sequence[Axis]) -> SweptStudy:
     """A study, whose options, paths and names are known.
 
     options: of all points, as read, with `problem` or `plan` for a file
@@ -296,7 +296,7 @@ def make_study(options: Mapping[str, Any], axes: Sequence[Axis]) -> Study:
     if {"workload", "profile"} <= {*said, *(one.option for one in varied)}:
         raise UsageError("workload and profile: a profile is a workload; give, or sweep, one of both")
     base = base or {kind: said.get(kind, usual) for kind, usual in SOURCES.items()}
-    return _with_addresses(Study(said, varied, document, base))
+    return _with_addresses(SweptStudy(said, varied, document, base))
 
 
 def _document(options: Mapping[str, Any]) -> tuple[tuple[str, str] | None, dict[str, str | None]]:
@@ -325,7 +325,7 @@ def _varied(axis: Axis, options: Iterable[str]) -> Varied:
     return Varied(axis, None, tuple(Setting(axis.name, option_text(axis.name, one)) for one in axis.values))
 
 
-def _with_addresses(study: Study) -> Study:
+def _with_addresses(study: SweptStudy) -> SweptStudy:
     """The study with what its paths name. SettingError for a path that names nothing, UsageError for two that name the same, and
     what stands in the way of every one of the first points.
     """
@@ -354,7 +354,7 @@ def _with_addresses(study: Study) -> Study:
         keys = ("", "") if place is None else place.address.keys
         kind = keys[1] if keys[0] == "problem" and keys[1] in SOURCES and keys[2:] in ((), ("name",)) else one.kind
         found.append(Varied(one.axis, one.option, one.values, kind))
-    return Study(study.options, tuple(found), study.document, study.base)
+    return SweptStudy(study.options, tuple(found), study.document, study.base)
 
 
 def _steps(keys: Sequence[str], chosen: Sequence[str | None]) -> Iterator[str]:

@@ -97,7 +97,7 @@ class Look(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layer:
+class BoxLayer:
     """Boxes of one sort, lane by lane, those of a track rising.
 
     look: int64 [boxes], of `looks`; start, end: float64 [boxes], seconds
@@ -138,9 +138,9 @@ class DrawnPlan:
     window: Window
     makespan: float
     lanes: tuple[Lane, ...]
-    ops: Layer
-    links: Layer
-    idle: Layer
+    ops: BoxLayer
+    links: BoxLayer
+    idle: BoxLayer
     path: Floats
     memory: tuple[MemoryTrack, ...]
     unit: str = ""
@@ -296,7 +296,7 @@ class _Drawing:
         moves = self.timeline.transfers
         return np.bincount(moves.producer, moves.size_bytes, minlength=len(self.timeline)).astype(np.float64)
 
-    def _ops(self, found: Explanation, of_row: Sequence[int], sent: Floats) -> tuple[Layer, Rows]:
+    def _ops(self, found: Explanation, of_row: Sequence[int], sent: Floats) -> tuple[BoxLayer, Rows]:
         """The layer of ops and collectives, and the box of each task, -1 for none, int64 [tasks]."""
         timeline, awaited = self.timeline, found.awaited
         box, columns, boxes = np.full(len(timeline), -1), [], 0
@@ -324,12 +324,12 @@ class _Drawing:
         start, end = self._clipped(table[9], table[10])
         for_box = _boxes_of(box, awaited.task[task])
         numbers = {"microbatch": timeline.microbatch[task], "awaited": for_box, "there": there}
-        return Layer(own, look, start, end, numbers), box
+        return BoxLayer(own, look, start, end, numbers), box
 
     def _clipped(self, start: Floats, end: Floats) -> tuple[Floats, Floats]:
         return np.maximum(start, self.window[0]), np.minimum(end, self.window[1])
 
-    def _links(self, lane: Rows, box: Rows, lanes: Sequence[Lane]) -> Layer:
+    def _links(self, lane: Rows, box: Rows, lanes: Sequence[Lane]) -> BoxLayer:
         """The layer of transfers; those of a lane that are on their way together lie on several tracks of it."""
         moves, timeline = self.timeline.transfers, self.timeline
         start, end = moves.start[self.moves], moves.end[self.moves]
@@ -354,9 +354,9 @@ class _Drawing:
         looks, found = _looks(table, look)
         clipped = self._clipped(start[order], end[order])
         numbers = {"producer": _boxes_of(box, producer), "op": _boxes_of(box, consumer)}
-        return Layer(looks, found, *clipped, numbers)
+        return BoxLayer(looks, found, *clipped, numbers)
 
-    def _idle(self, found: Explanation, of_row: Sequence[int], box: Rows) -> Layer:
+    def _idle(self, found: Explanation, of_row: Sequence[int], box: Rows) -> BoxLayer:
         """The layer of idle intervals, of the first lane of each row."""
         firsts = set(self.firsts.tolist())
         columns: list[tuple[float, ...]] = []
@@ -380,7 +380,7 @@ class _Drawing:
         pointers = {
             name: _boxes_of(box, table[number].astype(np.int64)) for name, number in (("op", 4), ("awaited", 5))
         }
-        return Layer(looks, of_looks, table[2], table[3], pointers)
+        return BoxLayer(looks, of_looks, table[2], table[3], pointers)
 
     def _path(self, found: Explanation, lanes: Sequence[Lane], of_row: Sequence[int]) -> Floats:
         """Ends of the tasks of the critical path within the window."""

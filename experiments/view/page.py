@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.view.drawn_plan import CAUSE_COLORS, DrawnPlan, Layer, MemoryTrack, used_kinds
+from experiments.view.drawn_plan import CAUSE_COLORS, BoxLayer, DrawnPlan, MemoryTrack, used_kinds
 from experiments.view.plan_table import FactRow, fact_rows
 from hardware_profiles import legible
 from simulator import CATEGORIES, CAUSE_WORDS, CAUSES, LETTERS, OpKind, Outcome, ScheduleReplay
@@ -246,7 +246,7 @@ def _timeline(plan: DrawnPlan, number: int, x_range: Any, unit: str, factor: flo
     return plot, layers, path, drawn["idle"]
 
 
-def _columns(layer: Layer, factor: float) -> dict[str, Any]:
+def _columns(layer: BoxLayer, factor: float) -> dict[str, Any]:
     """Columns of a layer in the smallest numbers that hold them, times in the unit of the axis."""
     times = {"start": layer.start, "end": layer.end, **{k: v for k, v in layer.numbers.items() if v.dtype.kind == "f"}}
     whole = {"look": layer.look, **{k: v for k, v in layer.numbers.items() if v.dtype.kind != "f"}}
@@ -261,7 +261,7 @@ def _small(column: Any) -> Any:
     raise ValueError(f"a page counts to {np.iinfo(np.int32).max}, got {column.max()}")
 
 
-def _looks(plan: DrawnPlan, layer: Layer) -> dict[str, list[Any]]:
+def _looks(plan: DrawnPlan, layer: BoxLayer) -> dict[str, list[Any]]:
     """Looks as columns; where each lies, from the top."""
     places = []
     for look in layer.looks:

@@ -30,13 +30,13 @@ def days_of(failing: Failing, every: float, seconds: float, seed: Sequence[int])
 
     every: seconds of training between checkpoints
     """
-    run = _Run(failing, every, np.random.default_rng(seed))
+    run = _Job(failing, every, np.random.default_rng(seed))
     run.environment.run(until=seconds)
     run.leave(None)
     return run.spent, run.failures
 
 
-class _Run:
+class _Job:
     """One run: its servers, and what the job does since when."""
 
     def __init__(self, failing: Failing, every: float, rng: np.random.Generator) -> None:

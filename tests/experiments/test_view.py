@@ -12,7 +12,7 @@ import pytest
 import pipeplan as pp
 from experiments.cli import main
 from experiments.view import drawn_plan
-from experiments.view.drawn_plan import DrawnPlan, Layer, drawn_plans
+from experiments.view.drawn_plan import BoxLayer, DrawnPlan, drawn_plans
 from experiments.view.page import document, html_page
 from experiments.view.plan_table import fact_rows
 from simulator import CAUSES, OpKind, Outcome, Plan, PlanFile, ScheduleReplay, Stage, explain, simulate
@@ -41,7 +41,7 @@ def of_plan(replicas: int = 2, microbatches: int = 4, schedule: str = "1f1b") ->
     return simulate(problem, plan, engine="compiled")
 
 
-def of(layer: Layer, **wanted: object) -> list[tuple[float, float]]:
+def of(layer: BoxLayer, **wanted: object) -> list[tuple[float, float]]:
     """Starts and ends of the boxes with a look of these values."""
     looks = [
         number
