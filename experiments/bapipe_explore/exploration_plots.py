@@ -113,6 +113,8 @@ def plans(rows: Sequence[Row], key: str, label: str, scale: float = 1.0) -> Figu
     for axes, workload in zip(found.ravel(), workloads, strict=True):
         shown = {one: [known.get((workload, cluster, one), math.nan) for cluster in clusters] for one in methods}
         grouped_bars(axes, shown, COLOURS, width=0.84, scale=scale)
+        if key == "peak_bytes":
+            _capacities(axes, [row for row in rows if row["workload"] == workload], clusters, methods)
         if key == "speedup":
             axes.axhline(1.0, color=INK, linewidth=0.8)
             if max((one or 0.0) for one in known.values()) > SPEEDUP_CLAIM / 2:
@@ -129,11 +131,23 @@ def plans(rows: Sequence[Row], key: str, label: str, scale: float = 1.0) -> Figu
     labels = [NAMES[method] for method in methods]
     if "pipedream" in methods:
         figure.suptitle(STALE_WORDS, fontsize=9)
+    if key == "peak_bytes":
+        handles.append(Line2D([], [], color=ALARM, linewidth=1.5))
+        labels.append("capacity")
     if None in known.values():
         handles.append(Line2D([], [], color=INK, marker="x", markersize=5, linestyle="none"))
         labels.append("no plan")
     legend_below(figure, min(4, len(labels)), handles, labels)
     return figure
+
+
+def _capacities(axes: Axes, rows: Sequence[Row], clusters: Sequence[str], methods: Sequence[str]) -> None:
+    """A line over each bar at what its device may hold."""
+    each = 0.84 / len(methods)
+    for row in rows:
+        if "capacity_bytes" in row:
+            left = clusters.index(row["cluster"]) + (methods.index(row["method"]) - len(methods) / 2) * each
+            axes.hlines(row["capacity_bytes"] / GIB, left, left + each, color=ALARM, linewidth=1.5)
 
 
 def _two_lines(text: str) -> str:
