@@ -47,7 +47,7 @@ TITLES = {"vgg16": "VGG-16", "resnet50": "ResNet-50", "gnmt8": "GNMT-8"}
 
 
 def figures(result: Mapping[str, Sequence[Row]]) -> Iterator[tuple[str, Figure]]:
-    """Every figure, by its file's name; studies without rows are left out."""
+    """Every figure, by its file's name; studies without rows are left out, and maps of one cell, which the tables tell."""
     if result.get("schedules"):
         yield "schedules", schedules(result["schedules"])
     for study in ("gpu", "fpga"):
@@ -56,7 +56,7 @@ def figures(result: Mapping[str, Sequence[Row]]) -> Iterator[tuple[str, Figure]]
             yield f"{study}-speedup", plans(rows, "speedup", "speedup over data parallelism")
             yield f"{study}-memory", plans(rows, "peak_bytes", "peak memory of the fullest device, GiB", 1 / GIB)
     for name, down in (("claims", "memory_gib"), ("boards", "precision")):
-        if result.get(name):
+        if len({(row["bandwidth"], row[down]) for row in result.get(name, ())}) > 1:
             yield name, claims(result[name], down)
     if result.get("depth"):
         yield "depth", depth(result["depth"])

@@ -203,7 +203,9 @@ def test_figures_can_be_read(
     legends told apart in grey."""
     drawn: dict[str, Figure] = {}
     monkeypatch.setattr(simulator, "save", lambda figure, path: drawn.setdefault(path.name, figure) and ())
-    found = quick if shape == "quick" else {**full(), "interrupted": True}
+    boards = [{**row, "bandwidth": bandwidth} for row in quick["boards"] for bandwidth in (12.5e9, 1e9)]
+    found = {**quick, "boards": boards} if shape == "quick" else {**full(), "interrupted": True}
+    assert "boards" not in dict(figures({"boards": quick["boards"]})), "a map of one cell"
     Findings(found, print, figures).end(RunFolder(tmp_path, "x"), True)
     names = {"schedules", "gpu-speedup", "gpu-memory", "fpga-speedup", "fpga-memory", "claims", "depth"}
     assert set(drawn) == names | ({"boards"} if shape == "quick" else set())
