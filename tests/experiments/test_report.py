@@ -402,14 +402,14 @@ def test_stages_that_are_alike_are_counted() -> None:
 def test_the_command_prints_the_document_and_saves_the_figure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One document; the figure goes where its name says, without the ending."""
+    """One document; the figure is the file that is named."""
     saved: list[str] = []
     monkeypatch.setattr(simulator, "save", lambda figure, stem: saved.append(stem))
     words = ("plan", *QUESTION, "--planner", "uniform", "--schedule", "gpipe", "--pareto", "1", "--price", "3")
     document = json.loads(said(capsys, *words, "--json", "--figure", "front.png"))
     assert {one["devices"] for one in document["plans"]} == {1}
     assert all(one["cost"] == pytest.approx(3 * one["device_hours"]) for one in document["plans"])
-    assert saved == [Path("front")]
+    assert saved == [Path("front.png")]
 
 
 def test_report_of_a_search_and_of_its_file_are_the_same(

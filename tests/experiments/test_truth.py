@@ -434,7 +434,7 @@ def test_the_study_ends_with_one_document(
     assert main(["study", "truth", "--tables", str(tmp_path), "--machine", "gone=dgx-a100"]) == 2
     assert "gone" in capsys.readouterr().err
     assert main(["study", "truth"]) == 2
-    assert "--columns" in capsys.readouterr().err
+    assert "pipeplan data measured-tables" in capsys.readouterr().err
     assert main(["study", "truth", "--columns", "--json"]) == 0
     kinds = json.loads(capsys.readouterr().out)["kinds"]
     assert main(["study", "truth", "--columns"]) == 0

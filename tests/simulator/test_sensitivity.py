@@ -141,7 +141,7 @@ def test_the_report_says_what_bounds_computation() -> None:
 
 
 def test_the_command_prints_and_draws(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """One document; a tornado chart as two files; and a line for a path that names no number."""
+    """One document; a tornado chart as the file that is named; and a line for a path that names no number."""
     path = tmp_path / "plan.json"
     pp.PlanFile(chain(), CHAIN).write(path)
     words = ("sensitivity", "--plan", str(path), "--over", "accelerator.memory_bandwidth_gb_per_s")
@@ -149,6 +149,6 @@ def test_the_command_prints_and_draws(capsys: pytest.CaptureFixture[str], tmp_pa
     told = json.loads(capsys.readouterr().out)
     assert [one["path"] for one in told["numbers"]] == ["accelerator.memory_bandwidth_gb_per_s"]
     assert {one["layer"] for one in told["layers"]["layers"]} <= {layer.name for layer in chain().workload.layers}
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["plan.json", "tornado.png", "tornado.svg"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["plan.json", "tornado.png"]
     assert "'network.bandwith' names no value" in refused(capsys, (*words[:3], "--over", "network.bandwith"))
     assert "batch: is no number above 0" in refused(capsys, (*words[:3], "--over", "batch"))
