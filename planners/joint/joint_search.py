@@ -265,8 +265,8 @@ class _Descents:
     def descend(self) -> Plan:
         """The best flushed plan of all descents, and of those replayed before.
 
-        More work than that of FIRST_ROUND is for further rounds, each of which ends at twice the work of the one before: then
-        twice the work never answers worse.
+        More work than that of FIRST_ROUND is for further rounds, each of which ends at twice the work of the one before: where
+        the work ends with a round, it answers no worse than where it ended with an earlier one.
         """
         self.least = min((score.key for score in self.replayed().values()), default=self.least)
         whole, begun, end = self.most, 0.0, min(self.most, FIRST_ROUND * WORK_PER_SECOND)

@@ -240,7 +240,7 @@ def test_the_work_that_is_asked_for_is_what_is_done(recorded: Recorded) -> None:
 
 
 @pytest.mark.parametrize("name", ["mixed-devices", "blocks"])
-def test_twice_the_work_never_answers_worse(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_further_round_never_answers_worse(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each round ends at twice the work of the one before, and the first ones are the same."""
     monkeypatch.setattr(joint_search, "FIRST_ROUND", 0.03)
     asked = SMALL_BLOCKS if name == "blocks" else PROBLEMS[name]
