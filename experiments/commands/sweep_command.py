@@ -17,6 +17,7 @@ from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import UsageError, blamed_on, output_file, print_explained, print_json, progress
 from experiments.terminal.run_folder import RunFolder
 from experiments.terminal.stops import INTERRUPTED, finishing
+from experiments.view.page_option import check_bokeh, drawing_page, html_option
 from hardware_profiles import counted, toml_table
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 [],
             ),
             "--out PATH": f"store of the answers, gone on with where it is there; of {REPORT} the folder for tables and figures",
+            **html_option("lines, a heat map, throughput against memory, and the table of all points"),
             "--json": "print one JSON document",
             "--planner NAME": "planner (default joint)",
             "--plan FILE": "replay this plan of pipeplan plan --out at every point, in place of planning",
@@ -67,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask, or report; exit code 3 where no point has a plan that fits."""
+    check_bokeh(arguments.html)
     if arguments.study == REPORT:
         return _report(arguments)
     for word in (arguments.study, arguments.store):
@@ -119,6 +122,8 @@ def _telling(show: Callable[[int, str], None]) -> Callable[[int, int], None]:
 
 
 def _told(arguments: argparse.Namespace, swept: Swept) -> int:
+    if arguments.html is not None:
+        _write_page(arguments.html, swept)
     if arguments.json:
         print_json(swept.record())
     else:
@@ -126,6 +131,13 @@ def _told(arguments: argparse.Namespace, swept: Swept) -> int:
     if swept.missing:
         return INTERRUPTED
     return OK if swept.planned else INFEASIBLE
+
+
+def _write_page(path: Path, swept: Swept) -> None:
+    from experiments.sweep.sweep_page import sweep_html
+
+    with drawing_page(path):
+        simulator.write_atomically(path, sweep_html(swept))
 
 
 def _study(arguments: argparse.Namespace) -> SweptStudy:

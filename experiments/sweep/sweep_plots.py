@@ -11,6 +11,7 @@ import matplotlib as mpl
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from experiments.sweep.swept import place_words
 from hardware_profiles import GIB, counted, legible
 from simulator.results.figures import (
     FAINT,
@@ -40,6 +41,9 @@ MOST_CELLS = 200
 
 COLORS = ("#123f73", "#d55e00", "#3fae8c", "#8e5aa8", "#b08d1a", "#c0395a", "#4b6f8f", "#7a4a2a")
 
+MARKS = "os^DvPX"
+"""Of the points of lines, as many as there are not colours, so that lines of a colour have other marks."""
+
 
 MOST_TICKS = 12
 """Values of an axis that are all written below it."""
@@ -55,22 +59,32 @@ def figures_of(swept: Swept) -> dict[str, Figure]:
     return {**found, "pareto": pareto_figure(swept)}
 
 
+def line_look(number: int) -> dict[str, str]:
+    """Colour, stroke and mark of the Nth line."""
+    stroke = "-" if number < len(COLORS) else "--"
+    return {"color": COLORS[number % len(COLORS)], "linestyle": stroke, "marker": MARKS[number % len(MARKS)]}
+
+
+def rises_by_factors(along: Axis) -> bool:
+    """Whether numbers of an axis are drawn on a logarithmic scale."""
+    numbers = sorted(float(one) for one in along.values) if along.numeric else [0.0]
+    return numbers[0] > 0 and numbers[-1] >= 8 * numbers[0]
+
+
 def lines_figure(swept: Swept) -> Figure:
     """Seconds of an iteration along the longest axis, a line for each point of the others; a ring where the plan is another one
     than at the point before.
     """
     figure, ((axes,),) = panels(10, 6.2)
-    along, lines = swept.along, list(swept.lines().items())
-    shown = [(place, rows) for place, rows in lines if any(row["feasible"] for row in rows)][:MOST_LINES]
+    along, lines = swept.along, list(swept.lines().values())
+    shown = [rows for rows in lines if any(row["feasible"] for row in rows)][:MOST_LINES]
     changed = {id(after) for _, after, _ in swept.changes()}
-    for number, (place, rows) in enumerate(shown):
+    for number, rows in enumerate(shown):
         fitting = [row for row in rows if row["feasible"]]
-        look = {
-            "color": COLORS[number % len(COLORS)],
-            "linestyle": "-" if number < len(COLORS) else "--",
-            "linewidth": 1.3,
-        }
-        axes.plot(*_points(along, fitting), "o", **look, markersize=4, label=_place(swept.others, place))
+        look = line_look(number)
+        axes.plot(
+            *_points(along, fitting), **look, linewidth=1.3, markersize=4, label=place_words(swept.others, rows[0])
+        )
         rings = [row for row in fitting if id(row) in changed]
         axes.plot(
             *_points(along, rings), "o", color=look["color"], markersize=10, markerfacecolor="none", label="_rings"
@@ -92,9 +106,9 @@ def lines_figure(swept: Swept) -> Figure:
 
 def heat_map_figure(swept: Swept) -> Figure:
     """Seconds of an iteration over the two axes of most values, a panel for each point of the others; grey: no plan fits."""
-    rows_of, columns = sorted(swept.varied, key=lambda one: len(one.values))[-2:]
+    rows_of, columns = swept.plane
     others = [one for one in swept.varied if one is not rows_of and one is not columns]
-    places = list(product(*(one.values for one in others)))
+    names, places = [one.name for one in others], list(product(*(one.values for one in others)))
     shown = places[:MOST_LINES]
     found = {tuple(row[one.name] for one in (*others, rows_of, columns)): row for row in swept.rows}
     known = [row["iteration_seconds"] for row in swept.planned]
@@ -105,7 +119,13 @@ def heat_map_figure(swept: Swept) -> Figure:
         seconds = [[_seconds(found.get((*place, one, two))) for two in columns.values] for one in rows_of.values]
         image = axes.imshow(seconds, norm=norm, cmap=colors, aspect="auto", origin="lower")
         _ticks(axes, rows_of, columns)
-        titled(axes, legible(_place(others, place) or swept.title), size=9, xlabel=columns.name, ylabel=rows_of.name)
+        titled(
+            axes,
+            legible(place_words(others, dict(zip(names, place, strict=True))) or swept.title),
+            size=9,
+            xlabel=columns.name,
+            ylabel=rows_of.name,
+        )
         if len(rows_of.values) * len(columns.values) <= MOST_CELLS:
             middle = math.sqrt(norm.vmin * norm.vmax)  # type: ignore[operator]
             for (y, line), x in product(enumerate(seconds), range(len(columns.values))):
@@ -129,8 +149,8 @@ def pareto_figure(swept: Swept) -> Figure:
     counts = sorted({row["plan_devices"] for row in front})
     for number, count in enumerate(counts):
         own = [row for row in front if row["plan_devices"] == count]
-        look = {"color": COLORS[number % len(COLORS)], "markersize": 7, "linewidth": 1.3}
-        axes.plot(*_worth(own), "o-", drawstyle="steps-post", **look, label=counted(count, "device"))
+        look = {**line_look(number), "markersize": 7, "linewidth": 1.3}
+        axes.plot(*_worth(own), drawstyle="steps-post", **look, label=counted(count, "device"))
     logarithmic_axes(axes, "both")
     title = legible(f"{swept.title}; lines: plans that none beats in throughput, memory and devices", 110)
     titled(axes, title, xlabel="peak memory of the fullest device, GiB", ylabel="samples per second")
@@ -161,11 +181,10 @@ def _scaled(axes: Axes, along: Axis) -> None:
             range(len(along.values)), [legible(str(one), 24) for one in along.values], rotation=20, ha="right"
         )
         return
-    numbers = sorted(float(one) for one in along.values)
-    if numbers[0] > 0 and numbers[-1] >= 8 * numbers[0]:
+    if rises_by_factors(along):
         logarithmic_axes(axes, "x")
-    if len(numbers) <= MOST_TICKS:
-        axes.set_xticks(numbers, [str(one) for one in sorted(along.values)])
+    if len(along.values) <= MOST_TICKS:
+        axes.set_xticks(sorted(map(float, along.values)), [str(one) for one in sorted(along.values)])
         axes.minorticks_off()
 
 
@@ -175,7 +194,3 @@ def _ticks(axes: Axes, rows: Axis, columns: Axis) -> None:
         labels = [legible(str(value), 18) for value in one.values[::step]]
         look = {"rotation": 30, "ha": "right"} if name == "x" and not one.numeric else {}
         getattr(axes, f"set_{name}ticks")(range(0, len(one.values), step), labels, fontsize=8, **look)
-
-
-def _place(axes: Sequence[Axis], values: Sequence[object]) -> str:
-    return ", ".join(f"{one.name}={value}" for one, value in zip(axes, values, strict=True))

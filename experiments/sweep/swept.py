@@ -89,6 +89,12 @@ class Swept(Explained):
         """The varied axes but `along`."""
         return tuple(one for one in self.varied if one is not self.along)
 
+    @property
+    def plane(self) -> tuple[Axis, Axis]:
+        """The two axes of most values, the longer one last; ValueError where one alone is varied."""
+        rows, columns = sorted(self.varied, key=lambda one: len(one.values))[-2:]
+        return rows, columns
+
     def changes(self) -> list[tuple[Row, Row, str]]:
         """Neighbours on a line whose plans decide otherwise, and what, in words."""
         pairs = (pair for rows in self.lines().values() for pair in pairwise(row for row in rows if row["feasible"]))
@@ -154,23 +160,25 @@ class Swept(Explained):
 
     def remarks(self) -> tuple[str, ...]:
         """What has no plan, and why; what is not shown."""
-        reasons: dict[str, list[Row]] = {}
-        for row in self.rows:
-            if not row["feasible"] and row["status"] != NOT_ASKED:
-                reasons.setdefault(f"{row['status'].replace('-', ' ')}: {row['reason']}", []).append(row)
-        lines = [f"{self._place(rows[0])}{_more(rows)}: {reason}" for reason, rows in reasons.items()]
+        lines = list(self.refusals())
         if len(self.rows) > MOST_ROWS:
             lines.append(
                 f"{len(self.rows) - MOST_ROWS:,} more points: in --json, or the CSV of pipeplan sweep report STORE --out DIR"
             )
-        if self.missing:
-            lines.append(
-                f"interrupted: {self.missing:,} of {len(self.rows):,} points have no answer; the same sweep goes on with them"
-            )
-        return tuple(lines[:MOST_ROWS])
+        return tuple([*lines, *self.interruption()][:MOST_ROWS])
 
-    def _place(self, row: Row) -> str:
-        return ", ".join(f"{one.name}={row[one.name]}" for one in self.varied)
+    def refusals(self) -> tuple[str, ...]:
+        """What has no plan, and why."""
+        reasons: dict[str, list[Row]] = {}
+        for row in self.rows:
+            if not row["feasible"] and row["status"] != NOT_ASKED:
+                reasons.setdefault(f"{row['status'].replace('-', ' ')}: {row['reason']}", []).append(row)
+        return tuple(f"{place_words(self.varied, rows[0])}{_more(rows)}: {why}" for why, rows in reasons.items())
+
+    def interruption(self) -> tuple[str, ...]:
+        """How many points have no answer, where an interrupt left some."""
+        left = f"interrupted: {self.missing:,} of {len(self.rows):,} points have no answer; the same sweep goes on with them"
+        return (left,) * bool(self.missing)
 
 
 COLUMNS: dict[str, Cell] = {
@@ -188,6 +196,11 @@ COLUMNS: dict[str, Cell] = {
     "stack": lambda row: str(row["stack"] or ""),
 }
 """Of a printed row, behind what is swept."""
+
+
+def place_words(axes: Sequence[Axis], row: Row) -> str:
+    """`batch=64, devices=8`: where a row is on axes."""
+    return ", ".join(f"{one.name}={row[one.name]}" for one in axes)
 
 
 def _named(name: str) -> Cell:

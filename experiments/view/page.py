@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from pathlib import Path
-from string import Template
 from typing import Any
 
 import numpy as np
 
 from experiments.view.drawn_plan import CAUSE_COLORS, BoxLayer, DrawnPlan, MemoryTrack, used_kinds
+from experiments.view.page_frame import framed, script
 from experiments.view.plan_table import FactRow, fact_rows
 from hardware_profiles import legible
 from simulator import CATEGORIES, CAUSE_WORDS, CAUSES, LETTERS, OpKind, Outcome, ScheduleReplay
@@ -27,6 +25,8 @@ ROW_PIXELS, LEAST_ROW_PIXELS, HIGH = 26.0, 8.0, 1400.0
 
 MEMORY_PIXELS = 190
 
+USE = "Drag to pan; zoom with Ctrl and the wheel, or with the box of the toolbar; point at a box to read it."
+
 CHOICES = ("critical path", "idle causes")
 """What is drawn when it is asked for."""
 
@@ -36,23 +36,9 @@ def html_page(
 ) -> str:
     """The page of replays, by name, and what `drawn_plans` says of them; the same text of the same replays."""
     rows = fact_rows(tuple(replays.values()))
-    template = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
-    different = any(row.differs for row in rows)
-    return template.substitute(
-        title=escape(legible(title, 120)),
-        scripts=_scripts(),
-        table=table_html(tuple(replays), rows),
-        legends=_legends(plans),
-        hint=" Decisions in which plans differ are marked ≠." * different,
-        drawn=json.dumps(document(plans), ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c"),
-    )
-
-
-def _scripts() -> str:
-    from bokeh.resources import Resources
-
-    text: str = Resources(mode="inline", components=["bokeh", "bokeh-widgets"]).render()
-    return text
+    hint = USE + " Decisions in which plans differ are marked ≠." * any(row.differs for row in rows)
+    above = f'{table_html(tuple(replays), rows)}{_legends(plans)}<p class="hint">{hint}</p>'
+    return framed(layout(plans), title=title, above=above)
 
 
 def table_html(names: Sequence[str], rows: Sequence[FactRow]) -> str:
@@ -81,33 +67,7 @@ def _legends(plans: Sequence[DrawnPlan]) -> str:
     )
 
 
-# ---- the document -------------------------------------------------------------------------------------------------
-
-
-def document(plans: Sequence[DrawnPlan]) -> dict[str, Any]:
-    """What BokehJS draws, as JSON; ids are numbered as they come."""
-    from bokeh.embed import json_item
-
-    item = dict(json_item(layout(plans), "timelines"))
-    return _renumbered(item)
-
-
-def _renumbered(item: dict[str, Any]) -> dict[str, Any]:
-    """The document with ids that do not depend on what this process has drawn before."""
-    numbers: dict[str, str] = {}
-
-    def walk(value: Any) -> Any:
-        if isinstance(value, list | tuple):
-            return [walk(one) for one in value]
-        if not isinstance(value, dict):
-            return value
-        found = {key: walk(one) for key, one in value.items() if key != "id"}
-        if "id" in value:
-            found["id"] = numbers.setdefault(value["id"], f"m{len(numbers)}")
-        return found
-
-    doc = walk(item["doc"])
-    return {**item, "doc": doc, "root_id": numbers[item["root_id"]]}
+# ---- what Bokeh draws ---------------------------------------------------------------------------------------------
 
 
 def layout(plans: Sequence[DrawnPlan]) -> Any:
@@ -136,7 +96,7 @@ def layout(plans: Sequence[DrawnPlan]) -> Any:
         asked[1].append(idle)
         if plan.memory:
             children += _memory(plan, number, x_range, unit, factor)
-    levels = CustomJS(args={"layers": layers, "x_range": x_range}, code=_code("levels"))
+    levels = CustomJS(args={"layers": layers, "x_range": x_range}, code=script("levels"))
     x_range.js_on_change("start", levels)
     x_range.js_on_change("end", levels)
     for layer in layers:
@@ -144,10 +104,6 @@ def layout(plans: Sequence[DrawnPlan]) -> Any:
     code = "asked.forEach((own, number) => own.forEach((one) => { one.visible = cb_obj.active.includes(number) }))"
     choices.js_on_change("active", CustomJS(args={"asked": asked}, code=code))
     return column(children, sizing_mode="stretch_width")
-
-
-def _code(name: str) -> str:
-    return Path(__file__).with_name(f"{name}.js").read_text(encoding="utf-8")
 
 
 def _figure(x_range: Any, y_range: Any, height: int, name: str, **options: Any) -> Any:
@@ -295,7 +251,7 @@ def _boxes(plot: Any, name: str) -> Any:
 def _hover(renderer: Any, sort: str, told: Mapping[str, Any], unit: str) -> Any:
     from bokeh.models import CustomJSHover, HoverTool
 
-    text = CustomJSHover(args={"layers": told, "sort": sort, "unit": unit}, code=_code("hover"))
+    text = CustomJSHover(args={"layers": told, "sort": sort, "unit": unit}, code=script("hover"))
     lines = '<div style="white-space: pre-line; font-size: 12px">@box{custom}</div>'
     return HoverTool(renderers=[renderer], tooltips=lines, formatters={"@box": text}, visible=False)
 
@@ -367,7 +323,7 @@ def _memory(plan: DrawnPlan, number: int, x_range: Any, unit: str, factor: float
             "limits": finite,
             "limit": limit,
         },
-        code=_code("memory"),
+        code=script("memory"),
     )
     select.js_on_change("value", choose)
     plot.js_on_change("inner_width", choose)

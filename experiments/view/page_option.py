@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,13 +42,14 @@ def window(text: str) -> Window:
     return first, last
 
 
-HTML: dict[str, Option] = {
-    "--html FILE": (
-        "write FILE.html: a page with timelines, memory, waits and decisions, which a browser shows without a network "
-        "(extra pipeplan[view])",
-        written_page,
-    ),
-}
+def html_option(what: str) -> dict[str, Option]:
+    """`--html FILE` of a command, whose page shows so and so."""
+    shown = f"write FILE.html: a page with {what}, which a browser shows without a network (extra pipeplan[view])"
+    return {"--html FILE": (shown, written_page)}
+
+
+HTML = html_option("timelines, memory, waits and decisions")
+"""Of commands whose page shows replays."""
 
 
 def write_page(
@@ -58,10 +60,17 @@ def write_page(
     from experiments.view.page import html_page
     from simulator import write_atomically
 
-    with progress("drawing the page"):
-        try:
-            drawn = drawn_plans(replays, window)
-        except ValueError as error:
-            raise UsageError(f"{path}: {error}") from None
+    with drawing_page(path):
+        drawn = drawn_plans(replays, window)
         write_atomically(path, html_page(drawn, replays, title=title))
     return drawn
+
+
+@contextmanager
+def drawing_page(path: Path) -> Iterator[None]:
+    """Show that a page is drawn; a ValueError becomes a UsageError that names its file."""
+    with progress("drawing the page"):
+        try:
+            yield
+        except ValueError as error:
+            raise UsageError(f"{path}: {error}") from None

@@ -13,7 +13,8 @@ import pipeplan as pp
 from experiments.cli import main
 from experiments.view import drawn_plan
 from experiments.view.drawn_plan import BoxLayer, DrawnPlan, drawn_plans
-from experiments.view.page import document, html_page
+from experiments.view.page import html_page, layout
+from experiments.view.page_frame import document
 from experiments.view.plan_table import fact_rows
 from simulator import CAUSES, OpKind, Outcome, Plan, PlanFile, ScheduleReplay, Stage, explain, simulate
 from simulator.results.gantt_plots import KIND_COLORS
@@ -148,7 +149,7 @@ def test_pages_repeat_and_show_names_as_they_are() -> None:
 
 def test_the_document_has_the_boxes_as_binary_columns() -> None:
     """Bokeh is given each layer once, in the smallest numbers that hold it."""
-    told = json.dumps(document(drawn_plans({"it": by_numbers()})))
+    told = json.dumps(document(layout(drawn_plans({"it": by_numbers()}))))
     for name in ("ops 0", "links 0", "idle 0", "memory 0", "critical path 0", "choices"):
         assert f'"{name}"' in told
     assert '"uint8"' in told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,12 @@ import numpy as np
 import pytest
 
 import pipeplan as pp
+from experiments.sweep.sweep_page import sweep_html
+from experiments.sweep.sweep_plots import line_look
+from experiments.sweep.swept import Swept
 from experiments.view.drawn_plan import drawn_plans
 from experiments.view.page import PATH_COLOR, html_page
+from tests.experiments.test_sweep_page import points
 
 pytest.importorskip("bokeh", reason="Bokeh is not installed")
 pytest.importorskip("selenium", reason="Selenium is not installed")
@@ -65,6 +69,33 @@ class Page:
         found: list[Any] = self.driver.execute_script(INSIDE, selector)
         return found
 
+    def place(self, plot: str, x: float, y: float) -> tuple[int, int]:
+        """The pixel of the window at which a plot has these values."""
+        view = f"Bokeh.index.find_one(model('{plot}'))"
+        found = self.ask(
+            "(({frame}, corner, x, y) => [corner.x + frame.x_scale.compute(x), corner.y + frame.y_scale.compute(y)])"
+            f"({view}, {view}.el.getBoundingClientRect(), {x}, {y})"
+        )
+        return round(found[0]), round(found[1])
+
+    def pointer(self, plot: str, x: float, y: float) -> Any:
+        """What the pointer does, which begins as it goes to the place of these values in a plot."""
+        from selenium.webdriver import ActionChains
+
+        pointer = ActionChains(self.driver)
+        pointer.w3c_actions.pointer_action.move_to_location(*self.place(plot, x, y))
+        return pointer
+
+    def told(self, plot: str, x: float, y: float) -> str:
+        """What is told of what is under the pointer there."""
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        self.pointer(plot, x, y).perform()
+        found: list[str] = WebDriverWait(self.driver, 60, 0.1).until(
+            lambda _: [one.text for one in self.inside(".bk-Tooltip") if one.text]
+        )
+        return found[0]
+
     def pixels(self, color: str) -> int:
         """How many pixels of the window have a colour."""
         import matplotlib.image
@@ -74,20 +105,18 @@ class Page:
         return int(np.count_nonzero((np.abs(picture - wanted) < 0.01).all(axis=2)))
 
 
+Opener = Callable[[str, str], Page]
+"""Opens a page by its text, and waits until an expression is true of it."""
+
+
 @pytest.fixture
-def page(tmp_path: Path) -> Iterator[Page]:
-    """A page of two schedules in headless Chromium, at rest."""
+def opened(tmp_path: Path) -> Iterator[Opener]:
+    """What opens pages in headless Chromium, which must have nothing to warn of."""
     chromium, driver_path = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver_path is None:
         pytest.skip("Chromium and its driver are not installed: pages are tested by their numbers")
     from selenium import webdriver
 
-    replays = {
-        name: pp.simulate(name, stages=4, microbatches=8, forward=1, backward=1, weight=1, transfer=0.2, stash=1)
-        for name in ("1f1b", "zb-h1")
-    }
-    file = tmp_path / "page.html"
-    file.write_text(html_page(drawn_plans(replays), replays), encoding="utf-8")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
     for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'browser'}"):
@@ -95,24 +124,32 @@ def page(tmp_path: Path) -> Iterator[Page]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver_path))
     driver.set_page_load_timeout(60)
-    try:
+
+    def opening(text: str, until: str) -> Page:
+        file = tmp_path / "page.html"
+        file.write_text(text, encoding="utf-8")
         driver.get(file.as_uri())
         shown = Page(driver)
-        shown.until(
-            "Bokeh.documents.length && Bokeh.documents[0].is_idle && model('shown ops 1').data_source.get_length()"
-        )
-        yield shown
+        shown.until(f"Bokeh.documents.length && Bokeh.documents[0].is_idle && !!({until})")
+        return shown
+
+    try:
+        yield opening
         assert not [line for line in driver.get_log("browser") if line["level"] in ("WARNING", "SEVERE")]
     finally:
         driver.quit()
 
 
-def test_clicks_the_wheel_and_the_pointer(page: Page) -> None:
+def test_clicks_the_wheel_and_the_pointer(opened: Opener) -> None:
     """Every op is a box; the path is drawn when it is asked for; both timelines zoom as one; a box under the pointer is told."""
     from selenium.webdriver import ActionChains, Keys
     from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
-    from selenium.webdriver.support.ui import WebDriverWait
 
+    replays = {
+        name: pp.simulate(name, stages=4, microbatches=8, forward=1, backward=1, weight=1, transfer=0.2, stash=1)
+        for name in ("1f1b", "zb-h1")
+    }
+    page = opened(html_page(drawn_plans(replays), replays), "model('shown ops 1').data_source.get_length()")
     boxes = "model('shown ops %d').data_source.data.box"
     assert [page.ask(f"{boxes % plan}.length") for plan in (0, 1)] == [64, 96]
     before = page.pixels(PATH_COLOR)
@@ -132,15 +169,38 @@ def test_clicks_the_wheel_and_the_pointer(page: Page) -> None:
     assert page.ask("model('timeline 0').x_range === model('memory of 1').x_range")
 
     box = page.ask(f"{boxes % 0}.findIndex((box) => box === 8)")
-    x, y = page.ask(
-        "(({el, frame}, {left, right, top, bottom}, box, {x, y}) => "
-        "[x + frame.x_scale.compute((left[box] + right[box]) / 2), y + frame.y_scale.compute((top[box] + bottom[box]) / 2)])"
-        f"(Bokeh.index.find_one(model('timeline 0')), model('shown ops 0').data_source.data, {box}, "
-        "Bokeh.index.find_one(model('timeline 0')).el.getBoundingClientRect())"
-    )
-    pointer = ActionChains(page.driver)
-    pointer.w3c_actions.pointer_action.move_to_location(round(x), round(y))
-    pointer.perform()
-    told = WebDriverWait(page.driver, 60, 0.1).until(lambda _: [one.text for one in page.inside(".bk-Tooltip")])
-    assert told[0].startswith("0B2: backward\nstage 0 · device 0\n")
-    assert "\nwaits for: 1B2 (stage 1 · device 1), there at " in told[0]
+    place = "({left, right, top, bottom}, box) => [(left[box] + right[box]) / 2, (top[box] + bottom[box]) / 2]"
+    x, y = page.ask(f"({place})(model('shown ops 0').data_source.data, {box})")
+    told = page.told("timeline 0", x, y)
+    assert told.startswith("0B2: backward\nstage 0 · device 0\n")
+    assert "\nwaits for: 1B2 (stage 1 · device 1), there at " in told
+
+
+def test_a_sweep_is_one_selection(opened: Opener) -> None:
+    """A mark tells its plan; a click on it chooses its row in all figures; a legend hides a line with its rings; a heading sorts
+    numbers as numbers; the panel of the heat map is chosen.
+    """
+    swept = Swept.of(points("gpipe", "1f1b"))
+    page = opened(sweep_html(swept), "model('cells')")
+    blue = page.pixels(line_look(0)["color"])
+    assert blue > 500
+    told = page.told("lines", 64, 4.0)
+    assert "schedule=gpipe, devices=1, batch=64" in told
+    assert "\nplan: pp1\n" in told
+    assert "\ndecided otherwise: stages: 1 -> 2" in told
+    page.pointer("lines", 64, 4.0).click().perform()
+    page.until("model('rows').selected.indices.length === 1")
+    assert page.ask("model('rows').selected.indices") == [2]
+    assert [one.text.split("\n")[:3] for one in page.inside(".slick-row:has(.selected)")] == [["gpipe", "1", "64"]]
+
+    sorted_by = next(one for one in page.inside(".slick-header-column") if one.text.startswith("iteration"))
+    sorted_by.click()
+    seconds = [one.text for one in page.inside(".slick-row .slick-cell.l3")]
+    assert seconds == ["0.225", "0.25", "0.45", "0.5", "0.9", "1", "1.8", "2", "2", "3.6", "4", ""]
+
+    panels = page.inside("select")[0]
+    next(one for one in panels.find_elements("tag name", "option") if one.text == "schedule=1f1b").click()
+    page.until("model('cells').view.filter.indices.includes(11)")
+    next(one for one in page.inside(".bk-item") if one.text == "schedule=gpipe, devices=1").click()
+    page.until("!model('line 0').visible && !model('rings 0').visible && !model('points 0').visible")
+    assert page.pixels(line_look(0)["color"]) < blue
