@@ -201,6 +201,8 @@ from .results.text_tables import (
 )
 from .results.time_split import TIME_PARTS as TIME_PARTS, TimeSplit as TimeSplit
 from .results.traces import chrome_trace as chrome_trace
+from .results.chakra_messages import TraceNode as TraceNode, check_chakra as check_chakra
+from .chakra_traces import ExecutionTraces as ExecutionTraces, execution_traces as execution_traces
 from .memory.versions import (
     COPY_RULES as COPY_RULES,
     event_order as event_order,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import planners
 import simulator
@@ -20,6 +22,7 @@ from experiments.compare.problem_options import (
     refuse_contradictions,
 )
 from experiments.targets.names import TARGETS, told
+from experiments.targets.pipelines import in_order
 from experiments.targets.target import NotLaunchableError, Written
 from experiments.terminal.argument_types import Option, add_options, check_choice, names_of, refuse, written_file
 from experiments.terminal.exits import OK
@@ -29,9 +32,13 @@ from experiments.terminal.stops import INTERRUPTED
 FORMATS = {
     "chrome-trace": "timeline for Perfetto (ui.perfetto.dev) and chrome://tracing, with transfers and memory",
     "text": "schedule, one line of ops per device",
+    "chakra": "execution traces for simulators of networks, FILE.RANK.et (extra chakra)",
     "plan": "the plan with its problem, JSON for --plan",
     "problem": "the problem alone, JSON for --problem; nothing is searched",
 }
+
+MOST_NAMED = 4
+"""Files that the line about what was written names."""
 
 OF_TARGETS: dict[str, Option] = {
     "--with-sends": "torch-csv: sends, receives and gathers of weights, too (torch's format compute_comms)",
@@ -72,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         check_choice("--format", arguments.format, FORMATS)
         refuse(arguments, given, "goes with --to")
+        _check_chakra(arguments)
     written, interrupted = (
         (Written({"": simulator.PlanFile(_problem(arguments)).to_json()}), False)
         if arguments.format == "problem"
@@ -83,6 +91,24 @@ def run(arguments: argparse.Namespace) -> int:
     if interrupted:
         print("pipeplan export: interrupted: this is of the best plan so far", file=sys.stderr)
     return INTERRUPTED if interrupted else OK
+
+
+def _check_chakra(arguments: argparse.Namespace) -> None:
+    """UsageError, before anything is searched, for traces that could not be written."""
+    if arguments.format == "chakra":
+        if arguments.out is None:
+            raise UsageError("--format chakra writes FILE.RANK.et of every rank: it needs --out FILE")
+        with _blamed_on("--format chakra"):
+            simulator.check_chakra()
+
+
+@contextmanager
+def _blamed_on(option: str) -> Iterator[None]:
+    """UsageError, with the option, for a ValueError raised inside."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None
 
 
 def _deliver(arguments: argparse.Namespace, written: Written) -> None:
@@ -98,7 +124,10 @@ def _deliver(arguments: argparse.Namespace, written: Written) -> None:
         output_file(str(path))
     for path, content in paths.items():
         simulator.write_atomically(path, content)
-    say(f"{arguments.to or arguments.format} written to {', '.join(map(str, paths))}")
+    names = [str(path) for path in paths]
+    if len(names) > MOST_NAMED:
+        names = [names[0], "…", f"{names[-1]} ({len(names)} files)"]
+    say(f"{arguments.to or arguments.format} written to {', '.join(names)}")
 
 
 def _problem(arguments: argparse.Namespace) -> simulator.Problem:
@@ -115,6 +144,9 @@ def _problem(arguments: argparse.Namespace) -> simulator.Problem:
 def _content(arguments: argparse.Namespace, options: dict[str, bool]) -> tuple[Written, bool]:
     """The plan in the form asked for, and whether an interrupt ended its search; UsageError where the target cannot run it."""
     problem, plan, interrupted = _plan(arguments)
+    if arguments.format == "chakra":
+        with _blamed_on("--format chakra"):
+            return _traces(simulator.execution_traces(problem, plan)), interrupted
     if arguments.to is None:
         return Written({"": _formatted(arguments.format, problem, plan)}), interrupted
     try:
@@ -122,6 +154,13 @@ def _content(arguments: argparse.Namespace, options: dict[str, bool]) -> tuple[W
         return TARGETS[arguments.to].written(arguments.to, problem, plan, file, **options), interrupted
     except NotLaunchableError as error:
         raise UsageError(f"--to {error}") from None
+
+
+def _traces(found: simulator.ExecutionTraces) -> Written:
+    notes = [f"a plan that never flushes: traces of a stream of {found.stream} micro-batches"] * bool(found.stream)
+    if found.devices != tuple(range(len(found.devices))):
+        notes.append(f"ranks in their order on devices {in_order(found.devices)}")
+    return Written(found.files(), tuple(notes))
 
 
 def _formatted(form: str, problem: simulator.Problem, plan: simulator.Plan) -> str:

@@ -113,11 +113,11 @@ def launch_notes(found: Pipelines) -> tuple[str, ...]:
     count = len(found.devices)
     notes = [f"launch {count} process{'es' * (count > 1)}"]
     if found.devices != tuple(range(count)):
-        notes.append(f"ranks in their order on devices {_in_order(found.devices)}")
+        notes.append(f"ranks in their order on devices {in_order(found.devices)}")
     return ("; ".join(notes),)
 
 
-def _in_order(devices: tuple[int, ...]) -> str:
+def in_order(devices: tuple[int, ...]) -> str:
     """Devices in their order, with rising runs joined: `0, 8, 1-3`."""
     runs: list[list[int]] = []
     for device in devices:

@@ -39,12 +39,14 @@ class Bucket:
     share: part of the stage's backward seconds that ends when this bucket's gradients are there; shares of a stage sum to 1
     seconds: of the all-reduce among the stage's replicas
     route: channels that it occupies; occupancy: share of its seconds for which each is busy with it; () is all of them
+    size_bytes: on each device, of all gradients, or of all weights
     """
 
     share: float
     seconds: float
     route: Route = ()
     occupancy: tuple[float, ...] = ()
+    size_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Unit:
     forward, backward: part of the seconds of the stage's ops that its layers take; those of a stage sum to 1 each
     gather: seconds of the all-gather, None where every replica has all weights; scatter: of the reduce-scatter
     route, occupancy: as of a `Bucket`
+    gather_bytes, scatter_bytes: of all its weights, and of all its gradients
     """
 
     forward: float
@@ -63,6 +66,8 @@ class Unit:
     scatter: float
     route: Route = ()
     occupancy: tuple[float, ...] = ()
+    gather_bytes: float = 0.0
+    scatter_bytes: float = 0.0
 
 
 class CollectiveForm(NamedTuple):
@@ -118,13 +123,14 @@ class TiedReduction:
     """All-reduce of the gradient of one weight that several stages use, over all their replicas.
 
     stages: rising, at least two
-    seconds, route, occupancy: as of a `Bucket`
+    seconds, route, occupancy, size_bytes: as of a `Bucket`
     """
 
     stages: tuple[int, ...]
     seconds: float
     route: Route = ()
     occupancy: tuple[float, ...] = ()
+    size_bytes: float = 0.0
 
 
 class Costs(Protocol):

@@ -533,7 +533,7 @@ class PlanCosts:
                 rings = peers_of(groups)
                 size = self._tied_elements(weight, len(rings)) * self.problem.accumulated_bytes
                 seconds = reduce_seconds(cluster.collectives.allreduce_rates(*rings), size)
-                found.append(TiedReduction(stages, seconds, *cluster.collectives.allreduce_channels(*rings)))
+                found.append(TiedReduction(stages, seconds, *cluster.collectives.allreduce_channels(*rings), size))
         return tuple(found)
 
     def _tied_elements(self, weight: TiedWeight, degree: int) -> float:
@@ -774,7 +774,7 @@ class PlanCosts:
         if plan.zero in (1, 2) and (held := self.held_elements(stage, places.widest)):
             dense = self.dense_elements(stage)
             seconds = places.moved_seconds(Operation.ALL_GATHER, dense * width, (held - dense) * width)
-            update_gather = Bucket(1.0, seconds, *places.busy(Operation.ALL_GATHER))
+            update_gather = Bucket(1.0, seconds, *places.busy(Operation.ALL_GATHER), held * width)
         if plan.zero < 2:
             return StageCollectives(self.buckets(stage), (), update_gather)
         return StageCollectives((), self._units(stage), update_gather)
@@ -793,12 +793,14 @@ class PlanCosts:
 
         gathers = seconds(Operation.ALL_GATHER, weights, problem.element_bytes)
         scatters = seconds(Operation.REDUCE_SCATTER, dense, problem.accumulated_bytes)
-        whole = self.plan.zero == 3
-        columns, busy = (
-            zip(forward.tolist(), backward.tolist(), gathers, scatters, strict=True),
-            places.busy(Operation.REDUCE_SCATTER),
+        whole, busy = self.plan.zero == 3, places.busy(Operation.REDUCE_SCATTER)
+        sizes = ((weights + experts) * problem.element_bytes, (dense + experts) * problem.accumulated_bytes)
+        columns = zip(
+            forward.tolist(), backward.tolist(), gathers, scatters, *(one.tolist() for one in sizes), strict=True
         )
-        return tuple(Unit(f, b, gather if whole else None, scatter, *busy) for f, b, gather, scatter in columns)
+        return tuple(
+            Unit(f, b, gather if whole else None, scatter, *busy, *own) for f, b, gather, scatter, *own in columns
+        )
 
     def _samples(self, stage: int) -> int:
         """Samples of the largest micro-batch on a replica of a stage."""
@@ -820,7 +822,7 @@ class PlanCosts:
             return ()  # without weights there is nothing to wait for
         operation = Operation.of_gradients(self.plan.zero > 0)
         busy = places.busy(operation)
-        return tuple(Bucket(share, places.moved_seconds(operation, *sizes), *busy) for share, *sizes in cut)
+        return tuple(Bucket(share, places.moved_seconds(operation, *sizes), *busy, sum(sizes)) for share, *sizes in cut)
 
     def dense_elements(self, stage: int) -> float:
         """Weight elements that a device of a stage holds, apart from experts that replicas divide."""

@@ -56,6 +56,22 @@ def collectives_of(
     return Collectives(np.array(seconds), np.array(shares))
 
 
+def collective_bytes(structure: Structure, costs: Costs) -> dict[int, float]:
+    """Bytes of each collective of a structure, on each device, by the number of its value."""
+    held = [(form, costs.collectives(stage)) for stage, form in enumerate(structure.forms) if form]
+    units = [one for form, stage in held if form.units for one in stage.units]
+    sizes = [
+        *(one.size_bytes for form, stage in held if form.buckets for one in stage.buckets),
+        *(one.size_bytes for one in costs.tied_reductions),
+        *(one.gather_bytes for one in units),
+        *(one.scatter_bytes for one in units),
+        *(stage.update_gather.size_bytes for form, stage in held if form.updates and stage.update_gather),
+    ]
+    pairs = len(structure.pairs)
+    first = len(structure.duration_of) + (pairs + 1 if pairs else 0) + len(structure.moves) + 1
+    return dict(enumerate(sizes, start=first))
+
+
 def fill(structure: Structure, costs: Costs, stand_ins: StandIns | None = None) -> Program:
     """The program of a structure with these costs; stand_ins: if the structure has them alone."""
     transfers = [Transfer(0.0, 0.0), *(costs.transfer(*move) for move in structure.moves)]

@@ -69,6 +69,31 @@ def test_unequal_replicas_are_refused_and_equal_ones_say_how_torch_is_launched(
             assert "4 samples per micro-batch" in err
 
 
+def test_execution_traces_are_a_file_a_rank(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--format chakra`: FILE.RANK.et, and FILE.groups.json where gradients are reduced; a stream is told."""
+    monkeypatch.chdir(tmp_path)
+    words = ("export", *PROBLEM, "--batch", "8", "--microbatches", "4", "--format", "chakra")
+    assert "it needs --out FILE" in refused(capsys, words)
+    assert run(capsys, *words, "--planner", "uniform", "--schedule", "1f1b", "--out", "run") == (
+        0,
+        "chakra written to run.0.et, run.1.et\n",
+        "",
+    )
+    assert run(capsys, *words, "--planner", "data-parallel", "--out", "both")[1].endswith("both.groups.json\n")
+    assert json.loads(Path("both.groups.json").read_text()) == {"1": [0, 1]}
+    code, _, err = run(capsys, *words, "--planner", "uniform", "--schedule", "pipedream", "--out", "stream")
+    assert (code, err) == (
+        0,
+        "pipeplan export: a plan that never flushes: traces of a stream of 40 micro-batches\n",
+    )
+    assert "no lists of ops that share a device" in refused(
+        capsys, (*words, "--planner", "uniform", "--schedule", "fbp-as", "--out", "shared")
+    )
+    assert not list(tmp_path.glob("shared*"))
+
+
 SIMULATE = ("simulate", "--stages", "2", "--microbatches", "3", "--forward", "1", "--backward", "2")
 
 

@@ -1,0 +1,189 @@
+"""Rules of execution traces: replayed by dependencies alone they take as long as the plan, and every send has its receive."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hardware_profiles import load_cluster
+from simulator import (
+    ExecutionTraces,
+    Plan,
+    Problem,
+    TraceNode,
+    build_program,
+    execution_traces,
+    stages_from_cuts,
+    workload_from_spec,
+)
+from simulator.plan_replay import replay_on
+from simulator.results.chakra_messages import NODE_TYPES
+
+GPT2 = Problem(workload_from_spec("gpt2"), load_cluster("dgx-a100:1"), 32)
+
+
+def plan_of(schedule: str, places: list[tuple[int, ...]], **changes: Any) -> Plan:
+    """The 124 layers cut evenly, in eight micro-batches."""
+    cuts = [124 * stage // len(places) for stage in range(1, len(places))]
+    degree = changes.pop("degree", 1)
+    return replace(Plan("hand", schedule, stages_from_cuts(cuts, 124, places, degree), (4,) * 8), **changes)
+
+
+def replayed(traces: ExecutionTraces) -> float:
+    """Seconds of the traces: a node starts when all that it names has ended, a receive when its message is there, a collective
+    when its whole group has come to it. Fails where nothing can go on.
+    """
+    ended: dict[tuple[int, int], float] = {}
+    arrived: dict[tuple[object, ...], tuple[float, object]] = {}
+    came: dict[tuple[int, int], dict[int, float]] = {}
+    turns = [Counter[int]() for _ in traces.devices]
+    left = [list(nodes) for nodes in traces.nodes]
+
+    def end_of(rank: int, node: TraceNode) -> float | None:
+        begin = max((ended[rank, one] for one in node.after), default=0.0)
+        said = node.attributes
+        key = tuple(said.get(name) for name in ("comm_src", "comm_dst", "comm_tag"))
+        if node.kind == "COMM_SEND":
+            assert (key[0], key not in arrived) == (rank, True)
+            arrived[key] = begin + node.seconds, said["comm_size"]
+        elif node.kind == "COMM_RECV":
+            if key not in arrived:
+                return None
+            assert (key[1], arrived[key][1]) == (rank, said["comm_size"])
+            begin = max(begin, arrived.pop(key)[0])
+        elif node.kind == "COMM_COLL":
+            group = int(said["pg_name"])
+            those = came.setdefault((group, turns[rank][group]), {})
+            those[traces.devices[rank]] = begin
+            if set(those) != set(traces.groups[group]):
+                return None
+            turns[rank][group] += 1
+            begin = max(those.values())
+        return begin + node.seconds
+
+    while any(left):
+        before = len(ended)
+        for rank, nodes in enumerate(left):
+            waiting = []
+            for node in nodes:
+                end = end_of(rank, node) if all((rank, one) in ended for one in node.after) else None
+                if end is None:
+                    waiting.append(node)
+                else:
+                    ended[rank, node.id] = end
+            left[rank] = waiting
+        assert len(ended) > before
+    assert not arrived
+    return max(ended.values())
+
+
+ALONE = [(0,), (1,), (2,), (3,)]
+TWOFOLD = [(0, 1), (2, 3), (4, 5), (6, 7)]
+
+PLANS = {
+    "1f1b": plan_of("1f1b", ALONE),
+    "replicas": plan_of("1f1b", TWOFOLD),
+    "unlike replicas": plan_of("gpipe", [(0, 1, 2), (3,)], microbatches=(6, 6, 9, 11)),
+    "zero 1": plan_of("zb-h1", TWOFOLD, zero=1),
+    "zero 3": plan_of("1f1b", TWOFOLD, zero=3),
+    "tensor-parallel groups": plan_of("1f1b", TWOFOLD, degree=2),
+    "overlapped pairs": plan_of("dualpipev", [*ALONE, *reversed(ALONE)]),
+    "two directions": plan_of("chimera", [(0, 3), (1, 2), (2, 1), (3, 0)], replication="round-robin"),
+    "never flushes": plan_of("pipedream", ALONE),
+    "replicas in turn": plan_of("1f1b-rr", TWOFOLD, replication="round-robin"),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("communication", ["overlapped", "send-blocking", "both-blocking"])
+def test_a_replay_by_dependencies_takes_as_long(name: str, communication: Any) -> None:
+    """To the last bit as long as the plan on links without end; each op is a node, each message a send and a receive."""
+    problem, plan = replace(GPT2, communication=communication), PLANS[name]
+    traces, (_, _, program) = execution_traces(problem, plan), build_program(problem, plan)
+    assert replayed(traces) == replay_on(program, "recurrence").makespan_seconds
+    computing = np.flatnonzero(program.computing())
+    degree = (plan.stages[0].degrees or (1,))[0]
+    nodes = [one for nodes in traces.nodes for one in nodes]
+    assert sorted((one.name, one.seconds) for one in nodes if one.kind == "COMP") == sorted(
+        (program.name_of(task), program.seconds[task]) for task in computing.tolist() for _ in range(degree)
+    )
+    kinds = Counter(one.kind for one in nodes)
+    assert kinds["COMM_SEND"] == kinds["COMM_RECV"] > 0
+    assert traces.stream == (0 if name not in ("never flushes", "replicas in turn") else program.microbatch.max() + 1)
+
+
+def test_bytes_are_those_of_the_plan() -> None:
+    """By hand: what crosses a boundary, in each half of a group; all gradients of a stage are reduced once."""
+    traces = execution_traces(GPT2, PLANS["replicas"])
+    costs, _, _ = build_program(GPT2, PLANS["replicas"])
+    forwards = [one for one in traces.nodes[0] if one.name.startswith("0SEND_F")]
+    assert sum(int(one.attributes["comm_size"]) for one in forwards) == 16 * costs.boundary_bytes[0]
+    reduced = [one for one in traces.nodes[0] if one.kind == "COMM_COLL"]
+    assert {one.attributes["comm_type"] for one in reduced} == {0}
+    size = sum(int(one.attributes["comm_size"]) for one in reduced)
+    assert size == pytest.approx(costs.held_elements(0) * GPT2.accumulated_bytes)
+    halves = execution_traces(GPT2, PLANS["tensor-parallel groups"])
+    sent = [one.attributes["comm_size"] for one in halves.nodes[1] if one.name.startswith("0SEND_F")]
+    assert sent == [2 * costs.boundary_bytes[0]] * 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"schedule": "fbp-as"}, "no lists of ops that share a device"),
+        (
+            {"stages": plan_of("1f1b", [(0, 1, 2, 3)]).stages, "zero": 3, "shard": 2},
+            "no ZeRO among part of the replicas",
+        ),
+    ],
+)
+def test_what_traces_cannot_say(changes: dict[str, Any], said: str) -> None:
+    """One line that tells why."""
+    with pytest.raises(ValueError, match=said):
+        execution_traces(GPT2, replace(PLANS["1f1b"], **changes))
+
+
+def test_nodes_are_counted_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than are written end in one line."""
+    monkeypatch.setattr("simulator.chakra_traces.MOST_NODES", 100)
+    with pytest.raises(ValueError, match="at most 100 are written"):
+        execution_traces(GPT2, PLANS["1f1b"])
+
+
+def test_protobuf_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, a line that says what to install."""
+    monkeypatch.setitem(sys.modules, "google.protobuf.proto", None)
+    with pytest.raises(ValueError, match=r"pip install 'pipeplan\[chakra\]'"):
+        execution_traces(GPT2, PLANS["1f1b"]).files()
+
+
+def test_the_reader_of_mlcommons_reads_them() -> None:
+    """Every node with its type, what it waits for, its seconds and its message; the file ends behind the last."""
+    schema = pytest.importorskip(
+        "chakra.schema.protobuf.et_def_pb2", reason="mlc-chakra is not installed: traces are read by protobuf alone"
+    )
+    library = pytest.importorskip("chakra.src.third_party.utils.protolib")
+    traces = execution_traces(GPT2, PLANS["zero 1"])
+    files = traces.files()
+    assert list(files) == [*(f".{rank}.et" for rank in range(8)), ".groups.json"]
+    for rank, nodes in enumerate(traces.nodes):
+        file, metadata = io.BytesIO(bytes(files[f".{rank}.et"])), schema.GlobalMetadata()  # type: ignore[arg-type]
+        assert library.decodeMessage(file, metadata)
+        about = {one.name: getattr(one, one.WhichOneof("value")) for one in metadata.attr}
+        assert about == {"plan": "hand, zb-h1, 2-2-2-2", "device": rank}
+        for node in nodes:
+            read = schema.Node()
+            assert library.decodeMessage(file, read)
+            said = {one.name: getattr(one, one.WhichOneof("value")) for one in read.attr}
+            assert (read.id, read.name, read.type) == (node.id, node.name, NODE_TYPES[node.kind])
+            assert schema.NodeType.Name(read.type) == f"{node.kind}_NODE"
+            assert (tuple(read.ctrl_deps), tuple(read.data_deps)) == (node.behind, node.after)
+            assert said == {"is_cpu_op": False, "seconds": node.seconds, **node.attributes}
+            assert read.duration_micros == round(node.seconds * 1e6)
+        assert not library.decodeMessage(file, schema.Node())
