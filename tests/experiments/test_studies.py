@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,18 @@ def test_every_module_that_runs_is_a_study() -> None:
 def test_a_study_keeps_its_contract(name: str) -> None:
     """Its entry, and its help by name and by module."""
     check_study(name)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_module_runs_its_own_study(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`python -m` of a study's module is that study, and not another."""
+    module = STUDIES[name].module
+    monkeypatch.setattr(sys, "argv", [module, "--help"])
+    with pytest.raises(SystemExit):
+        runpy.run_module(module, run_name="__main__")
+    assert capsys.readouterr().out.startswith(f"usage: python -m {module} ")
 
 
 @pytest.mark.parametrize(

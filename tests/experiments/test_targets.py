@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pipeplan as pp
 from experiments.targets.names import TARGETS
+from experiments.targets.target import Target
 from hardware_profiles import GENERIC, Runs, load_stack
 from simulator import Plan, PlanFile, Problem, simulate, stages_from_cuts
 from tests.experiments.commands import ended, refused
+from tests.records import Recorded
 
 
 def gpt2(**changes: object) -> tuple[Problem, Plan]:
@@ -142,3 +145,66 @@ def test_a_problem_of_a_target_has_plans_that_it_launches() -> None:
         pp.launchable(pp.Problem("vgg16", "dgx-a100:1"), "megatron")
     with pytest.raises(ValueError, match=r"target 'megatrom' is unknown \(did you mean megatron\?\)"):
         pp.launchable(asked, "megatrom")
+
+
+def cut_plan(
+    cuts: tuple[int, ...] = (6,), *, ranks: int = 2, wide: int = 1, group: int = 1, given: Any = None, **changes: Any
+) -> tuple[Problem, Plan]:
+    """A transformer cut behind so many blocks, on ranks of so many devices, in groups of so many; given: of the problem."""
+    problem = pp.Problem(**{"workload": "gpt2", "cluster": "dgx-a100:2", "batch": 16, **(given or {})})
+    blocks = [layer.block for layer in problem.workload.layers]
+    places = [tuple(range(wide * rank, wide * (rank + 1))) for rank in range(ranks)] * (len(cuts) + 1)
+    stages = stages_from_cuts([blocks.index(cut + 1) for cut in cuts], len(blocks), places[: len(cuts) + 1], group)
+    return problem, replace(Plan("hand", "1f1b", stages, (4,) * 4), **changes)
+
+
+LOOPED = {"cuts": (3, 6, 9), "schedule": "interleaved-1f1b"}
+BLOCKS = ("blocks", "blocks")
+ASKED: dict[str, dict[str, Any]] = {
+    "two stages": {},
+    "stages of unlike blocks": {"cuts": (5,)},
+    "one stage": {"cuts": (), "ranks": 1},
+    "gpipe": {"schedule": "gpipe"},
+    "zero bubble": {"schedule": "zb-h1"},
+    "an order": {"order": ("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"), "microbatches": (8, 8)},
+    "two stages per device": LOOPED,
+    "groups of four": {**LOOPED, "options": (("microbatch_group_size", 4),)},
+    "all stages on one device": {**LOOPED, "ranks": 1, "cuts": (6,)},
+    "unlike micro-batches": {"microbatches": (5, 5, 6)},
+    "unlike recomputation": {"recompute": ("blocks", "none")},
+    "recomputed blocks": {"recompute": BLOCKS},
+    "some recomputed blocks": {"recompute": BLOCKS, "recomputed_blocks": (1, 1)},
+    "recomputed attention": {"recompute": ("attention", "attention")},
+    "two replicas": {"wide": 2},
+    "two replicas, fp32 gradients": {"wide": 2, "given": {"precision": "bf16", "gradient_bytes": 4}},
+    "two replicas in turn": {"wide": 2, "replication": "round-robin"},
+    **{f"two replicas, ZeRO {zero}": {"wide": 2, "zero": zero} for zero in (1, 2, 3)},
+    **{f"no pipeline, ZeRO {zero}": {"cuts": (), "ranks": 1, "wide": 4, "zero": zero} for zero in (1, 2, 3)},
+    "ZeRO 1 among two of four": {"wide": 4, "zero": 1, "shard": 2},
+    "ZeRO 3 among two of four": {"cuts": (), "ranks": 1, "wide": 4, "zero": 3, "shard": 2},
+    "tensor-parallel groups": {"wide": 2, "group": 2},
+    "tensor-parallel groups, the rest too": {"wide": 2, "group": 2, "given": {"sequence_parallel": True}},
+    "tensor-parallel groups, ZeRO 2": {"cuts": (), "ranks": 1, "wide": 4, "group": 2, "zero": 2},
+    "two contexts": {"wide": 2, "group": 2, "context": 2},
+    "two contexts, ZeRO 3": {"wide": 2, "group": 2, "context": 2, "zero": 3},
+    "experts": {"cuts": (16,), "wide": 2, "expert": 2, "given": {"workload": "mixtral-8x7b", "precision": "bf16"}},
+    **{f"in {one}": {"given": {"precision": one}} for one in ("fp16", "bf16", "tf32")},
+    "in fp8": {"given": {"precision": "fp8", "cluster": "dgx-h100:1"}},
+    **{f"with {one}": {"given": {"optimizer": one}} for one in ("sgd", "momentum")},
+    "boards": {"given": {"cluster": "fpga-vcu129-4", "precision": "fp16"}},
+}
+
+
+def test_what_every_target_lacks_and_writes(recorded: Recorded) -> None:
+    """By what a plan asks for, and target: its lacks, or the files and notes of a launch."""
+    found = {words: cut_plan(**asked) for words, asked in ASKED.items()}
+    recorded(**{words: {name: told_by(one, *plan) for name, one in TARGETS.items()} for words, plan in found.items()})
+
+
+def told_by(target: Target, problem: Problem, plan: Plan) -> Any:
+    """What it lacks, or what it writes, by lines."""
+    if lacks := target.lacks(problem, plan):
+        return {"lacks": lacks}
+    found = target.written("name", problem, plan, "file")
+    files = {f"file{end}": text for end, text in found.files.items() if isinstance(text, str)}
+    return {**{name: text.splitlines() for name, text in files.items()}, "notes": found.notes}
