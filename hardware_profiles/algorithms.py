@@ -6,6 +6,7 @@ of an all-reduce, 1 of a gather or a scatter), S bytes of a whole tensor.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import log2
 from typing import NamedTuple
 
@@ -56,6 +57,35 @@ def ring(operation: Operation, devices: int, servers: int, steps: Steps, own_par
     latency = steps.base + (devices - 1 - crossing) * steps.inside + crossing * steps.between
     moved = operation.passes * (devices - 1 + own_part) / devices
     return CollectiveTime(operation.passes * latency, moved / steps.rate)
+
+
+class Side(NamedTuple):
+    """A dimension of a grid: devices of a row, steps of a pass along it, seconds of each, bytes/s that a device sends."""
+
+    devices: int
+    steps: int
+    step: float
+    rate: float
+
+
+def along(operation: Operation, order: Sequence[Side]) -> list[CollectiveTime]:
+    """A tensor scattered along one side after the other, and gathered back: the time of each side.
+
+    A side of k devices after h devices of those before: passes (steps step), passes (k - 1) / k S / h / rate.
+    """
+    found, held = [], 1
+    for side in order:
+        moved = operation.passes * (side.devices - 1) / side.devices / held
+        found.append(CollectiveTime(operation.passes * side.steps * side.step, moved / side.rate))
+        held *= side.devices
+    return found
+
+
+def at_once(orders: Sequence[Sequence[CollectiveTime]]) -> CollectiveTime:
+    """Equal parts of a tensor at once, each along all sides in another order: in each turn all wait for the slowest."""
+    turns = list(zip(*orders, strict=True))
+    latency = sum(max(one.latency for one in turn) for turn in turns)
+    return CollectiveTime(latency, sum(max(one.seconds_per_byte for one in turn) for turn in turns) / len(orders))
 
 
 def tree(devices: int, servers: int, steps: Steps) -> CollectiveTime:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import combinations, pairwise
+from math import prod
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
@@ -18,9 +17,6 @@ from hardware_profiles.links import Duplex, Link, Sharing
 from hardware_profiles.numbers import MOST_DEVICES
 from hardware_profiles.ranges import within
 
-MOST_LINKS = 65_536
-"""Links of a cluster at most: a full topology of n devices has n (n - 1) / 2."""
-
 NetworkGigabits = Annotated[float, within((0.1, 10_000), (1e-6, 1e7), "10^9 bits/s")]
 LinkRate = Annotated[float, within((0.01, 5000), (1e-7, 1e6), "10^9 bytes/s")]
 LatencyMicroseconds = Annotated[float, within((0.01, 10_000), (0, 1e7), "microseconds")]
@@ -28,6 +24,12 @@ DeviceCount = Annotated[int, within((1, 1024), (1, MOST_DEVICES), "devices of a 
 Price = Annotated[float, within((0.01, 1000), (0, 1e6), "per device and hour, in the file's currency")]
 Currency = Annotated[str, msgspec.Meta(min_length=1, max_length=20)]
 ServerCount = Annotated[int, within((1, 20_000), (1, MOST_DEVICES), "servers")]
+SideCounts = Annotated[
+    list[Annotated[int, msgspec.Meta(ge=2, le=MOST_DEVICES)]], msgspec.Meta(min_length=1, max_length=6)
+]
+NetworkTopology = Literal["switch", "full", "ring", "chain", "torus", "mesh"]
+SIDED = "torus", "mesh", "tree"
+"""Topologies that have sides."""
 
 
 class Medium(FileTable, frozen=True, kw_only=True):
@@ -63,34 +65,68 @@ class Medium(FileTable, frozen=True, kw_only=True):
         return Link(*own, *reached, shared, *together, self.sharing, self.fabric, *others)
 
 
+def check_sides(where: str, topology: str, sides: list[int] | None, count: int, of: str) -> None:
+    """Raise ValueError unless a torus, a mesh or a tree, and nothing else, has sides whose product is the number of its nodes."""
+    if (sides is None) == (topology in SIDED):
+        rule = "needs them, as in sides = [4, 4]" if sides is None else "has none; they go with " + ", ".join(SIDED)
+        raise ValueError(f"{where}.sides: topology {topology} {rule}")
+    if sides is not None and prod(sides) != count:
+        raise ValueError(f"{where}.sides = {sides}: hold {prod(sides)} {of}, of which there are {count}")
+
+
 class InsideTable(Medium, frozen=True, kw_only=True):
     """`[servers.inside]`: how the devices of one server are joined.
 
-    switch: each by its own link to a switch; shared-bus: all on one medium; full: a link per pair; ring; chain: a line
+    switch: each by its own link to a switch; shared-bus: all on one medium; tree: switches of `sides[0]` devices, that links as
+    wide join by `sides[1]` to the next switch, to one root; full: a link per pair; ring; chain: a line; torus and mesh: a grid
+    whose rows are rings or lines
     carries_network: traffic of the network crosses the switch or the bus as well
     """
 
-    topology: Literal["switch", "shared-bus", "full", "ring", "chain"]
+    topology: Literal["switch", "shared-bus", "tree", "full", "ring", "chain", "torus", "mesh"]
+    sides: SideCounts | None = None
     carries_network: bool = False
 
 
 class NetworkTable(Medium, frozen=True, kw_only=True):
-    """`[network]`: one switch that joins the servers, each by one card, or by one per device."""
+    """`[network]`: a switch, or cables, that join the servers, each by a card, by several, or by one per device.
+
+    cards: of a server, which equal runs of its devices share, or that stand on as many switches of its tree
+    topology: `switch`, or how cables join the servers without one: their switches that carry the network, or the cards of
+        their first devices, of the second, ...
+    """
 
     attach: Literal["server", "device"] = "server"
+    cards: Annotated[int, within((1, 16), (1, 1024), "cards of a server")] = 1
+    topology: NetworkTopology = "switch"
+    sides: SideCounts | None = None
 
 
-class SpineTable(FileTable, frozen=True, kw_only=True):
-    """`[spine]`: a third level. The network's switch is one of several leaves, each of so many servers, that a spine joins.
+class TrunkTable(FileTable, frozen=True, kw_only=True):
+    """A level of switches below which stand those of the level before, each of so many `servers`.
 
-    leaf: a switch a `rack` of servers, or one for each `rail` of them: for the first devices of all servers, the second, ...
-    oversubscription: bandwidth of a leaf's cards together over that of its uplink, which has the network's efficiencies
+    oversubscription: bandwidth of what is below a switch over that of its other links, which have the network's efficiencies
+    topology: `switch` above all of them, or how cables join them without one (`full` between groups is a dragonfly)
     """
 
     servers: ServerCount
-    leaf: Literal["rack", "rail"] = "rack"
     oversubscription: Annotated[float, within((1, 16), (1, 1e4), "times the bandwidth of an uplink")] = 1.0
     latency_us: LatencyMicroseconds = 0.0
+    topology: NetworkTopology = "switch"
+    sides: SideCounts | None = None
+
+
+class SpineTable(TrunkTable, frozen=True, kw_only=True):
+    """`[spine]`: a third level. The network's switch is one of several leaves, each of so many servers, that a spine joins.
+
+    leaf: a switch a `rack` of servers, or one for each `rail` of them: for the first cards of all servers, the second, ...
+    """
+
+    leaf: Literal["rack", "rail"] = "rack"
+
+
+class CoreTable(TrunkTable, frozen=True, kw_only=True):
+    """`[core]`: a fourth level (a fat tree of three levels of switches). The spine is one of several, each of so many servers."""
 
 
 class ServersTable(FileTable, frozen=True, kw_only=True):
@@ -161,6 +197,7 @@ class CompactFile(ClusterTable, frozen=True, kw_only=True):
     servers: Annotated[list[ServersTable], msgspec.Meta(min_length=1)]
     network: NetworkTable | None = None
     spine: SpineTable | None = None
+    core: CoreTable | None = None
 
     def named(self) -> dict[str, str]:
         """The path of the first key that names each accelerator, by its name."""
@@ -237,126 +274,3 @@ def build_graph(file: GraphFile, find: FindAccelerator) -> Cluster:
         currency=file.currency,
         sharing=file.sharing,
     )
-
-
-def build_compact(file: CompactFile, find: FindAccelerator, count: int | None = None) -> Cluster:
-    """The cluster of servers and a network; `count` replaces the number of servers where there is one `[[servers]]`."""
-    if count is not None and len(file.servers) != 1:
-        raise ValueError(f"$.servers: name:count needs one [[servers]] table; this file has {len(file.servers)}")
-    _check_size(file, count)
-    found = {name: find(name, where) for name, where in file.named().items()}
-    devices: list[Accelerator] = []
-    prices: list[float | None] = []
-    nodes: list[str] = []
-    switches: list[str] = []
-    servers: list[tuple[int, ...]] = []
-    links: list[Link] = []
-    for position, table in enumerate(file.servers):
-        where = f"$.servers[{position}]"
-        names = table.names(where)
-        own = [found[name] for name in names]
-        copies = table.count if count is None else count
-        network = table.network(where, file.network)
-        for _ in range(copies):
-            server = f"server{len(servers)}"
-            members = [f"{server}.device{index}" for index in range(len(names))]
-            servers.append(tuple(range(len(devices), len(devices) + len(names))))
-            devices.extend(own)
-            prices.extend([table.price_per_device_hour] * len(own))
-            nodes.extend(members)
-            hub = _join_inside(table.inside, f"{where}.inside", server, members, switches, links)
-            if network is not None:
-                ends = [hub] if hub else members
-                _join_network(
-                    network, server, list(zip(ends, _leaves(file, len(servers) - 1, ends), strict=True)), links
-                )
-    if file.spine is not None and file.network is None:
-        raise ValueError("$.spine: joins the leaves of a [network]; there is none")
-    if file.network is not None:
-        switches.extend(_join_leaves(file, links))
-    elif len(servers) > 1:
-        raise ValueError(f"$.network: {len(servers)} servers need a [network] to join them")
-    places = tuple(devices), tuple(nodes), tuple(switches), tuple(servers), tuple(links)
-    return Cluster(
-        file.name,
-        *places,
-        allreduce=file.allreduce,
-        tensor_groups=file.tensor_groups,
-        prices=file.prices(prices),
-        currency=file.currency,
-        sharing=file.sharing,
-    )
-
-
-def _check_size(file: CompactFile, count: int | None) -> None:
-    """Raise ValueError before anything is built if the cluster would have too many devices or links."""
-    devices = links = 0
-    for position, table in enumerate(file.servers):
-        copies = table.count if count is None else count
-        members = len(table.accelerators) if table.accelerators is not None else table.devices or 1
-        full = table.inside is not None and table.inside.topology == "full"
-        devices += copies * members
-        links += copies * (members * (members - 1) // 2 if full else 2 * members)
-        where = f"$.servers[{position}]: {copies} servers of {members} devices"
-        if devices > MOST_DEVICES:
-            raise ValueError(f"{where}: a cluster has at most {MOST_DEVICES} devices, this one {devices}")
-        if links > MOST_LINKS:
-            raise ValueError(f"{where}: a cluster has at most {MOST_LINKS} links, this one up to {links}")
-
-
-def _join_inside(
-    inside: InsideTable | None, where: str, server: str, members: list[str], switches: list[str], links: list[Link]
-) -> str | None:
-    """Add the links of one server; the switch through which its network traffic goes, if it does."""
-    if inside is None:
-        if len(members) > 1:
-            raise ValueError(f"{where}: {len(members)} devices in a server need [servers.inside] to join them")
-        return None
-    hubbed = inside.topology in ("switch", "shared-bus")
-    if inside.carries_network and not hubbed:
-        raise ValueError(f"{where}.carries_network: goes with topology switch or shared-bus: {inside.topology}")
-    if hubbed:
-        hub = f"{server}.{'switch' if inside.topology == 'switch' else 'bus'}"
-        switches.append(hub)
-        shared = hub if inside.topology == "shared-bus" else None
-        links.extend(inside.link(where, member, hub, shared) for member in members)
-        return hub if inside.carries_network else None
-    pairs = list(combinations(members, 2) if inside.topology == "full" else pairwise(members))
-    if inside.topology == "ring" and len(members) > 2:
-        pairs.append((members[-1], members[0]))
-    links.extend(inside.link(where, *pair) for pair in pairs)
-    return None
-
-
-def _join_network(network: NetworkTable, server: str, ends: list[tuple[str, str]], links: list[Link]) -> None:
-    """Add the links of one server to the network; ends: nodes of the server, and the switch to which each of them leads."""
-    # Every device of a server reaches the network by the server's one card: one medium, as many links as ends.
-    shared = f"{server}.network" if network.attach == "server" else None
-    links.extend(network.link("$.network", end, switch, shared) for end, switch in ends)
-
-
-def _leaves(file: CompactFile, server: int, ends: list[str]) -> list[str]:
-    """The switch of the network that each end of a server leads to: one for all, or its leaf."""
-    if file.spine is None:
-        return ["network"] * len(ends)
-    rack = f"rack{server // file.spine.servers}"
-    if file.spine.leaf == "rack":
-        return [rack] * len(ends)
-    if file.network is None or file.network.attach != "device":
-        raise ValueError('$.spine.leaf = "rail": goes with a card a device ($.network.attach = "device")')
-    return [f"{rack}.rail{index}" for index in range(len(ends))]
-
-
-def _join_leaves(file: CompactFile, links: list[Link]) -> list[str]:
-    """Add the uplinks of all leaves; the switches of the network."""
-    if file.network is None or file.spine is None:
-        return ["network"]
-    cards: dict[str, dict[str, float]] = {}
-    for link in links:
-        if link.second.startswith("rack"):
-            cards.setdefault(link.second, {})[link.shared or link.first] = link.bandwidth
-    for leaf, those in cards.items():
-        uplink = file.network.link("$.network", leaf, "spine")
-        bandwidth = sum(those.values()) / file.spine.oversubscription
-        links.append(replace(uplink, bandwidth=bandwidth, latency=file.spine.latency_us * MICRO))
-    return [*cards, "spine"]

@@ -15,7 +15,10 @@ from typing import Literal
 from hardware_profiles.algorithms import (
     IN_SWITCH_LEAST,
     CollectiveTime,
+    Side,
     Steps,
+    along,
+    at_once,
     binomial,
     in_switch,
     in_switch_tree,
@@ -23,6 +26,7 @@ from hardware_profiles.algorithms import (
     tree,
 )
 from hardware_profiles.fabrics import Fabric, Operation, Protocol
+from hardware_profiles.grids import Grid, find_grid
 from hardware_profiles.likeness import Likeness
 from hardware_profiles.links import Channel
 from hardware_profiles.rings import chain, joined, parallel_rings
@@ -305,6 +309,9 @@ class CollectiveRates:
           both ways round each of the link-disjoint cycles of unlike cables
         - chain, inside a server whose cables close no ring: the sum goes along it and comes back, 2 * bytes / bandwidth. NCCL
           counts half of the links' rate for its trees, too (5 V100 of a DGX-1: 23 of two links' 45 GB/s, vTrain f8dda84)
+        - torus, of devices whose cables are a grid of rings or lines: scattered along one side after the other in any order, both
+          ways round a ring, and gathered back; or as many parts at once as there are sides, each first along another one. Sameer
+          Kumar et al., arXiv 1909.09756, for two sides
         - hierarchical, where components at some levels (servers, racks, ...; at one or more) take part with equal numbers:
           reduce-scatter inside each server, then inside each rack what a local rank holds, one ring per rank between the racks
           (all at once, sharing network cards and uplinks where they do), all-gathers back. Libraries of a known fabric have none
@@ -325,7 +332,7 @@ class CollectiveRates:
         plans = [plan for one in flows for plan in self._ring_plans(operation, one)]
         widest = flows[-1]
         if not self._fabrics(flat):
-            plans += self._hierarchical_plans(operation, several, few)
+            plans += self._torus_plans(operation, several) + self._hierarchical_plans(operation, several, few)
         if operation is not Operation.ALL_REDUCE:
             return plans + (self._binomial_plans(operation, flat) if members == servers else [])
         if servers > 1:
@@ -435,6 +442,62 @@ class CollectiveRates:
             self._plan(Operation.ALL_REDUCE, flows, f"NVLS-tree {name}", in_switch_tree(flows.servers, line, steps))
         ]
 
+    def _torus_plans(self, operation: Operation, several: Sequence[Sequence[int]]) -> list[CollectivePlan]:
+        """Along the sides of like grids: in every order of these, and all at once."""
+        found = {self._grid(devices) for devices in several}
+        grid = found.pop()
+        if found or grid is None or (not any(grid.closed) and len(grid.sides) < 2):
+            return []
+        along_sides = []
+        for those, hops, closed in zip(grid.rows(), grid.hops(), grid.closed, strict=True):
+            edges = Counter((devices[one], devices[other]) for devices in several for one, other in hops)
+            servers = len(self.topology.by_server([several[0][place] for place in those[0]]))
+            along_sides.append(self._of_edges("torus", edges, len(those[0]), servers, 2 if closed else 1))
+        sides = [self._side(operation, flows) for flows in along_sides]
+        numbers = range(len(sides))
+        orders = [[one] for one in permutations(numbers)]
+        orders += [[(*numbers[first:], *numbers[:first]) for first in numbers]] if len(sides) > 1 else []
+        return [self._torus(operation, along_sides, sides, one) for one in orders]
+
+    def _grid(self, devices: Sequence[int]) -> Grid | None:
+        """The grid that the cables of some devices are, if each of these is one's own."""
+        nodes, cabled = [self.topology.nodes[device] for device in devices], self.topology.cabled
+        found = find_grid(nodes, cabled)
+        if found is None:
+            return None
+        hops = [self.topology.hops[nodes[one], nodes[other]] for those in found.hops() for one, other in those]
+        return found if self.topology.lone_channels.issuperset(hops) else None
+
+    def _side(self, operation: Operation, flows: _Flows) -> Side:
+        """A dimension of a grid with these messages; both ways round a ring the farthest device is half of it away."""
+        (_, steps), *_ = self._protocols(operation, flows)
+        crossing = flows.servers > 1
+        return Side(
+            flows.devices,
+            flows.devices // 2 if flows.parts > 1 else flows.devices - 1,
+            steps.base + (steps.between if crossing else steps.inside),
+            steps.rate,
+        )
+
+    def _torus(
+        self, operation: Operation, flows: Sequence[_Flows], sides: Sequence[Side], orders: Sequence[tuple[int, ...]]
+    ) -> CollectivePlan:
+        """Parts of a tensor at once, each along the sides in one of some orders; flows: of each side."""
+        times = [along(operation, [sides[number] for number in order]) for order in orders]
+        whole = at_once(times)
+
+        def busy() -> dict[int, float]:
+            found = dict[int, float]()
+            for order, parts in zip(orders, times, strict=True):
+                for number, time in zip(order, parts, strict=True):
+                    share = time.seconds_per_byte / len(orders) / whole.seconds_per_byte
+                    for channel, one in self._plan(operation, flows[number], "", time).occupancy.items():
+                        found[channel] = found.get(channel, 0.0) + one * share
+            return found
+
+        name = "both ways" if len(sides) == 1 else "torus" if len(orders) > 1 else "by dimension"
+        return CollectivePlan(name, *whole, "", busy)
+
     def _hierarchical_plans(
         self, operation: Operation, several: Sequence[Sequence[int]], few: Sequence[Sequence[Sequence[int]]]
     ) -> list[CollectivePlan]:
@@ -464,7 +527,8 @@ class CollectiveRates:
             ]
             first = self.topology.in_components(several[0], outer)[0]
             servers = size // held if held > 1 else len(self.topology.by_server(first))
-            (plan,) = self._ring_plans(operation, self._flows("ring", rings, size // held, servers))
+            ring_alone = self._ring_plans(operation, self._flows("ring", rings, size // held, servers))
+            plan = min([*ring_alone, *self._torus_plans(operation, rings)], key=attrgetter("seconds_per_byte"))
             # A ring carries the part that its devices hold after the reduce-scatters before.
             parts.append((plan, plan.seconds_per_byte / held))
         seconds = sum(part for _, part in parts)

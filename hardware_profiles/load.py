@@ -27,7 +27,8 @@ from hardware_profiles.accelerator import Accelerator, optional_members
 from hardware_profiles.accelerator_files import AcceleratorFile, GraphicsProcessorFile
 from hardware_profiles.chips import CHIPS, chip_of, inherited
 from hardware_profiles.cluster import Cluster, ClusterSource
-from hardware_profiles.cluster_files import CompactFile, FindAccelerator, GraphFile, build_compact, build_graph
+from hardware_profiles.cluster_files import CompactFile, FindAccelerator, GraphFile, build_graph
+from hardware_profiles.compact_clusters import build_compact
 from hardware_profiles.documents import explained
 from hardware_profiles.error_files import ErrorsFile
 from hardware_profiles.fields import path_text

@@ -18,16 +18,21 @@ MOST_HOPS = 20_000
 def parallel_rings(topology: Topology, groups: Sequence[Sequence[int]]) -> list[list[int]]:
     """Rings through all devices of some servers, equally many of each, that share no cable; else one ring.
 
-    Between servers a ring leaves each of them at another device than the other rings, and comes in at the next one.
+    Between servers a ring leaves each of them at another card than the other rings, and comes in at the next device.
     """
-    first = groups[0]
-    if len(first) > 1 and len(groups) > 1 and not _share(topology, (first[0], groups[1][0]), (first[1], groups[1][1])):
-        return [joined([[*group[last + 1 :], *group[: last + 1]] for group in groups]) for last in range(len(first))]
-    return _rings_inside(topology, first) if len(groups) == 1 else [joined(groups)]
+    if len(groups) == 1 or len(groups[0]) == 1:
+        return _rings_inside(topology, joined(groups))
+    used, leaving = set[int](), list[int]()
+    for last, ends in enumerate(zip(groups[0], groups[1], strict=True)):
+        route = topology.route(*ends)
+        if used.isdisjoint(route):
+            used.update(route)
+            leaving.append(last)
+    return [joined([[*group[last + 1 :], *group[: last + 1]] for group in groups]) for last in leaving]
 
 
 def _rings_inside(topology: Topology, members: Sequence[int]) -> list[list[int]]:
-    """Rings through all of some devices of a server that share no cable; else one ring.
+    """Rings through all of some devices of a server, or of servers of one each, that share no cable; else one ring.
 
     Where all pairs have equal cables, a ring goes on by a step that has no divisor in common with the number of devices;
     else each link-disjoint cycle of the cables is two rings, one each way.
@@ -66,11 +71,6 @@ def _cable_units(topology: Topology, members: Sequence[int]) -> dict[tuple[int, 
     }
     slowest = min(rates.values(), default=1.0)
     return {pair: int(rate / slowest + ROUNDING) for pair, rate in rates.items()}
-
-
-def _share(topology: Topology, one: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether transfers between two pairs of devices share a channel."""
-    return not set(topology.route(one[0], one[1])).isdisjoint(topology.route(other[0], other[1]))
 
 
 def _disjoint_cycles(members: Sequence[int], units: Mapping[tuple[int, int], int], most: int) -> tuple[list[int], ...]:

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise, takewhile
+from math import inf
 from typing import TYPE_CHECKING
 
+from hardware_profiles.grids import Grid, find_grid
 from hardware_profiles.links import Channel, Link, channels_of
 
 if TYPE_CHECKING:
@@ -138,6 +140,7 @@ class Topology:
         """Numbers of the components that the servers are in: for each size of several servers, though not all, the largest first.
 
         A component is what links join that lead to no switch farther from devices than so many hops: racks one, pods two.
+        Links between switches that are as far join what is next: groups of a dragonfly are racks.
         """
         if not self._trunks:
             return ()
@@ -151,9 +154,12 @@ class Topology:
             return node
 
         found = [tuple(range(len(self.servers)))]
-        for hops in range(1, max(near.values())):
-            for link in self.links:
-                if max(near[link.first], near[link.second]) <= hops:
+        levels = [
+            max(near[one.first], near[one.second]) + (near[one.first] == near[one.second] > 0) for one in self.links
+        ]
+        for hops in range(1, max(levels)):
+            for link, level in zip(self.links, levels, strict=True):
+                if level <= hops:
                     above[top(link.first)] = top(link.second)
             known: dict[str, int] = {}
             labels = tuple(known.setdefault(top(f" {number}"), len(known)) for number in range(len(self.servers)))
@@ -201,7 +207,7 @@ class Topology:
             if source == destination:
                 return ()
             ends = self.nodes[source], self.nodes[destination]
-            path = self._path_over_switches(*ends) or self._searched_path(*ends)
+            path = self._path_over_switches(*ends) or self._path_in_grid(*ends) or self._searched_path(*ends)
             # A bus is entered and left over one medium: its channel counts once.
             known = tuple(dict.fromkeys(self.hops[hop] for hop in pairwise(path)))
             self._routes[source, destination] = known
@@ -230,6 +236,35 @@ class Topology:
         if len(ways) > 1 and ways[0][0] >= ways[1][0] * (1.0 - ROUNDING):
             return None
         return ways[0][1]
+
+    def _path_in_grid(self, source: str, destination: str) -> tuple[str, ...] | None:
+        """The path along the sides of the grid that holds two devices; None in no grid, and where a way out may be quicker."""
+        places, way_out = self._grids
+        if source not in places or destination not in places:
+            return None
+        (nodes, grid, step, here), (others, _, _, there) = places[source], places[destination]
+        path = grid.path(here, there) if nodes is others else []
+        return tuple(nodes[place] for place in path) if path and (len(path) - 1) * step <= 2 * way_out else None
+
+    @cached_property
+    def _grids(self) -> tuple[dict[str, tuple[tuple[str, ...], Grid, float, int]], float]:
+        """Of each device in a grid of equal cables, of all devices or of those of a server, its nodes, it, the seconds of
+        ROUTING_BYTES over one of them, and the device's place; the least such seconds over a link that is in none.
+        """
+        found: dict[str, tuple[tuple[str, ...], Grid, float, int]] = {}
+        inside = set[tuple[str, str]]()
+        for members in (range(len(self.nodes)), *self.servers):
+            nodes = tuple(self.nodes[member] for member in members)
+            grid = None if nodes[0] in found else find_grid(nodes, self.cabled)
+            if grid is None:
+                continue
+            hops = [(nodes[one], nodes[other]) for those in grid.hops() for one, other in those]
+            seconds = {self._hop_seconds(self.hops[hop]) for hop in hops}
+            if len(seconds) == 1:
+                found |= {node: (nodes, grid, min(seconds), place) for place, node in enumerate(nodes)}
+                inside.update(hops)
+        out = (self._hop_seconds(index) for hop, index in self.hops.items() if hop not in inside)
+        return found, min(out, default=inf)
 
     @cached_property
     def uplinks(self) -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, permutations
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 import pytest
@@ -107,16 +107,22 @@ def test_devices_cabled_pair_by_pair_run_several_rings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cluster", "devices", "measured"),
-    [("dgx-a100:1", 8, 229e9), ("dgx-a100:2", 16, 192e9), ("dgx-h100:1", 8, 476e9), ("pipedream-b:1", 8, 135e9)],
+    ("cluster", "devices", "measured", "within"),
+    [
+        ("dgx-a100:1", 8, 229e9, 0.02),
+        ("dgx-a100:2", 16, 192e9, 0.06),
+        ("dgx-h100:1", 8, 476e9, 0.1),
+        ("dgx-1-v100", 8, 135e9, 0.02),
+        ("pipedream-b:1", 8, 135e9, 0.12),  # whose cube mesh is assumed full
+    ],
 )
-def test_large_all_reduces_run_at_measured_rates(cluster: str, devices: int, measured: float) -> None:
-    """Bus bandwidth of 1 GiB within 12 % of what NCCL reaches (nccl issues 212 and 812, nccl-tests issue 290, vTrain f8dda84)."""
+def test_large_all_reduces_run_at_measured_rates(cluster: str, devices: int, measured: float, within: float) -> None:
+    """Bus bandwidth of 1 GiB beside what NCCL reaches (nccl issues 212 and 812, nccl-tests issue 290, vTrain f8dda84)."""
     size = 2.0**30
     reached = (
         2 * (devices - 1) / devices * size / load_cluster(cluster).collectives.allreduce_seconds(range(devices), size)
     )
-    assert reached == pytest.approx(measured, rel=0.12)
+    assert reached == pytest.approx(measured, rel=within)
 
 
 def test_a_cube_mesh_has_the_rings_that_its_links_close() -> None:
@@ -162,15 +168,19 @@ def test_cables_that_close_no_ring_are_a_chain_at_best() -> None:
 def test_all_reduces_of_a_server_are_as_measured(
     shared_data: Path, gpu: str, cluster: str, mean_error: float, small: float
 ) -> None:
-    """The mean error of some 3,500 between 1 MiB and 1 GiB over 2 to 8 GPUs, and of those below 8 MiB."""
+    """The mean error of some 3,500 between 1 MiB and 1 GiB over 2 to 8 GPUs, of those below 8 MiB, the median over 8."""
     server = load_cluster(cluster)
     with (shared_data / "measured" / "vtrain_allreduce_nvlink.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["gpu"] == gpu]
     errors: dict[bool, list[float]] = {}
+    of_eight = []
     for row in rows:
         size = float(row["bytes"])
         seconds = server.collectives.allreduce_seconds(range(int(row["gpus"])), size)
-        errors.setdefault(size < 2**23, []).append(abs(seconds / (1e-6 * float(row["out_of_place_us"])) - 1))
+        error = abs(seconds / (1e-6 * float(row["out_of_place_us"])) - 1)
+        errors.setdefault(size < 2**23, []).append(error)
+        of_eight += [error] if row["gpus"] == "8" else []
+    assert median(of_eight) < 0.01
     assert mean(errors[False] + errors[True]) < mean_error
     assert mean(errors[True]) < small
 

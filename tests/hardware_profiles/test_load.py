@@ -649,6 +649,10 @@ def test_rails_hang_on_a_spine(tmp_path: Path) -> None:
         ('topology = "switch"', 'topology = "full"'),
         ('topology = "switch"', 'topology = "ring"'),
         ('topology = "switch"', 'topology = "switch"\ncarries_network = true'),
+        ('topology = "switch"', 'topology = "torus"\nsides = [2, 2]'),
+        ('topology = "switch"', 'topology = "tree"\nsides = [2, 2]'),
+        ('attach = "device"', "cards = 2"),
+        ("[spine]", "[core]\nservers = 8\noversubscription = 2\n[spine]"),
         ("[network]", '[[servers]]\ncount = 9\naccelerator = "v100-sxm2"\ndevices = 4\n[servers.inside]\ntopology = "switch"\n'
          "bandwidth_gb_per_s = 9\n[network]"),
     ],
