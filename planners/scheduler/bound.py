@@ -13,10 +13,10 @@ warm-up and drain: before its first input gradient a device runs forwards only, 
 first input gradient: where each device has one stage, it comes to a stage once it is over at the next one, and runs as soon as
     it comes, or after one forward more: a stage whose idle time up to then would make its work too long runs that forward, and
     all earlier stages get theirs later. The least end for which no stage lacks time or memory is found from the last stage up
-rounds: a forward waits for the input gradient k micro-batches before it where memory holds k; and where it holds no weight
-    gradient's share beside them, for that one's weight gradient, or, of two or more, for the next input gradient. The
-    micro-batches of no whole round come last, or first: in the one case their ops at any later stage of the chain all follow the
-    last of the waits, in the other all lead up to the first of them
+rounds: a forward waits for the input gradient k micro-batches before it where memory holds k, each with what it keeps at earlier
+    positions of the device (see `heads`); and where it holds no weight gradient's share beside them, for that one's weight
+    gradient, or, of two or more, for the next input gradient. The micro-batches of no whole round come last, or first: in the
+    one case their ops at any later stage of the chain all follow the last of the waits, in the other all lead up to the first
 turns: where a chain passes a device again, and memory holds k micro-batches at the earlier position beside one that has come to
     the later: the forward of the (n + k)-th at the earlier waits for the input gradient of the n-th at the later. Begun before
     that, k + 1 would be kept at the earlier while the n-th is at the later, none of which can end before it does. Where k is 1,
@@ -24,30 +24,28 @@ turns: where a chain passes a device again, and memory holds k micro-batches at 
 area: what micro-batches keep, times how long they do, fits into limit times time, less what cannot be kept yet while the first
     forwards run, and not any more while the last backwards do. Micro-batches are whole: of x that keep a forward's share and y
     that keep a weight gradient's, every edge of the hull of what a device can hold at once bounds the area, too
+heads, turning: where a device has several positions, op by op, and the turns of two chains (see the modules of these names)
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
-from planners.scheduler.instance import WEIGHT, Floats, ScheduleInstance
+from planners.scheduler.heads import Ways, end_by_heads, nested_keep
+from planners.scheduler.instance import WEIGHT, Floats, Integers, ScheduleInstance
+from planners.scheduler.turning import end_by_turns
 from simulator import kernel
 
 Objective = Literal["makespan", "longest-stage", "steady"]
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
 
+MOST_HEADS = 100_000
+"""Ops up to which each has a head of its own: a tenth of a second."""
+
 CLOSE = 1e-12
 """Relative tolerance of rounding between equal times."""
-
-
-class Ways(NamedTuple):
-    """Least seconds of each position, float64 [P]: before a forward, from its start to its input gradient's end, after that."""
-
-    head: Floats
-    round: Floats
-    tail: Floats
 
 
 def ways_of(instance: ScheduleInstance) -> Ways:
@@ -106,8 +104,10 @@ def _steady_bound(instance: ScheduleInstance, ways: Ways) -> float:
     """
     busy = np.bincount(instance.device, weights=instance.seconds.sum(axis=0))
     area = max(_areas(instance, ways, device, -1.0) for device in range(len(instance.limit)))
-    held = np.where(instance.keep > 0, instance.limit[instance.device] // np.maximum(1, instance.keep), np.inf)
-    return float(max(busy.max(), area, (ways.round / np.maximum(1, held)).max(), _turns(instance, ways, ways.head)[1]))
+    nested = nested_keep(instance)
+    held = np.where(nested > 0, instance.limit[instance.device] // np.maximum(1, nested), np.inf)
+    turns = max(_turns(instance, ways, ways.head)[1], end_by_turns(instance, ways)[1])
+    return float(max(busy.max(), area, (ways.round / np.maximum(1, held)).max(), turns))
 
 
 @kernel(error_model="numpy")
@@ -116,22 +116,29 @@ def _bound(instance: ScheduleInstance, ways: Ways, from_first: Floats, alone: bo
 
     from_first: float64 [P]; least seconds from the start of its chain to a forward; alone: devices are bounded one by one
     """
-    bound = 0.0
+    bound, nested = 0.0, nested_keep(instance)
     for device in range(len(instance.limit)):
         work = _work(instance, ways, device)
         bound = max(bound, work, _areas(instance, ways, device, work))
     for p in range(len(instance.device)):
         if instance.passes[p] > 0:
             one = ways.head[p] + ways.round[p] + ways.tail[p]
-            bound = max(bound, one, _rounds(instance, ways, p, from_first, alone))
+            bound = max(bound, one, _rounds(instance, ways, nested[p], p, from_first, alone))
     bound = max(bound, _turns(instance, ways, from_first)[0])
-    return _first_input_gradient(instance, ways, bound) if len(instance.device) == len(instance.limit) else bound
+    if len(instance.device) == len(instance.limit):
+        return _first_input_gradient(instance, ways, bound)
+    if not alone:
+        bound = max(bound, end_by_turns(instance, ways)[0])
+        if instance.offsets[-1] <= MOST_HEADS:
+            bound = max(bound, end_by_heads(instance, ways))
+    return bound
 
 
 @kernel(inner=True, error_model="numpy")
 def _turn(
     instance: ScheduleInstance,
     ways: Ways,
+    nested: Integers,
     from_first: Floats,
     p: int,
     q: int,
@@ -144,25 +151,25 @@ def _turn(
     them after p up to q. No micro-batches where memory says no more than of p alone.
     """
     limit = instance.limit[instance.device[p]]
-    if instance.keep[p] == 0 or (limit - beside) // instance.keep[p] == limit // instance.keep[p]:
+    if nested[p] == 0 or (limit - beside) // nested[p] == limit // nested[p]:
         return 0, 0.0
-    fit = (limit - beside) // instance.keep[p]
+    fit = (limit - beside) // nested[p]
     back = ways.round[before] - (from_first[q] - from_first[before]) - ways.round[q]  # to the next that is freed
-    left = (fit + 1) * instance.keep[p] + beside - instance.freed[q]
+    left = (fit + 1) * nested[p] + beside - instance.freed[q]
     more = min(instance.seconds[2, q], back) if left > limit else 0.0
     return int(fit), float(from_first[q] - from_first[p] + ways.round[q] + more)
 
 
 @kernel(inner=True, error_model="numpy")
 def _single_turn(
-    instance: ScheduleInstance, ways: Ways, device: int | np.int64, p: int, q: int, beside: int | np.int64
+    instance: ScheduleInstance, ways: Ways, device: int | np.int64, p: int, q: int, kept: int | np.int64
 ) -> float:
-    """Least seconds from a forward at q to the next one there where p holds one micro-batch beside one at q; as in `_turn`.
+    """Least seconds from a forward at q to the next one there where p holds one micro-batch beside one at q, which keeps `kept`.
 
     After the input gradient at q the device runs the next one's forwards before q, and all gradients of positions from p to q
     that keep more than the next leaves room for.
     """
-    room = instance.limit[device] - instance.keep[p] - beside
+    room = instance.limit[device] - kept
     seconds = ways.round[q]
     for h in range(instance.held_offsets[device], instance.held_offsets[device + 1]):
         r = instance.held[h]
@@ -177,7 +184,7 @@ def _single_turn(
 @kernel(error_model="numpy")
 def _turns(instance: ScheduleInstance, ways: Ways, from_first: Floats) -> tuple[float, float]:
     """Seconds of everything, and of a micro-batch, by the slowest turns; `from_first`: as in `_bound`."""
-    whole, pace, chain = 0.0, 0.0, np.cumsum(instance.first)
+    whole, pace, chain, nested = 0.0, 0.0, np.cumsum(instance.first), nested_keep(instance)
     for device in range(len(instance.limit)):
         for h in range(instance.held_offsets[device], instance.held_offsets[device + 1]):
             p = instance.held[h]
@@ -187,9 +194,9 @@ def _turns(instance: ScheduleInstance, ways: Ways, from_first: Floats) -> tuple[
                 if chain[q] != chain[p] or count == 0:
                     break
                 beside += instance.keep[q]
-                fit, turn = _turn(instance, ways, from_first, p, q, before, beside)
+                fit, turn = _turn(instance, ways, nested, from_first, p, q, before, beside)
                 if fit == 1:
-                    turn = max(turn, _single_turn(instance, ways, device, p, q, beside))
+                    turn = max(turn, _single_turn(instance, ways, device, p, q, nested[q]))
                 before = q
                 if fit > 0:
                     pace = max(pace, turn / fit)
@@ -405,14 +412,16 @@ def _missing(room: float, pace: float, begin: float, end: float) -> float:
 
 
 @kernel(error_model="numpy")
-def _rounds(instance: ScheduleInstance, ways: Ways, p: int, from_first: Floats, alone: bool) -> float:
-    """Rounds of a position, as many as are whole or none. `from_first`, `alone`: as in `_bound`."""
+def _rounds(
+    instance: ScheduleInstance, ways: Ways, kept: int | np.int64, p: int, from_first: Floats, alone: bool
+) -> float:
+    """Rounds of a position, as many as are whole or none; kept: as in `nested_keep`; `from_first`, `alone`: as in `_bound`."""
     count, seconds, keep, freed = instance.passes, instance.seconds, instance.keep, instance.freed
     limits = instance.limit
     limit = limits[instance.device[p]]
-    fit = count[p] if keep[p] * count[p] <= limit else limit // keep[p]
+    fit = count[p] if kept * count[p] <= limit else limit // kept
     more = 0.0
-    if limit - fit * keep[p] < keep[p] - freed[p]:
+    if kept == keep[p] and limit - fit * kept < keep[p] - freed[p]:
         more = min(seconds[2, p], seconds[1, p]) if fit > 1 else seconds[2, p]
     full = (count[p] - 1) // fit
     round_of_fit = full * (ways.round[p] + more)

@@ -371,6 +371,16 @@ ATTAINED: dict[str, tuple[float, ScheduleProblem]] = {
     ),
     # a device keeps 3 of 4 units, 2 of them up to the weight gradient: a micro-batch takes 4 s and these 3 s there
     "memory that is no multiple": (35, unfitting("straight", 2, 2, 5, (1, 1, 3), 0, (1, 2), [4, 3])),
+    # at its second stage a micro-batch keeps two of three units: one round of 4 s there after the other, 2 s before, 2 s after
+    "a device that keeps one micro-batch at its second stage": (
+        2 + 5 * 4 + 2,
+        placed("interleaved", 4, 2, 5, forward=1, input_gradient=1, limit=3),
+    ),
+    # one micro-batch at a time has not turned: 24 s of forwards, 9 of transfers and 1 s from turn to turn, then 12 s back
+    "two chains that take turns": (
+        6 * (4 * 6 + 3 * 3 + 1) + 3 * (3 + 1),
+        placed("bidirectional", 4, 4, 6, forward=6, input_gradient=1, transfer=3, limit=1),
+    ),
     # the optimum of CP-SAT
     "memory that is no multiple, three stages": (
         195,
