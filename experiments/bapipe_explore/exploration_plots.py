@@ -10,23 +10,15 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from experiments.bapipe_explore.exploration import DEPTH_METHODS, MEMORY_CLAIM, SPEEDUP_CLAIM
+from experiments.bapipe_explore.exploration import MEMORY_CLAIM, SPEEDUP_CLAIM
+from experiments.compare.method_looks import look_of
 from experiments.terminal.report_tables import STALE, STALE_WORDS, Row, marked
 from hardware_profiles import GIB, legible
-from simulator.results.figures import ALARM, FAINT, INK, captioned, grid, grouped_bars, legend_below, noted, panels
-
-COLOURS = {
-    "data-parallel": "#a5adb5",
-    "uniform": "#f0b866",
-    "pipedream": "#b9d9f0",
-    "pipedream-flush": "#4f8fbf",
-    "bapipe": "#1f2328",
-    "bapipe pipeline": "#1f6b47",
-}
-"""Each of a lightness of its own."""
+from simulator.results.figures import ALARM, FAINT, INK, grid, grouped_bars, legend_below, noted, panels
 
 NAMES = {
     "data-parallel": "data parallelism",
@@ -36,13 +28,7 @@ NAMES = {
     "bapipe": "BaPipe's answer",
     "bapipe pipeline": "BaPipe, straight pipeline",
 }
-SCHEDULE_COLOURS = {
-    "1F1B-AS": "#123f66",
-    "FBP-AS": "#3a9d6b",
-    "FBP split": "#9ccfb3",
-    "1F1B-SNO": "#b3261e",
-    "1F1B-SO": "#e0a458",
-}
+SCHEDULES = "1F1B-AS", "FBP-AS", "FBP split", "1F1B-SNO", "1F1B-SO"
 TITLES = {"vgg16": "VGG-16", "resnet50": "ResNet-50", "gnmt8": "GNMT-8"}
 
 
@@ -63,48 +49,60 @@ def figures(result: Mapping[str, Sequence[Row]]) -> Iterator[tuple[str, Figure]]
 
 
 def schedules(rows: Sequence[Row]) -> Figure:
-    """Mini-batch seconds over transfer seconds (lines: formula, marks: simulation), and micro-batches kept by stage."""
+    """Mini-batch seconds over transfer seconds, by formula and simulated, and micro-batches kept by stage."""
     shape = (rows[0]["stages"], rows[0]["microbatches"])
     chosen = [row for row in rows if (row["stages"], row["microbatches"]) == shape]
     figure, ((time, link, kept),) = panels(12, 4.8, 1, 3)
+    link.sharey(time)
     held: dict[str, Any] = {}
-    for label, colour in SCHEDULE_COLOURS.items():
-        mine = [row for row in chosen if row["schedule"] == label]
+    for label in SCHEDULES:
+        mine, look = [row for row in chosen if row["schedule"] == label], look_of(label)
         held[label] = mine[0]["kept_simulated"]
         sending, formula, simulated, streamed = (
             [row[f"{of}_seconds"] for row in mine] for of in ("transfer", "formula", "simulated", "streamed")
         )
         # Two rows of the table coincide: the dashes let both be seen.
         style = (0, (4, 4)) if label == "FBP-AS" else "-"
-        time.plot(sending, formula, linestyle=style, color=colour, linewidth=2, label=label)
-        time.plot(sending, simulated, "o", color=colour, markersize=5)
+        points = {"color": look.color, "marker": look.mark, "markersize": 6, "linestyle": "none"}
+        time.plot(sending, formula, linestyle=style, color=look.color, linewidth=2)
+        time.plot(sending, simulated, **points)
         if streamed[0] is not None:
-            link.plot(sending, streamed, "o-", color=colour, label=label)
+            link.plot(sending, streamed, **points | {"linestyle": ":"})
     time.axvline(1.5, color=FAINT, linewidth=1, linestyle=":")
-    look = {"xycoords": time.get_xaxis_transform(), "rotation": 90, "va": "center", "fontsize": 8, "color": FAINT}
-    noted(time, "SR = (F+B)/2", (1.5, 0.8), (4, 0), **look)
+    words = {"xycoords": time.get_xaxis_transform(), "rotation": 90, "va": "center", "fontsize": 8, "color": FAINT}
+    noted(time, "SR = (F+B)/2", (1.5, 0.8), (4, 0), **words)
     time.margins(x=0.08)
     seconds = {"xlabel": "SR, seconds of one transfer", "ylabel": "mini-batch seconds"}
-    time.set(title="lines: formula, marks: simulation", **seconds)
-    link.set(title="streaming: no op ends before its transfer", **seconds)
-    grouped_bars(kept, held, SCHEDULE_COLOURS)
+    time.set(title="transfers behind their ops", **seconds)
+    link.set(title="transfers streamed beside their ops", **seconds)
+    grouped_bars(kept, held, {label: look_of(label).bar for label in SCHEDULES})
     kept.set_xticks(range(shape[0]), [str(stage + 1) for stage in range(shape[0])])
     kept.set(title="micro-batches kept, simulated", xlabel="stage", ylabel="micro-batches")
     for axes in (time, link, kept):
         grid(axes)
-    legend_below(figure, len(SCHEDULE_COLOURS), *kept.get_legend_handles_labels())
+    bars, labels = kept.get_legend_handles_labels()
+    looks = [look_of(label) for label in labels]
+    pairs: list[Any] = [
+        (bar, Line2D([], [], color=look.color, marker=look.mark, markersize=6, linestyle="none"))
+        for bar, look in zip(bars, looks, strict=True)
+    ]
+    pairs.append(Line2D([], [], color=INK, linewidth=2))
+    pairs.append(Line2D([], [], color=INK, marker="o", linestyle="none"))
+    together = {tuple: HandlerTuple(ndivide=None)}
+    legend_below(figure, len(pairs), pairs, [*labels, "formula", "simulated"], handler_map=together)
     figure.suptitle(f"BaPipe's schedules: {shape[0]} stages, {shape[1]} micro-batches, F = 1, B = 2")
     return figure
 
 
 def plans(rows: Sequence[Row], key: str, label: str, scale: float = 1.0) -> Figure:
-    """Bars of one measure, a panel per workload, a group of bars per cluster; a cross where a method has no plan.
+    """Bars of one measure, a panel per workload, a group of bars per cluster; a cross and a word where a method has no plan.
 
     key: of the rows, `speedup` or `peak_bytes`; label, scale: of the axis
     """
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     clusters = list(dict.fromkeys(row["cluster"] for row in rows))
-    methods = [method for method in COLOURS if any(row["method"] == method for row in rows)]
+    methods = [method for method in NAMES if any(row["method"] == method for row in rows)]
+    looks = {method: look_of(method).bar for method in methods}
     known = {(row["workload"], row["cluster"], row["method"]): row.get(key) for row in rows}
     if len(clusters) > 4:
         figure, found = panels(13, 3.2 * len(workloads) + 1.6, len(workloads), 1, sharex=True)
@@ -112,14 +110,14 @@ def plans(rows: Sequence[Row], key: str, label: str, scale: float = 1.0) -> Figu
         figure, found = panels(max(8.0, 4.4 * len(workloads) + 1), 5, 1, len(workloads))
     for axes, workload in zip(found.ravel(), workloads, strict=True):
         shown = {one: [known.get((workload, cluster, one), math.nan) for cluster in clusters] for one in methods}
-        grouped_bars(axes, shown, COLOURS, width=0.84, scale=scale)
+        grouped_bars(axes, shown, looks, width=0.84, scale=scale, absent="no plan")
         if key == "peak_bytes":
             _capacities(axes, [row for row in rows if row["workload"] == workload], clusters, methods)
         if key == "speedup":
             axes.axhline(1.0, color=INK, linewidth=0.8)
             if max((one or 0.0) for one in known.values()) > SPEEDUP_CLAIM / 2:
                 axes.axhline(SPEEDUP_CLAIM, color=ALARM, linewidth=1, linestyle="--")
-                claim = f"“up to {SPEEDUP_CLAIM:g}x”"
+                claim = f"“up to {SPEEDUP_CLAIM:g}×”"
                 noted(axes, claim, (-0.45, SPEEDUP_CLAIM), (0, 3), fontsize=8, color=ALARM, va="bottom")
         axes.set_title(legible(TITLES.get(workload, workload), 40), fontsize=11)
         axes.set_ylabel(label, fontsize=9)
@@ -127,17 +125,12 @@ def plans(rows: Sequence[Row], key: str, label: str, scale: float = 1.0) -> Figu
         axes.set_xlim(-0.5, len(clusters) - 0.5)
         axes.margins(y=0.1)
         grid(axes)
-    handles: list[Any] = [Rectangle((0, 0), 1, 1, color=COLOURS[method]) for method in methods]
+    handles: list[Any] = [Rectangle((0, 0), 1, 1, **looks[method]) for method in methods]
     labels = [NAMES[method] for method in methods]
-    if "pipedream" in methods:
-        figure.suptitle(STALE_WORDS, fontsize=9)
     if key == "peak_bytes":
         handles.append(Line2D([], [], color=ALARM, linewidth=1.5))
         labels.append("capacity")
-    if None in known.values():
-        handles.append(Line2D([], [], color=INK, marker="x", markersize=5, linestyle="none"))
-        labels.append("no plan")
-    legend_below(figure, min(4, len(labels)), handles, labels)
+    legend_below(figure, min(4, len(labels)), handles, labels, note=STALE_WORDS * ("pipedream" in methods))
     return figure
 
 
@@ -166,18 +159,16 @@ def claims(rows: Sequence[Row], down: str) -> Figure:
     )
     measures = (
         ("speedup", "speedup over data parallelism", SPEEDUP_CLAIM),
-        ("memory_reduction", "memory saved by the fastest plan", MEMORY_CLAIM),
-        ("most_memory_reduction", "memory saved by the leanest plan", MEMORY_CLAIM),
+        ("memory_reduction", "times less memory, fastest plan", MEMORY_CLAIM),
+        ("most_memory_reduction", "times less memory, leanest plan, at its speedup", MEMORY_CLAIM),
     )
     for line, (key, title, claim) in zip(grid, measures, strict=True):
         for axes, workload in zip(line, workloads, strict=True):
             _heat(axes, [row for row in rows if row["workload"] == workload], key, claim, down)
             axes.set_title(f"{TITLES.get(workload, workload)}: {title}", fontsize=10)
-    words = (
-        f"BaPipe against data parallelism. Red frames: “up to {SPEEDUP_CLAIM:g}x” or “{MEMORY_CLAIM:g}x memory” is reached; "
-        "“only”: data parallelism does not fit; “–”: nothing fits; “at”: speedup of the leanest plan over data parallelism"
-    )
-    captioned(figure, words, above=True)
+    figure.suptitle("BaPipe against data parallelism")
+    frame = Rectangle((0, 0), 1, 1, fill=False, color=ALARM, linewidth=2)
+    legend_below(figure, 1, [frame], [f"“up to {SPEEDUP_CLAIM:g}×” or “{MEMORY_CLAIM:g}× less memory” is reached"])
     return figure
 
 
@@ -189,12 +180,12 @@ def _heat(axes: Axes, rows: Sequence[Row], key: str, claim: float, down: str) ->
     for row in rows:
         y, x = places.index(row[down]), bandwidths.index(row["bandwidth"])
         found = row.get(key)
-        text, ink = ("only" if row["bapipe_fits"] else "–"), INK
+        text, ink = ("BaPipe\nalone fits" if row["bapipe_fits"] else "neither\nfits"), INK
         if found is not None:
             values[y, x] = found
-            text = f"{found:.2g}x" if found < 9.95 else f"{found:.0f}x"
+            text = f"{found:.2g}×" if found < 9.95 else f"{found:.0f}×"
             if key == "most_memory_reduction":
-                text += f"\nat {row['leanest_speedup']:.2g}x"
+                text += f"\nat {row['leanest_speedup']:.2g}×"
             if found >= claim:
                 axes.add_patch(Rectangle((x - 0.47, y - 0.47), 0.94, 0.94, fill=False, color=ALARM, linewidth=2.5))
             ink = "white" if scale(found) > 0.55 else INK
@@ -210,19 +201,19 @@ def depth(rows: Sequence[Row]) -> Figure:
     """Largest L of GNMT-L, a group of bars per number of devices; a search that was not finished has no bar."""
     devices = list(dict.fromkeys(row["devices"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
-    colours = dict(zip(DEPTH_METHODS, ("#a5adb5", "#f0b866", "#b9d9f0", "#4f8fbf", "#1f6b47"), strict=True))
+    looks = {method: look_of(method).bar for method in methods}
     deepest = {(row["method"], row["devices"]): row["layers"] for row in rows}
     shown = {method: [deepest.get((method, count), math.nan) for count in devices] for method in methods}
     figure, ((axes,),) = panels(8, 4.6)
-    for method, bars in grouped_bars(axes, shown, colours, width=0.84).items():
+    for method, bars in grouped_bars(axes, shown, looks, width=0.84).items():
         bars.set_label(next(marked(row, "method") for row in rows if row["method"] == method))
         axes.bar_label(bars, fontsize=8, padding=2)
     axes.set_xticks(range(len(devices)), [f"{n} V100" for n in devices])
     axes.set(
         ylabel="largest L of GNMT-L that fits, layers",
-        title=f"GNMT-L on V100s of 16 GiB, 64 sequences per device; {STALE_WORDS}",
+        title="GNMT-L on V100s of 16 GiB, 64 sequences per device",
     )
     grid(axes)
     axes.margins(y=0.1)
-    legend_below(figure, len(methods))
+    legend_below(figure, len(methods), note=STALE_WORDS)
     return figure

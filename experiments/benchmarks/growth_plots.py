@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from hardware_profiles import GIB
 from simulator.results.figures import (
     ALARM,
     BLUE,
-    grouped_bars,
+    FAINT,
+    ORANGE,
     legend_below,
     logarithmic_axes,
     noted,
@@ -57,35 +59,55 @@ def engine_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def partitioner_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Draw CPU seconds of PipeDream's partitioner over states, over workers and per level, one panel each."""
-    figure, ((by_states, by_workers, by_levels),) = panels(12, 4.4, 1, 3)
-    colours, heights = {"paper": "#0072b2", "script": "#d55e00"}, {}
-    for variant, colour in colours.items():
+    """Draw CPU seconds of PipeDream's partitioner over states, over workers and per level, one panel each, on one axis."""
+    figure, (panes,) = panels(12, 4.4, 1, 3, sharey=True)
+    by_states, by_workers, by_levels = panes
+    shapes = list(dict.fromkeys(row["shape"] for row in rows if row["study"] == "levels"))
+    for variant, color in VARIANTS.items():
 
         def chosen(study: str, key: str, variant: str = variant) -> list[Any]:
             return [row[key] for row in rows if (row["study"], row["variant"]) == (study, variant)]
 
-        for axes, axis, study, style, label, size in (
-            (by_states, "states", "states, flat", "-o", f"{variant}, 16 workers", 4),
-            (by_states, "states", "states, two levels", "--s", f"{variant}, 4 × 4 workers", 4),
-            (by_states, "states", "graph", "^", f"{variant}, Inception-like, 8", 7),
-            (by_workers, "workers", "workers, flat", "-o", variant, 4),
+        for axes, axis, study in (
+            (by_states, "states", "states, flat"),
+            (by_states, "states", "states, two levels"),
+            (by_states, "states", "graph"),
+            (by_workers, "workers", "workers, flat"),
+            (by_levels, "shape", "levels"),
         ):
-            seconds = chosen(study, "search_cpu_seconds")
-            axes.plot(chosen(study, axis), seconds, style, color=colour, label=label, markersize=size)
-        heights[variant], shapes = chosen("levels", "search_cpu_seconds"), chosen("levels", "shape")
-    grouped_bars(by_levels, heights, colours)
-    by_levels.set_xticks(range(len(shapes)), shapes)
-    by_states.set(xlabel="antichain states", title="states")
+            style, size = STYLES[study][1:]
+            places = [shapes.index(one) if axis == "shape" else one for one in chosen(study, axis)]
+            axes.plot(places, chosen(study, "search_cpu_seconds"), style, color=color, markersize=size)
+    by_states.set(xlabel="antichain states, on 16 workers", title="states")
     by_workers.set(xlabel="workers, one level, 100 states", title="workers")
-    by_levels.tick_params(axis="x", labelsize=8)
     by_levels.set(xlabel="64 workers in levels, a chain of 240 states", title="levels")
-    for axes in (by_states, by_workers):
-        logarithmic_axes(axes, "both")
-    for axes in (by_states, by_workers, by_levels):
-        axes.set_ylabel("CPU seconds of one search")
+    by_levels.set_xticks(range(len(shapes)), shapes)
+    by_levels.margins(x=0.15)
+    logarithmic_axes(by_states, "both")
+    logarithmic_axes(by_workers, "x")
+    by_states.set_ylabel("CPU seconds of one search")
+    for axes in panes:
         axes.grid(True, which="major", alpha=0.3)
         axes.set_axisbelow(True)
-    legend_below(figure, 3, *by_states.get_legend_handles_labels(), size=8)
-    by_workers.legend(fontsize=8, frameon=False)
+    handles = [Line2D([], [], color=color, linewidth=3, label=f"rule of the {one}") for one, color in VARIANTS.items()]
+    seen = {words: (style, size) for words, style, size in STYLES.values()}
+    handles += [Line2D([], [], color=FAINT, label=words, **_stroke(*look)) for words, look in seen.items()]
+    legend_below(figure, len(handles), handles, [str(one.get_label()) for one in handles], size=8)
     return figure
+
+
+def _stroke(style: str, size: float) -> dict[str, Any]:
+    """What `Axes.plot` makes of a style such as `--s`."""
+    return {"linestyle": style[:-1], "marker": style[-1], "markersize": size}
+
+
+VARIANTS = {"paper": BLUE, "script": ORANGE}
+
+STYLES = {
+    "states, flat": ("one level", "-o", 4),
+    "states, two levels": ("4 × 4 workers", "--s", 4),
+    "graph": ("Inception-like, 8 workers", "^", 7),
+    "workers, flat": ("one level", "-o", 4),
+    "levels": ("levels as named", ":D", 5),
+}
+"""What a study is called, its line and mark, and the size of the mark."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from experiments.terminal.output import print_json
-from experiments.terminal.report_tables import ReportTable, figure, words
+from experiments.terminal.report_tables import ReportTable, Row, figure
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _figures(row: Row) -> str:
+    """The figures of a study; behind each that --quick does not draw, that it does not."""
+    return ", ".join(name + " (not with --quick)" * (name in row["not_quick"]) for name in row["figures"])
+
+
 TABLE = ReportTable(
     "Studies",
     "studies",
@@ -25,12 +30,12 @@ TABLE = ReportTable(
         "minutes": "{minutes:g}",
         "with\n--quick": figure("quick_minutes", "g"),
         "question": "{question}",
-        "figures": words("figures", ", "),
+        "figures": _figures,
     },
 )
 
 
-TOLD = ("module", "question", "minutes", "quick_minutes", "figures")
+TOLD = ("module", "question", "minutes", "quick_minutes", "figures", "not_quick")
 """Fields of a study that the list tells."""
 
 

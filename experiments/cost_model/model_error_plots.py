@@ -11,9 +11,9 @@ from matplotlib.ticker import MaxNLocator
 
 from experiments.terminal.report_tables import Row
 from hardware_profiles import legible
-from simulator.results.figures import grouped_bars, legend_below, noted, panels
+from simulator.results.figures import ORANGE, grouped_bars, legend_below, noted, panels
 
-MEASURED_COLOUR, PREDICTED_COLOUR, LAYER_COLOUR = "#4d4d4d", "#d96f00", "#c3c7cc"
+BARS: dict[str, dict[str, Any]] = {"measured": {"color": "#c3c7cc"}, "model": {"color": ORANGE}}
 
 
 def draw(rows: Sequence[Row], accelerator: str) -> Figure:
@@ -23,18 +23,17 @@ def draw(rows: Sequence[Row], accelerator: str) -> Figure:
     _draw_totals(totals, rows)
     for axis, row in zip(others, rows, strict=True):
         _draw_groups(axis, row)
-    handles, labels = others[0].get_legend_handles_labels()
-    legend_below(figure, 2, handles, [f"{label}, layer by layer" for label in labels])
+    (bars, words), (ticks, _) = (axis.get_legend_handles_labels() for axis in (totals, others[0]))
+    legend_below(figure, 3, [*bars, ticks[0]], [words[0], f"{words[1]}, totals", f"{words[1]}, layer by layer"])
     figure.suptitle(f"Analytic seconds of {legible(accelerator, 40)} (fp32) beside PipeDream's measured V100 profiles")
     return figure
 
 
 def _draw_totals(axis: Axes, rows: Sequence[Row]) -> None:
-    colours = {"measured": MEASURED_COLOUR, "model": PREDICTED_COLOUR}
     seconds = [
         [1e3 * (row[f"{of}_forward"] + row[f"{of}_backward"]) for row in rows] for of in ("measured", "predicted")
     ]
-    grouped_bars(axis, dict(zip(colours, seconds, strict=True)), colours)
+    grouped_bars(axis, dict(zip(BARS, seconds, strict=True)), BARS)
     for place, (row, top) in enumerate(zip(rows, map(max, *seconds), strict=True)):
         noted(axis, f"{row['error']:+.1%}", (place, top), (0, 3), ha="center", fontsize=9)
     names = [f"{legible(row['name'], 12)}\n({row['minibatch']})" for row in rows]
@@ -42,15 +41,14 @@ def _draw_totals(axis: Axes, rows: Sequence[Row]) -> None:
     axis.margins(y=0.15)
     axis.set_ylabel("forward + backward, ms")
     axis.set_title("Totals (mini-batch below the name)", fontsize=10)
-    axis.legend(frameon=False, fontsize=9, loc="best")
 
 
 def _draw_groups(axis: Axes, row: Row) -> None:
     positions = range(1, len(row["groups"]) + 1)
     measured, predicted = ([1e3 * group[of] for group in row["groups"]] for of in ("measured", "predicted"))
     size, width = (3.5, 1.4) if len(positions) > 40 else (11, 2.2)
-    axis.bar(positions, measured, 0.9, color=LAYER_COLOUR, label="measured")
-    look: dict[str, Any] = {"markersize": size, "markeredgewidth": width, "color": PREDICTED_COLOUR, "label": "model"}
+    axis.bar(positions, measured, 0.9, **BARS["measured"])
+    look: dict[str, Any] = {"markersize": size, "markeredgewidth": width, "label": "model", **BARS["model"]}
     axis.plot(positions, predicted, linestyle="none", marker="_", **look)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_xlabel("layer with parameters, in order", fontsize=9)

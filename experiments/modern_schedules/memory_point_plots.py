@@ -9,19 +9,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.markers import CARETDOWNBASE
 from numpy.typing import NDArray
 
 from experiments.modern_schedules.memory_points import over_seeds
-from simulator.results.figures import FAINT, INK, legend_below, logarithmic_axes, noted, panels, titled, unframed
+from simulator.results.figures import (
+    FAINT,
+    INK,
+    SERIES,
+    legend_below,
+    logarithmic_axes,
+    noted,
+    panels,
+    titled,
+    unframed,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LOOKS = {
-    "straight": ("#123f73", "o"),
-    "interleaved": ("#d55e00", "s"),
-    "v": ("#3fae8c", "v"),
-    "bidirectional": ("#8e5aa8", "D"),
+    "straight": (SERIES[0], "o"),
+    "interleaved": (SERIES[1], "s"),
+    "v": (SERIES[2], "v"),
+    "bidirectional": (SERIES[3], "D"),
     "straight, slices": ("#e3b505", "P"),
 }
 """Colour and marker of each placement, and of one whose ops are slices of sequences."""
@@ -33,7 +44,9 @@ PANEL = np.array([434.0, 461.0])
 """Points (of 1/72 inch) that a panel is wide and high."""
 
 LEAST_SHOWN = 1.0
-"""Per cent: what is below leaves the panel."""
+"""Per cent: what is below leaves the panel, at whose edge a mark says so."""
+
+BELOW = "a bound below the panel"
 
 LETTER, AIR = 4.8, np.array([5.0, 13.0])
 """Points: width of a letter, and what stays free beside, above and below the middle of a name."""
@@ -78,7 +91,8 @@ def draw(document: Mapping[str, Any]) -> Figure:
     for axes, kind in zip(row, kinds, strict=True):
         _draw(axes, document, kind, frame)
     row[0].set_ylabel("makespan above the work of the busiest device, %")
-    legend_below(figure, 5, *row[0].get_legend_handles_labels())
+    shown = {label: one for axes in row for one, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    legend_below(figure, 5, list(shown.values()), list(shown))
     return figure
 
 
@@ -150,6 +164,10 @@ def _families(axes: Axes, look: str, families: Sequence[dict[str, Any]]) -> Iter
     if look not in FRONTS:
         axes.plot(memory, bound, "_", color=color, markersize=9, markeredgewidth=1.8, label=f"{look}, own bounds")
         axes.vlines(memory, bound, mean, color=color, linewidth=1.3, linestyles=":")
+        below = [x for x, y in zip(memory, bound, strict=True) if y < LEAST_SHOWN]
+        if below:
+            edge: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False, "linestyle": "none"}
+            axes.plot(below, [0.0] * len(below), marker=CARETDOWNBASE, color=color, markersize=7, **edge, label=BELOW)
         least = [*map(min, least, bound)]
     for x, low, high in zip(memory, least, most, strict=True):
         yield [(x, low), (x, high)]

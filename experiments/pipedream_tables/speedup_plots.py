@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.terminal.report_tables import STALE, STALE_WORDS
-from simulator.results.figures import INK, grid, grouped_bars, legend_below, noted, panels
+from simulator.results.figures import BLUE, GREY, INK, grid, grouped_bars, legend_below, noted, panels
 
-COLOURS = {"published": "#9aa5b1", "simulated": "#0072b2"}
+BARS = {"published": {"color": GREY}, "simulated": {"color": BLUE}}
 BAND = "over the band of collective efficiencies"
 LEFT_OUT = "with the efficiency that the cluster's other rows fit"
 
@@ -20,7 +20,7 @@ LEFT_OUT = "with the efficiency that the cluster's other rows fit"
 def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """A pair of bars per row; a whisker over the band of collective efficiencies, and a diamond for a row left out of the fit.
 
-    The error stands above; of a row that a constant was fitted to, that of the fit and, after "out", that of the row left out.
+    The error stands above; of a row that a constant was fitted to, that of the fit and, behind a diamond, of the row left out.
     """
     figure, ((axes,),) = panels(12, 5.2)
     published, simulated, low, high = (
@@ -28,7 +28,7 @@ def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
     )
     outs = [math.nan if row["left_out"] is None else row["left_out"]["speedup"] for row in rows]
     right = np.arange(len(rows)) + 0.2
-    grouped_bars(axes, {"published": published, "simulated": simulated}, COLOURS)
+    grouped_bars(axes, {"published": published, "simulated": simulated}, BARS)
     band = np.maximum(0.0, [np.subtract(simulated, low), np.subtract(high, simulated)])
     axes.errorbar(right, simulated, yerr=band, fmt="none", ecolor=INK, capsize=4, elinewidth=1.3, label=BAND)
     label = "" if np.isnan(outs).all() else LEFT_OUT
@@ -36,7 +36,7 @@ def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
     for place, (row, *values) in enumerate(zip(rows, published, simulated, high, outs, strict=True)):
         left, words = row["left_out"], f"{100 * row['relative_error']:+.0f} %"
         if row["efficiency_fitted_to_it"]:
-            words = f"fit {words}" + (f"\nout {100 * left['relative_error']:+.0f} %" if left else "")
+            words = f"{words}, fitted" + (f"\n◇ {100 * left['relative_error']:+.0f} %" if left else "")
         noted(axes, words, (place, np.nanmax(values)), (0, 8), ha="center", fontsize=9, color=INK)
     names = [
         f"{row['model']}{'†' * row['published_recalled']}\n{_cluster_word(row['cluster'])}, "

@@ -133,7 +133,7 @@ def _make(document: Mapping[str, Any]) -> Made:
 
 def draw(document: Mapping[str, Any]) -> Figure:
     """Seconds per iteration of each run: published, by the model with its error, and of the joint planner's plan."""
-    from simulator.results.figures import BLUE, GREEN, INK, multiples
+    from simulator.results.figures import BLUE, GREEN, INK, multiples, titled
 
     rows = document["layouts"][::-1]
     drawn, (axes,) = multiples(1, 1, 9.5, 1.6 + 0.5 * len(rows))
@@ -145,7 +145,7 @@ def draw(document: Mapping[str, Any]) -> Figure:
             axes.plot(seconds / unit, place, mark, color=color, label=label if first else None)
     axes.axvline(1.0, color=INK, linewidth=0.8, label="published")
     axes.set_yticks(range(len(rows)), [row["name"] for row in rows], fontsize=8)
-    axes.set_xlabel("seconds per iteration, as a share of what was published")
+    titled(axes, "Published runs, by the model", xlabel="seconds per iteration, as a share of what was published")
     axes.legend(frameon=False, fontsize=8, loc="best")
     return drawn
 

@@ -7,16 +7,22 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 
 from hardware_profiles import GIB, counted, legible
-from simulator.results.figures import FAINT, legend_below, logarithmic_axes, noted, panels, titled, unframed
+from simulator.results.figures import (
+    FAINT,
+    legend_below,
+    logarithmic_axes,
+    noted,
+    panels,
+    series_look,
+    titled,
+    unframed,
+)
 
 if TYPE_CHECKING:
     from experiments.report.pareto import Pareto, UnbeatenPlan
 
 IN_VIEW = 2.0
 """Times the largest peak at most where a capacity is drawn: beyond it plans would stand in a corner."""
-
-COLORS = ("#123f73", "#d55e00", "#3fae8c", "#8e5aa8", "#b08d1a", "#c0395a", "#4b6f8f", "#7a4a2a")
-"""Of numbers of devices, from the fewest; then again."""
 
 
 def draw(found: Pareto) -> Figure:
@@ -28,14 +34,14 @@ def draw(found: Pareto) -> Figure:
     capacities = [one for one in known if one <= IN_VIEW * most]
     right = max([most, *capacities])
     for number, count in enumerate(counts := sorted({one.devices for one in found.points})):
-        color = COLORS[number % len(COLORS)]
         own = sorted((one for one in found.points if one.devices == count), key=lambda one: one.peak_bytes)
         memory, seconds = [one.peak_bytes / GIB for one in own], [one.seconds for one in own]
-        look = {"color": color, "markersize": 6, "linewidth": 1.3, "label": counted(count, word)}
-        axes.plot(memory, seconds, "o-", drawstyle="steps-post", **look)
+        look = series_look(number)
+        words = {"markersize": 6, "linewidth": 1.3, "label": counted(count, word)}
+        axes.plot(memory, seconds, drawstyle="steps-post", **look, **words)
         for place, point in zip(zip(memory, seconds, strict=True), own, strict=True):
             # where no line of its own is
-            noted(axes, _name(point), place, (-5, -4), fontsize=8, color=color, ha="right", va="top")
+            noted(axes, _name(point), place, (-5, -4), fontsize=8, color=look["color"], ha="right", va="top")
     for capacity in capacities:
         axes.axvline(capacity, color=FAINT, linestyle=":", linewidth=1.2)
         noted_above = {

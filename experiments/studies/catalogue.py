@@ -33,6 +33,7 @@ class Study:
         when the study runs. Of a package its `__main__` has it
     minutes: of all of it on two cores; quick_minutes: with --quick, None where it takes no such option
     figures: names of the pictures that --out draws, documents beside them; without any there is no --out
+    not_quick: those of them that it does not draw with --quick
     stack: --out may name a stack, FILE.toml, in place of a folder, which the study writes itself
     quick: what is left with --quick; seeds: how many --seeds trains where nothing is said; without them there is no such option
     options: its own, as `add_options` takes them
@@ -45,6 +46,7 @@ class Study:
     minutes: float
     quick_minutes: float | None = None
     figures: tuple[str, ...] = ()
+    not_quick: tuple[str, ...] = ()
     stack: bool = False
     quick: str = ""
     seeds: int = 0
@@ -241,7 +243,8 @@ STUDIES: dict[str, Study] = {
         7,
         0.2,
         ("schedules", "gpu-speedup", "gpu-memory", "fpga-speedup", "fpga-memory", "claims", "boards", "depth"),
-        quick="VGG-16 on two devices only",
+        not_quick=("boards",),
+        quick="VGG-16 alone, on two V100 and on a chain of three boards",
     ),
     "unequal-cases": Study(
         "experiments.unequal_cases",

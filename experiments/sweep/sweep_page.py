@@ -18,7 +18,7 @@ from experiments.sweep.sweep_plots import MOST_CELLS, MOST_LINES, MOST_TICKS, li
 from experiments.sweep.swept import COLUMNS, MOST_ROWS, Row, Swept, place_words
 from experiments.view.page_frame import COMPONENTS, framed
 from hardware_profiles import GIB, counted, legible
-from simulator.results.figures import FAINT, GREY, INK, figures
+from simulator.results.figures import FAINT, GREY, INK, figures, series_look
 
 MOST_POINTS_SHOWN = 20_000
 """Points that a page of 20 MB has room for."""
@@ -41,7 +41,7 @@ WIDE = 330
 
 LOOKS = {"sizing_mode": "stretch_width", "min_border_left": 90, "min_border_right": 20}
 TOOLS = "pan,box_zoom,wheel_zoom,reset,tap"
-DASHES = {"-": "solid", "--": "dashed", "-.": "dashdot", ":": "dotted"}
+DASHES = {"-": "solid", "--": "dashed", "-.": "dashdot", ":": "dotted", (0, (6, 1, 1, 1)): "6 1 1 1"}
 MARKS = {"o": "circle", "s": "square", "^": "triangle", "D": "diamond", "v": "inverted_triangle", "P": "plus", "X": "x"}
 """Bokeh's words for matplotlib's."""
 
@@ -178,7 +178,7 @@ def _lines(swept: Swept, rows: Any) -> Any:
     column, items, points = f"value_{swept.axes.index(along)}", [], []
     for number, own in enumerate(lines[:MOST_LINES]):
         fitting = [row for row in own if row["feasible"]]
-        look = line_look(number)
+        look = line_look(swept, number, own[0])
         color = look["color"]
         data = {"x": [_place(along, row) for row in fitting], "y": [row["iteration_seconds"] for row in fitting]}
         line = plot.line("x", "y", source=ColumnDataSource(data), line_color=color, line_width=1.6)
@@ -294,7 +294,7 @@ def _pareto(swept: Swept, rows: Any) -> Any:
     items = [LegendItem(label=value("plans that fit"), renderers=[every])]
     front = sorted(swept.front(), key=lambda row: row["peak_memory_bytes"])
     for number, count in enumerate(sorted({row["plan_devices"] for row in front})):
-        own, look = [row for row in front if row["plan_devices"] == count], line_look(number)
+        own, look = [row for row in front if row["plan_devices"] == count], series_look(number)
         data = {
             "x": [row["peak_memory_bytes"] / GIB for row in own],
             "y": [row["samples_per_second"] for row in own],

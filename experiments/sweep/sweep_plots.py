@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import matplotlib as mpl
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from experiments.compare.method_looks import look_of
 from experiments.sweep.swept import place_words
 from hardware_profiles import GIB, counted, legible
 from simulator.results.figures import (
@@ -22,6 +23,7 @@ from simulator.results.figures import (
     logarithmic_axes,
     multiples,
     panels,
+    series_look,
     titled,
     unframed,
 )
@@ -39,12 +41,6 @@ MOST_LINES = 12
 MOST_CELLS = 200
 """Cells of a heat map that are written in."""
 
-COLORS = ("#123f73", "#d55e00", "#3fae8c", "#8e5aa8", "#b08d1a", "#c0395a", "#4b6f8f", "#7a4a2a")
-
-MARKS = "os^DvPX"
-"""Of the points of lines, as many as there are not colours, so that lines of a colour have other marks."""
-
-
 MOST_TICKS = 12
 """Values of an axis that are all written below it."""
 
@@ -59,10 +55,10 @@ def figures_of(swept: Swept) -> dict[str, Figure]:
     return {**found, "pareto": pareto_figure(swept)}
 
 
-def line_look(number: int) -> dict[str, str]:
-    """Colour, stroke and mark of the Nth line."""
-    stroke = "-" if number < len(COLORS) else "--"
-    return {"color": COLORS[number % len(COLORS)], "linestyle": stroke, "marker": MARKS[number % len(MARKS)]}
+def line_look(swept: Swept, number: int, row: Row) -> Mapping[str, Any]:
+    """Colour, dashes and mark of the Nth line: those of its planner or schedule, where lines differ in that alone."""
+    names = [one.name for one in swept.others]
+    return look_of(row[names[0]]).line if names in (["planner"], ["schedule"]) else series_look(number)
 
 
 def rises_by_factors(along: Axis) -> bool:
@@ -81,7 +77,7 @@ def lines_figure(swept: Swept) -> Figure:
     changed = {id(after) for _, after, _ in swept.changes()}
     for number, rows in enumerate(shown):
         fitting = [row for row in rows if row["feasible"]]
-        look = line_look(number)
+        look = line_look(swept, number, rows[0])
         axes.plot(
             *_points(along, fitting), **look, linewidth=1.3, markersize=4, label=place_words(swept.others, rows[0])
         )
@@ -149,7 +145,7 @@ def pareto_figure(swept: Swept) -> Figure:
     counts = sorted({row["plan_devices"] for row in front})
     for number, count in enumerate(counts):
         own = [row for row in front if row["plan_devices"] == count]
-        look = {**line_look(number), "markersize": 7, "linewidth": 1.3}
+        look = {**series_look(number), "markersize": 7, "linewidth": 1.3}
         axes.plot(*_worth(own), drawstyle="steps-post", **look, label=counted(count, "device"))
     logarithmic_axes(axes, "both")
     title = legible(f"{swept.title}; lines: plans that none beats in throughput, memory and devices", 110)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import cycle
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from hardware_profiles import legible
-from simulator.results.figures import BLUE, GREEN, GREY, ORANGE, logarithmic_axes, multiples, titled
+from simulator.results.figures import BLUE, GREEN, GREY, MARKS, ORANGE, logarithmic_axes, multiples, titled
 
 COLOURS = (BLUE, ORANGE, GREEN, GREY)
 BAND = 0.1
@@ -36,12 +37,14 @@ def draw(points: Mapping[str, pd.DataFrame]) -> Figure:
         axis.plot(ends, ends, color="#4d4d4d", linewidth=0.8)
         kinds = list(dict.fromkeys(table["what"]))
         size = 14 if len(table) < 300 else 4
-        for colour, what in zip(COLOURS, kinds, strict=False):
+        for colour, mark, what in zip(cycle(COLOURS), MARKS, kinds, strict=False):
             of = table["what"] == what
             error = float((predicted[of] / measured[of] - 1.0).abs().mean())
             named = f"{what}, GiB" if what in UNITS else what if what == "seconds" else f"{what}, s"
             label = f"{named}: {error:.1%}"
-            axis.scatter(measured[of], predicted[of], s=size, color=colour, alpha=0.7, linewidths=0, label=label)
+            axis.scatter(
+                measured[of], predicted[of], s=size, color=colour, marker=mark, alpha=0.7, linewidths=0, label=label
+            )
         unit = " and ".join(dict.fromkeys("GiB" if what in UNITS else "s" for what in kinds))
         title = f"{legible(name, 30)} ({len(table):,} values)"
         titled(axis, title, size=9, xlabel=f"measured, {unit}", ylabel=f"predicted, {unit}")

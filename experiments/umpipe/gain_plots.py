@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from experiments.compare.method_looks import look_of
 from experiments.terminal.report_tables import STALE_WORDS, Row
 from experiments.umpipe.gain_tables import HEADINGS, SHOWN
 from experiments.umpipe.gains import ALIKE, PUBLISHED, GainCase
@@ -26,9 +27,11 @@ from simulator.results.figures import (
     GREEN,
     GREY,
     INK,
+    LINEAR_WORDS,
     ORANGE,
     Picture,
     legend_below,
+    linear_part,
     logarithmic_axes,
     noted,
     panels,
@@ -48,21 +51,30 @@ RECUT_WORDS = {
     "nothing stored": "tables without activations",
 }
 
-LINES: dict[str, tuple[str, Any]] = {
-    "DGAP": (BLUE, "-"),
-    "DGAP, single chromosome": (ORANGE, "-"),
-    "TiDGAP": (GREEN, "--"),
-    "TiDGAP, distinct survivors": ("#7a2653", "-"),
-    "pymoo GA": ("#b9b2dd", "-"),
-    MATRIX_FORM: (BLUE, "--"),
-    COMPILED_FORM: (BLUE, ":"),
-    "greedy DP": (GREY, "-."),
-    "best equal size": (INK, (0, (1, 2))),
+STROKES: dict[str, Any] = {
+    "DGAP": "-",
+    "DGAP, single chromosome": "-",
+    "TiDGAP": "--",
+    "TiDGAP, distinct survivors": "-",
+    "pymoo GA": "-",
+    MATRIX_FORM: "--",
+    COMPILED_FORM: ":",
+    "greedy DP": "-.",
+    "best equal size": (0, (1, 2)),
 }
-"""Colour and dashes of a search."""
+"""Dashes of a search."""
 
-LINEAR = 100.0
-"""Per cent up to which the gains of tables are drawn in proportion."""
+LINES = {
+    title: (look_of("DGAP" if title in (MATRIX_FORM, COMPILED_FORM) else title).color, STROKES[title])
+    for title in STROKES
+}
+"""Colour and dashes of a search; DGAP has one colour on all evaluators."""
+
+SIMULATED = "simulation"
+"""What the networks of tables are called, whose gains are up to a hundred times those of others."""
+
+LINEAR, MOST = 100.0, 100.0
+"""Per cent up to which the gains of tables are drawn in proportion, and those of other networks at all."""
 
 SEARCHES, LEVELS = list(LINES)[:5], list(LINES)[7:]
 """Different searches, and those without a history."""
@@ -104,15 +116,17 @@ def lines_of(rows: Sequence[Row], network: str) -> list[GainLine]:
 
 
 def gains_figure(rows: Sequence[Row]) -> Figure:
-    """One panel per network: a line per reading, a dot for every setting, a bar at the mean, dashes at the published gain.
+    """One panel per network: a line per reading, a dot for every setting, a bar at the mean, dashes at the published gain, a
+    triangle where some lie beyond the axis.
 
     rows: of `gains.mean_gains`
     """
     networks = list(dict.fromkeys(row["network"] for row in rows))
     found = {network: lines_of(rows, network) for network in networks}
     figure, ((*panes,),) = panels(6.4 * len(networks), 1.6 + 0.34 * max(map(len, found.values())), 1, len(networks))
+    linear, beyond = None, False
     for ax, (network, lines) in zip(panes, found.items(), strict=True):
-        most = 7000.0 if network == "simulation" else 100.0
+        least, most = _ends(network, lines)
         for place, line in enumerate(lines):
             for shift, (recut, gains) in zip((-0.2, 0.0, 0.2), line.gains.items(), strict=False):
                 look = {"color": RECUTS[recut], "markersize": 4, "clip_on": True}
@@ -120,6 +134,7 @@ def gains_figure(rows: Sequence[Row]) -> Figure:
                 mean = sum(gains) / len(gains)
                 ax.plot(min(mean, most), place + shift, "|", color=INK, markersize=9, markeredgewidth=1.6)
                 if max(gains) > most:
+                    beyond = True
                     ax.plot(most, place + shift, ">", color=RECUTS[recut], markersize=6, clip_on=False)
         for system in PUBLISHED_SYSTEMS:
             of = [place for place, line in enumerate(lines) if line.system == system]
@@ -130,30 +145,44 @@ def gains_figure(rows: Sequence[Row]) -> Figure:
         texts = ", ".join(
             f"{words} {100.0 * PUBLISHED[network, system]:.4g} %" for system, words in PUBLISHED_SYSTEMS.items()
         )
-        titled(ax, f"{network}\ndashes: {texts}", size=9.5)
-        if network == "simulation":
+        titled(ax, f"{network}\npublished over {texts}", size=9.5)
+        if network == SIMULATED:
             ax.set_xscale("symlog", linthresh=LINEAR)
             ticks = [-50, 0, 50, 100, 300, 1000, 4000]
-            ax.set_xlim(-100.0, most)
             ax.set_xticks(ticks, [str(tick) for tick in ticks])
-        else:
-            least = min(gain for line in lines for gains in line.gains.values() for gain in gains)
-            ax.set_xlim(min(-60.0, least - 3.0), most)
+            linear = linear_part(ax, LINEAR)
+        ax.set_xlim(least, most)
         ax.set_yticks(range(len(lines)), [line.words for line in lines])
         ax.set_ylim(len(lines) - 0.5, -0.5)
-        scale = f"; logarithmic beyond ±{LINEAR:g} %" if network == "simulation" else ""
-        ax.set_xlabel(f"gain in speed, %{scale}", color=INK)
+        ax.set_xlabel("gain in speed, %", color=INK)
         _plain(ax, "x")
     used = list(dict.fromkeys(recut for lines in found.values() for line in lines for recut in line.gains))
-    handles = [Line2D([], [], marker="o", linestyle="", color=RECUTS[one], label=RECUT_WORDS[one]) for one in used]
-    handles.append(Line2D([], [], marker="|", linestyle="", color=INK, markersize=9, label="mean"))
-    legend_below(figure, len(handles), handles, [str(handle.get_label()) for handle in handles])
-    words = (
-        "What unequal micro-batches gain (optimal sizes), by reading: baseline · partition · sizes; a dot is a setting, a "
-        f"triangle some beyond the axis, dashes the published gain; {STALE_WORDS}"
-    )
-    figure.suptitle(words, fontsize=10, x=0.01, ha="left")
+    handles = [*_gain_handles(used, beyond=beyond)]
+    entries = [(one, str(one.get_label())) for one in handles] + [(linear, LINEAR_WORDS)] * (linear is not None)
+    legend_below(figure, len(entries), *zip(*entries, strict=True), note=STALE_WORDS)
+    title = "Gain of unequal micro-batches of optimal sizes, by baseline · partition · sizes"
+    figure.suptitle(title, fontsize=10, x=0.01, ha="left")
     return figure
+
+
+def _gain_handles(recuts: Sequence[str], *, beyond: bool) -> Iterator[Line2D]:
+    mark: dict[str, Any] = {"linestyle": "", "markersize": 9}
+    for one in recuts:
+        yield Line2D([], [], marker="o", linestyle="", color=RECUTS[one], label=RECUT_WORDS[one])
+    yield Line2D([], [], marker="|", color=INK, label="mean of the settings", **mark)
+    if beyond:
+        yield Line2D([], [], marker=">", color=GREY, label="some beyond the axis", **mark)
+    yield Line2D([], [], color=ALARM, linestyle="--", linewidth=1.3, label="published gain")
+
+
+def _ends(network: str, lines: Sequence[GainLine]) -> tuple[float, float]:
+    """Gains at the ends of an axis, which holds all of a network's but those beyond MOST."""
+    if network == SIMULATED:
+        return -LINEAR, 7000.0
+    gains = [gain for line in lines for own in line.gains.values() for gain in own]
+    gains += [0.0, *(100.0 * PUBLISHED[network, system] for system in PUBLISHED_SYSTEMS)]
+    room = 0.05 * (min(MOST, max(gains)) - min(gains))
+    return min(gains) - room, min(MOST, max(gains) + room)
 
 
 # ---- convergence ---------------------------------------------------------------------------------------------
@@ -195,7 +224,7 @@ def convergence_figure(instances: Sequence[Instance]) -> Figure:
         heads = (
             legible(instance.name, 48),
             "searches",
-            f"one search: matrix {matrix:.0f} ×, compiled {compiled:.0f} × as fast",
+            f"one search: matrix {matrix:.0f}×, compiled {compiled:.0f}× as fast",
         )
         for ax, title, words in zip(row, heads, ("evaluations", "seconds", "seconds"), strict=True):
             titled(ax, title)
@@ -232,21 +261,34 @@ def pareto_figure(rows: Sequence[Row]) -> Figure:
         look = {"color": BLUE, "markersize": 5, "label": "unequal sizes: every optimum", "zorder": 3}
         ax.step(*zip(*points, strict=True), where="post", color=BLUE, linewidth=1.4, zorder=2)
         ax.plot(*zip(*points, strict=True), "o", **look)
-        right, room = left + 1.5 * (points[-1][0] - left), 0.15 * (top - bottom)
-        ax.set_xlim(left - 0.05 * (right - left), right)
+        far, room = left + 1.5 * (points[-1][0] - left), 0.15 * (top - bottom)
+        inside = [(x, y) for x, y in sorted(places["equal"]) if x < far and y < top + 2.6 * room]
+        right = max(points[-1][0], *(x for x, _ in inside), left)
+        ax.set_xlim(left - 0.05 * (right - left), right + 0.08 * (right - left))
         ax.set_ylim(bottom - room, top + 3.0 * room)
-        inside = [(x, y) for x, y in sorted(places["equal"]) if x < right and y < top + 2.6 * room]
+        _capacity(ax, max(row["capacity_bytes"] for row in rows if row["setting"] == setting) / 2**20)
         crosses = [x for x, _ in inside], [y for _, y in inside]
-        ax.plot(*crosses, "x", color=ORANGE, markersize=6, label="equal sizes", zorder=2)
+        ax.plot(*crosses, "x", color=ORANGE, markersize=6, label="equal sizes; beside each its samples", zorder=2)
         for place, size in places["equal"].items():
             if place in inside:
                 noted(ax, str(size), place, (6, 4), fontsize=8, color=FAINT)
-        ax.set_xlabel("makespan of a mini-batch, ms (numbers: the equal size)", color=INK)
+        ax.set_xlabel("makespan of a mini-batch, ms", color=INK)
         ax.set_ylabel("memory of the fullest stage, MiB\n(without receive queues)", color=INK)
         titled(ax, legible(setting, 60))
         _plain(ax, "both")
     legend_below(figure, 2, *found[0].get_legend_handles_labels())
     return figure
+
+
+def _capacity(ax: Axes, mebibytes: float) -> None:
+    """The memory that a device has for plans: a line, or words where it lies above the panel."""
+    inside = mebibytes < ax.get_ylim()[1]
+    if inside:
+        ax.axhline(mebibytes, color=ALARM, linewidth=1.2)
+    words = f"capacity {mebibytes:,.0f} MiB" + ", above the panel" * (not inside)
+    place = {"xycoords": ("axes fraction", "data")} if inside else {"xycoords": "axes fraction"}
+    at = (1.0, mebibytes) if inside else (1.0, 1.0)
+    noted(ax, words, at, (-4, -4), ha="right", va="top", fontsize=8, color=ALARM, **place)
 
 
 # ---- Gantt ---------------------------------------------------------------------------------------------------
@@ -258,11 +300,11 @@ def gantt_figure(shown: GainCase) -> Figure:
     axes = figure.subplots(2, 1)
     longest = max(shown.plan.makespan_seconds, shown.gpipe.makespan_seconds)
     for ax, problem, plan, words in (
-        (axes[0], shown.gpipe_problem, shown.gpipe, f"GPipe, size {shown.gpipe.forward_sizes[0]} everywhere"),
-        (axes[1], shown.problem, shown.plan, f"unequal: {_sizes(shown.plan)}"),
+        (axes[0], shown.gpipe_problem, shown.gpipe, f"GPipe, {shown.gpipe.forward_sizes[0]} samples each"),
+        (axes[1], shown.problem, shown.plan, f"unequal, {_sizes(shown.plan)}"),
     ):
         timeline = event_loop.replay(program_of(problem, plan.forward_sizes, plan.backward_sizes), contention=True)
-        title = f"{shown.network}, {shown.setting} · {words} · {1e3 * plan.makespan_seconds:.4g} ms"
+        title = f"{shown.network}, {shown.setting} · {words}"
         gantt(timeline, ax, title=title, window=(0.0, longest))
         ax.set_xlabel("time, ms", color=INK)
     figure.tight_layout(h_pad=2.5)
@@ -271,7 +313,7 @@ def gantt_figure(shown: GainCase) -> Figure:
 
 def _sizes(plan: FoundSizes) -> str:
     forward, backward = (" ".join(map(str, sizes)) for sizes in (plan.forward_sizes, plan.backward_sizes))
-    return f"f = g = {forward}" if forward == backward else f"f = {forward}, g = {backward}"
+    return f"sizes {forward}" if forward == backward else f"forward {forward}, backward {backward}"
 
 
 def _plain(ax: Axes, along: Literal["x", "y", "both"]) -> None:

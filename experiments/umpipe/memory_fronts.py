@@ -28,24 +28,26 @@ from simulator import Evaluations
 def memory_fronts(tables: UnequalTables, cuts: Sequence[int]) -> list[dict[str, Any]]:
     """The exact front of unequal sizes of a partition, from the fastest to the smallest, then all equal sizes, slow ones too.
 
-    A row per point: `sizes` (unequal or equal), seconds, static and peak bytes of the fullest stage, sizes of both passes.
+    A row per point: `sizes` (unequal or equal), seconds, static and peak bytes of the fullest stage, bytes that it may hold, and
+    the sizes of both passes.
     Raises ValueError where the problem does not recompute: its sizes then hardly change what a stage holds.
     """
     candidates, evaluate = candidate_sizes(tables.problem.batch), Evaluations(tables.problem, tables.costs)
-    ranges = [tables.stage_bytes(*ends) for ends in tables.ranges(cuts)]
+    ranges, capacities = [tables.stage_bytes(*ends) for ends in tables.ranges(cuts)], memory_limits(tables)
 
     def point(sizes: str, seconds: float, forward: tuple[int, ...], backward: tuple[int, ...]) -> dict[str, Any]:
         held = [stage.recomputed(tables.problem.batch, size) for stage, size in zip(ranges, backward, strict=True)]
         peaks = evaluate.peak_bytes(unequal_plan("front", tables, cuts, forward, backward))
         assert peaks is not None
         found = {"sizes": sizes, "seconds": seconds, "static_bytes": max(held), "peak_bytes": max(peaks.values())}
-        return {**found, "forward_sizes": forward, "backward_sizes": backward}
+        capacity = capacities[held.index(max(held))]
+        return {**found, "capacity_bytes": capacity, "forward_sizes": forward, "backward_sizes": backward}
 
     front: list[dict[str, Any]] = []
     limit = math.inf
     while True:
         try:
-            limits = [min(limit, memory) for memory in memory_limits(tables)]
+            limits = [min(limit, memory) for memory in capacities]
             plan = exact(limited_problem(tables, cuts, candidates, limits))
         except InfeasibleSizes:
             break

@@ -15,6 +15,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backend_bases import RendererBase
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -24,7 +25,16 @@ from simulator.results.written_files import figure_files, write_atomically
 
 INK, FAINT, IDLE, ALARM, GRID = "#1f2328", "#59636e", "#eceef1", "#b3261e", "#dfe3e8"
 BLUE, ORANGE, GREEN, GREY = "#1b6ca8", "#d9822b", "#4f8a3c", "#9aa4af"
+SERIES = ("#123f73", "#d55e00", "#3fae8c", "#8e5aa8", "#b08d1a", "#c0395a", "#4b6f8f", "#7a4a2a")
+"""Of lines that stand for numbers or places, in their order, then again; methods have colours of their own."""
+
+MARKS = "os^DvPX"
+"""Of points, as many as there are not colours, so that two lines of a colour have other marks."""
+
 DPI = 100
+
+LONG = 4.5
+"""Decades, of which the numbers need not have room below a panel."""
 
 _UNTOLD: Mapping[str, Mapping[str, str | None]] = {
     ".png": {"Software": None},
@@ -90,14 +100,27 @@ def figures(value: float, digits: int = 3) -> str:
 
 def logarithmic(axis: Axis) -> None:
     """Label a logarithmic axis with plain numbers: every decade; also 2 and 5 over at most two decades; also 1.5, 3 and 7 over
-    one.
+    one; every other decade below a panel of more than LONG decades.
     """
     low, high = axis.get_data_interval()
     decades = math.log10(high / low) if low > 0 else math.inf
     subs = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if decades <= 1.0 else (1.0, 2.0, 5.0) if decades <= 2.0 else (1.0,)
-    axis.set_major_locator(LogLocator(subs=subs))
+    wide = axis is axis.axes.xaxis and decades > LONG
+    axis.set_major_locator(LogLocator(base=100.0) if wide else LogLocator(subs=subs))
     axis.set_major_formatter(FuncFormatter(lambda value, _: figures(value)))
     axis.set_minor_formatter(NullFormatter())
+
+
+def series_look(number: int) -> dict[str, Any]:
+    """Colour, dashes and mark of the Nth line."""
+    dashes = "-" if number // len(SERIES) % 2 == 0 else "--"
+    return {"color": SERIES[number % len(SERIES)], "linestyle": dashes, "marker": MARKS[number % len(MARKS)]}
+
+
+def whitened(color: str, share: float) -> str:
+    """A colour, `#rrggbb`, so much of the way to white."""
+    red, green, blue = (part + (1.0 - part) * share for part in to_rgb(color))
+    return to_hex((red, green, blue))
 
 
 def panels(width: float, height: float, rows: int = 1, columns: int = 1, **shared: Any) -> tuple[Figure, Any]:
@@ -116,31 +139,33 @@ def multiples(count: int, columns: int, wide: float, tall: float, **shared: Any)
     return figure, list(found.ravel()[:count])
 
 
-def captioned(figure: Figure, words: str, *, above: bool = False) -> None:
-    """Write words below all panels, or above them, in lines that are as long as the figure is wide."""
-    lines = "\n".join(wrap(words, int((13.5 if above else 11) * figure.get_figwidth())))
-    (figure.suptitle if above else figure.supxlabel)(lines, fontsize=10)
+def captioned(figure: Figure, words: str, size: float = 10) -> None:
+    """Write words below all panels, in lines that are as long as the figure is wide."""
+    figure.supxlabel("\n".join(wrap(words, int(110 / size * figure.get_figwidth()))), fontsize=size)
 
 
 def grouped_bars(
     axes: Axes,
     series: Mapping[str, Sequence[float | None]],
-    colors: Mapping[str, str],
+    looks: Mapping[str, Mapping[str, Any]],
     *,
     width: float = 0.8,
     scale: float = 1.0,
+    absent: str = "none",
 ) -> dict[str, BarContainer]:
     """A group of bars per place 0, 1, 2, …, in it a bar per series, labelled by its name; the bars of each series.
 
-    Nothing is drawn of what is NaN, and a cross of what is None. width: of a group; scale: of the values
+    Nothing is drawn of what is NaN; of what is None a cross, and the word for what is absent.
+    looks: of the bars of each series, as `Axes.bar` takes them; width: of a group; scale: of the values
     """
     each, drawn = width / len(series), {}
     for number, (name, values) in enumerate(series.items()):
         places = [place + (number - (len(series) - 1) / 2) * each for place in range(len(values))]
         known = [(x, scale * y) for x, y in zip(places, values, strict=True) if y is not None and not math.isnan(y)]
-        drawn[name] = axes.bar([x for x, _ in known], [y for _, y in known], each, color=colors[name], label=name)
+        drawn[name] = axes.bar([x for x, _ in known], [y for _, y in known], each, label=name, **looks[name])
         for x in (x for x, y in zip(places, values, strict=True) if y is None):
             axes.plot(x, 0, "x", color=INK, markersize=5, clip_on=False)
+            noted(axes, absent, (x, 0), (0, 5), rotation=90, ha="center", va="bottom", fontsize=8, color=FAINT)
     return drawn
 
 
@@ -148,6 +173,14 @@ def titled(axes: Axes, title: str, *, size: float = 10, color: str = INK, **labe
     """A title on the left, and what `Axes.set` takes beside it: labels, limits."""
     axes.set_title(title, loc="left", fontsize=size, color=color)
     axes.set(**labels)
+
+
+LINEAR_WORDS = "linear scale, logarithmic beyond"
+
+
+def linear_part(axes: Axes, end: float) -> Artist:
+    """Shade where a `symlog` axis is linear, from -end to end, with an edge where its scale changes: LINEAR_WORDS."""
+    return axes.axvspan(-end, end, facecolor="#eef2f6", edgecolor=FAINT, linestyle=":", linewidth=0.8, zorder=0)
 
 
 def logarithmic_axes(axes: Axes, along: Literal["x", "y", "both"]) -> None:
@@ -162,9 +195,12 @@ def noted(axes: Axes, text: str, place: tuple[float, float], points: tuple[float
     axes.annotate(text, place, points, textcoords="offset points", **look)
 
 
-def legend_below(figure: Figure, columns: int, *entries: Any, size: float = 9) -> None:
-    """One legend below all panels; entries: handles and their labels, where not all that is labelled stands in it."""
-    figure.legend(*entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=size)
+def legend_below(figure: Figure, columns: int, *entries: Any, size: float = 9, note: str = "", **look: Any) -> None:
+    """One legend below all panels; entries: handles and their labels, where not all that is labelled stands in it; note: words
+    between it and the panels.
+    """
+    look |= {"title": note, "title_fontsize": size} if note else {}
+    figure.legend(*entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=size, **look)
 
 
 def grid(axes: Axes) -> None:

@@ -85,9 +85,14 @@ def test_comparisons_can_be_read(rows: list[dict[str, Any]], recorded: Recorded)
 
 
 def test_growth_of_the_engines_can_be_read(recorded: Recorded) -> None:
-    """Six sizes over five decades; SimPy stops before the last ones."""
+    """Six sizes over six decades; SimPy stops before the last ones."""
     rows = [
-        {"ops": 1e3 * 8**n, "build_seconds": 1e-3 * 8**n, "prepare_seconds": 3e-4 * 8**n, "replay_seconds": 2e-6 * 8**n}
+        {
+            "ops": 250 * 12.2**n,
+            "build_seconds": 1e-3 * 8**n,
+            "prepare_seconds": 3e-4 * 8**n,
+            "replay_seconds": 2e-6 * 8**n,
+        }
         | {"simpy_seconds": 4e-3 * 8**n if n < 4 else None, "peak_bytes": 1.5e8 * (1 + 3.0**n)}
         | {"devices": 4096, "microbatches": 8192}
         for n in range(6)
@@ -288,6 +293,7 @@ def test_fronts_can_be_read(recorded: Recorded) -> None:
     points += [("equal", 0.26 + 2.0 / n**2, (1640 + 9 * n) * 2**20, n) for n in range(1, 13)]
     rows = [
         {"setting": setting, "sizes": sizes, "seconds": seconds, "static_bytes": held, "forward_sizes": (size,)}
+        | {"capacity_bytes": (1700 if setting == HOSTILE else 15360) * 2**20}
         for setting in ("vgg16 (pipedream-b, K=4, B=64, recomputed)", HOSTILE)
         for sizes, seconds, held, size in points
     ]
