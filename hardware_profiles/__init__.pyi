@@ -131,6 +131,7 @@ from .reading import (
     MOST_BYTES as MOST_BYTES,
     FileError as FileError,
     read_bytes as read_bytes,
+    at_most as at_most,
     referred as referred,
     remembering as remembering,
 )

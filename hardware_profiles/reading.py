@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    from gzip import GzipFile
     from importlib.resources.abc import Traversable
 
 MOST_BYTES = 16 * 2**20
@@ -59,16 +60,21 @@ def referred(place: str, error: type[FileError], said: str = "") -> Iterator[Non
         _referred.reset(before)
 
 
-def read_bytes(path: Path | Traversable) -> bytes:
+def read_bytes(path: Path | Traversable, most: int = MOST_BYTES) -> bytes:
     """The file's content without a byte-order mark. OSError where it cannot be read, is no regular file (a pipe may never end, or
-    never begin), or has more than MOST_BYTES.
+    never begin), or has more than so many bytes.
     """
     opener = _regular if isinstance(path, Path) else None
     with open(path, "rb", opener=opener) if isinstance(path, Path) else path.open("rb") as file:
-        content: bytes = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise OSError(errno.EFBIG, f"is larger than {MOST_BYTES // 2**20} MiB, the most that is read")
-    return content.removeprefix(BOM_UTF8)
+        return at_most(file, most).removeprefix(BOM_UTF8)
+
+
+def at_most(file: IO[bytes] | GzipFile, most: int) -> bytes:
+    """What is left of a file; OSError where that is more than so many bytes."""
+    content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"is larger than {most // 2**20} MiB, the most that is read")
+    return content
 
 
 def _regular(path: str, flags: int) -> int:

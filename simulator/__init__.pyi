@@ -229,6 +229,11 @@ from .workloads.measured_profile import (
     load_measured_profile as load_measured_profile,
     read_measured_profile as read_measured_profile,
 )
+from .workloads.stage_traces import (
+    StageTimes as StageTimes,
+    is_stage_trace as is_stage_trace,
+    read_stage_times as read_stage_times,
+)
 from .workloads.sequence_slices import context_degrees as context_degrees, slice_of as slice_of
 from .workloads.pipedream_profile import read_profile as read_profile
 from .workloads.catalog import (

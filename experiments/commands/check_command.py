@@ -10,6 +10,7 @@ import simulator
 from experiments.compare.problem_options import PROFILED_MINIBATCH
 from experiments.terminal.argument_types import add_options, check_choice
 from experiments.terminal.output import UsageError, blamed_on, print_json, say
+from hardware_profiles import counted
 
 SCHEMAS = ("accelerator", "cluster", "stack", "plan")
 
@@ -23,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="FILE",
         help="profile TOML, graph.txt, profile JSON, config.json, schedule CSV or lines of ops, JSON of a plan or a problem, or "
-        "the name of an accelerator, a cluster or a stack",
+        "the name of an accelerator, a cluster or a stack; a trace of torch.profiler, or a folder of them",
     )
     add_options(
         group,
@@ -82,6 +83,12 @@ def _plan_summary(path: str, problem: simulator.Problem, plan: simulator.Plan | 
     )
 
 
+def _told(found: simulator.StageTimes) -> str:
+    """Seconds as options of `pipeplan simulate`."""
+    numbers = {name: value for name, value in found.numbers.items() if isinstance(value, tuple)}
+    return " ".join(f"--{name} {','.join(f'{one:.4g}' for one in value)}" for name, value in numbers.items())
+
+
 def _summary(path: str, profiled_minibatch: int | None) -> str:
     if path.endswith(".csv") or (path.endswith(".txt") and simulator.is_schedule_text(path)):
         with blamed_on(path):
@@ -89,6 +96,12 @@ def _summary(path: str, profiled_minibatch: int | None) -> str:
         return (
             f"ok: schedule of {schedule.stages} stages on {schedule.ranks} devices, "
             f"{schedule.microbatches} micro-batches, {len(schedule)} ops"
+        )
+    if simulator.is_stage_trace(path):
+        traced = simulator.read_stage_times(path)
+        return (
+            f"ok: trace of {counted(len(traced.forward), 'stage')}, {traced.microbatches} micro-batches, "
+            f"{counted(traced.ops, 'op')}, spread {traced.spread:.2f}; seconds: {_told(traced)}"
         )
     if path.endswith(".txt"):
         profile = simulator.read_any_profile(path, profiled_minibatch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,6 +135,8 @@ REPLAY: dict[str, Option] = {
     "--forward F": ("seconds of a forward: one number, or one per stage", numbers),
     "--backward B": ("seconds of a full backward; of the input gradient if --weight is given", numbers),
     "--weight W": ("seconds of a weight gradient (default 0)", numbers),
+    "--profile FILE": "in their place, and of --stages and --microbatches: a trace of torch.profiler of a pipelined run, or a "
+    "folder with one of each rank",
     "--update U": ("seconds of an update (default 0)", numbers),
     "--predict P": ("seconds of a weight prediction (default 0)", numbers),
     "--transfer C": ("one-way transfer seconds (default 0): one number, or one per boundary between stages", numbers),
@@ -216,6 +218,7 @@ def run(arguments: argparse.Namespace) -> int:
         refuse(arguments, ("size", *["window"] * (arguments.html is None)), "goes with --gantt")
     if arguments.plan is None:
         refuse(arguments, ("cluster", *names_of(REPORT)), "goes with --plan")
+    _take_profile(arguments)
     if len(arguments.schedule) > 1:
         return _compare(arguments)
     arguments.schedule = next(iter(arguments.schedule), None)
@@ -234,6 +237,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html and arguments.plan is not None:
         refuse(arguments, names_of(DISTURBANCES), "does not go with --html of a plan, whose waits are told without it")
     replayed = _of_numbers(arguments) if arguments.plan is None else _of_plan(arguments)
+    _check_split(arguments, [replayed.schedule])
     told: simulator.Explained = replayed
     result = replayed.record()
     if isinstance(replayed, simulator.Outcome):
@@ -269,6 +273,49 @@ def run(arguments: argparse.Namespace) -> int:
     if interrupted:
         return INTERRUPTED
     return OK if arguments.memory is None or replayed.fits else INFEASIBLE
+
+
+def _take_profile(arguments: argparse.Namespace) -> None:
+    """Take the numbers of --profile for those that it stands for; a backward that was never split may be, by --weight."""
+    if arguments.profile is None:
+        return
+    file = f"--profile {arguments.profile}"
+    refuse(arguments, ("forward", "backward", "sizes"), f"does not go with {file}, which has seconds of micro-batches")
+    found = simulator.read_stage_times(arguments.profile)
+    if found.weight:
+        refuse(arguments, ("weight",), f"does not go with {file}, whose backwards are split")
+    counts = [name for name in ("stages", "microbatches") if getattr(arguments, name) is None]
+    if arguments.schedule_csv or arguments.minibatches is not None:  # which say theirs
+        counts = []
+    for name, value in found.numbers.items():
+        if name in counts or name not in ("stages", "microbatches"):
+            setattr(arguments, name, value)
+    if arguments.weight is not None and not found.weight:
+        arguments.backward = _without(found.backward, arguments.weight, file)
+
+
+def _without(backward: Sequence[float], weight: Sequence[float], file: str) -> list[float]:
+    """Backwards without the part of them that --weight says, one number or one per stage; UsageError where that is more."""
+    halves = list(weight) * (len(backward) if len(weight) == 1 else 1)
+    if len(halves) != len(backward) or any(half > whole for half, whole in zip(halves, backward, strict=True)):
+        raise UsageError(
+            f"--weight must be one number, or one per stage, and at most the seconds of a backward in {file}: {_listed(backward)}"
+        )
+    return [whole - half for half, whole in zip(halves, backward, strict=True)]
+
+
+def _listed(seconds: Iterable[float]) -> str:
+    return ", ".join(f"{one:.4g}" for one in seconds)
+
+
+def _check_split(arguments: argparse.Namespace, schedules: Iterable[simulator.Schedule]) -> None:
+    """UsageError for a schedule that splits backwards, where --profile has them whole."""
+    for schedule in schedules if arguments.profile is not None and arguments.weight is None else ():
+        if (schedule.kind == simulator.OpKind.WEIGHT_GRADIENT).any():
+            raise UsageError(
+                f"schedule {schedule.name!r} splits backwards, which --profile {arguments.profile} has whole: --weight says how "
+                "many seconds of them make gradients of weights"
+            )
 
 
 def _figures(
@@ -315,6 +362,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     options = _given(arguments, _OF_SEVERAL)
     with progress("replaying"):
         found = compare_schedules(arguments.schedule, arguments.stages, arguments.microbatches, options, **numbers)
+    _check_split(arguments, [one.schedule for one in found.replays.values()])
     if arguments.gantt:
         simulator.save(_timeline(found, arguments), arguments.gantt)
     if arguments.html:
@@ -329,7 +377,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 def _numbers(arguments: argparse.Namespace) -> dict[str, Any]:
     """Seconds and memory of ops, sizes and communication, as far as they are given."""
     if arguments.forward is None or arguments.backward is None:
-        raise UsageError("a schedule needs --forward and --backward, seconds of its ops")
+        raise UsageError("a schedule needs --forward and --backward, seconds of its ops, or --profile")
     memory = _given(arguments, simulator.OpMemory.__slots__)
     if memory and arguments.stash is None:
         raise UsageError("--memory and --stash-weight need --stash, what a forward keeps")
@@ -363,7 +411,7 @@ def _given(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any
 def _of_plan(arguments: argparse.Namespace) -> simulator.Outcome:
     from experiments.compare.questions import simulate
 
-    of_a_schedule = [*_COUNTS, *_SEARCHED, "option", "sizes", "communication"]
+    of_a_schedule = [*_COUNTS, *_SEARCHED, "option", "profile", "sizes", "communication"]
     of_a_schedule += [*simulator.OpSeconds.__slots__, *simulator.OpMemory.__slots__]
     refuse(arguments, of_a_schedule, f"is of a schedule; --plan {arguments.plan} says its own")
     problem, plan = simulator.PlanFile.read_plan(arguments.plan)

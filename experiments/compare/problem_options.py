@@ -56,7 +56,8 @@ PROFILED_MINIBATCH: dict[str, Option] = {
 
 SOURCE: dict[str, Option] = {
     "--workload NAME": f"workload name, config.json, or chain:N (default {DEFAULT_WORKLOAD}; see pipeplan list workloads)",
-    "--profile FILE": "measured profile: PipeDream graph.txt, or JSON of pipeplan profile",
+    "--profile FILE": "measured profile: PipeDream graph.txt, JSON of pipeplan profile, or a trace of torch.profiler of a "
+    "pipelined run (a folder: one of each rank)",
 }
 """Where the workload comes from: one of them."""
 
@@ -243,7 +244,13 @@ def defaults_told(arguments: argparse.Namespace, problem: Problem) -> str:
         "optimizer": problem.optimizer,
     }
     taken = {name: words for name, words in own.items() if words and getattr(arguments, name) is None}
-    return f"by default: {', '.join(taken.values())} ({', '.join(f'--{name}' for name in taken)})" if taken else ""
+    said = [f"by default: {', '.join(taken.values())} ({', '.join(f'--{name}' for name in taken)})"] if taken else []
+    if measured and not any(layer.weights or layer.output_elements for layer in problem.workload.layers):
+        said.append(
+            "the profile tells seconds alone, no bytes and no weights: transfers take their latency, reductions nothing, and "
+            "memory is not judged"
+        )
+    return "; ".join(said)
 
 
 def _said(arguments: argparse.Namespace, options: Mapping[str, DeclaredOption]) -> dict[str, Any]:

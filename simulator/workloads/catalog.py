@@ -26,6 +26,7 @@ from simulator.workloads.language_models import LANGUAGE_MODELS, published
 from simulator.workloads.layers import Attention, Workload, WorkloadSource
 from simulator.workloads.measured_profile import read_measured_profile
 from simulator.workloads.pipedream_profile import read_profile
+from simulator.workloads.stage_traces import is_stage_trace, read_stage_times
 from simulator.workloads.synthetic import LONGEST_CHAIN, uniform_chain
 
 FAMILIES: dict[str, dict[str, Callable[..., Workload]]] = {
@@ -143,15 +144,19 @@ def workload_from_spec(
 
 
 def read_any_profile(path: str | PathLike[str], profiled_minibatch: int | None = None) -> Workload:
-    """A measured profile in either form, told apart by the suffix: `.json` is `pipeplan profile`'s, anything else PipeDream's.
+    """A measured profile in any form: `.json` is `pipeplan profile`'s; a trace of torch.profiler, also `.json.gz`, or a folder
+    of them, gives the stages of its run as layers (`StageTimes.workload`); anything else is PipeDream's.
 
-    profiled_minibatch: of PipeDream's form; ValueError with the other, which says its own
+    profiled_minibatch: of PipeDream's form; ValueError with the others, which say their own
     """
     path = path_text("profile", path)
-    if not path.endswith(".json"):
+    traced = is_stage_trace(path)
+    if not traced and not path.endswith(".json"):
         workload = read_profile(path, profiled_minibatch=profiled_minibatch)
     elif profiled_minibatch is not None:
         raise ValueError(f"profiled_minibatch goes with PipeDream's graph.txt; {path} says its own samples")
+    elif traced:
+        workload = read_stage_times(path).workload(os.path.basename(os.path.realpath(path)))
     else:
         workload = read_measured_profile(path)
     profile = os.path.realpath(path)

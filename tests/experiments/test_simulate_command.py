@@ -237,3 +237,47 @@ def test_a_plan_that_torch_cannot_run_has_no_csv(
     assert "it has no micro-batches of unlike sizes (1, 2, 3)" in err
     assert "a name in .txt takes it" in err
     assert not path.exists()
+
+
+def trace_of(path: Path, **milliseconds: float) -> None:
+    """A trace of torch.profiler of two stages and one micro-batch; ops by letter take so long, on the second stage twice."""
+    ops = [(stage, letter, wide * (1 + stage)) for stage in range(2) for letter, wide in milliseconds.items()]
+    events = [
+        {"ph": "X", "name": f"PP:{stage}{letter}0", "cat": "user_annotation", "ts": 0.0, "dur": 1e3 * wide}
+        for stage, letter, wide in ops
+    ]
+    path.write_text(json.dumps({"traceEvents": events}))
+
+
+def test_seconds_come_from_a_trace(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--profile: as with the numbers that `check` tells; a backward that is whole is split by --weight alone."""
+    monkeypatch.chdir(tmp_path)
+    trace_of(Path("whole.json"), F=1.0, B=3.0)
+    trace_of(Path("split.json"), F=1.0, I=1.5, W=0.5)
+    asked = ("simulate", "--schedule", "zb-h1", "--microbatches", "4", "--json")
+    documents = []
+    for words in (
+        ("--profile", "split.json"),
+        ("--stages", "2", "--forward", "0.001,0.002", "--backward", "0.0015,0.003", "--weight", "0.0005,0.001"),
+        ("--profile", "whole.json", "--weight", "0.0015,0.003"),
+    ):
+        assert main((*asked, *words)) == 0
+        documents.append(json.loads(capsys.readouterr().out)["makespan_seconds"])
+    assert documents[0] == pytest.approx(documents[1])
+    assert documents[2] > documents[0]
+    assert main(("check", "split.json")) == 0
+    assert "--backward 0.0015,0.003 --weight 0.0005,0.001" in capsys.readouterr().out
+    for words, said in {
+        ("--profile", "whole.json"): "--weight says how many seconds of them",
+        (
+            "--profile",
+            "whole.json",
+            "--weight",
+            "4",
+        ): "at most the seconds of a backward in --profile whole.json: 0.003, 0.006",
+        ("--profile", "split.json", "--weight", "0"): "whose backwards are split",
+        ("--profile", "split.json", "--forward", "1"): "which has seconds of micro-batches",
+    }.items():
+        assert said in refused(capsys, (*asked, *words))

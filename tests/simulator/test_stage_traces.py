@@ -1,0 +1,219 @@
+"""Rules of traces of torch.profiler: medians by stage and pass, waits and messages apart; every lack is told in a line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pipeplan as pp
+from simulator import read_any_profile, read_stage_times
+from simulator.workloads.network_files import WorkloadFileError
+
+Event = dict[str, Any]
+
+
+def event(name: str, begin: float, end: float, cat: str = "user_annotation", **more: Any) -> Event:
+    """A range in milliseconds, on the thread of its process."""
+    return {
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        "pid": 7,
+        "tid": 7,
+        "ts": 1e3 * begin,
+        "dur": 1e3 * (end - begin),
+        **more,
+    }
+
+
+def written(path: Path, events: list[Event], rank: int | None = None) -> Path:
+    """A trace, packed where its name says so."""
+    whole: dict[str, Any] = {
+        "schemaVersion": 1,
+        "traceEvents": [{"ph": "M", "name": "process_name", "args": {}}, *events],
+    }
+    if rank is not None:
+        whole["distributedInfo"] = {"backend": "gloo", "rank": rank}
+    content = json.dumps(whole).encode()
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def split_run(folder: Path) -> Path:
+    """Two ranks under torch's runtime. Rank 1: a forward waits 4 ms, computes 3; of three backwards, I takes 2, 9, 2 and W 1."""
+    first = [event(f"PP:0F{one}", 2.0 * one, 2.0 * one + 1.0 + one) for one in range(3)]
+    first += [event(f"PP:0B{one}", 20.0 + 5 * one, 24.0 + 5 * one) for one in range(3)]
+    second = []
+    for one, wide in enumerate((2.0, 9.0, 2.0)):
+        begin = 100.0 * one
+        second += [event(f"PP:1F{one}", begin, begin + 7.0), event("aten::linear", begin + 4.0, begin + 6.0, "cpu_op")]
+        second += [event("c10d::recv_", begin, begin + 0.5, "cpu_op"), event(f"PP:1RECV_F{one}", begin, begin + 0.5)]
+        second += [
+            event(f"PP:1I{one}", begin + 10.0, begin + 10.0 + wide),
+            event(f"PP:1W{one}", begin + 20.0, begin + 21.0),
+        ]
+    written(folder / "rank1.json.gz", second)
+    return written(
+        folder / "rank0.json", [*first, event("PP:0SEND_F0", 1.0, 1.5), event("ProfilerStep#1", 0.0, 90.0)]
+    ).parent
+
+
+def test_medians_by_stage_and_pass(tmp_path: Path) -> None:
+    """A folder with a file of each rank: waits at the front are no computation; halves are told, and are the backward."""
+    found = read_stage_times(split_run(tmp_path / "run"))
+    assert found.forward == pytest.approx((0.002, 0.003))
+    assert found.backward == pytest.approx((0.004, 0.003))
+    assert found.weight == pytest.approx((0.0, 0.001))
+    assert (found.microbatches, found.ops) == (3, 15)
+    assert found.spread == pytest.approx(0.5)  # of the first stage's forwards: 1, 2, 3 ms
+    assert found.numbers["backward"] == pytest.approx((0.004, 0.002))
+
+
+def test_one_file_of_several_processes(tmp_path: Path) -> None:
+    """Ranges say their stage, whichever process has them; a bare list of events is a trace, too."""
+    events = [event("PP:0F0", 0, 1), event("PP:0B0", 5, 7), event("PP:1F0", 1, 2, pid=8), event("PP:1B0", 2, 5, pid=8)]
+    path = tmp_path / "all.json"
+    path.write_text(json.dumps([*events, {"name": "traceEvents"}]).replace('"name": "traceEvents"', '"traceEvents": 1'))
+    assert read_stage_times(path).backward == pytest.approx((0.002, 0.003))
+
+
+def test_ranges_of_gpipe_are_of_the_stage_of_their_rank(tmp_path: Path) -> None:
+    """Sends and receives inside them do not count."""
+    for rank in range(2):
+        events = [event("Forward 0", 0, 10), event("c10d::recv_", 0, 5, "cpu_op"), event("aten::mm", 6, 7, "cpu_op")]
+        events += [
+            event("Backward 0", 20, 30),
+            event("aten::mm", 20, 25, "cpu_op"),
+            event("c10d::send", 27, 29, "cpu_op"),
+        ]
+        written(tmp_path / "run" / f"{rank}.json", events, rank)
+    found = read_stage_times(tmp_path / "run")
+    assert (found.forward, found.backward) == (pytest.approx((0.004,) * 2), pytest.approx((0.008,) * 2))
+
+
+def test_on_gpus_kernels_are_timed(tmp_path: Path) -> None:
+    """Of a range's two forms that on the stream that computes, not the CPU's, nor that of NCCL."""
+    events = [event("PP:0F0", 0, 1), event("PP:0B0", 1, 2)]
+    for stream, kernel, long in ((5, "sgemm", 4), (9, "ncclDevKernel_SendRecv", 50)):
+        events += [event(kernel, 0, 1, "kernel", pid=0, tid=stream)]
+        events += [
+            event(name, 10, 10 + long, "gpu_user_annotation", pid=0, tid=stream) for name in ("PP:0F0", "PP:0B0")
+        ]
+    assert read_stage_times(written(tmp_path / "gpu.json", events)).numbers == {
+        "stages": 1,
+        "microbatches": 1,
+        "forward": pytest.approx((0.004,)),
+        "backward": pytest.approx((0.004,)),
+    }
+
+
+def test_its_stages_are_layers(tmp_path: Path) -> None:
+    """`pp.read_profile`: seconds of a plan are those of the trace; a plan file names the folder, and reads back."""
+    workload = pp.read_profile(split_run(tmp_path / "run"))
+    problem = pp.Problem(workload, "pipedream-b:1", 3, devices=2)
+    plan = pp.Plan("hand", "gpipe", (pp.Stage((0,), (0,)), pp.Stage((1,), (1,))), (1,) * 3)
+    seconds = pp.simulate(problem, plan).makespan_seconds
+    assert seconds == pytest.approx(0.002 + 3 * 0.003 + 0.003 + 3 * 0.004, abs=1e-4)
+    pp.PlanFile(problem, plan).write(tmp_path / "plan.json")
+    assert pp.PlanFile.read_plan(tmp_path / "plan.json")[0].workload == workload
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([event("aten::mm", 0, 1)], "has no range of an op of a pipeline; names looked for are PP:2F0"),
+        ([event("PP:(1F0;0B0)OVERLAP_F_B", 0, 1)], "has no range of an op of a pipeline"),
+        ([event("PP:0F0", 0, 1), event("PP:0B0", 0, 1), event("PP:0SEND_F0", 0, 1)], "lacks stage 1 of the run"),
+        ([event("PP:2F0", 0, 1)], "lacks stages 0, 1 of the run"),
+        ([event("PP:0F0", 0, 1)], "has no backward of stage 0 (B, or I and W)"),
+        ([event("PP:0I0", 0, 1), event("PP:0W0", 0, 1)], "has no forward of stage 0"),
+        ([event("PP:0F0", 0, 0), event("PP:0B0", 0, 0)], "take no time"),
+        ([event("Forward 0", 0, 1)], "tell no stage"),
+        ([{"ph": "X", "ts": "soon"}], "is no trace: $.traceEvents[1].ts"),
+        ([event("PP:0F0", 1, 0)], "is no trace: $.traceEvents[1].dur"),
+    ],
+)
+def test_what_is_told_of_other_traces(tmp_path: Path, events: list[Event], said: str) -> None:
+    """One line with the file."""
+    path = written(tmp_path / "trace.json", events)
+    with pytest.raises(WorkloadFileError) as error:
+        read_any_profile(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_told_of_other_files(tmp_path: Path) -> None:
+    """Empty folders, files that are not packed, or not to their ends, or no JSON."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "plain.json.gz").write_text("{}")
+    packed = written(tmp_path / "whole.json.gz", [event("PP:0F0", 0, 1)]).read_bytes()
+    (tmp_path / "half.json.gz").write_bytes(packed[:-9])
+    (tmp_path / "half.json").write_text('{"traceEvents": [')
+    for name, said in {
+        "empty": "must have 1 to 4,096 files",
+        "plain.json.gz": "is no gzip file",
+        "half.json.gz": "is no gzip file, or not a whole one",
+        "half.json": "is not JSON, or not all of it",
+    }.items():
+        with pytest.raises(WorkloadFileError, match=said):
+            read_any_profile(tmp_path / name)
+
+
+RUN = """
+import sys, torch, torch.distributed as dist, torch.multiprocessing as processes
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe, ScheduleInterleavedZeroBubble
+from torch.profiler import profile, ProfilerActivity
+
+def linear(count):
+    return torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(count)))
+
+def run(rank, folder, name):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    loss = lambda out, wanted: (out - wanted).square().mean()
+    numbers = [rank] if name == "gpipe" else [rank, rank + 2]
+    count = 2 if name == "gpipe" else 4
+    stages = [PipelineStage(linear(2 + 6 * one), one, count, torch.device("cpu")) for one in numbers]
+    if name == "gpipe":
+        schedule = ScheduleGPipe(stages[0], 4, loss_fn=loss)
+    else:
+        schedule = ScheduleInterleavedZeroBubble(stages, 4, loss_fn=loss)
+    samples = torch.randn(256, 256)
+
+    def step():
+        schedule.step(*([samples] if rank == 0 else []), **({"target": samples, "losses": []} if rank else {}))
+
+    step()
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        for _ in range(3):
+            step()
+    found.export_chrome_trace(f"{folder}/traces/rank{rank}.json.gz")
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    processes.spawn(run, sys.argv[1:], nprocs=2)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpipe", "zero bubble"])
+def test_a_run_of_torch(tmp_path: Path, name: str) -> None:
+    """Two processes on the CPU, traced by torch's own profiler: every stage and pass is there, every micro-batch three times."""
+    pytest.importorskip("torch.distributed.pipelining", reason="torch is not installed: its traces are not at hand")
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "run.py").write_text(RUN)
+    subprocess.run([sys.executable, str(tmp_path / "run.py"), str(tmp_path), name], check=True, timeout=300)
+    found = read_stage_times(tmp_path / "traces")
+    stages, passes = (2, 2) if name == "gpipe" else (4, 3)
+    assert (len(found.forward), found.microbatches) == (stages, 4)
+    assert found.ops == 3 * 4 * stages * passes
+    assert bool(found.weight) == (name != "gpipe")
+    assert min(found.forward + found.backward) > 0
