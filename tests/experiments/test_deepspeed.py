@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -157,3 +160,51 @@ def test_one_stage_has_no_module() -> None:
     assert DEEPSPEED.lacks(problem, replace(groups, zero=1)) == ()
     (lack,) = DEEPSPEED.lacks(problem, groups)
     assert lack.startswith("ZeRO 3 beside tensor-parallel groups")
+
+
+RUN = """
+import json, os, sys, torch
+import deepspeed, deepspeed.comm.comm, deepspeed.comm.torch
+from deepspeed.pipe import LayerSpec
+from deepspeed.runtime.config import DeepSpeedConfig
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+deepspeed.comm.torch.build_shm_op = lambda: None  # compiles for minutes, and is for messages alone
+names = {}
+exec(compile(open(sys.argv[1] + ".py").read(), sys.argv[1] + ".py", "exec"), names)
+found = []
+for rank in range(8):
+    os.environ["LOCAL_RANK"] = str(rank)
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=8)
+    deepspeed.init_distributed(dist_init_required=False)
+    module = names["PlannedPipeline"]([LayerSpec(torch.nn.Linear, 2, 2) for _ in range(26)])
+    read = DeepSpeedConfig(sys.argv[1], mpu=module.mpu())
+    config = read.train_batch_size, read.train_micro_batch_size_per_gpu, read.gradient_accumulation_steps
+    built = [int(name) for name, _ in module.named_children() if name.isdigit()]
+    found.append([module.stage_id, built, module.activation_checkpoint_interval, *config, read.zero_optimization_stage])
+    torch.distributed.destroy_process_group()
+    deepspeed.comm.comm.cdb = None
+open(sys.argv[2], "w").write(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    find_spec("deepspeed") is None, reason="deepspeed is not installed: its partition is a stand-in of ours"
+)
+def test_deepspeed_cuts_as_the_plan_says(tmp_path: Path) -> None:
+    """Its own class builds in each of eight processes the layers of its stage; its configuration adds up."""
+    problem = pp.Problem("gpt2-medium", "dgx-a100:2", 16, precision="bf16", attention="unfused")
+    numbers = [layer.block for layer in problem.workload.layers]
+    cuts = [numbers.index(block + 1) for block in (5, 11, 18)]
+    files = DEEPSPEED.written("deepspeed", *plan_of(problem, cuts, recompute=("blocks",) * 4, zero=1), "run.json").files
+    for end, content in files.items():
+        (tmp_path / f"run.json{end}").write_text(str(content))
+    (tmp_path / "run.py").write_text(RUN)
+    words = [sys.executable, str(tmp_path / "run.py"), str(tmp_path / "run.json"), str(tmp_path / "found.json")]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=500, check=False)
+    assert ended.returncode == 0, ended.stderr
+    parts = [0, 6, 12, 19, 26]
+    assert json.loads((tmp_path / "found.json").read_text()) == [
+        [stage, list(range(parts[stage], parts[stage + 1])), 1, 16, 2, 4, 1] for stage in range(4) for _ in range(2)
+    ]
