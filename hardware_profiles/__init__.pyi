@@ -47,6 +47,7 @@ from .collectives import (
 )
 from .documents import explained as explained, json_value as json_value
 from .fabrics import Operation as Operation
+from .grids import Grid as Grid, find_grid as find_grid
 from .fields import (
     FieldError as FieldError,
     check_kind as check_kind,

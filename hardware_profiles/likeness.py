@@ -27,7 +27,7 @@ class Likeness:
         links: dict[Place, list[Hashable]] = {}
         media: dict[str, tuple[Place, int]] = {}
         for link in self.topology.links:
-            (one, place), (other, place_of_other) = self._roles[link.first], self._roles[link.second]
+            (one, place), (other, place_of_other) = self.roles[link.first], self.roles[link.second]
             around, inside = (one, other) if one < other else (other, one)
             own, medium = links.setdefault(inside, []), None
             if link.shared is not None:
@@ -51,7 +51,7 @@ class Likeness:
         return found
 
     @cached_property
-    def _roles(self) -> dict[str, tuple[Place, int]]:
+    def roles(self) -> dict[str, tuple[Place, int]]:
         """The component of each node, and its place there; a switch is in the smallest that has all nodes below it."""
         topology, found, counts = self.topology, dict[str, tuple[Place, int]](), dict[Place, int]()
         near = topology.hops_from_devices

@@ -18,6 +18,7 @@ from .plans.lacks import plan_lacks as plan_lacks, problem_lacks as problem_lack
 from .disturbances import check_disturbances as check_disturbances
 from .evaluation import Evaluations as Evaluations
 from .results.error_bars import error_of as error_of, plan_kind as plan_kind
+from .link_loads import LinkLoads as LinkLoads
 from .results.noisy_seconds import NoisySeconds as NoisySeconds
 from .results.score import Score as Score
 from .results.figures import save as save

@@ -16,9 +16,9 @@ from simulator.costs.plan_costs import PlanCosts
 from simulator.costs.stand_ins import StandIns, stand_ins
 from simulator.disturbances import Draws, check_disturbances, drawn, slowed
 from simulator.engines.timeline import Timeline
+from simulator.link_loads import LinkLoads, collective_traffic, link_loads
 from simulator.lowering.fill import fill
 from simulator.lowering.program import Program
-from simulator.lowering.unit_lanes import GATHERING, SCATTERING
 from simulator.memory.device_memory import DeviceMemory
 from simulator.memory.over_time import memory_over_time
 from simulator.plan_replay import (
@@ -30,9 +30,8 @@ from simulator.plan_replay import (
     replay_on,
     steady_of,
     stream_sizes,
-    updates_by_minibatch,
 )
-from simulator.plans.plan import Plan, Problem, check_plan, flushes, ranges
+from simulator.plans.plan import Plan, Problem, check_plan, ranges
 from simulator.plans.plan_words import plan_words
 from simulator.results.error_bars import error_of
 from simulator.results.memory_tables import peak_tables
@@ -43,11 +42,11 @@ from simulator.results.steady_state import SteadyState
 from simulator.results.text_tables import TextTable
 from simulator.results.time_split import TIME_PARTS, TimeSplit, computing_shares, time_split
 from simulator.results.whole_timeline import whole_timeline
-from simulator.schedules.ops import OpKind, among
+from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -284,6 +283,12 @@ class Outcome(Replayed):
         watched = steady.end - steady.begin
         return found.scaled(self.iteration_seconds / watched) if watched else found
 
+    def link_loads(self) -> LinkLoads:
+        """The bytes on every link per iteration, and the part of the iteration that each is busy."""
+        costs, schedule, program = build_program(self.problem, self.plan, stream=self.stream)
+        iterations = 1.0 if schedule.flush else self.stream / len(self.plan.microbatches)
+        return link_loads(costs, schedule, program, iterations, self.iteration_seconds)
+
     def plot_gantt(self, ax: Axes | None = None, *, window: Pair | None = None, size: Pair | None = None) -> Figure:
         """Draw the timeline as a Gantt chart; arguments as of every replay."""
         from simulator.results.gantt_plots import gantt, readable_window
@@ -413,37 +418,12 @@ def _check_bound(outcome: Outcome) -> None:
 def moved_bytes_per_sample(problem: Problem, plan: Plan, schedule: Schedule) -> float:
     """Bytes on links per sample: activations and gradients at every boundary between devices, collectives inside tensor-parallel
     groups, and the all-reduces, or scatters and gathers, of replicas.
-
-    Where replicas divide weights, every pass is taken to gather all of its stage's.
     """
     costs = PlanCosts(problem, plan)
     total = 0.0
     for stage, size in enumerate(costs.boundary_bytes):
         total += 2.0 * size * _crossing(plan, schedule, stage)
-    total += sum(costs.inside_bytes(stage) for stage in range(len(plan.stages)))
-
-    def per_sample(size: float, replicas: Sequence[int]) -> float:
-        """Bytes per sample of a reduction that stages with these numbers of replicas run once each has a gradient."""
-        samples = (
-            problem.batch
-            if flushes(plan) or updates_by_minibatch(plan)
-            else problem.batch
-            / len(plan.microbatches)
-            * (math.lcm(*replicas) if plan.replication == "round-robin" else 1)
-        )
-        return size / samples
-
-    for number, held in enumerate(plan.stages):
-        ops = schedule.kind[schedule.stage == number]
-        scatters = np.count_nonzero(among(ops, SCATTERING)) if plan.zero >= 2 else 1
-        gathers = np.count_nonzero(among(ops, GATHERING)) if plan.zero == 3 else 1
-        scattered = costs.scattered_bytes(number)
-        gathered = costs.gathered_bytes(number) if plan.zero else scattered
-        total += per_sample(scattered * scatters + gathered * gathers, (len(held.leads),))
-    for weight, stages in costs.shared_weights:
-        size = 2.0 * (len(costs.groups_of(stages)) - 1) * weight.parameters * problem.accumulated_bytes
-        total += per_sample(size, [len(plan.stages[stage].leads) for stage in stages])
-    return total
+    return total + sum(one.sent for one in collective_traffic(costs, schedule))
 
 
 def _crossing(plan: Plan, schedule: Schedule, stage: int) -> float:

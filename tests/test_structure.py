@@ -83,7 +83,7 @@ DOORS = {
 
 OWNERS: dict[str, tuple[str, ...]] = {
     "simpy": ("simulator.engines.reference", "simulator.engines.fair_links", "simulator.engines.failures"),
-    "networkx": ("hardware_profiles.topology",),
+    "networkx": ("hardware_profiles.topology", "experiments.report.cluster_plots"),
 }
 """Which modules may import a library; `.*` stands for the modules below."""
 

@@ -8,8 +8,8 @@ import os
 import hardware_profiles
 import simulator
 from experiments.compare.problem_options import PROFILED_MINIBATCH
-from experiments.terminal.argument_types import add_options, check_choice
-from experiments.terminal.output import UsageError, blamed_on, print_json, say
+from experiments.terminal.argument_types import add_options, check_choice, written_figure
+from experiments.terminal.output import UsageError, blamed_on, print_json, print_table, progress, say
 from hardware_profiles import counted
 
 SCHEMAS = ("accelerator", "cluster", "stack", "plan")
@@ -17,9 +17,7 @@ SCHEMAS = ("accelerator", "cluster", "stack", "plan")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan check`."""
-    add_options(parser, PROFILED_MINIBATCH)
-    group = parser.add_mutually_exclusive_group(required=True)
-    group.add_argument(
+    parser.add_argument(
         "file",
         nargs="?",
         metavar="FILE",
@@ -27,16 +25,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the name of an accelerator, a cluster or a stack; a trace of torch.profiler, or a folder of them",
     )
     add_options(
-        group,
+        parser,
         {
-            "--plan FILE": "plan JSON, and nothing else: the rules of the file and of its plan",
+            "--plan FILE": "plan JSON, and nothing else: the rules of the file and of its plan; with --draw: what loads links",
             "--schema KIND": f"print the JSON Schema of a kind of file: {', '.join(SCHEMAS)}",
+            "--draw FILE": (
+                "draw the cluster (name, name:SERVERS or TOML file; that of --plan if none is named): FILE.png, FILE.svg or "
+                "FILE.pdf; FILE alone: FILE.png and FILE.svg",
+                written_figure,
+            ),
+            **PROFILED_MINIBATCH,
         },
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check a file and say what it holds, or print a schema."""
+    """Check a file and say what it holds, draw a cluster, or print a schema."""
+    if arguments.draw is not None and arguments.schema is None and (arguments.file or arguments.plan):
+        return _draw(arguments)
+    given = [one for one in ("file", "plan", "schema") if getattr(arguments, one) is not None]
+    if len(given) != 1 or arguments.draw is not None:
+        raise UsageError(
+            "check takes one of FILE, --plan FILE and --schema KIND; or --draw FILE with a cluster, a plan or both"
+        )
     if arguments.schema is not None:
         check_choice("--schema", arguments.schema, SCHEMAS)
         kind = arguments.schema
@@ -55,6 +66,30 @@ def run(arguments: argparse.Namespace) -> int:
         else _summary(path, arguments.profiled_minibatch)
     )
     say(f"{path}: {said}")
+    return 0
+
+
+def _draw(arguments: argparse.Namespace) -> int:
+    """Draw a cluster, by its bandwidths, or by what a plan loads its links with, which is told as a table, too."""
+    from experiments.commands.simulate_command import on_another
+    from experiments.report.cluster_plots import draw
+
+    loads = None
+    if arguments.plan is not None:
+        problem, plan = simulator.PlanFile.read_plan(arguments.plan)
+        if arguments.file is not None:
+            problem = on_another(problem, plan, arguments.file, f"--plan {arguments.plan}")
+        cluster = problem.cluster
+        with progress("replaying"):
+            loads = simulator.simulate(problem, plan, engine="compiled").link_loads()
+        table = loads.table()
+        print_table(table.title, table.headings, table.rows)
+    else:
+        cluster = hardware_profiles.load_cluster(arguments.file)
+    with progress("drawing"):
+        written = simulator.save(draw(cluster, loads), arguments.draw)
+    for file in written:
+        say(str(file))
     return 0
 
 

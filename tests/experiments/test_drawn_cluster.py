@@ -1,0 +1,130 @@
+"""Drawn clusters: what is folded, where nodes are, and `pipeplan check --draw`, with the loads of a plan."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import hypot
+from pathlib import Path
+
+import pytest
+
+from experiments.report.cluster_plots import draw
+from experiments.report.drawn_cluster import DrawnCluster, drawn_cluster
+from hardware_profiles import load_cluster
+from simulator import Plan, PlanFile, Problem, Stage, load_workload, simulate
+from tests.experiments.commands import ended, refused
+
+INSIDE = "[servers.inside]\nbandwidth_gb_per_s = 50\n"
+NETWORK = "[network]\nbandwidth_gbps = 200\n"
+
+
+def drawn(folder: Path, count: int, devices: int, inside: str, network: str = "") -> DrawnCluster:
+    """A cluster of servers, drawn."""
+    text = f'name = "made"\n[[servers]]\ncount = {count}\ndevices = {devices}\naccelerator = "v100-sxm2"\n'
+    path = folder / "made.toml"
+    path.write_text(text + (INSIDE + inside if inside else "") + (NETWORK + network if network else ""))
+    found = drawn_cluster(load_cluster(path))
+    places = [node.place for node in found.nodes]
+    assert min(hypot(x - u, y - v) for (x, y), (u, v) in combinations(places, 2)) > 0.5  # nothing hides another
+    return found
+
+
+@pytest.mark.parametrize(
+    ("count", "devices", "inside", "network", "shown"),
+    [
+        (2, 8, 'topology = "switch"\n', 'attach = "device"\n', {1: 19}),
+        # Of 64 servers in racks of 4 one, with its two devices, their switch, the rack and the spine.
+        (64, 2, 'topology = "switch"\n', 'attach = "device"\n[spine]\nservers = 4\n', {64: 3, 16: 1, 1: 1}),
+        (2, 72, 'topology = "switch"\n', 'attach = "device"\n', {144: 1, 2: 1, 1: 1}),
+        (1, 64, 'topology = "torus"\nsides = [4, 4, 4]\n', "", {1: 64}),
+        (1, 512, 'topology = "torus"\nsides = [8, 8, 8]\n', "", {1: 64}),
+        (16, 1, "", 'topology = "torus"\nsides = [4, 4]\n', {1: 16}),
+        (2, 8, 'topology = "tree"\nsides = [4, 2]\ncarries_network = true\n', "cards = 2\n", {1: 23}),
+        (
+            16,
+            4,
+            'topology = "switch"\n',
+            'attach = "device"\n[spine]\nservers = 4\ntopology = "full"\n',
+            {4: 16, 1: 20},
+        ),
+    ],
+)
+def test_like_components_are_drawn_once(
+    tmp_path: Path, count: int, devices: int, inside: str, network: str, shown: dict[int, int]
+) -> None:
+    """How many nodes stand for how many; links lead from drawn node to drawn node."""
+    found = drawn(tmp_path, count, devices, inside, network)
+    counts = [node.count for node in found.nodes]
+    assert {one: counts.count(one) for one in counts} == shown
+    names = {node.name for node in found.nodes}
+    assert {end for link in found.links for end in (link.first, link.second)} == names
+
+
+def test_links_that_would_hide_behind_devices_are_bent(tmp_path: Path) -> None:
+    """In a 4 x 4 torus the 8 that close its rows; in a ring, which is a circle, none."""
+    assert sum(link.bent for link in drawn(tmp_path, 1, 16, 'topology = "torus"\nsides = [4, 4]\n').links) == 8
+    assert not any(link.bent for link in drawn(tmp_path, 1, 8, 'topology = "ring"\n').links)
+
+
+def plan_file(folder: Path) -> tuple[Path, float]:
+    """Two stages of AlexNet on two servers of PipeDream's cluster A, and the bytes of their boundary for 8 samples."""
+    problem = Problem(load_workload("alexnet"), load_cluster("pipedream-a:2"), 8)
+    plan = Plan("hand", "gpipe", (Stage(tuple(range(10)), (0,)), Stage(tuple(range(10, 22)), (4,))), (4, 4))
+    PlanFile(problem, plan).write(folder / "plan.json")
+    return folder / "plan.json", 8 * problem.workload.layers[9].output_elements * problem.element_bytes
+
+
+def test_a_plan_loads_the_links_between_its_stages(tmp_path: Path) -> None:
+    """The boundary goes forth, its gradient comes back; each link is busy for its bytes at its own rate; others carry nothing."""
+    path, size = plan_file(tmp_path)
+    outcome = simulate(*PlanFile.read_plan(path))
+    loads = outcome.link_loads()
+    carrying = {frozenset((one["first"], one["second"])): one for one in loads.record()}
+    assert set(carrying) == {frozenset(("server0.bus", "network")), frozenset(("server1.bus", "network"))} | {
+        frozenset((f"server{server}.device{device}", f"server{server}.bus")) for server in (0, 1) for device in range(4)
+    }  # a bus is one medium: all of its links carry what any does
+    card = carrying[frozenset(("server0.bus", "network"))]
+    assert (card["bytes_forth"], card["bytes_back"]) == pytest.approx((size, size))
+    bandwidth = outcome.problem.cluster.channels[outcome.problem.cluster.route(0, 4)[1]].bandwidth
+    assert card["busy"] == pytest.approx(size / bandwidth / outcome.iteration_seconds)
+    assert [row[0] for row in loads.table().rows] == ["2", "8"]
+
+
+def test_all_that_devices_send_is_on_their_links() -> None:
+    """On a switch, where every message leaves its sender by one link: boundaries and sums are the bytes of all links."""
+    problem = Problem(load_workload("alexnet"), load_cluster("sailor-mit-2").take(4), 8)
+    two = Plan("hand", "1f1b", (Stage(tuple(range(10)), (0, 1)), Stage(tuple(range(10, 22)), (2, 3))), (4, 4))
+    outcome = simulate(problem, two)
+    sent = sum(one["bytes_forth"] for one in outcome.link_loads().record())  # type: ignore[misc]
+    assert sent == pytest.approx(8 * outcome.bytes_per_sample)
+
+
+def test_check_draws_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By name and count; with a plan, whose loads it tells; the same picture twice; what does not go together in one line."""
+    path, _ = plan_file(tmp_path)
+    picture = tmp_path / "cluster.svg"
+    assert ended(capsys, ["check", "dgx-a100:32", "--draw", str(picture)])[:2] == (0, f"{picture}\n")
+    first = picture.read_bytes()
+    assert b"32" in first
+    ended(capsys, ["check", "dgx-a100:32", "--draw", str(picture)])
+    assert picture.read_bytes() == first
+    code, told, _ = ended(capsys, ["check", "--plan", str(path), "--draw", str(tmp_path / "loads.png")])
+    assert code == 0
+    assert "10 of 10 links carry something" in told
+    assert (tmp_path / "loads.png").read_bytes()[:4] == b"\x89PNG"
+    code, told, _ = ended(capsys, ["check", "dgx-a100:1", "--plan", str(path), "--draw", str(tmp_path / "other.pdf")])
+    assert (code, "2 of 16 links carry" in told) == (0, True)
+    for words in (["check"], ["check", "a.toml", "--schema", "plan"], ["check", "--draw", "c.png"]):
+        assert "check takes one of FILE, --plan FILE and --schema KIND" in refused(capsys, words)
+    assert "must end in .png" in refused(capsys, ["check", "dgx-a100", "--draw", "c.gif"])
+
+
+def test_loads_are_widths(tmp_path: Path) -> None:
+    """The busiest link is the widest, and links that carry nothing are told apart."""
+    path, _ = plan_file(tmp_path)
+    outcome = simulate(*PlanFile.read_plan(path))
+    figure = draw(outcome.problem.cluster, outcome.link_loads())
+    lines = [patch for patch in figure.axes[0].patches if hasattr(patch, "get_connectionstyle")]
+    assert len(lines) == 10
+    widths = sorted({round(line.get_linewidth(), 6) for line in lines})
+    assert len(widths) == 2
