@@ -32,6 +32,7 @@ from planners.scheduler.steady import (
     rounds_of_order,
     stream_of,
     with_twins,
+    without_delay,
     without_twins,
 )
 from simulator import Schedule, gap_above
@@ -456,8 +457,12 @@ def _fresh_rounds(search: _Search, one: _Repeated, problem: ScheduleProblem, ran
 
 
 def _keep_rounds(search: _Search, one: _Repeated, chains: int) -> None:
-    """Remember the order that rounds make of the stream."""
-    codes = without_twins(stream_of(one.instance, one.rounds), len(search.instance.device), one.count)
+    """Remember the order that rounds make of the stream, the shorter of those with delays as found and with none that can go."""
+    every = (one.rounds, without_delay(one.instance, one.rounds, one.period))
+    streams = [
+        without_twins(stream_of(one.instance, rounds), len(search.instance.device), one.count) for rounds in every
+    ]
+    codes = min(streams, key=search.replayed)
     if search.replayed(codes) < math.inf:
         search.keep("rounds", one.period / (chains * one.count), codes)
 

@@ -121,6 +121,50 @@ def stream_of(instance: ScheduleInstance, rounds: Rounds) -> Codes:
 @kernel(error_model="numpy")
 def period_of(instance: ScheduleInstance, rounds: Rounds, least: float) -> float:
     """Seconds of a round, infinite for rounds that deadlock or break a limit; `least`: seconds that it is known to take."""
+    return _period(instance, rounds, least, np.empty(3 * len(instance.device)))
+
+
+@kernel(error_model="numpy")
+def without_delay(instance: ScheduleInstance, rounds: Rounds, period: float) -> Rounds:
+    """The rounds of a period, of which chains begin and gradients come, as many rounds sooner as they may: streams end sooner.
+
+    A code that begins in a round at the time that `_period` found may begin in an earlier one, if what it awaits is over then.
+    That a chain is named by other micro-batches changes neither what a device keeps nor the pace.
+    """
+    codes, offsets, delays = rounds
+    positions, start = len(instance.device), np.empty(3 * len(instance.device))
+    sooner = Rounds(codes, offsets, delays.copy())
+    if period == 0.0 or _period(instance, rounds, period, start) > period:
+        return rounds
+    begins = start[:positions] + period * delays[:positions]
+    turns = np.floor((begins - begins[instance.first].min()) / period + 1e-9).astype(np.int64)
+    first = 0
+    for p in range(positions):
+        first = p if instance.first[p] else first
+        for kind in range(3):
+            sooner.delays[kind * positions + p] -= turns[first]
+    for kind in (1, 2):
+        for p in range(positions - 1, -1, -1):
+            code = kind * positions + p
+            other = code - positions
+            least = sooner.delays[other] + _turns_apart(instance, start, period, other, code)
+            if kind == 1 and instance.source[code] >= 0:
+                other = instance.source[code]
+                least = max(least, sooner.delays[other] + _turns_apart(instance, start, period, other, code))
+            sooner.delays[code] = min(sooner.delays[code], least)
+    return sooner if _period(instance, sooner, period, start) <= period else rounds
+
+
+@kernel(inner=True, error_model="numpy")
+def _turns_apart(instance: ScheduleInstance, start: Floats, period: float, other: int | np.int64, code: int) -> int:
+    """How many rounds a code comes behind another that it awaits at least, where they begin in a round at `start`."""
+    ready = start[other] + instance.takes[other] + (instance.delay[code] if other == instance.source[code] else 0.0)
+    return int(np.ceil((ready - start[code]) / period - 1e-9))
+
+
+@kernel(inner=True, error_model="numpy")
+def _period(instance: ScheduleInstance, rounds: Rounds, least: float, start: Floats) -> float:
+    """As `period_of`; start: float64 [3 P]; when each code begins in a round, where the period is finite."""
     codes, offsets, delays = rounds
     if not _holds(instance, rounds):
         return np.inf
@@ -141,7 +185,7 @@ def period_of(instance: ScheduleInstance, rounds: Rounds, least: float) -> float
             for edge in range(EDGES):
                 if before[edge, code] >= 0:
                     waits[edge, code] += instance.takes[before[edge, code]]
-    start, cause = np.zeros(nodes), np.empty(nodes, dtype=np.int64)
+    cause = np.empty(nodes, dtype=np.int64)
     period = least
     while True:  # every turn finds a slower cycle; there is a finite number of them
         start[:] = 0.0

@@ -16,6 +16,7 @@ from planners.scheduler.order_replay import replay, trace_of
 from planners.scheduler.schedule_problem import ScheduleProblem
 from planners.scheduler.search import search_schedule
 from planners.scheduler.steady import (
+    Rounds,
     anneal_rounds,
     period_of,
     plain_rounds,
@@ -23,6 +24,7 @@ from planners.scheduler.steady import (
     rounds_of_order,
     stream_of,
     with_twins,
+    without_delay,
     without_twins,
 )
 from simulator import chains_of
@@ -143,3 +145,53 @@ def test_rounds_of_several_are_quicker() -> None:
     assert found.bound == 15.0
     assert found.cost <= 16.0
     replayed(problem, found.schedule)
+
+
+@given(schedule_problems(most_devices=3, most_microbatches=4), st.integers(1, 4))
+@settings(max_examples=20)
+def test_gradients_wait_no_longer_than_they_must(problem: ScheduleProblem, later: int) -> None:
+    """Weight gradients some rounds late cost a stream those rounds at its end, at the same pace: they are taken back."""
+    assume(problem.microbatches >= len(problem.chains))
+    instance = instance_of(replace(problem, limit=np.inf, microbatches=24 * len(problem.chains), weight_gradient=2))
+    rounds = plain_rounds(instance)
+    late = Rounds(rounds.codes, rounds.offsets, rounds.delays.copy())
+    late.delays[2 * len(instance.device) :] += later
+    period = period_of(instance, late, 0.0)
+    sooner = without_delay(instance, late, period)
+    assert period_of(instance, sooner, 0.0) == pytest.approx(period, rel=1e-9)
+    assert (sooner.delays <= late.delays).all()
+    assert (sooner.delays <= rounds.delays + 1).all()
+    ends = [
+        replay(instance, stream_of(instance, one), instance.offsets, False, 0.0, trace_of(instance), False)
+        for one in (sooner, late)
+    ]
+    assert ends[0] <= ends[1]
+
+
+def test_weight_gradients_four_rounds_late() -> None:
+    """Two stages that run one micro-batch at a time, 5 s a round: weight gradients need not be late, nor is the pace another."""
+    instance = instance_of(
+        ScheduleProblem(
+            chains=chains_of("straight", 2, 2), microbatches=8, forward=1, input_gradient=1, weight_gradient=1
+        )
+    )
+    plain = plain_rounds(instance)
+    late = Rounds(plain.codes, plain.offsets, np.array([0, 0, 0, 0, 4, 4]))
+    assert period_of(instance, late, 0.0) == 5.0
+    assert without_delay(instance, late, 5.0).delays.tolist() == [0] * 6
+
+
+def test_steady_orders_keep_up_with_the_shortest() -> None:
+    """Two chains on four devices, 48 micro-batches at their best pace: within 1.5 % of the shortest order that a search finds."""
+    problem = ScheduleProblem(
+        chains=chains_of("bidirectional", 4, 4),
+        microbatches=48,
+        forward=[4, 6, 5, 9],
+        input_gradient=[9, 5, 6, 9],
+        weight_gradient=[7, 9, 9, 9],
+        transfer=2,
+        freed_at_input_gradient=[2, 1, 3, 3],
+        limit=6,
+    )
+    steady = search_schedule(problem, seconds=0.03, objective="steady")
+    assert steady.makespan <= 1.015 * search_schedule(problem, seconds=0.03).makespan
