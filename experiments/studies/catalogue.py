@@ -109,6 +109,14 @@ STUDIES: dict[str, Study] = {
         figures=("modern_schedules",),
         quick="one set of uneven stages, three limits, short searches",
     ),
+    "network-rules": Study(
+        "experiments.network_rules",
+        "Do free, first-come and fair links rank plans alike, and what does a choice under one rule lose under another?",
+        1,
+        0.1,
+        figures=("network_rules",),
+        quick="eight questions, twelve plans each",
+    ),
     "replay-speed": Study(
         "experiments.benchmarks.replay_speed",
         "How fast are the engines, and how do they grow?",

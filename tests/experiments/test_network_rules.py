@@ -1,0 +1,53 @@
+"""Rules of the study of network rules: figures by hand, plans that can run, links that a rule frees, its document and figure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from experiments.network_rules.__main__ import TABLE
+from experiments.network_rules.rule_plots import draw
+from experiments.network_rules.rules import RULES, Effort, compared, drawn_plans, measure, problem_of, seconds_of, under
+from simulator import check_plan
+
+
+def test_agreement_and_loss_by_hand() -> None:
+    """Of three plans two change places: (3 - 2 x 1) / 3 of the pairs agree; the first choice takes 3 s where 2 are possible."""
+    assert compared([1.0, 2.0, 4.0], [3.0, 2.0, 8.0]) == pytest.approx({"kendall": 1 / 3, "longer": 1.0, "regret": 0.5})
+    assert compared([1.0, 2.0], [2.0, 2.0])["kendall"] is None
+
+
+def test_plans_are_right_and_drawn_again() -> None:
+    """Every plan obeys the rules of plans; the same seed draws the same."""
+    problem = problem_of("alexnet", "pipedream-a", 8, 64)
+    plans = drawn_plans(problem, 20, np.random.default_rng(3))
+    assert len(set(plans)) == 20
+    for plan in plans:
+        check_plan(problem, plan)
+        assert sorted(plan.devices) == list(range(8))
+    assert {len(plan.stages) for plan in plans} == {1, 2, 4, 8}
+    assert drawn_plans(problem, 20, np.random.default_rng(3)) == plans
+
+
+def test_free_links_are_never_slower() -> None:
+    """Without queues no plan takes longer; on one device rules do not matter."""
+    problem = problem_of("vgg16", "pipedream-a", 4, 32)
+    seconds = seconds_of(problem, drawn_plans(problem, 8, np.random.default_rng(0)))
+    for rule in RULES:
+        assert all(free <= one * (1 + 1e-9) for free, one in zip(seconds["free"], seconds[rule], strict=True))
+    assert under(problem, "free").contention is False
+    assert under(problem, "fifo").sharing == "fifo"
+    alone = problem_of("alexnet", "pipedream-a", 1, 8)
+    (same,) = {tuple(one) for one in seconds_of(alone, drawn_plans(alone, 2, np.random.default_rng(0))).values()}
+    assert len(same) == 2
+
+
+def test_the_document_has_a_row_per_pair_of_rules() -> None:
+    """Six of each question; the table has a line and the figure a place for it."""
+    document = measure(Effort(1, 4))
+    assert [row["question"] for row in document["rows"]] == ["gnmt8, pipedream-a × 16"] * 6
+    assert all(row["regret"] >= 0.0 for row in document["rows"])
+    assert len(TABLE.text(document).rows) == 1
+    left, right = draw(document).axes
+    assert [label.get_text() for label in left.get_yticklabels()] == ["gnmt8, pipedream-a × 16"]
+    assert [len(axes.lines) for axes in (left, right)] == [3, 4]
