@@ -134,6 +134,20 @@ STUDIES: dict[str, Study] = {
         0.3,
         options={"--seconds SECONDS": ("CPU seconds for each figure", MEASURED_SECONDS, 1.0)},
     ),
+    "sweep-growth": Study(
+        "experiments.benchmarks.sweep_growth",
+        "How many more points a second does a sweep answer with two workers?",
+        0.9,
+        options={
+            "--workers N": ("workers that are compared with one (default %(default)s)", CountUpTo(MOST_JOBS), 2),
+            "--points N": ("points of a sweep (default %(default)s)", CountUpTo(1000), 8),
+            "--rounds N": (
+                "rounds of each number, of which the fastest counts (default %(default)s)",
+                CountUpTo(1000),
+                2,
+            ),
+        },
+    ),
     "benchmark-commits": Study(
         "experiments.benchmarks.benchmark_commits",
         "Which of two commits is faster, by how much, and how sure is it?",
