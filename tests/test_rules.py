@@ -1,0 +1,150 @@
+"""Rules of values and calls, each broken once: one line that says the rule and what was given."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pipeplan as pp
+from experiments.calibration.logs import read_logs
+from experiments.compare.disturbance_options import straggler
+from experiments.sweep.study import _switched
+from experiments.sweep.swept import Swept
+from experiments.targets.imported import StageLayout, plan_of_layout
+from experiments.terminal.output import plain
+from experiments.training.order import repeated, training_order
+from experiments.truth.measured_tables import read_tables
+from experiments.view.page_option import window
+from hardware_profiles import Work, load_accelerator, load_cluster, load_stack
+from hardware_profiles.collectives import CollectiveRates
+from hardware_profiles.option_declarations import option_text
+from planners import SearchedSchedule
+from planners.pipedream.state_table import measured_seconds
+from simulator import (
+    Failing,
+    Gpt,
+    ScheduleFamily,
+    build_schedule,
+    check_recompute,
+    explain,
+    goodput,
+    layer_bounds,
+    named_schedule,
+    simulate,
+)
+from simulator.schedules.unequal import bounds_of
+from tests.experiments.commands import ended
+from tests.records import Recorded
+from tests.simulator.test_cost_figures import CASES
+
+A100 = load_accelerator("a100-80")
+DGX = load_cluster("dgx-a100:1")
+PRODUCT = Work(kind="linear", flop=1.0, parameters=1.0, output_elements=1.0, input_elements=1.0)
+PROBLEM, PLAN = CASES["replicas"]
+
+RULES: dict[str, Callable[[Path], object]] = {
+    "a100-80: sequential_steps must be at least 1: 0": lambda _: A100.seconds(
+        replace(PRODUCT, sequential_steps=0), 1, "forward", "bf16"
+    ),
+    "dgx-a100: a cluster has at least one device": lambda _: replace(DGX, devices=(), nodes=()),
+    "dgx-a100: 8 devices need as many nodes: 7": lambda _: replace(DGX, nodes=DGX.nodes[1:]),
+    "dgx-a100: sharing is fair or fifo: 'lifo'": lambda _: replace(DGX, sharing="lifo"),  # type: ignore[arg-type]
+    "sharing is fair or fifo: 'lifo'": lambda _: replace(DGX.links[0], sharing="lifo"),  # type: ignore[arg-type]
+    "fabric is one of ": lambda _: replace(DGX.links[0], fabric="string"),  # type: ignore[arg-type]
+    "size_bytes is at least 0: -1": lambda _: CollectiveRates(DGX.topology, DGX.allreduce).allreduce_seconds(
+        [0, 1], -1.0
+    ),
+    "option x must be a text, a number or a list of them, got": lambda _: option_text("x", {"a": 1}),
+    "recompute 'twice' is unknown": lambda _: check_recompute(PROBLEM.workload, "twice"),
+    "schedule '1f1b' needs its micro-batches, or mini-batches in their place": lambda _: named_schedule(
+        "1f1b", 2, None
+    ),
+    "engine 'steam' is unknown": lambda _: simulate(PROBLEM, PLAN, engine="steam"),  # type: ignore[arg-type]
+    "build must be a function (stages, microbatches) -> Schedule, not int": lambda _: ScheduleFamily(1, "one"),  # type: ignore[arg-type]
+    "options must be names of keyword options of build, got": lambda _: ScheduleFamily(
+        build_schedule,
+        "one",
+        options=(1,),  # type: ignore[arg-type]
+    ),
+    "placement 'round' is unknown": lambda _: ScheduleFamily(build_schedule, "one", placement="round"),  # type: ignore[arg-type]
+    "sizes need at least one stage, got none": lambda _: bounds_of([]),
+    "Gpt blocks must be at most 10,000, got 10000 layers and 1 of further tokens": lambda _: Gpt(
+        10_000, 64, 1, sequence=8, vocabulary=8, further=1
+    ),
+    "minibatch must be at least 1 sample, got 0": lambda _: measured_seconds(PROBLEM.workload, 0),
+    "x must be BEGIN:END, seconds that rise from at least 0": lambda _: window("x"),
+    "'1:0.5' must be DEVICE:FACTOR, the number of a device and a factor of 1 to": lambda _: straggler("1:0.5"),
+    "must be true or false, got 'perhaps'": lambda _: _switched("perhaps"),
+    "cannot write object as JSON": lambda _: plain(object()),
+    "micro-batches per mini-batch must be at least 1, got 0": lambda _: training_order(
+        simulate(PROBLEM, PLAN).timeline, 0
+    ),
+    "an order is repeated at least once, got 0": lambda _: repeated(
+        training_order(pp.simulate("1f1b", stages=2, microbatches=2, forward=1, backward=2, update=1).timeline, 2), 0
+    ),
+    "nothing: is not a folder of measured tables": lambda here: read_tables(here / "nothing", {}),
+    "steps.log: No such file or directory": lambda here: read_logs(here / "steps.log", 1, 1, 1),
+    "vgg16 has no transformer blocks": lambda _: plan_of_layout(
+        pp.Problem("vgg16", "dgx-a100:1"),
+        "x",
+        StageLayout(blocks=[1, 1], ranks=2, schedule="1f1b", placement="straight", order=()),
+    ),
+}
+
+
+@pytest.mark.parametrize("words", RULES)
+def test_a_rule_that_is_broken_is_said(words: str, tmp_path: Path) -> None:
+    """In one line, with what was given."""
+    with pytest.raises((ValueError, TypeError, ArgumentTypeError)) as told:
+        RULES[words](tmp_path)
+    assert words in str(told.value)
+    assert str(told.value).isprintable()
+
+
+COSTS = "--forward 1 --backward 2"
+TIMES = f"--stages 2 --microbatches 2 {COSTS}"
+SMALL = "--workload alexnet --cluster pipedream-b:1 --devices 2 --batch 8"
+COMMANDS = {
+    f"simulate --schedule 1f1b --schedule gpipe {COSTS} --stages 2": "several schedules need --stages, one per device",
+    "simulate --schedule search --stages 2 --forward 1 --backward 2": "--schedule search needs --stages and --microbatches",
+    f"simulate --schedule 1f1b {TIMES} --straggler 1:2 --straggler 1:3": "--straggler names a device twice",
+    f"plan {SMALL} --planner uniform --option a=1 --option a=2": "--option a=2: a is given twice",
+    f"plan {SMALL} --planner uniform --option a": "'a' must be NAME=TEXT",
+    "calibrate --out x.toml --logs nowhere": "nowhere: is not a folder of plans and their logs",
+    "calibrate --out x.toml --logs .": ".: holds no plan: NAME.json with its log, NAME.log, is looked for",
+    f"export {SMALL} --to deepspeed": "--to deepspeed writes FILE, FILE.py for this plan: it needs --out FILE",
+}
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_command_that_is_refused_says_why(
+    words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line on stderr, nothing on stdout."""
+    monkeypatch.chdir(tmp_path)
+    code, out, err = ended(capsys, words.split())
+    assert (code in (2, 4), out, err.count("\n")) == (True, "", 1)
+    assert COMMANDS[words] in err
+
+
+def test_what_values_show_of_themselves(recorded: Recorded) -> None:
+    """The figures that tell one from another, in a line."""
+    outcome = simulate(PROBLEM, PLAN, noise=0.1, rng=np.random.default_rng(0), replays=20)
+    searched = pp.simulate("search", stages=2, microbatches=4, forward=1, backward=2, seconds=0.01)
+    assert isinstance(searched, SearchedSchedule)
+    values = [
+        explain(simulate(PROBLEM, PLAN)).idle,
+        layer_bounds(PROBLEM, PLAN),
+        outcome.noisy,
+        load_accelerator("vcu129"),
+    ]
+    values += [searched, searched.found, searched.found.problem, load_stack("megatron-core")]
+    values += [goodput(Failing(4, 1e5, 60.0, 600.0), 1.0, runs=3, seed=1), replace(PLAN, forward_sizes=((8, 8),) * 2)]
+    values += [Swept.of([({"batch": 8}, None), ({"batch": 16}, None)])]
+    assert all(len(repr(one)) < 200 for one in values)
+    recorded(shown=[repr(one) for one in values])
