@@ -16,11 +16,13 @@ import pytest
 from experiments.cli import main
 from experiments.studies.catalogue import STUDIES, Study
 from experiments.studies.public_inputs import Amount, NodeNumber, PositiveAmount, read_json
-from experiments.studies.study_harness import run_study
+from experiments.studies.study_harness import add_study_options, run_study
+from experiments.terminal.command_parser import Parser
 from experiments.terminal.output import InputError
 from experiments.terminal.report_tables import marked
 from experiments.testing import check_study
 from experiments.time_to_accuracy.dated_training import CASES
+from tests.records import Recorded
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -129,15 +131,28 @@ def test_a_study_runs_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_the_table_of_studies(capsys: pytest.CaptureFixture[str]) -> None:
-    """One row a study: name, minutes, minutes with --quick, question, figures."""
+def test_the_table_of_studies(capsys: pytest.CaptureFixture[str], recorded: Recorded) -> None:
+    """One row a study: name, minutes, minutes with --quick, question, figures; recorded is what their help says."""
     assert main(["study"]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    printed = capsys.readouterr().out
+    recorded(**{name: [study.epilog, options_of(study)] for name, study in STUDIES.items()})
+    rows = [line.split() for line in printed.splitlines()]
     for name, study in STUDIES.items():
         (row,) = [row for row in rows if row[:1] == [name]]
         quick = [] if study.quick_minutes is None else [f"{study.quick_minutes:g}"]
         figures = ", ".join(one + (" (not with --quick)" if one in study.not_quick else "") for one in study.figures)
         assert row[1:] == [f"{study.minutes:g}", *quick, *study.question.split(), *figures.split()]
+
+
+def options_of(study: Study) -> dict[str, str]:
+    """The help of each option, which says its default, and what it is where nothing is said."""
+    parser = Parser()
+    add_study_options(parser, study)
+    return {
+        [one.dest, *one.option_strings][-1]: f"{one.help}: {one.default}"
+        for one in parser._actions
+        if one.dest != "help"
+    }
 
 
 def test_one_mark_stands_for_stale_weights() -> None:
