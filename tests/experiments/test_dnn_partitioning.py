@@ -11,7 +11,7 @@ import pytest
 
 import experiments.dnn_partitioning.__main__ as study
 from experiments.cli import main
-from experiments.dnn_partitioning.__main__ import FOLDER
+from experiments.dnn_partitioning.__main__ import FOLDER, PUBLISHED
 from experiments.dnn_partitioning.graph_files import OperatorGraph
 from experiments.studies.public_inputs import read_inputs
 from experiments.terminal.output import InputError
@@ -135,7 +135,8 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], recorded: R
     }
     assert all(row["proven"] and row["gap"] == 0.0 and row["published"] is None for row in document["rows"])
     assert main(["study", "dnn-partitioning", "--inputs", str(tmp_path)]) == 0
-    recorded(printed=lines(capsys.readouterr().out, r"\b\d+\.\d{3}\b"))
+    printed = lines(capsys.readouterr().out, r"\b\d+\.\d{3}\b")
+    recorded(printed=printed, published=[f"{key}: {told}" for key, told in PUBLISHED.items()])
     (tmp_path / "empty").mkdir()
     assert main(["study", "dnn-partitioning", "--inputs", str(tmp_path / "empty")]) == 4
     assert main(["study", "dnn-partitioning", "--inputs", str(tmp_path / "none")]) == 4

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from experiments.cli import main
+from experiments.piper.__main__ import SETTINGS
 from experiments.piper.variant_files import VariantFile
 from experiments.piper.variant_partition import fastest_variant_plan
 from experiments.studies.public_inputs import read_inputs
@@ -102,7 +103,8 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], recorded: R
         {"tensor_parallel": 1, "data_parallel": 1, "variants": {"3": "vanilla"}},
     ]
     assert main(["study", "piper", "--inputs", str(tmp_path)]) == 0
-    recorded(printed=lines(capsys.readouterr().out, r"\b\d+\.\d{3}\b"))
+    printed = lines(capsys.readouterr().out, r"\b\d+\.\d{3}\b")
+    recorded(printed=printed, published=[f"{key}: {told}" for key, told in SETTINGS.items()])
     (tmp_path / "empty").mkdir()
     assert main(["study", "piper", "--inputs", str(tmp_path / "empty")]) == 4
     assert main(["study", "piper", "--inputs", str(tmp_path / "none")]) == 4
