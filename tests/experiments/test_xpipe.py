@@ -303,7 +303,7 @@ def test_parts_of_the_grid(quick: bool, recorded: Recorded) -> None:
             found[name].setdefault(str(setting), []).append(
                 f"{case.label}: {case.method}, T={case.per_minibatch}, {case.rule}"
             )
-    recorded(**found)
+    recorded(**found, spectrain=xpipe.SPECTRAIN_TABLE)
 
 
 def test_prediction_errors_are_those_of_methods_that_predict(clusters: DataSet) -> None:
@@ -639,7 +639,8 @@ def test_time_to_accuracy_quick_run(
     time_study.print_document(document)
     printed = capsys.readouterr().out
     assert "one learning rate for all" in printed
-    recorded(printed=lines(printed), drawn=sorted(drawn))
+    cases = [f"{one.label}: {one.method}, T={one.per_minibatch}, {one.rule}" for one in time_study.CASES]
+    recorded(printed=lines(printed), drawn=sorted(drawn), cases=cases)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,21 @@ def test_decoupled_decay_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
+def test_usual_settings_by_hand(name: str) -> None:
+    """Three steps of one weight as Polyak, Kingma and Ba, and Loshchilov and Hutter write them."""
+    weights, expected, gradients, rate = np.ones((1, 1)), 1.0, (0.5, -2.0, 0.25), 0.1
+    optimizer = OPTIMIZERS[name]()
+    state, first, second = optimizer.start(weights), 0.0, 0.0
+    for number, gradient in enumerate(gradients, 1):
+        weights, state = optimizer.step(weights, np.full((1, 1), gradient), state, rate)
+        first = 0.9 * first + 0.1 * gradient
+        second = 0.999 * second + 0.001 * gradient**2
+        adams = first / (1 - 0.9**number) / ((second / (1 - 0.999**number)) ** 0.5 + 1e-8)
+        expected -= rate * (first if name == "sgd" else adams + (0.01 * expected if name == "adamw" else 0.0))
+        assert weights[0, 0] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_steps_are_pure(name: str) -> None:
     """A step changes neither weights, nor gradient, nor the old state; the next direction is a step of lr 1."""
     optimizer = OPTIMIZERS[name]()
