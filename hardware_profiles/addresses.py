@@ -227,8 +227,20 @@ def _chosen(
     return None if rest is None else (rest[0] + 1, (None, *rest[1]))
 
 
+def _is_inside(address: Address, steps: Sequence[str]) -> bool:
+    """Whether a path leads to a table that an address is in; it may leave out the first keys, and tell members by numbers."""
+    for count in range(1, len(address.keys)):
+        for begin in range(count):
+            found = _chosen(address.keys[begin:count], address.several[begin:count], steps)
+            if found is not None and not found[0] and all(one is None or one.isdigit() for one in found[1]):
+                return True
+    return False
+
+
 def _nearest(steps: Sequence[str], known: Sequence[Address]) -> str:
     """The hint at what was meant: addresses whose last key is close to a path's, those that share its other keys first."""
+    if inside := [str(one) for one in known if _is_inside(one, steps)]:
+        return f", but a table: {_some(inside)}"
     last, others = (steps[-1] if steps else "").lower(), set(steps[:-1])
     keys = dict.fromkeys(one.keys[-1] for one in known)
     holding = [key for key in keys if len(last) > 2 and (last in key or key in last)]
@@ -358,10 +370,16 @@ def _value(setting: Setting, address: Address, before: Any, instead: str) -> Any
     if change is not None:
         whole = isinstance(before, int) and any(isinstance(one, inspect.IntType) for one in kinds)
         return _changed(setting, change, before, whole=whole)
-    listed = any(isinstance(one, inspect.CollectionType) for one in kinds)
-    found = _toml(text) if not listed or text.startswith("[") else _list(text)
-    texts = any(isinstance(one, inspect.StrType | inspect.LiteralType) for one in kinds)
+    listed = [one for one in kinds if isinstance(one, inspect.CollectionType)]
+    whole = any(isinstance(one, inspect.IntType) for held in listed for one in _kinds(held.item_type))
+    found = _toml(text) if not listed or text.startswith("[") else _list(text, whole=whole)
+    texts = any(isinstance(one, inspect.StrType) or _has_words(one) for one in kinds)
     return text if texts and not numeric and isinstance(found, int | float) and _refuses(found, address.type) else found
+
+
+def _has_words(kind: inspect.Type) -> bool:
+    """Whether a type is a choice among values some of which are words."""
+    return isinstance(kind, inspect.LiteralType) and any(isinstance(one, str) for one in kind.values)
 
 
 def _refuses(value: object, kind: inspect.Type) -> bool:
@@ -403,8 +421,17 @@ def _toml(text: str) -> Any:
     return text if isinstance(value, int | float) and re.search("[_xob]", text) else value
 
 
-def _list(text: str) -> list[Any]:
-    return [_toml(one.strip()) for one in text.split(",")]
+_RANGE = re.compile(r"([0-9]{1,5})-([0-9]{1,5})")
+
+
+def _list(text: str, *, whole: bool) -> list[Any]:
+    """The values between commas; whole: of whole numbers, where `0-14` are the numbers from 0 to 14."""
+    found: list[Any] = []
+    for one in (part.strip() for part in text.split(",")):
+        ends = _RANGE.fullmatch(one) if whole else None
+        numbers = range(int(ends[1]), int(ends[2]) + 1) if ends else ()
+        found += numbers or [_toml(one)]
+    return found
 
 
 def _plain(value: Any) -> Any:

@@ -137,6 +137,8 @@ def _words(rule: str) -> str:
     for theirs, ours in (
         ("Expected", "expected"),
         ("`str | object`", "a text or a table"),
+        ("`str | array`", "a text or a list"),
+        ("expected `bool`", "expected true or false"),
         ("`object`", "a table"),
         ("`array`", "a list"),
         ("`null`", "nothing"),

@@ -220,6 +220,11 @@ def _repeat(pattern: Columns, times: int, step: int) -> Columns:
 def _ops_of(cell: str) -> list[Op]:
     """The ops of one cell: one, those of a pair, the forward first, or none where it is blank or moves data only."""
     pair = _OVERLAPPED.fullmatch(cell)
+    if pair is None and cell.startswith("("):
+        raise ValueError(
+            f"{shown(cell)} is no pattern, which ends in how often it comes, as in (0F0 1F0)*2, and no pair, as in "
+            "(0F4;1B2)OVERLAP_F_B"
+        )
     parts = [part for part in (pair[1].split(";") if pair else (cell,)) if part and not _COMMUNICATION.fullmatch(part)]
     ops = sorted(map(Op.parse, parts), key=lambda op: op.kind)
     if len(ops) > 1 and (len(ops) > 2 or ops[0].kind is not OpKind.FORWARD or ops[1].kind not in BACKWARD_KINDS):

@@ -520,7 +520,7 @@ def test_people_may_write_less() -> None:
         ("plan.stages.0.blocks", "1", "$.plan.stages[0]: has layers or blocks, both given"),
         ("plan.stages.0", {"devices": [0]}, "$.plan.stages[0]: has layers or blocks, neither given"),
         ("plan.stages.0", {"devices": [0], "blocks": "1"}, "workload 'chain-4' has no blocks; choices: layers"),
-        ("plan.order", "0F0 (0B0", "$.plan.order: row 1, column 2: op '(0B0' is not"),
+        ("plan.order", "0F0 (0B0", "$.plan.order: row 1, column 2: '(0B0' is no pattern"),
     ],
 )
 def test_what_people_write_wrong_is_one_line(path: str, value: object, said: str) -> None:

@@ -94,7 +94,7 @@ def test_full_csv_of_torch() -> None:
         ("0F0,zero,0B0\n", "row 1, column 2: op 'zero' is not STAGE"),
         ("0F0,0B0\n1F0,1G0\n", "row 2, column 2: op '1G0' is not STAGE"),
         ("0F0,(0F1;0X0)OVERLAP_F_B\n", "row 1, column 2: op '0X0' is not STAGE"),
-        ("0F0,(0F1;0B0)OVERLAP\n", "row 1, column 2: op '\\(0F1;0B0\\)OVERLAP' is not STAGE"),
+        ("0F0,(0F1;0B0)OVERLAP\n", "row 1, column 2: '\\(0F1;0B0\\)OVERLAP' is no pattern"),
         ("0F0,99999999999F0\n", "row 1, column 2: op '99999999999F0' is not STAGE"),
         ("0F99999999999,0B0\n", "row 1, column 1: op '0F99999999999' is not STAGE"),
         (f"0F0,{'7' * 5000}B0\n", "row 1, column 2: op '7777"),
@@ -269,8 +269,8 @@ def test_patterns_hold_patterns_and_lines_comments(tmp_path: Path) -> None:
         ("0F0 ()*999999999", "row 1, column 2: a repeated pattern holds at least one op"),
         ("(0F0)*2+99999999", "row 1, column 1: a repeated micro-batch has a number below 67,108,864, got 99,999,999"),
         ("(0F0 0B0)*0", "at least one op, got none"),
-        ("(0F0 0B0)*x", "row 1, column 1: op '(0F0 0B0)*x' is not"),
-        ("(0F0 0B0", "row 1, column 1: op '(0F0' is not"),
+        ("(0F0 0B0)*x", "row 1, column 1: '(0F0 0B0)*x' is no pattern"),
+        ("(0F0 0B0", "row 1, column 1: '(0F0' is no pattern"),
     ],
 )
 def test_patterns_that_say_nothing_are_refused(text: str, message: str) -> None:
