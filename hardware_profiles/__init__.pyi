@@ -7,6 +7,7 @@ from .accelerator import (
     RECIPES as RECIPES,
     Accelerator as Accelerator,
     Phase as Phase,
+    Power as Power,
     Precision as Precision,
     StreamingAccelerator as StreamingAccelerator,
     Work as Work,

@@ -119,6 +119,13 @@ class Accelerator(Protocol):
         """Seconds of one pass of one layer over `samples` samples."""
 
 
+class Power(NamedTuple):
+    """Electric power of one device, W: while nothing is computed, and at full load."""
+
+    idle: float
+    full: float
+
+
 class OptionalMembers(NamedTuple):
     """Optional members of an accelerator beyond those of `Accelerator`, with their defaults.
 
@@ -132,6 +139,7 @@ class OptionalMembers(NamedTuple):
     spread: mean error of its seconds, as a part of them, where its kind alone tells the shares that layers reach; else 0
     launch_overhead: seconds that the host needs before it can send the next layer's forward, not part of `seconds`
     pass_overhead: seconds that a framework takes for the forward of a stage, and as much for its backward, not part of `seconds`
+    power: its `Power`; None where it is not known
     """
 
     word: str = "device"
@@ -144,6 +152,7 @@ class OptionalMembers(NamedTuple):
     generation: str = ""
     chip: str = ""
     spread: float = 0.0
+    power: Power | None = None
 
 
 def optional_members(accelerator: Accelerator) -> OptionalMembers:
@@ -214,6 +223,8 @@ def check_members(accelerator: Accelerator) -> None:
         check_real(f"{what}: memory_bytes", accelerator.memory_bytes, 1.0)
         for amount in _AMOUNTS:
             check_real(f"{what}: {amount}", optional_member(accelerator, amount))
+        for name, watts in zip(Power._fields, optional_member(accelerator, "power") or (), strict=False):
+            check_real(f"{what}: power.{name}", watts)
     except ValueError as error:
         raise PluginError(str(error)) from None
 

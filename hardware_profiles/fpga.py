@@ -1,10 +1,13 @@
-"""FPGA: digital signal processing blocks at a clock, memory on the chip, and DDR beside it.
+"""FPGA: digital signal processing blocks at a clock, memory on the chip, and DDR or high-bandwidth memory beside it.
 
-    forward = max( MACs / (DSPs * MACs per DSP and cycle * clock * efficiency), bytes moved / DDR bandwidth )
+    forward = max( MACs * (1 + reduction_half / r) / (DSPs * MACs per DSP and cycle * clock * efficiency),
+                   bytes moved / (bandwidth * share of it that is reached) )
 
-The second term counts what does not stay on the chip. It is the layer model of BaPipe (arXiv 2012.12544) as
-reconstructed in the reference notes: a backward pass is twice the MACs of the forward, the error and the
-weight gradient one each.
+r is the reduction length of the layer: multiply-adds of one output element (9 of a depthwise 3x3 convolution). An array of DSPs
+is filled and emptied for each output, so that short sums reach less of it. The larger of the two counts, as the next weights are
+loaded while these are used. It is the layer model of BaPipe (arXiv 2012.12544) as reconstructed in the reference notes, whose
+efficiency was one number: a backward pass is twice the MACs of the forward, the error and the weight gradient one each, on the
+array that was laid out for the forward.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from hardware_profiles.accelerator import (
     PRECISION_BYTES,
+    Amount,
     Phase,
     Positive,
+    Power,
     Precision,
     ShareOfPeak,
     Work,
@@ -40,16 +45,20 @@ if TYPE_CHECKING:
 class FieldProgrammableGateArray:
     """An FPGA board; satisfies `Accelerator`.
 
-    dsps: DSP blocks; clock: Hz; macs_per_cycle: multiply-adds per DSP and cycle, by precision (below 1 where
-    one multiply-add takes several DSPs); efficiency: share of those cycles that do useful work
-    on_chip_bytes: block RAM and UltraRAM; ddr_bytes: memory beside the chip; ddr_bandwidth: bytes/s
+    dsps: DSP blocks in use; clock: Hz; macs_per_cycle: multiply-adds per DSP and cycle, by precision (below 1 where one
+        multiply-add takes several DSPs; with what the logic beside adds); efficiency: share of those cycles that do useful work
+        in long sums; reduction_half: multiply-adds of an output element at which half of that is reached
+    on_chip_bytes: block RAM and UltraRAM for weights and features; ddr_bytes: memory beside the chip; ddr_bandwidth: bytes/s that
+        are reached
     transceiver_bandwidth: bytes/s of all transceivers together, one direction
     share: part of the DSPs, of the on-chip memory and of the DDR bandwidth that this device stands for, 1
         for a whole board
+    power: at full load all DSPs work in every cycle; None where it is not known
     streams, sublinear: every layer of a stage has DSPs of its own; weights move once per call, the rest once per sample
 
-    A layer's weights stay on the chip if they fit there; if they do not, they stream from DDR each call. Its features
-    stay if they fit in what the weights leave. Raises ValueError for figures that are not positive.
+    Weights stay on the chip if those of the whole stage fit there; if they do not, all stream from DDR. A layer that is asked for
+    alone counts as one of a network that does not fit. Features stay if they fit in what the weights leave. Raises ValueError for
+    figures that are not positive.
     """
 
     name: str
@@ -62,6 +71,8 @@ class FieldProgrammableGateArray:
     ddr_bandwidth: Positive
     transceiver_bandwidth: Positive
     share: ShareOfPeak = 1.0
+    reduction_half: Amount = 0.0
+    power: Power | None = None
     word: str = field(default="FPGA", init=False)
     streams: bool = field(default=True, init=False)
     sublinear: bool = field(default=True, init=False)
@@ -84,9 +95,25 @@ class FieldProgrammableGateArray:
         return tuple(self.macs_per_cycle)
 
     def flop_rate(self, precision: Precision) -> float:
-        """FLOP/s that the DSPs of this share reach: the bound that no layer can beat."""
+        """FLOP/s that the DSPs of this share reach in endless sums: the bound that no layer can beat."""
         rate = self.macs_per_cycle[precision]
         return 2.0 * self.dsps * self.share * rate * self.clock * self.efficiency
+
+    @property
+    def peak_flops(self) -> dict[str, float]:
+        """FLOP/s by precision of this share with all DSPs at work in every cycle."""
+        cycles = 2.0 * self.dsps * self.share * self.clock
+        return {precision: cycles * rate for precision, rate in self.macs_per_cycle.items()}
+
+    def slots(self, work: Work) -> float:
+        """FLOP per sample that a layer's forward could do on its DSPs in the cycles that it takes there: its own, and those in
+        which the array is filled for each output element.
+        """
+        return work.flop + 2.0 * self.reduction_half * work.output_elements if work.flop else 0.0
+
+    def slowdown(self, work: Work) -> float:
+        """`slots` over the FLOP that a layer does; 1 for one without FLOP."""
+        return self.slots(work) / work.flop if work.flop else 1.0
 
     def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
         """Seconds of one pass of one layer over `samples` samples; a backward is the sum of its two gradients.
@@ -119,29 +146,21 @@ class FieldProgrammableGateArray:
 
     def multiply_seconds(self, work: Work, phase: Phase, precision: Precision) -> float:
         """Seconds per sample of one layer's multiply-adds on all DSPs of this share."""
-        rate, width = self.flop_rate(precision), PRECISION_BYTES[precision]
+        rate, width = self.flop_rate(precision) / self.slowdown(work), PRECISION_BYTES[precision]
         return sum(demand(work, 1, part, width).flop / rate for part in passes(phase))
 
     def ddr_traffic(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
-        """Bytes that one pass moves over DDR: weights that do not fit on the chip, features that do not fit
-        beside them.
-        """
+        """Bytes that one pass of a layer alone moves over DDR: its weights, and features that do not fit on the chip."""
         width = PRECISION_BYTES[precision]
         total = demand(work, samples, phase, width).traffic
-        on_chip = self.on_chip_bytes * self.share
-        weights = work.parameters * width
-        weights_stay = weights <= on_chip
         if work.kind == "embedding" and phase == "forward":
-            # A gather moves the rows that it uses, not the table.
-            return 0.0 if weights_stay else total
-        moved_weights = min(weights, total)
-        moved_features = total - moved_weights
+            return total  # a gather moves the rows that it uses, not the table
+        weights = min(work.parameters * width, total)
         # Features stream: those of one sample are resident at a time, however many samples a call has.
         resident = (work.input_elements + work.output_elements) * width
-        features_stay = resident <= (on_chip - weights if weights_stay else on_chip)
-        return (0.0 if weights_stay else moved_weights) + (0.0 if features_stay else moved_features)
+        return weights if resident <= self.on_chip_bytes * self.share else total
 
     def _pass_seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
-        flop = demand(work, samples, phase, PRECISION_BYTES[precision]).flop
+        flop = demand(work, samples, phase, PRECISION_BYTES[precision]).flop * self.slowdown(work)
         traffic = self.ddr_traffic(work, samples, phase, precision)
         return max(flop / self.flop_rate(precision), traffic / (self.ddr_bandwidth * self.share))

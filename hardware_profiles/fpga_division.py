@@ -1,16 +1,16 @@
 """Division of an FPGA board over the layers of a stage: DSPs, on-chip memory, and what is left for DDR.
 
 Derivation. A stage streams: each layer l has DSPs of its own, all layers work at the same time on consecutive rows of one sample
-(batch 1), and the slowest sets the pace. With w_l multiply-adds per sample and n_l DSPs of r multiply-adds per second each, a
-sample takes max over l of w_l / (n_l r), where the n_l sum to D. Were one layer faster than another, DSPs moved from it to the
-slowest would help, so in the best division all finish together: n_l / D = w_l / sum of w, and a sample takes sum of w / (D r), as
-on the whole board one layer after the other. Gradients repeat the forward's multiply-adds layer by layer, so that one division is
-the best for every phase. DSPs are whole: `divide_dsps` finds the least T with sum of ceil(w_l / (T r)) <= D, which is exact.
+(batch 1), and the slowest sets the pace. With w_l multiply-adds per sample (and those that it could do while its array is filled
+for each output) and n_l DSPs of r multiply-adds per second each, a sample takes max over l of w_l / (n_l r), where the n_l sum to
+D. Were one layer faster than another, DSPs moved from it to the slowest would help, so in the best division all finish together:
+n_l / D = w_l / sum of w, and a sample takes sum of w / (D r), as on the whole board one layer after the other. Gradients repeat
+the forward's multiply-adds layer by layer, so that one division is the best for every phase. DSPs are whole: `divide_dsps` finds
+the least T with sum of ceil(w_l / (T r)) <= D, which is exact.
 
-Memory. Weights and their gradient sums stay on the chip where they fit, the layers that would move most bytes over DDR for the
-room that they take first (equal per byte, so the larger ones first, as many as fit); the others stream their weights for every
-sample, as nothing of a sample waits for the next. Between the layers of a stage features flow on the chip. What a stage keeps
-for its backward stays on the chip if one op's fits in what the weights leave, else it goes to DDR and back.
+Memory. Weights and their gradient sums stay on the chip where those of the whole stage fit; else all layers stream their weights
+for every sample, as nothing of a sample waits for the next. Between the layers of a stage features flow on the chip. What a stage
+keeps for its backward stays on the chip if one op's fits in what the weights leave, else it goes to DDR and back.
 
 Two ways to run an op, the faster counts: streaming as above, or one layer after the other with the whole board and all samples of
 the op, which reads weights once per op, and moves features that do not fit. The fill of a stage's layers (some rows) is left out.
@@ -50,7 +50,7 @@ class Divisions:
 
     works: the layers of the network; held: bool [stages, layers], which of them each stage has
     dsps: int64 [stages, layers], whole DSPs of each layer; 0 for layers without multiply-adds, which logic does
-    on_chip: bool [stages, layers], whether weights and gradient sums of each layer stay on the chip
+    on_chip: bool [stages], whether the weights and gradient sums of a stage stay on the chip
     free_bytes: float64 [stages], of the chip, for features
     """
 
@@ -77,14 +77,14 @@ class Divisions:
         """
         board, width = self.board, PRECISION_BYTES[self.precision]
         one_dsp = board.macs_per_cycle[self.precision] * board.clock * board.efficiency  # multiply-adds per second
-        flop = np.array([demand(work, 1.0, phase, width).flop for work in self.works])
+        flop = np.array([demand(work, 1.0, phase, width).flop * board.slowdown(work) for work in self.works])
         paces = np.divide(flop / 2.0, self.dsps * one_dsp, out=np.zeros(self.held.shape), where=self.dsps > 0)
         inputs = [0.0 if one.kind in ZERO_COST_KINDS else one.input_elements for one in self.works]
         kept = self._sums(inputs) * width
         # what is kept crosses DDR as the forward writes it and as the weight gradient reads it
         stays = (kept * samples <= self.free_bytes) | (phase == "input_gradient")
-        weights = self._sums(np.where(self.on_chip, 0.0, self._weight_bytes(phase)))
-        moved = weights + np.where(stays, 0.0, kept)
+        weights = self._sums(self._weight_bytes(phase))
+        moved = np.where(self.on_chip, 0.0, weights) + np.where(stays, 0.0, kept)
         slowest: Floats = np.maximum(paces.max(axis=1, initial=0.0), moved / (board.ddr_bandwidth * board.share))
         return slowest
 
@@ -92,10 +92,11 @@ class Divisions:
         """Seconds of one of `passes`, layer after layer on the whole board; weights in DDR move once per op."""
         board, width = self.board, PRECISION_BYTES[self.precision]
         needs = [demand(work, samples, phase, width) for work in self.works]
-        weights = np.where(self.on_chip, 0.0, self._weight_bytes(phase))
+        weights = np.where(self.on_chip[:, None], 0.0, self._weight_bytes(phase))
         features = np.array([(one.input_elements + one.output_elements) * samples * width for one in self.works])
         moved = weights + np.where(features <= self.free_bytes[:, None], 0.0, features)
-        computing = np.array([one.flop for one in needs]) / board.flop_rate(self.precision)
+        slots = [one.flop * board.slowdown(work) for one, work in zip(needs, self.works, strict=True)]
+        computing = np.array(slots) / board.flop_rate(self.precision)
         seconds = np.maximum(computing, moved / (board.ddr_bandwidth * board.share))
         works = np.array([one.flop != 0.0 or one.traffic != 0.0 for one in needs], dtype=np.bool_)
         return self._sums(np.where(works, seconds, 0.0))
@@ -119,19 +120,16 @@ def divide(
     held: bool [stages, layers of `works`]; default: one stage of all
     """
     held = np.ones((1, len(works)), dtype=np.bool_) if held is None else held
-    work = np.array([0.0 if one.kind in ZERO_COST_KINDS else one.flop / 2.0 for one in works])
-    room = np.full(len(held), board.on_chip_bytes * board.share)
-    width = PRECISION_BYTES[precision]
-    on_chip = np.zeros(held.shape, dtype=np.bool_)
-    for position in sorted(range(len(works)), key=lambda p: (-works[p].parameters, p)):
-        size = TRAINING_COPIES * works[position].parameters * width
-        on_chip[:, position] = held[:, position] & (size <= room)
-        room -= np.where(on_chip[:, position], size, 0.0)
+    work = np.array([0.0 if one.kind in ZERO_COST_KINDS else board.slots(one) / 2.0 for one in works])
+    room, width = board.on_chip_bytes * board.share, PRECISION_BYTES[precision]
+    sizes = [TRAINING_COPIES * one.parameters * width for one in works]
+    weights = np.where(held, sizes, 0.0).cumsum(axis=1)[:, -1] if works else np.zeros(len(held))
+    on_chip = weights <= room
     whole = math.floor(board.dsps * board.share)
     dsps = np.zeros(held.shape, dtype=np.int64)
     for stage, layers in enumerate(held):
         dsps[stage, layers] = divide_dsps(tuple(work[layers].tolist()), whole)
-    return Divisions(board, works, precision, held, dsps, on_chip, room)
+    return Divisions(board, works, precision, held, dsps, on_chip, room - np.where(on_chip, weights, 0.0))
 
 
 @lru_cache(maxsize=2**16)

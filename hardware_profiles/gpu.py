@@ -28,6 +28,7 @@ from hardware_profiles.accelerator import (
     Amount,
     Phase,
     Positive,
+    Power,
     Precision,
     ShareOfPeak,
     Work,
@@ -246,6 +247,7 @@ class GraphicsProcessor:
     chip: its kind, one of CHIPS; spread: mean error of seconds by shares that the kind alone tells, 0 of shares of its own
     reserve_bytes: what driver, communication buffers and fragmentation take
     generation: name of its architecture, such as "ampere"
+    power: at full load it computes; None where it is not known
     streams, sublinear: layers run one after the other; a call is a line in its samples, above its overhead
 
     Raises ValueError for figures that are not positive and precisions that the device does not list.
@@ -269,6 +271,7 @@ class GraphicsProcessor:
     generation: str = ""
     chip: str = "tensor-core"
     spread: Amount = 0.0
+    power: Power | None = None
     word: str = field(default="GPU", compare=False)
     streams: bool = field(default=False, init=False)
     sublinear: bool = field(default=True, init=False)

@@ -21,7 +21,16 @@ from hardware_profiles import (
 )
 from simulator.workloads.gnmt import gnmt8, gnmt16
 from simulator.workloads.huggingface import read_config
-from simulator.workloads.image_networks import alexnet, resnet50, resnet101, vgg16, vgg19
+from simulator.workloads.image_networks import (
+    alexnet,
+    efficientnet_b0,
+    mobilenet_v1,
+    mobilenet_v2,
+    resnet50,
+    resnet101,
+    vgg16,
+    vgg19,
+)
 from simulator.workloads.language_models import LANGUAGE_MODELS, published
 from simulator.workloads.layers import Attention, Workload, WorkloadSource
 from simulator.workloads.measured_profile import read_measured_profile
@@ -36,6 +45,9 @@ FAMILIES: dict[str, dict[str, Callable[..., Workload]]] = {
         "vgg19": vgg19,
         "resnet50": resnet50,
         "resnet101": resnet101,
+        "mobilenet-v1": mobilenet_v1,
+        "mobilenet-v2": mobilenet_v2,
+        "efficientnet-b0": efficientnet_b0,
     },
     "translation": {"gnmt8": gnmt8, "gnmt16": gnmt16},
     **{family: {one.name: published(one) for one in models} for family, models in LANGUAGE_MODELS.items()},

@@ -1,6 +1,7 @@
-"""Image networks: AlexNet, VGG and ResNet on square RGB images of 224 pixels, one layer per operator; a sample is an image.
+"""Image networks: AlexNet, VGG, ResNet, MobileNet and EfficientNet on square RGB images of 224 pixels, one layer per operator;
+a sample is an image.
 
-Sizes and parameters are torchvision's, mini-batches PipeDream's (SOSP'19, section 5.1).
+Sizes and parameters are torchvision's, mini-batches of the first three PipeDream's (SOSP'19, section 5.1), of the others chosen.
 """
 
 from __future__ import annotations
@@ -18,6 +19,29 @@ VGG_CHANNELS = (64, 128, 256, 512, 512)
 
 RESNET_EXPANSION = 4
 """Channels out of a bottleneck block over channels inside."""
+
+MOBILENET_V1 = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1),) * 5, (1024, 2), (1024, 1))
+"""Channels made and stride of each depthwise separable convolution (Howard et al. 2017, table 1)."""
+
+MOBILENET_V2 = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+"""Expansion, channels made, blocks and stride of each stage (Sandler et al. 2018, table 2)."""
+
+EFFICIENTNET_B0 = (
+    *((1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3)),
+    *((6, 5, 1, 112, 3), (6, 5, 2, 192, 4), (6, 3, 1, 320, 1)),
+)
+"""Expansion, kernel, stride, channels made and blocks of each stage (Tan and Le 2019, table 1)."""
+
+SQUEEZED = 4
+"""Channels that a block of EfficientNet reads over those between the two products that weigh its channels."""
 
 
 def alexnet() -> Workload:
@@ -59,6 +83,63 @@ def resnet50() -> Workload:
 def resnet101() -> Workload:
     """ResNet-101: 44,549,160 parameters."""
     return _resnet("resnet101", (3, 4, 23, 3))
+
+
+def mobilenet_v1() -> Workload:
+    """MobileNet v1 at full width: a depthwise and a 1x1 convolution in turn; 4,231,976 parameters.
+
+    Howard et al. 2017, table 1.
+    """
+    net = _ImageNetwork()
+    net.normalized("conv1", "bn1", 32, 3, 2, 1)
+    net.relu("relu1")
+    for number, (channels, stride) in enumerate(MOBILENET_V1, 2):
+        net.normalized(f"conv{number}.depthwise", f"bn{number}.depthwise", net.x.channels, 3, stride, 1, depthwise=True)
+        net.relu(f"relu{number}.depthwise")
+        net.normalized(f"conv{number}", f"bn{number}", channels, 1)
+        net.relu(f"relu{number}")
+    net.global_average_pool("pool")
+    net.flatten()
+    return net.classified("fc", "mobilenet-v1", minibatch=128)
+
+
+def mobilenet_v2() -> Workload:
+    """MobileNet v2 at full width: inverted residual blocks; 3,504,872 parameters.
+
+    Sandler et al. 2018, table 2.
+    """
+    net = _ImageNetwork()
+    net.normalized("conv1", "bn1", 32, 3, 2, 1)
+    net.relu("relu1")
+    for stage, (expansion, channels, count, stride) in enumerate(MOBILENET_V2, 2):
+        for block in range(1, count + 1):
+            net.inverted_residual(f"conv{stage}_{block}", expansion, 3, stride if block == 1 else 1, channels)
+    net.normalized("conv9", "bn9", 1280, 1)
+    net.relu("relu9")
+    net.global_average_pool("pool")
+    net.flatten()
+    net.dropout("dropout")
+    return net.classified("fc", "mobilenet-v2", minibatch=128)
+
+
+def efficientnet_b0() -> Workload:
+    """EfficientNet-B0: inverted residual blocks whose channels are weighed, with SiLU; 5,288,548 parameters.
+
+    Tan and Le 2019, table 1.
+    """
+    net = _ImageNetwork()
+    net.normalized("conv1", "bn1", 32, 3, 2, 1)
+    net.silu("silu1")
+    for stage, (expansion, kernel, stride, channels, count) in enumerate(EFFICIENTNET_B0, 2):
+        for block in range(1, count + 1):
+            step = stride if block == 1 else 1
+            net.inverted_residual(f"conv{stage}_{block}", expansion, kernel, step, channels, weighed=True)
+    net.normalized("conv9", "bn9", 1280, 1)
+    net.silu("silu9")
+    net.global_average_pool("pool")
+    net.flatten()
+    net.dropout("dropout")
+    return net.classified("fc", "efficientnet-b0", minibatch=128)
 
 
 def _vgg(name: str, convolutions: tuple[int, ...]) -> Workload:
@@ -123,10 +204,19 @@ class _ImageNetwork:
         self.x = _FeatureMap(self.builder.source(3 * SIDE * SIDE), 3, SIDE)  # no layer: the data loader makes it
 
     def convolution(
-        self, name: str, channels: int, kernel: int, stride: int = 1, padding: int = 0, *, bias: bool = True
+        self,
+        name: str,
+        channels: int,
+        kernel: int,
+        stride: int = 1,
+        padding: int = 0,
+        *,
+        bias: bool = True,
+        depthwise: bool = False,
     ) -> None:
-        """Square convolution: 2·kernel²·channels_in FLOP per output element."""
-        size, window = self._places(kernel, stride, padding), kernel * kernel * self.x.channels
+        """Square convolution: 2·kernel²·channels_in FLOP per output element; depthwise: each channel reads its own alone."""
+        read = 1 if depthwise else self.x.channels
+        size, window = self._places(kernel, stride, padding), kernel * kernel * read
         output, weights = channels * size * size, window * channels + (channels if bias else 0)
         layer = Layer(
             name,
@@ -134,13 +224,23 @@ class _ImageNetwork:
             flop=2.0 * window * output,
             parameters=weights,
             output_elements=output,
-            channels=(self.x.channels, channels),
+            channels=(1, 1) if depthwise else (read, channels),
         )
         self._add(layer, channels, size)
 
-    def normalized(self, name: str, norm: str, channels: int, kernel: int, stride: int = 1, padding: int = 0) -> None:
+    def normalized(
+        self,
+        name: str,
+        norm: str,
+        channels: int,
+        kernel: int,
+        stride: int = 1,
+        padding: int = 0,
+        *,
+        depthwise: bool = False,
+    ) -> None:
         """Convolution without bias, then batch normalization with scale and shift."""
-        self.convolution(name, channels, kernel, stride, padding, bias=False)
+        self.convolution(name, channels, kernel, stride, padding, bias=False, depthwise=depthwise)
         self._same(norm, "normalization", parameters=2 * channels)
 
     def bottleneck(self, name: str, width: int, stride: int) -> None:
@@ -158,9 +258,50 @@ class _ImageNetwork:
         self.x = replace(main, tensor=self.builder.add(layer, [main.tensor, self.x.tensor], in_place=True))
         self.relu(f"{name}.relu3")
 
+    def inverted_residual(
+        self, name: str, expansion: int, kernel: int, stride: int, channels: int, *, weighed: bool = False
+    ) -> None:
+        """1x1 up to `expansion` times the channels, depthwise, 1x1 down; their sum with what was read where the shape stays.
+
+        weighed: with SiLU, and a weight for each channel after the depthwise convolution, as EfficientNet has them; else with
+            ReLU (of which those that end at 6 do as much)
+        """
+        before, wide = self.x, expansion * self.x.channels
+        activation = self.silu if weighed else self.relu
+        if expansion > 1:
+            self.normalized(f"{name}.conv1", f"{name}.bn1", wide, 1)
+            activation(f"{name}.activation1")
+        self.normalized(f"{name}.conv2", f"{name}.bn2", wide, kernel, stride, kernel // 2, depthwise=True)
+        activation(f"{name}.activation2")
+        if weighed:
+            self.weighed_channels(f"{name}.weigh", before.channels // SQUEEZED)
+        self.normalized(f"{name}.conv3", f"{name}.bn3", channels, 1)
+        if stride == 1 and before.channels == channels:
+            layer = Layer(f"{name}.add", "elementwise", output_elements=before.elements)
+            added = self.builder.add(layer, [before.tensor, self.x.tensor])
+            self.x = replace(before, tensor=added)
+
+    def weighed_channels(self, name: str, squeezed: int) -> None:
+        """Each channel times a weight, which two products make of the means of all (Hu et al. 2018)."""
+        features = self.x
+        self.global_average_pool(f"{name}.pool")
+        self.convolution(f"{name}.conv1", squeezed, 1)
+        self.silu(f"{name}.silu")
+        self.convolution(f"{name}.conv2", features.channels, 1)
+        self._same(f"{name}.sigmoid", "activation", in_place=True)
+        layer = Layer(f"{name}.multiply", "elementwise", output_elements=features.elements)
+        product = self.builder.add(layer, [features.tensor, self.x.tensor], keeps_inputs=True)
+        self.x = replace(features, tensor=product)
+
     def relu(self, name: str) -> None:
         """ReLU in place."""
         self._same(name, "activation", in_place=True)
+
+    def silu(self, name: str) -> None:
+        """SiLU, which keeps what it reads: its backward needs it."""
+        layer = Layer(name, "activation", output_elements=self.x.elements)
+        added = self.builder.add(layer, [self.x.tensor], keeps_inputs=True)
+        self.x = replace(self.x, tensor=added)
 
     def max_pool(self, name: str, kernel: int, stride: int, padding: int = 0) -> None:
         """Max pooling; it keeps the index of every maximum."""

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles import LAYER_KINDS, Accelerator, FieldProgrammableGateArray, Work, load_accelerator
+from hardware_profiles.fpga_division import divide
 
-BOARDS = ("vcu118", "vcu129", "u280")
+BOARDS = ("vcu118", "vcu129", "u280", "zcu102", "vck190")
 
 
 def board(**changes: object) -> FieldProgrammableGateArray:
@@ -63,13 +64,19 @@ def test_weights_that_do_not_fit_stream_from_ddr() -> None:
     """4 MB of weights beside 1 MB on chip: 4 MB over 10 GB/s take 400 us, once a call."""
     assert board().seconds(WEIGHTY, 1, "forward", "fp32") == pytest.approx(400e-6)
     assert board().ddr_traffic(WEIGHTY, 8, "forward", "fp32") == 4e6
-    assert board(on_chip_bytes=8e6).ddr_traffic(WEIGHTY, 8, "forward", "fp32") == 0.0
+
+
+def test_weights_of_a_layer_alone_stream_and_those_of_a_stage_that_fits_stay() -> None:
+    """A layer asked alone is one of a network that does not fit: 4 MB an op; 9 MB hold a stage of it, with its gradients."""
+    roomy = board(on_chip_bytes=9e6)
+    assert roomy.ddr_traffic(WEIGHTY, 8, "forward", "fp32") == 4e6
+    assert roomy.stage_seconds([WEIGHTY], 8, "forward", "fp32") == pytest.approx(8 * 1e3 / 50e9)
 
 
 def test_features_that_do_not_fit_move_for_every_sample() -> None:
-    """8 MB of features a sample move over DDR, the weights stay."""
+    """8 MB of features a sample move over DDR, 40 kB of weights an op."""
     wide = Work("convolution", 2e6, 1e6, 1e6, 1e4)
-    assert board().ddr_traffic(wide, 3, "forward", "fp32") == 3 * 8e6
+    assert board().ddr_traffic(wide, 3, "forward", "fp32") == 4e4 + 3 * 8e6
 
 
 def test_half_a_board_takes_twice_as_long() -> None:
@@ -91,6 +98,7 @@ def test_no_layer_beats_its_dsps_or_its_ddr(name: str, work: Work, samples: int,
     """On every shipped board a pass takes at least its MACs on all DSPs, and at least its DDR bytes at full rate."""
     fpga = load_accelerator(name)
     assert isinstance(fpga, FieldProgrammableGateArray)
+    precision = precision if precision in fpga.precisions else "fp32"
     seconds = fpga.seconds(work, samples, phase, precision)
     if work.kind not in ("input", "reshape", "embedding") and (phase == "forward" or work.parameters):
         most = 2 * fpga.dsps * fpga.macs_per_cycle[precision] * fpga.clock
@@ -139,15 +147,38 @@ def test_weights_and_features_that_do_not_fit_both_move() -> None:
     assert board().ddr_traffic(narrow, 3, "forward", "fp32") == 4e6
 
 
-def test_features_fit_beside_the_weights_or_not_at_all() -> None:
-    """0.6 MB of weights leave 0.4 MB of 1 MB: features of 0.4 MB stay, of 0.408 MB move."""
-    fits, spills = (Work("linear", 2e6, features, 5e4, 1.5e5) for features in (5e4, 5.2e4))
-    assert board().ddr_traffic(fits, 2, "forward", "fp32") == 0.0
-    assert board().ddr_traffic(spills, 2, "forward", "fp32") == 2 * 4 * (5.2e4 + 5e4)
+def test_features_of_a_layer_alone_stay_if_they_fit() -> None:
+    """1 MB holds features of 1 MB, not of 1.004 MB; weights of 0.6 MB stream either way."""
+    fits, spills = (Work("linear", 2e6, features, 5e4, 1.5e5) for features in (2e5, 2.01e5))
+    assert board().ddr_traffic(fits, 2, "forward", "fp32") == 6e5
+    assert board().ddr_traffic(spills, 2, "forward", "fp32") == 6e5 + 2 * 4 * (2.01e5 + 5e4)
 
 
 def test_a_gather_moves_rows() -> None:
     """An embedding whose table lies in DDR moves the rows that it uses; one on the chip nothing."""
     table = Work("embedding", 0.0, 10.0, 1000.0, 1e6)
     assert board().ddr_traffic(table, 2, "forward", "fp32") == 4 * 2 * (10 + 2 * 1000)
-    assert board(on_chip_bytes=8e6).ddr_traffic(table, 2, "forward", "fp32") == 0.0
+
+
+def test_short_sums_reach_less_of_the_array() -> None:
+    """Sums of 9, 100 and 1,000 multiply-adds an output take 1 + 100 / 9, 2 and 1.1 times as long as endless ones."""
+    device = board(reduction_half=100.0)
+    for length, times in ((9, 1 + 100 / 9), (100, 2.0), (1000, 1.1)):
+        work = Work("convolution", 2e6, 1e3, 1e6 / length, 1.0)
+        endless = board().seconds(work, 1, "forward", "fp32")
+        assert device.seconds(work, 1, "forward", "fp32") == pytest.approx(times * endless)
+        assert device.stage_seconds([work], 3, "forward", "fp32") == pytest.approx(3 * times * endless)
+        assert device.multiply_seconds(work, "backward", "fp32") == pytest.approx(2 * times * endless)
+
+
+def test_dsps_go_where_sums_are_short() -> None:
+    """Of two layers with as many multiply-adds the one with sums of 100 gets two DSPs for one of the one with endless sums."""
+    works = [Work("convolution", 2e6, 1e3, 1e4, 1.0), Work("linear", 2e6, 1e3, 1.0, 1.0)]
+    division = divide(board(dsps=300, reduction_half=100.0), works, "fp32")
+    assert division.dsps.tolist() == [[200, 100]]
+
+
+def test_peak_is_every_dsp_in_every_cycle() -> None:
+    """1,000 DSPs x 1 MAC at 100 MHz: 200 GFLOP/s, twice that in int8, half of it for half a board."""
+    assert board().peak_flops == {"fp32": 200e9, "int8": 400e9}
+    assert board(share=0.5).peak_flops == {"fp32": 100e9, "int8": 200e9}
