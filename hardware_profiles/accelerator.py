@@ -223,10 +223,11 @@ def check_members(accelerator: Accelerator) -> None:
         check_real(f"{what}: memory_bytes", accelerator.memory_bytes, 1.0)
         for amount in _AMOUNTS:
             check_real(f"{what}: {amount}", optional_member(accelerator, amount))
-        for name, watts in zip(Power._fields, optional_member(accelerator, "power") or (), strict=False):
-            check_real(f"{what}: power.{name}", watts)
     except ValueError as error:
         raise PluginError(str(error)) from None
+    power = optional_member(accelerator, "power")
+    if power is not None and not (isinstance(power, Power) and 0 <= power.idle <= power.full <= MOST_AMOUNT):
+        raise PluginError(f"{what}: power must be None or a Power, whose full is at least its idle, got {shown(power)}")
 
 
 def answered_seconds(accelerator: Accelerator, work: Work, samples: float, phase: Phase, precision: Precision) -> float:

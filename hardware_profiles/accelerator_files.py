@@ -215,8 +215,8 @@ Luts = Annotated[float, within((1000, 1e7), (1, 1e10), "look-up tables")]
 LutsPerMac = Annotated[float, within((1, 10_000), (1e-3, 1e7), "look-up tables per multiply-add")]
 
 DSP_EFFICIENCY, REDUCTION_HALF, MEMORY_EFFICIENCY = 0.8, 128.0, 0.5
-"""Where a file says nothing: the share of DSP cycles that work in long sums, the multiply-adds of an output at which half of it is
-reached, and the share of the bandwidth of DDR and of high-bandwidth memory.
+"""Where a file says nothing: the share of DSP cycles that work in long sums, the multiply-adds of an output at which half of them
+do, and the share of the bandwidth of DDR and of high-bandwidth memory that is reached.
 
 Fitted to nine rows of int8 inference (Vitis-AI 1.4 tables: ResNet-50, VGG-16, VGG-19, MobileNet v1 on ZCU102, ZCU104, U280 and
 U50LV), whose seconds they meet within 4 % in the median and 13 % at worst; on a board that was left out, 5 and 18 %.

@@ -537,7 +537,7 @@ def test_layers_move_where_memory_is_short() -> None:
         for n, one in enumerate(macs)
     )
     workload = Workload("heavy", layers, tuple(pairwise(range(5))))
-    board = replace(load_accelerator("vcu118"), ddr_bytes=1.2e9)  # type: ignore[type-var]
+    board = replace(load_accelerator("vcu118"), ddr_bytes=1e9)  # type: ignore[type-var]
     cluster = replace(load_cluster("fpga-vcu118-4").take(2), devices=(board, board))
     problem = Problem(workload, cluster, 8)
     found = explored(problem, Request(schedule="1f1b-as"))

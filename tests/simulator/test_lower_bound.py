@@ -376,7 +376,7 @@ def test_weights_of_three_kinds_are_better_than_any_of_a_grid(seed: int) -> None
 class _Uneven:
     """A device that is not `sublinear`: some sizes are quicker, and a part of a layer takes more or less than its part."""
 
-    power: float
+    exponent: float
     name: str = "uneven"
     memory_bytes: float = 1e12
     streams: bool = False
@@ -386,7 +386,7 @@ class _Uneven:
     def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
         """The FLOP to a power, for each sample; every third size is quick."""
         factor = (1.0 if samples % 3 else 0.4) * (2.0 if phase == "backward" else 1.0)
-        return float(factor * samples * work.flop**self.power)
+        return float(factor * samples * work.flop**self.exponent)
 
 
 def test_a_layer_whose_parts_may_take_less_than_it_bounds_nothing() -> None:
