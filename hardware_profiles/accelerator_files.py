@@ -219,7 +219,7 @@ DSP_EFFICIENCY, REDUCTION_HALF, MEMORY_EFFICIENCY = 0.8, 128.0, 0.5
 do, and the share of the bandwidth of DDR and of high-bandwidth memory that is reached.
 
 Fitted to nine rows of int8 inference (Vitis-AI 1.4 tables: ResNet-50, VGG-16, VGG-19, MobileNet v1 on ZCU102, ZCU104, U280 and
-U50LV), whose seconds they meet within 4 % in the median and 13 % at worst; on a board that was left out, 5 and 18 %.
+U50LV), whose seconds they meet within 5 % in the median and 13 % at worst; of boards left out of a fit, 4 and 21 %.
 """
 
 
@@ -343,7 +343,8 @@ class FpgaFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="fpga
             reduction_half=array.reduction_half,
             on_chip_bytes=self.on_chip.memory_mbit * self.on_chip.usable * 1e6 / 8.0,
             ddr_bytes=memory.memory_gib * GIB,
-            ddr_bandwidth=memory.bandwidth_gb_per_s * memory.efficiency * GIGA,
+            ddr_bandwidth=memory.bandwidth_gb_per_s * GIGA,
+            memory_efficiency=memory.efficiency,
             transceiver_bandwidth=self.transceivers.lanes
             * self.transceivers.gbps
             * self.transceivers.encoding

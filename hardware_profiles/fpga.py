@@ -48,8 +48,8 @@ class FieldProgrammableGateArray:
     dsps: DSP blocks in use; clock: Hz; macs_per_cycle: multiply-adds per DSP and cycle, by precision (below 1 where one
         multiply-add takes several DSPs; with what the logic beside adds); efficiency: share of those cycles that do useful work
         in long sums; reduction_half: multiply-adds of an output element at which half of that is reached
-    on_chip_bytes: block RAM and UltraRAM for weights and features; ddr_bytes: memory beside the chip; ddr_bandwidth: bytes/s that
-        are reached
+    on_chip_bytes: block RAM and UltraRAM for weights and features; ddr_bytes: memory beside the chip; ddr_bandwidth: its bytes/s;
+        memory_efficiency: share of them that is reached
     transceiver_bandwidth: bytes/s of all transceivers together, one direction
     share: part of the DSPs, of the on-chip memory and of the DDR bandwidth that this device stands for, 1
         for a whole board
@@ -72,6 +72,7 @@ class FieldProgrammableGateArray:
     transceiver_bandwidth: Positive
     share: ShareOfPeak = 1.0
     reduction_half: Amount = 0.0
+    memory_efficiency: ShareOfPeak = 1.0
     power: Power | None = None
     word: str = field(default="FPGA", init=False)
     streams: bool = field(default=True, init=False)
@@ -88,6 +89,11 @@ class FieldProgrammableGateArray:
     def memory_bytes(self) -> float:
         """DDR bytes of this share of the board: what a plan may fill."""
         return self.ddr_bytes * self.share
+
+    @property
+    def reached_bandwidth(self) -> float:
+        """Bytes/s of the memory beside the chip that this share reaches."""
+        return self.ddr_bandwidth * self.memory_efficiency * self.share
 
     @property
     def precisions(self) -> tuple[str, ...]:
@@ -163,4 +169,4 @@ class FieldProgrammableGateArray:
     def _pass_seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
         flop = demand(work, samples, phase, PRECISION_BYTES[precision]).flop * self.slowdown(work)
         traffic = self.ddr_traffic(work, samples, phase, precision)
-        return max(flop / self.flop_rate(precision), traffic / (self.ddr_bandwidth * self.share))
+        return max(flop / self.flop_rate(precision), traffic / self.reached_bandwidth)

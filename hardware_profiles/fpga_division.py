@@ -8,8 +8,9 @@ n_l / D = w_l / sum of w, and a sample takes sum of w / (D r), as on the whole b
 the forward's multiply-adds layer by layer, so that one division is the best for every phase. DSPs are whole: `divide_dsps` finds
 the least T with sum of ceil(w_l / (T r)) <= D, which is exact.
 
-Memory. Weights and their gradient sums stay on the chip where those of the whole stage fit; else all layers stream their weights
-for every sample, as nothing of a sample waits for the next. Between the layers of a stage features flow on the chip. What a stage
+Memory. Weights and their gradient sums stay on the chip where those of the whole stage fit, unless they leave so little that,
+layer after layer, more bytes of features would move for a sample than weights; else all layers stream theirs for every sample, as
+nothing of a sample waits for the next. Between the layers of a stage features flow on the chip. What a stage
 keeps for its backward stays on the chip if one op's fits in what the weights leave, else it goes to DDR and back.
 
 Two ways to run an op, the faster counts: streaming as above, or one layer after the other with the whole board and all samples of
@@ -85,21 +86,27 @@ class Divisions:
         stays = (kept * samples <= self.free_bytes) | (phase == "input_gradient")
         weights = self._sums(self._weight_bytes(phase))
         moved = np.where(self.on_chip, 0.0, weights) + np.where(stays, 0.0, kept)
-        slowest: Floats = np.maximum(paces.max(axis=1, initial=0.0), moved / (board.ddr_bandwidth * board.share))
+        slowest: Floats = np.maximum(paces.max(axis=1, initial=0.0), moved / board.reached_bandwidth)
         return slowest
 
     def layerwise_seconds(self, samples: float, phase: Phase) -> Floats:
         """Seconds of one of `passes`, layer after layer on the whole board; weights in DDR move once per op."""
         board, width = self.board, PRECISION_BYTES[self.precision]
         needs = [demand(work, samples, phase, width) for work in self.works]
-        weights = np.where(self.on_chip[:, None], 0.0, self._weight_bytes(phase))
-        features = np.array([(one.input_elements + one.output_elements) * samples * width for one in self.works])
-        moved = weights + np.where(features <= self.free_bytes[:, None], 0.0, features)
         slots = [one.flop * board.slowdown(work) for one, work in zip(needs, self.works, strict=True)]
         computing = np.array(slots) / board.flop_rate(self.precision)
-        seconds = np.maximum(computing, moved / (board.ddr_bandwidth * board.share))
+        seconds = np.maximum(computing, self.layerwise_bytes(samples, phase) / board.reached_bandwidth)
         works = np.array([one.flop != 0.0 or one.traffic != 0.0 for one in needs], dtype=np.bool_)
         return self._sums(np.where(works, seconds, 0.0))
+
+    def layerwise_bytes(self, samples: float, phase: Phase) -> Floats:
+        """Bytes over DDR of each layer in one of `passes`, layer after layer, float64 [stages, layers]: weights, and features
+        that do not fit in what the weights leave.
+        """
+        weights = np.where(self.on_chip[:, None], 0.0, self._weight_bytes(phase))
+        width = PRECISION_BYTES[self.precision]
+        features = np.array([(one.input_elements + one.output_elements) * samples * width for one in self.works])
+        return weights + np.where(features <= self.free_bytes[:, None], 0.0, features)
 
     def _weight_bytes(self, phase: Phase) -> Floats:
         """Bytes of weights in DDR that each layer moves, float64 [layers]."""
@@ -113,18 +120,30 @@ class Divisions:
 
 
 def divide(
-    board: FieldProgrammableGateArray, works: Sequence[Work], precision: Precision, held: Switches | None = None
+    board: FieldProgrammableGateArray,
+    works: Sequence[Work],
+    precision: Precision,
+    held: Switches | None = None,
+    *,
+    copies: int = TRAINING_COPIES,
 ) -> Divisions:
     """The division of `board` over the layers of each stage; ValueError if layers outnumber its DSPs.
 
-    held: bool [stages, layers of `works`]; default: one stage of all
+    held: bool [stages, layers of `works`]; default: one stage of all; copies: of weights, 1 without a backward
     """
     held = np.ones((1, len(works)), dtype=np.bool_) if held is None else held
     work = np.array([0.0 if one.kind in ZERO_COST_KINDS else board.slots(one) / 2.0 for one in works])
     room, width = board.on_chip_bytes * board.share, PRECISION_BYTES[precision]
-    sizes = [TRAINING_COPIES * one.parameters * width for one in works]
-    weights = np.where(held, sizes, 0.0).cumsum(axis=1)[:, -1] if works else np.zeros(len(held))
-    on_chip = weights <= room
+    sizes = np.array([one.parameters * width for one in works], dtype=np.float64)
+    features = np.array([(one.input_elements + one.output_elements) * width for one in works], dtype=np.float64)
+
+    def sums(of_layers: Floats) -> Floats:
+        found: Floats = np.where(held, of_layers, 0.0).cumsum(axis=1)[:, -1] if works else np.zeros(len(held))
+        return found
+
+    weights = copies * sums(sizes)
+    beside = sums(np.where(features > (room - weights)[:, None], features, 0.0))
+    on_chip = (weights <= room) & (beside <= sums(sizes + np.where(features > room, features, 0.0)))
     whole = math.floor(board.dsps * board.share)
     dsps = np.zeros(held.shape, dtype=np.int64)
     for stage, layers in enumerate(held):

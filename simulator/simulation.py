@@ -33,6 +33,7 @@ from simulator.plan_replay import (
 )
 from simulator.plans.plan import Plan, Problem, check_plan, ranges
 from simulator.plans.plan_words import plan_words
+from simulator.results.energy import Energy, energy, power_is_known
 from simulator.results.error_bars import error_of
 from simulator.results.memory_tables import peak_tables
 from simulator.results.noisy_seconds import NoisySeconds, Stragglers, disturbed_record
@@ -288,6 +289,13 @@ class Outcome(Replayed):
         costs, schedule, program = build_program(self.problem, self.plan, stream=self.stream)
         iterations = 1.0 if schedule.flush else self.stream / len(self.plan.microbatches)
         return link_loads(costs, schedule, program, iterations, self.iteration_seconds)
+
+    @cached_property
+    def energy(self) -> Energy | None:
+        """Energy of an iteration, as `simulator.results.energy` counts it; None where the power of a device in use is unknown."""
+        if not power_is_known(self.problem, self.plan):
+            return None
+        return energy(PlanCosts(self.problem, self.plan), self.time_split(), self.iteration_seconds)
 
     def plot_gantt(self, ax: Axes | None = None, *, window: Pair | None = None, size: Pair | None = None) -> Figure:
         """Draw the timeline as a Gantt chart; arguments as of every replay."""

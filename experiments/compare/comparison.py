@@ -41,11 +41,12 @@ class Column:
     """A figure of each plan: how it is found, and which table shows it.
 
     of: what an answer's result says; None for what stands in `Result.record`, and for what the row or the comparison sets
-    table: "speed" or "use"; "stacks" beside "speed" where rows are for several stacks; "" for no table, JSON and pandas alone
+    table: "speed" or "use"; "stacks" beside "speed" where rows are for several stacks, "energy" beside "use" where it is known;
+        "" for no table, JSON and pandas alone
     """
 
     of: Callable[[Result], Any] | None = None
-    table: Literal["", "speed", "stacks", "use"] = ""
+    table: Literal["", "speed", "stacks", "use", "energy"] = ""
     heading: str = ""
     cell: Cell = ""
 
@@ -58,6 +59,11 @@ def _rate(record: Row) -> str:
 def _memory(record: Row) -> str:
     peak, capacity = record["peak_memory_bytes"] / GIB, record["capacity_bytes"] / GIB
     return f"{peak:.2f} of {capacity:.4g}" + ("" if record["feasible"] else " (!)")
+
+
+def _energy(figure: Literal["joules_per_sample", "watts"]) -> Callable[[Result], Any]:
+    """A figure of an answer's energy; None where it is not known."""
+    return lambda found: found.outcome.energy and getattr(found.outcome.energy, figure)
 
 
 COLUMNS: dict[str, Column] = {
@@ -89,6 +95,10 @@ COLUMNS: dict[str, Column] = {
     "mfu": Column(
         lambda found: efficiency(found.outcome).record()["mfu"], "use", "MFU", figure("mfu", ".1f", 100, unit=" %")
     ),
+    "joules_per_sample": Column(
+        _energy("joules_per_sample"), "energy", "J per\nsample", figure("joules_per_sample", ".3g")
+    ),
+    "watts": Column(_energy("watts"), "energy", "mean\nW", figure("watts", ",.4g")),
     "bubble_idle_over_makespan": Column(
         lambda found: found.timeline.bubble().idle_over_makespan,
         "use",
@@ -141,6 +151,8 @@ STACKS = _table(SPEED.title, "stacks", "speed")
 """The same where rows are for several stacks."""
 
 USE = _table("Efficiency, idle time (the bubble, by its three names), memory and traffic", "use")
+
+ENERGY = _table("Efficiency, energy, idle time (the bubble, by its three names), memory and traffic", "use", "energy")
 
 
 _STRETCHED = [f"{name}_seconds" for name in ("quiet", "mean", *simulator.QUANTILES)]
@@ -297,7 +309,8 @@ class Comparison(Explained):
             "plans": sorted(records, key=lambda record: (not record["feasible"], record["iteration_seconds"])),
         }
         stacks = {record["stack"] for record in records} | {problem.stack.name}
-        tables = (STACKS if len(stacks) > 1 else SPEED).text(document), USE.text(document)
+        use = ENERGY if any(row["watts"] is not None for row in document["plans"]) else USE
+        tables = (STACKS if len(stacks) > 1 else SPEED).text(document), use.text(document)
         return (*tables, self._noisy_table(document["plans"])) if self.noisy else tables
 
     def _noisy_table(self, records: Sequence[Mapping[str, Any]]) -> TextTable:

@@ -7,7 +7,7 @@ Rules
 - MFU (Chowdhery et al. 2022, "PaLM") is model FLOP over what all devices of the cluster, used or not, do at their dense peak of
   the problem's precision in an iteration. HFU counts recomputation, too.
 - The 6 N rule counts 6 FLOP per token and weight; of routed experts those weights that a token uses.
-- Prices are of all devices of the cluster, used or not.
+- Prices are of all devices of the cluster, used or not; energy is of those in use (`simulator.results.energy`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from hardware_profiles import optional_members, shown
-from simulator import OpKind, Outcome, PlanCosts, Problem, Workload
+from simulator import Energy, OpKind, Outcome, PlanCosts, Problem, Workload
 
 TOKENS, SAMPLES = 10**12, 10**9
 """Of how many tokens, or samples where these have no tokens, hours and cost are told."""
@@ -42,6 +42,7 @@ class Efficiency:
     parameter_flop: by the 6 N rule; 0 without tokens; hardware_flop: with recomputation
     peak_flops: FLOP/s of all devices at the problem's precision; 0 where a device states none
     price: of all devices per hour, None where it is not known; currency
+    energy: of the devices in use; None where their power is not known
     """
 
     seconds: float
@@ -56,6 +57,7 @@ class Efficiency:
     peak_flops: float
     price: float | None
     currency: str
+    energy: Energy | None
 
     @property
     def units_per_device(self) -> float:
@@ -86,7 +88,8 @@ class Efficiency:
         """MFU, where it is known, and tokens (or samples) per second and device, whose word is given."""
         mfu = self.share_of_peak(self.model_flop)
         known = [] if mfu is None else [f"MFU {mfu:.1%}"]
-        return ", ".join([*known, f"{self.units_per_device:,.4g} {self.unit}/s per {device}"])
+        drawn = [] if self.energy is None else [self.energy.words]
+        return ", ".join([*known, f"{self.units_per_device:,.4g} {self.unit}/s per {device}", *drawn])
 
     def record(self) -> dict[str, Any]:
         """The figures by name, in base units; None where one is not known."""
@@ -108,6 +111,8 @@ class Efficiency:
             "price_per_hour": self.price,
             "cost": self.cost,
             "currency": self.currency if self.price is not None else None,
+            "joules_per_sample": self.energy and self.energy.joules_per_sample,
+            "watts": self.energy and self.energy.watts,
         }
 
 
@@ -132,6 +137,7 @@ def efficiency(outcome: Outcome, price: Price | None = None) -> Efficiency:
         peak_flops=peak_flops(problem),
         price=price_of_all(problem, price),
         currency=problem.cluster.currency or "USD",
+        energy=outcome.energy,
     )
 
 

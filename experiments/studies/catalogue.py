@@ -197,6 +197,14 @@ STUDIES: dict[str, Study] = {
         },
         optional_inputs={"--tables": "measured-tables"},
     ),
+    "fpga-truth": Study(
+        "experiments.fpga_truth",
+        "How far are predicted images per second and joules of FPGA boards from published measurements?",
+        0.1,
+        figures=("fpga_truth",),
+        options={"--tables DIR": ("folder of measured tables (CSV)", Path)},
+        inputs={"--tables": "measured-tables"},
+    ),
     "published-layouts": Study(
         "experiments.published_layouts",
         "What do large published runs take by the model, and what would the joint planner choose in their place?",

@@ -230,7 +230,28 @@ class KernelShare(msgspec.Struct, kw_only=True, frozen=True):
                 raise ValueError(f"{name} of a kernel {self.op} is missing")
 
 
-Row = MeasuredRun | MatrixProduct | AllReduce | TransformerCell | KernelShare
+class BoardInference(msgspec.Struct, kw_only=True, frozen=True):
+    """Forward passes of a network on an FPGA board, one image after the other: images per second.
+
+    board: of `pipeplan list accelerators`, or a file; network: of `pipeplan list workloads`
+    clock_mhz, dsps, macs_a_dsp_and_cycle: of its array, in place of what the board's file says
+    measured_watts, measured_joules: mean power, and energy of an image; source, conditions: words
+    """
+
+    board: Annotated[str, msgspec.Meta(min_length=1)]
+    network: Annotated[str, msgspec.Meta(min_length=1)]
+    measured_images_per_second: _Amount
+    precision: Precision = "int8"
+    clock_mhz: _Amount | None = None
+    dsps: _Size | None = None
+    macs_a_dsp_and_cycle: _Amount | None = None
+    measured_watts: _Amount | None = None
+    measured_joules: _Amount | None = None
+    source: str = ""
+    conditions: str = ""
+
+
+Row = MeasuredRun | MatrixProduct | AllReduce | TransformerCell | KernelShare | BoardInference
 
 KINDS: tuple[type[Row], ...] = (MeasuredRun, TransformerCell, MatrixProduct, AllReduce, KernelShare)
 
@@ -261,9 +282,9 @@ def documented(kind: type[Row]) -> str:
     return inspect.cleandoc(kind.__doc__ or "")
 
 
-def _lacking(columns: Sequence[str]) -> str:
+def _lacking(columns: Sequence[str], kinds: Sequence[type[Row]]) -> str:
     """Why a table with these columns is of no kind: what it lacks of the kind that it is nearest to."""
-    shares = {kind: len(set(needed(kind)) & set(columns)) / len(needed(kind)) for kind in KINDS}
+    shares = {kind: len(set(needed(kind)) & set(columns)) / len(needed(kind)) for kind in kinds}
     nearest = max(shares, key=lambda kind: shares[kind])
     if not shares[nearest]:
         return "has none of the columns that any kind of table needs (--columns prints them)"
@@ -271,18 +292,18 @@ def _lacking(columns: Sequence[str]) -> str:
     return f"lacks {lacking} of the nearest kind: {documented(nearest).splitlines()[0]}"
 
 
-def kind_of(columns: Sequence[str]) -> type[Row] | None:
+def kind_of(columns: Sequence[str], kinds: Sequence[type[Row]] = KINDS) -> type[Row] | None:
     """The kind of a table with these columns; None for one that nobody knows."""
-    known = (kind for kind in KINDS if set(needed(kind)) <= set(columns))
+    known = (kind for kind in kinds if set(needed(kind)) <= set(columns))
     return next((kind for kind in known if kind is not MeasuredRun or not set(MEASURED).isdisjoint(columns)), None)
 
 
 def read_tables(
-    folder: Path, renamed: Mapping[str, str], only: str = ""
+    folder: Path, renamed: Mapping[str, str], only: str = "", kinds: Sequence[type[Row]] = KINDS
 ) -> tuple[tuple[MeasuredTable, ...], dict[str, str]]:
     """The tables of a folder that are known, by name, and the files that are not, with the reason.
 
-    only: the name of one file of it
+    only: the name of one file of it; kinds: of tables that are looked for
     renamed: what a column of another table is called here. Raises InputError (one line: file, line, column, value, rule).
     """
     paths = (
@@ -294,7 +315,7 @@ def read_tables(
         raise InputError(f"{folder}: is not a folder of measured tables")
     tables, skipped = [], {}
     for path in paths:
-        found = _read_table(path, renamed) if path.suffix.lower() == ".csv" else "is no CSV file"
+        found = _read_table(path, renamed, kinds) if path.suffix.lower() == ".csv" else "is no CSV file"
         if isinstance(found, str):
             skipped[path.name] = found
         else:
@@ -302,7 +323,7 @@ def read_tables(
     return tuple(tables), skipped
 
 
-def _read_table(path: Path, renamed: Mapping[str, str]) -> MeasuredTable | str:
+def _read_table(path: Path, renamed: Mapping[str, str], kinds: Sequence[type[Row]]) -> MeasuredTable | str:
     """A file's rows; or why it is passed over: its columns are of no kind, or it has no rows."""
     columns, lines = _cells(path, renamed)
     said = {
@@ -310,9 +331,9 @@ def _read_table(path: Path, renamed: Mapping[str, str]) -> MeasuredTable | str:
         for number, cells in lines.items()
     }
     every = [*dict.fromkeys((*columns, *(name for one in said.values() for name in one)))]
-    kind = kind_of(every)
+    kind = kind_of(every, kinds)
     if kind is None:
-        return _lacking(every)
+        return _lacking(every, kinds)
     rows: dict[int, Row] = {}
     left_out: dict[str, int] = {}
     for number, cells in said.items():

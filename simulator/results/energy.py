@@ -16,8 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hardware_profiles import Power, optional_members
+from hardware_profiles import optional_members
 from simulator.costs.plan_costs import PlanCosts
+from simulator.plans.plan import Plan, Problem
 from simulator.results.time_split import TIME_PARTS, TimeSplit
 from simulator.schedules.ops import OpKind
 
@@ -64,20 +65,26 @@ class Energy:
         }
 
 
-def energy(costs: PlanCosts, split: TimeSplit, seconds: float) -> Energy | None:
-    """The energy of an iteration of so many seconds, whose split is given; None where the power of a device in use is unknown."""
-    devices, batch = costs.problem.cluster.devices, costs.problem.batch
-    power = {one: optional_members(devices[one]).power for group in costs.plan.groups.values() for one in group}
-    known = {device: watts for device, watts in power.items() if isinstance(watts, Power)}
-    if len(known) < len(power):
-        return None
+def power_is_known(problem: Problem, plan: Plan) -> bool:
+    """Whether every device in use has a `Power`."""
+    devices = problem.cluster.devices
+    return all(optional_members(devices[one]).power for group in plan.groups.values() for one in group)
+
+
+def energy(costs: PlanCosts, split: TimeSplit, seconds: float) -> Energy:
+    """The energy of an iteration of so many seconds, whose split is given, on devices whose power is known."""
+    devices, groups = costs.problem.cluster.devices, costs.plan.groups
+    power = {one: optional_members(devices[one]).power for group in groups.values() for one in group}
     working = split.seconds[:, [TIME_PARTS.index(part) for part in WORKING]].sum(axis=1).tolist()
     of_group = dict(zip(split.devices.tolist(), working, strict=True))
-    work = {device: own for first, own in of_group.items() for device in costs.plan.groups[first]}
+    work = {device: own for first, own in of_group.items() for device in groups[first]}
     work |= {device: flop / _peak(costs, device) for device, flop in _board_flop(costs).items()}
-    idle = sum(one.idle for one in known.values()) * seconds
-    added = sum((one.full - one.idle) * work[device] for device, one in known.items())
-    return Energy(idle + added, idle, seconds, batch)
+    idle = added = 0.0
+    for device, watts in power.items():
+        assert watts is not None  # as it is known
+        idle += watts.idle * seconds
+        added += (watts.full - watts.idle) * work[device]
+    return Energy(idle + added, idle, seconds, costs.problem.batch)
 
 
 def _peak(costs: PlanCosts, device: int) -> float:
@@ -90,15 +97,10 @@ def _board_flop(costs: PlanCosts) -> dict[int, float]:
     """FLOP of an iteration on each board in use, whose layers work at the same time; replicas share samples evenly."""
     plan, layers, found = costs.plan, costs.layers, dict[int, float]()
     for number, stage in enumerate(plan.stages):
-        kinds = (OpKind.FORWARD, OpKind.BACKWARD, OpKind.RECOMPUTE)
-        times = {OpKind.FORWARD: 1.0, OpKind.BACKWARD: 2.0, OpKind.RECOMPUTE: 1.0}
-        flop = sum(
-            times[kind] * sum(layers.works[layer].flop for layer in costs.layers_of(kind, number).tolist())
-            for kind in kinds
-        )
+        own = [layers.works[layer].flop for layer in costs.layers_of(OpKind.FORWARD, number).tolist()]
+        again = [layers.works[layer].flop for layer in costs.layers_of(OpKind.RECOMPUTE, number).tolist()]
+        flop = (3.0 * sum(own) + sum(again)) * costs.problem.batch / len(stage.replicas)
         for replica in stage.replicas:
-            for device in replica:
-                if layers.streams(device):
-                    share = costs.problem.batch / len(stage.replicas) / len(replica)
-                    found[device] = found.get(device, 0.0) + flop * share
+            for device in filter(layers.streams, replica):
+                found[device] = found.get(device, 0.0) + flop / len(replica)
     return found

@@ -1,0 +1,287 @@
+"""FPGA truth: how far are predicted images per second and joules of boards from published measurements?
+
+Reads every table of a folder with the columns of `BoardInference` (Vitis-AI's tables of int8 inference are such). An image passes
+the layers one after the other on the board's whole array; each takes the longer of its multiply-adds and of the bytes that it
+moves, with weights in DDR where those of the network do not fit on the chip (`hardware_profiles.fpga`). Errors are of seconds.
+
+Beside the error with the board's own constants stands that of a board left out: the share of DSP cycles, `reduction_half` and
+the share of the memory's bandwidth fitted to the rows of all other boards, on a grid, by the mean square of logarithms.
+
+Energy is the model's (`simulator.results.energy`) at the measured images per second, and, apart, at the predicted ones.
+Two figures of training in fp32 are checks: EF-Train (46.99 GFLOP/s on a ZCU102; 256 multiply-adds a cycle in its source, 100 MHz
+recalled), whose abstract names no network: VGG-16 here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import product
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.studies.input_sets import lacking
+from experiments.studies.study_harness import Findings, Made, run_study
+from experiments.terminal.output import InputError, tracked
+from experiments.terminal.report_tables import ReportTable, figure
+from experiments.truth.measured_tables import BoardInference, read_tables
+from hardware_profiles import FieldProgrammableGateArray, Precision, Work, load_accelerator, load_cluster, passes
+from hardware_profiles.fpga_division import divide
+from simulator import LayerCosts, Problem, workload_from_spec
+
+EFFICIENCIES = np.round(np.arange(0.55, 1.0, 0.05), 2)
+REDUCTION_HALVES = (16.0, 32.0, 64.0, 96.0, 128.0, 192.0)
+MEMORY_EFFICIENCIES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+"""Grid of the constants that are fitted where a board is left out."""
+
+EF_TRAIN_FLOPS = 46.99e9
+"""FLOP/s of training on a ZCU102 in fp32: EF-Train's abstract (ACM TODAES 2022, arXiv 2202.10100)."""
+
+Floats = NDArray[np.float64]
+
+
+def run(options: argparse.Namespace) -> Findings:
+    """Predict every row of every table of boards in the folder."""
+    if options.tables is None:
+        raise lacking("--tables", "measured-tables")
+    tables, skipped = read_tables(options.tables, {}, kinds=(BoardInference,))
+    predictions, left_out = list[Prediction](), dict[str, str]()
+    found = [(f"{table.path.name}: line {number}", row) for table in tables for number, row in table.rows.items()]
+    for where, row in tracked("predicting", found, lambda one: one[0]):
+        assert isinstance(row, BoardInference)
+        try:
+            predictions.append(prediction(where, row))
+        except ValueError as error:
+            left_out[where] = str(error)
+    if not predictions:
+        raise InputError(
+            f"{options.tables}: holds no row of a known board: {next(iter(left_out.values()), 'no such table')}"
+        )
+    for one, told in zip(predictions, left_out_seconds(predictions), strict=True):
+        one.record["left_out_error"] = None if told is None else told / one.measured_seconds - 1.0
+    rows = [one.record for one in predictions]
+    document = {
+        "rows": rows,
+        "summary": [summary("error", rows), summary("left_out_error", rows), summary("joules_error", rows)],
+        "checks": [training_check()],
+        "left_out": left_out,
+        "skipped": sorted(skipped),
+    }
+    return Findings(document, print_document, drawn)
+
+
+class Prediction(NamedTuple):
+    """A row as the model has it: the board, the layers, seconds of an image as measured, and what is told of it."""
+
+    board: FieldProgrammableGateArray
+    works: Sequence[Work]
+    precision: Precision
+    measured_seconds: float
+    record: dict[str, Any]
+
+
+def prediction(where: str, row: BoardInference) -> Prediction:
+    """A row's prediction, beside what was measured; ValueError for a board or a network that is not known."""
+    board, works = board_of(row), layer_works(row.network, row.precision)
+    division = divide(board, works, row.precision, copies=1)
+    seconds, measured_seconds = (
+        float(division.layerwise_seconds(1.0, "forward")[0]),
+        1.0 / row.measured_images_per_second,
+    )
+    measured = row.measured_joules
+    if measured is None and row.measured_watts is not None:
+        measured = row.measured_watts * measured_seconds
+    joules = joules_per_image(board, works, row.precision, measured_seconds)
+    record = {
+        "where": where,
+        "board": row.board,
+        "network": row.network,
+        "precision": row.precision,
+        "measured_images_per_second": row.measured_images_per_second,
+        "images_per_second": 1.0 / seconds,
+        "seconds": seconds,
+        "error": seconds / measured_seconds - 1.0,
+        "measured_joules": measured,
+        "joules": joules,
+        "joules_at_predicted_rate": joules_per_image(board, works, row.precision, seconds),
+        "joules_error": None if measured is None or joules is None else joules / measured - 1.0,
+    }
+    return Prediction(board, works, row.precision, measured_seconds, record)
+
+
+def board_of(row: BoardInference) -> FieldProgrammableGateArray:
+    """The board of a row, with the array that the row tells; ValueError for one that is not known, or no board."""
+    board = load_accelerator(row.board)
+    if not isinstance(board, FieldProgrammableGateArray):
+        raise ValueError(f"{row.board} is no FPGA board")
+    if row.dsps is not None:
+        board = replace(board, dsps=row.dsps)
+    if row.clock_mhz is not None:
+        board = replace(board, clock=row.clock_mhz * 1e6)
+    if row.macs_a_dsp_and_cycle is not None:
+        board = replace(board, macs_per_cycle={**board.macs_per_cycle, row.precision: row.macs_a_dsp_and_cycle})
+    return board
+
+
+@lru_cache
+def layer_works(network: str, precision: Precision) -> tuple[Work, ...]:
+    """The work of every layer of a network; ValueError for one that is not known."""
+    problem = Problem(workload_from_spec(network), load_cluster("fpga-vcu118-4").take(1), 1, precision=precision)
+    return tuple(LayerCosts(problem).works)
+
+
+def joules_per_image(
+    board: FieldProgrammableGateArray, works: Sequence[Work], precision: Precision, seconds: float
+) -> float | None:
+    """Energy of an image that takes so many seconds; None where the board's power is not known."""
+    if board.power is None:
+        return None
+    busy = sum(work.flop for work in works) / board.peak_flops[precision]
+    return board.power.idle * seconds + (board.power.full - board.power.idle) * busy
+
+
+def left_out_seconds(predictions: Sequence[Prediction]) -> list[float | None]:
+    """Seconds of each row by constants fitted to the rows of all other boards; None where there is no other board."""
+    grid = np.array(list(product(EFFICIENCIES, REDUCTION_HALVES, MEMORY_EFFICIENCIES)))
+    seconds = np.array([_by_constants(one, grid) for one in predictions])
+    errors = np.log(seconds / np.array([[one.measured_seconds] for one in predictions])) ** 2
+    boards = np.array([one.record["board"] for one in predictions])
+    found: list[float | None] = []
+    for number, board in enumerate(boards):
+        others = boards != board
+        best = errors[others].mean(axis=0).argmin() if others.any() else None
+        found.append(None if best is None else float(seconds[number, best]))
+    return found
+
+
+def _by_constants(row: Prediction, grid: Floats) -> Floats:
+    """Seconds of an image by each of some constants: rows of EFFICIENCIES, REDUCTION_HALVES and MEMORY_EFFICIENCIES."""
+    board, works, precision = row.board, row.works, row.precision
+    efficiency, half, reached = grid.T[:, :, None]
+    flop = np.array([work.flop for work in works])
+    filled = np.array([work.output_elements if work.flop else 0.0 for work in works])
+    moved = divide(board, works, precision, copies=1).layerwise_bytes(1.0, "forward")[0]
+    computing = (flop + 2.0 * half * filled) / (board.peak_flops[precision] * efficiency)
+    seconds: Floats = np.maximum(computing, moved / (board.ddr_bandwidth * reached)).sum(axis=1)
+    return seconds
+
+
+def training_check() -> dict[str, Any]:
+    """FLOP/s of training VGG-16 in fp32 on a ZCU102 with 256 multiply-adds a cycle at 100 MHz, beside EF-Train's."""
+    board = load_accelerator("zcu102")
+    assert isinstance(board, FieldProgrammableGateArray)
+    board = replace(board, dsps=256, clock=100e6, macs_per_cycle={"fp32": 1.0})
+    works = layer_works("vgg16", "fp32")
+    division = divide(board, works, "fp32")
+    seconds = sum(float(division.layerwise_seconds(1.0, phase)[0]) for phase in ("forward", *passes("backward")))
+    rate = 3.0 * sum(work.flop for work in works) / seconds
+    return {
+        "check": "EF-Train, ZCU102, fp32",
+        "published_flops": EF_TRAIN_FLOPS,
+        "flops": rate,
+        "error": rate / EF_TRAIN_FLOPS - 1.0,
+    }
+
+
+def summary(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Median, largest and mean of an error of the rows that have it."""
+    found = [row[name] for row in rows if row[name] is not None]
+    sizes = [abs(one) for one in found]
+    return {
+        "error": WORDS[name],
+        "rows": len(found),
+        "median": median(sizes) if sizes else None,
+        "largest": max(sizes, default=None),
+        "signed": float(np.mean(found)) if found else None,
+    }
+
+
+WORDS = {
+    "error": "seconds of an image",
+    "left_out_error": "seconds, its board left out of the fit",
+    "joules_error": "joules of an image at the measured rate",
+}
+"""What an error is of."""
+
+PERCENT = 100.0
+
+ROWS = ReportTable(
+    "Images per second of forward passes",
+    "rows",
+    {
+        "board": "{board}",
+        "network": "{network}",
+        "measured": figure("measured_images_per_second", ",.4g"),
+        "predicted": figure("images_per_second", ",.4g"),
+        "error of\nseconds, %": figure("error", "+.0f", PERCENT),
+        "board left\nout, %": figure("left_out_error", "+.0f", PERCENT),
+        "J\nmeasured": figure("measured_joules", ".3g"),
+        "J\npredicted": figure("joules", ".3g"),
+    },
+)
+
+SUMMARY = ReportTable(
+    "Errors",
+    "summary",
+    {
+        "of": "{error}",
+        "rows": "{rows}",
+        "median, %": figure("median", ".0f", PERCENT),
+        "largest, %": figure("largest", ".0f", PERCENT),
+        "mean, %": figure("signed", "+.0f", PERCENT),
+    },
+)
+
+CHECKS = ReportTable(
+    "Training",
+    "checks",
+    {
+        "check": "{check}",
+        "GFLOP/s published": figure("published_flops", ".4g", 1e-9),
+        "predicted": figure("flops", ".4g", 1e-9),
+        "error, %": figure("error", "+.0f", PERCENT),
+    },
+)
+
+
+def print_document(document: Mapping[str, Any]) -> None:
+    """Print the tables, and what was left out."""
+    for table in (ROWS, SUMMARY, CHECKS):
+        table.print(document)
+    for where, why in document["left_out"].items():
+        print(f"left out: {where}: {why}")
+
+
+def drawn(document: Mapping[str, Any]) -> Made:
+    """The figure: predicted against measured images per second, and joules where they were measured."""
+    from matplotlib.figure import Figure
+
+    drawing = Figure(figsize=(6.4, 5.2), layout="constrained")
+    axes = drawing.subplots()
+    rates = [row["measured_images_per_second"] for row in document["rows"]]
+    ends = np.array([min(rates) / 1.5, max(rates) * 1.5])
+    axes.fill_between(ends, ends / 1.3, ends * 1.3, color="0.92", label="within 30 %")
+    axes.plot(ends, ends, color="0.5", linewidth=1, label="as measured")
+    for board, marker in zip(dict.fromkeys(row["board"] for row in document["rows"]), MARKERS, strict=False):
+        own = [row for row in document["rows"] if row["board"] == board]
+        measured = [row["measured_images_per_second"] for row in own]
+        axes.plot(measured, [row["images_per_second"] for row in own], marker, label=board, markersize=7)
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    axes.set(xlabel="images per second, measured", ylabel="images per second, predicted")
+    axes.set_title("Forward passes on FPGA boards")
+    axes.legend(loc="upper left")
+    yield "fpga_truth", drawing
+
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "h", "p")
+"""Of boards."""
+
+
+if __name__ == "__main__":
+    sys.exit(run_study("fpga-truth"))

@@ -1,0 +1,106 @@
+"""Tests of the study fpga-truth: its predictions by hand, what it leaves out, and constants that did not see a board."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.studies.study_harness import run_study
+from hardware_profiles import FieldProgrammableGateArray, load_accelerator
+from simulator import load_workload
+
+HEAD = "board,network,precision,clock_mhz,dsps,macs_a_dsp_and_cycle,measured_images_per_second,measured_watts"
+
+
+def findings(folder: Path, capsys: pytest.CaptureFixture[str], *lines: str) -> dict[str, Any]:
+    """The document of the study on one table of these lines."""
+    (folder / "boards.csv").write_text("\n".join((HEAD, *lines)), encoding="utf-8")
+    assert run_study("fpga-truth", ["--tables", str(folder), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_an_image_takes_the_longer_of_its_products_and_its_weights_layer_by_layer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """AlexNet on a ZCU102 of 1,000 DSPs: 61 MB of weights do not fit, features do; the sum over layers by hand."""
+    found = findings(tmp_path, capsys, "zcu102,alexnet,int8,200,1000,3,150,")["rows"][0]
+    rate, bandwidth, seconds = 0.8 * 2 * 1000 * 200e6 * 3, 0.5 * 19.2e9, 0.0
+    for layer in load_workload("alexnet").layers:
+        slots = layer.flop + 2 * 128 * layer.output_elements if layer.flop else 0.0
+        seconds += max(slots / rate, layer.parameters / bandwidth)
+    assert found["seconds"] == pytest.approx(seconds)
+    assert found["error"] == pytest.approx(150 * seconds - 1)
+    assert found["measured_joules"] is found["joules_error"] is None
+
+
+def test_joules_are_idle_seconds_and_multiply_adds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """At the measured 10 images/s a ZCU104 idles for 0.1 s, and its DSPs are busy for VGG-16's FLOP over their peak."""
+    found = findings(tmp_path, capsys, "zcu104,vgg16,int8,,,,10,25", "u280,vgg16,int8,,,,10,25")["rows"]
+    board = load_accelerator("zcu104")
+    assert isinstance(board, FieldProgrammableGateArray)
+    assert board.power is not None
+    busy = load_workload("vgg16").flop() / (2 * 1024 * 4 * 300e6)
+    joules = 0.1 * board.power.idle + busy * (board.power.full - board.power.idle)
+    assert found[0]["joules"] == pytest.approx(joules)
+    assert found[0]["joules_error"] == pytest.approx(joules / 2.5 - 1)
+    assert found[1]["joules"] is None
+    assert found[1]["measured_joules"] == 2.5
+
+
+def test_a_board_left_out_is_judged_by_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows of a U280 as the model has them with other constants than its file: a ZCU102's is predicted by these; one board alone
+    is judged by none.
+    """
+    lines = [
+        f"u280,{name},int8,,,,{1 / image_seconds('u280', name, 0.55, 16, 0.3)!r}," for name in ("vgg19", "resnet50")
+    ]
+    lines.append(f"zcu102,vgg16,int8,,,,{1 / image_seconds('zcu102', 'vgg16', 0.55, 16, 0.3)!r},")
+    rows = findings(tmp_path, capsys, *lines)["rows"]
+    assert rows[2]["left_out_error"] == pytest.approx(0.0, abs=1e-9)
+    assert abs(rows[2]["error"]) > 0.1
+    assert findings(tmp_path, capsys, *lines[:2])["rows"][0]["left_out_error"] is None
+
+
+def image_seconds(board: str, network: str, efficiency: float, half: float, reached: float) -> float:
+    """Seconds of an image by constants in place of the board's, where either all weights fit or all stream, and features that
+    are larger than the chip move.
+    """
+    made, layers = load_accelerator(board), load_workload(network).layers
+    assert isinstance(made, FieldProgrammableGateArray)
+    streams, seconds, read = load_workload(network).parameters() > made.on_chip_bytes, 0.0, 0.0
+    for layer in layers:
+        slots = layer.flop + 2 * half * layer.output_elements if layer.flop else 0.0
+        moved = layer.parameters * streams
+        if read + layer.output_elements > made.on_chip_bytes:
+            moved += read + layer.output_elements
+        read = layer.output_elements
+        seconds += max(slots / (efficiency * made.peak_flops["int8"]), moved / (reached * made.ddr_bandwidth))
+    return seconds
+
+
+def test_rows_of_unknown_boards_and_networks_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each with its place and why; a folder without any other row is refused."""
+    document = findings(
+        tmp_path, capsys, "zcu102,vgg16,int8,,,,41,", "zcu1,vgg16,int8,,,,41,", "a100-80,vgg16,int8,,,,41,"
+    )
+    assert len(document["rows"]) == 1
+    assert list(document["left_out"]) == ["boards.csv: line 3", "boards.csv: line 4"]
+    assert document["left_out"]["boards.csv: line 4"] == "a100-80 is no FPGA board"
+    (tmp_path / "boards.csv").write_text(f"{HEAD}\nzcu1,vgg16,int8,,,,41,", encoding="utf-8")
+    assert run_study("fpga-truth", ["--tables", str(tmp_path)]) == 4
+    assert "holds no row of a known board: accelerator 'zcu1' is not known" in capsys.readouterr().err
+
+
+def test_published_rows_are_met(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Vitis-AI's nine rows: within 15 % each, 6 % in the median; of boards left out within 25 % each."""
+    assert run_study("fpga-truth", ["--tables", str(shared_data / "measured"), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    own, left_out, _ = document["summary"]
+    assert own["rows"] == left_out["rows"] == 9
+    assert own["largest"] < 0.15
+    assert own["median"] < 0.06
+    assert left_out["largest"] < 0.25
