@@ -225,7 +225,7 @@ class PlanReport(Explained):
     # ----------------------------------------------------------------------------------- efficiency and cost
 
     def _worth(self) -> tuple[str, ...]:
-        """MFU and its rule, tokens per second and device, hours and cost."""
+        """MFU and its rule, tokens per second and device, hours and cost, energy where it is known."""
         found, word = self.efficiency, self.outcome.problem.device_word
         idle = found.devices - int(self.split.members.sum())
         used = f" of all {found.devices}, {idle} of them unused" if idle else ""
@@ -236,7 +236,8 @@ class PlanReport(Explained):
             if found.cost is not None
             else " (--price, or price_per_device_hour in the cluster's file, tells what they cost)"
         )
-        return (self._utilisation(), f"{rate}; {hours}{cost}")
+        drawn = () if found.energy is None else (found.energy.words,)
+        return (self._utilisation(), f"{rate}; {hours}{cost}", *drawn)
 
     def _utilisation(self) -> str:
         found, problem = self.efficiency, self.outcome.problem
