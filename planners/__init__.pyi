@@ -66,6 +66,12 @@ from .registry import (
     planner_entry as planner_entry,
     run_planner as run_planner,
 )
+from .least_energy import (
+    OBJECTIVES as OBJECTIVES,
+    DeviceChoice as DeviceChoice,
+    Objective as Objective,
+    plan_by as plan_by,
+)
 from .stack_choice import (
     StackChoice as StackChoice,
     plan_over_stacks as plan_over_stacks,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from experiments.compare.problem_options import (
 from experiments.report.report_options import REPORT, explained, read_price
 from experiments.terminal.argument_types import (
     CountUpTo,
+    NumberUpTo,
     Option,
     add_options,
     check_choice,
@@ -67,6 +69,18 @@ PARETO: dict[str, Option] = {
 }
 """Arguments of a search for several plans."""
 
+MOST_WATTS = 1e12
+"""Highest cap of power."""
+
+ENERGY: dict[str, Option] = {
+    "--objective NAME": (
+        "what makes a plan the better one: time, energy, edp (joules times seconds); with --power, or but for time, of the "
+        "fastest plans on 1, 2, 4, … and all of the devices (default time)"
+    ),
+    "--power W": ("power that the devices in use may draw together, in the mean", NumberUpTo(MOST_WATTS)),
+}
+"""Arguments of plans by energy."""
+
 RUNNER_UPS: dict[str, Option] = {
     "--runner-ups": "search again with the next values of every decision, for --report (default: of what the search replayed)",
 }
@@ -84,6 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             **LAUNCHABLE,
             **REPORT,
             **RUNNER_UPS,
+            **ENERGY,
             "--json": "print one JSON document",
         },
     )
@@ -109,7 +124,10 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.planner = arguments.planner or DEFAULT_PLANNER
     problem, request = read_problem(arguments, launcher=arguments.launchable), read_request(arguments)
     price = read_price(arguments, problem)
+    if arguments.objective is not None:
+        check_choice("--objective", arguments.objective, planners.OBJECTIVES)
     if arguments.pareto is not None:
+        refuse(arguments, names_of(ENERGY), "is of one plan, --pareto searches several")
         return _run_pareto(arguments, problem, request, price)
     refuse(arguments, ("figure",), "goes with --pareto")
     if not arguments.report:
@@ -126,8 +144,11 @@ def _plan_and_tell(
     stopped: Callable[[], bool],
 ) -> int:
     """Search, write and print one plan; `stopped` says whether a signal has come."""
+    search: Callable[..., planners.Result] = planners.plan_over_stacks
+    if arguments.objective not in (None, "time") or arguments.power is not None:
+        search = partial(planners.plan_by, arguments.objective or "time", power=arguments.power)
     with stoppable(), progress(f"planning with {arguments.planner}") as report:
-        result = planners.plan_over_stacks(
+        result = search(
             arguments.planner,
             problem,
             read_stacks(arguments, problem, arguments.launchable),
