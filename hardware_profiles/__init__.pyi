@@ -56,6 +56,7 @@ from .fields import (
     path_text as path_text,
 )
 from .field_types import check_fields as check_fields, msgspec_type as msgspec_type
+from .fpga_division import Divisions as Divisions
 from .fpga import FieldProgrammableGateArray as FieldProgrammableGateArray
 from .gpu import (
     VECTOR_PRECISION as VECTOR_PRECISION,

@@ -141,14 +141,17 @@ class FieldProgrammableGateArray:
             check_request(self.name, work, samples, phase, precision, self.macs_per_cycle)
         return float(divide(self, works, precision).seconds(samples, phase)[0])
 
-    def divided(self, works: Sequence[Work], held: NDArray[np.bool_], precision: Precision) -> Divisions:
+    def divided(
+        self, works: Sequence[Work], held: NDArray[np.bool_], precision: Precision, *, copies: int | None = None
+    ) -> Divisions:
         """How the board is divided over the layers of each of several stages, for code that asks for many.
 
-        held: bool [stages, layers], which of `works` each stage has
+        held: bool [stages, layers], which of `works` each stage has; copies: of weights on the chip, default
+            those of training, weights and the sums of their gradients
         """
         from hardware_profiles.fpga_division import divide  # which loads numpy
 
-        return divide(self, works, precision, held)
+        return divide(self, works, precision, held, copies=copies)
 
     def multiply_seconds(self, work: Work, phase: Phase, precision: Precision) -> float:
         """Seconds per sample of one layer's multiply-adds on all DSPs of this share."""

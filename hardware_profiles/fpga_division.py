@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Switches = NDArray[np.bool_]
 
-TRAINING_COPIES = 2
-"""Weights and the sums of their gradients, as in BaPipe's table (2w)."""
-
-
 CLOSE_ENOUGH = 1e-12
 """Relative width of the interval at which the search for the least time stops."""
+
+
+TRAINING_COPIES = 2
+"""Weights and the sums of their gradients, as in BaPipe's table (2w)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,11 +125,11 @@ def divide(
     precision: Precision,
     held: Switches | None = None,
     *,
-    copies: int = TRAINING_COPIES,
+    copies: int | None = None,
 ) -> Divisions:
     """The division of `board` over the layers of each stage; ValueError if layers outnumber its DSPs.
 
-    held: bool [stages, layers of `works`]; default: one stage of all; copies: of weights, 1 without a backward
+    held: bool [stages, layers of `works`]; default: one stage of all; copies: as of `divided`
     """
     held = np.ones((1, len(works)), dtype=np.bool_) if held is None else held
     work = np.array([0.0 if one.kind in ZERO_COST_KINDS else board.slots(one) / 2.0 for one in works])
@@ -141,7 +141,7 @@ def divide(
         found: Floats = np.where(held, of_layers, 0.0).cumsum(axis=1)[:, -1] if works else np.zeros(len(held))
         return found
 
-    weights = copies * sums(sizes)
+    weights = (TRAINING_COPIES if copies is None else copies) * sums(sizes)
     beside = sums(np.where(features > (room - weights)[:, None], features, 0.0))
     on_chip = (weights <= room) & (beside <= sums(sizes + np.where(features > room, features, 0.0)))
     whole = math.floor(board.dsps * board.share)

@@ -31,8 +31,15 @@ from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.output import InputError, tracked
 from experiments.terminal.report_tables import ReportTable, figure
 from experiments.truth.measured_tables import BoardInference, read_tables
-from hardware_profiles import FieldProgrammableGateArray, Precision, Work, load_accelerator, load_cluster, passes
-from hardware_profiles.fpga_division import divide
+from hardware_profiles import (
+    Divisions,
+    FieldProgrammableGateArray,
+    Precision,
+    Work,
+    load_accelerator,
+    load_cluster,
+    passes,
+)
 from simulator import LayerCosts, Problem, workload_from_spec
 
 EFFICIENCIES = np.round(np.arange(0.55, 1.0, 0.05), 2)
@@ -89,7 +96,7 @@ class Prediction(NamedTuple):
 def prediction(where: str, row: BoardInference) -> Prediction:
     """A row's prediction, beside what was measured; ValueError for a board or a network that is not known."""
     board, works = board_of(row), layer_works(row.network, row.precision)
-    division = divide(board, works, row.precision, copies=1)
+    division = divided(board, works, row.precision)
     seconds, measured_seconds = (
         float(division.layerwise_seconds(1.0, "forward")[0]),
         1.0 / row.measured_images_per_second,
@@ -113,6 +120,13 @@ def prediction(where: str, row: BoardInference) -> Prediction:
         "joules_error": None if measured is None or joules is None else joules / measured - 1.0,
     }
     return Prediction(board, works, row.precision, measured_seconds, record)
+
+
+def divided(
+    board: FieldProgrammableGateArray, works: Sequence[Work], precision: Precision, copies: int = 1
+) -> Divisions:
+    """The board with all layers; copies: of weights on the chip, 2 in training."""
+    return board.divided(works, np.ones((1, len(works)), dtype=np.bool_), precision, copies=copies)
 
 
 def board_of(row: BoardInference) -> FieldProgrammableGateArray:
@@ -166,7 +180,7 @@ def _by_constants(row: Prediction, grid: Floats) -> Floats:
     efficiency, half, reached = grid.T[:, :, None]
     flop = np.array([work.flop for work in works])
     filled = np.array([work.output_elements if work.flop else 0.0 for work in works])
-    moved = divide(board, works, precision, copies=1).layerwise_bytes(1.0, "forward")[0]
+    moved = divided(board, works, precision).layerwise_bytes(1.0, "forward")[0]
     computing = (flop + 2.0 * half * filled) / (board.peak_flops[precision] * efficiency)
     seconds: Floats = np.maximum(computing, moved / (board.ddr_bandwidth * reached)).sum(axis=1)
     return seconds
@@ -178,7 +192,7 @@ def training_check() -> dict[str, Any]:
     assert isinstance(board, FieldProgrammableGateArray)
     board = replace(board, dsps=256, clock=100e6, macs_per_cycle={"fp32": 1.0})
     works = layer_works("vgg16", "fp32")
-    division = divide(board, works, "fp32")
+    division = divided(board, works, "fp32", copies=2)
     seconds = sum(float(division.layerwise_seconds(1.0, phase)[0]) for phase in ("forward", *passes("backward")))
     rate = 3.0 * sum(work.flop for work in works) / seconds
     return {
@@ -259,28 +273,10 @@ def print_document(document: Mapping[str, Any]) -> None:
 
 
 def drawn(document: Mapping[str, Any]) -> Made:
-    """The figure: predicted against measured images per second, and joules where they were measured."""
-    from matplotlib.figure import Figure
+    """The figure: predicted against measured images per second."""
+    from experiments.fpga_truth.board_plots import draw
 
-    drawing = Figure(figsize=(6.4, 5.2), layout="constrained")
-    axes = drawing.subplots()
-    rates = [row["measured_images_per_second"] for row in document["rows"]]
-    ends = np.array([min(rates) / 1.5, max(rates) * 1.5])
-    axes.fill_between(ends, ends / 1.3, ends * 1.3, color="0.92", label="within 30 %")
-    axes.plot(ends, ends, color="0.5", linewidth=1, label="as measured")
-    for board, marker in zip(dict.fromkeys(row["board"] for row in document["rows"]), MARKERS, strict=False):
-        own = [row for row in document["rows"] if row["board"] == board]
-        measured = [row["measured_images_per_second"] for row in own]
-        axes.plot(measured, [row["images_per_second"] for row in own], marker, label=board, markersize=7)
-    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
-    axes.set(xlabel="images per second, measured", ylabel="images per second, predicted")
-    axes.set_title("Forward passes on FPGA boards")
-    axes.legend(loc="upper left")
-    yield "fpga_truth", drawing
-
-
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "h", "p")
-"""Of boards."""
+    yield "fpga_truth", draw(document["rows"])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Piper: pipelines of layers with variants on published inputs, beside what the published program finds."""
