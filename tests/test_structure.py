@@ -51,7 +51,7 @@ ROOMS = {
         ),
         *("bapipe_explore", "cost_model", "dnn_partitioning", "pipedream_tables", "piper", "schedule_search", "truth"),
         *("published_layouts", "sailor", "modern_schedules", "network_rules", "time_to_accuracy", "umpipe", "xpipe"),
-        *("fpga_truth", "published_layouts", "sailor", "modern_schedules", "time_to_accuracy", "umpipe", "xpipe"),
+        "fpga_truth",
     ),
     "planners": (
         *(

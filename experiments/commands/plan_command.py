@@ -299,7 +299,7 @@ def _check_partition(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--workers is for --planner {OF_WORKERS}, got {arguments.planner!r}")
     if arguments.cluster is not None:
         raise UsageError("--cluster does not go with --workers, which describes the machine itself")
-    others = {**PROBLEM, **SEARCH, **LAUNCHABLE, **PARETO, **RUNNER_UPS, **REPORT, "--out FILE": ""}
+    others = {**PROBLEM, **SEARCH, **LAUNCHABLE, **PARETO, **RUNNER_UPS, **REPORT, **ENERGY, "--out FILE": ""}
     refuse(
         arguments,
         [name for name in names_of(others) if name not in names_of(PROFILED_MINIBATCH)],

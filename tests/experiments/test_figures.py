@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from experiments.benchmarks.growth_plots import engine_figure, partitioner_figure
 from experiments.compare.comparison_plots import comparison_figure
 from experiments.cost_model import model_error_plots as cost_model_plots
+from experiments.fpga_truth import board_plots
 from experiments.modern_schedules import memory_point_plots
 from experiments.pipedream_tables import speedup_plots as pipedream_tables_plots
 from experiments.studies.study_harness import mark_interrupted
@@ -130,6 +131,20 @@ def test_truth_can_be_read(recorded: Recorded) -> None:
 
     tables = {"runs": points(20, "seconds", "memory"), HOSTILE: points(1, "seconds")}
     figure = truth_plots.draw(tables | {"products": points(1000, "forward", "backward"), "more": points(3, "seconds")})
+    assert_readable(figure)
+    recorded(figure=drawing(figure))
+
+
+def test_boards_can_be_read(recorded: Recorded) -> None:
+    """Seven boards of rates from 1 to 10,000 images a second, one of them of a hostile name, some of them far off."""
+    rng = np.random.default_rng(1)
+    names = [HOSTILE, *(f"board-{number}" for number in range(6))]
+    rows = [
+        {"board": name, "measured_images_per_second": rate, "images_per_second": rate * rng.uniform(0.5, 2.0)}
+        for name in names
+        for rate in 10.0 ** rng.uniform(0, 4, 3)
+    ]
+    figure = board_plots.draw(rows)
     assert_readable(figure)
     recorded(figure=drawing(figure))
 
@@ -400,6 +415,7 @@ def test_every_figure_has_a_check() -> None:
         "growth_plots.partitioner_figure",
         "speedup_plots.draw",
         "truth_plots.draw",
+        "board_plots.draw",
         "comparison_plots.comparison_figure",
         "growth_plots.engine_figure",
         "gain_plots.convergence_figure",
