@@ -603,6 +603,19 @@ def make_plan(
         raise PlannerFailedError(f"planner {name!r} failed: {text}") from error
 
 
+MOST_TOLD = 6
+"""Planners that a line about one that does not apply names."""
+
+
+def others_told(problem: Problem, request: Request, planner: str) -> str:
+    """What a line about a planner that does not apply ends in: others that take the same question; "" where none does."""
+    entries = planner_entries().items()
+    others = [name for name, one in entries if name != planner and one.reason(problem, request) is None]
+    more = len(others) - MOST_TOLD
+    told = ", ".join(others[:MOST_TOLD]) + f" and {more} more" * (more > 0)
+    return f"; planners that take it: {told}" if others else ""
+
+
 class NotFasterError(Exception):
     """What a search found is not below the seconds that it was to beat: the plan, its score, and what the search took."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from hardware_profiles import GENERIC, ProfileError, Stack, load_stack, passed_over, stack_names
-from planners.registry import NotFasterError, PlannerEntry, make_plan
+from planners.registry import NotFasterError, PlannerEntry, make_plan, others_told
 from planners.search.evaluator import InapplicablePlannerError, Progress
 from planners.search.notes import Note
 from planners.search.request import Request
@@ -78,11 +78,22 @@ def plan_over_stacks(
     seed, budget, progress: of every search, as in `make_plan`
     A stack whose lower bound is not below the best plan so far is not searched. Where none of them runs any plan of this planner
     the answer is for the problem's own stack, and a note says so. After an interrupt the answer is the best so far, and marked.
-    Raises as `make_plan` does; of stacks that all have no plan that fits, what the first of them says.
+    Raises as `make_plan` does; of stacks that all have no plan that fits, what the first of them says. Of a planner that does not
+    apply the error names those that do.
     """
-    if not stacks:
-        return make_plan(planner, problem, request, seed=seed, budget=budget, progress=progress)
     search = _StackSearch(planner, request, seed, budget, progress)
+    try:
+        return _over_stacks(search, problem, stacks)
+    except InapplicablePlannerError as error:
+        told = "planners that" in error.reason
+        others = "" if told else others_told(problem, request or Request(), error.planner)
+        raise InapplicablePlannerError(error.planner, f"{error.reason}{others}") from None
+
+
+def _over_stacks(search: _StackSearch, problem: Problem, stacks: Sequence[Stack]) -> Result:
+    """The answer of a search that has not begun."""
+    if not stacks:
+        return search.plan(problem)
     for least, asked in sorted(((_least_seconds(one), one) for one in _under(problem, stacks)), key=lambda one: one[0]):
         if not search.goes_on(asked, least):
             break

@@ -46,7 +46,7 @@ class InapplicablePlannerError(ValueError):
 
     def __init__(self, planner: str, reason: str) -> None:
         super().__init__(f"planner {planner!r} does not apply: {reason}")
-        self.reason = reason
+        self.planner, self.reason = planner, reason
 
 
 class PlannerFailedError(ValueError):

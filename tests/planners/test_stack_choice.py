@@ -13,6 +13,7 @@ from hardware_profiles import GENERIC, Constant, Runs, Stack, load_cluster, load
 from planners import (
     InapplicablePlannerError,
     NotFasterError,
+    Request,
     RunnerUp,
     StackChoice,
     make_plan,
@@ -199,3 +200,16 @@ def test_stacks_that_run_a_problem() -> None:
     assert "fsdp1-eager" not in {one.name for one in stacks_that_run(divided)}
     with pytest.raises(ValueError, match=r"has no fused attention: .* needs --attention unfused"):
         replace(problem(), stack=load_stack("megatron-deepspeed"))
+
+
+def test_others_are_named_where_a_planner_does_not_apply() -> None:
+    """Those that take the same question, the first of them by name; none where the reason has named them, or where none does."""
+    mixed = Problem(load_workload("vgg16"), load_cluster("fpga-mixed-4"), 16)
+    with pytest.raises(InapplicablePlannerError, match=r"; planners that take it: joint, .* and \d+ more$"):
+        plan_over_stacks("large", mixed, ())
+    with pytest.raises(InapplicablePlannerError) as refused:
+        plan_over_stacks("pipedream", problem(), (), Request(options={"tensor": (2,)}))
+    assert str(refused.value).count("planners that") == 1
+    with pytest.raises(InapplicablePlannerError) as refused:
+        plan_over_stacks("greedy", problem(), (), Request(microbatches=9))
+    assert "planners that" not in str(refused.value)
