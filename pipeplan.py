@@ -9,6 +9,7 @@
     result.plot_gantt()
     print(pp.report(result, price=2.0).summary())  # where its time and memory go, MFU, cost, runner-ups, what limits it
     pp.compare(problem, ["greedy", "pipedream"]).frame  # pandas
+    pp.goodput(result, mtbf_hours=2000, checkpoint_gb_per_s=2, restart_seconds=300).summary()  # days on servers that fail
     pp.sweep({"batch": "512:1024:x2"}, workload="vgg16", cluster="pipedream-b", planner="data-parallel", jobs=1)  # pandas
     pp.PlanFile(problem, result.plan).write("plan.json")  # and pp.PlanFile.read("plan.json")
 
@@ -19,6 +20,7 @@
 from experiments import (
     Comparison as Comparison,
     compare as compare,
+    goodput as goodput,
     launchable as launchable,
     make_problem as Problem,
     names as names,

@@ -8,6 +8,7 @@ from .compare.questions import (
     plan as plan,
     simulate as simulate,
 )
+from .report.goodput_question import goodput as goodput
 from .report.plan_report import PlanReport as PlanReport
 from .report.report_question import report as report
 from .report.what_if_question import what_if as what_if

@@ -40,7 +40,7 @@ from hardware_profiles.ranges import doubts, impossible
 from hardware_profiles.reading import FileError, read_bytes, referred, remembering
 from hardware_profiles.stack import GENERIC, Stack
 from hardware_profiles.stack_files import StackFile
-from hardware_profiles.words import counted, gibibytes, nearest, one_line, shown, unknown
+from hardware_profiles.words import counted, gibibytes, nearest, one_line, percent, shown, unknown
 
 Built = TypeVar("Built")
 
@@ -540,9 +540,8 @@ def _likeness(
         device = _build(source, file, file.build)
         chip = file.chip or ("tensor-core" if file.word == "GPU" else chip_of(device))
         if file.chip is None:
-            spread = f"{100 * CHIPS[chip].spread:.0f}"
             warnings.warn(
-                f"{source}: has the shares of {chip} chips, some {spread} % off; "
+                f"{source}: has the shares of {chip} chips, some {percent(CHIPS[chip].spread, '.0f')} off; "
                 f"$.chip ({', '.join(CHIPS)}) or $.like (an accelerator's name) says another",
                 stacklevel=2,
             )

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from functools import cache
-from typing import TypeVar
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 from hardware_profiles.words import one_line, printable
 
 Offered = TypeVar("Offered")
+
+GROUPS = "pipeplan"
+"""Before the dot of every group."""
 
 
 class PluginError(ValueError):
@@ -81,6 +86,47 @@ def plugged_in(group: str, read: Callable[[object], Offered], own: frozenset[str
         except (Exception, SystemExit) as error:
             passed_over(what, complaint_of(error))
     return found
+
+
+class Installed(NamedTuple):
+    """An entry point of a group `pipeplan.*`, and what it is of.
+
+    distribution, version: of the package that offers it; contents: digest of the module that it names
+    """
+
+    group: str
+    name: str
+    value: str
+    distribution: str
+    version: str
+    contents: str
+
+
+def installed() -> tuple[Installed, ...]:
+    """Every entry point of this package's groups, in the order of their names; none of them is loaded."""
+    from importlib.metadata import entry_points
+
+    found = []
+    for group in entry_points().groups:
+        for point in entry_points(group=group) if group.startswith(f"{GROUPS}.") else ():
+            whose = point.dist
+            named = ("", "") if whose is None else (whose.name, whose.version)
+            found.append(Installed(group, point.name, point.value, *named, _contents(point.value)))
+    return tuple(sorted(found))
+
+
+def _contents(value: str) -> str:
+    """The digest of the file of `MODULE:NAME`; "" where there is none to be read, as for a module that is not installed."""
+    from importlib.util import find_spec
+
+    try:
+        with aside():
+            place = find_spec(value.partition(":")[0].strip())
+        if place is None or place.origin is None:
+            return ""
+        return hashlib.sha256(Path(place.origin).read_bytes()).hexdigest()
+    except (Exception, SystemExit):  # of the package above it, which is imported
+        return ""
 
 
 def passed_over(what: str, complaint: str) -> None:

@@ -33,6 +33,11 @@ def gibibytes(amount: float) -> str:
     return f"{amount / GIB:.4g} GiB"
 
 
+def percent(share: float, form: str = ".1f") -> str:
+    """A share of 1 in per cent, `53.2 %`, in a form of `format`."""
+    return f"{100.0 * share:{form}} %"
+
+
 def brief(value: object, facts: str) -> str:
     """A `repr` in one short line: the value's type, and the facts that tell it from others."""
     return f"{type(value).__name__}({legible(facts, 160)})"

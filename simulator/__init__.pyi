@@ -60,7 +60,7 @@ from .workloads.layers import (
 from .lowering.lower import check_schedule as check_schedule, lower as lower
 from .engines.failing import SPENT as SPENT, Failing as Failing
 from .goodput import Goodput as Goodput, daly as daly, goodput as goodput, young as young
-from .options.disturbances import (
+from .options.disturbance_limits import (
     LEAST_SECONDS as LEAST_SECONDS,
     MOST_DAYS as MOST_DAYS,
     MOST_FACTOR as MOST_FACTOR,
@@ -194,7 +194,7 @@ from .simulation import (
     simulate as simulate,
 )
 from .engines.timeline import Bubble as Bubble, Timeline as Timeline, Transfers as Transfers
-from .results.replayed import Replayed as Replayed
+from .results.replayed import FoundReplay as FoundReplay, Replayed as Replayed
 from .results.text_tables import (
     Explained as Explained,
     TextTable as TextTable,

@@ -14,7 +14,7 @@ import numpy as np
 from hardware_profiles import check_real, check_whole
 from simulator.engines.timeline import Timeline
 from simulator.lowering.program import Program, noisy_program
-from simulator.options.disturbances import MOST_FACTOR, MOST_REPLAYS, check_noise
+from simulator.options.disturbance_limits import MOST_FACTOR, MOST_REPLAYS, check_noise
 from simulator.plan_replay import Engine, queues, replay_compiled, replay_on
 from simulator.results.noisy_seconds import NoisySeconds
 from simulator.results.time_split import ComputingShares

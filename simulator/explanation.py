@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import counted
+from hardware_profiles import counted, percent
 from simulator.costs.plan_costs import PlanCosts
 from simulator.engines.timeline import Timeline, moves_of
 from simulator.lowering.fill import fill
@@ -233,7 +233,7 @@ class Explanation(Explained):
     def _gain_table(self) -> TextTable:
         gaining = [one for one in self.gains if self._saved(one) > _NO_TIME]
         first = sorted(gaining, key=lambda one: one.seconds)[:MOST_SHOWN]
-        rows = tuple((one.what, f"{one.seconds:.4g}", f"{-self._saved(one):+.2%}") for one in first)
+        rows = tuple((one.what, f"{one.seconds:.4g}", percent(-self._saved(one), "+.2f")) for one in first)
         more = f", the best {MOST_SHOWN} of {len(gaining)}" if len(gaining) > MOST_SHOWN else ""
         return TextTable(f"If it were 10 % faster{more}", ("what", "seconds", "change"), rows)
 
@@ -243,13 +243,15 @@ class Explanation(Explained):
         whole = (end - begin) * sum(self.members)
         causes = sorted(self.totals().items(), key=lambda one: -one[1])
         told = ", ".join(
-            f"{name} {seconds / whole:.1%} ({CAUSE_WORDS[name]})" for name, seconds in causes if seconds > 0.001 * whole
+            f"{name} {percent(seconds / whole)} ({CAUSE_WORDS[name]})"
+            for name, seconds in causes
+            if seconds > 0.001 * whole
         )
         share = self.idle_seconds / whole if whole else 0.0
-        lines = [f"{self.device_word}s are idle for {share:.1%} of the time" + f": {told}" * bool(told)]
+        lines = [f"{self.device_word}s are idle for {percent(share)} of the time" + f": {told}" * bool(told)]
         best = min(self.gains, key=lambda one: one.seconds, default=None)
         if best is not None and self._saved(best) > _NO_TIME:
-            lines.append(f"10 % faster, {best.what} would save most: {self._saved(best):.2%}")
+            lines.append(f"10 % faster, {best.what} would save most: {percent(self._saved(best), '.2f')}")
         elif self.gains:
             lines.append("nothing that is 10 % faster alone would save 0.01 %")
         return tuple(lines)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import brief, check_real, check_whole
+from hardware_profiles import brief, check_real, check_whole, percent
 from simulator.engines.failing import SPENT, Failing
-from simulator.options.disturbances import LEAST_SECONDS, MOST_DAYS, MOST_RUNS, MOST_SECONDS
+from simulator.options.disturbance_limits import LEAST_SECONDS, MOST_DAYS, MOST_RUNS, MOST_SECONDS
 from simulator.results.text_tables import Explained, TextTable
 
 DAY = 86_400.0
@@ -73,7 +73,7 @@ class Goodput(Explained):
     iteration_seconds: float = 0.0
 
     def __repr__(self) -> str:
-        return brief(self, f"{len(self.shares)} runs of {self.days:g} days, {self.mean:.2%} training")
+        return brief(self, f"{len(self.shares)} runs of {self.days:g} days, {percent(self.mean, '.2f')} training")
 
     @property
     def mean(self) -> float:
@@ -107,7 +107,11 @@ class Goodput(Explained):
     def tables(self) -> tuple[TextTable, ...]:
         """What the time is spent on, and the intervals between checkpoints."""
         rows = [
-            (name, f"{own.mean():.2%}", *(f"{np.quantile(own, share):.2%}" for share in QUANTILES.values()))
+            (
+                name,
+                percent(own.mean(), ".2f"),
+                *(percent(np.quantile(own, share), ".2f") for share in QUANTILES.values()),
+            )
             for name, own in zip(SPENT, self.shares.T, strict=True)
             if own.any()
         ]
@@ -126,7 +130,7 @@ class Goodput(Explained):
                 one.rule,
                 f"{one.seconds:,.0f}",
                 *([f"{one.seconds / self.iteration_seconds:,.0f}"] if known else []),
-                f"{one.training:.2%}",
+                percent(one.training, ".2f"),
             )
             for one in self.intervals
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from hardware_profiles import GIB, PredictionError, brief, gibibytes, of_another_package, shown, unchosen
+from hardware_profiles import GIB, PredictionError, brief, gibibytes, of_another_package, percent, shown, unchosen
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.lower_bound import BoundTerm, lower_bound
 from simulator.costs.plan_costs import PlanCosts
@@ -145,7 +145,7 @@ class Outcome(Replayed):
             return ""
         return (
             f"the stream of {self.stream} micro-batches shows no steady state: the rates of its halves differ by "
-            f"{100 * self.steady.drift:.2g} %; its seconds are their mean"
+            f"{percent(self.steady.drift, '.2g')}; its seconds are their mean"
         )
 
     @property
@@ -253,15 +253,15 @@ class Outcome(Replayed):
     def beside_bound(self) -> str:
         """The lower bound and the gap to it, as the end of a sentence; empty without a bound."""
         bound = self.lower_bound
-        return f"; lower bound {bound.seconds:.4g} s ({bound.name}), gap {100 * self.gap:.1f} %" if bound else ""
+        return f"; lower bound {bound.seconds:.4g} s ({bound.name}), gap {percent(self.gap)}" if bound else ""
 
     def beyond_bound(self) -> tuple[str, ...]:
         """Where the gap is wide: what the bound counts, and what the seconds of a device go to, in a line."""
         if self.lower_bound is None or not WIDE_GAP < self.gap < math.inf:
             return ()
         mean = self.time_split().mean
-        shares = sorted(zip(TIME_PARTS, (100 * mean / mean.sum()).tolist(), strict=True), key=lambda one: -one[1])
-        spent = ", ".join(f"{name} {share:.0f} %" for name, share in shares if share >= 1)
+        shares = sorted(zip(TIME_PARTS, (mean / mean.sum()).tolist(), strict=True), key=lambda one: -one[1])
+        spent = ", ".join(f"{name} {percent(share, '.0f')}" for name, share in shares if share >= 0.01)
         return (f"the bound counts {self.lower_bound.counts}; the seconds of a device in use are {spent}",)
 
     def doubts(self) -> tuple[str, ...]:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from hardware_profiles import percent
+
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = ("hardware_profiles", "simulator", "planners", "experiments")
 """From the ground up."""
@@ -288,6 +290,29 @@ def test_every_figure_is_a_picture() -> None:
     """Which shows names as they are, and itself in a notebook; a bare figure, or one of pyplot's, does neither."""
     maker = re.compile(r"(?<![\w.])(Figure|(plt|pyplot)\.(figure|subplots))\(")
     assert not [name for name, path in MODULES.items() if maker.search(path.read_text(encoding="utf-8"))]
+
+
+def test_shares_are_written_by_one_helper() -> None:
+    """`53.2 %`, with a space: no format of Python's own, which has none, and no sum of its own beside `percent`."""
+    own = re.compile(r":[+]?[.0-9]*%\}|\{100(?:\.0)? \* [^{}]*\} %")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for floor in FLOORS
+        for path in sorted((ROOT / floor).rglob("*.py"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if own.search(line)
+    ]
+    assert not found
+    assert percent(0.5321) == "53.2 %"
+    assert percent(0.1, "+.0f") == "+10 %"
+
+
+def test_modules_have_names_of_their_own() -> None:
+    """No two modules are called the same, but for `testing`, which each floor offers to authors of plug-ins."""
+    names = [
+        name.rpartition(".")[2] for name, path in MODULES.items() if path.name not in ("__init__.py", "__main__.py")
+    ]
+    assert {name for name in names if names.count(name) > 1} == {"testing"}
 
 
 def test_floors_meet_at_their_faces() -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from experiments.calibration.kernel_files import short
 from experiments.calibration.kernel_fit import least
 from experiments.profiling.measured_kernels import COLLECTIVES, Collective, CollectiveName, Measurements
-from hardware_profiles import Operation, one_line, toml_text
+from hardware_profiles import Operation, one_line, percent, toml_text
 
 OPERATIONS: Mapping[CollectiveName, Operation] = {
     "all-reduce": Operation.ALL_REDUCE,
@@ -120,6 +120,7 @@ def cluster_text(name: str, accelerator: str, found: Measurements, fits: Sequenc
 
 
 def _source(found: Measurements, one: CollectiveFit) -> str:
-    held = "" if one.error_held is None else f", {one.held} others {one.error_held:.1%}"
-    words = f"{found.software}, {found.date}; fitted to {one.fitted} {one.operation}s: {one.error_fitted:.1%} off{held}"
+    assert one.error_fitted is not None, "what is written was fitted"
+    held = "" if one.error_held is None else f", {one.held} others {percent(one.error_held)}"
+    words = f"{found.software}, {found.date}; fitted to {one.fitted} {one.operation}s: {percent(one.error_fitted)} off{held}"
     return one_line(words)

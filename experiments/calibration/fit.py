@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import RANGES, Stack, changed_stack, optional_members
+from hardware_profiles import RANGES, Stack, changed_stack, optional_members, percent
 from simulator import Evaluations, Plan, Problem, Score
 
 NOISE = 0.03
@@ -249,7 +249,7 @@ def fit(
     told = np.sqrt(np.diag(_covariance(slopes, spreads))) < TOLD * spreads
     where, here = start, first
     for number in range(ROUNDS):
-        report(number + 1, f"{100 * _rms(here - measured):.1f} % off")
+        report(number + 1, f"{percent(_rms(here - measured))} off")
         if number == 1:  # nearly linear: the first step is the long one
             slopes = np.where(told, model.slopes(observed, where, here, told), slopes)
         step = _step(slopes, measured - here, where - start, spreads, told, model.ends - where)

@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.calibration.kernel_fit import ClassFit, KernelFit
 from experiments.profiling.measured_kernels import Measured, Measurements
-from hardware_profiles import GIB, GraphicsProcessor, one_line, toml_text
+from hardware_profiles import GIB, GraphicsProcessor, one_line, percent, toml_text
 
 DIGITS = 4
 """Significant digits of a written number."""
@@ -71,9 +71,10 @@ def _fitted(one: ClassFit, measured: Sequence[Measured]) -> str:
     """What the constants of a class rest on."""
     seen, held = (sum(judged.held is side for judged in one.kernels) for side in (False, True))
     runs, spread = min(row.runs for row in measured), median(row.spread for row in measured)
-    words = f"fitted to {seen} kernels (medians of {runs} runs, spread {spread:.1%}): {one.error(False):.1%} off"
-    unseen = one.error(True)
-    return words if unseen is None else f"{words}, {held} others {unseen:.1%}"
+    words, fitted, unseen = f"fitted to {seen} kernels", one.error(False), one.error(True)
+    assert fitted is not None, "a class that is written was fitted"
+    words += f" (medians of {runs} runs, spread {percent(spread)}): {percent(fitted)} off"
+    return words if unseen is None else f"{words}, {held} others {percent(unseen)}"
 
 
 def short(value: float) -> float:

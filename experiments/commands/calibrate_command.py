@@ -14,7 +14,7 @@ from experiments.commands.calibrate_kernels import KERNELS, KERNELS_ALONE
 from experiments.commands.calibrate_kernels import run as run_kernels
 from experiments.terminal.argument_types import Option, add_options, natural, number, refuse, written_toml
 from experiments.terminal.output import InputError, UsageError, print_json, progress, say
-from experiments.terminal.report_tables import ReportTable, figure
+from experiments.terminal.report_tables import ReportTable, figure, share
 from hardware_profiles import (
     GIB,
     Constant,
@@ -25,6 +25,7 @@ from hardware_profiles import (
     counted,
     errors_of,
     load_stack,
+    percent,
     shown,
 )
 
@@ -360,8 +361,8 @@ MEASURED = ReportTable(
         "plan": "{plan}",
         "figure": "{what}",
         "measured": figure("in units", ".4g"),
-        "before": figure("before off", "+.1f", 100, unit=" %"),
-        "after": figure("after off", "+.1f", 100, unit=" %"),
+        "before": share("before off", "+.1f"),
+        "after": share("after off", "+.1f"),
     },
 )
 
@@ -372,10 +373,10 @@ OTHERS = ReportTable(
         "plan": "{plan}",
         "change": "{change}",
         "seconds": figure("after", ".4g"),
-        "before, half": figure("error_median_before", ".1f", 100, unit=" %"),
-        "nine tenths": figure("error_90_before", ".1f", 100, unit=" %"),
-        "now, half": figure("error_median", ".1f", 100, unit=" %"),
-        "now, nine tenths": figure("error_90", ".1f", 100, unit=" %"),
+        "before, half": share("error_median_before"),
+        "nine tenths": share("error_90_before"),
+        "now, half": share("error_median"),
+        "now, nine tenths": share("error_90"),
     },
 )
 
@@ -391,7 +392,7 @@ def print_document(document: Mapping[str, Any]) -> None:
     MEASURED.print(document)
     OTHERS.print(document)
     residual = document["residual"]
-    say(f"mean error of what was measured: {residual['before']:.1%} before, {residual['after']:.1%} after")
+    say(f"mean error of what was measured: {percent(residual['before'])} before, {percent(residual['after'])} after")
     for line in document["notes"]:
         say(line)
     say(f"{document['out']} (--stack {document['out']})")

@@ -25,7 +25,7 @@ from experiments.terminal.argument_types import (
     written_toml,
 )
 from experiments.terminal.output import InputError, UsageError, print_json, progress, say
-from experiments.terminal.report_tables import ReportTable, figure
+from experiments.terminal.report_tables import ReportTable, figure, share
 from hardware_profiles import (
     GENERIC,
     Constant,
@@ -199,11 +199,11 @@ CLASSES = ReportTable(
         "kind": "{class}",
         "fitted": "{fitted}",
         "held out": "{held}",
-        "before": figure("error_before", ".1f", 100, unit=" %"),
-        "off, fitted": figure("error_fitted", ".1f", 100, unit=" %"),
-        "off, held out": figure("error_held", ".1f", 100, unit=" %"),
+        "before": share("error_before"),
+        "off, fitted": share("error_fitted"),
+        "off, held out": share("error_held"),
         "worst": "{worst}",
-        "off": figure("worst_off", "+.0f", 100, unit=" %"),
+        "off": share("worst_off", "+.0f"),
     },
 )
 
@@ -215,8 +215,8 @@ LINKS = ReportTable(
         "collective": "{operation}",
         "latency": figure("latency", ".4g", 1e6, unit=" us"),
         "rate": figure("rate", ".4g", 1e-9, unit=" GB/s"),
-        "off, fitted": figure("error_fitted", ".1f", 100, unit=" %"),
-        "off, held out": figure("error_held", ".1f", 100, unit=" %"),
+        "off, fitted": share("error_fitted"),
+        "off, held out": share("error_held"),
     },
 )
 

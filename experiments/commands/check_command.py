@@ -7,10 +7,20 @@ import os
 
 import hardware_profiles
 import simulator
-from experiments.compare.problem_options import PROFILED_MINIBATCH
-from experiments.terminal.argument_types import add_options, check_choice, written_figure
+from experiments.compare.problem_options import (
+    IMPORTED,
+    PROFILED_MINIBATCH,
+    add_imported,
+    imported_from,
+    on_another,
+    read_plan,
+)
+from experiments.terminal.argument_types import add_options, check_choice, names_of, refuse, written_figure
 from experiments.terminal.output import UsageError, blamed_on, print_json, print_table, progress, say
 from hardware_profiles import counted
+
+OWN = ("profiled_minibatch",)
+"""Options of an imported plan that go with a file, too."""
 
 SCHEMAS = ("accelerator", "cluster", "stack", "plan")
 
@@ -27,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser,
         {
-            "--plan FILE": "plan JSON, and nothing else: the rules of the file and of its plan; with --draw: what loads links",
+            "--plan FILE": "plan JSON, and nothing else: the rules of the file and of its plan, or megatron:LAYOUT, "
+            "torchtitan:FILE.toml, of the problem that options describe; with --draw: what loads links",
             "--schema KIND": f"print the JSON Schema of a kind of file: {', '.join(SCHEMAS)}",
             "--draw FILE": (
                 "draw the cluster (name, name:SERVERS or TOML file; that of --plan if none is named): FILE.png, FILE.svg or "
@@ -38,9 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         },
     )
 
+    add_imported(parser, OWN)
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Check a file and say what it holds, draw a cluster, or print a schema."""
+    if arguments.plan is None:
+        described = [name for name in names_of(IMPORTED) if name not in OWN]
+        refuse(arguments, described, "goes with --plan megatron:… or torchtitan:…")
     if arguments.draw is not None and arguments.schema is None and (arguments.file or arguments.plan):
         return _draw(arguments)
     given = [one for one in ("file", "plan", "schema") if getattr(arguments, one) is not None]
@@ -58,10 +74,11 @@ def run(arguments: argparse.Namespace) -> int:
         for said in hardware_profiles.check_profile(path):
             say(f"{path}: {said}")
         return 0
-    if arguments.profiled_minibatch is not None and (arguments.plan or not path.endswith(".txt")):
+    graph = path.endswith(".txt") if arguments.plan is None else imported_from(path) is not None
+    if arguments.profiled_minibatch is not None and not graph:
         raise UsageError(f"--profiled-minibatch goes with PipeDream's graph.txt, got {path}")
     said = (
-        _plan_summary(path, *simulator.PlanFile.read_plan(path))
+        _plan_summary(path, *read_plan(arguments, OWN))
         if arguments.plan
         else _summary(path, arguments.profiled_minibatch)
     )
@@ -71,12 +88,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _draw(arguments: argparse.Namespace) -> int:
     """Draw a cluster, by its bandwidths, or by what a plan loads its links with, which is told as a table, too."""
-    from experiments.commands.simulate_command import on_another
     from experiments.report.cluster_plots import draw
 
     loads = None
     if arguments.plan is not None:
-        problem, plan = simulator.PlanFile.read_plan(arguments.plan)
+        problem, plan = read_plan(arguments, OWN)
         if arguments.file is not None:
             problem = on_another(problem, plan, arguments.file, f"--plan {arguments.plan}")
         cluster = problem.cluster

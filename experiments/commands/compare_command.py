@@ -22,7 +22,7 @@ from experiments.compare.problem_options import (
     read_request,
     read_stacks,
 )
-from experiments.terminal.argument_types import add_options, written_folder
+from experiments.terminal.argument_types import Listed, add_options, written_folder
 from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import (
     UsageError,
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser,
         {
-            "--planner NAME": ("ask this planner only; may be repeated", str, []),
+            "--planner NAME,…": ("ask these planners only; may be repeated", Listed(str), []),
             "--plan FILE": (
                 "compare this plan (from pipeplan plan --out) with the planners, on its own problem; or megatron:LAYOUT, "
                 "torchtitan:FILE.toml, on the problem that options describe; may be repeated",

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+from experiments.compare.problem_options import PLAN, add_imported, read_plan
 from experiments.terminal.argument_types import add_options
 from experiments.terminal.exits import OK
 from experiments.terminal.output import print_explained, print_json, progress
+
+OWN = ("cluster",)
+"""Options of an imported plan that say something of a file, too."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,21 +18,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser,
         {
-            "--plan FILE": ("plan file of pipeplan plan --out, with its problem", str, ...),
-            "--cluster NAME": "replay it on this cluster in place of its own: name, name:SERVERS, or TOML file",
+            **PLAN,
+            "--cluster NAME": "replay the plan of a file on this cluster in place of its own: name, name:SERVERS, or TOML file",
             "--json": "print one JSON document, with every idle interval",
         },
     )
+    add_imported(parser, OWN)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay, explain and print."""
     import simulator
-    from experiments.commands.simulate_command import on_another
 
-    problem, plan = simulator.PlanFile.read_plan(arguments.plan)
-    if arguments.cluster is not None:
-        problem = on_another(problem, plan, arguments.cluster, f"--plan {arguments.plan}")
+    problem, plan = read_plan(arguments, OWN)
     with progress("replaying what would be faster"):
         found = simulator.explain(simulator.simulate(problem, plan, engine="compiled"))
     if arguments.json:

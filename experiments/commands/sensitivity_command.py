@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from experiments.terminal.argument_types import add_options, written_figure
+from experiments.compare.problem_options import PLAN, add_imported, read_plan
+from experiments.terminal.argument_types import Listed, add_options, written_figure
 from experiments.terminal.exits import OK
 from experiments.terminal.output import print_explained, print_json, progress
 
@@ -14,10 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser,
         {
-            "--plan FILE": ("plan file of pipeplan plan --out, with its problem", str, ...),
-            "--over PATH": (
-                "a number, as whatif --paths has it (default: all of the cluster's file and its accelerators'); may be repeated",
-                str,
+            **PLAN,
+            "--over PATH,…": (
+                "numbers, as whatif --paths has them (default: all of the cluster's file and its accelerators'); may be repeated",
+                Listed(str),
                 [],
             ),
             "--out FILE": (
@@ -27,13 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--json": "print one JSON document",
         },
     )
+    add_imported(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay, print and draw."""
     import simulator
 
-    problem, plan = simulator.PlanFile.read_plan(arguments.plan)
+    problem, plan = read_plan(arguments)
     with progress("replaying") as report:
         found = simulator.sensitivity(
             problem, plan, arguments.over or None, lambda done, of, path: report(done, f"{done} of {of}: {path}")

@@ -6,20 +6,20 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import hardware_profiles
 import planners
 import simulator
 from experiments.compare.disturbance_options import DISTURBANCES, disturbances
+from experiments.compare.problem_options import IMPORTED, add_imported, imported_from, read_plan
 from experiments.report.report_options import REPORT, explained, read_price
 from experiments.targets.names import TARGETS
 from experiments.targets.target import NotLaunchableError
 from experiments.terminal.argument_types import (
     LONGEST,
     OWN_OPTION,
+    Listed,
     NumberUpTo,
     Option,
     add_options,
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from experiments.compare.schedule_comparison import ScheduleComparison
+
+
+OWN = ("cluster", "profile", "schedule", "microbatches", "chunks", "communication", "replica_updates")
+"""Options of an imported plan that a schedule, or a plan of a file, has, too."""
 
 
 def written_schedule(text: str) -> Path:
@@ -98,14 +102,14 @@ _NOT_SEARCHED = (
 """Arguments of a replay that a search has no use for."""
 
 SOURCES: dict[str, Option] = {
-    "--schedule NAME": (
-        "schedule family (see pipeplan list schedules); search: the best order that is found; several are compared on the same "
-        "devices and memory, whose numbers the stages of a device divide",
-        str,
+    "--schedule NAME,…": (
+        "schedule family (see pipeplan list schedules), or search: the best order found; several are compared on the same "
+        "devices, whose numbers their stages divide",
+        Listed(str),
         [],
     ),
     "--schedule-csv FILE": "schedule file: torch CSV, or text lines of ops",
-    "--plan FILE": "plan file of pipeplan plan --out, with its problem",
+    "--plan FILE": "plan file of pipeplan plan --out; or megatron:LAYOUT, torchtitan:FILE.toml, as options describe it",
 }
 """What is replayed: one of them."""
 
@@ -195,9 +199,10 @@ TOPICS = {
     "search": ("--placement", "--seconds", "--objective"),
     "noise": ("--noise", "--replays", "--straggler"),
     "files": ("--out", "--gantt", "--html", "--window", "--size"),
+    "report": ("--explain", *(words.split(" ")[0] for words in REPORT)),
 }
 """Options that are told by topic: of a family of schedules, seconds and memory of ops, of a search for an order, of noise and
-stragglers, and files that are written."""
+stragglers, files that are written, and what is told beside the figures."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -208,6 +213,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_options(parser.add_argument_group(title), own)
     told = {name for names in TOPICS.values() for name in names}
     add_options(parser, {words: option for words, option in REPLAY.items() if words.split(" ")[0] not in told})
+    add_imported(parser, OWN)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -218,6 +224,8 @@ def run(arguments: argparse.Namespace) -> int:
         refuse(arguments, ("size", *["window"] * (arguments.html is None)), "goes with --gantt")
     if arguments.plan is None:
         refuse(arguments, ("cluster", *names_of(REPORT)), "goes with --plan")
+        described = [name for name in names_of(IMPORTED) if name not in OWN]
+        refuse(arguments, described, "goes with --plan megatron:… or torchtitan:…")
     _take_profile(arguments)
     if len(arguments.schedule) > 1:
         return _compare(arguments)
@@ -413,24 +421,12 @@ def _of_plan(arguments: argparse.Namespace) -> simulator.Outcome:
 
     of_a_schedule = [*_COUNTS, *_SEARCHED, "option", "profile", "sizes", "communication"]
     of_a_schedule += [*simulator.OpSeconds.__slots__, *simulator.OpMemory.__slots__]
-    refuse(arguments, of_a_schedule, f"is of a schedule; --plan {arguments.plan} says its own")
-    problem, plan = simulator.PlanFile.read_plan(arguments.plan)
-    if arguments.cluster is not None:
-        problem = on_another(problem, plan, arguments.cluster, f"--plan {arguments.plan}")
+    left_out = {*names_of(IMPORTED)} - {"profile"} if imported_from(arguments.plan) else ()
+    refused = [name for name in of_a_schedule if name not in left_out]
+    refuse(arguments, refused, f"is of a schedule; --plan {arguments.plan} says its own")
+    problem, plan = read_plan(arguments, OWN)
     with progress("replaying"):
         return simulate(problem, plan, engine=arguments.engine, seed=arguments.seed, **disturbances(arguments))
-
-
-def on_another(problem: simulator.Problem, plan: simulator.Plan, cluster: str, file: str) -> simulator.Problem:
-    """The problem of a plan on another cluster, by name or file; UsageError where that has fewer devices than the plan uses.
-
-    file: what messages call the plan
-    """
-    found = hardware_profiles.load_cluster(cluster)
-    last, count = max(plan.devices), len(found.devices)
-    if last >= count:
-        raise UsageError(f"--cluster {cluster} has devices 0 to {count - 1}, {file} uses device {last}")
-    return replace(problem, cluster=found)
 
 
 def _schedule(arguments: argparse.Namespace) -> tuple[simulator.Schedule | str, dict[str, Any]]:

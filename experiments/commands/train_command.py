@@ -25,7 +25,8 @@ from experiments.terminal.argument_types import (
     refuse,
 )
 from experiments.terminal.output import UsageError, print_json, progress
-from experiments.terminal.report_tables import ReportTable, either, figure
+from experiments.terminal.report_tables import ReportTable, either, figure, share
+from hardware_profiles import percent
 
 if TYPE_CHECKING:
     from experiments.training.clocks import Clock, MethodOrder
@@ -247,7 +248,7 @@ RUNS = ReportTable(
     {
         "seed": "{seed}",
         "train loss": "{train_loss:.4f}",
-        "test accuracy": "{test_accuracy:.1%}",
+        "test accuracy": share("test_accuracy"),
         "diverged": either("diverged"),
         "prediction error ratio": figure("prediction_error_ratio", ".3f", missing="-"),
     },
@@ -267,7 +268,7 @@ def _print(document: dict[str, Any]) -> None:
     )
     print(
         f"mean train loss {mean(run['train_loss'] for run in runs):.4f}, "
-        f"test accuracy {mean(run['test_accuracy'] for run in runs):.1%}; "
+        f"test accuracy {percent(mean(run['test_accuracy'] for run in runs))}; "
         f"weight copies by stage {copies}; updates missing at forward {forward}, at backward {backward}"
     )
     print(f"{runs[0]['simulated_seconds']:.6g} simulated seconds: {document['seconds_of']}")

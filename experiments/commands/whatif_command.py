@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from experiments.compare.problem_options import PLAN, add_imported, read_plan
 from experiments.report.what_if_question import what_if
 from experiments.terminal.argument_types import LONGEST, NumberUpTo, add_options, check_choice, natural, refuse
 from experiments.terminal.exits import INFEASIBLE, OK
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser,
         {
-            "--plan FILE": ("plan file of pipeplan plan --out, with its problem", str, ...),
+            **PLAN,
             "--set PATH=VALUE": (
                 "a value by its keys in the files, of which those in between may be left out; VALUE is a value, or a change of "
                 "the one that is there: +10%%, -10%%, *2, /2, +8, -8; may be repeated",
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--json": "print one JSON document",
         },
     )
+    add_imported(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -50,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     import planners
     import simulator
 
-    problem, plan = simulator.PlanFile.read_plan(arguments.plan)
+    problem, plan = read_plan(arguments)
     if arguments.paths:
         refuse(arguments, ("planner", "keep", "seconds"), "is for an answer, not for --paths")
         found = simulator.change_settings(problem, arguments.set, plan)

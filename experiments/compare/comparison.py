@@ -12,8 +12,8 @@ import numpy as np
 import planners
 import simulator
 from experiments.compare.efficiency import efficiency
-from experiments.terminal.report_tables import STALE, Cell, ReportTable, Row, figure
-from hardware_profiles import GIB, brief, counted, gibibytes
+from experiments.terminal.report_tables import STALE, Cell, ReportTable, Row, figure, share
+from hardware_profiles import GIB, brief, counted, gibibytes, percent
 from planners import told_apart
 from simulator import BoundTerm, Explained, InfeasiblePlanError, Plan, Problem, TextTable
 
@@ -92,9 +92,7 @@ COLUMNS: dict[str, Column] = {
     "speedup_over_data_parallel": Column(
         None, "speed", "speedup\nover DP", figure("speedup_over_data_parallel", ".2f")
     ),
-    "mfu": Column(
-        lambda found: efficiency(found.outcome).record()["mfu"], "use", "MFU", figure("mfu", ".1f", 100, unit=" %")
-    ),
+    "mfu": Column(lambda found: efficiency(found.outcome).record()["mfu"], "use", "MFU", share("mfu")),
     "joules_per_sample": Column(
         _energy("joules_per_sample"), "energy", "J per\nsample", figure("joules_per_sample", ".3g")
     ),
@@ -124,7 +122,7 @@ COLUMNS: dict[str, Column] = {
     ),
     "lower_bound_seconds": Column(None, "speed", "lower\nbound, s", "{lower_bound_seconds:.4g}"),
     "lower_bound_term": Column(),
-    "gap": Column(None, "speed", "gap", figure("gap", ".1f", 100, unit=" %")),
+    "gap": Column(None, "speed", "gap", share("gap")),
     "planning_seconds": Column(None, "speed", "planning,\nCPU s", "{planning_seconds:.2f}"),
     "evaluations": Column(),
     "optimal_among": Column(),
@@ -145,9 +143,11 @@ def _table(title: str, *tables: str) -> ReportTable:
     return ReportTable(title, "plans", {**planner, **columns})
 
 
-SPEED = _table("{workload} ({source}) on {cluster}, {devices}, {samples} per iteration", "speed")
+QUESTION = "{workload} ({source}) on {cluster}, {devices}, {samples} per iteration"
 
-STACKS = _table(SPEED.title, "stacks", "speed")
+SPEED = _table(QUESTION, "speed")
+
+STACKS = _table(QUESTION, "stacks", "speed")
 """The same where rows are for several stacks."""
 
 USE = _table("Efficiency, idle time (the bubble, by its three names), memory and traffic", "use")
@@ -164,7 +164,7 @@ NOISY = ReportTable(
         "planner": "{planner}",
         "without\nnoise": "{quiet_seconds:.4g}",
         **{name: f"{{{name}_seconds:.4g}}" for name in ("mean", *simulator.QUANTILES)},
-        "p95 over\nthe best": "{p95_over_best:+.1%}",
+        "p95 over\nthe best": share("p95_over_best", "+.1f"),
     },
 )
 """Plans under noise and stragglers."""
@@ -338,7 +338,7 @@ class Comparison(Explained):
         if robust == fastest or fitting[robust].quantile(ROBUST) == fitting[fastest].quantile(ROBUST):
             return [f"{self.disturbed}: {fastest} is the fastest still, at p95"]
         gain = 1.0 - fitting[robust].quantile(ROBUST) / fitting[fastest].quantile(ROBUST)
-        return [f"{self.disturbed}: at p95 {robust} is faster than {fastest}, by {gain:.1%}"]
+        return [f"{self.disturbed}: at p95 {robust} is faster than {fastest}, by {percent(gain)}"]
 
     def remarks(self) -> tuple[str, ...]:
         """Plans in a line each, marks, proofs, interrupts, and why planners have no plan."""
@@ -370,7 +370,7 @@ class Comparison(Explained):
         best, near = self.fastest, self.not_told_apart()
         if best is None or best.result is None or not near or near[0].result is None:
             return []
-        names = ", ".join(f"{one.planner} ({one.seconds / best.seconds - 1.0:+.1%})" for one in near)
+        names = ", ".join(f"{one.planner} ({percent(one.seconds / best.seconds - 1.0, '+.1f')})" for one in near)
         apart = planners.difference(best.result.outcome, near[0].result.outcome)
         told = planners.measurement(apart)
         return [f"not told apart by the model from {best.planner}: {names}; of the first, {told}"]

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from hardware_profiles import GIB, legible
+from hardware_profiles import GIB, legible, percent
 from simulator.results.figures import ALARM, BLUE, INK, beside, figures, legend_below, panels, unframed
 
 OTHER, MEMORY = "#8db8dc", "#c0792a"
@@ -57,7 +57,7 @@ def _bar(row: Mapping[str, Any]) -> Bar:
     plan = f"{legible(row['notation'], 18)} · {legible(row['schedule'], 20)}"
     note = [f"{_number(rate)}/s"]
     note += [] if speedup is None else [f"{speedup:.2f}×"]
-    note += [] if idle is None else [f"idle {idle:.0%}"]
+    note += [] if idle is None else [f"idle {percent(idle, '.0f')}"]
     return Bar(
         label=f"{label}\n{plan}" + (" · stale weights" if row["asynchronous"] else ""),
         note=" · ".join(note),

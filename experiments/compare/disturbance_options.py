@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 import simulator
-from experiments.terminal.argument_types import CountUpTo, Option, number, refuse
+from experiments.terminal.argument_types import CountUpTo, Listed, Option, number, refuse
 from experiments.terminal.output import UsageError
 from hardware_profiles import MOST_COUNT, real_number, shown, whole_number
 
@@ -33,9 +33,9 @@ DISTURBANCES: dict[str, Option] = {
         f"replays with --noise (default {USUAL_REPLAYS:,}; the first is the timeline)",
         CountUpTo(simulator.MOST_REPLAYS),
     ),
-    "--straggler DEVICE:FACTOR": (
-        "a device that takes FACTOR times as long (1 or more) for all that it computes; may be repeated",
-        straggler,
+    "--straggler DEVICE:FACTOR,…": (
+        "devices that take FACTOR times as long (1 or more) for all that they compute; may be repeated",
+        Listed(straggler),
         [],
     ),
 }

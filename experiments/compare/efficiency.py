@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hardware_profiles import optional_members, shown
+from hardware_profiles import optional_members, percent, shown
 from simulator import Energy, OpKind, Outcome, PlanCosts, Problem, Workload
 
 TOKENS, SAMPLES = 10**12, 10**9
@@ -87,7 +87,7 @@ class Efficiency:
     def words(self, device: str) -> str:
         """MFU, where it is known, and tokens (or samples) per second and device, whose word is given."""
         mfu = self.share_of_peak(self.model_flop)
-        known = [] if mfu is None else [f"MFU {mfu:.1%}"]
+        known = [] if mfu is None else [f"MFU {percent(mfu)}"]
         drawn = [] if self.energy is None else [self.energy.words]
         return ", ".join([*known, f"{self.units_per_device:,.4g} {self.unit}/s per {device}", *drawn])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from types import MappingProxyType
@@ -20,8 +20,10 @@ from experiments.terminal.argument_types import (
     count,
     declared,
     destination,
+    names_of,
     natural,
     own_options,
+    refuse,
 )
 from experiments.terminal.output import UsageError
 from hardware_profiles import DeclaredOption, FileError, counted, declared_options, nearest, shown, unchosen
@@ -92,6 +94,34 @@ LAUNCHABLE: dict[str, Option] = {
     "--launchable TARGET": f"search plans that this can launch, and none else: {', '.join(TARGETS)} (see pipeplan export --to)",
 }
 """What is to launch the plans."""
+
+
+IMPORTED: dict[str, Option] = {
+    **SOURCE,
+    **PROBLEM,
+    **{
+        words: option
+        for words, option in SEARCH.items()
+        if any(target.read and names_of([words])[0] in target.takes for target in TARGETS.values())
+    },
+}
+"""What describes a plan that a target's own form says: its problem, and what the form leaves out."""
+
+PLAN: dict[str, Option] = {
+    "--plan FILE": (
+        "plan file of pipeplan plan --out, with its problem; or megatron:LAYOUT, torchtitan:FILE.toml, of the problem that "
+        "options describe",
+        str,
+        ...,
+    )
+}
+"""One plan, for commands that ask about it."""
+
+
+def add_imported(parser: argparse.ArgumentParser, own: Collection[str] = ()) -> None:
+    """The options of IMPORTED, but for those that a command has itself, by name."""
+    options = {words: option for words, option in IMPORTED.items() if names_of([words])[0] not in own}
+    add_options(parser.add_argument_group("imported plan"), options)
 
 
 def add_question(parser: argparse.ArgumentParser) -> None:
@@ -192,6 +222,44 @@ def read_plans(
             except (ValueError, OSError) as error:
                 raise UsageError(f"--plan {name}: {error}") from None
     return problem, {path: plans[path] for path in paths}
+
+
+def read_plan(arguments: argparse.Namespace, own: Collection[str] = ()) -> tuple[Problem, Plan]:
+    """The problem and the plan of --plan: a file, or `TARGET:…`, of the problem that options of IMPORTED describe; of a file on
+    --cluster where that is among the command's own names.
+
+    UsageError for such an option beside a file, which has its problem, and as `read_plans`.
+    """
+    from simulator import PlanFile
+
+    if imported_from(arguments.plan) is None:
+        described = [name for name in names_of(IMPORTED) if name not in own]
+        refuse(arguments, described, f"describes a plan of a target's form; --plan {arguments.plan} has its problem")
+        problem, plan = PlanFile.read_plan(arguments.plan)
+        if "cluster" in own and arguments.cluster is not None:
+            problem = on_another(problem, plan, arguments.cluster, f"--plan {arguments.plan}")
+        return problem, plan
+    said = {name: value for name in names_of(IMPORTED) if (value := getattr(arguments, name)) != []}
+    if "," in (said["stack"] or ""):
+        raise UsageError(f"--stack {said['stack']}: a plan that is there runs under one")
+    usual = dict.fromkeys(names_of({**IMPORTED, **SEARCH}))
+    whole = argparse.Namespace(**{**usual, **said, "option": [], "plan": arguments.plan})
+    problem, plans = read_plans(whole, [arguments.plan])
+    return problem, plans[arguments.plan]
+
+
+def on_another(problem: Problem, plan: Plan, cluster: str, file: str) -> Problem:
+    """The problem of a plan on another cluster, by name or file; UsageError where that has fewer devices than the plan uses.
+
+    file: what messages call the plan
+    """
+    from hardware_profiles import load_cluster
+
+    found = load_cluster(cluster)
+    last, count = max(plan.devices), len(found.devices)
+    if last >= count:
+        raise UsageError(f"--cluster {cluster} has devices 0 to {count - 1}, {file} uses device {last}")
+    return replace(problem, cluster=found)
 
 
 def imported_from(path: str) -> str | None:

@@ -24,8 +24,8 @@ from typing import Any
 from experiments.cost_model.model_errors import ACCELERATOR, CASES, TARGET, compare_all
 from experiments.studies.study_harness import Findings, Made, profiles_of, run_study
 from experiments.terminal.output import blamed_on, say
-from experiments.terminal.report_tables import ReportTable, figure
-from hardware_profiles import load_accelerator
+from experiments.terminal.report_tables import ReportTable, figure, share
+from hardware_profiles import load_accelerator, percent
 
 
 def run(options: argparse.Namespace) -> Findings:
@@ -57,12 +57,12 @@ def _table(title: str, rows: str) -> ReportTable:
             "mini-batch": "{minibatch}",
             "measured F": figure("measured_forward", ".1f", 1e3),
             "model F": figure("predicted_forward", ".1f", 1e3),
-            "error F": figure("forward_error", "+.1%"),
+            "error F": share("forward_error", "+.1f"),
             "measured B": figure("measured_backward", ".1f", 1e3),
             "model B": figure("predicted_backward", ".1f", 1e3),
-            "error B": figure("backward_error", "+.1%"),
-            "error": lambda row: f"{row['error']:+.1%}" + ("" if abs(row["error"]) <= TARGET else " (over)"),
-            "misplaced": "{share_distance:.0%}",
+            "error B": share("backward_error", "+.1f"),
+            "error": lambda row: percent(row["error"], "+.1f") + ("" if abs(row["error"]) <= TARGET else " (over)"),
+            "misplaced": share("share_distance", ".0f"),
             "worst group (measured / model ms)": _worst,
         },
     )
@@ -79,14 +79,15 @@ def print_document(document: Mapping[str, Any]) -> None:
         if row["recorded_error"] is not None:
             say(
                 f"{row['name']}: at {document['mean_tokens']} tokens; at the {row['recorded_tokens']} of the recorded tensors "
-                f"the error would be {row['recorded_error']:+.1%}"
+                f"the error would be {percent(row['recorded_error'], '+.1f')}"
             )
     if document["described"]:
         DESCRIBED.print(document)
         words = (("error", "totals"), ("forward_error", "forward"), ("backward_error", "backward"))
         means = ((name, document["described_mean_errors"][error]) for error, name in words)
         say(
-            "mean and worst error: " + "; ".join(f"{name} {one['mean']:.1%}, {one['worst']:.1%}" for name, one in means)
+            "mean and worst error: "
+            + "; ".join(f"{name} {percent(one['mean'])}, {percent(one['worst'])}" for name, one in means)
         )
     if document["passed_over"]:
         say(f"no profiles: {', '.join(document['passed_over'])}")

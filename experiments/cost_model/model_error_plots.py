@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from experiments.terminal.report_tables import Row
-from hardware_profiles import legible
+from hardware_profiles import legible, percent
 from simulator.results.figures import ORANGE, grouped_bars, legend_below, noted, panels
 
 BARS: dict[str, dict[str, Any]] = {"measured": {"color": "#c3c7cc"}, "model": {"color": ORANGE}}
@@ -35,7 +35,7 @@ def _draw_totals(axis: Axes, rows: Sequence[Row]) -> None:
     ]
     grouped_bars(axis, dict(zip(BARS, seconds, strict=True)), BARS)
     for place, (row, top) in enumerate(zip(rows, map(max, *seconds), strict=True)):
-        noted(axis, f"{row['error']:+.1%}", (place, top), (0, 3), ha="center", fontsize=9)
+        noted(axis, percent(row["error"], "+.1f"), (place, top), (0, 3), ha="center", fontsize=9)
     names = [f"{legible(row['name'], 12)}\n({row['minibatch']})" for row in rows]
     axis.set_xticks(range(len(rows)), names, fontsize=8)
     axis.margins(y=0.15)
@@ -53,5 +53,5 @@ def _draw_groups(axis: Axes, row: Row) -> None:
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_xlabel("layer with parameters, in order", fontsize=9)
     axis.set_ylabel("forward + backward, ms", fontsize=9)
-    title = f"{legible(row['name'], 18)}: {row['share_distance']:.0%} of the time in the wrong group"
+    title = f"{legible(row['name'], 18)}: {percent(row['share_distance'], '.0f')} of the time in the wrong group"
     axis.set_title(title, fontsize=9)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from hardware_profiles import percent
 from simulator.results.figures import logarithmic_axes, panels, series_look, titled
 
 BAND, ROOM = 0.3, 1.5
@@ -20,7 +21,7 @@ def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
     rates = [row[name] for row in rows for name in ("measured_images_per_second", "images_per_second")]
     ends = np.array([min(rates) / ROOM, max(rates) * ROOM])
     axes.fill_between(
-        ends, ends * (1 - BAND), ends * (1 + BAND), color="#e3e6ea", linewidth=0, label=f"within {BAND:.0%}"
+        ends, ends * (1 - BAND), ends * (1 + BAND), color="#e3e6ea", linewidth=0, label=f"within {percent(BAND, '.0f')}"
     )
     axes.plot(ends, ends, color="#4d4d4d", linewidth=0.8, label="as measured")
     for number, board in enumerate(dict.fromkeys(row["board"] for row in rows)):

@@ -13,6 +13,7 @@ from matplotlib.markers import CARETDOWNBASE
 from numpy.typing import NDArray
 
 from experiments.modern_schedules.memory_points import over_seeds
+from hardware_profiles import percent
 from simulator.results.figures import (
     FAINT,
     INK,
@@ -124,7 +125,7 @@ def _draw(axes: Axes, document: Mapping[str, Any], kind: str, frame: Frame) -> N
     axes.set(xlim=(frame.least[0], frame.most[0]), ylim=(frame.least[1], frame.most[1]))
     draws = len({row["seed"] for row in families})
     drawn = f"mean and range of {draws} draws" if draws > 1 else "one draw"
-    uneven = f"uneven stages, ±{100 * document['uneven_spread']:g} %: {drawn}"
+    uneven = f"uneven stages, ±{percent(document['uneven_spread'], 'g')}: {drawn}"
     memory = "peak memory, micro-batches of a device's part of the model"
     titled(axes, "even stages" if kind == "even" else uneven, xlabel=memory)
     unframed(axes, "both", 0.7)

@@ -38,7 +38,8 @@ from typing import Any
 from experiments.pipedream_tables.published_rows import ROWS, reproduce
 from experiments.studies.study_harness import Findings, Made, profiles_of, run_study
 from experiments.terminal.output import to_json
-from experiments.terminal.report_tables import STALE, STALE_WORDS, ReportTable, Row, either, figure
+from experiments.terminal.report_tables import STALE, STALE_WORDS, ReportTable, Row, either, share
+from hardware_profiles import percent
 
 GROUPS = ("rows that a constant was fitted to", "the same left out of the fit", "rows that none was fitted to")
 """Words for the counts of rows within the tolerance."""
@@ -70,7 +71,7 @@ def _left_out(record: Row) -> str:
     if not record["efficiency_fitted_to_it"]:
         return ""
     found = record["left_out"]
-    return "no other row" if found is None else f"{found['speedup']:.2f} ({100 * found['relative_error']:+.0f} %)"
+    return "no other row" if found is None else f"{found['speedup']:.2f} ({percent(found['relative_error'], '+.0f')})"
 
 
 SPEEDUPS = ReportTable(
@@ -86,11 +87,11 @@ SPEEDUPS = ReportTable(
         ),
         "simulated": "{speedup:.2f}",
         "band": "{speedup_low:.2f} to {speedup_high:.2f}",
-        "error": figure("relative_error", "+.0f", 100, unit=" %"),
+        "error": share("relative_error", "+.0f"),
         "fitted to": either("efficiency_fitted_to_it"),
         "left out": _left_out,
         "saved, published": _published_saving,
-        "saved": figure("communication_saved", ".0f", 100, unit=" %"),
+        "saved": share("communication_saved", ".0f"),
         "search here": lambda record: record["planned"] + STALE * record["planned_stale"],
         "its speedup": "{planned_speedup:.2f}",
         "collective efficiency": "{collective_efficiency:g}",
@@ -105,7 +106,7 @@ GPIPE = ReportTable(
         "schedule": "{schedule}",
         "recompute": either("recompute"),
         "micro-batches": "{microbatches}",
-        "lower by": figure("lower_by", ".0f", 100, unit=" %"),
+        "lower by": share("lower_by", ".0f"),
         "published": lambda record: "" if record["published_lower_by"] is None else "35-71 %",
     },
 )
@@ -118,7 +119,7 @@ def print_document(document: Mapping[str, Any]) -> None:
     counted = "; ".join(
         f"{words} {within} of {of}" for words, (within, of) in zip(GROUPS, document["within"].values(), strict=True)
     )
-    print(f"within {100 * document['tolerance']:.0f} %: {counted}")
+    print(f"within {percent(document['tolerance'], '.0f')}: {counted}")
     for record in document["missing"]:
         print(
             f"not run: {record['table']} {record['model']} on {record['devices']} devices of {record['cluster']} "

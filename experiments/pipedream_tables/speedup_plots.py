@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.terminal.report_tables import STALE, STALE_WORDS
+from hardware_profiles import percent
 from simulator.results.figures import BLUE, GREY, INK, grid, grouped_bars, legend_below, noted, panels
 
 BARS = {"published": {"color": GREY}, "simulated": {"color": BLUE}}
@@ -34,9 +35,9 @@ def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
     label = "" if np.isnan(outs).all() else LEFT_OUT
     axes.plot(right, outs, "D", color="white", markeredgecolor=INK, markersize=7, zorder=4, label=label)
     for place, (row, *values) in enumerate(zip(rows, published, simulated, high, outs, strict=True)):
-        left, words = row["left_out"], f"{100 * row['relative_error']:+.0f} %"
+        left, words = row["left_out"], percent(row["relative_error"], "+.0f")
         if row["efficiency_fitted_to_it"]:
-            words = f"{words}, fitted" + (f"\n◇ {100 * left['relative_error']:+.0f} %" if left else "")
+            words = f"{words}, fitted" + (f"\n◇ {percent(left['relative_error'], '+.0f')}" if left else "")
         noted(axes, words, (place, np.nanmax(values)), (0, 8), ha="center", fontsize=9, color=INK)
     names = [
         f"{row['model']}{'†' * row['published_recalled']}\n{_cluster_word(row['cluster'])}, "

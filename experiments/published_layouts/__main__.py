@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from experiments.published_layouts.layouts import LAYOUTS, PublishedLayout
+from experiments.published_layouts.published_runs import LAYOUTS, PublishedLayout
 from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.output import say, tracked
-from experiments.terminal.report_tables import ReportTable, figure
+from experiments.terminal.report_tables import ReportTable, figure, share
 from experiments.truth.predictions import NotPredicted, training_problem
 from hardware_profiles import GIB
 from planners import InapplicablePlannerError, make_plan
@@ -105,7 +105,7 @@ TABLE = ReportTable(
         "published": figure("published_seconds", ".2f"),
         "model": figure("seconds", ".2f"),
         "expected": lambda row: f"{row['error_low']:.2f} to {row['error_high']:.2f}",
-        "off": figure("off", "+.1f", 100, unit=" %"),
+        "off": share("off", "+.1f"),
         "GiB": lambda row: f"{row['peak_bytes'] / GIB:.1f}" + ("" if row["fits"] else " (!)"),
         "joint": figure("own_seconds", ".2f"),
         "times as fast": figure("own_speedup", ".2f"),

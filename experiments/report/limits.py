@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hardware_profiles import GIB
+from hardware_profiles import GIB, percent
 from simulator import (
     TIME_PARTS,
     InfeasiblePlanError,
@@ -82,14 +82,14 @@ def limit_sentence(outcome: Outcome, split: TimeSplit, found: tuple[Limit, ...],
     saved = 0.0 if first is None or not whole else 1.0 - first.seconds / whole
     if first is not None and saved >= LEAST_SHARE:
         the = "the " if first.name == "optimizer" else ""
-        return f"limited by {the}{first.name}: {first.how} an iteration would take {first.seconds:.4g} s ({-saved:.1%})"
+        return f"limited by {the}{first.name}: {first.how} an iteration would take {first.seconds:.4g} s ({percent(-saved)})"
     share = float(split.mean[TIME_PARTS.index("computation")]) / whole if whole else 1.0
     others = "nothing else, were it free, would save"
-    most = f" ({first.name}: {saved:.1%})" if first is not None else ""
-    rate = f" at {utilisation / share:.0%} of the peak" if utilisation and share else ""
+    most = f" ({first.name}: {percent(saved)})" if first is not None else ""
+    rate = f" at {percent(utilisation / share, '.0f')} of the peak" if utilisation and share else ""
     bounds = layer_bounds(outcome.problem, outcome.plan).words
     of = f" ({bounds})" if bounds else ""
-    return f"limited by computation{of}, {share:.0%} of the time{rate}: {others} {LEAST_SHARE:.0%}{most}"
+    return f"limited by computation{of}, {percent(share, '.0f')} of the time{rate}: {others} {percent(LEAST_SHARE, '.0f')}{most}"
 
 
 def _of_waits(outcome: Outcome, split: TimeSplit) -> list[Limit]:

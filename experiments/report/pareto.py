@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.compare.efficiency import Price, efficiency, price_of_all
 from experiments.terminal.report_tables import Cell, ReportTable, figure
-from hardware_profiles import GENERIC, GIB, Accelerator, GraphicsProcessor, Stack
+from hardware_profiles import GENERIC, GIB, Accelerator, GraphicsProcessor, Stack, percent
 from planners import InapplicablePlannerError, Request, Result, plan_over_stacks
 from simulator import Explained, InfeasiblePlanError, Problem, TextTable, recompute_phrases
 
@@ -110,7 +110,7 @@ class Pareto(Explained):
             *["interrupted: plans that beat these were not looked for, and not all numbers of devices"]
             * self.interrupted,
             *why,
-            f"{self.searches} searches, each in {SHRINK:.0%} of the memory that the plan before it filled",
+            f"{self.searches} searches, each in {percent(SHRINK, '.0f')} of the memory that the plan before it filled",
         )
 
     def record(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from experiments.compare.efficiency import Efficiency, Price, efficiency
 from experiments.report.limits import Limit, limit_rows, limit_sentence, limits
 from experiments.targets.names import TARGETS
-from hardware_profiles import GIB, counted, optional_members
+from hardware_profiles import GIB, counted, optional_members, percent
 from planners import Result, RunnerUp, error_of_runner_up, is_told_apart, replayed_beside, runner_ups
 from simulator import (
     ACTIVATIONS,
@@ -185,7 +185,7 @@ class PlanReport(Explained):
             (
                 name,
                 f"{mean[number]:.4g}",
-                f"{mean[number] / whole if whole else 0.0:.1%}",
+                percent(mean[number] / whole if whole else 0.0),
                 f"{split.seconds[:, number].min():.4g}",
                 f"{split.seconds[:, number].max():.4g}",
                 f"{hidden[name]:.4g}" if name in hidden else "",
@@ -193,7 +193,7 @@ class PlanReport(Explained):
             for number, name in enumerate(TIME_PARTS)
             if split.seconds[:, number].any() or hidden.get(name)
         ]
-        rows.append(("iteration", f"{whole:.4g}", f"{1.0:.1%}", "", "", ""))
+        rows.append(("iteration", f"{whole:.4g}", percent(1.0), "", "", ""))
         devices = int(split.members.sum())
         title = f"Seconds per iteration, mean of {counted(devices, self.outcome.problem.device_word)}"
         return TextTable(title, ("part", "mean", "share", "least", "most", "hidden"), tuple(rows))
@@ -253,11 +253,12 @@ class PlanReport(Explained):
                 ]
                 why = f"{silent[0]} states no peak FLOP/s at {problem.precision}"
             return f"no MFU: {why}"
-        others = [f"HFU {hfu:.1%} with recomputation"] if found.hardware_flop > found.model_flop else []
-        if found.causal_flop < found.model_flop:
-            others.append(f"{found.share_of_peak(found.causal_flop):.1%} with the causal half of the scores alone")
-        if found.parameter_flop:
-            others.append(f"{found.share_of_peak(found.parameter_flop):.1%} by the 6 N rule")
+        others = [f"HFU {percent(hfu)} with recomputation"] if found.hardware_flop > found.model_flop else []
+        causal = found.causal_flop if found.causal_flop < found.model_flop else 0.0
+        rules = {"with the causal half of the scores alone": causal, "by the 6 N rule": found.parameter_flop}
+        for words, flop in rules.items():
+            share = found.share_of_peak(flop)
+            others += [] if share is None else [f"{percent(share)} {words}"]
         scores = (
             ", scores of attention whole" if any(one.kind == "attention" for one in problem.workload.layers) else ""
         )
@@ -265,14 +266,14 @@ class PlanReport(Explained):
         rule = f"3 × forward FLOP{scores}, of the {problem.precision} peak of {whose}"
         if mfu > 1.0 and any(one.kind == "convolution" for one in problem.workload.layers):
             others.append("more than the peak, as fast convolutions (Winograd) need fewer FLOP than are counted")
-        return "; ".join([f"MFU {mfu:.1%} ({rule})", *others])
+        return "; ".join([f"MFU {percent(mfu)} ({rule})", *others])
 
     # -------------------------------------------------------------------------------------------- alternatives
 
     def _limit_table(self) -> TextTable:
         whole = self.outcome.iteration_seconds
         rows = tuple(
-            (one.name, f"{one.seconds:.4g}", f"{one.seconds / whole - 1.0:+.1%}", one.how.rstrip(","))
+            (one.name, f"{one.seconds:.4g}", percent(one.seconds / whole - 1.0, "+.1f"), one.how.rstrip(","))
             for one in self.limits
         )
         return TextTable("If it were free", ("what", "seconds", "change", "how"), rows)
@@ -290,7 +291,7 @@ class PlanReport(Explained):
                 one.decision,
                 one.chosen,
                 one.other,
-                f"{self._loss(one):+.2%}",
+                percent(self._loss(one), "+.2f"),
                 "yes" if is_told_apart(self.outcome, one) else "no",
                 "" if one.peak_bytes is None else f"{one.peak_bytes / GIB:.2f}",
                 one.notation,
@@ -327,7 +328,7 @@ class PlanReport(Explained):
         if not self.runner_ups:
             return ("no runner-ups: no plan is known that fits and makes another choice",)
         faster = [one for one in self.runner_ups if one.peak_bytes is not None and self._loss(one) < 0.0]
-        words = ", ".join(f"{one.decision} {one.other} ({self._loss(one):+.2%})" for one in faster)
+        words = ", ".join(f"{one.decision} {one.other} ({percent(self._loss(one), '+.2f')})" for one in faster)
         return (f"faster by replay than this plan: {words}",) if faster else ()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.compare.efficiency import efficiency
 from experiments.report.limits import limit_sentence, limits
-from hardware_profiles import GIB, Change
+from hardware_profiles import GIB, Change, percent
 from planners import DECISIONS, Request, Result, make_plan, planner_entries
 from simulator import (
     Explained,
@@ -113,9 +113,11 @@ class WhatIf(Explained):
         seconds = whole.iteration_seconds if whole else 0.0
         measures: dict[str, Callable[[Outcome], str]] = {
             "seconds per iteration": lambda one: f"{one.iteration_seconds:.4g}",
-            "change": lambda one: f"{one.iteration_seconds / seconds - 1:+.1%}" if one is not whole and seconds else "",
+            "change": lambda one: (
+                percent(one.iteration_seconds / seconds - 1, "+.1f") if one is not whole and seconds else ""
+            ),
             "samples per second": lambda one: f"{one.samples_per_second:,.4g}",
-            "gap to the lower bound": lambda one: f"{one.gap:.1%}",
+            "gap to the lower bound": lambda one: percent(one.gap),
             "fullest device, GiB": lambda one: f"{one.fullest.peak_bytes / GIB:.4g}",
             "of, GiB": lambda one: f"{one.fullest.capacity_bytes / GIB:.4g}",
             "fits": lambda one: "yes" if one.fits else "no",
@@ -145,8 +147,8 @@ class WhatIf(Explained):
         if kept.fits and gained <= 0.0:
             return ("keep the plan: the search found none that is faster",)
         if not kept.fits:
-            return (f"{KEPT} does not fit; {ANEW} an iteration takes {-gained:+.1%} of its seconds",)
-        return (f"{ANEW} an iteration takes {gained:.1%} less than with {KEPT}",)
+            return (f"{KEPT} does not fit; {ANEW} an iteration takes {percent(-gained, '+.1f')} of its seconds",)
+        return (f"{ANEW} an iteration takes {percent(gained)} less than with {KEPT}",)
 
 
 def what_ifs(

@@ -23,6 +23,7 @@ from experiments.schedule_search.problems import SearchQuestion, questions
 from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import UsageError, tracked
 from experiments.terminal.report_tables import ReportTable, Row, either, figure
+from hardware_profiles import percent
 from planners import ScheduleProblem
 from simulator import chains_of
 
@@ -65,8 +66,9 @@ def _of_file(arguments: argparse.Namespace) -> Findings:
     def show(found: Mapping[str, Any]) -> None:
         CASES.print(found)
         print(
-            "{matched} matched, {failed} failed; worst gap {worst_gap:.2%} over the best makespans, {worst_gap_over_bound:.2%} "
-            "over the bounds; at most {worst_cpu_seconds:.3g} CPU s".format_map(found)
+            f"{found['matched']} matched, {found['failed']} failed; worst gap {percent(found['worst_gap'], '.2f')} over the best "
+            f"makespans, {percent(found['worst_gap_over_bound'], '.2f')} over the bounds; at most "
+            f"{found['worst_cpu_seconds']:.3g} CPU s"
         )
 
     return Findings(document, show, failed=matched < len(rows))

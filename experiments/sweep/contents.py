@@ -11,6 +11,7 @@ import simulator
 from experiments.terminal.output import InputError
 from hardware_profiles import (
     ProfileWordsError,
+    installed,
     load_cluster,
     load_stack,
     machine_tables,
@@ -36,7 +37,11 @@ class Contents:
 
 
 def _content(kind: str, name: str | None) -> Any:
-    """What stands behind a name, or the name itself where it says all; of a stack that nobody names, every stack."""
+    """What stands behind a name, or the name itself where it says all; of a stack that nobody names, every stack; of plug-ins all
+    that may answer: a planner may use a schedule that nobody names.
+    """
+    if kind == "plugins":
+        return installed()
     if kind == "stack":
         return [(one, _file_of_stack(one)) for one in (stack_names() if name is None else name.split(","))]
     if name is None or kind == "document":

@@ -92,9 +92,11 @@ class Question:
     sources: tuple[tuple[str, str | None], ...] = ()
 
     def key(self, contents: Contents) -> str:
-        """A digest of all that the answer depends on: the words, what stands behind them, and the version of this program."""
+        """A digest of all that the answer depends on: the words, what stands behind them, the version of this program, and the
+        plug-ins that are installed."""
         said = {
             "pipeplan": version("pipeplan"),
+            "plugins": contents.of("plugins", None),
             "options": dict(self.options),
             "settings": list(map(str, self.settings)),
             "document": self.document and contents.of("document", self.document[1]),

@@ -16,6 +16,7 @@ import numpy as np
 from experiments.sweep.axes import Axis
 from experiments.sweep.sweep_plots import MOST_CELLS, MOST_LINES, MOST_TICKS, line_look, rises_by_factors
 from experiments.sweep.swept import COLUMNS, MOST_ROWS, Row, Swept, place_words
+from experiments.terminal.report_tables import written_cell
 from experiments.view.page_frame import COMPONENTS, framed
 from hardware_profiles import GIB, counted, legible
 from simulator.results.figures import FAINT, GREY, INK, figures, series_look
@@ -83,8 +84,7 @@ def columns_of(swept: Swept) -> dict[str, Any]:
         found[f"place_{number}"] = [_word(row[axis.name]) for row in swept.rows]
         found[f"value_{number}"] = np.array([_place(axis, row) for row in swept.rows], dtype=np.float64)
     for number, (heading, cell) in enumerate(COLUMNS.items()):
-        words = [cell.format_map(row) if isinstance(cell, str) else cell(row) for row in swept.rows]
-        found[f"cell_{number}"] = [legible(word, 200) for word in words]
+        found[f"cell_{number}"] = [legible(written_cell(cell, row), 200) for row in swept.rows]
         if heading in NUMBERS:
             found[f"number_{number}"] = np.array([_number(row.get(NUMBERS[heading])) for row in swept.rows])
     found["seconds"] = np.array(

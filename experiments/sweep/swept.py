@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.sweep.axes import Axis, Value
 from experiments.sweep.study import FIGURES, SAMPLES
 from experiments.terminal.output import to_csv
-from experiments.terminal.report_tables import Cell, ReportTable, figure
+from experiments.terminal.report_tables import Cell, ReportTable, figure, share
 from hardware_profiles import GIB, brief, counted
 from simulator import Explained, TextTable
 
@@ -191,7 +191,7 @@ COLUMNS: dict[str, Cell] = {
         else f"{row['peak_memory_bytes'] / GIB:.2f} of {row['capacity_bytes'] / GIB:.4g}"
         + " (!)" * (not row["feasible"])
     ),
-    "gap": figure("gap", ".1f", 100, unit=" %"),
+    "gap": share("gap"),
     "plan": lambda row: row["layout"] or row["status"].replace("-", " "),
     "stack": lambda row: str(row["stack"] or ""),
 }

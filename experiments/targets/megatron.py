@@ -166,6 +166,8 @@ def layout_blocks(text: str) -> list[int]:
     """Blocks of each stage of a layout string, in which `x*3`, `(xy|)*3` repeat and commas say nothing; ValueError for none."""
     flat = text.replace(",", "").replace(" ", "")
     for pattern in (r"\(([^()]*)\)\*([0-9]{1,6})", r"([^()*])\*([0-9]{1,6})"):
+        if nothing := next((found[0] for found in re.finditer(pattern, flat) if not int(found[2])), None):
+            raise ValueError(f"layout {shown(text)}: {nothing} repeats nothing; a count is at least 1")
         if sum(len(found[1]) * int(found[2]) for found in re.finditer(pattern, flat)) > LONGEST:
             raise ValueError(f"layout {shown(text)} has more than {LONGEST:,} layers")
         flat = re.sub(pattern, lambda found: found[1] * int(found[2]), flat)

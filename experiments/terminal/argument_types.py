@@ -33,7 +33,8 @@ INCHES = 1.0, 100.0
 
 Option = str | tuple[str, Callable[[str], object]] | tuple[str, Callable[[str], object], object]
 """Help of a text that may be left out; or help, type and default: None where none is given, `...` for an option that must be
-given, an empty list for one that may be repeated."""
+given, an empty list for one that may be repeated. A metavar that ends with `,…` takes a comma list, and more of it from another
+word: `--planner a,b` and `--planner a --planner b` are the same."""
 
 
 def numbers(text: str) -> list[float]:
@@ -141,6 +142,30 @@ def inches(text: str) -> tuple[float, float]:
         raise argparse.ArgumentTypeError(
             f"{shown(text)} must be WIDTHxHEIGHT, each from {least:g} to {most:g} inches"
         ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The type of a comma list, each part of which is of another type."""
+
+    read: Callable[[str], object]
+
+    def __call__(self, text: str) -> list[object]:
+        """The parts that a word has, in their order."""
+        parts = [part.strip() for part in text.split(",")]
+        if not all(parts):
+            raise argparse.ArgumentTypeError(f"{shown(text)}: a part of the list is empty")
+        return [self.read(part) for part in parts]
+
+
+class _Joined(argparse.Action):
+    """Adds a comma list to what the option said before."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        before = getattr(namespace, self.dest)
+        if before is not None:
+            values = f"{before},{values}" if isinstance(values, str) else (*before, *values)
+        setattr(namespace, self.dest, values)
 
 
 def named_count(text: str) -> tuple[str, int]:
@@ -260,7 +285,7 @@ def refuse(arguments: argparse.Namespace, names: Iterable[str], rule: str) -> No
 
 def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup, options: Mapping[str, Option]) -> None:
     """Options by `--name METAVAR`: one of several metavars takes as many values, `METAVAR …` any number, none is a flag; one of
-    `[METAVAR=VALUE]` has VALUE where it stands alone."""
+    `[METAVAR=VALUE]` has VALUE where it stands alone; one of `METAVAR,…` joins the lists of all its words."""
     for words, option in options.items():
         name, *metavars = words.split(" ")
         given: dict[str, Any] = dict(
@@ -279,5 +304,7 @@ def add_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup, optio
         if given.get("default") is ...:
             given |= {"required": True, "default": None}
         elif given.get("default") == []:
-            given["action"] = "append"
+            given["action"] = "extend" if words.endswith(",…") else "append"
+        elif words.endswith(",…") and given.get("default") is None:
+            given["action"] = _Joined
         parser.add_argument(name, **given)

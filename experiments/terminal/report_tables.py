@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.terminal.output import print_table
+from hardware_profiles import percent
 from simulator import TextTable
 
 STALE = "*"
@@ -25,11 +26,11 @@ Cell = str | Callable[[Row], str]
 class ReportTable:
     """A table of a document.
 
-    title: a format of the document's values; rows: the document's key of them, or what picks them from it
+    title: a format of the document's values, or what writes it; rows: the document's key of them, or what picks them from it
     columns: heading -> cell, the most important first
     """
 
-    title: str
+    title: Cell
     rows: str | Callable[[Row], Iterable[Row]]
     columns: Mapping[str, Cell]
 
@@ -37,10 +38,8 @@ class ReportTable:
         """The table of a document as words."""
         rows = document[self.rows] if isinstance(self.rows, str) else self.rows(document)
         cells = self.columns.values()
-        written = (
-            tuple(cell.format_map(row) if isinstance(cell, str) else cell(row) for cell in cells) for row in rows
-        )
-        return TextTable(self.title.format_map(document), tuple(self.columns), tuple(written))
+        written = (tuple(written_cell(cell, row) for cell in cells) for row in rows)
+        return TextTable(written_cell(self.title, document), tuple(self.columns), tuple(written))
 
     def print(self, document: Row) -> None:
         """Print it to stdout."""
@@ -48,9 +47,24 @@ class ReportTable:
         print_table(table.title, table.columns, table.rows)
 
 
+def written_cell(cell: Cell, row: Row) -> str:
+    """What a cell says of a row."""
+    return cell.format_map(row) if isinstance(cell, str) else cell(row)
+
+
 def marked(row: Row, name: str = "label") -> str:
     """The row's name, with the mark of stale weights where it says that it is `stale`."""
     return f"{row[name]}{STALE * bool(row.get('stale'))}"
+
+
+def share(key: str, form: str = ".1f") -> Callable[[Row], str]:
+    """Writes the row's share in per cent, as `percent` does; nothing where there is none, or it is not finite."""
+
+    def write(row: Row) -> str:
+        value = row.get(key)
+        return "" if value is None or not math.isfinite(value) else percent(value, form)
+
+    return write
 
 
 def figure(key: str, form: str, scale: float = 1, *, unit: str = "", missing: str = "") -> Callable[[Row], str]:

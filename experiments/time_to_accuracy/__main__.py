@@ -38,6 +38,7 @@ from experiments.training.data import DATA_SETS
 from experiments.training.method_throughput import BATCH, DEVICES
 from experiments.training.run import minibatches_per_epoch
 from experiments.training.seed_grid import TrainingSetting, train_grid
+from hardware_profiles import percent
 
 
 def run(arguments: argparse.Namespace) -> Findings:
@@ -88,8 +89,11 @@ def run(arguments: argparse.Namespace) -> Findings:
 
 
 TABLE = ReportTable(
-    f"{{workload}}'s seconds on {DEVICES} devices of {{chosen}}; digits, Adam {{learning_rate:g}}, seeds {{seeds[0]}} to "
-    "{last}; median epochs and seconds to {target_accuracy:.0%} test accuracy",
+    lambda found: (
+        f"{found['workload']}'s seconds on {DEVICES} devices of {found['chosen']}; digits, Adam {found['learning_rate']:g}, "
+        f"seeds {found['seeds'][0]} to {found['last']}; median epochs and seconds to "
+        f"{percent(found['target_accuracy'], '.0f')} test accuracy"
+    ),
     "rows",
     {
         "method": marked,

@@ -17,7 +17,7 @@ from experiments.terminal.report_tables import STALE_WORDS, marked
 from experiments.training.clocks import MethodCase
 from experiments.training.method_plots import GRID, plain
 from experiments.training.seed_grid import CaseResult
-from hardware_profiles import legible
+from hardware_profiles import legible, percent
 from simulator.results.figures import (
     FAINT,
     INK,
@@ -86,7 +86,7 @@ def time_figure(curves: Sequence[tuple[CaseResult, NDArray[np.float64]]], target
             handles.append(Line2D([], [], label=legible(name, 40), **look))
         titled(upper, group)
         logarithmic_axes(upper, "y")
-        handles.append(lower.axhline(100 * target, color=INK, linewidth=0.8, label=f"target, {100 * target:g} %"))
+        handles.append(lower.axhline(100 * target, color=INK, linewidth=0.8, label=f"target, {percent(target, 'g')}"))
         lower.set_ylim(min(80.0, 5.0 * math.floor(20.0 * lowest)), 100.0)
         lower.set_xlim(left=0)
         for axes in (upper, lower):
@@ -135,7 +135,7 @@ def target_figure(clusters: Mapping[str, Sequence[Mapping[str, Any]]], target: f
             axes.text(seconds, y, f" {seconds:,.0f}{note}", va="center", fontsize=8, color=INK)
         axes.set_yticks(range(len(labels)), [legible(shown[label], 40) for label in labels])
         titled(axes, legible(name, 40), xlim=(0, most * 1.6), ylim=(-0.6, len(labels) - 0.4))
-        axes.set_xlabel(f"median simulated seconds to {100 * target:g} % test accuracy", fontsize=9)
+        axes.set_xlabel(f"median simulated seconds to {percent(target, 'g')} test accuracy", fontsize=9)
         plain(axes)
     if any(row["seconds_to_target"] is not None and not row["fits"] for rows in clusters.values() for row in rows):
         hollow = Patch(facecolor="white", edgecolor=INK, linewidth=1.3)

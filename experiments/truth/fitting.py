@@ -26,6 +26,7 @@ from hardware_profiles import (
     changed_stack_text,
     errors_of,
     load_stack,
+    percent,
     unchosen,
 )
 from simulator import check_plan, error_of, plan_kind, write_atomically
@@ -165,7 +166,7 @@ def _text(
     """The file of the stack, whose constants name what they saw and what judged them, with the errors of the rows held out."""
     said = (
         [
-            f"{table.name}: mean error {errors([one.measured for one in held], after['held out'])['mape']:.1%} of "
+            f"{table.name}: mean error {percent(errors([one.measured for one in held], after['held out'])['mape'])} of "
             f"{len(held)} rows held out"
         ]
         if held

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from hardware_profiles import legible
+from hardware_profiles import legible, percent
 from simulator.results.figures import BLUE, GREEN, GREY, MARKS, ORANGE, logarithmic_axes, multiples, titled
 
 COLOURS = (BLUE, ORANGE, GREEN, GREY)
@@ -41,7 +41,7 @@ def draw(points: Mapping[str, pd.DataFrame]) -> Figure:
             of = table["what"] == what
             error = float((predicted[of] / measured[of] - 1.0).abs().mean())
             named = f"{what}, GiB" if what in UNITS else what if what == "seconds" else f"{what}, s"
-            label = f"{named}: {error:.1%}"
+            label = f"{named}: {percent(error)}"
             axis.scatter(
                 measured[of], predicted[of], s=size, color=colour, marker=mark, alpha=0.7, linewidths=0, label=label
             )
@@ -52,5 +52,5 @@ def draw(points: Mapping[str, pd.DataFrame]) -> Figure:
         axis.set(xlim=ends, ylim=ends)
         axis.tick_params(labelsize=8)
         axis.legend(frameon=False, fontsize=8, loc="upper left")
-    figure.suptitle(f"Predicted against measured, with mean errors; line: equal, band: within {BAND:.0%}")
+    figure.suptitle(f"Predicted against measured, with mean errors; line: equal, band: within {percent(BAND, '.0f')}")
     return figure

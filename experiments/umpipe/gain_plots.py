@@ -16,7 +16,7 @@ from experiments.umpipe.gains import ALIKE, PUBLISHED, GainCase
 from experiments.umpipe.readings import JOINT
 from experiments.umpipe.search_comparison import COMPILED_FORM, MATRIX_FORM, Instance
 from experiments.unequal_sizes.table_costs import program_of
-from hardware_profiles import legible
+from hardware_profiles import legible, percent
 from planners.unequal import FoundSizes
 from simulator import gantt
 from simulator.engines import event_loop
@@ -143,7 +143,7 @@ def gains_figure(rows: Sequence[Row]) -> Figure:
                 ax.plot([gain, gain], [of[0] - 0.5, of[-1] + 0.5], color=ALARM, linestyle="--", linewidth=1.3)
         ax.axvline(0.0, color=INK, linewidth=0.8)
         texts = ", ".join(
-            f"{words} {100.0 * PUBLISHED[network, system]:.4g} %" for system, words in PUBLISHED_SYSTEMS.items()
+            f"{words} {percent(PUBLISHED[network, system], '.4g')}" for system, words in PUBLISHED_SYSTEMS.items()
         )
         titled(ax, f"{network}\npublished over {texts}", size=9.5)
         if network == SIMULATED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from hardware_profiles import GIB, gibibytes
+from hardware_profiles import GIB, gibibytes, percent
 from planners import DECISIONS
 from simulator import Outcome, ScheduleReplay
 
@@ -40,8 +40,8 @@ def _figures(replayed: Outcome | ScheduleReplay) -> dict[str, str]:
         "seconds per iteration": f"{replayed.iteration_seconds:.4g}",
         "error": f"{replayed.error_low:.3g} to {replayed.error_high:.3g}",
         "samples per second": f"{replayed.samples_per_second:,.4g}",
-        "gap to the lower bound": f"{replayed.gap:.1%}",
-        "idle": f"{replayed.replay.bubble().idle_over_makespan:.1%}",
+        "gap to the lower bound": percent(replayed.gap),
+        "idle": percent(replayed.replay.bubble().idle_over_makespan),
         "fullest device": f"{fullest.device}: {fullest.peak_bytes / GIB:.4g} of {gibibytes(fullest.capacity_bytes)}",
         "fits": "yes" if replayed.fits else "no",
     }

@@ -17,6 +17,7 @@ from experiments.terminal.report_tables import (
     fitting,
     marked,
     mean_and_deviation,
+    share,
 )
 from experiments.training.method_comparison import BLOCK
 from experiments.training.method_throughput import BATCH, CLUSTER, DEVICES, WORKLOAD
@@ -102,7 +103,7 @@ ORDER_TABLES = (
             "to": lambda step: _named(step["to"]),
             "difference [95 %]": "{difference:+.4f} [{low:+.4f}, {high:+.4f}]",
             "p (Holm)": "{p_holm:.2g}",
-            "seeds that rise": "{rising_seeds:.0%}",
+            "seeds that rise": share("rising_seeds", ".0f"),
             f"blocks of {BLOCK} that rise": "{rising_blocks} of {blocks}",
             "replicates": lambda step: (
                 "yes" if step["replicates"] else "one block only" if step["blocks"] < 2 else "NO"

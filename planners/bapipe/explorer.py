@@ -28,6 +28,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import percent
 from planners.estimate.memory import StageBytes, least_excess, least_needed, may_have_room
 from planners.estimate.pipeline_seconds import pipelined
 from planners.partitioning.minimax_cuts import balanced_cuts, coarse_points, ideal_stage_seconds
@@ -131,7 +132,7 @@ class Exploration:
             return ""
         return (
             f"rule: {rule.schedule} ({rule.reason}), {rule.candidate.seconds:.4g} s; simulation: {best.plan.schedule} "
-            f"{best.plan.notation}, {best.origin}, {best.seconds:.4g} s (the rule's plan takes {excess:.0%} longer)"
+            f"{best.plan.notation}, {best.origin}, {best.seconds:.4g} s (the rule's plan takes {percent(excess, '.0f')} longer)"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hardware_profiles import percent
 from planners.search.notes import Note
 from planners.search.runner_ups import otherwise
 from planners.search.told_apart import FINE
@@ -113,5 +114,5 @@ def next_best(problem: Problem, plan: Plan, replayed: Replays) -> NextBest | Non
 
 def _slower(seconds: float, best: float) -> str:
     """By how much one plan is slower than another, in words."""
-    part = 100 * (seconds / best - 1.0)
-    return f"{part:.0f} % slower" if part >= 10 else f"{part:.2g} % slower" if part > 0 else "as fast"
+    part = seconds / best - 1.0
+    return f"{percent(part, '.0f' if part >= 0.1 else '.2g')} slower" if part > 0 else "as fast"

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import gibibytes
+from hardware_profiles import gibibytes, percent
 from planners.estimate.like_blocks import like_blocks
 from planners.estimate.memory import one_stage_in_flight, state_bytes
 from planners.estimate.stage_costs import ONLY
@@ -397,11 +397,15 @@ class _ShapeSearch:
         every = f"with ZeRO {_listed(self.form.zeros)}" + " and each recompute policy for all stages" * (
             len(self.form.policies) > 1
         )
-        near = f"all that are by it within {CLOSED_FORM_ERROR:.0%} of the answer"
+        near = f"all that are by it within {percent(CLOSED_FORM_ERROR, '.0f')} of the answer"
         if self.left_out:
             answer = replayed[min(replayed, key=lambda plan: self.evaluate(plan).key)]
             beyond = self.least_left / answer.seconds - 1.0
-            than = f"at least {beyond:.1%} slower than the answer" if beyond >= 0.0 else f"at most {-beyond:.1%} faster"
+            than = (
+                f"at least {percent(beyond)} slower than the answer"
+                if beyond >= 0.0
+                else f"at most {percent(-beyond)} faster"
+            )
             near = f"the best by it, while others that are by it {than} were left out for the work of their replays"
         self.evaluate.declare_optimal(
             f"{plans}: of {len(self.shapes):,} shapes ({grid}), each {every}, and divided by a closed form of seconds and memory "

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from hardware_profiles import GIB
+from hardware_profiles import GIB, percent
 from planners.estimate.like_blocks import like_blocks
 from planners.mixed.cluster_space import MOST_SAMPLES, Choices, ClusterSpace
 from planners.mixed.label_search import EXACT, FoundPipelines, search
@@ -178,7 +178,7 @@ class _PipelineSearch:
         self.evaluate.note(
             ClosedFormGap(
                 f"by the closed form {seconds:.4g} s, and no plan that the planner chooses from takes less than "
-                f"{bound:.4g} s by it: at most {100 * gap:.2g} % are left",
+                f"{bound:.4g} s by it: at most {percent(gap, '.2g')} are left",
                 shapes=sum(found.shapes for found in self.found),
                 opened=sum(found.opened for found in self.found),
                 closed_form_seconds=seconds,

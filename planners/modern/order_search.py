@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hardware_profiles import gibibytes
+from hardware_profiles import gibibytes, percent
 from planners.estimate.memory import layer_bytes
 from planners.estimate.pipeline_seconds import pipelined
 from planners.modern.layouts import Layout, LayoutCosts
@@ -512,7 +512,7 @@ class _Layouts:
         alike = self.problem.batch % layout.microbatches == 0
         bound = found.bound if alike else self.costs.least_seconds(layout)
         proven, assumed = found.proven and alike, not halves_are_known(self.problem)
-        known = "none is shorter" if proven else f"at most {100 * (found.makespan / bound - 1):.2g} % are left"
+        known = "none is shorter" if proven else f"at most {percent(found.makespan / bound - 1, '.2g')} are left"
         self.evaluate.note(
             OrderBound(
                 f"order of the ops: {found.makespan:.4g} s before updates, where links share no channel; with these stages and "

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from hardware_profiles import brief, check_known, unchosen
+from hardware_profiles import brief, check_known, percent, unchosen
 from planners.scheduler.schedule_problem import ScheduleProblem
 from planners.scheduler.search import FoundSchedule, SearchInterrupted, search_schedule
 from simulator import (
@@ -17,9 +17,9 @@ from simulator import (
     LEAST_CHUNKS,
     USUAL_CHUNKS,
     Engine,
+    FoundReplay,
     OpMemory,
     OpSeconds,
-    Replayed,
     Schedule,
     ScheduleReplay,
     TextTable,
@@ -27,13 +27,6 @@ from simulator import (
     check_counts,
     replay_schedule,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from simulator import DeviceMemory, Timeline
-
 
 OBJECTIVES_IN_WORDS = {
     "makespan": "makespan",
@@ -44,7 +37,7 @@ OBJECTIVES_IN_WORDS = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SearchedSchedule(Replayed):
+class SearchedSchedule(FoundReplay):
     """A schedule that was searched for, replayed, and how good it is known to be; the best so far, if it was interrupted."""
 
     replayed: ScheduleReplay
@@ -60,29 +53,21 @@ class SearchedSchedule(Replayed):
         return self.replayed.schedule
 
     @property
-    def timeline(self) -> Timeline:
-        """The timeline of the replay."""
-        return self.replayed.timeline
-
-    @property
-    def memory(self) -> tuple[DeviceMemory, ...]:
-        """Memory of each device over time; () if ops have no bytes."""
-        return self.replayed.memory
-
-    @property
-    def fits(self) -> bool:
-        """Whether no device ever holds more than its limit: what was searched for."""
-        return self.replayed.fits
+    def shown(self) -> ScheduleReplay:
+        """The replay, whose `fits` is what was searched for."""
+        return self.replayed
 
     @property
     def known(self) -> str:
         """The proof in words."""
         what = OBJECTIVES_IN_WORDS[self.found.objective]
         if self.interrupted:
-            return f"interrupted, this is the best so far: at most {100 * self.found.gap:.3g} % above the best {what}"
+            return (
+                f"interrupted, this is the best so far: at most {percent(self.found.gap, '.3g')} above the best {what}"
+            )
         if self.found.proven:
             return f"proven optimal: no order within the memory has a shorter {what}"
-        return f"at most {100 * self.found.gap:.3g} % above the best {what}"
+        return f"at most {percent(self.found.gap, '.3g')} above the best {what}"
 
     def record(self) -> dict[str, Any]:
         """The figures by name, in base units."""
@@ -109,7 +94,7 @@ class SearchedSchedule(Replayed):
                 else [(f"{OBJECTIVES_IN_WORDS[found.objective]}, s", f"{found.cost:.6g}")]
             ),
             ("lower bound of that, s", f"{found.bound:.6g}"),
-            ("gap", f"{100 * found.gap:.3g} %"),
+            ("gap", percent(found.gap, ".3g")),
             ("orders tried", f"{found.evaluations:,}"),
         )
         return (TextTable(replayed.title, replayed.columns, rows), *others)
@@ -117,20 +102,6 @@ class SearchedSchedule(Replayed):
     def remarks(self) -> tuple[str, ...]:
         """What is proven."""
         return (*self.replayed.remarks(), self.known)
-
-    def plot_gantt(
-        self,
-        ax: Axes | None = None,
-        *,
-        window: tuple[float, float] | None = None,
-        size: tuple[float, float] | None = None,
-    ) -> Figure:
-        """Draw the timeline; arguments as of every replay."""
-        return self.replayed.plot_gantt(ax, window=window, size=size)
-
-    def plot_memory(self) -> Figure:
-        """Draw what devices hold over time against their limit."""
-        return self.replayed.plot_memory()
 
 
 def search_on_numbers(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import MOST_SEED, brief, check_real, check_whole, unchosen
+from hardware_profiles import MOST_SEED, brief, check_real, check_whole, percent, unchosen
 from planners.scheduler.alternation import Alternation, alternate, alternations
 from planners.scheduler.annealing import Walk, anneal, cost_of
 from planners.scheduler.blocks import BuildingBlock, blocks_of, paused_blocks, replay_block, warm_ups
@@ -73,7 +73,7 @@ class FoundSchedule:
     evaluations: int
 
     def __repr__(self) -> str:
-        known = "proven" if self.proven else f"gap {100 * self.gap:.2f} %"
+        known = "proven" if self.proven else f"gap {percent(self.gap, '.2f')}"
         return brief(self, f"{self.problem!r}: makespan {self.makespan:.6g} s, {known}")
 
     @property

@@ -7,16 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hardware_profiles import brief
+from hardware_profiles import brief, percent
 from planners.search.notes import Note
-from simulator import Replayed, Score, TextTable
+from simulator import FoundReplay, Score, TextTable
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from planners.search.evaluator import Progress
-    from simulator import DeviceMemory, Engine, Outcome, Plan, Problem, Schedule, Timeline
+    from simulator import Engine, Outcome, Plan, Problem, Schedule
 
 Kind = TypeVar("Kind", bound=Note)
 
@@ -62,7 +59,7 @@ class RunnerUp:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Result(Replayed):
+class Result(FoundReplay):
     """The plan that a search found, with its replay, bound and proof.
 
     outcome: the plan on the reference engine, with the problem's own options
@@ -116,14 +113,9 @@ class Result(Replayed):
         return self.outcome.schedule
 
     @property
-    def timeline(self) -> Timeline:
-        """The timeline of the plan on the reference engine."""
-        return self.outcome.timeline
-
-    @property
-    def memory(self) -> tuple[DeviceMemory, ...]:
-        """Memory of each device over time."""
-        return self.outcome.memory
+    def shown(self) -> Outcome:
+        """The outcome, on the reference engine."""
+        return self.outcome
 
     @property
     def bound(self) -> float:
@@ -146,7 +138,7 @@ class Result(Replayed):
 
     def __repr__(self) -> str:
         seconds, known = self.outcome.iteration_seconds, "proven" if self.proof else "not proven"
-        return brief(self, f"{self.outcome.title}: {seconds:.6g} s per iteration, gap {100 * self.gap:.1f} %, {known}")
+        return brief(self, f"{self.outcome.title}: {seconds:.6g} s per iteration, gap {percent(self.gap)}, {known}")
 
     def tables(self) -> tuple[TextTable, ...]:
         """Tables of the plan's stages, and of the parts of each device's peak memory."""
@@ -174,17 +166,3 @@ class Result(Replayed):
             "interrupted": self.interrupted,
             "optimal_among": self.proof.space,
         }
-
-    def plot_gantt(
-        self,
-        ax: Axes | None = None,
-        *,
-        window: tuple[float, float] | None = None,
-        size: tuple[float, float] | None = None,
-    ) -> Figure:
-        """Draw the plan's timeline; arguments as of every replay."""
-        return self.outcome.plot_gantt(ax, window=window, size=size)
-
-    def plot_memory(self) -> Figure:
-        """Draw the memory of the plan's devices."""
-        return self.outcome.plot_memory()

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hardware_profiles import gibibytes
+from hardware_profiles import gibibytes, percent
 from planners.partitioning.equal_partition import equal_partition
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import straight_costs
@@ -489,7 +489,7 @@ def _tell(answer: _SizedPlan, evaluate: Evaluator) -> None:
     if answer.proven:
         known = "no choice of sizes is faster"
     elif gap is not None:
-        known = f"no choice of sizes takes less than {bound:.4g} s: at most {100 * gap:.2g} % are left"
+        known = f"no choice of sizes takes less than {bound:.4g} s: at most {percent(gap, '.2g')} are left"
     else:
         known = "nothing is proven of the sizes"
     evaluate.note(Note(f"sizes of each stage: forward {forward}, backward {backward}"))

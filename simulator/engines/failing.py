@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hardware_profiles import MOST_COUNT, check_real, check_whole
-from simulator.options.disturbances import LEAST_SECONDS, MOST_FACTOR, MOST_SECONDS
+from simulator.options.disturbance_limits import LEAST_SECONDS, MOST_FACTOR, MOST_SECONDS
 
 SPENT = ("training", "checkpoints", "lost work", "restarts", "waiting", "slower plan")
 """What seconds are spent on. Slower plan: what a plan for one server fewer takes beyond that for all; training is the rest of its

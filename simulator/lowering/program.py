@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hardware_profiles import Channel, brief, counted
 from simulator.costs.given import Route
 from simulator.lowering.structure import Structure
-from simulator.options.disturbances import check_noise
+from simulator.options.disturbance_limits import check_noise
 from simulator.schedules.ops import LETTERS, OpKind, among
 
 MOST_SECONDS = 1e300

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from hardware_profiles import legible
+from hardware_profiles import legible, percent
 from simulator.engines.timeline import Timeline
 from simulator.lowering.program import LaneKind
 from simulator.results.figures import DPI, FAINT, IDLE, INK, Picture, figures, plain_texts, time_unit
@@ -610,7 +610,7 @@ def _room_beside(ax: Axes) -> tuple[float, float]:
 
 def _gantt_heading(ax: Axes, timeline: Timeline, handles: list[Patch], title: str | None, *, cut: bool) -> None:
     words = f"{'in all' if cut else 'makespan'} {_seconds(timeline.makespan_seconds)}"
-    words += f" · devices idle {timeline.bubble().idle_over_makespan:.1%} of it"
+    words += f" · devices idle {percent(timeline.bubble().idle_over_makespan)} of it"
     page = ax.get_figure(root=True)
     below = _legend_rows(handles, ax.get_window_extent().width * 72.0 / page.dpi if page is not None else math.inf)
     beside, line = not below, 8 + 16 * below

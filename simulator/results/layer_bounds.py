@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Accelerator, Cluster, brief, freed
+from hardware_profiles import Accelerator, Cluster, brief, freed, percent
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.plan_costs import PlanCosts
 from simulator.plans.plan import Plan, Problem
@@ -76,7 +76,7 @@ class LayerBounds(Explained):
     def words(self) -> str:
         """What bounds the largest shares, as part of a sentence; empty where nothing is known."""
         told = [(name, share) for name, share in self.shares().items() if name != OTHERWISE and share >= LEAST_TOLD]
-        return "bound by " + ", ".join(f"{name} for {share:.0%}" for name, share in told) if told else ""
+        return "bound by " + ", ".join(f"{name} for {percent(share, '.0f')}" for name, share in told) if told else ""
 
     def record(self) -> dict[str, Any]:
         """The figures by name."""

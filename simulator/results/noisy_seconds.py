@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import brief
-from simulator.options.disturbances import QUANTILES
+from hardware_profiles import brief, percent
+from simulator.options.disturbance_limits import QUANTILES
 from simulator.results.text_tables import Explained, TextTable
 
 
@@ -47,12 +47,12 @@ class NoisySeconds(Explained):
         """The mean and the quantiles, in seconds and as a part of the seconds without noise."""
         found = self.record()
         names = ("mean", *QUANTILES)
-        several = [("seconds", [found[f"{name}_seconds"] for name in names], "{:.4g}")]
+        seconds = [found[f"{name}_seconds"] for name in names]
+        rows = [("seconds", *(f"{one:.4g}" for one in seconds))]
         if self.quiet:
-            several.append(("without noise", [one / self.quiet - 1.0 for one in several[0][1]], "{:+.2%}"))
-        rows = tuple((words, *(form.format(one) for one in values)) for words, values, form in several)
+            rows.append(("without noise", *(percent(one / self.quiet - 1.0, "+.2f") for one in seconds)))
         title = f"{len(self.seconds):,} replays with noise {self.noise:g}; without, {self.quiet:.4g} s"
-        return (TextTable(title, ("iteration", *names), rows),)
+        return (TextTable(title, ("iteration", *names), tuple(rows)),)
 
     def remarks(self) -> tuple[str, ...]:
         """None: the table says it."""

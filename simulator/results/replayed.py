@@ -66,3 +66,37 @@ class Replayed(Explained):
     def frame(self) -> pd.DataFrame:
         """The timeline as a pandas DataFrame, one row per task."""
         return self.timeline.frame
+
+
+class FoundReplay(Replayed):
+    """What a search found, which shows itself as the replay of it does."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def shown(self) -> Replayed:
+        """The replay."""
+
+    @property
+    def timeline(self) -> Timeline:
+        """The timeline of the replay."""
+        return self.shown.timeline
+
+    @property
+    def memory(self) -> tuple[DeviceMemory, ...]:
+        """Memory of each device over time, of the replay."""
+        return self.shown.memory
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device stays within its memory limit."""
+        return self.shown.fits
+
+    def plot_gantt(self, ax: Axes | None = None, *, window: Pair | None = None, size: Pair | None = None) -> Figure:
+        """Draw the timeline; arguments as of every replay."""
+        return self.shown.plot_gantt(ax, window=window, size=size)
+
+    def plot_memory(self) -> Figure:
+        """Draw the memory of the devices over time against their limit."""
+        return self.shown.plot_memory()

@@ -12,7 +12,7 @@ import pytest
 
 from experiments.cli import COMMANDS
 from experiments.studies.catalogue import STUDIES
-from experiments.terminal.argument_types import Option, add_options, inches, written_figure
+from experiments.terminal.argument_types import Listed, Option, add_options, inches, written_figure
 from tests.records import Recorded
 
 OPTIONS: dict[str, Option] = {
@@ -23,6 +23,9 @@ OPTIONS: dict[str, Option] = {
     "--several N …": ("any number of numbers", int),
     "--maybe [WORD=so]": "a word or not",
     "--again N": ("repeated", int, []),
+    "--listed N,…": ("a list, repeated", Listed(int), []),
+    "--joined NAME,…": "a list as it is written",
+    "--tuple N,…": ("a list that is read", lambda text: tuple(map(int, text.split(",")))),
 }
 
 
@@ -41,6 +44,11 @@ OPTIONS: dict[str, Option] = {
         ("--maybe no", "maybe", "no"),
         ("", "again", []),
         ("--again 1 --again 2", "again", [1, 2]),
+        ("", "listed", []),
+        ("--listed 1,2 --listed 3", "listed", [1, 2, 3]),
+        ("--joined a,b", "joined", "a,b"),
+        ("--joined a --joined b,c", "joined", "a,b,c"),
+        ("--tuple 1,2 --tuple 3", "tuple", (1, 2, 3)),
     ],
 )
 def test_options_take_as_many_values_as_they_name(words: str, name: str, value: object) -> None:
@@ -51,7 +59,18 @@ def test_options_take_as_many_values_as_they_name(words: str, name: str, value: 
 
 
 @pytest.mark.parametrize(
-    "words", ["--flag 1", "--count", "--pair 1", "--pair 1 2 3", "--several", "--count x", "--again"]
+    "words",
+    [
+        "--flag 1",
+        "--count",
+        "--pair 1",
+        "--pair 1 2 3",
+        "--several",
+        "--count x",
+        "--again",
+        "--listed 1,,2",
+        "--listed 1,x",
+    ],
 )
 def test_other_numbers_of_values_are_refused(words: str) -> None:
     """And what is needed must be there."""

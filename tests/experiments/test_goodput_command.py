@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import pipeplan as pp
 from experiments.cli import main
 
 JOB = ("goodput", "--mtbf", "100", "--restart-seconds", "60", "--days", "1", "--runs", "2")
@@ -15,12 +16,12 @@ JOB = ("goodput", "--mtbf", "100", "--restart-seconds", "60", "--days", "1", "--
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("", "goodput needs --plan FILE, or --servers N in its place"),
-        ("--plan a.json --servers 2 --checkpoint-seconds 9", "goodput needs --plan FILE, or --servers N"),
-        ("--servers 2", "goodput needs --checkpoint-seconds C, or --checkpoint-gb-per-s B"),
+        ("", "goodput needs --plan, or --servers in its place"),
+        ("--plan a.json --servers 2 --checkpoint-seconds 9", "goodput needs --plan, or --servers"),
+        ("--servers 2", "goodput needs --checkpoint-seconds, or --checkpoint-gb-per-s"),
         ("--servers 2 --checkpoint-gb-per-s 1", "--checkpoint-gb-per-s goes with --plan"),
-        ("--servers 2 --checkpoint-seconds 9 --per device", "--devices N goes with --per device, and with --servers"),
-        ("--servers 2 --checkpoint-seconds 9 --devices 16", "--devices N goes with --per device, and with --servers"),
+        ("--servers 2 --checkpoint-seconds 9 --per device", "--devices goes with --per device, and with --servers"),
+        ("--servers 2 --checkpoint-seconds 9 --devices 16", "--devices goes with --per device, and with --servers"),
         ("--servers 2 --checkpoint-seconds 9 --per gpu", "--per 'gpu' is unknown; choices: server, device, job"),
         ("--servers 2 --checkpoint-seconds 9 --replan greedy", "--replan goes with --plan"),
         ("--servers 2 --checkpoint-seconds 9 --slower 2", "--slower goes with --spares"),
@@ -62,3 +63,30 @@ def test_a_plan_says_servers_states_and_iterations(
     assert abs(found["intervals"][1]["seconds"] / found["iteration_seconds"] % 1.0 - 0.5) > 0.49
     assert main([*JOB, *words[:-1], "--spares", "0", "--replan", "data-parallel"]) == 0
     assert "with a server fewer: pp1 tp1 cp1 dp8" in capsys.readouterr().out
+
+
+def test_the_face_asks_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a number of servers and of a plan; what does not go together is said in Python's words."""
+    words = ("--servers", "4", "--devices", "32", "--per", "device", "--checkpoint-seconds", "9", "--json")
+    assert main([*JOB, *words]) == 0
+    asked = {"mtbf_hours": 100, "restart_seconds": 60, "days": 1.0, "runs": 2}
+    found = pp.goodput(4, devices=32, per="device", checkpoint_seconds=9, **asked)
+    assert json.loads(capsys.readouterr().out) == found.record()
+    result = pp.plan(pp.Problem("gpt2", "dgx-a100:2", 32), "data-parallel")
+    of_plan = pp.goodput(result, checkpoint_gb_per_s=2, spares=0, replan="data-parallel", **asked)
+    assert (of_plan.failing.servers, of_plan.iteration_seconds) == (2, result.iteration_seconds)
+    fewer = pp.plan(pp.Problem("gpt2", "dgx-a100:1", 32), "data-parallel")
+    assert of_plan.failing.slower == fewer.iteration_seconds / result.iteration_seconds
+    assert pp.goodput(
+        result.outcome, checkpoint_gb_per_s=2, spares=0, slower=of_plan.failing.slower, **asked
+    ).record() == (of_plan.record())
+    for wrong, said in (
+        ({"checkpoint_gb_per_s": 2}, "checkpoint_gb_per_s goes with a plan"),
+        ({}, "goodput needs checkpoint_seconds, or checkpoint_gb_per_s in its place"),
+        ({"checkpoint_seconds": 9, "per": "gpu"}, "per 'gpu' is unknown; choices: server, device, job"),
+        ({"checkpoint_seconds": 9, "slower": 2.0}, "slower goes with spares"),
+        ({"checkpoint_seconds": 9, "runs": 0}, "runs must be a whole number"),
+        ({"checkpoint_seconds": 9, "mtbf_hours": "a"}, "mtbf_hours must be"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            pp.goodput(4, **(asked | wrong))

@@ -64,6 +64,8 @@ def test_a_layout_is_a_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
         ("megatron:t*12", "must begin with E, end with L"),
         ("megatron:", "must begin with E"),
         ("megatron:E(t)*999999(t)*999999L", "has more than 65,536 layers"),
+        ("megatron:Et*0|t*12L", "t*0 repeats nothing; a count is at least 1"),
+        ("megatron:Et*6|(t|)*00t*6L", "(t|)*00 repeats nothing; a count is at least 1"),
         ("megatron:Et*6||t*6L", "stage 1 would hold no layer"),
         (
             "megatron:E" + "|".join("t" * 12) + "L",
@@ -85,6 +87,49 @@ def test_layouts_of_no_plan(capsys: pytest.CaptureFixture[str], plan: str, said:
     """One line, exit code 2."""
     path, *words = plan.split()
     assert said in refused(capsys, ("export", "--to", "megatron", *GPT2, *words, "--plan", path))
+
+
+LAYOUT = ("--plan", "megatron:Et*6|t*6L", *GPT2, "--tensor", "2", "--microbatches", "4")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("explain", "--json"),
+        ("whatif", "--set", "cluster.network.bandwidth_gbps=*2", "--keep", "--json"),
+        ("sensitivity", "--over", "servers.inside.latency_us,accelerator.tflops_bf16", "--json"),
+        ("simulate", "--engine", "compiled", "--json"),
+        ("check",),
+    ],
+    ids=lambda asked: asked[0],
+)
+def test_questions_take_a_layout(capsys: pytest.CaptureFixture[str], tmp_path: Path, asked: tuple[str, ...]) -> None:
+    """And say what they say of the same plan from a file."""
+    _, plan = imported(capsys, tmp_path, LAYOUT[1], *LAYOUT[-4:])
+    path = tmp_path / "found.json"
+    of_layout, of_file = (ended(capsys, (*asked, *words)) for words in (LAYOUT, ("--plan", str(path))))
+    assert (plan.planner, of_layout[0]) == ("megatron", 0)
+    assert of_layout[1].replace(LAYOUT[1], "") == of_file[1].replace(str(path), "")
+
+
+NUMBERS = "--stages 2 --microbatches 2 --forward 1 --backward 1"
+"""Of a schedule."""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("explain --plan mine.json --batch 3", "--batch describes a plan of a target's form; --plan mine.json has its"),
+        ("whatif --plan mine.json --set batch=3 --cluster dgx-a100:1", "--cluster describes a plan of a target's form"),
+        ("sensitivity --plan megatron:EtL --workload gpt2 --stack generic,fsdp1-eager", "that is there runs under one"),
+        ("check gpt2.toml --tensor 2", "--tensor goes with --plan megatron:… or torchtitan:…"),
+        (f"simulate --schedule gpipe {NUMBERS} --zero 1", "--zero goes with --plan megatron"),
+        ("simulate --plan megatron:Et*6|t*6L --stages 2", "--stages is of a schedule; --plan megatron:Et*6|t*6L says"),
+    ],
+)
+def test_options_of_no_layout(capsys: pytest.CaptureFixture[str], words: str, said: str) -> None:
+    """One line, exit code 2."""
+    assert said in refused(capsys, tuple(words.split()))
 
 
 def gpt2_plan(back: bool = False, **changes: Any) -> tuple[Problem, Plan]:

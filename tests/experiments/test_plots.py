@@ -46,7 +46,7 @@ def test_numbers_of_a_bar() -> None:
     """
     (plan,) = comparison_bars([row("pipedream", 80.0)])
     assert plan.label == "pipedream\n3-1 · 1f1b"
-    assert plan.note == "80.0/s · 1.60× · idle 25%"
+    assert plan.note == "80.0/s · 1.60× · idle 25 %"
     assert plan.limit_samples_per_second == pytest.approx(100.0)
     assert (plan.peak_gib, plan.capacity_gib) == (8.0, 16.0)
     assert plan.rate_ends == pytest.approx((64.0, 100.0))

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 import experiments.published_layouts.__main__ as study
-from experiments.published_layouts.layouts import LAYOUTS, PublishedLayout
+from experiments.published_layouts.published_runs import LAYOUTS, PublishedLayout
 from experiments.studies.study_harness import run_study
 from experiments.truth.predictions import training_problem
 from planners import make_plan

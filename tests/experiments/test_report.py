@@ -19,7 +19,7 @@ from experiments.compare.efficiency import efficiency, used_parameters
 from experiments.report import pareto as pareto_search
 from experiments.report.limits import Limit, limit_sentence, limits
 from experiments.report.pareto import GIB, Pareto, UnbeatenPlan, in_less_memory, pareto
-from hardware_profiles import GraphicsProcessor, load_cluster
+from hardware_profiles import GraphicsProcessor, load_cluster, percent
 from planners import Request, plan_over_stacks
 from simulator import (
     TIME_PARTS,
@@ -148,9 +148,9 @@ def test_what_is_not_known_is_no_figure() -> None:
     ("kind", "flop", "words"),
     [
         ("attention", 2e3, ", scores of attention whole, of"),
-        ("convolution", 5e2, "MFU 33.3% (3 × forward FLOP, of"),
+        ("convolution", 5e2, "MFU 33.3 % (3 × forward FLOP, of"),
         ("convolution", 1e5, "; more than the peak, as fast convolutions (Winograd) need fewer FLOP than are counted"),
-        ("linear", 1e5, "MFU 6666.7% (3 × forward FLOP, of"),
+        ("linear", 1e5, "MFU 6666.7 % (3 × forward FLOP, of"),
     ],
 )
 def test_utilisation_says_what_it_counts(kind: Any, flop: float, words: str) -> None:
@@ -531,7 +531,9 @@ def test_runner_ups_that_are_faster_are_named() -> None:
     outcome = simulate(problem, Plan("hand", "1f1b", stages, (2,) * 4))
     better = simulate(problem, replace(outcome.plan, stages=stages_from_cuts([4], 6, [(0,), (1,)])))
     (line,) = (one for one in pp.report(outcome).remarks() if one.startswith("faster by replay than this plan: "))
-    assert f"layers of stages 4, 2 ({better.iteration_seconds / outcome.iteration_seconds - 1.0:+.2%})" in line
+    assert (
+        f"layers of stages 4, 2 ({percent(better.iteration_seconds / outcome.iteration_seconds - 1.0, '+.2f')})" in line
+    )
 
 
 def test_a_board_s_peak_is_that_of_its_multipliers() -> None:

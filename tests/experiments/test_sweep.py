@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -114,6 +115,28 @@ def test_a_question_is_its_words_and_what_stands_behind_them(tmp_path: Path) -> 
     assert keys(said | {"batch": 16}, "network.bandwidth_gbps=5,20")[0] == before[2]
     cluster.write_text(text.replace("latency_us = ", "latency_us = 1"), encoding="utf-8")
     assert not set(keys(said, "batch=8,16", "network.bandwidth_gbps=5,/2")) & set(before)
+
+
+def test_a_changed_plugin_is_not_answered_from_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version of its package, or another text of its module, as while it is written; one that is gone is another, too."""
+    said = {"workload": "chain:4", "cluster": "pipedream-a", "planner": "uniform"}
+
+    def install(version: str, text: str) -> list[str]:
+        (tmp_path / "their_planners.py").write_text(text, encoding="utf-8")
+        about = tmp_path / f"theirs-{version}.dist-info"
+        about.mkdir(exist_ok=True)
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: theirs\nVersion: {version}\n", encoding="utf-8")
+        (about / "entry_points.txt").write_text("[pipeplan.planners]\ntheirs = their_planners:plan\n", encoding="utf-8")
+        found = keys(said, "batch=8,16")
+        shutil.rmtree(about)
+        return found
+
+    before = keys(said, "batch=8,16")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    first = install("1.0", "def plan(): ...\n")
+    assert install("1.0", "def plan(): ...\n") == first
+    others = [before, first, install("1.1", "def plan(): ...\n"), install("1.1", "def plan(): return 1\n")]
+    assert len({key for one in others for key in one}) == 8
 
 
 def test_rows_are_the_answers_of_plan(capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,9 +113,9 @@ def test_the_face_asks_the_same(plan_file: Path) -> None:
     [
         (1.0, True, "keep the plan: the search found none that is faster"),
         (0.8, True, "keep the plan: the search found none that is faster"),
-        (2.0, True, "planned anew an iteration takes 50.0% less than with the same plan"),
-        (2.0, False, "the same plan does not fit; planned anew an iteration takes -50.0% of its seconds"),
-        (0.8, False, "the same plan does not fit; planned anew an iteration takes +25.0% of its seconds"),
+        (2.0, True, "planned anew an iteration takes 50.0 % less than with the same plan"),
+        (2.0, False, "the same plan does not fit; planned anew an iteration takes -50.0 % of its seconds"),
+        (0.8, False, "the same plan does not fit; planned anew an iteration takes +25.0 % of its seconds"),
     ],
 )
 def test_what_a_new_plan_gains(seconds: float, fits: bool, said: str) -> None:

@@ -22,6 +22,7 @@ from hardware_profiles import (
     Work,
     load_accelerator,
     load_cluster,
+    percent,
 )
 from planners import make_plan
 from simulator import Gpt, Problem
@@ -84,7 +85,7 @@ def test_shares_of_kinds_are_those_of_the_manual() -> None:
         assert own == float(spread) / 100.0
     ratios = {name: shares["attention"] / shares["products"] for name, (shares, _) in told.items()}
     assert ratios == pytest.approx({"systolic": 0.5, "array": 0.28 / 0.58, "vector": 1.0})
-    assert f"{CHIPS['tensor-core'].spread:.0%}".replace("%", " %") in text.split("| `tensor-core` |")[1].splitlines()[0]
+    assert percent(CHIPS["tensor-core"].spread, ".0f") in text.split("| `tensor-core` |")[1].splitlines()[0]
 
 
 @pytest.mark.parametrize("kind", sorted(CHIPS))

@@ -404,7 +404,7 @@ def test_disagreements_are_worth_a_line_from_one_percent_on() -> None:
 
     assert line_of(Score(100.9, 1.0, 1.0, 0), None) == line_of(Score(500.0, 1.0, 1.0, 0), 99.0) == ""
     assert line_of(Score(1.0, 1.0, 1.0, 0), 125.0) == (
-        "rule: 1f1b (reason), 125 s; simulation: gpipe straight, inter-layer, 100 s (the rule's plan takes 25% longer)"
+        "rule: 1f1b (reason), 125 s; simulation: gpipe straight, inter-layer, 100 s (the rule's plan takes 25 % longer)"
     )
     assert line_of(Score(1.0, 2.0, 1.0, 0), None) == (
         "rule: 1f1b (reason); simulation: it does not fit, best is gpipe straight, inter-layer"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hardware_profiles import Constant, GraphicsProcessor, Operation, Stack, load_cluster, load_stack
+from hardware_profiles import Constant, GraphicsProcessor, Operation, Stack, load_cluster, load_stack, percent
 from planners import Evaluator, InapplicablePlannerError, Request, make_plan, planner_entry, runner_ups
 from planners.estimate.like_blocks import LikeBlocks, like_blocks, shortened
 from planners.estimate.memory import in_flight, most_held
@@ -428,7 +428,8 @@ def test_beyond_the_work_only_what_may_be_the_best_is_replayed(monkeypatch: pyte
     assert all(one.seconds <= chosen.seconds for one in replayed.values())
     search.tell(replayed)
     least = min(one.seconds for one in search_of(problem).candidates() if search.plan(one) not in replayed)
-    words = f"others that are by it at least {least / chosen.seconds - 1.0:.1%} slower than the answer were left out for the work"
+    left = percent(least / chosen.seconds - 1.0)
+    words = f"others that are by it at least {left} slower than the answer were left out for the work"
     assert words in search.evaluate.optimal_among
 
 
@@ -442,7 +443,7 @@ def test_the_proof_says_what_was_replayed() -> None:
     assert "its best ZeRO" not in found.proof.space
     assert "each with ZeRO 0, 1, 2 and 3 and each recompute policy for all stages" in found.proof.space
     assert "closed form of seconds and memory into whole blocks" in found.proof.space
-    assert "within 25% of the answer" in found.proof.space
+    assert "within 25 % of the answer" in found.proof.space
     assert "context" in found.proof.space
 
 

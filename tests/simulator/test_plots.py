@@ -23,7 +23,16 @@ from simulator.engines.timeline import Timeline
 from simulator.lowering.lower import lower
 from simulator.memory.device_memory import CATEGORIES, DeviceMemory
 from simulator.results import gantt_plots
-from simulator.results.figures import byte_unit, captioned, figures, logarithmic, panels, save, time_unit
+from simulator.results.figures import (
+    byte_unit,
+    captioned,
+    figures,
+    logarithmic,
+    logarithmic_axes,
+    panels,
+    save,
+    time_unit,
+)
 from simulator.results.gantt_plots import (
     KIND_COLORS,
     MOST_NUMBERED,
@@ -713,12 +722,14 @@ def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
     assert "\x1b" not in (tmp_path / "gantt.svg").read_text(encoding="utf-8")
 
 
-def test_captions_stand_below_or_above_in_lines_of_the_figures_width() -> None:
-    """At most 11 characters an inch below the panels, and 13.5 above them."""
-    for above, most in ((False, 44), (True, 54)):
-        figure, _ = panels(4.0, 1.0)
-        captioned(figure, "word " * 40, **({"above": True} if above else {}))
-        shown, none = figure.get_supxlabel(), figure.get_suptitle()
-        lines = (none if above else shown).split("\n")
-        assert (shown if above else none) == ""
-        assert max(map(len, lines)) == most  # whole words and the spaces between them
+def test_captions_stand_below_in_lines_of_the_figures_width() -> None:
+    """At most 11 characters of 10 points an inch; a longer axis of numbers of many decades names every other one."""
+    figure, _ = panels(4.0, 1.0)
+    captioned(figure, "word " * 40)
+    assert max(map(len, figure.get_supxlabel().split("\n"))) == 44  # whole words and the spaces between them
+    figure, ((axes,),) = panels(4.0, 3.0)
+    axes.plot([250.0, 7e7], [1.0, 2.0])
+    logarithmic_axes(axes, "x")
+    figure.draw_without_rendering()
+    inside = [one for one in axes.get_xticks() if 250.0 <= one <= 7e7]
+    assert inside == [1e4, 1e6]

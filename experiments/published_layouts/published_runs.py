@@ -1,4 +1,4 @@
-"""Layouts: how large published runs were laid out, what was published of their speed, and where."""
+"""Published runs: how large published runs were laid out, what was published of their speed, and where."""
 
 from __future__ import annotations
 

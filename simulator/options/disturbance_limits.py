@@ -1,4 +1,4 @@
-"""Disturbances: the ends of what replays, and days of training, are disturbed by."""
+"""Disturbance limits: the ends of what replays, and days of training, are disturbed by."""
 
 MOST_NOISE = 2
 """Below it noise stays: the standard deviation of the logarithm of a factor."""
