@@ -24,9 +24,9 @@ from simulator.results.figures import (
 
 MEMORY = "#c0792a"
 LINES = (
-    ("simpy_seconds", "SimPy engine", "#b3261e", "s"),
-    ("build_seconds", "schedule and program", "#59636e", "^"),
-    ("prepare_seconds", "order the tasks (once)", "#e0a458", "v"),
+    ("simpy_seconds", "SimPy engine", ALARM, "s"),
+    ("build_seconds", "schedule and program", FAINT, "^"),
+    ("prepare_seconds", "order the tasks (once)", ORANGE, "v"),
     ("replay_seconds", "recurrence, prepared", BLUE, "o"),
 )
 """Key of a row, what it is called, colour and mark."""

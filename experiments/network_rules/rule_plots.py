@@ -27,7 +27,7 @@ AGREEMENTS = {
 def draw(document: Mapping[str, Any]) -> Figure:
     """Left the agreement, from -1 to 1, right the loss in per cent."""
     questions = list(dict.fromkeys(row["question"] for row in document["rows"]))
-    figure, ((left, right),) = panels(11, 1.9 + 0.38 * len(questions), 1, 2, sharey=True)
+    figure, ((left, right),) = panels(11, 2.4 + 0.38 * len(questions), 1, 2, sharey=True)
     for axes, looks, key, scale in ((left, AGREEMENTS, "kendall", 1.0), (right, PAIRS, "regret", 100.0)):
         for number, (pair, (words, color, marker)) in enumerate(looks.items()):
             rows = [row for row in document["rows"] if (row["chosen_under"], row["judged_under"]) == pair]
@@ -44,7 +44,8 @@ def draw(document: Mapping[str, Any]) -> Figure:
     titled(left, "Do two rules rank the plans alike?", xlabel="Kendall's rank agreement (1: the same order)")
     titled(right, "What does a choice under one rule lose under another?", xlabel="longer than the fastest plan, %")
     left.set_xlim(min(0.0, left.get_xlim()[0]), 1.03)
-    for axes, place in ((left, "lower left"), (right, "lower right")):
-        axes.legend(loc=place, fontsize=8.5, framealpha=0.9)
+    for axes in (left, right):  # below, where no row can be
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "borderaxespad": 4.5}
+        axes.legend(**below, ncols=2, fontsize=8.5, frameon=False)
     figure.suptitle(f"{document['plans']} plans a question, drawn at random, the same for every rule", fontsize=10)
     return figure

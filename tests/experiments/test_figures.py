@@ -19,7 +19,9 @@ from experiments.compare.comparison_plots import comparison_figure
 from experiments.cost_model import model_error_plots as cost_model_plots
 from experiments.fpga_truth import board_plots
 from experiments.modern_schedules import memory_point_plots
+from experiments.network_rules import rule_plots
 from experiments.pipedream_tables import speedup_plots as pipedream_tables_plots
+from experiments.report import cluster_plots
 from experiments.studies.study_harness import mark_interrupted
 from experiments.sweep import sweep_plots
 from experiments.sweep.swept import Swept
@@ -28,6 +30,7 @@ from experiments.truth import truth_plots
 from experiments.umpipe import gain_plots as umpipe_plots
 from experiments.umpipe.search_comparison import Instance
 from experiments.unequal_sizes.random_tables import random_problem
+from hardware_profiles import load_cluster
 from planners.unequal import FoundSizes, best_equal
 from tests.drawings import drawing
 from tests.layout import assert_readable, lightness
@@ -231,6 +234,24 @@ def test_sweeps_can_be_read(recorded: Recorded) -> None:
     recorded(**{name: drawing(figure) for name, figure in drawn.items()})
 
 
+@pytest.mark.parametrize("questions", [1, 8])
+def test_rules_of_links_can_be_read(questions: int) -> None:
+    """Rows that agree in all, in nothing, and of which nothing is known; no legend lies on one."""
+    rows = [
+        {"question": f"gpt2-medium, dgx-1-v100 × {n}", "chosen_under": chosen, "judged_under": judged}
+        | {"kendall": None if n == 3 else 1.0 - 0.4 * n, "regret": 0.2 * n}
+        for n in range(questions)
+        for chosen, judged in rule_plots.PAIRS
+    ]
+    assert_readable(rule_plots.draw({"rows": rows, "plans": 12}))
+
+
+@pytest.mark.parametrize("cluster", ["dgx-a100:2", "pipedream-b"])
+def test_clusters_can_be_read(cluster: str) -> None:
+    """Servers with switches, and with links of two bandwidths."""
+    assert_readable(cluster_plots.draw(load_cluster(cluster)))
+
+
 def test_gains_can_be_read_and_show_what_lies_beyond(recorded: Recorded) -> None:
     """Readings of three networks, three rules of re-cutting; a gain beyond the axis is a triangle at its end."""
     rows: list[dict[str, Any]] = [
@@ -416,6 +437,8 @@ def test_every_figure_has_a_check() -> None:
         "speedup_plots.draw",
         "truth_plots.draw",
         "board_plots.draw",
+        "rule_plots.draw",
+        "cluster_plots.draw",
         "comparison_plots.comparison_figure",
         "growth_plots.engine_figure",
         "gain_plots.convergence_figure",

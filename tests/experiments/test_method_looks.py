@@ -23,6 +23,7 @@ from experiments.time_to_accuracy import __main__ as time_study
 from experiments.time_to_accuracy.learning_plots import target_figure, time_figure
 from experiments.xpipe import accuracy as xpipe
 from experiments.xpipe.xpipe_plots import difference_figure, throughput_figure
+from simulator.results.figures import ALARM, BLUE, FAINT, GREEN, GREY, INK, ORANGE, SERIES
 from tests.experiments.test_sweep_page import points
 from tests.experiments.test_xpipe import made_result
 
@@ -55,6 +56,7 @@ def test_every_planner_and_schedule_has_a_look_of_its_own() -> None:
     """Declared, in a colour that no other has; a family tells its members apart in grey, too."""
     names = [name for own in FAMILIES.values() for name in own]
     assert len({look_of(name).color for name in names}) == len(names) == len(set(names))
+    assert not {look_of(name).color for name in names} & {ALARM, BLUE, FAINT, GREEN, GREY, INK, ORANGE, *SERIES}
     known = {*planners.planner_entries(), *simulator.SCHEDULES, *simulator.METHOD_SCHEDULES}
     assert {method_of(name) for name in known} <= {*names}
     assert set(SAME.values()) <= {*names}
