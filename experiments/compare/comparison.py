@@ -136,9 +136,17 @@ COLUMNS: dict[str, Column] = {
 of plans that fit, whether the model tells them from the fastest."""
 
 
+DECIDES = {"peak_memory_bytes": "joules_per_sample", "speedup_over_data_parallel": "samples_per_second"}
+"""Columns that stand before others in tables, which a narrow terminal cuts from the right: what a plan is chosen by."""
+
+
 def _table(title: str, *tables: str) -> ReportTable:
     """A table of the plans with the columns that name one of the tables."""
-    columns = {one.heading: one.cell for one in COLUMNS.values() if one.table in tables}
+    names = list(COLUMNS)
+    for name, other in DECIDES.items():
+        names.remove(name)
+        names.insert(names.index(other), name)
+    columns = {COLUMNS[name].heading: COLUMNS[name].cell for name in names if COLUMNS[name].table in tables}
     planner = {"planner": lambda record: record["planner"] + (" (interrupted)" if record["interrupted"] else "")}
     return ReportTable(title, "plans", {**planner, **columns})
 

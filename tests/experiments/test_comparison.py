@@ -193,7 +193,7 @@ def test_memory_cells_are_gibibytes_of_what_plans_may_fill(capsys: pytest.Captur
     """3 GiB of 16 GiB; where it does not fit a mark; the capacity leaves out what the accelerator keeps in reserve."""
     record = dict.fromkeys(COLUMNS, 1.0) | {"peak_memory_bytes": 3 * 2**30, "capacity_bytes": 16 * 2**30}
     rows = [record | {"planner": "a", "feasible": fits} for fits in (True, False)]
-    assert [row[5] for row in USE.text({"plans": rows}).rows] == ["3.00 of 16", "3.00 of 16 (!)"]
+    assert [row[2] for row in USE.text({"plans": rows}).rows] == ["3.00 of 16", "3.00 of 16 (!)"]
     cluster = load_cluster("pipedream-a")
     device = cluster.devices[0]
     assert isinstance(device, GraphicsProcessor)
