@@ -225,12 +225,14 @@ U50LV), whose seconds they meet within 5 % in the median and 13 % at worst; of b
 
 class DspTable(FileTable, frozen=True, kw_only=True):
     """`[dsp]` of an FPGA: DSP blocks, those in use (all), multiply-adds per DSP block and cycle by precision (at least one), how
-    many of the cycles do work in long sums, and the multiply-adds of an output at which half as many do.
+    many of the cycles do work in long sums, and the multiply-adds of an output at which half as many do. `shared`: one array of
+    all of them runs the layers of a stage in turn.
     """
 
     count: DspBlocks
     used: DspBlocks | None = None
     clock_mhz: Annotated[float, within((25, 1500), (1e-3, 1e5), "10^6 cycles/s")]
+    shared: bool = False
     efficiency: Share = DSP_EFFICIENCY
     reduction_half: Annotated[float, within((0, 4096), (0, 1e7), "multiply-adds of an output")] = REDUCTION_HALF
     macs_per_cycle_fp32: MacsPerCycle | None = None
@@ -341,6 +343,7 @@ class FpgaFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="fpga
             macs_per_cycle=rates,
             efficiency=array.efficiency,
             reduction_half=array.reduction_half,
+            shared_array=array.shared,
             on_chip_bytes=self.on_chip.memory_mbit * self.on_chip.usable * 1e6 / 8.0,
             ddr_bytes=memory.memory_gib * GIB,
             ddr_bandwidth=memory.bandwidth_gb_per_s * GIGA,

@@ -48,6 +48,7 @@ class FieldProgrammableGateArray:
     dsps: DSP blocks in use; clock: Hz; macs_per_cycle: multiply-adds per DSP and cycle, by precision (below 1 where one
         multiply-add takes several DSPs; with what the logic beside adds); efficiency: share of those cycles that do useful work
         in long sums; reduction_half: multiply-adds of an output element at which half of that is reached
+    shared_array: one array of all DSPs runs the layers of a stage in turn; else they may be divided among these, too
     on_chip_bytes: block RAM and UltraRAM for weights and features; ddr_bytes: memory beside the chip; ddr_bandwidth: its bytes/s;
         memory_efficiency: share of them that is reached
     transceiver_bandwidth: bytes/s of all transceivers together, one direction
@@ -72,6 +73,7 @@ class FieldProgrammableGateArray:
     transceiver_bandwidth: Positive
     share: ShareOfPeak = 1.0
     reduction_half: Amount = 0.0
+    shared_array: bool = False
     memory_efficiency: ShareOfPeak = 1.0
     power: Power | None = None
     word: str = field(default="FPGA", init=False)

@@ -13,8 +13,9 @@ layer after layer, more bytes of features would move for a sample than weights; 
 nothing of a sample waits for the next. Between the layers of a stage features flow on the chip. What a stage
 keeps for its backward stays on the chip if one op's fits in what the weights leave, else it goes to DDR and back.
 
-Two ways to run an op, the faster counts: streaming as above, or one layer after the other with the whole board and all samples of
-the op, which reads weights once per op, and moves features that do not fit. The fill of a stage's layers (some rows) is left out.
+Two ways to run an op, the faster counts: streaming as above, unless the board has one array for all layers (`shared_array`), or
+one layer after the other with the whole board and all samples of the op, which reads weights once per op, and moves features that
+do not fit. The fill of a stage's layers (some rows) is left out.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Divisions:
     """How a board is divided over the layers of each of several stages of a network that it might hold; one row per stage.
 
     works: the layers of the network; held: bool [stages, layers], which of them each stage has
-    dsps: int64 [stages, layers], whole DSPs of each layer; 0 for layers without multiply-adds, which logic does
+    dsps: int64 [stages, layers], whole DSPs of each layer; 0 for layers without multiply-adds, which logic does, and for all
+        where one array runs them in turn
     on_chip: bool [stages], whether the weights and gradient sums of a stage stay on the chip
     free_bytes: float64 [stages], of the chip, for features
     """
@@ -67,8 +69,10 @@ class Divisions:
         """Seconds of one pass of each stage over `samples` samples: streaming, or layer after layer, whichever is faster."""
         found = np.zeros(len(self.held))
         for part in passes(phase):
-            streaming = samples * self.sample_seconds(samples, part)
-            found = found + np.minimum(streaming, self.layerwise_seconds(samples, part))
+            seconds = self.layerwise_seconds(samples, part)
+            if not self.board.shared_array:
+                seconds = np.minimum(samples * self.sample_seconds(samples, part), seconds)
+            found = found + seconds
         return found
 
     def sample_seconds(self, samples: float, phase: Phase) -> Floats:
@@ -146,7 +150,7 @@ def divide(
     on_chip = (weights <= room) & (beside <= sums(sizes + np.where(features > room, features, 0.0)))
     whole = math.floor(board.dsps * board.share)
     dsps = np.zeros(held.shape, dtype=np.int64)
-    for stage, layers in enumerate(held):
+    for stage, layers in enumerate(() if board.shared_array else held):
         dsps[stage, layers] = divide_dsps(tuple(work[layers].tolist()), whole)
     return Divisions(board, works, precision, held, dsps, on_chip, room - np.where(on_chip, weights, 0.0))
 

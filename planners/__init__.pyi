@@ -66,6 +66,11 @@ from .registry import (
     planner_entry as planner_entry,
     run_planner as run_planner,
 )
+from .forward_pipeline import (
+    ForwardPipeline as ForwardPipeline,
+    ForwardStage as ForwardStage,
+    forward_pipeline as forward_pipeline,
+)
 from .least_energy import (
     OBJECTIVES as OBJECTIVES,
     DeviceChoice as DeviceChoice,

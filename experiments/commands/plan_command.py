@@ -81,6 +81,11 @@ ENERGY: dict[str, Option] = {
 }
 """Arguments of plans by energy."""
 
+INFERENCE: dict[str, Option] = {
+    "--inference": "forward passes alone: the stages, on the devices in order, that groups of --batch samples leave soonest",
+}
+"""Arguments of plans for inference."""
+
 RUNNER_UPS: dict[str, Option] = {
     "--runner-ups": "search again with the next values of every decision, for --report (default: of what the search replayed)",
 }
@@ -99,6 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             **REPORT,
             **RUNNER_UPS,
             **ENERGY,
+            **INFERENCE,
             "--json": "print one JSON document",
         },
     )
@@ -121,6 +127,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.workers is not None:
         return _run_partition(arguments)
     refuse(arguments, ("bandwidths", "variant", "straight", "memory"), "goes with --workers")
+    if arguments.inference:
+        return _run_inference(arguments)
     arguments.planner = arguments.planner or DEFAULT_PLANNER
     problem, request = read_problem(arguments, launcher=arguments.launchable), read_request(arguments)
     price = read_price(arguments, problem)
@@ -134,6 +142,27 @@ def run(arguments: argparse.Namespace) -> int:
         refuse(arguments, names_of(RUNNER_UPS), "goes with --report")
     with finishing() as stopped:
         return _plan_and_tell(arguments, problem, request, price, stopped)
+
+
+def _run_inference(arguments: argparse.Namespace) -> int:
+    """Search and print the stages of a network for inference."""
+    others = {
+        **SEARCH,
+        **LAUNCHABLE,
+        **REPORT,
+        **RUNNER_UPS,
+        **ENERGY,
+        **PARETO,
+        "--out FILE": "",
+        "--planner NAME": "",
+    }
+    refuse(arguments, names_of(others), "is of training, --inference is of forward passes alone")
+    found = planners.forward_pipeline(read_problem(arguments))
+    if arguments.json:
+        print_json(found.record())
+    else:
+        print_explained(found)
+    return OK
 
 
 def _plan_and_tell(
@@ -299,7 +328,17 @@ def _check_partition(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--workers is for --planner {OF_WORKERS}, got {arguments.planner!r}")
     if arguments.cluster is not None:
         raise UsageError("--cluster does not go with --workers, which describes the machine itself")
-    others = {**PROBLEM, **SEARCH, **LAUNCHABLE, **PARETO, **RUNNER_UPS, **REPORT, **ENERGY, "--out FILE": ""}
+    others = {
+        **PROBLEM,
+        **SEARCH,
+        **LAUNCHABLE,
+        **PARETO,
+        **RUNNER_UPS,
+        **REPORT,
+        **ENERGY,
+        **INFERENCE,
+        "--out FILE": "",
+    }
     refuse(
         arguments,
         [name for name in names_of(others) if name not in names_of(PROFILED_MINIBATCH)],

@@ -1,8 +1,9 @@
 """FPGA truth: how far are predicted images per second and joules of boards from published measurements?
 
 Reads every table of a folder with the columns of `BoardInference` (Vitis-AI's tables of int8 inference are such). An image passes
-the layers one after the other on the board's whole array; each takes the longer of its multiply-adds and of the bytes that it
-moves, with weights in DDR where those of the network do not fit on the chip (`hardware_profiles.fpga`). Errors are of seconds.
+the layers of the board, which runs them in turn on one array where its file says so; each takes the longer of its multiply-adds
+and of the bytes that it moves, with weights in DDR where those of the network do not fit on the chip (`hardware_profiles.fpga`).
+Errors are of seconds.
 
 Beside the error with the board's own constants stands that of a board left out: the share of DSP cycles, `reduction_half` and
 the share of the memory's bandwidth fitted to the rows of all other boards, on a grid, by the mean square of logarithms.
@@ -98,7 +99,7 @@ def prediction(where: str, row: BoardInference) -> Prediction:
     board, works = board_of(row), layer_works(row.network, row.precision)
     division = divided(board, works, row.precision)
     seconds, measured_seconds = (
-        float(division.layerwise_seconds(1.0, "forward")[0]),
+        float(division.seconds(1.0, "forward")[0]),
         1.0 / row.measured_images_per_second,
     )
     measured = row.measured_joules
