@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from hardware_profiles import percent
+from hardware_profiles import legible, percent
 from simulator.results.figures import logarithmic_axes, panels, series_look, titled
 
 BAND, ROOM = 0.3, 1.5
@@ -28,7 +28,7 @@ def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
         own = [row for row in rows if row["board"] == board]
         look = {**series_look(number), "linestyle": "none"}
         places = [[row[name] for row in own] for name in ("measured_images_per_second", "images_per_second")]
-        axes.plot(*places, label=board, markersize=7, **look)
+        axes.plot(*places, label=legible(board, 30), markersize=7, **look)
     measured, predicted = "images per second, measured", "images per second, predicted"
     titled(axes, "Forward passes on FPGA boards", xlabel=measured, ylabel=predicted)
     logarithmic_axes(axes, "both")
