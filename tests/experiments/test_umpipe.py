@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from planners.unequal import (
     unequal_problem,
 )
 from simulator import Problem, load_workload
-from tests.records import Recorded, lines
+from tests.records import REWRITE, Recorded, lines, readable
 from tests.unequal import problem_from_callables
 
 
@@ -437,3 +438,102 @@ def test_the_command_writes_tables_and_figures(
 
 
 SHORT = ("DGAP", "TiDGAP, unseeded", "TiDGAP, compiled")
+
+
+FULL = Path(__file__).parent / "golden" / "umpipe" / "the_full_study_is_of_this_code.json"
+"""What the full study found, as experiments/README.md says it: `record_of` its rows."""
+
+ONE_SETTING = ("vgg16", "dapple-b", 4, 48)
+"""Network, cluster, stages and batch of the setting that shows whether the code is still the one that found it."""
+
+
+def record_of(gains: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of rows of `mean_gains`: means and deviations by reading, published gains that are met, and one setting, in per cent."""
+    readings = [row for row in umpipe.readings(gains) if row["network"] != "simulation"]
+    network, cluster, stages, batch = ONE_SETTING
+    chosen = [row for row in gains if row["network"] == network]
+    return {
+        "means": {
+            ", ".join(row[key] for key in ("network", "partition", "sizes", "recut")): [row["settings"]]
+            + [
+                [100 * row["over"][name][part] for part in ("mean", "standard_deviation")]
+                for name in umpipe_tables.SHOWN
+            ]
+            for row in readings
+        },
+        "published": [
+            [row["network"], row["system"], row["readings"], len(row["agreeing"]), 100 * row["match_random_targets"]]
+            for row in umpipe.reproductions(readings)
+        ],
+        "simulation": {
+            f"{row['setting'].split(',')[0]}, {row['sizes']}": [
+                100 * row["gains"][name] for name in umpipe_tables.SHOWN
+            ]
+            for row in gains
+            if row["network"] == "simulation"
+        },
+        "one setting": {
+            ", ".join(row[key] for key in ("partition", "sizes", "recut")): 100 * row["gains"]["gpipe tuned"]
+            for row in chosen
+            if row["setting"] == f"{cluster}, K={stages}, B={batch}, stored"
+        },
+    }
+
+
+@pytest.mark.slow
+def test_the_full_study_is_of_this_code() -> None:
+    """One of its settings again; where it differs, the record is written anew by the whole study (8 CPU minutes), then README."""
+    if os.environ.get(REWRITE):
+        cases = umpipe.measure(quick=False).cases
+        FULL.write_text(readable(record_of(umpipe.mean_gains(cases))) + "\n", encoding="utf-8")
+    network, cluster, stages, batch = ONE_SETTING
+    problem = Problem(load_workload(network), load_cluster(cluster), batch)
+    cases = umpipe.setting_cases(network, f"{cluster}, K={stages}, B={batch}, stored", problem, stages)
+    found = record_of(umpipe.mean_gains(cases))["one setting"]
+    assert found == pytest.approx(json.loads(FULL.read_text(encoding="utf-8"))["one setting"], rel=1e-6, abs=1e-9)
+
+
+def test_documented_gains_are_those_of_the_full_study() -> None:
+    """Both tables of experiments/README.md, and how many readings meet the published gains."""
+    full = json.loads(FULL.read_text(encoding="utf-8"))
+    text = (Path(umpipe.__file__).parents[1] / "README.md").read_text(encoding="utf-8").replace("−", "-")
+    text = text[text.index("\n## UMPIPE") :]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in text.split("\n## ")[1].splitlines() if "|" in line
+    ]
+    networks, recuts = (
+        {"VGG-16": "vgg16", "GPT": "gpt-14"},
+        dict(zip(RECUTS, ("all recompute", "run again", "free"), strict=True)),
+    )
+    told = {row[0]: row[1:] for row in rows}
+    for (name, network), (words, recut) in itertools.product(networks.items(), recuts.items()):
+        settings, *spreads = full["means"][f"{network}, joint, all, {recut}"]
+        assert told[f"{name}, {words}"] == [*(f"{mean:.1f} ± {off:.1f}" for mean, off in spreads), str(settings)]
+    for words, partition in PARTITION_WORDS.items():
+        for cell, sizes in zip(told[words], ("all", "powers of two"), strict=True):
+            means = (full["means"][f"vgg16, {partition}, {sizes}, {recut}"][1][0] for recut in recuts.values())
+            assert cell.split(" (")[0] == " / ".join(f"{mean:.1f}" for mean in means)
+    (_, *gpt), (_, *gpt_pipedream), (_, *vgg), (_, *vgg_pipedream) = full["published"]
+    assert f"{vgg[2]} of {vgg[1]} readings" in text
+    assert f"by none of {gpt[1]}." in text
+    assert gpt[2] == 0
+    assert f"by {gpt_pipedream[2]} of {gpt_pipedream[1]}," in text
+    assert f"of the {vgg_pipedream[2]})" in text
+    assert f"those of GPT {gpt[3]:.0f} and {gpt_pipedream[3]:.0f} % of them" in text
+    tuned = {words: gains[0] for words, gains in full["simulation"].items()}
+    for family in ("affine, roofline", "uniform", "log-uniform"):
+        gains = [gain for words, gain in tuned.items() if words.split(", ")[0] in family.split(", ")]
+        digits = 1 if max(gains) < 10 else 0
+        assert f"{min(gains):.{digits}f}–{max(gains):.{digits}f} " in text.replace("%", ""), family
+
+
+RECUTS = ("both sides recompute", "stored, forward again where sizes differ", "stored, cut again for free")
+
+PARTITION_WORDS = {
+    "joint: each side its own best": "joint",
+    "unequal sizes on the planners' partition, GPipe on its own best": "planners'",
+    "both on the tuned GPipe's": "tuned GPipe's",
+    "both balanced by FLOP alone": "FLOP",
+    "the same between whole blocks": "FLOP, blocks",
+}
+"""A partition in the words of the documentation -> that of a reading."""
