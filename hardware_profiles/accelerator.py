@@ -140,6 +140,7 @@ class OptionalMembers(NamedTuple):
     launch_overhead: seconds that the host needs before it can send the next layer's forward, not part of `seconds`
     pass_overhead: seconds that a framework takes for the forward of a stage, and as much for its backward, not part of `seconds`
     power: its `Power`; None where it is not known
+    overlap_slowdown: how much longer it computes, as a part of its seconds, while a transfer or a collective of it is under way
     """
 
     word: str = "device"
@@ -153,6 +154,7 @@ class OptionalMembers(NamedTuple):
     chip: str = ""
     spread: float = 0.0
     power: Power | None = None
+    overlap_slowdown: float = 0.0
 
 
 def optional_members(accelerator: Accelerator) -> OptionalMembers:
@@ -202,7 +204,7 @@ _MEMBERS = ("name", "memory_bytes", "streams", "sublinear", "seconds")
 _OF_STREAMS = ("stage_seconds", "multiply_seconds")
 """Members of one that streams, beside those."""
 
-_AMOUNTS = ("reserve_bytes", "host_bandwidth", "launch_overhead", "pass_overhead", "spread")
+_AMOUNTS = ("reserve_bytes", "host_bandwidth", "launch_overhead", "pass_overhead", "spread", "overlap_slowdown")
 """Optional members that are amounts."""
 
 

@@ -136,6 +136,7 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
     """A GPU's file. `reserve_gib` of its memory is not for plans: driver, communication buffers, fragmentation.
 
     `host_bandwidth_gb_per_s` is what its link to the host carries each way, for activations that are offloaded.
+    `overlap_slowdown`: how much longer it computes, as a part of its seconds, while its transfers or collectives are under way.
     `like`: the GPU whose efficiencies and overheads it has, but for those that the file itself gives; hooks are not inherited.
     `measured`: it is like no other: what it does not give is as gpu.py has it.
     `generation`: name of its architecture, by which constants of stacks are told; that of `like` where it says none.
@@ -148,6 +149,7 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
     memory_bandwidth_gb_per_s: MemoryRate
     reserve_gib: Annotated[float, within((0, 16), (0, 1e4), "GiB")] | None = None
     host_bandwidth_gb_per_s: MemoryRate | None = None
+    overlap_slowdown: Annotated[float, within((0.01, 0.6), (0, 10), "part of the seconds of computation")] = 0.0
     compute: ComputeTable
     overhead: OverheadTable = OverheadTable()
     profiler: ProfilerTable = ProfilerTable()
@@ -181,6 +183,7 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
             reserve_bytes=reserve * GIB,
             memory_bandwidth=self.memory_bandwidth_gb_per_s * GIGA,
             host_bandwidth=(self.host_bandwidth_gb_per_s or 0.0) * GIGA,
+            overlap_slowdown=self.overlap_slowdown,
             peak_flops=rates,
             forward_hook=self.profiler.forward_us * MICRO,
             gradient_hook=self.profiler.gradient_us * MICRO,

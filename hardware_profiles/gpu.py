@@ -242,6 +242,7 @@ class GraphicsProcessor:
     load_seconds_per_byte: what a forward takes for each byte that no layer made, where it waits for the host to copy it
     launch_overhead: half as much again for a backward; a host that is ahead of its device costs nothing
     pass_overhead: the framework fetches the micro-batch, waits for messages, scales and reports the loss
+    overlap_slowdown: kernels of the communication library take some of its units and of its memory's bandwidth
     efficiencies: by kind of layer; a kind left out takes the default's
     efficiencies_in: the same in precisions that have others
     chip: its kind, one of CHIPS; spread: mean error of seconds by shares that the kind alone tells, 0 of shares of its own
@@ -272,6 +273,7 @@ class GraphicsProcessor:
     chip: str = "tensor-core"
     spread: Amount = 0.0
     power: Power | None = None
+    overlap_slowdown: Amount = 0.0
     word: str = field(default="GPU", compare=False)
     streams: bool = field(default=False, init=False)
     sublinear: bool = field(default=True, init=False)

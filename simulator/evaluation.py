@@ -68,10 +68,12 @@ class Evaluations:
     """
 
     def __init__(self, problem: Problem, layer_costs: LayerCosts | None = None, *, contention: bool = True) -> None:
-        """Start with empty caches; contention: replay contended channels if the problem asks for contention, else never."""
+        """Start with empty caches; contention: replay contended channels if the problem asks for contention, and devices that
+        communication slows; else never.
+        """
         self.problem = problem
         self.layers = LayerCosts(problem) if layer_costs is None else layer_costs
-        self.contention = contention and problem.contention
+        self.contention, self._slowed = contention and problem.contention, contention
         self._rooms = problem.rooms
         self._structures: Kept[_Key, _Prepared] = Kept()
         self._checked: set[Hashable] = set()  # what structures that are kept say but for layers
@@ -407,6 +409,7 @@ class Evaluations:
             self._seconds = np.hstack([self._seconds, np.full_like(self._seconds, np.nan)])
         flows = [costs.flow(source, target) for source, target, _ in structure.moves]
         program = fill(structure, costs, standing)
+        program = program if self._slowed else program.alone()
         moves = moves_of(program)
         order, loop = None, None
         if queues(program, contention=self.contention):

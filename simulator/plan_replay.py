@@ -32,7 +32,8 @@ from simulator.schedules.unequal import unequal_schedule
 
 Engine = Literal["simpy", "compiled", "recurrence"]
 """`simpy`: the reference. `compiled`: the same to the last bit, by the recurrence where no channel is contended and no lanes
-share a device, else by the event loop. `recurrence`: as compiled, but every link is unlimited, whatever the problem says."""
+share a device, else by the event loop. `recurrence`: as compiled, but every link is unlimited, whatever the problem says, and no
+device is slower while it communicates."""
 
 ENGINES: tuple[str, ...] = get_args(Engine)
 
@@ -51,7 +52,9 @@ def replay_on(program: Program, engine: Engine, *, contention: bool = False) -> 
         from simulator.engines import reference as simpy_engine
 
         return simpy_engine.replay(program, contention=contention)
-    return replay_compiled(program, contention=contention and engine == "compiled")
+    if engine == "recurrence":
+        return replay_compiled(program.alone())
+    return replay_compiled(program, contention=contention)
 
 
 def replay_compiled(program: Program, *, contention: bool = False) -> Timeline:
@@ -66,9 +69,11 @@ def replay_compiled(program: Program, *, contention: bool = False) -> Timeline:
 
 
 def queues(program: Program, *, contention: bool) -> bool:
-    """Whether tasks queue for each other beyond their order: on contended channels, or where lanes share a device."""
+    """Whether tasks delay each other beyond their order: on contended channels, or on devices that lanes share, or that compute
+    more slowly while they communicate.
+    """
     routed = contention and (any(program.transfer_route) or any(program.lane_route))
-    return bool(routed or (program.lane_sharing >= 0).any())
+    return bool(routed or (program.lane_groups() >= 0).any())
 
 
 def build_program(

@@ -168,6 +168,10 @@ class Costs(Protocol):
         """Seconds of a forward and a backward that overlap; `apart` is what they take one after the other."""
         return apart
 
+    def overlap_slowdown(self, device: int) -> float:
+        """How much longer a device computes, as a part of its seconds, while it communicates."""
+        return 0.0
+
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
         """Transfer of `samples` samples between two (stage, replica): activations downwards, gradients upwards."""
 

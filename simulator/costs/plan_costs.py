@@ -746,6 +746,10 @@ class PlanCosts:
         """The problem's `overlap` share of the seconds one after the other."""
         return self.problem.overlap * apart
 
+    def overlap_slowdown(self, device: int) -> float:
+        """What the device's accelerator says."""
+        return optional_members(self.problem.cluster.devices[device]).overlap_slowdown
+
     def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
         """Activations of a boundary (or of a slice) downwards, gradients of the same size upwards."""
         flow, share = self.flow(source, target)

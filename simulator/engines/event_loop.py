@@ -35,7 +35,10 @@ class Prepared(NamedTuple):
     """A program as flat columns (a named tuple, because that is what a compiled function takes).
 
     lane_offsets, seconds, least, missing: the lanes' tasks, their durations and least durations, dependencies of each
-    lane_of: lane of each task; lane_group: number of the shared device of each lane, -1 for none
+    lane_of: lane of each task; lane_group: number of the shared or slowed device of each lane, -1 for none
+    pace: of each such device, times the seconds of its lanes while it communicates
+    part_offsets, parts: slowed devices that take part in collectives of each lane; delivery_ends: int64 [deliveries, 2], those
+        from and to which each delivery goes, -1 for others
     delivery_offsets, delivery_class, row_offsets, rows: `Program.deliveries`; consumer: task that waits, aligned with `rows`
     class_seconds: of each transfer class on idle channels
     hop_offsets, hop_channel, hop_passing, hop_latency: channels that a class queues on, the seconds for which its bytes occupy
@@ -74,6 +77,10 @@ class Prepared(NamedTuple):
     hop_class: Integers
     hop_bandwidth: Floats
     flows: FlowColumns
+    pace: Floats
+    part_offsets: Integers
+    parts: Integers
+    delivery_ends: Integers
 
     def with_seconds(
         self, seconds: Floats, least: Floats | None, class_seconds: Floats, class_bytes: Floats
@@ -109,6 +116,7 @@ class _Shares(NamedTuple):
     slowdown: Floats
     since: Floats
     announced: Integers
+    under_way: Integers
 
 
 class _State(NamedTuple):
@@ -146,21 +154,31 @@ def prepare(program: Program, *, contention: bool = False) -> Prepared:
     latency = np.array([program.channels[channel].latency for _, channel in hops])
     of_class = np.array([number for number, _ in hops], dtype=np.int64)
     slowdown = 1.0 if program.transfer_slowdown is None else program.transfer_slowdown[of_class]
-    shared, lane_group = np.unique(program.lane_sharing, return_inverse=True)
+    shared, lane_group = np.unique(program.lane_groups(), return_inverse=True)
     lane_group -= int(np.searchsorted(shared, 0))  # lanes of a device alone have -1
     members = np.argsort(lane_group, kind="stable")
+    slower = np.zeros(program.lanes) if program.overlap_slowdown is None else program.overlap_slowdown
+    pace = np.ones(int(lane_group.max(initial=-1)) + 1)
+    pace[lane_group[lane_group >= 0]] = 1.0 + slower[lane_group >= 0]
+    slowed = np.where(slower > 0.0, lane_group, -1)
+    parts = [
+        (lane, int(slowed[one])) for lane, those in enumerate(program.taking_part) for one in those if slowed[one] >= 0
+    ]
+    consumer, lane_of = program.consumers()[deliveries.rows], program.lane_of_task()
+    sending = np.repeat(np.arange(len(program)), np.diff(deliveries.offsets))
+    receiving = consumer[deliveries.row_offsets[:-1]]
     return Prepared(
         lane_offsets=program.lane_offsets,
         seconds=program.seconds,
         least=program.seconds if program.least_seconds is None else program.least_seconds,
         missing=np.diff(program.dependency_offsets),
-        lane_of=program.lane_of_task(),
+        lane_of=lane_of,
         lane_group=lane_group,
         delivery_offsets=deliveries.offsets,
         delivery_class=deliveries.transfer,
         row_offsets=deliveries.row_offsets,
         rows=deliveries.rows,
-        consumer=program.consumers()[deliveries.rows],
+        consumer=consumer,
         class_seconds=program.transfer_seconds,
         hop_offsets=_offsets([number for number, _ in hops], len(routes)),
         hop_channel=np.array([channel for _, channel in hops], dtype=np.int64),
@@ -176,6 +194,10 @@ def prepare(program: Program, *, contention: bool = False) -> Prepared:
         hop_class=of_class,
         hop_bandwidth=bandwidth,
         flows=flow_columns(program) if contention and shares_fairly(program) else NO_FLOWS,
+        pace=pace,
+        part_offsets=_offsets([lane for lane, _ in parts], program.lanes),
+        parts=np.array([one for _, one in parts], dtype=np.int64),
+        delivery_ends=np.stack([slowed[lane_of[sending]], slowed[lane_of[receiving]]], axis=1).astype(np.int64),
     )
 
 
@@ -215,6 +237,8 @@ def _run(prepared: Prepared) -> _State:
     groups = len(prepared.member_offsets)  # and one to spare
     # A lane and a delivery wait for one event each, and a task that shares outdates two. Room that is not used takes no memory.
     most = lanes + deliveries + 2 * tasks
+    if len(prepared.parts) or (prepared.delivery_ends >= 0).any():  # whatever begins or ends outdates one
+        most += 2 * (2 * deliveries + tasks * (1 + int(np.diff(prepared.part_offsets).max(initial=0))))
     if len(prepared.flows.slot):  # and each flow an arrival when it begins, one when it ends, and three announcements
         most += 5 * (deliveries + tasks)
     state = _State(
@@ -235,6 +259,7 @@ def _run(prepared: Prepared) -> _State:
             slowdown=np.ones(lanes),
             since=np.zeros(groups),
             announced=np.full(groups, -1, dtype=np.int64),
+            under_way=np.zeros(groups, dtype=np.int64),
         ),
         flows=no_flows(prepared.flows, deliveries + lanes),
     )
@@ -277,10 +302,17 @@ def _loop(program: Prepared, state: _State) -> None:
         _,
         _,
         columns,
+        pace,
+        part_offsets,
+        parts,
+        delivery_ends,
     ) = program
     start, end, arrival, position, idle, missing, channel_free, heap, move_hop, move_tail, shares, flows = state
     lanes, deliveries, classes = len(lane_group), len(delivery_class), len(hop_offsets) - 1
     passing, fair = Passing(hop_offsets, hop_passing, hop_latency), len(columns.slot) > 0
+    slows = False  # by communication
+    for one in pace:
+        slows |= one > 1.0
     tried, now = 0, 0.0
     while True:
         move, lane, ended = -1, -1, -1
@@ -299,12 +331,20 @@ def _loop(program: Prepared, state: _State) -> None:
                 move = index
             elif kind == ARRIVAL:
                 row, row_end = row_offsets[index], row_offsets[index + 1]
+                if slows:
+                    for place in range(2):
+                        _communicate(shares, pace, member_offsets, members, delivery_ends[index, place], -1, now, heap)
             elif kind == LEAVES:
                 leave(flows, columns, passing, heap, number, now)
                 continue
             elif kind == ARRIVED and index < deliveries:
                 if flows.valid[index] == number:
                     row, row_end = row_offsets[index], row_offsets[index + 1]
+                    if slows:
+                        for place in range(2):
+                            _communicate(
+                                shares, pace, member_offsets, members, delivery_ends[index, place], -1, now, heap
+                            )
             else:
                 ended = index
                 if kind == ARRIVED:
@@ -317,11 +357,14 @@ def _loop(program: Prepared, state: _State) -> None:
                     ended = _first_done(shares, member_offsets, members, index)
                     _advance(shares, member_offsets, members, index, now)
                     shares.active[ended] = False
-                    _announce(shares, member_offsets, members, index, now, heap)
+                    _announce(shares, pace, member_offsets, members, index, now, heap)
                 task = position[ended]
                 end[task] = now
                 position[ended] = task + 1
                 idle[ended] = True
+                if slows:
+                    for place in range(part_offsets[ended], part_offsets[ended + 1]):
+                        _communicate(shares, pace, member_offsets, members, parts[place], -1, now, heap)
                 delivery, delivery_end = delivery_offsets[task], delivery_offsets[task + 1]
         else:
             return
@@ -362,13 +405,16 @@ def _loop(program: Prepared, state: _State) -> None:
                 if idle[lane] and task < lane_offsets[lane + 1] and missing[task] == 0:
                     idle[lane] = False
                     start[task] = now
+                    if slows:
+                        for place in range(part_offsets[lane], part_offsets[lane + 1]):
+                            _communicate(shares, pace, member_offsets, members, parts[place], 1, now, heap)
                     group, carrier = lane_group[lane], sends[task]
                     if group >= 0:
                         _advance(shares, member_offsets, members, group, now)
                         shares.active[lane] = True
                         shares.left[lane] = max(seconds[task], least[task])
                         shares.need[lane] = seconds[task] / least[task] if least[task] > seconds[task] else 1.0
-                        _announce(shares, member_offsets, members, group, now, heap)
+                        _announce(shares, pace, member_offsets, members, group, now, heap)
                     elif hop_offsets[carrier] < hop_offsets[carrier + 1]:
                         move = deliveries + lane
                         move_hop[move], move_tail[move] = hop_offsets[carrier], now
@@ -394,6 +440,11 @@ def _loop(program: Prepared, state: _State) -> None:
                 row += 1
             elif delivery < delivery_end:
                 carrier = delivery_class[delivery]
+                if slows and (hop_offsets[carrier] < hop_offsets[carrier + 1] or class_seconds[carrier] > 0.0):
+                    for place in range(2):
+                        _communicate(
+                            shares, pace, member_offsets, members, delivery_ends[delivery, place], 1, now, heap
+                        )
                 if hop_offsets[carrier] < hop_offsets[carrier + 1]:
                     move = delivery
                     move_hop[move], move_tail[move] = hop_offsets[carrier], now
@@ -423,7 +474,30 @@ def _advance(shares: _Shares, member_offsets: Integers, members: Integers, group
 
 
 @kernel(inner=True)
-def _announce(shares: _Shares, member_offsets: Integers, members: Integers, group: int, now: float, heap: Heap) -> None:
+def _communicate(
+    shares: _Shares,
+    pace: Floats,
+    member_offsets: Integers,
+    members: Integers,
+    group: int,
+    change: int,
+    now: float,
+    heap: Heap,
+) -> None:
+    """So many transfers or collectives of a device more, or less, are under way; group: its number, -1 if none slows it."""
+    if group < 0:
+        return
+    before = shares.under_way[group]
+    shares.under_way[group] = before + change
+    if (before > 0) != (before + change > 0):
+        _advance(shares, member_offsets, members, group, now)
+        _announce(shares, pace, member_offsets, members, group, now, heap)
+
+
+@kernel(inner=True)
+def _announce(
+    shares: _Shares, pace: Floats, member_offsets: Integers, members: Integers, group: int, now: float, heap: Heap
+) -> None:
     """Divide the device as the engine's `_Sharing` does, and announce the lane that is done first."""
     first, end = member_offsets[group], member_offsets[group + 1]
     count = 0
@@ -433,6 +507,7 @@ def _announce(shares: _Shares, member_offsets: Integers, members: Integers, grou
     if count == 0:
         return
     capacity, last_need, last_lane = 1.0, -1.0, -1
+    slower = pace[group] if shares.under_way[group] > 0 else 1.0
     for _ in range(count):
         chosen = -1
         for position in range(first, end):
@@ -443,11 +518,11 @@ def _announce(shares: _Shares, member_offsets: Integers, members: Integers, grou
                 chosen = lane
         last_need, last_lane = shares.need[chosen], chosen
         if last_need * count <= capacity:
-            shares.slowdown[chosen] = 1.0
+            shares.slowdown[chosen] = slower
             capacity -= last_need
             count -= 1
         else:
-            shares.slowdown[chosen] = last_need * count / capacity
+            shares.slowdown[chosen] = last_need * count / capacity * slower
     lane = _first_done(shares, member_offsets, members, group)
     shares.announced[group] = heap.counters[1]
     push(heap, now + shares.left[lane] * shares.slowdown[lane], SHARE + KINDS * group)

@@ -22,6 +22,7 @@ channel:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -72,7 +73,7 @@ class _Run:
     def timeline(self) -> Timeline:
         program = self.program
         with no_garbage_collection():
-            if self.contention or (program.lane_sharing >= 0).any():
+            if self.contention or (program.lane_groups() >= 0).any():
                 self._replay_general()
             else:
                 self._replay_free()
@@ -151,11 +152,14 @@ class _Run:
         lane_of = program.lane_of_task().tolist()
         seconds = program.seconds.tolist()
         missing = np.diff(program.dependency_offsets).tolist()
-        sharing = program.lane_sharing.tolist()
+        sharing = program.lane_groups().tolist()
         least = (program.seconds if program.least_seconds is None else program.least_seconds).tolist()
         links = FairLinks(environment, flow_columns(program)) if isinstance(environment, Clock) else None
         rest = [links.rest] if links else []
-        groups = {number: _Sharing(environment, rest) for number in set(sharing) if number >= 0}
+        slower = [0.0] * program.lanes if program.overlap_slowdown is None else program.overlap_slowdown.tolist()
+        pace = {number: 1.0 + slower[lane] for lane, number in enumerate(sharing)}
+        groups = {number: _Sharing(environment, rest, pace[number]) for number in set(sharing) if number >= 0}
+        taking_part = program.taking_part or ((),) * program.lanes
         outgoing = _outgoing(program)
         sends = [0] * len(program) if program.sends is None else program.sends.tolist()
         idle = [True] * program.lanes
@@ -172,6 +176,7 @@ class _Run:
                 return
             idle[lane] = False
             start[task] = now
+            communicate(taking_part[lane], 1)
             if sharing[lane] >= 0:
                 groups[sharing[lane]].add(seconds[task], least[task], lane, finish)
             elif hops_of[sends[task]]:
@@ -189,14 +194,29 @@ class _Run:
             end[task] = now
             position[lane] = task + 1
             idle[lane] = True
+            communicate(taking_part[lane], -1)
             for transfer, waiting in outgoing[task]:
-                if hops_of[transfer]:
-                    move(now, transfer, on_arrival, waiting)
-                elif delay[transfer] > 0.0:
-                    timeout(environment, delay[transfer], waiting).callbacks = on_arrival
-                else:
+                if not hops_of[transfer] and delay[transfer] <= 0.0:
                     deliver(waiting, now)
+                    continue
+                ends = lane, lane_of[waiting[0][1]]
+                communicate(ends, 1)
+                if hops_of[transfer]:
+                    move(now, transfer, on_arrival, (ends, waiting))
+                else:
+                    timeout(environment, delay[transfer], (ends, waiting)).callbacks = on_arrival
             try_lane(lane, now)
+
+        def communicate(lanes: Sequence[int], change: int) -> None:
+            """So many transfers or collectives more, or less, of the devices of some lanes are under way."""
+            for lane in lanes:
+                if slower[lane] > 0.0:
+                    groups[sharing[lane]].communicate(change, finish)
+
+        def arrive(event: Any) -> None:
+            ends, waiting = event.value
+            communicate(ends, -1)
+            deliver(waiting, environment.now)
 
         def deliver(waiting: list[tuple[int, int]], now: float) -> None:
             for dependency, follower in waiting:
@@ -235,7 +255,7 @@ class _Run:
                     return
 
         on_end.extend((lambda event: finish(event.value), *rest))
-        on_arrival.extend((lambda event: deliver(event.value, environment.now), *rest))
+        on_arrival.extend((arrive, *rest))
         on_head.append(lambda event: reach(environment.now, *event.value))
         for lane in range(program.lanes):
             try_lane(lane, 0.0)
@@ -288,13 +308,14 @@ class _Sharing:
     """Lanes that share one device: each of the n that are active proceeds at 1/n of its speed alone.
 
     A task that must not end before `least` seconds needs only seconds / least of the device; what it leaves goes to the others,
-    in equal parts (max-min fair).
+    in equal parts (max-min fair). While transfers or collectives of the device are under way all take `pace` times as long.
 
     rest: callbacks that end every event
     """
 
-    def __init__(self, environment: simpy.Environment, rest: list[Any]) -> None:
-        self.environment, self.rest = environment, rest
+    def __init__(self, environment: simpy.Environment, rest: list[Any], pace: float) -> None:
+        self.environment, self.rest, self.pace = environment, rest, pace
+        self.under_way = 0
         self.left: dict[int, float] = {}  # seconds at full speed that each active lane still needs
         self.need: dict[int, float] = {}  # part of the device that it then takes
         self.slowdown: dict[int, float] = {}
@@ -308,6 +329,13 @@ class _Sharing:
         self.need[lane] = seconds / least if least > seconds else 1.0
         self._next(finish)
 
+    def communicate(self, change: int, finish: Any) -> None:
+        """So many transfers or collectives more, or less, are under way."""
+        before, self.under_way = self.under_way, self.under_way + change
+        if (before > 0) != (self.under_way > 0):
+            self._advance()
+            self._next(finish)
+
     def _advance(self) -> None:
         now = self.environment.now
         for lane, left in self.left.items():
@@ -316,14 +344,14 @@ class _Sharing:
 
     def _divide(self) -> None:
         """Divide the device: who needs less than an equal part of what is left has it, the others get equal parts."""
-        capacity, count = 1.0, len(self.left)
+        capacity, count, pace = 1.0, len(self.left), self.pace if self.under_way > 0 else 1.0
         for lane in sorted(self.left, key=lambda one: (self.need[one], one)):
             if self.need[lane] * count <= capacity:
-                self.slowdown[lane] = 1.0
+                self.slowdown[lane] = pace
                 capacity -= self.need[lane]
                 count -= 1
             else:
-                self.slowdown[lane] = self.need[lane] * count / capacity
+                self.slowdown[lane] = self.need[lane] * count / capacity * pace
 
     def _next(self, finish: Any) -> None:
         """Announce the lane that is done first, unless something changes before."""

@@ -98,6 +98,7 @@ def fill(structure: Structure, costs: Costs, stand_ins: StandIns | None = None) 
     routes = [() if structure.free else one.route for one in transfers]
     if stand_ins is not None:
         busy = _looked_at(busy, stand_ins)
+    slowdown = _overlap_slowdown(structure, costs, lane_device[:compute], own == LaneKind.COMPUTE)
     return Program(
         lane_offsets=structure.lane_offsets,
         lane_device=lane_device,
@@ -125,6 +126,34 @@ def fill(structure: Structure, costs: Costs, stand_ins: StandIns | None = None) 
         sends=structure.sends,
         together=structure.together,
         transfer_copies=() if stand_ins is None else _copies(structure, routes, stand_ins),
+        overlap_slowdown=slowdown,
+        taking_part=() if slowdown is None else _taking_part(structure),
+    )
+
+
+def _overlap_slowdown(
+    structure: Structure, costs: Costs, devices: NDArray[np.int32], computes: NDArray[np.bool_]
+) -> NDArray[np.float64] | None:
+    """How much slower each lane computes while its device communicates; None for not at all, as where transfers take lanes."""
+    slower = np.zeros(len(devices) + len(structure.reducing))
+    pairs = zip(devices.tolist(), computes.tolist(), strict=True)
+    slower[: len(devices)] = [costs.overlap_slowdown(device) * lane for device, lane in pairs]
+    return slower if slower.any() and structure.sends is None else None
+
+
+def _taking_part(structure: Structure) -> tuple[tuple[int, ...], ...]:
+    """Of each collective lane the lanes that run ops of its stages."""
+    compute, holders = len(structure.lane_first), dict[int, list[int]]()
+    for lane in range(compute):
+        held = structure.stage[structure.lane_offsets[lane] : structure.lane_offsets[lane + 1]]
+        for stage in np.unique(held).tolist():
+            holders.setdefault(stage, []).append(lane)
+    stages: list[tuple[int, ...]] = [(stage,) for stage in structure.reducing]
+    first = sum(1 for form in structure.forms if form and not form.units)
+    stages[first : first + len(structure.ties)] = structure.ties
+    return (
+        *((),) * compute,
+        *(tuple(sorted({lane for stage in those for lane in holders.get(stage, ())})) for those in stages),
     )
 
 

@@ -74,6 +74,9 @@ class Program:
     sends: int32 [tasks] or None; transfer class that a send task carries over its route while the lane is busy, 0 for none
     together: int32 [tasks] or None; the task that each begins and ends with: for the second op of an overlapped pair, which takes
         no seconds of its own, the first; for every other the task itself
+    overlap_slowdown: float64 [lanes] or None; how much longer a lane computes, as a part of its seconds, while a transfer from or
+        to it, or a collective of its device, is under way: from when it is asked for until its last byte is there
+    taking_part: lanes of the devices that run the collectives of each collective lane; () where no lane is slowed
     transfer_slowdown: float64 [classes] or None; factor on the seconds of each channel of a route, contained in
         `transfer_seconds`; None is 1
     Raises ValueError where all seconds together are more than MOST_SECONDS, so that no sum of them can overflow.
@@ -106,6 +109,8 @@ class Program:
     transfer_loads: tuple[tuple[float, ...], ...] = ()
     transfer_pair: NDArray[np.int32] | None = None
     transfer_copies: tuple[tuple[int, ...], ...] = ()
+    overlap_slowdown: NDArray[np.float64] | None = None
+    taking_part: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -132,6 +137,18 @@ class Program:
     def lane_of_task(self) -> NDArray[np.int32]:
         """int32 [tasks]: the lane of each task."""
         return np.repeat(np.arange(self.lanes, dtype=np.int32), np.diff(self.lane_offsets))
+
+    def lane_groups(self) -> NDArray[np.int32]:
+        """int32 [lanes]: `lane_sharing`, and a number of its own for each lane that is alone and that communication slows."""
+        groups = self.lane_sharing.copy()
+        if self.overlap_slowdown is not None:
+            alone = np.flatnonzero((groups < 0) & (self.overlap_slowdown > 0.0))
+            groups[alone] = groups.max(initial=-1) + 1 + np.arange(len(alone), dtype=np.int32)
+        return groups
+
+    def alone(self) -> Program:
+        """The program without slowdowns of lanes that communicate: no replay of it takes longer than one with them."""
+        return self if self.overlap_slowdown is None else replace(self, overlap_slowdown=None, taking_part=())
 
     def consumers(self) -> NDArray[np.int32]:
         """int32 [dependencies]: the task that each dependency belongs to."""

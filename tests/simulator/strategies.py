@@ -85,6 +85,7 @@ class HandCosts:
     ties: tuple[TiedReduction, ...] = ()
     device_of_stage: tuple[int, ...] = ()
     stride: int = 100
+    slowdown: float = 0.0
 
     def device(self, stage: int, replica: int) -> int:
         return (self.device_of_stage[stage] if self.device_of_stage else stage) + replica * self.stride
@@ -121,6 +122,9 @@ class HandCosts:
 
     def overlapped_seconds(self, stage: int, samples: int, apart: float) -> float:
         return 0.75 * apart
+
+    def overlap_slowdown(self, device: int) -> float:
+        return self.slowdown
 
     def collectives(self, stage: int) -> StageCollectives:
         return StageCollectives(self.stage_buckets.get(stage, ()))
@@ -334,8 +338,8 @@ def lower_unchecked(*given: Any, **options: Any) -> Program:
 def programs(draw: st.DrawFn, *, contended: bool = False) -> Program:
     """A lowered plan: schedule × stage times × unequal sizes × replicas × communication × updates; it may deadlock.
 
-    contended: at least two devices; transfers and all-reduces have routes of one to three of a few channels, and lanes may share
-        a device
+    contended: at least two devices; transfers and all-reduces have routes of one to three of a few channels, lanes may share a
+        device, and devices may compute more slowly while they communicate
     """
     schedule = draw(schedules(least=2, families=(*FAMILIES, "fbp-as")) if contended else schedules())
     stages, count = schedule.stages, schedule.microbatches
@@ -381,6 +385,7 @@ def programs(draw: st.DrawFn, *, contended: bool = False) -> Program:
             for taken in [draw(_taken(route)) if contended else ()]
         },
         device_of_stage=device_of_stage,
+        slowdown=draw(st.sampled_from((0.0, 0.0, 0.25, 1.0))) if contended else 0.0,
     )
     return lower_unchecked(
         schedule,
