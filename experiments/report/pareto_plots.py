@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from hardware_profiles import GIB, counted, legible
 from simulator.results.figures import (
-    FAINT,
+    capacity_lines,
     legend_below,
     logarithmic_axes,
     noted,
@@ -21,18 +21,12 @@ from simulator.results.figures import (
 if TYPE_CHECKING:
     from experiments.report.pareto import Pareto, UnbeatenPlan
 
-IN_VIEW = 2.0
-"""Times the largest peak at most where a capacity is drawn: beyond it plans would stand in a corner."""
-
 
 def draw(found: Pareto) -> Figure:
     """Steps between plans, of which there is one at least: more memory buys nothing until the next; below each its notation."""
     figure, ((axes,),) = panels(10, 6.2)
     word = found.problem.device_word
     most = max(one.peak_bytes / GIB for one in found.points)
-    known = sorted({device.memory_bytes / GIB for device in found.problem.cluster.devices})
-    capacities = [one for one in known if one <= IN_VIEW * most]
-    right = max([most, *capacities])
     for number, count in enumerate(counts := sorted({one.devices for one in found.points})):
         own = sorted((one for one in found.points if one.devices == count), key=lambda one: one.peak_bytes)
         memory, seconds = [one.peak_bytes / GIB for one in own], [one.seconds for one in own]
@@ -42,22 +36,13 @@ def draw(found: Pareto) -> Figure:
         for place, point in zip(zip(memory, seconds, strict=True), own, strict=True):
             # where no line of its own is
             noted(axes, _name(point), place, (-5, -4), fontsize=8, color=look["color"], ha="right", va="top")
-    for capacity in capacities:
-        axes.axvline(capacity, color=FAINT, linestyle=":", linewidth=1.2)
-        noted_above = {
-            "xycoords": axes.get_xaxis_transform(),
-            "ha": "right",
-            "va": "bottom",
-            "fontsize": 8,
-            "color": FAINT,
-        }
-        noted(axes, f"capacity {capacity:.4g} GiB", (capacity, 1.0), (2, 2), **noted_above)
+    right = capacity_lines(axes, (device.memory_bytes / GIB for device in found.problem.cluster.devices), most)
     logarithmic_axes(axes, "both")
     labels = {"xlabel": f"peak memory of the fullest {word}, GiB", "ylabel": "seconds per iteration"}
     titled(axes, legible(found.title, 90), size=11, **labels)
     axes.set_xlim(0.7 * min(one.peak_bytes / GIB for one in found.points), 1.05 * right)
     unframed(axes, "both", 0.7)
-    legend_below(figure, min(len(counts), 8))
+    legend_below(figure, min(len(counts) + 1, 8))
     return figure
 
 

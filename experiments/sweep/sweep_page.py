@@ -19,7 +19,7 @@ from experiments.sweep.swept import COLUMNS, MOST_ROWS, Row, Swept, place_words
 from experiments.terminal.report_tables import written_cell
 from experiments.view.page_frame import COMPONENTS, framed
 from hardware_profiles import GIB, counted, legible
-from simulator.results.figures import FAINT, GREY, INK, figures, series_look
+from simulator.results.figures import FAINT, GREY, INK, capacities_in_view, figures, series_look
 
 MOST_POINTS_SHOWN = 20_000
 """Points that a page of 20 MB has room for."""
@@ -37,13 +37,21 @@ NUMBERS = {
 }
 """By what columns of COLUMNS are sorted, other than their words."""
 
-WIDE = 330
-"""Pixels of the column of plans."""
+LETTER, MARGIN, WIDE = 7, 24, 380
+"""Pixels of a letter, beside the words of a column, and of a column at most."""
 
 LOOKS = {"sizing_mode": "stretch_width", "min_border_left": 90, "min_border_right": 20}
 TOOLS = "pan,box_zoom,wheel_zoom,reset,tap"
 DASHES = {"-": "solid", "--": "dashed", "-.": "dashdot", ":": "dotted", (0, (6, 1, 1, 1)): "6 1 1 1"}
-MARKS = {"o": "circle", "s": "square", "^": "triangle", "D": "diamond", "v": "inverted_triangle", "P": "plus", "X": "x"}
+MARKS = {
+    "o": "circle",
+    "s": "square",
+    "^": "triangle",
+    "D": "diamond",
+    "v": "inverted_triangle",
+    "P": "plus",
+    "X": "star",
+}
 """Bokeh's words for matplotlib's."""
 
 
@@ -285,10 +293,16 @@ def _pareto(swept: Swept, rows: Any) -> Any:
     """Samples per second against peak memory: all plans that fit, and a line through those that none beats for each number of
     devices in use."""
     from bokeh.core.properties import value
-    from bokeh.models import ColumnDataSource, Legend, LegendItem
+    from bokeh.models import ColumnDataSource, Legend, LegendItem, Span
 
-    title = "Lines: plans that none beats in throughput, memory and devices"
+    capacities, beyond = capacities_in_view(
+        swept.capacities_gib, max(row["peak_memory_bytes"] / GIB for row in swept.planned)
+    )
+    words = "; dotted: capacity" * bool(capacities) + f"; {beyond}" * bool(beyond)
+    title = f"Lines: plans that none beats in throughput, memory and devices{words}"
     plot = _figure("pareto", title, height=420, x_axis_type="log", y_axis_type="log")
+    for one in capacities:
+        plot.add_layout(Span(dimension="height", location=one, line_color=FAINT, line_dash="dotted", name="capacity"))
     faint = {"size": 6, "color": FAINT, "nonselection_alpha": 0.3}
     every = plot.scatter("memory", "throughput", source=rows, view=_view(swept, swept.planned), name="plans", **faint)
     items = [LegendItem(label=value("plans that fit"), renderers=[every])]
@@ -323,7 +337,8 @@ def _table(swept: Swept, rows: Any) -> Any:
     from bokeh.models import DataTable, HTMLTemplateFormatter, TableColumn
 
     def column(heading: str, field: str, words: str) -> Any:
-        wide = WIDE if heading == "plan" else 24 + 8 * len(heading)
+        longest = max(map(len, [heading, *rows.data[words]]))
+        wide = min(WIDE, MARGIN + LETTER * longest)
         written = HTMLTemplateFormatter(template=f"<%- {words} %>")
         return TableColumn(field=field, title=escape(heading), formatter=written, width=wide)
 

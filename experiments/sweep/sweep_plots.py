@@ -18,6 +18,7 @@ from simulator.results.figures import (
     FAINT,
     GREY,
     INK,
+    capacity_lines,
     figures,
     legend_below,
     logarithmic_axes,
@@ -147,11 +148,12 @@ def pareto_figure(swept: Swept) -> Figure:
         own = [row for row in front if row["plan_devices"] == count]
         look = {**series_look(number), "markersize": 7, "linewidth": 1.3}
         axes.plot(*_worth(own), drawstyle="steps-post", **look, label=counted(count, "device"))
+    capacity_lines(axes, swept.capacities_gib, max(_worth(swept.planned)[0]))
     logarithmic_axes(axes, "both")
     title = legible(f"{swept.title}; lines: plans that none beats in throughput, memory and devices", 110)
     titled(axes, title, xlabel="peak memory of the fullest device, GiB", ylabel="samples per second")
     unframed(axes, "both", 0.7)
-    legend_below(figure, min(len(counts) + 1, 8))
+    legend_below(figure, min(len(counts) + 2, 6))
     return figure
 
 

@@ -109,6 +109,11 @@ class Swept(Explained):
                 kept[mine] = row
         return list(kept.values())
 
+    @property
+    def capacities_gib(self) -> list[float]:
+        """What the fullest devices of plans that fit may hold, in GiB."""
+        return sorted({row["capacity_bytes"] / GIB for row in self.planned if row.get("capacity_bytes")})
+
     def record(self) -> dict[str, Any]:
         """One document: axes, rows, and how many points have no answer."""
         return {

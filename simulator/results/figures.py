@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from textwrap import wrap
@@ -173,6 +173,28 @@ def titled(axes: Axes, title: str, *, size: float = 10, color: str = INK, **labe
     """A title on the left, and what `Axes.set` takes beside it: labels, limits."""
     axes.set_title(title, loc="left", fontsize=size, color=color)
     axes.set(**labels)
+
+
+IN_VIEW = 2.0
+"""Times the largest peak at most where a capacity is drawn: beyond it plans would stand in a corner."""
+
+
+def capacities_in_view(gib: Iterable[float], most: float) -> tuple[list[float], str]:
+    """Of capacities those that are drawn beside peaks of at most `most`, rising; and words of those that are not, or ""."""
+    known = sorted(set(gib))
+    beyond = [f"{one:.4g}" for one in known if one > IN_VIEW * most]
+    words = f"capacity {' and '.join(beyond)} GiB, beyond the axis" if beyond else ""
+    return [one for one in known if one <= IN_VIEW * most], words
+
+
+def capacity_lines(axes: Axes, gib: Iterable[float], most: float) -> float:
+    """Dotted lines at the capacities in view, along x in GiB, with labels for a legend of all; the largest of what is in view."""
+    drawn, beyond = capacities_in_view(gib, most)
+    for one in drawn:
+        axes.axvline(one, color=FAINT, linestyle=":", linewidth=1.2, label=f"capacity {one:.4g} GiB")
+    if beyond:
+        axes.plot([], [], linestyle="none", label=beyond)
+    return max([most, *drawn])
 
 
 LINEAR_WORDS = "linear scale, logarithmic beyond"

@@ -216,13 +216,16 @@ def test_pipedream_tables_can_be_read(recorded: Recorded) -> None:
 
 
 def test_sweeps_can_be_read(recorded: Recorded) -> None:
-    """Five batches on three clusters: plans that change, one that does not fit, and three counts of devices on the front."""
+    """Five batches on three clusters: plans that change, one that does not fit, three counts of devices on the front, and two
+    capacities, one of which is beyond the axis.
+    """
     points = [
         (
             {"batch": 64 * 2**n, "cluster": f"dgx-a100:{2**place}"},
             {"status": "planned", "feasible": (n, place) != (4, 0), "decisions": {"schedule": f"schedule-{n // 3}"}}
             | {"iteration_seconds": 0.4 * 2**n / 1.7**place, "samples_per_second": 160.0 * 1.7**place + 20.0 * n}
-            | {"peak_memory_bytes": GIB * 2.0 ** (4 + n - place), "plan_devices": 8 * 2**place},
+            | {"peak_memory_bytes": GIB * 2.0 ** (4 + n - place), "plan_devices": 8 * 2**place}
+            | {"capacity_bytes": (300.0 if place else 2000.0) * GIB},
         )
         for n in range(5)
         for place in range(3)

@@ -72,6 +72,7 @@ def test_figures_show_parts_of_one_source() -> None:
     assert shown["cells"] == [0, 1, 2, 3, 4, 5]
     assert (shown["front 0"], shown["front 1"]) == ([6], [9])
     assert {id(models[name].data_source) for name in shown} == {id(rows)}
+    assert models["capacity"].location == 80.0
     assert [one.title for one in models["table"].columns][:4] == ["schedule", "devices", "batch", "iteration, seconds"]
 
 

@@ -13,10 +13,10 @@ import pytest
 
 import pipeplan as pp
 from experiments.sweep.sweep_page import sweep_html
-from experiments.sweep.sweep_plots import line_look
 from experiments.sweep.swept import Swept
 from experiments.view.drawn_plan import drawn_plans
 from experiments.view.page import PATH_COLOR, html_page
+from simulator.results.figures import series_look
 from tests.experiments.test_sweep_page import points
 
 pytest.importorskip("bokeh", reason="Bokeh is not installed")
@@ -182,7 +182,7 @@ def test_a_sweep_is_one_selection(opened: Opener) -> None:
     """
     swept = Swept.of(points("gpipe", "1f1b"))
     page = opened(sweep_html(swept), "model('cells')")
-    blue = page.pixels(line_look(0)["color"])
+    blue = page.pixels(series_look(0)["color"])
     assert blue > 500
     told = page.told("lines", 64, 4.0)
     assert "schedule=gpipe, devices=1, batch=64" in told
@@ -203,4 +203,4 @@ def test_a_sweep_is_one_selection(opened: Opener) -> None:
     page.until("model('cells').view.filter.indices.includes(11)")
     next(one for one in page.inside(".bk-item") if one.text == "schedule=gpipe, devices=1").click()
     page.until("!model('line 0').visible && !model('rings 0').visible && !model('points 0').visible")
-    assert page.pixels(line_look(0)["color"]) < blue
+    assert page.pixels(series_look(0)["color"]) < blue
