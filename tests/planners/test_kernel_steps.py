@@ -23,7 +23,18 @@ from planners.pipedream import dynamic_program, flushed_partition, ordered_devic
 from planners.pipedream.flushed_partition import FlushedPipeline
 from planners.pipedream.ordered_devices import OrderedDevices
 from planners.pipedream.partitioner import InfeasiblePartition, MemoryLimit, network_levels
-from planners.scheduler import alternation, annealing, blocks, bound, list_scheduling, order_replay, sequencing, steady
+from planners.scheduler import (
+    alternation,
+    annealing,
+    blocks,
+    bound,
+    heads,
+    list_scheduling,
+    order_replay,
+    sequencing,
+    steady,
+    turning,
+)
 from planners.scheduler.instance import ScheduleInstance, instance_of
 from planners.scheduler.patterns import one_at_a_time
 from planners.search import quick_replay
@@ -203,7 +214,7 @@ def test_unequal_sizes(stepped: Stepped) -> None:
     )
 
 
-SCHEDULER = alternation, annealing, blocks, bound, list_scheduling, order_replay, sequencing, steady
+SCHEDULER = alternation, annealing, blocks, bound, heads, list_scheduling, order_replay, sequencing, steady, turning
 
 
 @pytest.mark.parametrize(("placement", "number"), [("straight", 0), ("v", 6), ("interleaved", 3), ("bidirectional", 5)])
