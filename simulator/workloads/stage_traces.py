@@ -34,7 +34,7 @@ MOST_FILES = 4096
 ENDINGS = (".json", ".json.gz")
 
 _RUNTIME = re.compile(r"PP:([0-9]{1,4})(?:([FBIW])|SEND_([FB])|RECV_([FB]))([0-9]{1,9})")
-_GPIPE = re.compile(r"(F|B)(?:orward|ackward) ([0-9]{1,9})")
+_GPIPE = re.compile(r"(Forward|Backward) ([0-9]{1,9})")
 
 NAMES = (
     "names looked for are PP:2F0 (stage 2, forward, micro-batch 0; also B, I, W), as torch's _PipelineScheduleRuntime names its "
@@ -202,12 +202,12 @@ def _ops(path: Path, trace: _Trace) -> Iterator[tuple[int, str, int, float]]:
         elif found and not on_gpu:
             yield int(found[1]), found[2], int(found[5]), _computing(event, begins, moves)
         elif (found := _GPIPE.fullmatch(event.name)) and not on_gpu:
-            yield _rank(path, trace), found[1], int(found[2]), _computing(event, begins, moves)
+            yield _rank(path, trace), found[1][0], int(found[2]), _computing(event, begins, moves)
     for event in gpu:
         if (found := _RUNTIME.fullmatch(event.name)) and found[2]:
             yield int(found[1]), found[2], int(found[5]), event.dur * 1e-6
         elif found := _GPIPE.fullmatch(event.name):
-            yield _rank(path, trace), found[1], int(found[2]), event.dur * 1e-6
+            yield _rank(path, trace), found[1][0], int(found[2]), event.dur * 1e-6
 
 
 def _rank(path: Path, trace: _Trace) -> int:
