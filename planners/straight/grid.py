@@ -423,8 +423,8 @@ class _Grid:
 
     @remembered
     def _ranks(self, groups: Groups) -> _Ranks:
-        first = {self.costs.kind_of_device(device): device for group in reversed(groups) for device in group}
-        slowest = tuple(first[self.costs.kind_of_device(self._slowest(group))] for group in groups)
+        of_kind = {self.costs.kind_of_device(device): device for group in groups for device in group}
+        slowest = tuple(of_kind[self.costs.kind_of_device(self._slowest(group))] for group in groups)
         return _Ranks(sum(map(self._memory_bytes, groups)), slowest)
 
     @remembered

@@ -37,6 +37,7 @@ from simulator import (
 )
 from tests.chains import chain
 from tests.drawings import drawing
+from tests.experiments.commands import ended
 from tests.layout import assert_readable
 from tests.records import Recorded
 from tests.simulator.strategies import UnitDevice, star_cluster
@@ -349,18 +350,32 @@ def test_an_interrupt_keeps_what_is_found(monkeypatch: pytest.MonkeyPatch) -> No
             raise KeyboardInterrupt
         return plan_over_stacks(*asked, **named)
 
-    def interrupted(*asked: Any) -> Any:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(pareto_search, "plan_over_stacks", stopped)
     found = pareto(pp.Problem("chain:6", "pipedream-a", 4, devices=1), "data-parallel", (1,), Request(microbatches=2))
     assert (len(found.points), found.searches, found.interrupted) == (1, 2, True)
     assert "INTERRUPTED" in found.tables()[0].title
     assert found.remarks()[0].startswith("interrupted: ")
     monkeypatch.setattr(pareto_search, "plan_over_stacks", plan_over_stacks)
-    monkeypatch.setattr(pareto_search, "in_less_memory", interrupted)  # between two searches
+    monkeypatch.setattr(pareto_search, "in_less_memory", raise_interrupt)  # between two searches
     found = pareto(pp.Problem("chain:6", "pipedream-a", 4, devices=1), "data-parallel", (1,), Request(microbatches=2))
     assert (len(found.points), found.interrupted) == (1, True)
+
+
+def test_an_interrupted_command_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Exit code 130; what is found is printed, and no figure is drawn."""
+    monkeypatch.setattr(pareto_search, "in_less_memory", raise_interrupt)
+    figure = tmp_path / "front.svg"
+    asked = ("plan", *QUESTION, "--planner", "uniform", "--pareto", "1,2", "--figure", str(figure))
+    code, out, err = ended(capsys, asked)
+    assert (code, "INTERRUPTED" in out, figure.exists()) == (130, True, False)
+    assert "pipeplan plan: no figure is drawn after an interrupt" in err
+
+
+def raise_interrupt(*asked: Any) -> Any:
+    """A user's Ctrl-C."""
+    raise KeyboardInterrupt
 
 
 def test_what_has_no_plan_is_told(capsys: pytest.CaptureFixture[str]) -> None:

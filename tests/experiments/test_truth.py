@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import hardware_profiles
 from experiments.cli import main
 from experiments.studies.study_harness import run_study
 from experiments.terminal.output import InputError
@@ -35,7 +37,15 @@ from experiments.truth.measured_tables import (
     kind_of,
     read_tables,
 )
-from experiments.truth.predictions import _FORMS, NotPredicted, machine_of, predicted, stack_of, training_problem
+from experiments.truth.predictions import (
+    _FORMS,
+    NotPredicted,
+    _cluster,
+    machine_of,
+    predicted,
+    stack_of,
+    training_problem,
+)
 from experiments.truth.seen_rows import SEEN_ROWS, was_seen
 from hardware_profiles import Stack, changed_stack, errors_of, load_accelerator, load_stack
 from simulator import Evaluations, OpKind, PlanCosts
@@ -129,6 +139,16 @@ def test_a_table_is_known_by_its_columns() -> None:
     assert kind_of(["gpus", "bytes"]) is None
 
 
+def test_a_row_takes_as_many_servers_as_it_needs(tmp_path: Path) -> None:
+    """More than the one of a file, too; none are added to those of a name that says how many."""
+    text = (Path(hardware_profiles.__file__).parent / "clusters" / "dgx-a100.toml").read_text(encoding="utf-8")
+    file = tmp_path / "one.toml"
+    file.write_text(re.sub(r"(?m)^count = \d+", "count = 1", text), encoding="utf-8")
+    assert [len(_cluster(str(file), devices).servers) for devices in (8, 16, 20)] == [1, 2, 3]
+    with pytest.raises(NotPredicted, match="has 16 devices, and a row takes 20"):
+        _cluster(f"{file}:2", 20)
+
+
 def test_tables_of_a_folder(tmp_path: Path) -> None:
     """Columns are renamed, empty cells say nothing, files of other columns are named."""
     table(tmp_path, "mine.csv", RUN.replace("measured_s", "time"), "64,4,2,32,1,1,1,1,2,0.5,,dgx-a100")
@@ -139,6 +159,8 @@ def test_tables_of_a_folder(tmp_path: Path) -> None:
     assert "none of the columns" in skipped["other.csv"]
     _, skipped = read_tables(table(tmp_path, "other.csv", "gpus,bytes", "8,2"), {})
     assert "lacks out_of_place_us of the nearest kind: A collective" in skipped["other.csv"]
+    _, skipped = read_tables(table(tmp_path, "other.csv", "gpus,bytes,hidden,heads,layers", "8,2,1,1,1"), {})
+    assert "lacks out_of_place_us of the nearest kind" in skipped["other.csv"]  # a third, and half of an iteration's
     row = tables[0].rows[2]
     assert isinstance(row, MeasuredRun)
     assert (row.measured_s, row.recompute) == (0.5, "none")

@@ -11,7 +11,7 @@ import pytest
 
 from experiments.piper import cheapest_variants as cheapest
 from experiments.piper.cheapest_variants import NO, UNKNOWN, YES, Variants, cheapest_variants, fits_within
-from experiments.piper.variant_partition import _figures, fastest_variant_plan
+from experiments.piper.variant_partition import _figures, _stage, fastest_variant_plan
 from experiments.piper.variant_problem import (
     LayerVariant,
     VariantProblem,
@@ -231,6 +231,14 @@ def test_whole_numbers_are_taken_as_seconds() -> None:
     figures = _figures(replace(HAND, layers=layers), np.tri(3, 2, -1, dtype=bool))
     assert figures.work.dtype == np.float64
     assert figures.work.tolist() == [0.0, 8.0, 12.0]
+
+
+def test_a_stage_at_a_degree_that_one_of_its_layers_lacks_is_none() -> None:
+    """Whichever of its layers that is."""
+    both, two = {1: (PLAIN,), 2: (PLAIN,)}, {2: (PLAIN,)}
+    for layers in ((two, both), (both, two)):
+        figures = _figures(replace(HAND, layers=layers), np.tri(3, 2, -1, dtype=bool))
+        assert [len(_stage(figures, row, 2, 0).layers) for row in (0, 1)] == [0, 2]
 
 
 def test_too_many_down_sets_are_not_called_proven() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hardware_profiles import LAYER_KINDS, GraphicsProcessor, Work
+from hardware_profiles import LAYER_KINDS, GraphicsProcessor, Work, load_accelerator
 from hardware_profiles.accelerator import PRECISION_BYTES, ZERO_COST_KINDS
 from hardware_profiles.accelerator_files import EfficiencyTables
 from hardware_profiles.gpu import (
@@ -295,6 +295,14 @@ def test_what_no_layer_made_is_read_and_copied_but_has_no_gradient() -> None:
         12e-4
     )
     assert waits.seconds(first, 3, "backward", "fp32") == plain.seconds(first, 3, "backward", "fp32")
+
+
+def test_who_loads_while_it_computes_waits_for_nothing() -> None:
+    """The devices whose file says no rate at which images come from the host; PipeDream's V100 waited for them."""
+    first = Work("convolution", 1.0, 0, 1.0, 1.0, loaded_elements=1.0)
+    for name, precision in (("a100-80", "bf16"), ("h100", "fp32")):
+        assert load_accelerator(name).seconds(first, 1, "forward", precision) < 1e-3
+    assert load_accelerator("v100-sxm2").load_seconds_per_byte > 0.0  # type: ignore[attr-defined]
 
 
 def test_fast_convolution_is_taken_only_where_it_is_quicker() -> None:

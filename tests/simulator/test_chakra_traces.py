@@ -23,7 +23,7 @@ from simulator import (
     workload_from_spec,
 )
 from simulator.plan_replay import replay_on
-from simulator.results.chakra_messages import NODE_TYPES
+from simulator.results.chakra_messages import NODE_TYPES, _messages
 
 GPT2 = Problem(workload_from_spec("gpt2"), load_cluster("dgx-a100:1"), 32)
 
@@ -161,6 +161,22 @@ def test_protobuf_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "google.protobuf.proto", None)
     with pytest.raises(ValueError, match=r"pip install 'pipeplan\[chakra\]'"):
         execution_traces(GPT2, PLANS["1f1b"]).files()
+
+
+def test_a_file_begins_with_what_it_is_of() -> None:
+    """The first message names the plan and the device; as many follow as there are nodes."""
+    proto, made = pytest.importorskip("google.protobuf.proto"), _messages()
+    traces = execution_traces(GPT2, PLANS["zero 1"])
+    file = io.BytesIO(bytes(traces.files()[".3.et"]))  # type: ignore[arg-type]
+    first = proto.parse_length_prefixed(made["GlobalMetadata"], file)
+    assert {one.name: one.string_val or one.int64_val for one in first.attr} == {
+        "plan": "hand, zb-h1, 2-2-2-2",
+        "device": 3,
+    }
+    names = []
+    while (node := proto.parse_length_prefixed(made["Node"], file)) is not None:
+        names.append(node.name)
+    assert names == [one.name for one in traces.nodes[3]]
 
 
 def test_the_reader_of_mlcommons_reads_them() -> None:

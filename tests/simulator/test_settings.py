@@ -79,6 +79,13 @@ def test_settings_are_applied_from_the_problem_down() -> None:
     assert device.memory_bytes > 1.9 * before.memory_bytes
 
 
+def test_a_switch_among_words_is_no_word() -> None:
+    """True stands for recomputing whole stages; a number is none of the policies."""
+    assert change_settings(problem(), ["problem.recompute=true"]).problem.recompute == "whole"
+    with pytest.raises(ValueError, match="recompute"):
+        change_settings(problem(), ["problem.recompute=1"])
+
+
 def test_a_constant_changes_on_every_generation() -> None:
     """That of a stack which has another one on some chips, and one which the stack does not say."""
     before = problem(stack=load_stack("megatron-core"))

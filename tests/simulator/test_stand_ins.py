@@ -34,6 +34,7 @@ from simulator.costs.stand_ins import StandIns, stand_ins
 from simulator.lowering.fill import _looked_at
 from tests.hardware_profiles.clusters import tree
 from tests.simulator.strategies import UnitDevice
+from tests.simulator.test_cost_figures import CASES
 
 FAMILIES = [name for name, one in schedule_families().items() if one.flush and one.placement != "bidirectional"]
 
@@ -169,6 +170,15 @@ def test_of_what_collectives_keep_busy_the_channels_that_are_looked_at_stay() ->
     found = _looked_at([none, whole, parts, whole], StandIns((0,), frozenset(), frozenset((1, 3))))
     assert found == [none, ((1,), (1.0,)), ((3, 1), (0.25, 0.125)), ((1,), (1.0,))]
     assert found[1] is found[3]
+
+
+def test_replicas_that_cross_over_are_all_replayed() -> None:
+    """A stage whose replicas stand the other way round: the first of one stage does not work with the first of the other."""
+    problem, plan = CASES["replicas"]
+    first, last = plan.stages
+    crossed = replace(plan, stages=(first, replace(last, devices=last.devices[::-1])))
+    assert stand_ins(PlanCosts(problem, plan)) is not None
+    assert stand_ins(PlanCosts(problem, crossed)) is None
 
 
 def test_unlike_replicas_are_all_replayed() -> None:
