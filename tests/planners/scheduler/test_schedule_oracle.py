@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from planners.scheduler.bound import Objective
 from planners.scheduler.schedule_problem import ScheduleProblem
@@ -85,3 +86,24 @@ def test_no_order_of_a_straight_pipeline_beats_its_bound(problem: ScheduleProble
         found = search_schedule(problem, seconds=0.05, objective=objective)
         if not found.proven:
             assert found.bound <= least_seconds(problem, int(found.makespan), objective) <= found.cost
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "problems",
+    [
+        schedule_problems(("bidirectional",), most_devices=3, most_microbatches=5),
+        schedule_problems(("interleaved", "v", "wave"), most_devices=3, most_microbatches=4),
+    ],
+    ids=["two chains", "several stages"],
+)
+def test_no_order_of_stages_that_share_a_device_beats_its_bound(problems: st.SearchStrategy[ScheduleProblem]) -> None:
+    """More micro-batches of two chains, or of several stages per device: no order beats the bound, also where it is met."""
+
+    @given(problems)
+    @settings(max_examples=40)
+    def check(problem: ScheduleProblem) -> None:
+        found = search_schedule(problem, seconds=0.05)
+        assert found.bound <= least_seconds(problem, int(found.makespan), "makespan") <= found.cost
+
+    check()
