@@ -118,7 +118,7 @@ class _Picture:
                 )
 
     def rates(self, cluster: Cluster) -> list[Line2D]:
-        """Draw links by their rates; of each, how many the cluster has."""
+        """Draw links by their rates; of each, how many the cluster has, and on how many media that links share."""
         handles, counts = [], Counter((link.bandwidth, link.latency) for link in cluster.links)
         for number, (bandwidth, latency) in enumerate(self.kinds):
             own = [link for link in self.drawn.links if (link.bandwidth, link.latency) == (bandwidth, latency)]
@@ -126,6 +126,8 @@ class _Picture:
             self._edges(own, [color] * len(own), [width] * len(own))
             words = f"{counted(counts[bandwidth, latency], 'link')} of {_rate_words(bandwidth)}"
             words += f", {latency * 1e6:.3g} µs" * (latency > 0.0)
+            media = {link.shared for link in cluster.links if (link.bandwidth, link.latency) == (bandwidth, latency)}
+            words += f", on {len(media)} shared media" * (None not in media and len(media) < counts[bandwidth, latency])
             handles.append(Line2D([], [], color=color, linewidth=max(1.2, width), label=words))
         return handles
 

@@ -119,6 +119,14 @@ def test_check_draws_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "must end in .png" in refused(capsys, ["check", "dgx-a100", "--draw", "c.gif"])
 
 
+def test_shared_media_are_told() -> None:
+    """Four buses, each of four links that share its rate, and as many cards of 10 Gb/s, each of one."""
+    (legend,) = draw(load_cluster("pipedream-a")).legends
+    words = [text.get_text() for text in legend.get_texts()]
+    assert "16 links of 12 GB/s, 10 µs, on 4 shared media" in words
+    assert "4 links of 1.25 GB/s, 30 µs" in words
+
+
 def test_loads_are_widths(tmp_path: Path) -> None:
     """The busiest link is the widest, and links that carry nothing are told apart."""
     path, _ = plan_file(tmp_path)
