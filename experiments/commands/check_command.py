@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
+from typing import Any
 
 import hardware_profiles
 import simulator
@@ -15,14 +17,23 @@ from experiments.compare.problem_options import (
     on_another,
     read_plan,
 )
-from experiments.terminal.argument_types import add_options, check_choice, names_of, refuse, written_figure
-from experiments.terminal.output import UsageError, blamed_on, print_json, print_table, progress, say
+from experiments.terminal.argument_types import (
+    add_options,
+    check_choice,
+    names_of,
+    refuse,
+    written_figure,
+)
+from experiments.terminal.output import UsageError, blamed_on, print_explained, print_json, print_table, progress, say
 from hardware_profiles import counted
 
 OWN = ("profiled_minibatch",)
 """Options of an imported plan that go with a file, too."""
 
 SCHEMAS = ("accelerator", "cluster", "stack", "plan")
+
+BOARD = ("workload", "precision", "batch", "json")
+"""Options of what binds layers on a board, by name."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="FILE",
         help="profile TOML, graph.txt, profile JSON, config.json, schedule CSV or lines of ops, JSON of a plan or a problem, or "
-        "the name of an accelerator, a cluster or a stack; a trace of torch.profiler, or a folder of them",
+        "the name of an accelerator, a cluster or a stack; a trace of torch.profiler, or a folder of them; of an FPGA board with "
+        "--workload: what binds each layer of a forward pass, and what twice each figure of the board gains",
     )
     add_options(
         parser,
@@ -45,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 "FILE.pdf; FILE alone: FILE.png and FILE.svg",
                 written_figure,
             ),
+            "--json": "print what binds the layers of --workload as one JSON document",
             **PROFILED_MINIBATCH,
         },
     )
@@ -54,9 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check a file and say what it holds, draw a cluster, or print a schema."""
+    of_board = arguments.plan is None and arguments.file is not None and arguments.workload is not None
     if arguments.plan is None:
-        described = [name for name in names_of(IMPORTED) if name not in OWN]
+        described = [name for name in names_of(IMPORTED) if name not in (*OWN, *(BOARD if of_board else ()))]
         refuse(arguments, described, "goes with --plan megatron:… or torchtitan:…")
+    if of_board:
+        return _roofs(arguments)
+    refuse(arguments, ("json",), "goes with a board and --workload")
     if arguments.draw is not None and arguments.schema is None and (arguments.file or arguments.plan):
         return _draw(arguments)
     given = [one for one in ("file", "plan", "schema") if getattr(arguments, one) is not None]
@@ -83,6 +100,28 @@ def run(arguments: argparse.Namespace) -> int:
         else _summary(path, arguments.profiled_minibatch)
     )
     say(f"{path}: {said}")
+    return 0
+
+
+def _roofs(arguments: argparse.Namespace) -> int:
+    """Tell what binds the layers of a network on a board."""
+    from experiments.report.board_roofs import board_roofs
+
+    refuse(arguments, ("schema", "draw", "profiled_minibatch"), "does not go with --workload")
+    board = hardware_profiles.load_accelerator(arguments.file)
+    if not isinstance(board, hardware_profiles.FieldProgrammableGateArray):
+        raise UsageError(f"--workload goes with an FPGA board, which {arguments.file} is not; see pipeplan sensitivity")
+    precision: Any = arguments.precision or ("int8" if "int8" in board.precisions else board.precisions[0])
+    check_choice("--precision", precision, board.precisions)
+    samples = arguments.batch or 1
+    workload = simulator.workload_from_spec(arguments.workload)
+    one = hardware_profiles.load_cluster("fpga-vcu118-4").take(1)
+    problem = simulator.Problem(workload, replace(one, devices=(board,)), samples, precision=precision)
+    found = board_roofs(board, workload, problem, samples)
+    if arguments.json:
+        print_json(found.record())
+    else:
+        print_explained(found)
     return 0
 
 

@@ -1,0 +1,181 @@
+"""Board roofs: what binds each layer of a network on an FPGA board, and what twice each of its figures gains.
+
+A forward pass of some samples, layer after layer on the whole board. A layer is bound by its DSP blocks where its multiply-adds,
+with the cycles in which the array is filled, take longer than the bytes that it moves; else by the bandwidth of the memory beside
+the chip where weights are most of these bytes, and by the chip's own memory where features are, which stay where they fit.
+Behind a layer stands the time in which its output leaves over all transceivers: where that is longer, a cut is bound by the link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from experiments.terminal.report_tables import ReportTable, figure
+from hardware_profiles import PRECISION_BYTES, Divisions, FieldProgrammableGateArray, Precision, brief
+from simulator import Explained, LayerCosts, Problem, TextTable, Workload
+
+ROOFS = ("DSP", "bandwidth", "on-chip memory")
+"""What a layer may be bound by."""
+
+DOUBLED: Mapping[str, str] = {
+    "DSP blocks": "dsps",
+    "clock": "clock",
+    "reduction_half, halved": "reduction_half",
+    "on-chip memory": "on_chip_bytes",
+    "bandwidth": "ddr_bandwidth",
+}
+"""Figures of a board in words -> its fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoofedLayer:
+    """A layer: seconds of its multiply-adds, of weights and features that move, of its pass, and of sending its output."""
+
+    layer: str
+    kind: str
+    computing: float
+    weights: float
+    features: float
+    seconds: float
+    sending: float
+
+    @property
+    def roof(self) -> str:
+        """What binds it, one of ROOFS."""
+        if self.computing >= self.weights + self.features:
+            return ROOFS[0]
+        return ROOFS[1] if self.weights >= self.features else ROOFS[2]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoardRoofs(Explained):
+    """What binds the layers of a forward pass, and what twice each figure of the board gains.
+
+    layers: those that take time; seconds: of the pass of `samples` samples
+    gains: by figure of the board the share of the seconds that twice of it saves
+    """
+
+    board: FieldProgrammableGateArray
+    workload: Workload
+    precision: Precision
+    samples: int
+    layers: tuple[RoofedLayer, ...]
+    seconds: float
+    gains: Mapping[str, float]
+
+    def __repr__(self) -> str:
+        return brief(self, self.words)
+
+    @property
+    def words(self) -> str:
+        """Samples per second, and what gains most, in a line."""
+        best = max(self.gains, key=lambda name: self.gains[name])
+        rate = f"{self.samples / self.seconds:,.4g} {self.workload.sample}s/s"
+        return f"{rate}; twice the {best.partition(',')[0]} saves most" if self.gains[best] > 0 else rate
+
+    def tables(self) -> tuple[TextTable, ...]:
+        """Layers by roof and kind, those that take longest, and gains."""
+        document = {
+            "title": f"{self.workload.name} forward on {self.board.name}, {self.precision}",
+            **self.record(),
+            "by_roof": self._by_roof(),
+            "longest": sorted(self.record()["layers"], key=lambda row: -row["seconds"])[:LONGEST],
+            "gained": [{"figure": name, "saves": saves} for name, saves in self.gains.items()],
+        }
+        return tuple(table.text(document) for table in (BY_ROOF, LAYERS, GAINS))
+
+    def _by_roof(self) -> list[dict[str, Any]]:
+        whole, rows = sum(one.seconds for one in self.layers), dict[tuple[str, str], list[RoofedLayer]]()
+        for one in self.layers:
+            rows.setdefault((one.roof, one.kind), []).append(one)
+        found: list[dict[str, Any]] = [
+            {"roof": roof, "kind": kind, "layers": len(own), "seconds": sum(one.seconds for one in own)}
+            for (roof, kind), own in rows.items()
+        ]
+        found.sort(key=lambda row: -row["seconds"])
+        return [{**row, "share": row["seconds"] / whole} for row in found]
+
+    def remarks(self) -> tuple[str, ...]:
+        """Samples per second, and what gains most."""
+        return (self.words,)
+
+    def record(self) -> dict[str, Any]:
+        """The figures by name, in base units."""
+        return {
+            "board": self.board.name,
+            "workload": self.workload.name,
+            "precision": self.precision,
+            "samples": self.samples,
+            "seconds": self.seconds,
+            "layers": [{**asdict(one), "roof": one.roof} for one in self.layers],
+            "gains": dict(self.gains),
+        }
+
+
+LONGEST = 8
+"""Layers that are told one by one."""
+
+BY_ROOF = ReportTable(
+    "{title}: what layers are bound by",
+    "by_roof",
+    {
+        "bound by": "{roof}",
+        "layers": "{kind}",
+        "number": "{layers}",
+        "ms": figure("seconds", ".4g", 1e3),
+        "share, %": figure("share", ".1f", 100),
+    },
+)
+
+LAYERS = ReportTable(
+    "The longest layers, and sending their output",
+    "longest",
+    {
+        "layer": "{layer}",
+        "bound by": "{roof}",
+        "ms": figure("seconds", ".4g", 1e3),
+        "DSP,\nms": figure("computing", ".4g", 1e3),
+        "weights,\nms": figure("weights", ".4g", 1e3),
+        "features,\nms": figure("features", ".4g", 1e3),
+        "link,\nms": figure("sending", ".4g", 1e3),
+    },
+)
+
+GAINS = ReportTable(
+    "Twice a figure of the board",
+    "gained",
+    {"figure": "{figure}", "saves of the seconds, %": figure("saves", ".1f", 100)},
+)
+
+
+def board_roofs(board: FieldProgrammableGateArray, workload: Workload, problem: Problem, samples: int) -> BoardRoofs:
+    """The roofs of a network on a board; problem: of both, whose precision counts."""
+    works, precision = LayerCosts(problem).works, problem.precision
+    width, rate = PRECISION_BYTES[precision], board.flop_rate(precision)
+
+    def division(of: FieldProgrammableGateArray) -> Divisions:
+        return of.divided(works, np.ones((1, len(works)), dtype=np.bool_), precision, copies=1)
+
+    own = division(board)
+    moved = own.layerwise_bytes(samples, "forward")[0] / board.reached_bandwidth
+    found = []
+    for layer, work, bytes_seconds in zip(workload.layers, works, moved.tolist(), strict=True):
+        weights = 0.0 if own.on_chip[0] else min(work.parameters * width / board.reached_bandwidth, bytes_seconds)
+        computing = board.slots(work) * samples / rate
+        sending = work.output_elements * samples * width / board.transceiver_bandwidth
+        seconds = max(computing, bytes_seconds) if work.flop or work.parameters or bytes_seconds else 0.0
+        if seconds > 0.0:
+            features = bytes_seconds - weights
+            found.append(RoofedLayer(layer.name, layer.kind, computing, weights, features, seconds, sending))
+    whole = float(own.seconds(samples, "forward")[0])
+
+    def saved(name: str) -> float:
+        times = 0.5 if DOUBLED[name] == "reduction_half" else 2
+        other = replace(board, **{DOUBLED[name]: times * getattr(board, DOUBLED[name])})
+        return 1.0 - float(division(other).seconds(samples, "forward")[0]) / whole
+
+    return BoardRoofs(board, workload, precision, samples, tuple(found), whole, {name: saved(name) for name in DOUBLED})

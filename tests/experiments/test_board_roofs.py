@@ -1,0 +1,77 @@
+"""Tests of what binds layers on a board: by hand on small layers, and at the command line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import pipeplan as pp
+from experiments.report.board_roofs import BoardRoofs, board_roofs
+from hardware_profiles import FieldProgrammableGateArray, load_accelerator
+from simulator import Layer, Problem, Workload
+from tests.experiments.commands import ended, refused
+
+
+def roofs(samples: int = 1) -> BoardRoofs:
+    """Three layers on a board of 1 GFLOP/s in int8, 1 MB on chip and 1 MB/s of memory that is reached by half."""
+    board = load_accelerator("zcu102")
+    assert isinstance(board, FieldProgrammableGateArray)
+    changes = {"dsps": 500, "clock": 1e6, "macs_per_cycle": {"int8": 1.0}, "efficiency": 1.0, "reduction_half": 0.0}
+    memory = {"on_chip_bytes": 1e6, "ddr_bandwidth": 1e6, "memory_efficiency": 0.5, "transceiver_bandwidth": 1e5}
+    board = replace(board, **changes, **memory)
+    layers = (
+        Layer("product", "linear", 2e9, 1000, 1e4),
+        Layer("weights", "linear", 1e8, 2_000_000, 1e4),
+        Layer("features", "convolution", 1e8, 1000, 3e6),
+    )
+    network = Workload("three", layers, ((0, 1), (1, 2)))
+    cluster = pp.load_cluster("fpga-vcu118-4").take(1)
+    problem = Problem(network, replace(cluster, devices=(board,)), samples, precision="int8")
+    return board_roofs(board, network, problem, samples)
+
+
+def test_the_longest_of_its_parts_binds_a_layer() -> None:
+    """2 GFLOP take 2 s of DSP blocks; 2 MB of weights 4 s, and 3 MB of features 6 s, of 0.5 MB/s."""
+    found = roofs()
+    told = [(one.layer, one.roof, one.computing, one.weights, one.features) for one in found.layers]
+    assert told == [
+        ("product", "DSP", 2.0, 0.002, 0.0),
+        ("weights", "bandwidth", 0.1, 4.0, 0.0),
+        ("features", "on-chip memory", 0.1, 0.002, pytest.approx(2 * 3.01e6 / 1e6)),
+    ]
+    assert [one.seconds for one in found.layers] == [2.0, 4.0, pytest.approx(6.022)]
+    assert [one.sending for one in found.layers] == [0.1, 0.1, 30.0]
+    assert found.seconds == pytest.approx(2.0 + 4.0 + 6.022)
+
+
+def test_twice_a_figure_saves_its_share() -> None:
+    """Half of the product's 2 s, half of what moves, nothing by half of no filling; 2 MB on chip hold no 2.002 MB of weights."""
+    found = roofs()
+    assert found.gains["DSP blocks"] == found.gains["clock"] == pytest.approx(1.0 / found.seconds)
+    assert found.gains["bandwidth"] == pytest.approx((2.0 + 3.011) / found.seconds)
+    assert found.gains["reduction_half, halved"] == found.gains["on-chip memory"] == 0.0
+    assert found.words.endswith("; twice the bandwidth saves most")
+
+
+def test_samples_of_a_pass_share_weights() -> None:
+    """Three samples: three products, one reading of weights."""
+    found = roofs(3)
+    assert found.layers[0].computing == pytest.approx(6.0)
+    assert found.layers[1].seconds == 4.0
+
+
+def test_the_command_tells_roofs_of_boards_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """Tables, or a document of every layer; what is no board, and a document without a network, are refused."""
+    asked = ["check", "zcu102", "--workload", "mobilenet-v1"]
+    code, said, _ = ended(capsys, asked)
+    assert code == 0
+    assert "what layers are bound by" in said
+    assert "twice the DSP blocks saves most" in said
+    document = json.loads(ended(capsys, [*asked, "--json", "--batch", "2"])[1])
+    assert document["samples"] == 2
+    assert {one["roof"] for one in document["layers"]} <= {"DSP", "bandwidth", "on-chip memory"}
+    assert "which a100-80 is not" in refused(capsys, ["check", "a100-80", "--workload", "vgg16"])
+    assert "goes with a board and --workload" in refused(capsys, ["check", "zcu102", "--json"])
+    assert "choices: fp32, fp16, int8" in refused(capsys, [*asked, "--precision", "bf16"])
