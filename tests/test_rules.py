@@ -110,6 +110,7 @@ COSTS = "--forward 1 --backward 2"
 TIMES = f"--stages 2 --microbatches 2 {COSTS}"
 SMALL = "--workload alexnet --cluster pipedream-b:1 --devices 2 --batch 8"
 COMMANDS = {
+    "simulate": "one of the arguments --schedule",
     f"simulate --schedule 1f1b --schedule gpipe {COSTS} --stages 2": "several schedules need --stages, one per device",
     "simulate --schedule search --stages 2 --forward 1 --backward 2": "--schedule search needs --stages and --microbatches",
     f"simulate --schedule 1f1b {TIMES} --straggler 1:2 --straggler 1:3": "--straggler names a device twice",

@@ -81,6 +81,10 @@ def test_a_fit_leaves_out_one_row_of_several(monkeypatch: pytest.MonkeyPatch) ->
     assert [one["collective_efficiency"] for one in found if one] == pytest.approx(wanted, rel=2e-3)
     assert [one["speedup"] for one in found if one] == pytest.approx([1 / need for need in wanted], rel=2e-3)
     assert [one["within_tolerance"] for one in found if one] == [False, True, False]
+    needs = [10.0 ** (-part / 1200) for part in (400, 600, 900)]
+    found = left_out([(dataclasses.replace(ROWS[0], speedup=1.0 / need), load_workload("alexnet")) for need in needs])
+    wanted = [10.0 ** (-part / 1200) for part in (750, 650, 500)]  # on the grid of the fit, a decade in 1,200 steps
+    assert [one["collective_efficiency"] for one in found if one] == pytest.approx(wanted, rel=1e-9)
 
 
 def test_rows_that_a_constant_was_fitted_to_are_those_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

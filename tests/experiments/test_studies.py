@@ -48,6 +48,7 @@ def test_a_study_keeps_its_contract(name: str) -> None:
     check_study(name)
 
 
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")  # loaded by other tests, too
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_module_runs_its_own_study(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planners.pipedream.dynamic_program import BARRIER, RING, LevelCosts, RowTables, VersionMemory, solve_row
+from planners.pipedream import dynamic_program
+from planners.pipedream.dynamic_program import (
+    BARRIER,
+    RING,
+    LevelCosts,
+    RowTables,
+    VersionMemory,
+    solve_row,
+)
 from planners.pipedream.partitioner import totals_of
 from tests.planners.test_pipedream import chain
 
@@ -46,3 +55,12 @@ def test_a_run_of_cuts_holds_the_first_of_the_fastest_splits(data: st.DataObject
         found.append([column[:, 1:] for column in row])
     for one, other in zip(*found, strict=True):
         assert np.array_equal(one, other)
+
+
+def test_a_state_is_inside_what_lists_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of the next state begins with what the first one lacks."""
+    monkeypatch.setattr(dynamic_program, "_position", dynamic_program._position.py_func)  # type: ignore[attr-defined]
+    is_inside = dynamic_program._is_inside.py_func  # type: ignore[attr-defined]
+    inside, begins = np.array([2, 5, 7, 8]), np.array([0, 2, 4])
+    found = [[is_inside(inside, begins, state, outer) for state in (2, 5, 7, 8, 9)] for outer in (0, 1)]
+    assert found == [[True, True, False, False, False], [False, False, True, True, False]]

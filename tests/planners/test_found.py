@@ -141,6 +141,23 @@ def test_partitions_of_boards(recorded: Recorded, monkeypatch: pytest.MonkeyPatc
     recorded(**values, whole=[StreamedSearch(evaluate)._whole_seconds(samples) for samples in (1, 3, 16)])
 
 
+def test_shapes_are_replayed_from_the_most_promising_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whatever order they are named: the same plan after as many replays, as those that cannot be near it are left out."""
+    layers = random_chain(8, np.random.default_rng(5), flop=4e8, parameters=400_000, output_elements=4e4)
+    problem = Problem(layers, load_cluster("fpga-mixed-4"), 16, precision="int8")
+    shapes = [
+        straight_search.StraightShape("1f1b", tuple(range(boards)), count)
+        for boards in (1, 2, 3, 4)
+        for count in (1, 2, 8, 16)
+    ]
+    found = []
+    for named in (shapes, shapes[::-1]):
+        evaluate = Evaluator(problem)
+        plans = StreamedSearch(evaluate).fastest("streamed", named)
+        found.append(([evaluate(plan).key for plan in plans], evaluate.evaluations))
+    assert found[0] == found[1]
+
+
 def array_sums(value: Any) -> dict[str, list[float]]:
     """The sums of a value's arrays."""
     found = {one.name: getattr(value, one.name) for one in fields(value)}

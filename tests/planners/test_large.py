@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import pipeplan as pp
 from hardware_profiles import Constant, GraphicsProcessor, Operation, Stack, load_cluster, load_stack, percent
 from planners import Evaluator, InapplicablePlannerError, Request, make_plan, planner_entry, runner_ups
 from planners.estimate.like_blocks import LikeBlocks, like_blocks, shortened
@@ -27,6 +28,7 @@ from simulator import (
     InfeasiblePlanError,
     LayerCosts,
     Parallelism,
+    Plan,
     Problem,
     Workload,
     Zero,
@@ -36,6 +38,7 @@ from simulator import (
     stage_stash,
 )
 from simulator.costs.layer_costs import NO_RATES
+from simulator.settings import change_settings
 from simulator.workloads.language_models import Llama
 from simulator.workloads.transformer import Experts
 from tests.hardware_profiles.clusters import tree
@@ -431,6 +434,22 @@ def test_beyond_the_work_only_what_may_be_the_best_is_replayed(monkeypatch: pyte
     left = percent(least / chosen.seconds - 1.0)
     words = f"others that are by it at least {left} slower than the answer were left out for the work"
     assert words in search.evaluate.optimal_among
+
+
+def test_a_shape_whose_replay_needs_more_is_divided_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For buffers of transfers, which the closed form counts less exactly: of such a shape a plan is kept that fits."""
+    fits: set[tuple[bool, bool]] = set()
+    whole = _ShapeSearch.within_memory
+
+    def watched(search: _ShapeSearch, candidate: DividedShape) -> Plan:
+        plan = whole(search, candidate)
+        fits.add((search.evaluate(search.plan(candidate)).fits, search.evaluate(plan).fits))
+        return plan
+
+    monkeypatch.setattr(_ShapeSearch, "within_memory", watched)
+    problem = pp.Problem("gpt3-125m", "dgx-a100:1", 16, devices=4)
+    make_plan("large", change_settings(problem, ["accelerator.memory_gib=3.25"]).problem)
+    assert (False, True) in fits
 
 
 def test_the_proof_says_what_was_replayed() -> None:
