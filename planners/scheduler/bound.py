@@ -33,7 +33,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from planners.scheduler.heads import Ways, end_by_heads, nested_keep
+from planners.scheduler.heads import Ways, end_by_heads, nested_keep, seconds_between
 from planners.scheduler.instance import WEIGHT, Floats, Integers, ScheduleInstance
 from planners.scheduler.turning import end_by_turns
 from simulator import kernel
@@ -160,27 +160,6 @@ def _turn(
     return int(fit), float(from_first[q] - from_first[p] + ways.round[q] + more)
 
 
-@kernel(inner=True, error_model="numpy")
-def _single_turn(
-    instance: ScheduleInstance, ways: Ways, device: int | np.int64, p: int, q: int, kept: int | np.int64
-) -> float:
-    """Least seconds from a forward at q to the next one there where p holds one micro-batch beside one at q, which keeps `kept`.
-
-    After the input gradient at q the device runs the next one's forwards before q, and all gradients of positions from p to q
-    that keep more than the next leaves room for.
-    """
-    room = instance.limit[device] - kept
-    seconds = ways.round[q]
-    for h in range(instance.held_offsets[device], instance.held_offsets[device + 1]):
-        r = instance.held[h]
-        if p <= r <= q:
-            if r < q:
-                seconds += instance.seconds[0, r]
-                seconds += instance.seconds[1, r] if instance.keep[r] > room else 0.0
-            seconds += instance.seconds[2, r] if instance.keep[r] - instance.freed[r] > room else 0.0
-    return float(seconds)
-
-
 @kernel(error_model="numpy")
 def _turns(instance: ScheduleInstance, ways: Ways, from_first: Floats) -> tuple[float, float]:
     """Seconds of everything, and of a micro-batch, by the slowest turns; `from_first`: as in `_bound`."""
@@ -196,7 +175,7 @@ def _turns(instance: ScheduleInstance, ways: Ways, from_first: Floats) -> tuple[
                 beside += instance.keep[q]
                 fit, turn = _turn(instance, ways, nested, from_first, p, q, before, beside)
                 if fit == 1:
-                    turn = max(turn, _single_turn(instance, ways, device, p, q, nested[q]))
+                    turn = max(turn, ways.round[q] + seconds_between(instance, p, q, nested[q]))
                 before = q
                 if fit > 0:
                     pace = max(pace, turn / fit)

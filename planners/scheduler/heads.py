@@ -4,7 +4,7 @@ A forward waits for the one before it, for its transfer, and for memory. What a 
 stage keeps what its chain's earlier stages on the device keep, too. Let p be a position, and q the same or a later one of its
 chain on the device. Where memory holds k micro-batches that keep what they do up to p, of which one also keeps what it does after
 p up to q, the forward of the (n + k)-th at p waits for the n-th's input gradient at q. Then it waits until those before it have
-freed enough, each at its own least time.
+freed enough, each at its own least time. Where k is 1, the device also runs what must come between the two at q.
 """
 
 from __future__ import annotations
@@ -41,6 +41,25 @@ def nested_keep(instance: ScheduleInstance) -> Integers:
                 break
             r -= 1
     return nested
+
+
+@kernel(inner=True)
+def seconds_between(instance: ScheduleInstance, p: int, q: int, kept: int | np.int64) -> float:
+    """Seconds of a device from an input gradient at q to the next forward there, where p holds one micro-batch beside one at q.
+
+    The device runs the next one's forwards from p on before q, and all gradients at these positions that keep more than the next,
+    which keeps `kept` then, leaves room for.
+    """
+    device, seconds = instance.device[p], 0.0
+    room = instance.limit[device] - kept
+    for h in range(instance.held_offsets[device], instance.held_offsets[device + 1]):
+        r = instance.held[h]
+        if p <= r <= q:
+            if r < q:
+                seconds += instance.seconds[0, r]
+                seconds += instance.seconds[1, r] if instance.keep[r] > room else 0.0
+            seconds += instance.seconds[2, r] if instance.keep[r] - instance.freed[r] > room else 0.0
+    return float(seconds)
 
 
 @kernel(inner=True)
@@ -114,6 +133,10 @@ def _forward(
     between = 0
     for h in range(instance.held_offsets[device], instance.held_offsets[device + 1]):
         q = instance.held[h]
+        single = number > 0 and first <= q <= p and instance.limit[device] - nested[p] < nested[q]
+        if single and nested[q] > 0:
+            turned = begins[positions + p, number - 1] + instance.takes[positions + p]
+            time = max(time, turned + seconds_between(instance, q, p, nested[p]))
         if nested[p] == 0 or q < p or instance.first[p + 1 : q + 1].any():
             continue
         between += instance.keep[q] if q > p else 0
