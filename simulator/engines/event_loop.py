@@ -160,13 +160,18 @@ def prepare(program: Program, *, contention: bool = False) -> Prepared:
     slower = np.zeros(program.lanes) if program.overlap_slowdown is None else program.overlap_slowdown
     pace = np.ones(int(lane_group.max(initial=-1)) + 1)
     pace[lane_group[lane_group >= 0]] = 1.0 + slower[lane_group >= 0]
-    slowed = np.where(slower > 0.0, lane_group, -1)
-    parts = [
-        (lane, int(slowed[one])) for lane, those in enumerate(program.taking_part) for one in those if slowed[one] >= 0
-    ]
     consumer, lane_of = program.consumers()[deliveries.rows], program.lane_of_task()
-    sending = np.repeat(np.arange(len(program)), np.diff(deliveries.offsets))
-    receiving = consumer[deliveries.row_offsets[:-1]]
+    parts, ends = list[tuple[int, int]](), np.full((len(deliveries.transfer), 2), -1, dtype=np.int64)
+    if slower.any():
+        slowed = np.where(slower > 0.0, lane_group, -1)
+        parts = [
+            (lane, int(slowed[one]))
+            for lane, those in enumerate(program.taking_part)
+            for one in those
+            if slowed[one] >= 0
+        ]
+        ends[:, 0] = slowed[lane_of[np.repeat(np.arange(len(program)), np.diff(deliveries.offsets))]]
+        ends[:, 1] = slowed[lane_of[consumer[deliveries.row_offsets[:-1]]]]
     return Prepared(
         lane_offsets=program.lane_offsets,
         seconds=program.seconds,
@@ -197,7 +202,7 @@ def prepare(program: Program, *, contention: bool = False) -> Prepared:
         pace=pace,
         part_offsets=_offsets([lane for lane, _ in parts], program.lanes),
         parts=np.array([one for _, one in parts], dtype=np.int64),
-        delivery_ends=np.stack([slowed[lane_of[sending]], slowed[lane_of[receiving]]], axis=1).astype(np.int64),
+        delivery_ends=ends,
     )
 
 

@@ -159,7 +159,7 @@ class _Run:
         slower = [0.0] * program.lanes if program.overlap_slowdown is None else program.overlap_slowdown.tolist()
         pace = {number: 1.0 + slower[lane] for lane, number in enumerate(sharing)}
         groups = {number: _Sharing(environment, rest, pace[number]) for number in set(sharing) if number >= 0}
-        taking_part = program.taking_part or ((),) * program.lanes
+        taking_part, slows = program.taking_part or ((),) * program.lanes, program.overlap_slowdown is not None
         outgoing = _outgoing(program)
         sends = [0] * len(program) if program.sends is None else program.sends.tolist()
         idle = [True] * program.lanes
@@ -176,7 +176,8 @@ class _Run:
                 return
             idle[lane] = False
             start[task] = now
-            communicate(taking_part[lane], 1)
+            if slows:
+                communicate(taking_part[lane], 1)
             if sharing[lane] >= 0:
                 groups[sharing[lane]].add(seconds[task], least[task], lane, finish)
             elif hops_of[sends[task]]:
@@ -194,13 +195,15 @@ class _Run:
             end[task] = now
             position[lane] = task + 1
             idle[lane] = True
-            communicate(taking_part[lane], -1)
+            if slows:
+                communicate(taking_part[lane], -1)
             for transfer, waiting in outgoing[task]:
                 if not hops_of[transfer] and delay[transfer] <= 0.0:
                     deliver(waiting, now)
                     continue
                 ends = lane, lane_of[waiting[0][1]]
-                communicate(ends, 1)
+                if slows:
+                    communicate(ends, 1)
                 if hops_of[transfer]:
                     move(now, transfer, on_arrival, (ends, waiting))
                 else:
@@ -215,7 +218,8 @@ class _Run:
 
         def arrive(event: Any) -> None:
             ends, waiting = event.value
-            communicate(ends, -1)
+            if slows:
+                communicate(ends, -1)
             deliver(waiting, environment.now)
 
         def deliver(waiting: list[tuple[int, int]], now: float) -> None:
