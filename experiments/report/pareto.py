@@ -34,6 +34,7 @@ class UnbeatenPlan:
     error_low, error_high, memory_error_low, memory_error_high: of both, the ends of 90 % of runs like it
     schedule, notation (stages alike are counted), microbatches, zero, recomputation (of any stage): of the plan
     device_hours, cost: of 10^12 tokens, or 10^9 samples; cost None where prices are not known
+    joules_per_sample: None where the power of a device is not known
     stack: name of what runs it
     """
 
@@ -51,11 +52,14 @@ class UnbeatenPlan:
     recomputation: str
     device_hours: float
     cost: float | None
+    joules_per_sample: float | None
     stack: str
 
     def beats(self, other: UnbeatenPlan) -> bool:
-        """Whether it is no worse in time, memory and devices, and better in one of them."""
-        mine, theirs = ((one.seconds, one.peak_bytes, one.devices) for one in (self, other))
+        """Whether it is no worse in time, memory, devices and, where it is known, energy, and better in one of them."""
+        mine, theirs = (
+            (one.seconds, one.peak_bytes, one.devices, one.joules_per_sample or 0.0) for one in (self, other)
+        )
         return mine != theirs and all(one <= two for one, two in zip(mine, theirs, strict=True))
 
 
@@ -84,6 +88,7 @@ class Pareto(Explained):
     def tables(self) -> tuple[TextTable, ...]:
         """A row per plan."""
         priced = any(one.cost is not None for one in self.points)
+        powered = any(one.joules_per_sample is not None for one in self.points)
         word = self.problem.device_word
         unit = "10^12 tokens" if self.problem.workload.tokens else f"10^9 {self.problem.workload.sample}s"
         columns: dict[str, Cell] = {
@@ -97,6 +102,7 @@ class Pareto(Explained):
             "recom-\nputation": "{recomputation}",
             f"{word}-hours of\n{unit}": "{device_hours:,.0f}",
             **({self.problem.cluster.currency or "USD": figure("cost", ",.0f")} if priced else {}),
+            **({"J per\nsample": figure("joules_per_sample", ".3g")} if powered else {}),
             "schedule": "{schedule}",
             **({"stack": "{stack}"} if any(one.stack != GENERIC.name for one in self.points) else {}),
         }
@@ -182,9 +188,9 @@ def pareto(
 
 
 def _unbeaten(points: Sequence[UnbeatenPlan]) -> tuple[UnbeatenPlan, ...]:
-    """By devices, then by seconds; one of those that are equal in all three."""
+    """By devices, then by seconds; one of those that are equal in all that counts."""
     kept = [one for one in points if not any(other.beats(one) for other in points)]
-    distinct = {(one.devices, one.seconds, one.peak_bytes): one for one in reversed(kept)}
+    distinct = {(one.devices, one.seconds, one.peak_bytes, one.joules_per_sample or 0.0): one for one in reversed(kept)}
     return tuple(distinct[key] for key in sorted(distinct))
 
 
@@ -209,6 +215,7 @@ def _point(result: Result, price: Price | None) -> UnbeatenPlan:
         recomputation=", ".join(dict.fromkeys(recompute_phrases(result.problem, plan))),
         device_hours=worth.device_hours,
         cost=worth.cost,
+        joules_per_sample=None if worth.energy is None else worth.energy.joules_per_sample,
         stack=result.problem.stack.name,
     )
 

@@ -308,9 +308,9 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
 # ---- time, memory and devices ----------------------------------------------------------------------------------------
 
 
-def point(devices: int, seconds: float, gib: float, notation: str = "2-2") -> UnbeatenPlan:
+def point(devices: int, seconds: float, gib: float, notation: str = "2-2", joules: float | None = None) -> UnbeatenPlan:
     errors = 0.9 * seconds, 1.2 * seconds, gib * GIB, 0.9 * gib * GIB, 1.1 * gib * GIB
-    return UnbeatenPlan(devices, seconds, *errors, "1f1b", notation, 8, 1, "none", 3600.0, None, "generic")
+    return UnbeatenPlan(devices, seconds, *errors, "1f1b", notation, 8, 1, "none", 3600.0, None, joules, "generic")
 
 
 def test_a_plan_beats_what_is_no_better_in_anything() -> None:
@@ -321,6 +321,18 @@ def test_a_plan_beats_what_is_no_better_in_anything() -> None:
     assert not one.beats(point(8, 2.0, 4.0))
     assert not one.beats(point(8, 1.0, 8.0))
     assert not one.beats(point(4, 9.0, 4.0))
+
+
+def test_a_plan_of_less_energy_is_not_beaten() -> None:
+    """Of two that are slower on as much one draws fewer joules; the table tells joules where they are known."""
+    fast, lean, poor = point(8, 2.0, 4.0, joules=9.0), point(8, 3.0, 4.0, joules=5.0), point(8, 3.0, 4.0, joules=9.0)
+    assert not fast.beats(lean)
+    assert not lean.beats(fast)
+    assert fast.beats(poor)
+    assert lean.beats(poor)
+    problem = pp.Problem("chain:4", "pipedream-a", 4)
+    told = [Pareto(problem, "joint", (one,), {}, 1).tables()[0] for one in (lean, point(8, 2.0, 4.0))]
+    assert ["J per sample" in one.headings for one in told] == [True, False]
 
 
 def test_searches_go_on_in_less_memory_until_nothing_fits() -> None:
