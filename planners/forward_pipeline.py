@@ -135,10 +135,10 @@ def forward_pipeline(problem: Problem) -> ForwardPipeline:
 
     Raises InfeasiblePlanError where the weights and the features of a group do not fit on the devices.
     """
-    return _Search(problem).found()
+    return _ForwardSearch(problem).found()
 
 
-class _Search:
+class _ForwardSearch:
     """The search for the least interval; seconds of stages are kept."""
 
     def __init__(self, problem: Problem) -> None:

@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> Findings:
     if options.tables is None:
         raise lacking("--tables", "measured-tables")
     tables, skipped = read_tables(options.tables, {}, kinds=(BoardInference,))
-    predictions, left_out = list[Prediction](), dict[str, str]()
+    predictions, left_out = list[BoardPrediction](), dict[str, str]()
     found = [(f"{table.path.name}: line {number}", row) for table in tables for number, row in table.rows.items()]
     for where, row in tracked("predicting", found, lambda one: one[0]):
         assert isinstance(row, BoardInference)
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> Findings:
     return Findings(document, print_document, drawn)
 
 
-class Prediction(NamedTuple):
+class BoardPrediction(NamedTuple):
     """A row as the model has it: the board, the layers, seconds of an image as measured, and what is told of it."""
 
     board: FieldProgrammableGateArray
@@ -94,7 +94,7 @@ class Prediction(NamedTuple):
     record: dict[str, Any]
 
 
-def prediction(where: str, row: BoardInference) -> Prediction:
+def prediction(where: str, row: BoardInference) -> BoardPrediction:
     """A row's prediction, beside what was measured; ValueError for a board or a network that is not known."""
     board, works = board_of(row), layer_works(row.network, row.precision)
     division = divided(board, works, row.precision)
@@ -120,7 +120,7 @@ def prediction(where: str, row: BoardInference) -> Prediction:
         "joules_at_predicted_rate": joules_per_image(board, works, row.precision, seconds),
         "joules_error": None if measured is None or joules is None else joules / measured - 1.0,
     }
-    return Prediction(board, works, row.precision, measured_seconds, record)
+    return BoardPrediction(board, works, row.precision, measured_seconds, record)
 
 
 def divided(
@@ -161,7 +161,7 @@ def joules_per_image(
     return board.power.idle * seconds + (board.power.full - board.power.idle) * busy
 
 
-def left_out_seconds(predictions: Sequence[Prediction]) -> list[float | None]:
+def left_out_seconds(predictions: Sequence[BoardPrediction]) -> list[float | None]:
     """Seconds of each row by constants fitted to the rows of all other boards; None where there is no other board."""
     grid = np.array(list(product(EFFICIENCIES, REDUCTION_HALVES, MEMORY_EFFICIENCIES)))
     seconds = np.array([_by_constants(one, grid) for one in predictions])
@@ -175,7 +175,7 @@ def left_out_seconds(predictions: Sequence[Prediction]) -> list[float | None]:
     return found
 
 
-def _by_constants(row: Prediction, grid: Floats) -> Floats:
+def _by_constants(row: BoardPrediction, grid: Floats) -> Floats:
     """Seconds of an image by each of some constants: rows of EFFICIENCIES, REDUCTION_HALVES and MEMORY_EFFICIENCIES."""
     board, works, precision = row.board, row.works, row.precision
     efficiency, half, reached = grid.T[:, :, None]

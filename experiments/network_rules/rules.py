@@ -52,15 +52,15 @@ QUESTIONS: tuple[tuple[str, str, int, int], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class RuleEffort:
     """How many questions are asked, and how many plans are drawn for each."""
 
     questions: int
     plans: int
 
 
-FULL = Effort(len(QUESTIONS), 60)
-QUICK = Effort(8, 12)
+FULL = RuleEffort(len(QUESTIONS), 60)
+QUICK = RuleEffort(8, 12)
 
 SEED = 20261129
 
@@ -110,7 +110,7 @@ def _cuts(problem: Problem, shares: NDArray[np.float64]) -> list[int]:
     return cuts
 
 
-def measure(effort: Effort) -> dict[str, Any]:
+def measure(effort: RuleEffort) -> dict[str, Any]:
     """A row per question and pair of rules: how alike they rank the plans, and what the choice under the first loses under the
     second; and the seconds of every plan.
     """

@@ -7,7 +7,16 @@ import pytest
 
 from experiments.network_rules.__main__ import TABLE
 from experiments.network_rules.rule_plots import draw
-from experiments.network_rules.rules import RULES, Effort, compared, drawn_plans, measure, problem_of, seconds_of, under
+from experiments.network_rules.rules import (
+    RULES,
+    RuleEffort,
+    compared,
+    drawn_plans,
+    measure,
+    problem_of,
+    seconds_of,
+    under,
+)
 from simulator import check_plan
 
 
@@ -44,7 +53,7 @@ def test_free_links_are_never_slower() -> None:
 
 def test_the_document_has_a_row_per_pair_of_rules() -> None:
     """Six of each question; the table has a line and the figure a place for it."""
-    document = measure(Effort(1, 4))
+    document = measure(RuleEffort(1, 4))
     assert [row["question"] for row in document["rows"]] == ["gnmt8, pipedream-a × 16"] * 6
     assert all(row["regret"] >= 0.0 for row in document["rows"])
     assert len(TABLE.text(document).rows) == 1
