@@ -39,6 +39,7 @@ from .cluster import (
     Component as Component,
     Flow as Flow,
     Level as Level,
+    cluster_of_one as cluster_of_one,
 )
 from .collectives import (
     Rates as Rates,

@@ -125,6 +125,10 @@ class Power(NamedTuple):
     idle: float
     full: float
 
+    def joules(self, seconds: float, working: float) -> float:
+        """Energy over so many seconds, of which so many are at full load."""
+        return self.idle * seconds + (self.full - self.idle) * working
+
 
 class OptionalMembers(NamedTuple):
     """Optional members of an accelerator beyond those of `Accelerator`, with their defaults.

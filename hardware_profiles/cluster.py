@@ -304,6 +304,11 @@ class Cluster:
         return taken if source is None else remembering(taken, msgspec.structs.replace(source, devices=count))
 
 
+def cluster_of_one(device: Accelerator) -> Cluster:
+    """The cluster of one device alone, without a link."""
+    return Cluster("one", (device,), ("device",), (), ((0,),), ())
+
+
 def _relayed(nodes: set[str], devices: set[str], switches: set[str], links: Iterable[Link]) -> dict[str, int]:
     """Neighbours between which each of `nodes` passes messages on: any for a switch, devices only for one of `devices`."""
     relayed = dict.fromkeys(nodes, 0)

@@ -113,6 +113,10 @@ class FieldProgrammableGateArray:
         cycles = 2.0 * self.dsps * self.share * self.clock
         return {precision: cycles * rate for precision, rate in self.macs_per_cycle.items()}
 
+    def working_seconds(self, flop: float, precision: Precision) -> float:
+        """Seconds at full load in which so many FLOP are done, however long they take in fact."""
+        return flop / self.peak_flops[precision]
+
     def slots(self, work: Work) -> float:
         """FLOP per sample that a layer's forward could do on its DSPs in the cycles that it takes there: its own, and those in
         which the array is filled for each output element.

@@ -94,14 +94,18 @@ class Divisions:
         return slowest
 
     def layerwise_seconds(self, samples: float, phase: Phase) -> Floats:
-        """Seconds of one of `passes`, layer after layer on the whole board; weights in DDR move once per op."""
+        """Seconds of one of `passes` of each stage, layer after layer on the whole board."""
+        return self._sums(self.layer_seconds(samples, phase))
+
+    def layer_seconds(self, samples: float, phase: Phase) -> Floats:
+        """Seconds of each layer in one of `passes` on the whole board, float64 [stages, layers]; weights in DDR move once."""
         board, width = self.board, PRECISION_BYTES[self.precision]
         needs = [demand(work, samples, phase, width) for work in self.works]
         slots = [one.flop * board.slowdown(work) for one, work in zip(needs, self.works, strict=True)]
         computing = np.array(slots) / board.flop_rate(self.precision)
         seconds = np.maximum(computing, self.layerwise_bytes(samples, phase) / board.reached_bandwidth)
         works = np.array([one.flop != 0.0 or one.traffic != 0.0 for one in needs], dtype=np.bool_)
-        return self._sums(np.where(works, seconds, 0.0))
+        return np.where(works, seconds, 0.0)
 
     def layerwise_bytes(self, samples: float, phase: Phase) -> Floats:
         """Bytes over DDR of each layer in one of `passes`, layer after layer, float64 [stages, layers]: weights, and features

@@ -67,18 +67,21 @@ class ForwardPipeline(Explained):
     @property
     def energy(self) -> Energy | None:
         """Energy of a group, by the rules of `simulator.results.energy`; None where the power of a device is unknown."""
-        idle = work = 0.0
+        joules = idle = 0.0
         costs = LayerCosts(self.problem)
         for stage in self.stages:
-            device = self.problem.cluster.devices[stage.device]
-            members = optional_members(device)
-            if members.power is None:
+            device, working = self.problem.cluster.devices[stage.device], stage.seconds
+            power = optional_members(device).power
+            if costs.streams(stage.device):
+                if not isinstance(device, FieldProgrammableGateArray):
+                    return None
+                flop = sum(one.flop for one in costs.works[stage.first : stage.last + 1]) * self.problem.batch
+                working = device.working_seconds(flop, self.problem.precision)
+            if power is None:
                 return None
-            flop = sum(one.flop for one in costs.works[stage.first : stage.last + 1]) * self.problem.batch
-            busy = flop / members.peak_flops[self.problem.precision] if device.streams else stage.seconds
-            idle += members.power.idle * self.interval_seconds
-            work += (members.power.full - members.power.idle) * busy
-        return Energy(idle + work, idle, self.interval_seconds, self.problem.batch)
+            joules += power.joules(self.interval_seconds, working)
+            idle += power.joules(self.interval_seconds, 0.0)
+        return Energy(joules, idle, self.interval_seconds, self.problem.batch)
 
     @property
     def words(self) -> str:

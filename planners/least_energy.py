@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hardware_profiles import Stack, counted, optional_members
+from hardware_profiles import Stack, check_real, counted, optional_members, unchosen
 from planners.registry import PlannerEntry
 from planners.search.evaluator import InapplicablePlannerError, Progress
 from planners.search.notes import Note
@@ -58,9 +58,14 @@ def plan_by(
 
     power: W at most that the devices in use may draw in the mean
     The others as in `plan_over_stacks`. An interrupt ends the searches with the best so far, which is marked.
-    Raises ValueError where the power of a device is not known; InfeasiblePlanError where no plan stays within the power; what
-    the planner raises where it has no plan on any number of devices.
+    Raises ValueError for another objective, a power that is none, and where the power of a device is not known;
+    InfeasiblePlanError where no plan stays within the power; what the planner raises where it has no plan on any number of
+    devices.
     """
+    if objective not in OBJECTIVES:
+        raise ValueError(unchosen("objective", objective, OBJECTIVES))
+    if power is not None:
+        check_real("power", power)
     unknown = [one.name for one in problem.cluster.devices if optional_members(one).power is None]
     if unknown:
         raise ValueError(

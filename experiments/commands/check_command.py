@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import replace
 from typing import Any
 
 import hardware_profiles
@@ -105,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _roofs(arguments: argparse.Namespace) -> int:
     """Tell what binds the layers of a network on a board."""
-    from experiments.report.board_roofs import board_roofs
+    from experiments.report.board_roofs import board_problem, board_roofs
 
     refuse(arguments, ("schema", "draw", "profiled_minibatch"), "does not go with --workload")
     board = hardware_profiles.load_accelerator(arguments.file)
@@ -115,9 +114,7 @@ def _roofs(arguments: argparse.Namespace) -> int:
     check_choice("--precision", precision, board.precisions)
     samples = arguments.batch or 1
     workload = simulator.workload_from_spec(arguments.workload)
-    one = hardware_profiles.load_cluster("fpga-vcu118-4").take(1)
-    problem = simulator.Problem(workload, replace(one, devices=(board,)), samples, precision=precision)
-    found = board_roofs(board, workload, problem, samples)
+    found = board_roofs(board_problem(board, workload, samples, precision))
     if arguments.json:
         print_json(found.record())
     else:

@@ -61,9 +61,9 @@ def _memory(record: Row) -> str:
     return f"{peak:.2f} of {capacity:.4g}" + ("" if record["feasible"] else " (!)")
 
 
-def _energy(figure: Literal["joules_per_sample", "watts"]) -> Callable[[Result], Any]:
+def _energy(name: Literal["joules_per_sample", "watts"]) -> Callable[[Result], Any]:
     """A figure of an answer's energy; None where it is not known."""
-    return lambda found: found.outcome.energy and getattr(found.outcome.energy, figure)
+    return lambda found: found.outcome.energy and getattr(found.outcome.energy, name)
 
 
 COLUMNS: dict[str, Column] = {

@@ -19,7 +19,6 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from itertools import product
 from statistics import median
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.report.board_roofs import board_problem
 from experiments.studies.input_sets import lacking
 from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.output import InputError, tracked
@@ -38,10 +38,9 @@ from hardware_profiles import (
     Precision,
     Work,
     load_accelerator,
-    load_cluster,
     passes,
 )
-from simulator import LayerCosts, Problem, workload_from_spec
+from simulator import LayerCosts, workload_from_spec
 
 EFFICIENCIES = np.round(np.arange(0.55, 1.0, 0.05), 2)
 REDUCTION_HALVES = (16.0, 32.0, 64.0, 96.0, 128.0, 192.0)
@@ -49,7 +48,7 @@ MEMORY_EFFICIENCIES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 """Grid of the constants that are fitted where a board is left out."""
 
 EF_TRAIN_FLOPS = 46.99e9
-"""FLOP/s of training on a ZCU102 in fp32: EF-Train's abstract (ACM TODAES 2022, arXiv 2202.10100)."""
+"""FLOP/s of training on a ZCU102 in fp32: EF-Train's abstract."""
 
 Floats = NDArray[np.float64]
 
@@ -96,7 +95,8 @@ class BoardPrediction(NamedTuple):
 
 def prediction(where: str, row: BoardInference) -> BoardPrediction:
     """A row's prediction, beside what was measured; ValueError for a board or a network that is not known."""
-    board, works = board_of(row), layer_works(row.network, row.precision)
+    board = board_of(row)
+    works = layer_works(board, row.network, row.precision)
     division = divided(board, works, row.precision)
     seconds, measured_seconds = (
         float(division.seconds(1.0, "forward")[0]),
@@ -144,21 +144,17 @@ def board_of(row: BoardInference) -> FieldProgrammableGateArray:
     return board
 
 
-@lru_cache
-def layer_works(network: str, precision: Precision) -> tuple[Work, ...]:
-    """The work of every layer of a network; ValueError for one that is not known."""
-    problem = Problem(workload_from_spec(network), load_cluster("fpga-vcu118-4").take(1), 1, precision=precision)
-    return tuple(LayerCosts(problem).works)
+def layer_works(board: FieldProgrammableGateArray, network: str, precision: Precision) -> tuple[Work, ...]:
+    """The work of every layer of a network; ValueError for one that is not known, and a precision without a rate."""
+    return LayerCosts(board_problem(board, workload_from_spec(network), 1, precision)).works
 
 
 def joules_per_image(
     board: FieldProgrammableGateArray, works: Sequence[Work], precision: Precision, seconds: float
 ) -> float | None:
     """Energy of an image that takes so many seconds; None where the board's power is not known."""
-    if board.power is None:
-        return None
-    busy = sum(work.flop for work in works) / board.peak_flops[precision]
-    return board.power.idle * seconds + (board.power.full - board.power.idle) * busy
+    working = board.working_seconds(sum(work.flop for work in works), precision)
+    return None if board.power is None else board.power.joules(seconds, working)
 
 
 def left_out_seconds(predictions: Sequence[BoardPrediction]) -> list[float | None]:
@@ -192,7 +188,7 @@ def training_check() -> dict[str, Any]:
     board = load_accelerator("zcu102")
     assert isinstance(board, FieldProgrammableGateArray)
     board = replace(board, dsps=256, clock=100e6, macs_per_cycle={"fp32": 1.0})
-    works = layer_works("vgg16", "fp32")
+    works = layer_works(board, "vgg16", "fp32")
     division = divided(board, works, "fp32", copies=2)
     seconds = sum(float(division.layerwise_seconds(1.0, phase)[0]) for phase in ("forward", *passes("backward")))
     rate = 3.0 * sum(work.flop for work in works) / seconds

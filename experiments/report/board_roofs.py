@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from typing import Any
 
 import numpy as np
 
 from experiments.terminal.report_tables import ReportTable, figure
-from hardware_profiles import PRECISION_BYTES, Divisions, FieldProgrammableGateArray, Precision, brief
+from hardware_profiles import PRECISION_BYTES, Divisions, FieldProgrammableGateArray, Precision, brief, cluster_of_one
 from simulator import Explained, LayerCosts, Problem, TextTable, Workload
 
 ROOFS = ("DSP", "bandwidth", "on-chip memory")
@@ -74,7 +75,7 @@ class BoardRoofs(Explained):
     def words(self) -> str:
         """Samples per second, and what gains most, in a line."""
         best = max(self.gains, key=lambda name: self.gains[name])
-        rate = f"{self.samples / self.seconds:,.4g} {self.workload.sample}s/s"
+        rate = f"{self.samples / self.seconds if self.seconds else inf:,.4g} {self.workload.sample}s/s"
         return f"{rate}; twice the {best.partition(',')[0]} saves most" if self.gains[best] > 0 else rate
 
     def tables(self) -> tuple[TextTable, ...]:
@@ -152,23 +153,34 @@ GAINS = ReportTable(
 )
 
 
-def board_roofs(board: FieldProgrammableGateArray, workload: Workload, problem: Problem, samples: int) -> BoardRoofs:
-    """The roofs of a network on a board; problem: of both, whose precision counts."""
-    works, precision = LayerCosts(problem).works, problem.precision
-    width, rate = PRECISION_BYTES[precision], board.flop_rate(precision)
+def board_problem(board: FieldProgrammableGateArray, workload: Workload, samples: int, precision: Precision) -> Problem:
+    """The problem of some samples of a network on one board; ValueError for a precision that it has no rate for."""
+    return Problem(workload, cluster_of_one(board), samples, precision=precision)
+
+
+def board_roofs(problem: Problem) -> BoardRoofs:
+    """The roofs of a network on the first device of a problem, a board, for a forward pass of its batch.
+
+    Raises ValueError for a network whose layers were measured: nothing tells what binds them.
+    """
+    board, workload, samples = problem.cluster.devices[0], problem.workload, problem.batch
+    assert isinstance(board, FieldProgrammableGateArray)
+    costs, precision = LayerCosts(problem), problem.precision
+    if not costs.streams(0):
+        raise ValueError(f"{workload.name}: its layers were measured, and no FLOP of them are known")
+    works, width = costs.works, PRECISION_BYTES[precision]
 
     def division(of: FieldProgrammableGateArray) -> Divisions:
         return of.divided(works, np.ones((1, len(works)), dtype=np.bool_), precision, copies=1)
 
-    own = division(board)
+    own, found = division(board), list[RoofedLayer]()
     moved = own.layerwise_bytes(samples, "forward")[0] / board.reached_bandwidth
-    found = []
-    for layer, work, bytes_seconds in zip(workload.layers, works, moved.tolist(), strict=True):
-        weights = 0.0 if own.on_chip[0] else min(work.parameters * width / board.reached_bandwidth, bytes_seconds)
-        computing = board.slots(work) * samples / rate
-        sending = work.output_elements * samples * width / board.transceiver_bandwidth
-        seconds = max(computing, bytes_seconds) if work.flop or work.parameters or bytes_seconds else 0.0
+    every = own.layer_seconds(samples, "forward")[0]
+    for layer, work, seconds, bytes_seconds in zip(workload.layers, works, every.tolist(), moved.tolist(), strict=True):
         if seconds > 0.0:
+            weights = 0.0 if own.on_chip[0] else min(work.parameters * width / board.reached_bandwidth, bytes_seconds)
+            computing = board.slots(work) * samples / board.flop_rate(precision)
+            sending = work.output_elements * samples * width / board.transceiver_bandwidth
             features = bytes_seconds - weights
             found.append(RoofedLayer(layer.name, layer.kind, computing, weights, features, seconds, sending))
     whole = float(own.seconds(samples, "forward")[0])
@@ -176,6 +188,6 @@ def board_roofs(board: FieldProgrammableGateArray, workload: Workload, problem: 
     def saved(name: str) -> float:
         times = 0.5 if DOUBLED[name] == "reduction_half" else 2
         other = replace(board, **{DOUBLED[name]: times * getattr(board, DOUBLED[name])})
-        return 1.0 - float(division(other).seconds(samples, "forward")[0]) / whole
+        return 1.0 - float(division(other).seconds(samples, "forward")[0]) / whole if whole else 0.0
 
     return BoardRoofs(board, workload, precision, samples, tuple(found), whole, {name: saved(name) for name in DOUBLED})

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hardware_profiles import optional_members
+from hardware_profiles import Accelerator, FieldProgrammableGateArray, optional_members
 from simulator.costs.plan_costs import PlanCosts
 from simulator.plans.plan import Plan, Problem
 from simulator.results.time_split import TIME_PARTS, TimeSplit
@@ -66,9 +66,13 @@ class Energy:
 
 
 def power_is_known(problem: Problem, plan: Plan) -> bool:
-    """Whether every device in use has a `Power`."""
-    devices = problem.cluster.devices
-    return all(optional_members(devices[one]).power for group in plan.groups.values() for one in group)
+    """Whether every device in use has a `Power`; of one whose layers work at the same time it is known of boards alone."""
+    devices = [problem.cluster.devices[one] for group in plan.groups.values() for one in group]
+    return all(optional_members(one).power and _is_counted(one) for one in devices)
+
+
+def _is_counted(device: Accelerator) -> bool:
+    return isinstance(device, FieldProgrammableGateArray) or not device.streams
 
 
 def energy(costs: PlanCosts, split: TimeSplit, seconds: float) -> Energy:
@@ -78,19 +82,14 @@ def energy(costs: PlanCosts, split: TimeSplit, seconds: float) -> Energy:
     working = split.seconds[:, [TIME_PARTS.index(part) for part in WORKING]].sum(axis=1).tolist()
     of_group = dict(zip(split.devices.tolist(), working, strict=True))
     work = {device: own for first, own in of_group.items() for device in groups[first]}
-    work |= {device: flop / _peak(costs, device) for device, flop in _board_flop(costs).items()}
-    idle = added = 0.0
-    for device, watts in power.items():
-        assert watts is not None  # as it is known
-        idle += watts.idle * seconds
-        added += (watts.full - watts.idle) * work[device]
-    return Energy(idle + added, idle, seconds, costs.problem.batch)
-
-
-def _peak(costs: PlanCosts, device: int) -> float:
-    """FLOP/s of a device at its peak, in the problem's precision."""
-    peaks = optional_members(costs.problem.cluster.devices[device]).peak_flops
-    return float(peaks[costs.problem.precision])
+    for device, flop in _board_flop(costs).items():
+        board = devices[device]
+        assert isinstance(board, FieldProgrammableGateArray)  # as its power is known
+        work[device] = board.working_seconds(flop, costs.problem.precision)
+    known = [(watts, work[device]) for device, watts in power.items() if watts is not None]  # all of them
+    joules = sum(watts.joules(seconds, own) for watts, own in known)
+    idle = sum(watts.joules(seconds, 0.0) for watts, _ in known)
+    return Energy(joules, idle, seconds, costs.problem.batch)
 
 
 def _board_flop(costs: PlanCosts) -> dict[int, float]:

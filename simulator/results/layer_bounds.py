@@ -1,7 +1,8 @@
 """Layer bounds: a roofline of every layer of a plan: whether FLOP, memory bandwidth, launches or links bound its seconds.
 
 What a layer is bound by is that whose being free would save most of its seconds, in the replica's micro-batch, forward and
-backward together. Of a link it is bound where the collectives of its tensor, context and expert groups take most.
+backward together; on a board one layer after the other, with weights on the chip where those of its stage stay there. Of a link
+it is bound where the collectives of its tensor, context and expert groups take most.
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Accelerator, Cluster, brief, freed, percent
+from hardware_profiles import (
+    Accelerator,
+    FieldProgrammableGateArray,
+    Phase,
+    brief,
+    cluster_of_one,
+    freed,
+    passes,
+    percent,
+)
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.plan_costs import PlanCosts
 from simulator.plans.plan import Plan, Problem
@@ -30,7 +40,7 @@ LEAST_TOLD = 0.01
 OTHERWISE = "measured"
 """What a layer is bound by of which nothing is known: one of a measured profile, or on a device with physics of its own."""
 
-_PHASES = ("forward", "backward")
+_PHASES: tuple[Phase, ...] = ("forward", "backward")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +148,12 @@ def layer_bounds(problem: Problem, plan: Plan) -> LayerBounds:
     """What each layer of a plan is bound by, on the first replica of its stage."""
     costs, found = PlanCosts(problem, plan), list[LayerBound]()
     split = plan.replication == "split"
-    known: dict[tuple[Accelerator, Parallelism, int], tuple[Floats, list[Floats]]] = {}
+    known: dict[tuple[Accelerator, Parallelism, int, tuple[int, ...]], tuple[Floats, list[Floats]]] = {}
     for number, stage in enumerate(plan.stages):
         group, lead = costs.group(number, 0), costs.device(number, 0)
         samples = max(1, max(plan.microbatches) // (len(stage.leads) if split else 1))
-        key = problem.cluster.devices[lead], group.parallel, samples
+        device = problem.cluster.devices[lead]
+        key = device, group.parallel, samples, stage.layers if isinstance(device, FieldProgrammableGateArray) else ()
         if key not in known:
             known[key] = _of_device(problem, *key)
         seconds, saves = known[key]
@@ -162,28 +173,35 @@ def layer_bounds(problem: Problem, plan: Plan) -> LayerBounds:
 
 
 def _of_device(
-    problem: Problem, device: Accelerator, parallel: Parallelism, samples: int
+    problem: Problem, device: Accelerator, parallel: Parallelism, samples: int, stage: tuple[int, ...]
 ) -> tuple[Floats, list[Floats]]:
-    """Seconds of every layer on a device, and what they would be less, were each of BOUNDS but links free."""
-    seconds = _both(_alone(problem, device).at(parallel), 0, samples)
-    variants = freed(device)
+    """Seconds of every layer on a device, and what they would be less, were each of BOUNDS but links free; stage: layers of a
+    board's stage, whose others count as if they were in it, too.
+    """
+
+    def of(one: Accelerator) -> Floats:
+        layers = LayerCosts(replace(problem, cluster=cluster_of_one(one))).at(parallel)
+        if isinstance(one, FieldProgrammableGateArray) and layers.streams(0):
+            return _on_board(one, layers, samples, stage)
+        return _both(layers, 0, samples)
+
+    seconds, variants = of(device), freed(device)
     nothing = np.zeros(len(seconds))
-    saves = [
-        np.maximum(seconds - _both(_alone(problem, variants[name]).at(parallel), 0, samples), 0.0)
-        if name in variants
-        else nothing
-        for name in BOUNDS[:-1]
-    ]
+    saves = [np.maximum(seconds - of(variants[name]), 0.0) if name in variants else nothing for name in BOUNDS[:-1]]
     return seconds, saves
 
 
-def _alone(problem: Problem, device: Accelerator) -> LayerCosts:
-    """The layer costs of a problem on a machine of one device."""
-    cluster = Cluster("one", (device,), ("device",), (), ((0,),), ())
-    return LayerCosts(replace(problem, cluster=cluster))
+def _on_board(board: FieldProgrammableGateArray, layers: LayerCosts, samples: int, stage: tuple[int, ...]) -> Floats:
+    """Seconds of a forward and a backward of every layer on a board with this stage."""
+    held = np.zeros((1, len(layers.works)), dtype=np.bool_)
+    held[0, list(stage)] = True
+    divided = board.divided(layers.works, held, layers.problem.precision)
+    parts = [part for phase in _PHASES for part in passes(phase)]
+    seconds: Floats = np.sum([divided.layer_seconds(samples, part)[0] for part in parts], axis=0)
+    return seconds
 
 
 def _both(layers: LayerCosts, device: int, samples: int) -> Floats:
     """Seconds of a forward and a backward of every layer."""
-    forward, backward = (layers.seconds(device, samples, phase) for phase in _PHASES)  # type: ignore[arg-type]
+    forward, backward = (layers.seconds(device, samples, phase) for phase in _PHASES)
     return forward + backward

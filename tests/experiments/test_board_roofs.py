@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-import pipeplan as pp
-from experiments.report.board_roofs import BoardRoofs, board_roofs
+from experiments.report.board_roofs import BoardRoofs, board_problem, board_roofs
 from hardware_profiles import FieldProgrammableGateArray, load_accelerator
-from simulator import Layer, Problem, Workload
+from simulator import Layer, Workload
 from tests.experiments.commands import ended, refused
 
 
@@ -27,9 +26,7 @@ def roofs(samples: int = 1) -> BoardRoofs:
         Layer("features", "convolution", 1e8, 1000, 3e6),
     )
     network = Workload("three", layers, ((0, 1), (1, 2)))
-    cluster = pp.load_cluster("fpga-vcu118-4").take(1)
-    problem = Problem(network, replace(cluster, devices=(board,)), samples, precision="int8")
-    return board_roofs(board, network, problem, samples)
+    return board_roofs(board_problem(board, network, samples, "int8"))
 
 
 def test_the_longest_of_its_parts_binds_a_layer() -> None:

@@ -16,7 +16,7 @@ import simpy
 import pipeplan as pp
 from hardware_profiles import FieldProgrammableGateArray, Power
 from planners import ForwardPipeline, forward_pipeline
-from simulator import InfeasiblePlanError, LayerCosts, Problem
+from simulator import InfeasiblePlanError, Layer, LayerCosts, Problem, Workload
 from tests.experiments.commands import ended, refused
 
 
@@ -137,6 +137,19 @@ def test_a_gpu_s_stages_take_its_forward_seconds() -> None:
     for one in found.stages:
         layers = np.arange(one.first, one.last + 1)
         assert one.seconds == pytest.approx(costs.stage_seconds(one.device, layers, 32, "forward"))
+
+
+def test_measured_layers_take_what_was_measured() -> None:
+    """On boards, too, whatever their rates: forward seconds of each stage's layers, at full load."""
+    layers = tuple(Layer(f"layer{n}", "linear", 0.0, 10, 10.0, measured=((4.0, 1.0 + n, 2.0),)) for n in range(3))
+    network = Workload("seen", layers, ((0, 1), (1, 2)), bytes_per_element=4)
+    made = with_boards(boards(count=2), power=Power(10.0, 50.0))
+    problem = Problem(network, made.cluster, 4)
+    found = forward_pipeline(problem)
+    assert [(one.first, one.last) for one in found.stages] == [(0, 1), (2, 2)]
+    assert [one.seconds for one in found.stages] == [3.0, 3.0]
+    assert found.energy is not None
+    assert found.energy.joules == pytest.approx(2 * 3.0 * 50.0)
 
 
 def test_the_command_tells_images_per_second(capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,6 +91,21 @@ def test_unknown_power_is_refused() -> None:
         pp.plan(asked, "data-parallel", objective="energy")
 
 
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"objective": "watts"}, "objective 'watts' is unknown; choices: time, energy, edp"),
+        ({"power": float("nan")}, "power must be finite and not negative, got nan"),
+        ({"power": -1.0}, "power must be finite and not negative, got -1"),
+        ({"power": "100 W"}, "power must be finite and not negative, got '100 W'"),
+    ],
+)
+def test_what_is_no_objective_and_no_power_is_refused(asked: dict[str, Any], words: str) -> None:
+    """In one line, from Python."""
+    with pytest.raises(ValueError, match=f"^{words}"):
+        pp.plan(problem(), "data-parallel", **asked)
+
+
 def test_an_interrupt_keeps_what_is_found() -> None:
     """A planner that is stopped on all devices: its plan is the answer, and marked."""
 

@@ -10,7 +10,7 @@ import pytest
 
 import pipeplan as pp
 from experiments.cli import main
-from hardware_profiles import GraphicsProcessor, SettingError
+from hardware_profiles import FieldProgrammableGateArray, GraphicsProcessor, SettingError
 from simulator import (
     Layer,
     LayerBounds,
@@ -105,6 +105,20 @@ def test_a_product_is_bound_by_flop_and_a_move_by_memory() -> None:
     assert {one.layer: one.bound for one in found.layers} == {"wide": "FLOP", "light": "bandwidth"}
     assert found.shares(0) == found.shares()
     assert sum(found.shares().values()) == pytest.approx(1.0)
+
+
+def test_weights_of_a_board_s_stage_bind_where_they_do_not_fit() -> None:
+    """Two layers of 1 MB each: a stage of both moves them from 2 MB/s of memory, beside 3 MB on chip; each alone stays there."""
+    board = FieldProgrammableGateArray("b", 1000, 1e6, {"fp32": 1.0}, 1.0, 3e6, 1e9, 2e6, 1e9)
+    layers = [Layer(f"layer{n}", "linear", flop=1e8, parameters=250_000, output_elements=10.0) for n in range(2)]
+    cluster = replace(star_cluster(2), devices=(board, board))
+    problem = Problem(Workload("two", tuple(layers), ((0, 1),)), cluster, 1)
+    both = layer_bounds(problem, Plan("hand", "gpipe", (Stage((0, 1), (0,)),), (1,)))
+    apart = layer_bounds(problem, Plan("hand", "gpipe", (Stage((0,), (0,)), Stage((1,), (1,))), (1,)))
+    assert [one.bound for one in both.layers] == ["bandwidth"] * 2
+    assert [one.bound for one in apart.layers] == ["FLOP"] * 2
+    assert both.layers[0].seconds == pytest.approx(4e6 / 2e6)  # read twice; sums of gradients read and written
+    assert apart.layers[0].seconds == pytest.approx(3 * 1e8 / 2e9)
 
 
 def test_a_kernel_of_a_minute_is_bound_by_its_launch() -> None:
