@@ -71,12 +71,8 @@ from .forward_pipeline import (
     ForwardStage as ForwardStage,
     forward_pipeline as forward_pipeline,
 )
-from .least_energy import (
-    OBJECTIVES as OBJECTIVES,
-    DeviceChoice as DeviceChoice,
-    Objective as Objective,
-    plan_by as plan_by,
-)
+from .least_energy import DeviceChoice as DeviceChoice, plan_by as plan_by
+from .search.plan_judge import OBJECTIVES as OBJECTIVES, PowerExceededError as PowerExceededError
 from .stack_choice import (
     StackChoice as StackChoice,
     plan_over_stacks as plan_over_stacks,

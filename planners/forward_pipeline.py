@@ -66,7 +66,7 @@ class ForwardPipeline(Explained):
 
     @property
     def energy(self) -> Energy | None:
-        """Energy of a group, by the rules of `simulator.results.energy`; None where the power of a device is unknown."""
+        """Energy of a group, by the rules of `simulator.plan_energy`; None where the power of a device is unknown."""
         joules = idle = 0.0
         costs = LayerCosts(self.problem)
         for stage in self.stages:

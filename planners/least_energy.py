@@ -1,40 +1,32 @@
 """Least energy: plans judged by the joules of an iteration, or by joules times seconds, and under a cap of power.
 
-What devices draw beside their idle power is that of their work, which no plan changes but by forwards that run again: of plans on
-as many devices the fastest takes the fewest joules. So the fastest plan is searched on the first 1, 2, 4, ... of the devices and
-on all of them, and the best of these is the answer: more devices are sooner done, fewer idle less.
+Devices that a plan leaves out draw nothing: more of them are sooner done, fewer idle less. Where a planner uses all that it is
+given, or looks at few plans on fewer, the first 1, 2, 4, ... of the devices are searched, too. Beside these stands the plan that
+is searched for its seconds alone, so that no answer is worse by its objective than that one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from hardware_profiles import Stack, check_real, counted, optional_members, unchosen
+from hardware_profiles import Stack, counted
 from planners.registry import PlannerEntry
 from planners.search.evaluator import InapplicablePlannerError, Progress
 from planners.search.notes import Note
+from planners.search.plan_judge import OF, Judge, PowerExceededError
 from planners.search.request import Request
 from planners.search.result import Proof, Result
 from planners.stack_choice import plan_over_stacks
 from simulator import Energy, InfeasiblePlanError, Problem
-
-Objective = Literal["time", "energy", "edp"]
-"""What makes a plan the better one: seconds, joules, or joules times seconds (the energy-delay product)."""
-
-OBJECTIVES: tuple[Objective, ...] = ("time", "energy", "edp")
-
-OF = {"time": "the fewest seconds", "energy": "the fewest joules", "edp": "the least joules times seconds"}
-"""Objectives in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice(Note):
     """The number of devices that an answer is on, among those that were searched.
 
-    chosen_for: what it has least of, in words; devices: how many
-    judged: of the fastest plan on each number of devices that has one: devices, iteration_seconds, joules, watts
+    chosen_for: what it has least of, in words; devices: how many it is on
+    judged: of the best plan on each number of devices that has one: devices, iteration_seconds, joules, watts
     """
 
     chosen_for: str
@@ -43,63 +35,52 @@ class DeviceChoice(Note):
 
 
 def plan_by(
-    objective: Objective,
     planner: str | Callable[..., object] | PlannerEntry,
     problem: Problem,
     stacks: Sequence[Stack] = (),
     request: Request | None = None,
     *,
-    power: float | None = None,
     seed: int = 0,
     budget: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Result:
-    """The plan that is best by an objective among the fastest on 1, 2, 4, ... and all of the devices; its problem is on these.
+    """The best plan by the objective of a request, within its power; its problem is on the devices that it was searched on.
 
-    power: W at most that the devices in use may draw in the mean
-    The others as in `plan_over_stacks`. An interrupt ends the searches with the best so far, which is marked.
-    Raises ValueError for another objective, a power that is none, and where the power of a device is not known;
-    InfeasiblePlanError where no plan stays within the power; what the planner raises where it has no plan on any number of
-    devices.
+    Arguments as in `plan_over_stacks`, which answers where seconds alone decide. An interrupt ends the searches with the best so
+    far, which is marked.
+    Raises ValueError where the power of a device is not known, PowerExceededError where no plan that was found stays within the
+    power, and what the planner raises where it has no plan on any number of devices.
     """
-    if objective not in OBJECTIVES:
-        raise ValueError(unchosen("objective", objective, OBJECTIVES))
-    if power is not None:
-        check_real("power", power)
-    unknown = [one.name for one in problem.cluster.devices if optional_members(one).power is None]
-    if unknown:
-        raise ValueError(
-            f"objective and power: the power of {unknown[0]} is not known: give idle_w and full_w in [power] of its file"
-        )
+    asked = request or Request()
+    judge = Judge.of(problem, asked)
+    if judge is None:
+        return plan_over_stacks(planner, problem, stacks, asked, seed=seed, budget=budget, progress=progress)
     found, refused, interrupted = list[Result](), list[Exception](), False
-    for count in device_counts(len(problem.cluster.devices)):
-        asked = replace(problem, cluster=problem.cluster.take(count))
+    counts = device_counts(len(problem.cluster.devices))
+    searches = [(counts[0], replace(asked, objective="time", power=None)), *((count, asked) for count in counts)]
+    for count, wanted in searches:
+        on = replace(problem, cluster=problem.cluster.take(count))
         try:
-            result = plan_over_stacks(planner, asked, stacks, request, seed=seed, budget=budget, progress=progress)
+            result = plan_over_stacks(planner, on, stacks, wanted, seed=seed, budget=budget, progress=progress)
         except (InfeasiblePlanError, InapplicablePlannerError) as error:
             refused.append(error)
             continue
-        found.append(result)
+        if result.outcome.fits:
+            found.append(replace(result, judged=judge.judged(_energy(result))))
         if result.interrupted:
             interrupted = True
             break
-    fitting = [one for one in found if one.outcome.fits]
-    if not fitting:
-        raise refused[-1] if refused else InfeasiblePlanError("no plan fits on any number of devices")
-    within = [one for one in fitting if power is None or _energy(one).watts <= power]
-    if not within:
-        least = min(fitting, key=lambda one: _energy(one).watts)
-        raise InfeasiblePlanError(
-            f"power {power:g} W: the fastest plan on {counted(len(least.problem.cluster.devices), problem.device_word)} draws "
-            f"{_energy(least).watts:.4g} W, and no other draws less"
-        )
-    best = min(within, key=lambda one: _judged(objective, one))
-    beside = "" if power is None else f" within {power:g} W"
-    return _told(best, f"{OF[objective]}{beside}", fitting, interrupted)
+    if any(judge.allows(_energy(one)) for one in found):
+        return _told(judge, found, interrupted)
+    drawn = [one.least for one in refused if isinstance(one, PowerExceededError)]
+    drawn += [_energy(one).watts for one in found]
+    if drawn:
+        raise PowerExceededError(judge.power, min(drawn))
+    raise refused[-1] if refused else InfeasiblePlanError("no plan fits on any number of devices")
 
 
 def device_counts(devices: int) -> list[int]:
-    """Numbers of devices that are searched: powers of two below all of them, and all."""
+    """Numbers of devices that are searched: all, then powers of two below, falling."""
     return sorted({min(devices, 1 << power) for power in range(devices.bit_length() + 1)}, reverse=True)
 
 
@@ -109,21 +90,20 @@ def _energy(result: Result) -> Energy:
     return energy
 
 
-def _judged(objective: Objective, result: Result) -> float:
-    energy = _energy(result)
-    return {"time": energy.seconds, "energy": energy.joules, "edp": energy.joules * energy.seconds}[objective]
-
-
-def _told(best: Result, chosen_for: str, found: Sequence[Result], interrupted: bool) -> Result:
-    """The answer with what it was chosen among."""
-    by_count = {len(one.problem.cluster.devices): _energy(one) for one in found}
+def _told(judge: Judge, found: Sequence[Result], interrupted: bool) -> Result:
+    """The best of the results, with what it was chosen among."""
+    of_count = dict[int, Result]()
+    for one in sorted(found, key=lambda one: one.judged):
+        of_count.setdefault(len(one.plan.devices), one)
+    best, energies = next(iter(of_count.values())), {count: _energy(one) for count, one in sorted(of_count.items())}
     rows = tuple(
         {"devices": count, "iteration_seconds": one.seconds, "joules": one.joules, "watts": one.watts}
-        for count, one in sorted(by_count.items())
+        for count, one in energies.items()
     )
-    devices, word = len(best.problem.cluster.devices), best.problem.device_word
-    judged = ", ".join(f"{count} ({one.seconds:.4g} s, {one.joules:.4g} J)" for count, one in sorted(by_count.items()))
-    words = f"on {counted(devices, word)}, which has {chosen_for} of the fastest plans on {judged}"
+    beside = "" if judge.power == float("inf") else f" within {judge.power:g} W"
+    chosen_for, devices = f"{OF[judge.objective]}{beside}", len(best.plan.devices)
+    judged = ", ".join(f"{count} ({one.seconds:.4g} s, {one.joules:.4g} J)" for count, one in energies.items())
+    words = f"on {counted(devices, best.problem.device_word)}, which has {chosen_for} of the best plans on {judged}"
     note = DeviceChoice(words, chosen_for, devices, rows)
-    proof = Proof(reason=f"the fastest plans on {len(rows)} numbers of devices were compared")
+    proof = Proof(reason=f"the best plans on {len(rows)} numbers of devices were compared")
     return replace(best, notes=(*best.notes, note), proof=proof, interrupted=interrupted)

@@ -57,8 +57,8 @@ def search_nearby(
 
 
 def _seconds(found: Result) -> float:
-    """Seconds of an iteration; infinite for a plan that does not fit."""
-    return found.outcome.iteration_seconds if found.outcome.fits else inf
+    """What the plan was judged by; infinite for one that does not fit."""
+    return found.judged if found.outcome.fits else inf
 
 
 def nearby(problem: Problem, plan: Plan, request: Request) -> Iterator[tuple[str, Request]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -44,11 +44,13 @@ from planners.search.evaluator import (
     Progress,
 )
 from planners.search.obedience import disobeyed
+from planners.search.plan_judge import Judge, PowerExceededError
 from planners.search.request import Request
 from planners.search.result import Proof, Result
 from planners.search.search_options import ALWAYS, FIELDS, PACED, PLANNER_OPTIONS, RECOMPUTE, takes
 from simulator import (
     InfeasiblePlanError,
+    Outcome,
     Plan,
     Problem,
     Score,
@@ -61,6 +63,9 @@ from simulator import (
 )
 
 ENTRY_POINT_GROUP = "pipeplan.planners"
+
+SAME = 1.0 + 1e-6
+"""How far a planner's plan may be above the best that it replayed, as both are judged, to be its answer."""
 
 
 Values = Callable[[Problem, Request], Iterable[Any]]
@@ -563,7 +568,7 @@ def make_plan(
 
     planner: its name, or a planner itself, as in `as_entry`
     budget: evaluations after which the best plan so far is the answer; None for no limit
-    beat: seconds of an iteration of another answer; one that is not below them is a NotFasterError
+    beat: seconds of an iteration of another answer, as the request judges plans; one that is not below them is a NotFasterError
     progress: called at every improvement
     Raises ValueError for an unknown planner, InapplicablePlannerError for one that cannot plan this problem,
     InfeasiblePlanError if it finds no plan, other ValueErrors for bad input, and PlannerFailedError for whatever else stops it:
@@ -583,6 +588,7 @@ def make_plan(
             budget=budget,
             seconds=entry.seconds(asked),
             beat=beat,
+            judge=Judge.of(problem, asked),
             admits=partial(entry.admits, problem, entry.read(asked)),
             progress=progress,
         )
@@ -653,9 +659,11 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
     planning_seconds = time.process_time() - began
     if not isinstance(plan, Plan):
         raise TypeError(f"a planner must return a Plan, not {type(plan).__name__}")
-    score = None if ended else evaluate.replayed.get(replace(plan, planner=""))
+    plan = _best_judged(plan, evaluate)
+    unnamed = replace(plan, planner="")
+    score = None if ended else evaluate.replayed.get(unnamed)
     if score is not None and evaluate.beat <= score.iteration_seconds < inf:
-        raise NotFasterError(plan, score, evaluate.evaluations, planning_seconds)
+        raise NotFasterError(plan, evaluate.outcomes[unnamed], evaluate.evaluations, planning_seconds)
     try:
         outcome = simulate(problem, plan, layer_costs=evaluate.layer_costs)
     except KeyboardInterrupt:  # the plan is found: what it does is replayed once more
@@ -666,18 +674,43 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
         proof=_proof(evaluate, ended),
         evaluations=evaluate.evaluations,
         planning_seconds=planning_seconds,
+        judged=_judged(outcome, evaluate),
         interrupted=interrupted,
         history=tuple(evaluate.history),
-        replayed=evaluate.replayed,
+        replayed=evaluate.outcomes,
         told=tuple(evaluate.runner_ups),
         notes=tuple(evaluate.notes),
     )
+
+
+def _best_judged(plan: Plan, evaluate: Evaluator) -> Plan:
+    """A planner's plan; where a judge finds one that it replayed clearly the better one, that."""
+    if evaluate.judge is None or evaluate.best is None:
+        return plan
+    with suppress(BudgetSpent):
+        missing, seconds = evaluate(evaluate.best).key
+        if evaluate(plan).key <= (missing, seconds * SAME):
+            return plan
+    return replace(evaluate.best, planner=plan.planner)
+
+
+def _judged(outcome: Outcome, evaluate: Evaluator) -> float:
+    """What an answer counts as; PowerExceededError where it draws more power than it may."""
+    judge = evaluate.judge
+    if judge is None:
+        return outcome.iteration_seconds
+    assert outcome.energy is not None  # as the power of every device is known
+    if outcome.fits and not judge.allows(outcome.energy):
+        raise PowerExceededError(judge.power, min(evaluate.least_watts, outcome.energy.watts))
+    return judge.judged(outcome.energy)
 
 
 def _proof(evaluate: Evaluator, ended: str) -> Proof:
     """The proof that the planner declared, if its search was not cut short; ended: by what it was."""
     if ended:
         return Proof(reason=f"{ended}, this is the best so far")
+    if evaluate.judge is not None:
+        return Proof(reason="what is proven of seconds is not proven of energy")
     if not evaluate.optimal_among:
         return Proof(reason="the planner has not ruled out the plans that it did not try")
     return Proof(evaluate.optimal_among)

@@ -146,7 +146,7 @@ class _StackSearch:
         """Search under the problem's stack, unless no plan under it can beat what is found; False after an interrupt."""
         name = problem.stack.name
         self.asked[name] = problem
-        beat = min((one.iteration_seconds for one in self.found.values() if one.outcome.fits), default=inf)
+        beat = min((one.judged for one in self.found.values() if one.outcome.fits), default=inf)
         if least >= beat:
             self.slower[name] = least
             return True
@@ -168,7 +168,7 @@ class _StackSearch:
 
     def fastest(self) -> Result:
         """The fastest answer that fits, or the fastest, with what the others came to."""
-        name = min(self.found, key=lambda one: (not self.found[one].fits, self.found[one].iteration_seconds))
+        name = min(self.found, key=lambda one: (not self.found[one].fits, self.found[one].judged))
         best, others = self.found[name], self._others(name)
         searched: list[Result | NotFasterError] = [*self.found.values(), *self.beaten.values()]
         seconds = {name: best.iteration_seconds, **{one: score.iteration_seconds for one, (_, score) in others.items()}}

@@ -21,6 +21,7 @@ from simulator.lowering.fill import fill
 from simulator.lowering.program import Program
 from simulator.memory.device_memory import DeviceMemory
 from simulator.memory.over_time import memory_over_time
+from simulator.plan_energy import Energy, energy, power_is_known
 from simulator.plan_replay import (
     ENGINES,
     Engine,
@@ -33,7 +34,6 @@ from simulator.plan_replay import (
 )
 from simulator.plans.plan import Plan, Problem, check_plan, ranges
 from simulator.plans.plan_words import plan_words
-from simulator.results.energy import Energy, energy, power_is_known
 from simulator.results.error_bars import error_of
 from simulator.results.memory_tables import peak_tables
 from simulator.results.noisy_seconds import NoisySeconds, Stragglers, disturbed_record
@@ -292,10 +292,10 @@ class Outcome(Replayed):
 
     @cached_property
     def energy(self) -> Energy | None:
-        """Energy of an iteration, as `simulator.results.energy` counts it; None where the power of a device in use is unknown."""
+        """Energy of an iteration, as `simulator.plan_energy` counts it; None where the power of a device in use is unknown."""
         if not power_is_known(self.problem, self.plan):
             return None
-        return energy(PlanCosts(self.problem, self.plan), self.time_split(), self.iteration_seconds)
+        return energy(PlanCosts(self.problem, self.plan), self.iteration_seconds)
 
     def plot_gantt(self, ax: Axes | None = None, *, window: Pair | None = None, size: Pair | None = None) -> Figure:
         """Draw the timeline as a Gantt chart; arguments as of every replay."""

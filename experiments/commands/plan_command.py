@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -74,8 +73,8 @@ MOST_WATTS = 1e12
 
 ENERGY: dict[str, Option] = {
     "--objective NAME": (
-        "what makes a plan the better one: time, energy, edp (joules times seconds); with --power, or but for time, of the "
-        "fastest plans on 1, 2, 4, … and all of the devices (default time)"
+        "what makes a plan the better one: time, energy, edp (joules times seconds); devices that a plan leaves idle draw "
+        "nothing (default time)"
     ),
     "--power W": ("power that the devices in use may draw together, in the mean", NumberUpTo(MOST_WATTS)),
 }
@@ -134,6 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
     price = read_price(arguments, problem)
     if arguments.objective is not None:
         check_choice("--objective", arguments.objective, planners.OBJECTIVES)
+    request = replace(request, objective=arguments.objective or "time", power=arguments.power)
     if arguments.pareto is not None:
         refuse(arguments, names_of(ENERGY), "is of one plan, --pareto searches several")
         return _run_pareto(arguments, problem, request, price)
@@ -173,11 +173,8 @@ def _plan_and_tell(
     stopped: Callable[[], bool],
 ) -> int:
     """Search, write and print one plan; `stopped` says whether a signal has come."""
-    search: Callable[..., planners.Result] = planners.plan_over_stacks
-    if arguments.objective not in (None, "time") or arguments.power is not None:
-        search = partial(planners.plan_by, arguments.objective or "time", power=arguments.power)
     with stoppable(), progress(f"planning with {arguments.planner}") as report:
-        result = search(
+        result = planners.plan_by(
             arguments.planner,
             problem,
             read_stacks(arguments, problem, arguments.launchable),

@@ -488,8 +488,8 @@ def planning(
     seed: int = 0,
     stacks: Sequence[Stack] = (),
 ) -> Question:
-    """What a planner finds, under the fastest of the stacks."""
-    return lambda: planners.plan_over_stacks(planner, problem, stacks, request, seed=seed)
+    """What a planner finds, under the best of the stacks."""
+    return lambda: planners.plan_by(planner, problem, stacks, request, seed=seed)
 
 
 def _named(asked: Sequence[str | Callable[..., Any]]) -> dict[str, str | Callable[..., Any]]:

@@ -7,7 +7,7 @@ Rules
 - MFU (Chowdhery et al. 2022, "PaLM") is model FLOP over what all devices of the cluster, used or not, do at their dense peak of
   the problem's precision in an iteration. HFU counts recomputation, too.
 - The 6 N rule counts 6 FLOP per token and weight; of routed experts those weights that a token uses.
-- Prices are of all devices of the cluster, used or not; energy is of those in use (`simulator.results.energy`).
+- Prices are of all devices of the cluster, used or not; energy is of those in use (`simulator.plan_energy`).
 """
 
 from __future__ import annotations

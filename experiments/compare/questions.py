@@ -198,8 +198,6 @@ def plan(
     budget: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     stacks: Sequence[Stack | str] = (),
-    objective: planners.Objective = "time",
-    power: float | None = None,
     **wanted: Any,
 ) -> Result:
     """Search one plan.
@@ -208,18 +206,12 @@ def plan(
     stacks: to search under in place of the problem's own, or their names or files; the answer is of the fastest
     budget: evaluations (plans replayed, and what a planner ranks before) after which the best plan so far is the answer
     progress: called at every improvement
-    objective: time, energy, or edp (joules times seconds); power: W at most, of the devices in use together. But for time alone
-        the answer is the best of the fastest plans on 1, 2, 4, ... and all of the devices, and its problem is on these
-    wanted: what the plan must have, the fields of `planners.Request` (schedule, microbatches, stages, chunks, slices, options)
-    Raises as `planners.plan_over_stacks`, and as `planners.plan_by`, do.
+    wanted: fields of `planners.Request`: what the plan must have (schedule, microbatches, stages, chunks, slices, options), and
+        what makes it the better one (objective, power)
+    Raises as `planners.plan_by` does.
     """
     request = _request(problem, wanted)
-    if objective != "time" or power is not None:
-        searching: dict[str, Any] = {"power": power, "seed": seed, "budget": budget, "progress": progress}
-        return planners.plan_by(objective, planner, problem, _stacks(stacks), request, **searching)
-    return planners.plan_over_stacks(
-        planner, problem, _stacks(stacks), request, seed=seed, budget=budget, progress=progress
-    )
+    return planners.plan_by(planner, problem, _stacks(stacks), request, seed=seed, budget=budget, progress=progress)
 
 
 def _stacks(given: Sequence[Stack | str]) -> tuple[Stack, ...]:

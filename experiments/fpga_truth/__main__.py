@@ -8,7 +8,7 @@ Errors are of seconds.
 Beside the error with the board's own constants stands that of a board left out: the share of DSP cycles, `reduction_half` and
 the share of the memory's bandwidth fitted to the rows of all other boards, on a grid, by the mean square of logarithms.
 
-Energy is the model's (`simulator.results.energy`) at the measured images per second, and, apart, at the predicted ones.
+Energy is the model's (`simulator.plan_energy`) at the measured images per second, and, apart, at the predicted ones.
 Two figures of training in fp32 are checks: EF-Train (46.99 GFLOP/s on a ZCU102; 256 multiply-adds a cycle in its source, 100 MHz
 recalled), whose abstract names no network: VGG-16 here.
 """

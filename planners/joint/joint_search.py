@@ -304,15 +304,17 @@ class _Descents:
 
     def replayed(self) -> dict[Plan, Score]:
         """Flushed plans that were replayed and are what is asked for, and their scores."""
-        return {plan: score for plan, score in self.evaluate.replayed.items() if flushes(plan) and self._obeys(plan)}
+        return {plan: score for plan, score in self.evaluate.replayed.items() if self._is_asked_for(plan)}
 
-    def _obeys(self, plan: Plan) -> bool:
-        """Whether a plan has the numbers that are asked for, which planners of a part may be free to leave."""
-        return self.planner.request.counts_are(len(plan.microbatches), len(plan.stages), plan.chunks)
+    def _is_asked_for(self, plan: Plan) -> bool:
+        """Whether a plan is flushed and has the numbers that are asked for, which planners of a part may be free to leave."""
+        return flushes(plan) and self.planner.request.counts_are(len(plan.microbatches), len(plan.stages), plan.chunks)
 
     def tell(self, plan: Plan) -> None:
         """Note what the answer is beside other plans, what is not searched, and whether the work ended the search."""
-        replayed = {one: score for one, score in self.replayed().items() if score.fits}
+        replayed = {
+            one: score for one, score in self.evaluate.outcomes.items() if score.fits and self._is_asked_for(one)
+        }
         notes: list[Note | None] = [own_order(plan, replayed), simpler_plan(self.problem, plan, replayed)]
         notes += [next_best(self.problem, plan, replayed), Note(LEFT_OUT)]
         if self.done >= self.most:
@@ -427,7 +429,7 @@ class _Descents:
         known = []
         for plan in self._plans(one):
             with suppress(*CANNOT_RUN):
-                known.append(_Known(self.evaluate(plan).key, self.quick(plan)))
+                known.append(_Known(self.evaluate(plan).key, self._at_least(plan, self.quick(plan))))
         return min(known, key=lambda each: each.key, default=None)
 
     def _best(self, among: Iterable[Pipeline], now: _Known) -> tuple[Pipeline, _Known] | None:
@@ -465,15 +467,21 @@ class _Descents:
             return
         below = inf if best[0] else best[1]
         if one not in self.quickly:
-            self.quickly[one] = {plan: self.quick.busiest_device(plan) for plan in self._plans(one)}
+            self.quickly[one] = {
+                plan: self._at_least(plan, self.quick.busiest_device(plan)) for plan in self._plans(one)
+            }
         known = self.quickly[one]
         for plan, seconds in known.items():
             if seconds < below and plan not in self.whole:
                 self.done += QUICK_BY_STAGE * one.stages
                 self.whole.add(plan)
-                known[plan] = max(seconds, self.quick(plan))
+                known[plan] = max(seconds, self._at_least(plan, self.quick(plan)))
             if known[plan] < below:
                 yield known[plan], next(self.numbers), one, plan
+
+    def _at_least(self, plan: Plan, seconds: float) -> float:
+        """Lower bound on a plan's score whose seconds have one."""
+        return self.evaluate.at_least((one for group in plan.groups.values() for one in group), seconds)
 
     def _plans(self, one: Pipeline) -> Iterator[Plan]:
         """Its plan, and the one of an order for its own seconds where the family has such; none where it cannot run."""

@@ -53,7 +53,10 @@ class StreamedSearch:
 
     def fastest(self, planner: str, shapes: Iterable[StraightShape]) -> list[Plan]:
         """The fastest plan found for each schedule, even if it does not fit."""
-        ranked = [(least, number, shape, cuts) for number, (least, shape, cuts) in enumerate(self._estimated(shapes))]
+        ranked = [
+            (self.evaluate.at_least(shape.devices, least), number, shape, cuts)
+            for number, (least, shape, cuts) in enumerate(self._estimated(shapes))
+        ]
         best: dict[str, tuple[tuple[float, float], Plan]] = {}
         for least, _, shape, cuts in sorted(ranked, key=lambda one: one[:2]):
             known = best.get(shape.schedule)

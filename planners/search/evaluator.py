@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import MOST_COUNT, check_whole, gibibytes, shown
+from hardware_profiles import MOST_COUNT, check_whole, gibibytes, optional_members, shown
 from planners.search.notes import Note
+from planners.search.plan_judge import Judge
 from planners.search.replay_work import WORK_PER_SECOND, work_of
 from simulator import (
     Engine,
@@ -20,9 +21,11 @@ from simulator import (
     InfeasiblePlanError,
     LayerCosts,
     Plan,
+    PlanCosts,
     PlanNotRunError,
     Problem,
     Score,
+    energy,
     simulate,
 )
 
@@ -60,6 +63,8 @@ class BudgetSpent(Exception):
 class Evaluator:
     """Scores plans of one problem; the one mutable object of a search.
 
+    With a judge the seconds of a score are those as which it counts the plan; `outcomes` has the replays' own.
+
     Lifetime: made for one problem and one search; called by the planner; read by `run_planner` when the planner returns or
     stops. Equal plans (whoever made them) are replayed once. It remembers the best plan that fits and may be the answer, so that
     an interrupted search still has one. A planner may write down what it knows of its search: a `note` of a kind of its own, and
@@ -74,6 +79,7 @@ class Evaluator:
         budget: int | None = None,
         seconds: float = inf,
         beat: float = inf,
+        judge: Judge | None = None,
         admits: Callable[[Plan], bool] | None = None,
         progress: Callable[[Progress], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -82,7 +88,8 @@ class Evaluator:
 
         budget: evaluations after which BudgetSpent is raised; None for no limit
         seconds: nominal ones, whose work in replays (`WORK_PER_SECOND`) ends it in the same way
-        beat: seconds of an iteration of another answer: a search that will not come below them may end early
+        beat: seconds of an iteration of another answer, as plans are judged: a search that will not come below them may end early
+        judge: what a plan counts as in place of its seconds
         admits: whether a plan may be the answer, where a search looks at others, too; None: all may
         progress: called at every improvement
         clock: seconds; read for the history only, never for a decision
@@ -94,7 +101,8 @@ class Evaluator:
             raise ValueError(f"budget must be at least 1 evaluation, got {budget}")
         self.problem = problem
         self.engine: Engine = engine
-        self.beat, self._admits = beat, admits
+        self.beat, self.judge, self._admits = beat, judge, admits
+        self.least_watts = inf
         self.layer_costs = LayerCosts(problem)
         self._evaluations = {
             "compiled": Evaluations(problem, self.layer_costs),
@@ -112,6 +120,7 @@ class Evaluator:
         self._work = 0.0
         self._began = clock()
         self._known: dict[tuple[Engine, Plan], Score] = {}
+        self._outcomes = self._known if judge is None else dict[tuple[Engine, Plan], Score]()
 
     def __call__(self, plan: Plan) -> Score:
         """Replay a plan, or recall what its replay gave.
@@ -135,12 +144,28 @@ class Evaluator:
         if score is None:
             if self.remaining <= 0:
                 raise BudgetSpent
-            score = self._replay(plan, engine)
-            self._known[key] = score
+            outcome = self._outcomes[key] = self._replay(plan, engine)
+            score = self._known[key] = self._judged(plan, outcome)
             self.credit(1, work_of(plan))
             if engine == self.engine:
-                self._remember(plan, score)
+                self._remember(plan, score, outcome.iteration_seconds)
         return score
+
+    def _judged(self, plan: Plan, outcome: Score) -> Score:
+        """The score of a plan as it is judged."""
+        if self.judge is None or not isfinite(outcome.iteration_seconds):
+            return outcome
+        drawn = energy(PlanCosts(self.problem, plan, self.layer_costs), outcome.iteration_seconds)
+        if outcome.fits and self.admits(plan):
+            self.least_watts = min(self.least_watts, drawn.watts)
+        return replace(outcome, iteration_seconds=self.judge.judged(drawn))
+
+    def at_least(self, devices: Iterable[int], seconds: float) -> float:
+        """Lower bound on the score of a plan on these devices whose seconds have one."""
+        if self.judge is None:
+            return seconds
+        powers = (optional_members(self.problem.cluster.devices[one]).power for one in devices)
+        return self.judge.at_least(sum(one.idle for one in powers if one is not None), seconds)
 
     def peak_bytes(self, plan: Plan) -> dict[int, float] | None:
         """As `Evaluations.peak_bytes`, with the problem's own options, of a plan that has a score: no further evaluation."""
@@ -162,6 +187,11 @@ class Evaluator:
     def replayed(self) -> dict[Plan, Score]:
         """Plans (of no planner's name) with scores of engines that know contention, which agree to the last bit."""
         return {plan: score for (engine, plan), score in self._known.items() if engine != "recurrence"}
+
+    @property
+    def outcomes(self) -> dict[Plan, Score]:
+        """The same plans with the seconds of their replays, however they are judged."""
+        return {plan: score for (engine, plan), score in self._outcomes.items() if engine != "recurrence"}
 
     @property
     def refusal(self) -> PlanNotRunError | None:
@@ -216,11 +246,11 @@ class Evaluator:
             device = plan.devices[0]
             return Score(inf, inf, self.problem.room_bytes(device), device)
 
-    def _remember(self, plan: Plan, score: Score) -> None:
+    def _remember(self, plan: Plan, score: Score, seconds: float) -> None:
         if not score.fits or score.iteration_seconds >= self._best_seconds or not self.admits(plan):
             return
         self.best, self._best_seconds = plan, score.iteration_seconds
-        step = Progress(self.evaluations, self._clock() - self._began, score.iteration_seconds)
+        step = Progress(self.evaluations, self._clock() - self._began, seconds)
         self.history.append(step)
         if self._progress is not None:
             self._progress(step)

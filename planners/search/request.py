@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hardware_profiles import OptionValue, check_fields, option_text, read_options, unchosen
+from hardware_profiles import OptionValue, check_fields, check_real, option_text, read_options, unchosen
+from planners.search.plan_judge import Objective
 from planners.search.search_options import FIELDS, PLANNER_OPTIONS, SearchOptions
 from simulator import Engine, Recompute, schedule_families
 
@@ -19,6 +20,7 @@ class Request(SearchOptions):
     recompute: what all stages run again, where a planner would choose it
     options: by name those of one planner, as its entry of the registry declares them, and of the schedule's family; values, or
         texts as of the command line
+    objective: what makes a plan the better one; power: W at most that the devices in use may draw, on average
     runner_ups: whether a planner that can look for plans that decide otherwise takes the time, beside those that it replays
     Raises ValueError for unknown names and counts below 1.
     """
@@ -26,10 +28,14 @@ class Request(SearchOptions):
     engine: Engine = "compiled"
     recompute: Recompute | None = None
     options: Mapping[str, OptionValue] = field(default_factory=dict)
+    objective: Objective = "time"
+    power: float | None = None
     runner_ups: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.power is not None:
+            check_real("power", self.power)
         for name, value in self.options.items():
             option_text(name, value)  # ValueError for what is no value of an option
         if self.schedule is not None and self.schedule not in (families := schedule_families()):

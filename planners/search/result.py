@@ -70,6 +70,7 @@ class Result(FoundReplay):
     notes: what the planner says of its search and its plan; `noted` finds those of a kind
     replayed: the plans that were replayed, links contended as the problem says, and their scores
     told: runner-ups that the planner knows itself
+    judged: what its search compared it by: its seconds, or what the judge of its request counts it as
     """
 
     outcome: Outcome
@@ -81,6 +82,7 @@ class Result(FoundReplay):
     replayed: Mapping[Plan, Score] = field(default_factory=dict)
     told: tuple[RunnerUp, ...] = ()
     notes: tuple[Note, ...] = ()
+    judged: float = math.nan
 
     @property
     def plan(self) -> Plan:

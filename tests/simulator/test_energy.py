@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hardware_profiles import FieldProgrammableGateArray, GraphicsProcessor, Power, load_cluster
+from planners import Request, make_plan
 from simulator import Outcome, Plan, Problem, Recompute, Stage, load_workload, simulate
 
 
@@ -38,6 +39,18 @@ def test_a_gpu_draws_full_power_while_it_computes() -> None:
     assert energy.joules_per_sample == pytest.approx(energy.joules / 16)
     assert energy.watts == pytest.approx(energy.joules / found.iteration_seconds)
     assert 4 * 50.0 < energy.watts < 4 * 250.0
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-v", "hanayo", "fbp-as", "1f1b-sno", "2bw", "pipemare"])
+def test_work_is_what_the_time_split_tells(schedule: str) -> None:
+    """Seconds of computing, forwards that run again and updates, of a timeline that the energy does not read."""
+    power, machine = Power(50.0, 250.0), load_cluster("pipedream-b").take(4)
+    cluster = replace(machine, devices=tuple(replace(one, power=power) for one in machine.devices))  # type: ignore[type-var]
+    problem = Problem(load_workload("bert-base"), cluster, 16)
+    found = make_plan("uniform", problem, Request(schedule=schedule, microbatches=8)).outcome
+    working = found.time_split().seconds[:, [0, 1, 7]].sum()
+    assert found.energy is not None
+    assert found.energy.joules == pytest.approx(4 * 50.0 * found.iteration_seconds + 200.0 * working, rel=1e-12)
 
 
 def test_a_board_draws_by_its_multiply_adds() -> None:

@@ -1,9 +1,10 @@
 """Energy: what the devices of a plan draw over an iteration.
 
 Rules. Every device that the plan uses draws its idle power all the time, and what full load adds while it works: a GPU for the
-seconds in which it computes, runs forwards again and updates, as the time split tells them; a board for the cycles in which its
-DSP blocks multiply, so that an array in which few work draws little: the FLOP that it does over those that it could do at its
-peak. Devices that the plan leaves out, hosts and switches draw nothing here.
+seconds that its computing, forwards that run again and updates take alone; a board for the cycles in which its DSP blocks
+multiply, so that an array in which few work draws little: the FLOP that it does over those that it could do at its peak. Devices
+that the plan leaves out, hosts and switches draw nothing here. So the joules of a plan follow from its costs and its seconds: no
+timeline is read.
 
     joules = sum over devices of idle * seconds + (full - idle) * seconds of work
 
@@ -16,14 +17,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from hardware_profiles import Accelerator, FieldProgrammableGateArray, optional_members
 from simulator.costs.plan_costs import PlanCosts
+from simulator.costs.stand_ins import stand_ins
+from simulator.lowering.fill import fill
+from simulator.lowering.program import LaneKind
+from simulator.plan_replay import plan_structure
 from simulator.plans.plan import Plan, Problem
-from simulator.results.time_split import TIME_PARTS, TimeSplit
+from simulator.results.time_split import computing_shares
 from simulator.schedules.ops import OpKind
-
-WORKING = ("computation", "recomputation", "optimizer")
-"""Time parts in which a device that runs one layer after the other is at full load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +79,40 @@ def _is_counted(device: Accelerator) -> bool:
     return isinstance(device, FieldProgrammableGateArray) or not device.streams
 
 
-def energy(costs: PlanCosts, split: TimeSplit, seconds: float) -> Energy:
-    """The energy of an iteration of so many seconds, whose split is given, on devices whose power is known."""
-    devices, groups = costs.problem.cluster.devices, costs.plan.groups
-    power = {one: optional_members(devices[one]).power for group in groups.values() for one in group}
-    working = split.seconds[:, [TIME_PARTS.index(part) for part in WORKING]].sum(axis=1).tolist()
-    of_group = dict(zip(split.devices.tolist(), working, strict=True))
-    work = {device: own for first, own in of_group.items() for device in groups[first]}
+def energy(costs: PlanCosts, seconds: float) -> Energy:
+    """The energy of an iteration of a plan on devices whose power is known.
+
+    seconds: of the iteration, of an asynchronous plan in its steady state
+    """
+    devices = costs.problem.cluster.devices
+    work = _computing_seconds(costs)
     for device, flop in _board_flop(costs).items():
         board = devices[device]
         assert isinstance(board, FieldProgrammableGateArray)  # as its power is known
         work[device] = board.working_seconds(flop, costs.problem.precision)
-    known = [(watts, work[device]) for device, watts in power.items() if watts is not None]  # all of them
+    powers = {device: optional_members(devices[device]).power for device in work}
+    known = [(watts, work[device]) for device, watts in powers.items() if watts is not None]  # all of them
     joules = sum(watts.joules(seconds, own) for watts, own in known)
     idle = sum(watts.joules(seconds, 0.0) for watts, _ in known)
     return Energy(joules, idle, seconds, costs.problem.batch)
+
+
+def _computing_seconds(costs: PlanCosts) -> dict[int, float]:
+    """Seconds of an iteration that the computing of each device in use takes alone."""
+    plan, standing = costs.plan, stand_ins(costs)
+    schedule, structure = plan_structure(costs, stand_ins=standing)
+    program = fill(structure, costs, standing)
+    shares = computing_shares(costs, program)
+    tasks = program.seconds * shares.working * shares.computing
+    own = program.lane_kind == LaneKind.COMPUTE
+    of_lanes = np.add.reduceat(np.append(tasks, 0.0), program.lane_offsets[:-1]) * (np.diff(program.lane_offsets) > 0)
+    computed, devices = of_lanes[own], program.lane_device[own]
+    # where lanes divide a device in fixed shares, each of their ops takes as long as the ops of all
+    apart = np.bincount(devices[program.lane_sharing[own] < 0], minlength=devices.max() + 1)
+    of_devices = np.bincount(devices, weights=computed) / np.maximum(apart, 1)
+    iterations = 1.0 if schedule.flush else schedule.microbatches / len(plan.microbatches)
+    groups = plan.groups if standing is None else standing.groups(plan)
+    return {device: float(of_devices[lead]) / iterations for lead, group in groups.items() for device in group}
 
 
 def _board_flop(costs: PlanCosts) -> dict[int, float]:
