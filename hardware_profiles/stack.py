@@ -2,6 +2,7 @@
 
 seconds of a layer = those of the accelerator × products (× experts), attention or elementwise, by its kind
 a product in fp8   += casts × those of an element-wise pass over its input (forward) or over its output's gradient (backward)
+the host launches a layer every launches × the accelerator's launch overhead: a pass waits for it where its layers are small
 a pass over a block = its layers + block_pass
 a forward           = its layers + exposed × the gathers of its units             where replicas divide weights (ZeRO 3)
 a backward          = its layers + exposed × (the gathers and the scatters)
@@ -42,7 +43,8 @@ LANES = 8
 
 RANGES: Mapping[str, tuple[float, float]] = {
     **dict.fromkeys(
-        ("products", "attention", "elementwise", "experts", "tensor_collectives", "replica_collectives"), (0.05, 100.0)
+        ("products", "attention", "elementwise", "experts", "launches", "tensor_collectives", "replica_collectives"),
+        (0.05, 100.0),
     ),
     "odd_heads": (0.0, 100.0),
     "casts": (0.0, 100.0),
@@ -170,6 +172,7 @@ class Stack:
     odd_heads: added to `attention` where LANES does not divide the size of a head
     casts: times the seconds in which the operands of products in a precision of RECIPES are read in the other one and written,
         as rows and as columns, in bytes: as many bytes as an element-wise kernel of 16 bits moves
+    launches: times the accelerator's `launch_overhead`, in which the host launches a layer
     tensor_collectives: times the seconds of collectives inside tensor-parallel groups
     replica_collectives: times those of reductions, scatters and gathers among replicas
     block_pass: seconds of every pass over a block beside its kernels
@@ -194,6 +197,7 @@ class Stack:
     odd_heads: Constant = NONE
     elementwise: Constant = SAME
     casts: Constant = SAME
+    launches: Constant = SAME
     tensor_collectives: Constant = SAME
     replica_collectives: Constant = SAME
     block_pass: Constant = NONE

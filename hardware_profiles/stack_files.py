@@ -49,6 +49,7 @@ class FactorsTable(FileTable, frozen=True, kw_only=True):
     odd_heads: ConstantTable | None = None
     elementwise: ConstantTable | None = None
     casts: ConstantTable | None = None
+    launches: ConstantTable | None = None
     tensor_collectives: ConstantTable | None = None
     replica_collectives: ConstantTable | None = None
 

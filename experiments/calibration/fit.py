@@ -32,6 +32,7 @@ SPREADS: Mapping[str, float] = {
     "replica_collectives": 0.5,
     "odd_heads": 1.0,
     "experts": 0.2,
+    "launches": 0.2,
     "block_pass": 1e-3,
     "exposed": 0.15,
     "stragglers": 0.02,

@@ -199,8 +199,9 @@ class LayerCosts:
         """Seconds of one pass of every layer over `samples` samples on a device, float64 [layers]: kernel time plus waits for the
         host, and what the stack takes of every block.
 
-        A host that sends a layer every `launch_overhead` seconds is behind where layers are small, and ahead after a large one:
-        what the pass of a network waits in all is laid on the layers before which it waits, so that seconds of layers add up.
+        A host that sends a layer every `launch_overhead` times `launches` seconds is behind where layers are small, and ahead
+        after a large one: what the pass of a network waits in all is laid on the layers before which it waits, so that seconds
+        of layers add up.
         """
         key = (self._kind_of_device[device], samples, phase)
         if key not in self._seconds:
@@ -226,7 +227,8 @@ class LayerCosts:
 
     def launch_seconds(self, device: int, phase: Phase) -> NDArray[np.float64]:
         """Seconds that the host needs to launch each layer's pass, float64 [layers]; 0 where a measured profile includes them. A
-        backward takes 1.5 times a forward, divided over the gradients that the layer has; a cast is launched beside its product.
+        backward takes 1.5 times a forward, divided over the gradients that the layer has; a cast beside its product is
+        launched as a kernel alone, in what the accelerator takes, whatever the stack.
         """
         if self._alike is not None:
             return self._alike.launch_seconds(device, phase)
@@ -236,7 +238,8 @@ class LayerCosts:
         return self._launches[key]
 
     def _counted_launch_seconds(self, device: int, phase: Phase) -> NDArray[np.float64]:
-        launch = optional_members(self._accelerators[self._kind_of_device[device]]).launch_overhead
+        accelerator = self._accelerators[self._kind_of_device[device]]
+        launch, times = optional_members(accelerator).launch_overhead, self.problem.stack.launches.on(accelerator)
         if not launch or self._measured:
             return np.zeros(len(self.works))
 
@@ -249,7 +252,7 @@ class LayerCosts:
             launches = runs((phase,))
         else:
             launches = BACKWARD_LAUNCHES * runs(passes(phase)) / np.maximum(runs(passes("backward")), 1.0)
-        return launches * launch * (1.0 + self._casts)
+        return launches * launch * (times + self._casts)
 
     def kernel_seconds(self, device: int, samples: int, phase: Phase) -> NDArray[np.float64]:
         """Seconds for which one pass of each layer over `samples` samples keeps a device busy, float64 [layers], without launch

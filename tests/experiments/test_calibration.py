@@ -17,7 +17,7 @@ import hardware_profiles
 from experiments.calibration.fit import NOISE, SPREADS, FitError, Model, Observation, _step, _taken, fit
 from experiments.calibration.logs import read_logs
 from experiments.terminal.output import InputError
-from hardware_profiles import RANGES, Stack, changed_stack, errors_of, load_cluster, load_stack, stack_names
+from hardware_profiles import RANGES, Constant, Stack, changed_stack, errors_of, load_cluster, load_stack, stack_names
 from simulator import Evaluations, Gpt, Plan, PlanFile, Problem, Stage, load_workload, simulate
 from tests.experiments.commands import ended, refused
 from tests.records import Recorded, lines
@@ -167,8 +167,12 @@ def test_what_stops_at_its_end_is_made_up_for_by_the_others() -> None:
 
 
 def test_a_step_too_far_is_halved_until_it_is_none_for_the_worse() -> None:
-    """A step of 1 where 0.4 was measured misses by more than none does; half of it misses by a sixth of that."""
-    model, observed = Model(STACK, ("hopper",), ("elementwise",)), observations(STACK, (2,))
+    """A step of 1 where 0.4 was measured misses by more than none does; half of it misses by a sixth of that, where a host
+    that is ahead hides nothing.
+    """
+    ahead = replace(STACK, launches=Constant(0.1))
+    observed = [Observation("2", *question(2, ahead), seconds(2, ahead))]
+    model = Model(ahead, ("hopper",), ("elementwise",))
     start, spreads = model.start, model.spreads
     here, whole = model.logarithms(observed, start), np.array([1.0])
     measured = model.logarithms(observed, start + 0.4 * whole)

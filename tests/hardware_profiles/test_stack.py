@@ -182,7 +182,19 @@ def test_an_unknown_name_lists_the_choices() -> None:
 @pytest.mark.parametrize(
     ("names", "least", "most"),
     [
-        (("products", "attention", "elementwise", "experts", "tensor_collectives", "replica_collectives"), 0.05, 100.0),
+        (
+            (
+                "products",
+                "attention",
+                "elementwise",
+                "experts",
+                "launches",
+                "tensor_collectives",
+                "replica_collectives",
+            ),
+            0.05,
+            100.0,
+        ),
         (("odd_heads", "casts"), 0.0, 100.0),
         (("block_pass",), 0.0, 10.0),
         (("exposed", "stragglers"), 0.0, 1.0),

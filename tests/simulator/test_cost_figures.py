@@ -34,7 +34,13 @@ STACK = Stack(
     },
     **{
         name: Constant(value)
-        for name, value in (("experts", 1.5), ("odd_heads", 0.5), ("block_pass", 1e-4), ("exposed", 0.4))
+        for name, value in (
+            ("experts", 1.5),
+            ("odd_heads", 0.5),
+            ("block_pass", 1e-4),
+            ("exposed", 0.4),
+            ("launches", 1.7),
+        )
     },
     **{name: Constant(value) for name, value in (("tensor_collectives", 1.4), ("replica_collectives", 1.6))},
     **{name: Constant(value) for name, value in (("stragglers", 0.05), ("logits", 2.5), ("workspace", 1e6))},

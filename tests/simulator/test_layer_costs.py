@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hardware_profiles import Cluster, Link, load_cluster
+from hardware_profiles import GENERIC, Cluster, Constant, Link, Stack, load_cluster
 from simulator import (
     Layer,
     LayerCosts,
@@ -130,10 +130,12 @@ def test_the_precision_is_no_matter_of_a_measured_network() -> None:
     assert half.update_seconds(0, 1e6) - overhead == pytest.approx(update * (2 + 2 + 2 + 4 + 4) / (4 * 3 + 4 * 2))
 
 
-def launched(flop: list[float], overhead: float, parameters: list[int] | None = None) -> LayerCosts:
+def launched(
+    flop: list[float], overhead: float, parameters: list[int] | None = None, stack: Stack = GENERIC
+) -> LayerCosts:
     """A chain on one device whose host takes so long for each layer's forward."""
     cluster = replace(chain_cluster(1), devices=(UnitDevice(launch_overhead=overhead),))
-    return LayerCosts(Problem(chain(flop, parameters=parameters or [0] * len(flop)), cluster, 1))
+    return LayerCosts(Problem(chain(flop, parameters=parameters or [0] * len(flop)), cluster, 1, stack))
 
 
 def test_kernels_wait_for_a_host_that_is_behind() -> None:
@@ -142,6 +144,16 @@ def test_kernels_wait_for_a_host_that_is_behind() -> None:
     assert costs.seconds(0, 1, "forward").tolist() == [4.0, 3.0, 11.0, 2.0]
     assert costs.kernel_seconds(0, 1, "forward").tolist() == [1.0, 1.0, 9.0, 2.0]
     assert costs.seconds(0, 9, "forward").tolist() == [9.0 + 3.0, 9.0, 81.0, 18.0]
+
+
+def test_a_framework_launches_more_slowly_than_a_kernel_takes() -> None:
+    """Three times 1 s is as a host of 3 s, forward and backward."""
+    python, plain = (
+        launched([1.0, 9.0], 1.0, [1, 1], Stack(name="python", launches=Constant(3.0))),
+        launched([1.0, 9.0], 3.0, [1, 1]),
+    )
+    for phase in ("forward", "backward"):
+        assert python.seconds(0, 1, phase).tolist() == plain.seconds(0, 1, phase).tolist()  # type: ignore[arg-type]
 
 
 def test_gradients_are_launched_from_the_last_layer_to_the_first() -> None:

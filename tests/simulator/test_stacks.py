@@ -228,6 +228,18 @@ def test_fp8_is_a_recipe_of_products() -> None:
     assert cast.launch_seconds(0, "forward").sum() > wide.launch_seconds(0, "forward").sum()
 
 
+def test_a_cast_is_launched_as_a_kernel_alone() -> None:
+    """What it adds to the launches of a pass is the same under a framework that launches layers three times as slowly."""
+    slow = Stack(name="slow", launches=Constant(3.0))
+    added = [
+        LayerCosts(in_fp8(stack)).launch_seconds(0, "forward")
+        - LayerCosts(replace(in_fp8(stack), precision="bf16")).launch_seconds(0, "forward")
+        for stack in (GENERIC, slow)
+    ]
+    assert added[0].sum() > 0.0
+    assert added[0] == pytest.approx(added[1])
+
+
 def no_casts() -> Stack:
     """The generic stack, whose casts take no time."""
     return replace(GENERIC, name="free", casts=Constant(0.0))
