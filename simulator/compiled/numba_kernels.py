@@ -19,14 +19,16 @@ from simulator.compiled.garbage import no_garbage_collection
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def kernel(*, inner: bool = False, **options: Any) -> Callable[[Function], Function]:
+def kernel(*, inner: bool = False, borrows: bool = False, **options: Any) -> Callable[[Function], Function]:
     """`numba.njit(cache=True, **options)`, or without a cache if no cache folder is writable.
 
     A kernel is called by Python and by other kernels: it gets no door for C, which would be a tenth of the seconds of compiling.
     inner: only other kernels call it; without a door for Python a short one is compiled in half the time
+    borrows: it makes and returns no array, and so counts no references to those that it takes out of tuples, which takes longer
+        than most steps: numba refuses one that makes an array, and `Holding` one that returns any
     """
 
-    options = {"no_cfunc_wrapper": True, "no_cpython_wrapper": inner, **options}
+    options = {"no_cfunc_wrapper": True, "no_cpython_wrapper": inner, "_nrt": not borrows, **options}
 
     def decorate(function: Function) -> Function:
         compiled = _kept(function, options)
@@ -120,7 +122,11 @@ def _holding(dispatcher: type) -> Any:
     class Holding(dispatcher):  # type: ignore[misc]
         def compile(self, sig: Any) -> Any:
             with no_garbage_collection():
-                return super().compile(sig)
+                entry = super().compile(sig)
+            returned = (str(one.signature.return_type) for one in self.overloads.values())
+            if not self.targetoptions.get("_nrt", True) and any("array(" in one for one in returned):
+                raise TypeError(f"kernel {self.py_func.__name__} returns an array that it only borrows")
+            return entry
 
         def get_call_template(self, args: Any, kws: Any) -> Any:
             plain = map(types.unliteral, (*args, *kws.values()))

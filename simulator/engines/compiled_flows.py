@@ -116,7 +116,7 @@ def no_flows(columns: FlowColumns, moves: int) -> Flows:
     )
 
 
-@kernel(inner=True, inline="always")
+@kernel(inner=True, borrows=True, inline="always")
 def ask(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, move: int, now: float) -> None:
     """Let the flow of a move, whose carrier and seconds are set, begin or wait for earlier flows of its slot."""
     slot = columns.slot[flows.carrier[move]]
@@ -133,7 +133,7 @@ def ask(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, move: 
     flows.counters[UNSETTLED] = 1
 
 
-@kernel(inner=True, inline="always")
+@kernel(inner=True, borrows=True, inline="always")
 def _begin(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, move: int, now: float) -> None:
     carrier = flows.carrier[move]
     slot = columns.slot[carrier]
@@ -154,7 +154,7 @@ def _begin(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, mov
         _change(flows, columns, carrier)
 
 
-@kernel(inner=True, inline="always")
+@kernel(inner=True, borrows=True, inline="always")
 def _run_alone(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, slot: int, now: float) -> None:
     move = flows.move[slot]
     carrier = flows.carrier[move]
@@ -174,14 +174,14 @@ def _run_alone(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap,
     _keep_busy(flows, columns, carrier, flows.ends[slot])
 
 
-@kernel(inner=True, inline="always")
+@kernel(inner=True, borrows=True, inline="always")
 def _keep_busy(flows: Flows, columns: FlowColumns, carrier: int, ends: float) -> None:
     for use in range(columns.offsets[carrier], columns.offsets[carrier + 1]):
         channel = columns.channel[use]
         flows.busy_until[channel] = max(flows.busy_until[channel], ends)
 
 
-@kernel(inner=True, inline="always")
+@kernel(inner=True, borrows=True, inline="always")
 def _change(flows: Flows, columns: FlowColumns, carrier: int) -> None:
     """Mark the channels of a carrier: their rates are recomputed at the end of the moment."""
     for use in range(columns.offsets[carrier], columns.offsets[carrier + 1]):
@@ -193,14 +193,14 @@ def _change(flows: Flows, columns: FlowColumns, carrier: int) -> None:
     flows.counters[UNSETTLED] = 1
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def _watch(flows: Flows, slot: int) -> None:
     """Make the end of a slot's flow an event, or move that event to another moment."""
     flows.watched[slot] = True
     _replay_matches(flows, slot)
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def _replay_matches(flows: Flows, slot: int) -> None:
     tree = flows.tree
     node = len(tree) // 2 + slot
@@ -214,7 +214,7 @@ def _replay_matches(flows: Flows, slot: int) -> None:
         node //= 2
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def _ends_before(flows: Flows, one: int, other: int) -> bool:
     sooner: bool = flows.ends[one] < flows.ends[other]
     return sooner or (flows.ends[one] == flows.ends[other] and flows.number[one] < flows.number[other])
@@ -223,7 +223,7 @@ def _ends_before(flows: Flows, one: int, other: int) -> bool:
 # ---- the end of a flow -----------------------------------------------------------------------------------------------
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def leave(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, number: int, now: float) -> None:
     """End flows at the end that an event announced, unless it has changed since."""
     if number != flows.counters[_ANNOUNCED]:
@@ -249,7 +249,7 @@ def leave(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, numb
 # ---- the end of a moment ---------------------------------------------------------------------------------------------
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def rest(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, now: float) -> None:
     """At the end of a moment, recompute rates and announce the first end of a flow."""
     flows.counters[_RESTS] += 1
@@ -274,7 +274,7 @@ def rest(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, now: 
         push(heap, flows.ends[first], LEAVES)
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def _meeting(flows: Flows, columns: FlowColumns, slot: int, stamp: int, now: float) -> int:
     """How many slots share channels with one, directly or over others, itself among them; `found` has them, rising."""
     flows.seen[slot], flows.found[0], count, place = stamp, slot, 1, 0
@@ -300,7 +300,7 @@ def _meeting(flows: Flows, columns: FlowColumns, slot: int, stamp: int, now: flo
     return count
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def _fair_speeds(flows: Flows, columns: FlowColumns, count: int) -> None:
     """Max-min fair speeds of the slots found, as `simulator.engines.fair_links.fair_speeds`."""
     offsets, channels, shares = columns.offsets, columns.channel, columns.share
@@ -375,7 +375,7 @@ def _fair_speeds(flows: Flows, columns: FlowColumns, count: int) -> None:
         waiting = kept
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def _served(flows: Flows, columns: FlowColumns, slot: int) -> bool:
     """Whether a slot's flow waits for none that began before it on a channel that is first come, first served."""
     carrier = flows.carrier[flows.move[slot]]
@@ -386,7 +386,7 @@ def _served(flows: Flows, columns: FlowColumns, slot: int) -> bool:
     return True
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def _set_rates(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, count: int, now: float) -> None:
     slowed = False
     for place in range(count):
@@ -399,7 +399,7 @@ def _set_rates(flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap,
             _watch(flows, slot)
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def _set_rate(
     flows: Flows, columns: FlowColumns, passing: Passing, heap: Heap, slot: int, speed: float, now: float
 ) -> None:

@@ -19,45 +19,49 @@ LANE, ARRIVAL, HEAD, SHARE, ARRIVED, LEAVES = range(6)
 KINDS = 6
 """An event is the number kind + KINDS · index."""
 
+EARLIER = 2**32
+"""More than there are numbers of events: in the heap an event stands behind how many were caused before it, as one number."""
+
 
 class Heap(NamedTuple):
-    """Events that wait, a binary heap by (time, number); counters: events waiting, events so far."""
+    """Events that wait, a binary heap by (time, number).
+
+    number: events that were caused before · EARLIER + event; counters: events waiting, events so far
+    """
 
     time: Floats
     number: Integers
-    event: Integers
     counters: Integers
 
 
 def empty_heap(most: int) -> Heap:
     """A heap with room for so many events; unused room takes no memory."""
-    return Heap(
-        np.empty(most), np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64), np.zeros(2, dtype=np.int64)
-    )
+    return Heap(np.empty(most), np.empty(most, dtype=np.int64), np.zeros(2, dtype=np.int64))
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def push(heap: Heap, time: float, event: int) -> None:
     """Add an event, behind those of the same time."""
-    times, numbers, events, counters = heap
-    place, number = counters[0], counters[1]
-    counters[0], counters[1] = place + 1, number + 1
+    times, numbers, counters = heap
+    place, number = counters[0], counters[1] * EARLIER + event
+    counters[0] += 1
+    counters[1] += 1
     while place > 0:
         parent = (place - 1) // 2
         if times[parent] <= time:  # an earlier event of the same time has the lower number
             break
-        times[place], numbers[place], events[place] = times[parent], numbers[parent], events[parent]
+        times[place], numbers[place] = times[parent], numbers[parent]
         place = parent
-    times[place], numbers[place], events[place] = time, number, event
+    times[place], numbers[place] = time, number
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def pop(heap: Heap) -> None:
     """Drop the first event."""
-    times, numbers, events, counters = heap
+    times, numbers, counters = heap
     counters[0] -= 1
     count = counters[0]
-    time, number, event = times[count], numbers[count], events[count]
+    time, number = times[count], numbers[count]
     place = 0
     while 2 * place + 1 < count:
         child = 2 * place + 1
@@ -68,6 +72,6 @@ def pop(heap: Heap) -> None:
             child = other
         if time < times[child] or (time == times[child] and number < numbers[child]):
             break
-        times[place], numbers[place], events[place] = times[child], numbers[child], events[child]
+        times[place], numbers[place] = times[child], numbers[child]
         place = child
-    times[place], numbers[place], events[place] = time, number, event
+    times[place], numbers[place] = time, number

@@ -21,7 +21,20 @@ from numpy.typing import NDArray
 
 from simulator.compiled.numba_kernels import kernel
 from simulator.engines.compiled_flows import UNSETTLED, Flows, Passing, ask, leave, no_flows, rest
-from simulator.engines.event_heap import ARRIVAL, ARRIVED, HEAD, KINDS, LANE, LEAVES, SHARE, Heap, empty_heap, pop, push
+from simulator.engines.event_heap import (
+    ARRIVAL,
+    ARRIVED,
+    EARLIER,
+    HEAD,
+    KINDS,
+    LANE,
+    LEAVES,
+    SHARE,
+    Heap,
+    empty_heap,
+    pop,
+    push,
+)
 from simulator.engines.timeline import Timeline, timeline_of
 from simulator.lowering.flows import NO_FLOWS, FlowColumns, flow_columns, shares_fairly
 from simulator.lowering.program import LaneKind, Program, describe_deadlock
@@ -37,8 +50,7 @@ class Prepared(NamedTuple):
     lane_offsets, seconds, least, missing: the lanes' tasks, their durations and least durations, dependencies of each
     lane_of: lane of each task; lane_group: number of the shared or slowed device of each lane, -1 for none
     pace: of each such device, times the seconds of its lanes while it communicates
-    part_offsets, parts: slowed devices that take part in collectives of each lane; delivery_ends: int64 [deliveries, 2], those
-        from and to which each delivery goes, -1 for others
+    part_offsets, parts: slowed devices that take part in each delivery, and then in the collectives of each lane
     delivery_offsets, delivery_class, row_offsets, rows: `Program.deliveries`; consumer: task that waits, aligned with `rows`
     class_seconds: of each transfer class on idle channels
     hop_offsets, hop_channel, hop_passing, hop_latency: channels that a class queues on, the seconds for which its bytes occupy
@@ -80,7 +92,6 @@ class Prepared(NamedTuple):
     pace: Floats
     part_offsets: Integers
     parts: Integers
-    delivery_ends: Integers
 
     def with_seconds(
         self, seconds: Floats, least: Floats | None, class_seconds: Floats, class_bytes: Floats
@@ -161,17 +172,13 @@ def prepare(program: Program, *, contention: bool = False) -> Prepared:
     pace = np.ones(int(lane_group.max(initial=-1)) + 1)
     pace[lane_group[lane_group >= 0]] = 1.0 + slower[lane_group >= 0]
     consumer, lane_of = program.consumers()[deliveries.rows], program.lane_of_task()
-    parts, ends = list[tuple[int, int]](), np.full((len(deliveries.transfer), 2), -1, dtype=np.int64)
+    parts = list[tuple[int, int]]()
     if slower.any():
-        slowed = np.where(slower > 0.0, lane_group, -1)
-        parts = [
-            (lane, int(slowed[one]))
-            for lane, those in enumerate(program.taking_part)
-            for one in those
-            if slowed[one] >= 0
-        ]
-        ends[:, 0] = slowed[lane_of[np.repeat(np.arange(len(program)), np.diff(deliveries.offsets))]]
-        ends[:, 1] = slowed[lane_of[consumer[deliveries.row_offsets[:-1]]]]
+        slowed = np.where(slower > 0.0, lane_group, -1).tolist()
+        producers = lane_of[np.repeat(np.arange(len(program)), np.diff(deliveries.offsets))].tolist()
+        ends = zip(producers, lane_of[consumer[deliveries.row_offsets[:-1]]].tolist(), strict=True)
+        taking = enumerate((*ends, *program.taking_part))
+        parts = [(move, slowed[one]) for move, those in taking for one in those if slowed[one] >= 0]
     return Prepared(
         lane_offsets=program.lane_offsets,
         seconds=program.seconds,
@@ -200,9 +207,8 @@ def prepare(program: Program, *, contention: bool = False) -> Prepared:
         hop_bandwidth=bandwidth,
         flows=flow_columns(program) if contention and shares_fairly(program) else NO_FLOWS,
         pace=pace,
-        part_offsets=_offsets([lane for lane, _ in parts], program.lanes),
+        part_offsets=_offsets([move for move, _ in parts], len(deliveries.transfer) + program.lanes),
         parts=np.array([one for _, one in parts], dtype=np.int64),
-        delivery_ends=ends,
     )
 
 
@@ -242,7 +248,7 @@ def _run(prepared: Prepared) -> _State:
     groups = len(prepared.member_offsets)  # and one to spare
     # A lane and a delivery wait for one event each, and a task that shares outdates two. Room that is not used takes no memory.
     most = lanes + deliveries + 2 * tasks
-    if len(prepared.parts) or (prepared.delivery_ends >= 0).any():  # whatever begins or ends outdates one
+    if len(prepared.parts):  # whatever begins or ends outdates one
         most += 2 * (2 * deliveries + tasks * (1 + int(np.diff(prepared.part_offsets).max(initial=0))))
     if len(prepared.flows.slot):  # and each flow an arrival when it begins, one when it ends, and three announcements
         most += 5 * (deliveries + tasks)
@@ -272,7 +278,7 @@ def _run(prepared: Prepared) -> _State:
     return state
 
 
-@kernel()
+@kernel(borrows=True)
 def _loop(program: Prepared, state: _State) -> None:
     """Run until no event is left.
 
@@ -310,7 +316,6 @@ def _loop(program: Prepared, state: _State) -> None:
         pace,
         part_offsets,
         parts,
-        delivery_ends,
     ) = program
     start, end, arrival, position, idle, missing, channel_free, heap, move_hop, move_tail, shares, flows = state
     lanes, deliveries, classes = len(lane_group), len(delivery_class), len(hop_offsets) - 1
@@ -320,7 +325,7 @@ def _loop(program: Prepared, state: _State) -> None:
         slows |= one > 1.0
     tried, now = 0, 0.0
     while True:
-        move, lane, ended = -1, -1, -1
+        move, lane, ended, over = -1, -1, -1, -1
         row = row_end = delivery = delivery_end = 0
         if tried < lanes:  # at the beginning every lane is tried
             lane = tried
@@ -329,27 +334,18 @@ def _loop(program: Prepared, state: _State) -> None:
             rest(flows, columns, passing, heap, now)
             continue
         elif heap.counters[0] > 0:
-            now, number, event = heap.time[0], heap.number[0], heap.event[0]
+            now, number, event = heap.time[0], heap.number[0] // EARLIER, heap.number[0] % EARLIER
             pop(heap)
             kind, index = event % KINDS, event // KINDS
             if kind == HEAD:
                 move = index
-            elif kind == ARRIVAL:
-                row, row_end = row_offsets[index], row_offsets[index + 1]
-                if slows:
-                    for place in range(2):
-                        _communicate(shares, pace, member_offsets, members, delivery_ends[index, place], -1, now, heap)
+            elif kind == ARRIVAL or (kind == ARRIVED and index < deliveries):
+                if kind == ARRIVED and flows.valid[index] != number:
+                    continue
+                row, row_end, over = row_offsets[index], row_offsets[index + 1], index
             elif kind == LEAVES:
                 leave(flows, columns, passing, heap, number, now)
                 continue
-            elif kind == ARRIVED and index < deliveries:
-                if flows.valid[index] == number:
-                    row, row_end = row_offsets[index], row_offsets[index + 1]
-                    if slows:
-                        for place in range(2):
-                            _communicate(
-                                shares, pace, member_offsets, members, delivery_ends[index, place], -1, now, heap
-                            )
             else:
                 ended = index
                 if kind == ARRIVED:
@@ -366,11 +362,11 @@ def _loop(program: Prepared, state: _State) -> None:
                 task = position[ended]
                 end[task] = now
                 position[ended] = task + 1
-                idle[ended] = True
-                if slows:
-                    for place in range(part_offsets[ended], part_offsets[ended + 1]):
-                        _communicate(shares, pace, member_offsets, members, parts[place], -1, now, heap)
+                idle[ended], over = True, deliveries + ended
                 delivery, delivery_end = delivery_offsets[task], delivery_offsets[task + 1]
+            if slows and over >= 0:
+                for place in range(part_offsets[over], part_offsets[over + 1]):
+                    _communicate(shares, pace, member_offsets, members, parts[place], -1, now, heap)
         else:
             return
 
@@ -411,7 +407,7 @@ def _loop(program: Prepared, state: _State) -> None:
                     idle[lane] = False
                     start[task] = now
                     if slows:
-                        for place in range(part_offsets[lane], part_offsets[lane + 1]):
+                        for place in range(part_offsets[deliveries + lane], part_offsets[deliveries + lane + 1]):
                             _communicate(shares, pace, member_offsets, members, parts[place], 1, now, heap)
                     group, carrier = lane_group[lane], sends[task]
                     if group >= 0:
@@ -446,10 +442,8 @@ def _loop(program: Prepared, state: _State) -> None:
             elif delivery < delivery_end:
                 carrier = delivery_class[delivery]
                 if slows and (hop_offsets[carrier] < hop_offsets[carrier + 1] or class_seconds[carrier] > 0.0):
-                    for place in range(2):
-                        _communicate(
-                            shares, pace, member_offsets, members, delivery_ends[delivery, place], 1, now, heap
-                        )
+                    for place in range(part_offsets[delivery], part_offsets[delivery + 1]):
+                        _communicate(shares, pace, member_offsets, members, parts[place], 1, now, heap)
                 if hop_offsets[carrier] < hop_offsets[carrier + 1]:
                     move = delivery
                     move_hop[move], move_tail[move] = hop_offsets[carrier], now
@@ -468,7 +462,7 @@ def _loop(program: Prepared, state: _State) -> None:
 # ---- lanes that share a device ---------------------------------------------------------------------------------------
 
 
-@kernel()
+@kernel(borrows=True)
 def _advance(shares: _Shares, member_offsets: Integers, members: Integers, group: int, now: float) -> None:
     """Advance the lanes of a device to now, from when they were last updated."""
     for position in range(member_offsets[group], member_offsets[group + 1]):
@@ -478,7 +472,7 @@ def _advance(shares: _Shares, member_offsets: Integers, members: Integers, group
     shares.since[group] = now
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def _communicate(
     shares: _Shares,
     pace: Floats,
@@ -489,9 +483,7 @@ def _communicate(
     now: float,
     heap: Heap,
 ) -> None:
-    """So many transfers or collectives of a device more, or less, are under way; group: its number, -1 if none slows it."""
-    if group < 0:
-        return
+    """So many transfers or collectives of a device more, or less, are under way; group: its number."""
     before = shares.under_way[group]
     shares.under_way[group] = before + change
     if (before > 0) != (before + change > 0):
@@ -499,7 +491,7 @@ def _communicate(
         _announce(shares, pace, member_offsets, members, group, now, heap)
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def _announce(
     shares: _Shares, pace: Floats, member_offsets: Integers, members: Integers, group: int, now: float, heap: Heap
 ) -> None:
@@ -533,7 +525,7 @@ def _announce(
     push(heap, now + shares.left[lane] * shares.slowdown[lane], SHARE + KINDS * group)
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def _first_done(shares: _Shares, member_offsets: Integers, members: Integers, group: int) -> int:
     """The active lane that is done first, the lowest of equals."""
     chosen = -1

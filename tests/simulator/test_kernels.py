@@ -91,6 +91,31 @@ def test_only_kernels_call_an_inner_kernel() -> None:
         assert quadrupled(value) == 4 * value
 
 
+def test_a_kernel_that_borrows_arrays_gives_none_away() -> None:
+    """It works with those that it takes out of a tuple, and is refused where it makes one or returns one."""
+
+    @kernels.kernel(borrows=True)
+    def added(pair: Any) -> float:
+        return pair[0][0] + pair[1][0]
+
+    @kernels.kernel(borrows=True)
+    def same(one: Any) -> Any:
+        return one
+
+    @kernels.kernel(borrows=True)
+    def made(pair: Any) -> float:
+        return np.zeros(2)[0] + pair[0][0]
+
+    pair = np.ones(1), np.full(1, 2.0)
+    before = [sys.getrefcount(one) for one in pair]
+    assert added(pair) == 3.0
+    assert [sys.getrefcount(one) for one in pair] == before
+    with pytest.raises(TypeError, match="kernel same returns an array that it only borrows"):
+        same(pair[0])
+    with pytest.raises(numba.core.errors.NumbaError):
+        made(pair)
+
+
 def test_constants_share_the_code_of_all_values() -> None:
     """A kernel that others call with 0, 1, True and what they compute is compiled once for whole numbers, once for booleans."""
 
