@@ -58,11 +58,12 @@ if TYPE_CHECKING:
 
 PARETO: dict[str, Option] = {
     "--pareto N,…": (
-        "plan on the first N of the devices, for each N, and in ever less of their memory; print the plans that no other beats",
+        "plan on the first N of the devices, for each N, in ever less of their memory, and for the fewest joules where power is "
+        "known; print the plans that no other beats",
         counts,
     ),
     "--figure FILE": (
-        "draw these, seconds against memory, to FILE.pdf, .svg or .png (without an ending: png and svg)",
+        "draw these, seconds against memory (and joules), to FILE.pdf, .svg or .png (without an ending: png and svg)",
         written_figure,
     ),
 }
@@ -107,7 +108,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--json": "print one JSON document",
         },
     )
-    add_options(parser.add_argument_group("time × memory × devices", "plans that no other beats in all three"), PARETO)
+    add_options(
+        parser.add_argument_group("time × memory × energy × devices", "plans that no other beats in all of them"),
+        PARETO,
+    )
     alone = "PipeDream's dynamic program over the profile, on levels given by numbers instead of a cluster"
     add_options(
         parser.add_argument_group("partition alone", alone),
@@ -279,7 +283,7 @@ def _flushed(outcome: simulator.Outcome) -> list[dict[str, Any]]:
     return records
 
 
-# ------------------------------------------------------------------------------------- time × memory × devices
+# ---------------------------------------------------------------------------- time × memory × energy × devices
 
 
 def _run_pareto(

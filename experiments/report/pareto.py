@@ -1,7 +1,8 @@
-"""Pareto: plans on ever fewer devices and in ever less memory, none of which another beats in time, memory and devices.
+"""Pareto: plans on ever fewer devices and in ever less memory, none of which another beats in time, memory, energy and devices.
 
 For each number of devices a planner searches with all of their memory, then with a SHRINK of what its plan has filled, and so on
-until nothing fits. What is found so far are the fastest plans that the planner knows for these limits.
+until nothing fits: the fastest plans that it knows for these limits. Where the power of all devices is known it searches for the
+fewest joules, too; a plan that leaves some of them idle stands, if at all, with fewer devices.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.compare.efficiency import Price, efficiency, price_of_all
 from experiments.terminal.report_tables import Cell, ReportTable, figure
-from hardware_profiles import GENERIC, GIB, Accelerator, GraphicsProcessor, Stack, percent
+from hardware_profiles import GENERIC, GIB, Accelerator, GraphicsProcessor, Stack, optional_members, percent
 from planners import InapplicablePlannerError, Request, Result, plan_over_stacks
 from simulator import Explained, InfeasiblePlanError, Problem, TextTable, recompute_phrases
 
@@ -116,7 +117,8 @@ class Pareto(Explained):
             *["interrupted: plans that beat these were not looked for, and not all numbers of devices"]
             * self.interrupted,
             *why,
-            f"{self.searches} searches, each in {percent(SHRINK, '.0f')} of the memory that the plan before it filled",
+            f"{self.searches} searches, each in {percent(SHRINK, '.0f')} of the memory that the plan before it filled"
+            f"{', or for the fewest joules' if self.power_is_known else ''}",
         )
 
     def record(self) -> dict[str, Any]:
@@ -129,8 +131,22 @@ class Pareto(Explained):
             "refusals": {str(count): reason for count, reason in self.refusals.items()},
         }
 
+    @property
+    def power_is_known(self) -> bool:
+        """Whether every plan has joules."""
+        return bool(self.points) and all(one.joules_per_sample is not None for one in self.points)
+
+    @property
+    def unbeaten_in_energy(self) -> tuple[UnbeatenPlan, ...]:
+        """The plans that none beats in seconds and joules alone, however many devices and bytes they take; by rising seconds."""
+        found = list[UnbeatenPlan]()
+        for one in sorted(self.points, key=lambda one: (one.seconds, one.joules_per_sample or 0.0)):
+            if not found or (one.joules_per_sample or 0.0) < (found[-1].joules_per_sample or 0.0):
+                found.append(one)
+        return tuple(found)
+
     def plot(self) -> Figure:
-        """Seconds against memory, a line for each number of devices."""
+        """Seconds against memory, a line for each number of devices; and, where it is known, against energy."""
         from experiments.report.pareto_plots import draw
 
         return draw(self)
@@ -147,7 +163,7 @@ def pareto(
     stacks: Sequence[Stack] = (),
     progress: Callable[[int, str], None] = lambda done, text: None,
 ) -> Pareto:
-    """Search on the first of a problem's devices, as many as each number says.
+    """Search on the first of a problem's devices, as many as each number says; for the fewest joules, too, where power is known.
 
     stacks: to search under, as in `plan_over_stacks`
     progress: called with searches done, and words for the one at work
@@ -182,6 +198,16 @@ def pareto(
                 if result.interrupted:
                     raise KeyboardInterrupt
                 asked = in_less_memory(asked, SHRINK * result.outcome.fullest.peak_bytes)
+            on = replace(problem, cluster=problem.cluster.take(count))
+            if count in refusals or any(optional_members(one).power is None for one in on.cluster.devices):
+                continue
+            progress(searches, f"{count} devices, joules")
+            searches += 1
+            result = plan_over_stacks(planner, on, stacks, replace(request, objective="energy"), seed=seed)
+            if result.outcome.fits and len(result.plan.devices) == count:
+                found.append(_point(result, price))
+            if result.interrupted:
+                raise KeyboardInterrupt
     except KeyboardInterrupt:
         return Pareto(problem, planner, _unbeaten(found), refusals, searches, interrupted=True)
     return Pareto(problem, planner, _unbeaten(found), refusals, searches)

@@ -19,7 +19,7 @@ from experiments.compare.efficiency import efficiency, used_parameters
 from experiments.report import pareto as pareto_search
 from experiments.report.limits import Limit, limit_sentence, limits
 from experiments.report.pareto import GIB, Pareto, UnbeatenPlan, in_less_memory, pareto
-from hardware_profiles import GraphicsProcessor, load_cluster, percent
+from hardware_profiles import GraphicsProcessor, Power, load_cluster, percent
 from planners import Request, plan_over_stacks
 from simulator import (
     TIME_PARTS,
@@ -416,6 +416,37 @@ def test_plans_that_none_beats_can_be_read(recorded: Recorded) -> None:
         found, problem=pp.Problem("gpt2", "dgx-a100", 8), points=(replace(points[0], cost=12345.6, stack="x"),)
     )
     recorded(figure=drawing(figure), printed=[one.summary().splitlines() for one in (found, priced)])
+
+
+def test_plans_by_energy_can_be_read() -> None:
+    """A panel beside it where all joules are known: every plan, a line through those that none beats in seconds and joules."""
+    points = point(4, 9.0, 12.0, joules=5.0), point(4, 12.0, 3.0, joules=7.0), point(8, 4.0, 14.0, joules=6.0)
+    found = Pareto(pp.Problem("chain:6", "pipedream-a", 8), "large", points, {}, 5)
+    assert found.unbeaten_in_energy == (points[2], points[0])
+    figure = found.plot()
+    assert_readable(figure)
+    memory, energy = figure.axes
+    front, four, eight = (line.get_xydata().tolist() for line in energy.lines)
+    assert front == [[6.0, 4.0], [5.0, 9.0]]
+    assert (four, eight) == ([[5.0, 9.0], [7.0, 12.0]], [[6.0, 4.0]])
+    assert [text.get_text() for text in figure.legends[0].get_texts()][:2] == ["4 GPUs", "8 GPUs"]
+    assert (memory.get_ylim(), energy.get_xlabel()) == (energy.get_ylim(), "joules per sample")
+    assert len(replace(found, points=(*points, point(2, 20.0, 1.0))).plot().axes) == 1
+
+
+def test_the_fewest_joules_are_searched_for_too() -> None:
+    """On devices whose power is known: one more search for each number of them."""
+    devices = pp.Problem("chain:6", "pipedream-a", 4, devices=2).cluster
+    powered = tuple(replace(one, power=Power(100.0, 300.0)) for one in devices.devices)  # type: ignore[type-var]
+    problem = pp.Problem("chain:6", replace(devices, devices=powered), 4)
+    found = pareto(problem, "data-parallel", (1, 2), Request())
+    plain = pareto(pp.Problem("chain:6", devices, 4), "data-parallel", (1, 2), Request())
+    assert found.searches == plain.searches + 2
+    assert found.power_is_known
+    assert not plain.power_is_known
+    least = pp.plan(problem, "data-parallel", objective="energy").outcome.energy
+    assert least is not None
+    assert min(one.joules_per_sample or 0.0 for one in found.points) == least.joules_per_sample
 
 
 def test_stages_that_are_alike_are_counted() -> None:
