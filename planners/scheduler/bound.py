@@ -25,6 +25,7 @@ area: what micro-batches keep, times how long they do, fits into limit times tim
     forwards run, and not any more while the last backwards do. Micro-batches are whole: of x that keep a forward's share and y
     that keep a weight gradient's, every edge of the hull of what a device can hold at once bounds the area, too
 heads, turning: where a device has several positions, op by op, and the turns of two chains (see the modules of these names)
+windows: ends from which all of this leaves some op no time to run (see the module of that name)
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ import numpy as np
 from planners.scheduler.heads import Ways, end_by_heads, nested_keep, seconds_between
 from planners.scheduler.instance import WEIGHT, Floats, Integers, ScheduleInstance
 from planners.scheduler.turning import end_by_turns
+from planners.scheduler.windows import end_by_windows, small
 from simulator import kernel
 
 Objective = Literal["makespan", "longest-stage", "steady"]
@@ -77,6 +79,8 @@ def lower_bound(instance: ScheduleInstance, objective: Objective = "makespan") -
     bound = float(_bound(instance, _alone(instance, ways) if alone else ways, ways.head, alone))
     ops = int(instance.offsets[-1])
     whole = bool((instance.seconds % 1 == 0).all() and (instance.lag % 1 == 0).all() and bound * ops < 2**53)
+    if bound > 0.0 and not alone and small(instance):
+        bound = end_by_windows(instance, ways, bound, whole)
     return bound if whole else bound * (1.0 - ops * 2.0**-52)  # a replay adds in another order
 
 

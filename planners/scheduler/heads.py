@@ -65,7 +65,7 @@ def seconds_between(instance: ScheduleInstance, p: int, q: int, kept: int | np.i
 @kernel(inner=True)
 def end_by_heads(instance: ScheduleInstance, ways: Ways) -> float:
     """Least seconds of everything: a device runs its ops as they may begin, and the least time after each follows."""
-    begins, positions = _heads(instance, ways), len(instance.device)
+    begins, positions = heads_of(instance, ways), len(instance.device)
     bound = 0.0
     for device in range(len(instance.limit)):
         codes = np.empty(instance.offsets[device + 1] - instance.offsets[device], dtype=np.int64)
@@ -92,7 +92,7 @@ def end_by_heads(instance: ScheduleInstance, ways: Ways) -> float:
 
 
 @kernel(inner=True)
-def _heads(instance: ScheduleInstance, ways: Ways) -> Floats:
+def heads_of(instance: ScheduleInstance, ways: Ways) -> Floats:
     """The least time at which each op may begin: float64 [3 P, micro-batches], infinite for ops that there are not."""
     positions, takes = len(instance.device), instance.takes
     begins = np.full((3 * positions, instance.passes.max()), np.inf)

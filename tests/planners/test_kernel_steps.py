@@ -34,6 +34,7 @@ from planners.scheduler import (
     sequencing,
     steady,
     turning,
+    windows,
 )
 from planners.scheduler.instance import ScheduleInstance, instance_of
 from planners.scheduler.patterns import one_at_a_time
@@ -214,7 +215,19 @@ def test_unequal_sizes(stepped: Stepped) -> None:
     )
 
 
-SCHEDULER = alternation, annealing, blocks, bound, heads, list_scheduling, order_replay, sequencing, steady, turning
+SCHEDULER = (
+    alternation,
+    annealing,
+    blocks,
+    bound,
+    heads,
+    list_scheduling,
+    order_replay,
+    sequencing,
+    steady,
+    turning,
+    windows,
+)
 
 
 @pytest.mark.parametrize(("placement", "number"), [("straight", 0), ("v", 6), ("interleaved", 3), ("bidirectional", 5)])

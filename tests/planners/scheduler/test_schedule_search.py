@@ -381,6 +381,17 @@ ATTAINED: dict[str, tuple[float, ScheduleProblem]] = {
         6 * (4 * 6 + 3 * 3 + 1) + 3 * (3 + 1),
         placed("bidirectional", 4, 4, 6, forward=6, input_gradient=1, transfer=3, limit=1),
     ),
+    # rounds of 4 s at the third stage, 2 s before and after; for the third micro-batch the first device has room 1 s too late, as
+    # the 2 s of its last stage come before what frees memory
+    "a device that has room too late": (
+        2 + 3 * 4 + 1 + 2,
+        placed("v", 4, 2, 3, forward=1, input_gradient=1, limit=3),
+    ),
+    # 9 s of work on each device, and none of them can run all of it without a gap
+    "two chains that leave a gap": (
+        10,
+        placed("bidirectional", 2, 2, 3, forward=1, input_gradient=2, limit=2),
+    ),
     # the optimum of CP-SAT
     "memory that is no multiple, three stages": (
         195,

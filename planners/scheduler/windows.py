@@ -1,0 +1,309 @@
+"""Windows: ends that no order meets, found by narrowing down when each op may run if everything is over by then.
+
+The window of an op goes from the least time at which it may begin to the latest at which it may end. Windows are narrowed by
+three rules, each of which every order obeys. Where one leaves no room for an op, no order is over by that end:
+
+    links    an op begins after those that it waits for have ended: in its chain, before it in its code, or for memory
+    device   ops run one at a time: an op follows those that it cannot come before, and any others that must all be over too soon
+             for it to run before or among them (edge finding: Carlier and Pinson 1989); none are longer than their time
+    memory   what is kept from before a time to after it wherever in its window everything runs takes up its room: a forward
+             whose micro-batch would be kept at that time, too, and has no room, begins later, and a gradient ends before
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from planners.scheduler.heads import Ways, heads_of, nested_keep
+from planners.scheduler.instance import Floats, Integers, ScheduleInstance
+from simulator import kernel
+
+LARGEST = 200_000
+"""Squares of the numbers of ops of each device, summed, up to which windows are narrowed: about 50 milliseconds."""
+
+ROUNDS = 6
+"""How often all rules are tried at most."""
+
+STEP, FIRST = 2.0**-10, 2.0**-5
+"""Parts of the known bound: to which ends are told apart, where seconds are not whole, and by which the first one is later."""
+
+NEAR = 1e-9
+"""Part of the end by which times differ that are not the same but for rounding."""
+
+
+class _Facts(NamedTuple):
+    """What windows are narrowed by; an op's number is its code times the micro-batches of the longest chain plus its micro-batch.
+
+    takes: float64 [ops]; seconds
+    before, after: int64 [links]; ops of which the second begins `lag` seconds after the first has ended, or later; the links of
+        what an op waits for come before those of the op
+    begun, freed: int64 [kept]; forward and gradient from whose begin to whose end a device keeps `units` of memory; `together`
+        with what else of that micro-batch it keeps at least as long; those of a device are from kept_offsets: int64 [D + 1] on
+    held: int64 [ops of all devices], at the instance's offsets
+    """
+
+    takes: Floats
+    before: Integers
+    after: Integers
+    lag: Floats
+    begun: Integers
+    freed: Integers
+    units: Integers
+    together: Integers
+    kept_offsets: Integers
+    held: Integers
+
+
+def small(instance: ScheduleInstance) -> bool:
+    """Whether windows are narrowed at all."""
+    return bool(sum(int(ops) ** 2 for ops in np.diff(instance.offsets)) <= LARGEST)
+
+
+@kernel(error_model="numpy")
+def end_by_windows(instance: ScheduleInstance, ways: Ways, known: float, whole: bool) -> float:
+    """Least seconds of everything, at least those that are known, more than 0; whole: all seconds are whole numbers."""
+    facts, step = _facts(instance), 1.0 if whole else known * STEP
+    begins = heads_of(instance, ways).ravel()
+    ends = np.full(len(begins), np.inf)
+    refuted, possible, further = 0, -1, max(1, int(known * FIRST / step))
+    while possible < 0 or possible - refuted > 1:
+        tried = refuted + further if possible < 0 else (refuted + possible) // 2
+        end = known + tried * step - (1.0 if whole else 0.0)
+        earliest, latest = begins.copy(), np.minimum(ends, end)
+        if _narrow(instance, facts, earliest, latest, end * NEAR):
+            possible, begins, ends = tried, earliest, latest
+        else:
+            refuted, further = tried, 2 * further
+    return float(known + refuted * step)
+
+
+@kernel(inner=True)
+def _facts(instance: ScheduleInstance) -> _Facts:
+    """Links, what is kept, and the ops of each device."""
+    positions, most, nested = len(instance.device), instance.passes.max(), nested_keep(instance)
+    size = (8 * positions + (instance.held_offsets[1:] - instance.held_offsets[:-1]).max() * positions) * most
+    before, after, lag = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64), np.zeros(size)
+    linked, first = 0, 0
+    for last in range(positions):
+        if not instance.last[last]:
+            continue
+        for number in range(instance.passes[first]):
+            for p in range(first, last + 1):
+                linked = _link_forward(instance, nested, (first, last, p), number, (before, after, lag), linked)
+            for p in range(last, first - 1, -1):
+                linked = _link_gradients(instance, p, number, (before, after, lag), linked)
+        first = last + 1
+    rows = 2 * instance.passes.sum()
+    begun, freed = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
+    units, together = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
+    kept_offsets, held = (
+        np.zeros(len(instance.limit) + 1, dtype=np.int64),
+        np.empty(instance.offsets[-1], dtype=np.int64),
+    )
+    row, op = 0, 0
+    for device in range(len(instance.limit)):
+        for h in range(instance.held_offsets[device], instance.held_offsets[device + 1]):
+            p = instance.held[h]
+            left = instance.keep[p] - instance.freed[p]
+            for number in range(instance.passes[p]):
+                for kind in range(3 if instance.split[p] else 2):
+                    held[op] = (kind * positions + p) * most + number
+                    share = instance.freed[p] if kind == 1 else left
+                    if kind > 0 and share > 0:
+                        begun[row], freed[row], units[row] = p * most + number, held[op], share
+                        together[row] = instance.keep[p] if kind == 1 else left
+                        row += 1
+                    op += 1
+        kept_offsets[device + 1] = row
+    takes = np.repeat(instance.takes, most)
+    links = before[:linked], after[:linked], lag[:linked]
+    return _Facts(takes, *links, begun, freed, units, together, kept_offsets, held)
+
+
+@kernel(inner=True)
+def _link_forward(
+    instance: ScheduleInstance,
+    nested: Integers,
+    places: tuple[int, int, int],
+    number: int,
+    links: tuple[Integers, Integers, Floats],
+    linked: int,
+) -> int:
+    """Add what a forward waits for: of (first, last, position) of its chain; how many links there are then.
+
+    It waits for an input gradient as a turn does (see `bound`), and for the weight gradient whose share, with those of all later
+    ones, fills up what is left beside it.
+    """
+    (before, after, lag), (first, last, p) = links, places
+    positions, most, device = len(instance.device), instance.passes.max(), instance.device[p]
+    op, already = p * most + number, linked
+    if p > first:
+        before[linked], lag[linked] = op - most, instance.lag[p]
+        linked += 1
+    if number > 0:
+        before[linked] = op - 1
+        linked += 1
+    beside = 0
+    for h in range(instance.held_offsets[device], instance.held_offsets[device + 1]):
+        q = instance.held[h]
+        if p <= q <= last and nested[p] > 0:
+            beside += instance.keep[q] if q > p else 0
+            ended = number - (instance.limit[device] - beside) // nested[p]
+            if ended >= 0:
+                before[linked] = (positions + q) * most + ended
+                linked += 1
+    left = instance.keep[p] - instance.freed[p]
+    if instance.split[p] and left > 0:
+        ended = number - (instance.limit[device] - nested[p]) // left - 1
+        if ended >= 0:
+            before[linked] = (2 * positions + p) * most + ended
+            linked += 1
+    after[already:linked] = op
+    return linked
+
+
+@kernel(inner=True)
+def _link_gradients(
+    instance: ScheduleInstance, p: int, number: int, links: tuple[Integers, Integers, Floats], linked: int
+) -> int:
+    """Add what the gradients of a position wait for; how many links there are then."""
+    before, after, lag = links
+    positions, most = len(instance.device), instance.passes.max()
+    for kind in range(1, 3 if instance.split[p] else 2):
+        op = (kind * positions + p) * most + number
+        already = linked
+        before[linked] = op - positions * most
+        linked += 1
+        if number > 0:
+            before[linked] = op - 1
+            linked += 1
+        if kind == 1 and not instance.last[p]:
+            before[linked], lag[linked] = op + most, instance.lag[p + 1]
+            linked += 1
+        after[already:linked] = op
+    return linked
+
+
+@kernel(inner=True, error_model="numpy")
+def _narrow(instance: ScheduleInstance, facts: _Facts, begins: Floats, ends: Floats, near: float) -> bool:
+    """Narrow windows down in place; whether there is room for every op."""
+    for _ in range(ROUNDS):
+        changed = _by_links(facts, begins, ends, near)
+        for device in range(len(instance.limit)):
+            ops = facts.held[instance.offsets[device] : instance.offsets[device + 1]]
+            for mirrored in range(2):
+                release = -ends[ops] if mirrored else begins[ops]
+                in_turn = np.argsort(release)
+                release, row = release[in_turn], ops[in_turn]
+                raised = release.copy()
+                if not _by_device(release, facts.takes[row], -begins[row] if mirrored else ends[row], near, raised):
+                    return False
+                for i in range(len(row)):
+                    if raised[i] > release[i] + near:
+                        changed = True
+                        if mirrored:
+                            ends[row[i]] = -raised[i]
+                        else:
+                            begins[row[i]] = raised[i]
+        room, narrowed = _by_memory(instance, facts, begins, ends, near)
+        if not room:
+            return False
+        changed |= narrowed
+        for op in facts.held:
+            if begins[op] + facts.takes[op] > ends[op] + near:
+                return False
+        if not changed:
+            return True
+    return True
+
+
+@kernel(inner=True)
+def _by_links(facts: _Facts, begins: Floats, ends: Floats, near: float) -> bool:
+    """Narrow windows by links; whether any has changed."""
+    changed = False
+    for link in range(len(facts.before)):
+        before, after = facts.before[link], facts.after[link]
+        begin = begins[before] + facts.takes[before] + facts.lag[link]
+        if begin > begins[after] + near:
+            begins[after], changed = begin, True
+    for link in range(len(facts.before) - 1, -1, -1):
+        before, after = facts.before[link], facts.after[link]
+        end = ends[after] - facts.takes[after] - facts.lag[link]
+        if end < ends[before] - near:
+            ends[before], changed = end, True
+    return changed
+
+
+@kernel(inner=True)
+def _by_device(release: Floats, takes: Floats, due: Floats, near: float, raised: Floats) -> bool:
+    """Raise when ops of a device, least release first, begin at the earliest; whether they may all be over when they are due."""
+    ops = len(release)
+    over, latest = (
+        np.empty(ops),
+        np.empty(ops),
+    )  # of those due that are released no earlier: end in a row; the latest of these
+    for last in range(ops):
+        limit, together, end = due[last] + near, 0.0, -np.inf
+        for i in range(ops - 1, -1, -1):
+            if due[i] <= limit:
+                together += takes[i]
+                end = max(end, release[i] + together)
+            elif together > 0.0 and release[i] + takes[i] + together > limit:
+                raised[i] = max(raised[i], end)
+            over[i], latest[i] = release[i] + together, end
+        if end > limit:
+            return False
+        longest = -1
+        for i in range(ops):
+            if due[i] > limit:
+                if longest >= 0 and over[longest] + takes[i] > limit:
+                    raised[i] = max(raised[i], latest[longest])
+            elif longest < 0 or over[i] > over[longest]:
+                longest = i
+    for one in range(ops):
+        begin, earliest = -np.inf, release[one] + takes[one] - near
+        for i in range(ops):
+            if earliest + takes[i] > due[i] and i != one:
+                begin = max(begin, release[i]) + takes[i]
+        raised[one] = max(raised[one], begin)
+    return True
+
+
+@kernel(inner=True)
+def _by_memory(
+    instance: ScheduleInstance, facts: _Facts, begins: Floats, ends: Floats, near: float
+) -> tuple[bool, bool]:
+    """Narrow windows by what is kept in any case; whether there is room for that, and whether any has changed."""
+    changed = False
+    for device in range(len(instance.limit)):
+        rows = slice(facts.kept_offsets[device], facts.kept_offsets[device + 1])
+        begun, freed, units = facts.begun[rows], facts.freed[rows], facts.units[rows]
+        since, until = ends[begun] - facts.takes[begun], begins[freed] + facts.takes[freed]
+        certain = np.flatnonzero(since < until - near)
+        times = np.concatenate((since[certain], until[certain]))
+        change = np.concatenate((units[certain], -units[certain]))
+        in_turn, kept = np.argsort(times), 0
+        for place in range(len(times) - 1):
+            kept += change[in_turn[place]]
+            begin, end = times[in_turn[place]], times[in_turn[place + 1]]
+            if end <= begin + near:
+                continue
+            if kept > instance.limit[device]:
+                return False, changed
+            for row in range(len(begun)):
+                forward, gradient = begun[row], freed[row]
+                if since[row] <= begin + near and until[row] >= end - near:
+                    continue  # it is kept
+                if until[row] >= end - near:  # it is, too, if it begins before
+                    short = kept + facts.together[rows][row] > instance.limit[device]
+                    if short and begins[forward] < end - near:
+                        begins[forward], changed = end, True
+                elif (
+                    since[row] <= begin + near
+                    and kept + units[row] > instance.limit[device]
+                    and ends[gradient] > begin + near
+                ):
+                    ends[gradient], changed = begin, True
+    return True, changed
