@@ -22,6 +22,7 @@ from hardware_profiles import (
     Work,
     load_accelerator,
     load_cluster,
+    optional_members,
     percent,
 )
 from planners import make_plan
@@ -215,3 +216,19 @@ def test_a_plan_on_more_is_never_slower(numbers: list[tuple[float, float]], tmp_
         problem = Problem(network, cluster, 4, precision="bf16", optimizer="adam")
         seconds.append(make_plan("large", problem).iteration_seconds)
     assert all(fast < slow for slow, fast in pairwise(seconds))
+
+
+@pytest.mark.parametrize(
+    ("said", "generation"),
+    [("", "ampere"), ("tflops_fp8 = 1979", "hopper"), ("[power]\nidle_w = 1\nfull_w = 2\n", "ampere")],
+)
+def test_a_chip_with_fp8_is_of_no_generation_without(said: str, generation: str, tmp_path: Path) -> None:
+    """A file that is `like` an A100 and names no generation is of Ampere, but where it computes in fp8."""
+    path = tmp_path / "one.toml"
+    path.write_text(
+        'kind = "gpu"\nname = "one"\nmemory_gib = 80\nmemory_bandwidth_gb_per_s = 2400\nlike = "a100-80"\n'
+        f"[compute]\ntflops_fp32 = 67\ntflops_bf16 = 989\n{said}\n"
+    )
+    assert optional_members(load_accelerator(str(path))).generation == generation
+    path.write_text('generation = "mine"\n' + path.read_text())
+    assert optional_members(load_accelerator(str(path))).generation == "mine"
