@@ -162,8 +162,8 @@ class PlannerEntry:
             return unlike
         if (unlike := self._unlike_stack(problem, request)) is not None:
             return unlike
-        if request.schedule is not None and schedule_families()[request.schedule].placement == "bidirectional":
-            return f"planners put a pipeline in one direction; schedule {request.schedule!r} is for plan files"
+        if (opposite := self._unlike_directions(problem, request)) is not None:
+            return opposite
         if request.microbatches is not None and request.microbatches > problem.batch:
             return f"{request.microbatches} micro-batches are more than the batch of {problem.batch} samples"
         if request.slices is not None:
@@ -174,6 +174,19 @@ class PlannerEntry:
             except ValueError as error:
                 return str(error)
         return self.applicable(problem, request)
+
+    def _unlike_directions(self, problem: Problem, request: Request) -> str | None:
+        """Why it plans no pipelines in opposite directions, if these are asked for; None where it may."""
+        if request.schedule is None or schedule_families()[request.schedule].placement != "bidirectional":
+            return None
+        tried = {name: one.searches.get("schedule") for name, one in planner_entries().items()}
+        choosers = [name for name, of in tried.items() if of is not None and request.schedule in of(problem, Request())]
+        if any(self is planner_entries()[name] for name in choosers):
+            return None
+        return (
+            f"it puts a pipeline in one direction, not in two as {request.schedule!r}; planners that do: "
+            f"{', '.join(choosers)}"
+        )
 
     def _unlike_stack(self, problem: Problem, request: Request) -> str | None:
         """Why the problem's stack runs none of its plans, or none that is asked for; None where it may."""

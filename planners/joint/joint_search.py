@@ -36,7 +36,7 @@ from planners.search.candidates import (
 )
 from planners.search.evaluator import Evaluator, Planner, fitting
 from planners.search.notes import HALVES_ASSUMED, Note, halves_are_known
-from planners.search.quick_replay import QuickReplays
+from planners.search.quick_replay import QuickReplays, order_of, order_of_plan
 from planners.search.replay_work import WORK_PER_SECOND, replay_work
 from planners.search.request import Request
 from planners.search.timed_orders import with_timed
@@ -52,8 +52,8 @@ from simulator import (
 )
 
 LEFT_OUT = (
-    "not searched: slices of sequences, offload, pipelines in two directions, groups of unlike sizes, orders of ops but those of "
-    "the fastest pipelines"
+    "not searched: offload, groups of unlike sizes, orders of ops but those of the fastest pipelines in one direction, of whole "
+    "sequences"
 )
 """Decisions that are not searched."""
 
@@ -162,7 +162,24 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
         asked_zeros(problem, request)
     except ValueError as error:
         return str(error)
-    return straight_shape(problem, request)
+    return straight_shape(problem, request) or _not_opposite(request)
+
+
+def _not_opposite(request: Request) -> str | None:
+    """Why no two pipelines in opposite directions are as asked for, or None, also where none are asked for."""
+    if request.schedule is None or schedule_families()[request.schedule].placement != "bidirectional":
+        return None
+    if request.microbatches == 1:
+        return f"schedule {request.schedule!r} has micro-batches in both directions, at least 2, got 1"
+    for name in ("tensor", "context", "expert"):
+        if 1 not in (asked := request.asked(name) or (1,)):
+            return f"schedule {request.schedule!r} has one device per stage and direction, not {name} {asked[0]}"
+    try:
+        if request.stages is not None:
+            order_of(request.schedule, request.stages, request.stages, 1, ())
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
@@ -350,7 +367,7 @@ class _Descents:
             score, one = replayed[plan], pipeline_of(self.problem, plan)
             if len(found) == ROUNDS[0][0] or not score.fits or score.iteration_seconds > best * ORDERED:
                 break
-            if one is None or len(one.ranks) == 1:
+            if one is None or len(one.ranks) == 1 or one.opposite or one.slices > 1:
                 continue
             alike = replace(one, schedule=schedule_families()[one.schedule].placement, options=())
             if alike in stages or self.done + _work(one) > self.most:
@@ -486,11 +503,14 @@ class _Descents:
     def _plans(self, one: Pipeline) -> Iterator[Plan]:
         """Its plan, and the one of an order for its own seconds where the family has such; none where it cannot run."""
         try:
-            yield from with_timed(self.problem, (one.plan(self.problem, self.planner.name),), self.evaluate.layer_costs)
+            plan = one.plan(self.problem, self.planner.name)
+            if one.opposite:
+                order_of_plan(plan)  # not every number of stages has a mirror image
+            yield from with_timed(self.problem, (plan,), self.evaluate.layer_costs)
         except ValueError:
             return
 
 
 def _work(one: Pipeline) -> int:
     """`replay_work` of its plans, as if all ranks had the most replicas."""
-    return replay_work(one.stages, max(one.replicas), one.microbatches)
+    return replay_work(one.stages, max(one.replicas), one.microbatches * one.slices)

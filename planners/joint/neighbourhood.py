@@ -23,16 +23,22 @@ from planners.search.candidates import (
     ranks_of,
 )
 from planners.search.request import Request
-from simulator import BY_BLOCK, LayerCosts, Problem, Recompute, divisors, schedule_families
+from simulator import BY_BLOCK, LayerCosts, Problem, Recompute, divisors, schedule_families, slice_of
 
 Move = Callable[[Pipeline], Iterator[Pipeline]]
 """A pipeline -> those that decide one thing otherwise."""
 
-DIVIDING = ("zb-h1", "zb-h2", "interleaved-zb", "zb-v", "v-half", "v-min", "dualpipev")
+DIVIDING = ("zb-h1", "zb-h2", "interleaved-zb", "zb-v", "v-half", "v-min", "dualpipev", "dualpipe")
 """Schedule families that are searched whose backwards are divided into gradients of inputs and of weights."""
 
-FAMILIES = ("1f1b", "eager-1f1b", "gpipe", "interleaved-1f1b", "looped-bfs", "hanayo", *DIVIDING)
-"""Flushed schedule families of one direction that are searched."""
+FAMILIES = ("1f1b", "eager-1f1b", "gpipe", "interleaved-1f1b", "looped-bfs", "hanayo", *DIVIDING, "chimera", "seq1f1b")
+"""Flushed schedule families that are searched."""
+
+ONE_A_RANK = "straight", "bidirectional"
+"""Placements of one stage per rank, of one direction and of both: the same stages suit either."""
+
+SLICES = (2, 4, 8)
+"""Slices of each sequence that are searched."""
 
 ON_ONE_RANK = "1f1b", "gpipe", "interleaved-1f1b", "looped-bfs"
 """Families that differ where all stages are on the same devices: gradients of several stages are reduced one by one."""
@@ -93,7 +99,22 @@ class Neighbourhood:
         allowed = self.problem.stack.runs.schedules
         if self.request.schedule is not None:
             return (self.request.schedule,)
-        return tuple(name for name in FAMILIES if not allowed or name in allowed)
+        return tuple(
+            name for name in FAMILIES if (not allowed or name in allowed) and (name != "seq1f1b" or self.slices)
+        )
+
+    @cached_property
+    def slices(self) -> tuple[int, ...]:
+        """Slices into which sequences of the network may be cut."""
+
+        def possible(count: int) -> bool:
+            try:
+                slice_of(self.problem.workload, 0, count)
+            except ValueError:
+                return False
+            return True
+
+        return tuple(filter(possible, SLICES))
 
     @cached_property
     def points(self) -> tuple[int, ...]:
@@ -107,6 +128,7 @@ class Neighbourhood:
             "schedule": self.schedules,
             "ZeRO": self.zeros_of,
             "micro-batches": self.counts,
+            "slices": self.slices_of,
             "recomputation": self.recomputations,
             "layers of stages": self.cuts,
             "replicas": self.replicas,
@@ -122,14 +144,16 @@ class Neighbourhood:
 
     def allows(self, one: Pipeline) -> bool:
         """Whether a pipeline is one of those that are asked for."""
-        copies = min(one.replicas, default=1) * one.context
+        if one.opposite and (len(one.ranks) == 1 or set(map(len, one.ranks)) != {1}):
+            return False  # a stage is on two devices: one of each direction
         return (
             one.schedule in self.families
+            and (one.slices == 1 or one.context == 1)
             and self.request.counts_are(one.microbatches, one.stages, one.chunks)
             and one.tensor in self.tensors
             and one.context in self.contexts
             and one.expert in self.experts
-            and (one.zero in self.zeros or copies == 1)
+            and (one.zero in self.zeros or one.copies == 1)
             and all(word in self.words and (self.counted or not count) for word, count in one.recompute)
         )
 
@@ -151,7 +175,7 @@ class Neighbourhood:
             among = set(chosen)
             groups = [one for one in device_groups(self.problem, tensor) if among.issuperset(one)]
             for ranks in _some_counts(min(len(groups) // context, layers // held, most or layers)):
-                if ranks < least:
+                if ranks < least or (ranks == 1 and self._goes_both_ways(schedule)):
                     continue
                 zeros = self.zeros if ranks == 1 else self.zeros[:1]
                 for copies in self._seed_copies(len(groups) // context, ranks, tensor * context):
@@ -187,8 +211,11 @@ class Neighbourhood:
 
     def schedules(self, one: Pipeline) -> Iterator[Pipeline]:
         """Other families on the same ranks, with near numbers of micro-batches; other numbers of stages are cut anew."""
+        alone = max(map(len, one.ranks)) == 1
         for name in self.families:
-            family, ranks = schedule_families()[name], len(one.ranks)
+            if self._goes_both_ways(name) and not alone:
+                continue
+            ranks = len(one.ranks)
             for chunks in self._chunks(name):
                 if name == one.schedule and chunks == one.chunks:
                     continue
@@ -199,10 +226,19 @@ class Neighbourhood:
                 if self.request.stages not in (None, chunks * ranks):
                     continue
                 other = replace(one, schedule=name, options=())
-                if chunks == one.chunks and family.placement == schedule_families()[one.schedule].placement:
-                    yield from (other, *self.counts(other))
-                else:
+                if chunks == one.chunks and self._lies_alike(name, one.schedule):
+                    yield from self.slices_of(other) if name == "seq1f1b" else (other, *self.counts(other))
+                elif name != "seq1f1b":  # of whole sequences it is 1f1b
                     yield from self._laid(other, one.ranks, chunks)
+
+    def _goes_both_ways(self, name: str) -> bool:
+        """Whether a family has pipelines in opposite directions, each stage on two ranks of one device."""
+        return schedule_families()[name].placement == "bidirectional"
+
+    def _lies_alike(self, *names: str) -> bool:
+        """Whether the same stages suit the placements of two families."""
+        placements = {schedule_families()[name].placement for name in names}
+        return len(placements) == 1 or placements.issubset(ONE_A_RANK)
 
     def _chunks(self, name: str) -> tuple[int, ...]:
         family, asked = schedule_families()[name], self.request.chunks
@@ -229,9 +265,17 @@ class Neighbourhood:
             if 1 <= count <= batch:
                 yield replace(one, microbatches=count)
 
+    def slices_of(self, one: Pipeline) -> Iterator[Pipeline]:
+        """Other slices of the sequences, of as many micro-batches and of so many fewer that ops stay as large."""
+        for slices in self.slices if one.schedule == "seq1f1b" else ():
+            if slices != one.slices:
+                count = one.microbatches * one.slices // slices
+                for microbatches in dict.fromkeys((one.microbatches, max(count, 1))):
+                    yield replace(one, options=(("slices", slices),), microbatches=microbatches)
+
     def zeros_of(self, one: Pipeline) -> Iterator[Pipeline]:
         """Other ZeRO stages, over all replicas or over those of one server."""
-        copies = min(one.replicas) * one.context
+        copies = one.copies
         if copies == 1:
             return
         shards = {0}
@@ -327,16 +371,15 @@ class Neighbourhood:
 
     def schedules_cut_otherwise(self, one: Pipeline) -> Iterator[Pipeline]:
         """Another family of the same placement together with other cuts: few of them, as families hide transfers unlike."""
-        placement = schedule_families()[one.schedule].placement
         for name in self.families if len(one.cuts) <= FEW else ():
-            if name != one.schedule and schedule_families()[name].placement == placement and len(one.ranks) > 1:
+            if name != one.schedule and self._lies_alike(name, one.schedule) and len(one.ranks) > 1:
                 yield from self.cuts(replace(one, schedule=name, options=()))
 
     # ---- devices ----
 
     def replicas(self, one: Pipeline) -> Iterator[Pipeline]:
         """A replica goes to another rank or idles, an idle one joins; two neighbouring ranks become one, one becomes two."""
-        if one.chunks > 1 or not self.problem.stack.runs.unequal:
+        if one.chunks > 1 or one.opposite or not self.problem.stack.runs.unequal:
             return
         used = {device for rank in one.ranks for device in rank}
         spare = [group for group in device_groups(self.problem, one.group) if not used.intersection(group)]
@@ -386,7 +429,7 @@ class Neighbourhood:
 
     def degrees(self, one: Pipeline) -> Iterator[Pipeline]:
         """Twice one degree for half of another (tensor, context, ranks, replicas); other experts; fewer devices."""
-        if len(set(one.replicas)) > 1:
+        if len(set(one.replicas)) > 1 or one.opposite:
             return
         now = {"tensor": one.tensor, "context": one.context, "ranks": len(one.ranks), "data": one.replicas[0]}
         found = [

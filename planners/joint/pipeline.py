@@ -28,7 +28,7 @@ Ranks = tuple[tuple[int, ...], ...]
 class Pipeline:
     """Ranks of devices, the layers of their stages, and how these run.
 
-    schedule, options: of a family in one direction, whose placement says which stages each rank holds
+    schedule, options: of a family, whose placement says which stages each rank holds, of the first direction where it has two
     ranks: devices of each rank; group: devices of each replica, the same for all
     cuts: layers before each boundary between stages, in the order of the data
     microbatches: how many, as equal as whole samples permit
@@ -59,6 +59,17 @@ class Pipeline:
         return self.stages // len(self.ranks)
 
     @property
+    def slices(self) -> int:
+        """Slices of each sequence."""
+        asked = dict(self.options).get("slices", 1)
+        return asked if isinstance(asked, int) else 1
+
+    @property
+    def opposite(self) -> bool:
+        """Whether two pipelines pass its devices, in opposite directions."""
+        return schedule_families()[self.schedule].placement == "bidirectional"
+
+    @property
     def tensor(self) -> int:
         """Devices of a tensor-parallel group."""
         return self.group // self.context
@@ -67,6 +78,11 @@ class Pipeline:
     def replicas(self) -> tuple[int, ...]:
         """Replicas of each rank."""
         return tuple(len(rank) // self.group for rank in self.ranks)
+
+    @property
+    def copies(self) -> int:
+        """Copies of the weights of each stage, at least: of its replicas, parts of the context, and directions."""
+        return min(self.replicas, default=1) * self.context * (1 + self.opposite)
 
     @property
     def rank_of_stage(self) -> tuple[int, ...]:
@@ -85,6 +101,8 @@ class Pipeline:
     def plan(self, problem: Problem, planner: str) -> Plan:
         """The plan; ValueError for counts that its placement cannot have."""
         held = [self.ranks[rank] for rank in self.rank_of_stage]
+        if self.opposite:
+            held = [tuple(dict.fromkeys(pair[0] + pair[1])) for pair in zip(held, reversed(held), strict=True)]
         stages = stages_from_cuts(self.cuts, len(problem.workload), held, self.group)
         policies = tuple(policy for policy, _ in self.recompute)
         counts = tuple(count for _, count in self.recompute)
@@ -95,6 +113,7 @@ class Pipeline:
             self.schedule,
             stages,
             equal_microbatches(problem.batch, self.microbatches),
+            "round-robin" if self.opposite else "split",
             recompute=() if set(policies) == {problem.recompute} else policies,
             recomputed_blocks=counts if any(counts) else (),
             options=self.options,
@@ -106,13 +125,11 @@ class Pipeline:
 
 
 def pipeline_of(problem: Problem, plan: Plan) -> Pipeline | None:
-    """The pipeline that a plan is; None for one of no known family that flushes in one direction, with an order or sizes of its
-    own, with stages of layers apart, or with groups of unlike sizes.
+    """The pipeline that a plan is; None for one of no known family that flushes, with an order or sizes of its own, with stages
+    of layers apart, or with groups of unlike sizes.
     """
     family = schedule_families().get(plan.schedule)
-    if family is None or not family.flush or family.placement == "bidirectional" or family.lanes:
-        return None
-    if plan.order or plan.forward_sizes or plan.replication != "split" or plan.slices > 1:
+    if family is None or not family.flush or family.lanes or plan.order or plan.forward_sizes:
         return None
     if plan.microbatches != equal_microbatches(problem.batch, len(plan.microbatches)):
         return None
@@ -120,7 +137,8 @@ def pipeline_of(problem: Problem, plan: Plan) -> Pipeline | None:
     cuts = cuts_of(plan)
     if len(degrees) > 1 or cuts is None:
         return None
-    ranks = tuple(dict.fromkeys(stage.devices for stage in plan.stages))
+    opposite = family.placement == "bidirectional"
+    ranks = tuple(dict.fromkeys(stage.devices[: 1 if opposite else None] for stage in plan.stages))
     policies = plan.recompute or (problem.recompute,) * len(plan.stages)
     found = Pipeline(
         plan.schedule,
@@ -136,7 +154,7 @@ def pipeline_of(problem: Problem, plan: Plan) -> Pipeline | None:
         plan.shard,
     )
     try:
-        same = tuple(stage.devices for stage in plan.stages) == tuple(ranks[rank] for rank in found.rank_of_stage)
+        made = found.plan(problem, plan.planner)
     except ValueError:
         return None
-    return found if same else None
+    return found if (made.stages, made.replication) == (plan.stages, plan.replication) else None

@@ -2,8 +2,8 @@
 
 It runs the order that a replay runs, with the seconds that a replay takes (`PlanCosts`), for the first replica of each stage,
 which has most samples. What it leaves out only delays: transfers of other stages and of collectives on the same channels, sends
-that block, gathers of weights, reductions of tied weights. So a search need not replay a plan whose quick replay is no faster
-than the best replay so far.
+that block, gathers of weights, reductions of tied weights, what the two ops of an overlapped pair wait for each other. So a
+search need not replay a plan whose quick replay is no faster than the best replay so far.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
@@ -58,22 +58,25 @@ KEPT = 64
 
 
 class Seconds(NamedTuple):
-    """Seconds of ops and transfers by size of the micro-batch; S stages, K sizes.
+    """Seconds of ops and transfers by size of the micro-batch, or by size and slice of it; S stages, K sizes.
 
     ops: float64 [kinds, S, K]
     occupied: float64 [2, S - 1, K]; for which a transfer down, or up, keeps its busiest channel from the next one
     delayed: float64 [2, S - 1, K]; from when it begins to when it is there
+    overlap: seconds of ops of an overlapped pair, as a share of those that they take one after the other
     """
 
     ops: Floats
     occupied: Floats
     delayed: Floats
+    overlap: float
 
 
 class OrderColumns(NamedTuple):
     """The ops of an order, device by device.
 
     offsets: int64 [devices + 1]; stage, kind, microbatch: of each op; size_of: int64 [micro-batches], place of each one's size
+    paired: of each op, whether it is one of an overlapped pair
     """
 
     offsets: Integers
@@ -81,12 +84,15 @@ class OrderColumns(NamedTuple):
     kind: NDArray[np.int8]
     microbatch: NDArray[np.int32]
     size_of: Integers
+    paired: NDArray[np.bool_]
 
 
 def columns_of(order: Schedule, samples: Integers) -> OrderColumns:
-    """The columns of an order whose micro-batches have so many samples; sizes rise."""
-    size_of = np.unique(samples, return_inverse=True)[1].astype(np.int64)
-    return OrderColumns(order.offsets, order.stage, order.kind, order.microbatch, size_of)
+    """The columns of an order whose micro-batches have so many samples; sizes rise, and of each its slices."""
+    sizes = np.unique(samples, return_inverse=True)[1].astype(np.int64)
+    size_of = (sizes[:, None] * order.slices + np.arange(order.slices)).ravel()
+    first = np.zeros(len(order), dtype=np.bool_) if order.overlapped is None else order.overlapped
+    return OrderColumns(order.offsets, order.stage, order.kind, order.microbatch, size_of, first | np.roll(first, 1))
 
 
 def order_of_plan(plan: Plan) -> Schedule:
@@ -131,7 +137,9 @@ class QuickReplays:
         busy = dict[int, float]()
         for stage, held in enumerate(plan.stages):
             samples = -(-sizes // len(held.replicas))
-            passes = sum(self._op_seconds(costs, kind, stage, samples) for kind in (OpKind.FORWARD, OpKind.BACKWARD))
+            passes = sum(
+                self._op_seconds(costs, kind, (stage, 0), samples) for kind in (OpKind.FORWARD, OpKind.BACKWARD)
+            )
             busy[held.devices[0]] = busy.get(held.devices[0], 0.0) + float(np.dot(times, passes))
         return max(busy.values()) * (1.0 - SLACK)
 
@@ -155,7 +163,7 @@ class QuickReplays:
         """Seconds for which transfers and reductions keep the busiest channel busy; long routes are told apart by identity."""
         plan, batch, channels = costs.plan, self.problem.batch, self.problem.cluster.channels
         busy = np.zeros(len(channels))
-        for stage, (near, far) in enumerate(pairwise(plan.stages)):
+        for stage, (near, far) in enumerate(pairwise(plan.stages) if plan.replication == "split" else ()):
             if len(near.devices) == len(far.devices) and not near.degrees:
                 size = costs.boundary_bytes[stage] * batch / len(near.devices)
                 for channel, uses in self._uses(near.devices, far.devices).items():
@@ -177,31 +185,44 @@ class QuickReplays:
         return Counter(channel for pair in pairs for channel in route(*pair))
 
     def _seconds(self, costs: PlanCosts, order: Schedule, sizes: Integers) -> Seconds:
-        plan = costs.plan
-        parts = [-(-sizes // count) for count in plan.replicas]
+        """The seconds of each size of micro-batch, slice after slice; where replicas take whole micro-batches, those of the
+        fastest.
+        """
+        plan, slices, turns = costs.plan, costs.plan.slices, costs.plan.replication != "split"
+        parts = [sizes if turns else -(-sizes // count) for count in plan.replicas]
         there = set(np.unique(order.kind).tolist())
-        ops = np.zeros((len(KINDS), len(parts), len(sizes)))
-        for row, kind in enumerate(KINDS):
-            for stage, part in enumerate(parts if int(kind) in there else ()):
-                ops[row, stage] = self._op_seconds(costs, kind, stage, part)
+        ops = np.zeros((len(KINDS), len(parts), len(sizes), slices))
+        for number, own in enumerate([costs.of_slice(one) for one in range(slices)] if slices > 1 else [costs]):
+            for row, kind in enumerate(KINDS):
+                for stage, part in enumerate(parts if int(kind) in there else ()):
+                    places = [(stage, replica) for replica in range(plan.replicas[stage] if turns else 1)]
+                    ops[row, stage, :, number] = np.min(
+                        [self._op_seconds(own, kind, at, part) for at in places], axis=0
+                    )
         occupied, delayed = np.zeros((2, 2, len(parts) - 1, len(sizes)))
         for stage, (near, far) in enumerate(pairwise(plan.replicas)):
-            size = costs.boundary_bytes[stage] * (parts[stage] if near == far else sizes / max(near, far))
+            sent, among = costs.boundary_bytes[stage] / slices, 1 if turns else max(near, far)
+            size = sent * (parts[stage] if near == far else sizes / among)
             for way, ends in enumerate(((stage, stage + 1), (stage + 1, stage))):
-                latency, bandwidth, busy = self._link(costs, *ends)
-                occupied[way, stage] = costs.boundary_bytes[stage] * (sizes // max(near, far)) * busy
+                latency, bandwidth, busy = self._fastest_link(costs, *ends) if turns else self._link(costs, *ends)
+                occupied[way, stage] = sent * (sizes // among) * busy
                 delayed[way, stage] = latency + size / bandwidth
-        return Seconds(ops, occupied, delayed)
+        flat = ops.reshape(*ops.shape[:2], -1)
+        occupied, delayed = (np.repeat(one, slices, axis=2) for one in (occupied, delayed))
+        return Seconds(flat, occupied, delayed, self.problem.overlap)
 
-    def _op_seconds(self, costs: PlanCosts, kind: OpKind, stage: int, samples: Integers) -> Floats:
-        """Seconds of a stage's op, by its samples; where its device alone decides them as the difference of two sums."""
+    def _op_seconds(self, costs: PlanCosts, kind: OpKind, place: tuple[int, int], samples: Integers) -> Floats:
+        """Seconds of an op of a (stage, replica), by its samples; where its device alone decides them as the difference of two
+        sums.
+        """
+        stage, replica = place
         held, again = costs.plan.stages[stage], costs.recomputation(stage) if kind in BACK else "none"
-        device, group, (begin, end) = held.devices[0], costs.group(stage, 0), (held.layers[0], held.layers[-1] + 1)
+        device, group, (begin, end) = costs.device(*place), costs.group(*place), (held.layers[0], held.layers[-1] + 1)
         waits = any(group.gathers) or len(group.kinds) > 1 or costs.exposed(stage) or costs.recomputed_blocks(stage)
         if waits or costs.layers.streams(device) or end - begin != len(held.layers):
-            seconds = costs.seconds(kind, stage, 0, samples)
-            return seconds if again == "none" else seconds + costs.seconds(OpKind.RECOMPUTE, stage, 0, samples)
-        found, layers = [], costs.member_costs(stage, 0)
+            seconds = costs.seconds(kind, stage, replica, samples)
+            return seconds if again == "none" else seconds + costs.seconds(OpKind.RECOMPUTE, stage, replica, samples)
+        found, layers = [], costs.member_costs(stage, replica)
         for size in samples.tolist():
             key = layers, layers.kind_of_device(device), size, PHASES[kind], again
             if key not in self._before:
@@ -226,18 +247,22 @@ class QuickReplays:
             max((uses[one] / channels[one].bandwidth for one in flow.route), default=0.0),
         )
 
+    def _fastest_link(self, costs: PlanCosts, source: int, target: int) -> tuple[float, float, float]:
+        """Least latency and most bytes per second of a transfer between any replicas of two stages, as if nothing met it."""
+        places = [[(stage, replica) for replica in range(costs.plan.replicas[stage])] for stage in (source, target)]
+        flows = [costs.flow(*pair) for pair in product(*places)]
+        return min(flow.latency for flow, _ in flows), max(flow.bandwidth / share for flow, share in flows), 0.0
+
 
 def _family_of(plan: Plan) -> ScheduleFamily | None:
-    """The family of a plan whose quick replay is known: flushed, one op at a time on a device, its results sent behind it, in one
-    direction.
+    """The family of a plan whose quick replay is known: flushed, one op at a time on a device or a pair that overlaps, its
+    results sent behind it; replicas take whole micro-batches where two pipelines meet, and nowhere else.
     """
     family = schedule_families().get(plan.schedule)
-    if family is None or not family.flush or family.lanes or family.placement == "bidirectional":
-        return None
-    if "streaming" in family.communications:
-        return None  # a transfer begins with its op
-    other = plan.order or plan.forward_sizes or plan.slices > 1 or plan.replication != "split"
-    return None if other else family
+    if family is None or not family.flush or family.lanes or "streaming" in family.communications:
+        return None  # where results stream a transfer begins with its op
+    taken = "round-robin" if family.placement == "bidirectional" else "split"
+    return None if plan.order or plan.forward_sizes or plan.replication != taken else family
 
 
 def _end(costs: PlanCosts, stage: int, held: StageCollectives, began: float, ended: float, free: float) -> float:
@@ -308,7 +333,7 @@ def replay_cuts(order: OrderColumns, costs: StraightSeconds, row_of: Integers, c
             begin = end
         if not possible:
             continue
-        done = _run(order, Seconds(ops, occupied, delayed), row_of)
+        done = _run(order, Seconds(ops, occupied, delayed, 1.0), row_of)
         begin, latest = 0, 0.0
         for s in range(stages):
             end = cuts[number, s] if s < stages - 1 else places - 1
@@ -320,15 +345,16 @@ def replay_cuts(order: OrderColumns, costs: StraightSeconds, row_of: Integers, c
 
 @kernel()
 def _run(order: OrderColumns, seconds: Seconds, row_of: Integers) -> Floats:
-    """For each stage the begin and end of its last gradient, and the end of its device's last op, float64 [stages, 3].
+    """For each stage the begin and end of its last gradient, and the end of its devices' last op, float64 [stages, 3].
 
+    Ops of an overlapped pair run one after the other here, each in its share of the pair's seconds.
     row_of: of each kind, in `seconds.ops`
     """
-    offsets, stage, kind, microbatch, size_of = order
+    offsets, stage, kind, microbatch, size_of, paired = order
     stages, ranks = seconds.ops.shape[1], len(offsets) - 1
     arrived = np.full((2, stages, len(size_of)), np.inf)
     arrived[0, 0], at, free = 0.0, offsets[:-1].copy(), np.zeros(ranks)
-    link, done = np.zeros((2, stages)), np.zeros((stages, 3))
+    link, done = np.zeros((2, ranks, stages)), np.zeros((stages, 3))
     moved = True
     while moved:
         moved = False
@@ -342,23 +368,23 @@ def _run(order: OrderColumns, seconds: Seconds, row_of: Integers) -> Floats:
                     if ready == np.inf:
                         break
                     begin = max(begin, ready)
-                end = begin + seconds.ops[row, here, size]
+                end = begin + seconds.ops[row, here, size] * (seconds.overlap if paired[op] else 1.0)
                 free[rank], at[rank], moved = end, op + 1, True
-                if back:
+                if back and end >= done[here, 1]:
                     done[here, 0], done[here, 1] = begin, end
                 if kind[op] == _WEIGHT:
                     continue
                 if kind[op] == _FORWARD and here == stages - 1:
                     arrived[1, here, number] = end
                 elif kind[op] == _FORWARD:
-                    sent = max(end, link[0, here])
-                    link[0, here] = sent + seconds.occupied[0, here, size]
+                    sent = max(end, link[0, rank, here])
+                    link[0, rank, here] = sent + seconds.occupied[0, here, size]
                     arrived[0, here + 1, number] = sent + seconds.delayed[0, here, size]
                 elif here > 0:
-                    sent = max(end, link[1, here])
-                    link[1, here] = sent + seconds.occupied[1, here - 1, size]
+                    sent = max(end, link[1, rank, here])
+                    link[1, rank, here] = sent + seconds.occupied[1, here - 1, size]
                     arrived[1, here - 1, number] = sent + seconds.delayed[1, here - 1, size]
     for rank in range(ranks):
         for op in range(offsets[rank], offsets[rank + 1]):
-            done[stage[op], 2] = free[rank]
+            done[stage[op], 2] = max(done[stage[op], 2], free[rank])
     return done

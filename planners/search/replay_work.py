@@ -24,4 +24,4 @@ def replay_work(stages: int, replicas: int, microbatches: int) -> int:
 
 def work_of(plan: Plan) -> int:
     """`replay_work` of a plan, as if all stages had the most replicas."""
-    return replay_work(len(plan.stages), max(plan.replicas), len(plan.microbatches))
+    return replay_work(len(plan.stages), max(plan.replicas), len(plan.microbatches) * plan.slices)

@@ -17,10 +17,10 @@ MANY = 8
 def plan_words(problem: Problem, plan: Plan) -> str:
     """A plan in one line: `pp4 vpp2 tp2 cp1 dp8 · ZeRO-1 · mb 1 × 64 · interleaved-1f1b · recompute 2 of 8 blocks`.
 
-    pp: devices in a row, one after the other; vpp: stages of each, where they are several; tp, cp, ep: where the network has such
-    degrees; dp: replicas, `15-1` where stages have unlike numbers. mb: samples that a replica runs at once × how often; of all
-    replicas where their numbers differ. Stages are told where they are not as large as each other, ZeRO where replicas divide
-    something, the schedule where there are several stages, and idle devices.
+    pp: devices in a row, one after the other; vpp: stages of each, where they are several; tp, cp, ep: where the network has
+    such degrees; dp: replicas in a direction, `15-1` where stages have unlike numbers. mb: samples that a replica runs at once ×
+    how often; of all replicas where their numbers differ. Stages are told where they are not as large as each other, ZeRO where
+    replicas divide something, the schedule where there are several stages, and idle devices.
     """
     parts = (_degrees(problem, plan), _sizes_of_stages(problem.workload, plan), _zero(plan), _microbatches(plan))
     return " · ".join(filter(None, (*parts, _schedule(plan), _recomputation(problem, plan), _idle(problem, plan))))
@@ -44,6 +44,8 @@ def _degrees(problem: Problem, plan: Plan) -> str:
         words.append(f"cp{plan.context}")
     if any(layer.experts for layer in problem.workload.layers):
         words.append(f"ep{plan.expert}")
+    if plan.schedule in (families := schedule_families()) and families[plan.schedule].placement == "bidirectional":
+        replicas = (1,)  # a stage's second device is of the other direction
     alike = len(set(replicas)) == 1
     words.append(f"dp{replicas[0] if alike else '-'.join(map(str, replicas))}")
     return " ".join(filter(None, words))

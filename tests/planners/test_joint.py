@@ -195,7 +195,10 @@ def every_plan(asked: Problem) -> Iterator[Plan]:
         ):
             held = tuple(tuple(range(*pair)) for pair in zip((0, *ends[:-1]), ends, strict=True))
             words = ((asked.recompute, 0),) * ranks
-            for schedule, count, zero in product(("1f1b", "zb-h1"), range(1, asked.batch + 1), (0, 1)):
+            families = ("1f1b", "zb-h1", *(("chimera",) if ranks > 1 and ends[-1] == ranks else ()))
+            for schedule, count, zero in product(families, range(1, asked.batch + 1), (0, 1)):
+                if schedule == "chimera" and count == 1:
+                    continue  # one direction has no micro-batch
                 yield Pipeline(schedule, held, cuts, count, words, zero=zero).plan(asked, "")  # type: ignore[arg-type]
 
 
@@ -211,6 +214,65 @@ def beyond_the_optimum(seed: int) -> float:
     evaluate = Evaluator(asked)
     least = min(score.iteration_seconds for score in map(evaluate, every_plan(asked)) if score.fits)
     return make_plan("joint", asked).iteration_seconds / least - 1.0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ranks"),
+    [("chimera", ((4,), (1,), (2,))), ("dualpipe", ((0,), (1,), (2,), (3,))), ("seq1f1b", ((0, 1), (2, 3)))],
+)
+def test_opposite_pipelines_and_slices_are_plans(schedule: str, ranks: tuple[tuple[int, ...], ...]) -> None:
+    """A stage is on the rank of each direction, the one in the middle of both; what is read from its plan is the same."""
+    asked = problem("gpt2", "pipedream-a:2", precision="fp16")
+    words = (("none", 0),) * len(ranks)
+    options = (("slices", 4),) if schedule == "seq1f1b" else ()
+    one = Pipeline(schedule, ranks, (20, 50, 80)[: len(ranks) - 1], 8, words, options)  # type: ignore[arg-type]
+    plan = one.plan(asked, "joint")
+    held = [stage.devices for stage in plan.stages]
+    assert (
+        held
+        == {
+            "chimera": [(4, 2), (1,), (2, 4)],
+            "dualpipe": [(0, 3), (1, 2), (2, 1), (3, 0)],
+            "seq1f1b": [(0, 1), (2, 3)],
+        }[schedule]
+    )
+    assert Evaluator(asked)(plan).iteration_seconds > 0.0
+    assert pipeline_of(asked, plan) == one
+    assert one.copies == 2
+    assert pipeline_of(asked, replace(plan, schedule="1f1b", options=())) != one
+
+
+def test_slices_and_both_directions_are_found_where_they_are_asked_for() -> None:
+    """One sequence passes four GPUs in slices sooner than whole; opposite pipelines beat those of equal numbers of layers."""
+    asked = problem("gpt2-large", "dapple-b:4", 1)
+    whole, cut = (make_plan("joint", asked, Request(schedule=name, stages=4)) for name in ("1f1b", "seq1f1b"))
+    assert cut.plan.slices > 1
+    assert cut.iteration_seconds < 0.9 * whole.iteration_seconds
+    asked = problem("gpt2", "dapple-b:4", 16)
+    for name in ("chimera", "dualpipe"):
+        found = make_plan("joint", asked, Request(schedule=name))
+        assert found.plan.schedule == name
+        one = pipeline_of(asked, found.plan)
+        assert one is not None
+        even = replace(one, cuts=tuple(len(asked.workload) * cut // one.stages for cut in range(1, one.stages)))
+        assert found.iteration_seconds < Evaluator(asked)(even.plan(asked, "by hand")).iteration_seconds
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tensor": 2}, "one device per stage and direction, not tensor 2"),
+        ({"context": 2}, "one device per stage and direction, not context 2"),
+        ({"microbatches": 1}, "micro-batches in both directions, at least 2, got 1"),
+        ({"stages": 3}, "needs an even number of stages, got 3 stages"),
+    ],
+)
+def test_opposite_pipelines_refuse(options: dict[str, int], words: str) -> None:
+    """What two opposite pipelines cannot have is told by its number; planners of one direction name the one of both."""
+    asked, given = problem(), {name: options[name] for name in options if name in ("microbatches", "stages")}
+    request_ = Request(schedule="dualpipe", options={name: options[name] for name in options.keys() - given}, **given)
+    assert words in (planner_entry("joint").reason(asked, request_) or "")
+    assert "planners that do: joint" in (planner_entry("large").reason(asked, Request(schedule="chimera")) or "")
 
 
 def test_no_plan_of_a_small_space_is_faster() -> None:
@@ -382,7 +444,7 @@ def test_orders_of_the_fastest_pipelines_are_searched(recorded: Recorded) -> Non
     )
 
 
-def test_families_flush_in_one_direction() -> None:
+def test_families_flush() -> None:
     """What is searched is known, and which of it divides backwards."""
     for name in FAMILIES:
         family = schedule_families()[name]
@@ -391,7 +453,6 @@ def test_families_flush_in_one_direction() -> None:
         assert (OpKind.WEIGHT_GRADIENT in schedule.kind) == (name in DIVIDING)
         assert family.flush
         assert not family.lanes
-        assert family.placement != "bidirectional"
 
 
 def test_divided_backwards_of_a_profile_are_told() -> None:

@@ -11,11 +11,14 @@ from hardware_profiles import Constant, Stack, load_cluster
 from planners import Evaluator
 from planners.partitioning.partition_costs import uniform_cuts
 from planners.search.quick_replay import QuickReplays
-from simulator import Plan, Problem, equal_microbatches, load_workload, schedule_families, stages_from_cuts
+from simulator import Gpt, Plan, Problem, equal_microbatches, load_workload, schedule_families, stages_from_cuts
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain
 
-FAMILIES = ("gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "looped-bfs", "zb-h1", "1f1b-so", "zb-v")
+FAMILIES = (
+    *("gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "looped-bfs", "zb-h1", "1f1b-so", "zb-v"),
+    *("dualpipev", "dualpipe", "chimera", "seq1f1b"),
+)
 CLUSTERS = ("pipedream-a:2", "pipedream-b:1", "dapple-b:4", "dapple-c:6")
 
 
@@ -27,31 +30,48 @@ def _random(choose: random.Random, batch: int = 24) -> tuple[Problem, Plan]:
         parameters=[choose.choice([0, 10**4, 10**7]) for _ in range(layers)],
         output_elements=[choose.choice([1e2, 1e5, 2e6]) for _ in range(layers)],
     )
+    name = choose.choice(FAMILIES)
+    if name == "seq1f1b":
+        network = Gpt(choose.randint(1, 3), 64, 4, 128, 1000, tied=False).workload()
+        layers = len(network)
     problem = Problem(
         network,
         load_cluster(choose.choice(CLUSTERS)),
         batch,
         optimizer=choose.choice(["sgd", "adam"]),
-        recompute=choose.choice(["none", "none", "whole"]),
+        recompute="none" if name == "seq1f1b" else choose.choice(["none", "none", "whole"]),
         gradient_reduction=choose.choice(["buckets", "whole"]),
         contention=choose.random() < 0.7,
         communication=choose.choice(["overlapped", "overlapped", "send-blocking"]),
         sharing=choose.choice(["fair", "fifo"]),
         stack=Stack(name="any", stragglers=Constant(choose.choice([0.0, 0.5]))),
+        overlap=choose.choice([1.0, 0.7]),
     )
-    name = choose.choice(FAMILIES)
     family, devices = schedule_families()[name], len(problem.cluster.devices)
     chunks = 2 if "chunks" in family.options or family.chunks > 1 else 1
     ranks = choose.randint(1, max(1, min(layers // chunks, devices)))
     if layers < chunks:
         return _random(choose, batch)
+    if family.placement == "bidirectional":
+        return problem, _opposite(choose, problem, name)
     replicas = choose.randint(1, devices // ranks)
     groups = [tuple(range(rank * replicas, (rank + 1) * replicas)) for rank in range(ranks)]
     cuts = sorted(choose.sample(range(1, layers), ranks * chunks - 1))
     count = choose.randint(1, batch // replicas)
     stages = stages_from_cuts(cuts, layers, family.device_of_stage(groups, chunks))
     zero = choose.choice([0, 0, 1, 2, 3]) if replicas > 1 else 0
-    return problem, Plan("test", name, stages, equal_microbatches(batch, count), zero=zero)  # type: ignore[arg-type]
+    plan = Plan("test", name, stages, equal_microbatches(batch, count), zero=zero)  # type: ignore[arg-type]
+    return problem, replace(plan, options=(("slices", choose.choice([1, 2, 4])),)) if name == "seq1f1b" else plan
+
+
+def _opposite(choose: random.Random, problem: Problem, name: str) -> Plan:
+    """Two pipelines in opposite directions, over an even number of devices."""
+    layers, devices = len(problem.workload), len(problem.cluster.devices)
+    ranks = 2 * choose.randint(1, min(layers, devices) // 2)
+    held = [(rank, ranks - 1 - rank) for rank in range(ranks)]
+    stages = stages_from_cuts(sorted(choose.sample(range(1, layers), ranks - 1)), layers, held)
+    sizes = equal_microbatches(problem.batch, choose.randint(2, problem.batch))  # one for each direction
+    return Plan("test", name, stages, sizes, "round-robin")
 
 
 def _check(seed: int) -> None:

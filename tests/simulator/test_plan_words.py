@@ -66,6 +66,16 @@ def test_schedules_by_name_or_searched(order: tuple[str, ...], schedule: str, wo
     assert plan_words(asked, plan) == f"pp2 dp1 · mb 2 × 2 · {words} · no recomputation"
 
 
+def test_two_directions_are_no_replicas() -> None:
+    """Chimera's stages are on two GPUs, one of each direction."""
+    asked = problem("vgg16", "pipedream-b", 64)
+    stages = stages_from_cuts((10, 20), len(asked.workload), [(0, 2), (1,), (2, 0)])
+    plan = Plan("mine", "chimera", stages, equal_microbatches(64, 8), "round-robin")
+    assert plan_words(asked, plan).startswith(
+        f"pp3 dp1 · layers 10+10+{len(asked.workload) - 20} · ZeRO-0 · mb 8 × 8 · chimera"
+    )
+
+
 def test_a_network_with_experts_says_how_they_are_divided() -> None:
     """Also where they are not, as the layout of another plan may."""
     asked = problem("mixtral-8x7b", "dgx-h100:1", 8)
