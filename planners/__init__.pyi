@@ -33,11 +33,6 @@ from .bapipe.explorer import (
     formula_seconds as formula_seconds,
 )
 from .straight.brute_force import BruteForce as BruteForce
-from .bapipe.intra_layer import (
-    LayerCut as LayerCut,
-    split_workload as split_workload,
-    streamed_fractions as streamed_fractions,
-)
 from .pipedream.partitioner import (
     MemoryLimit as MemoryLimit,
     HierarchicalPartition as HierarchicalPartition,

@@ -52,6 +52,11 @@ from .costs.stashes import (
     largest_parts as largest_parts,
     stage_stash as stage_stash,
 )
+from .workloads.layer_splits import (
+    LayerSplit as LayerSplit,
+    split_workload as split_workload,
+    splittable_layers as splittable_layers,
+)
 from .workloads.layers import (
     Attention as Attention,
     Layer as Layer,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from simulator.compiled.garbage import no_garbage_collection
 from simulator.costs.given import CollectiveForm, StageCollectives
-from simulator.costs.layer_costs import LayerCosts
+from simulator.costs.layer_costs import KEPT_SPLITS, LayerCosts
 from simulator.costs.plan_costs import Group, PlanCosts
 from simulator.costs.stand_ins import stand_ins
 from simulator.costs.stashes import StageStash, gradient_in_work, stage_stash
@@ -34,10 +34,11 @@ from simulator.memory.peaks import MemoryEvents, fullest, memory_events, peaks
 from simulator.options.training_options import Recompute
 from simulator.plan_replay import grown, plan_structure, queues, steady_of
 from simulator.plans.keys import LAYERS, NOTHING, ORDER, PARTS, Kept, key_of
-from simulator.plans.plan import Plan, Problem, Stage, check_plan, family_of
+from simulator.plans.plan import Plan, Problem, Stage, check_plan, family_of, plan_of_parts
 from simulator.results.score import Score
 from simulator.results.steady_state import SteadyState
 from simulator.schedules.ops import BACKWARD_KINDS, OpKind
+from simulator.workloads.layer_splits import LayerSplit
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -85,6 +86,7 @@ class Evaluations:
         self._columns: dict[_Column, int] = {}
         self._seconds = np.full((64, 16), np.nan)
         self._collectives: dict[Hashable, StageCollectives] = {}
+        self._of_parts: Kept[tuple[LayerSplit, ...], tuple[Evaluations]] = Kept()
 
     def __call__(self, plan: Plan) -> Score | None:
         """Evaluate a plan; None if it is not covered: non-contiguous stages, too many tasks, an asynchronous schedule with
@@ -182,8 +184,20 @@ class Evaluations:
 
     # ---- one plan ----
 
+    def _with_parts(self, plan: Plan) -> Evaluations:
+        """The evaluator of plans for the parts of layers that a plan splits; structures, which know no layers, are common."""
+        known = self._of_parts.used(plan.splits)
+        if known is None:
+            layers = self.layers.of_parts(plan)
+            known = (Evaluations(layers.problem, layers, contention=self._slowed),)
+            known[0]._structures, known[0]._checked, known[0]._columns = self._structures, self._checked, self._columns
+            self._of_parts.keep(plan.splits, known, KEPT_SPLITS)
+        return known[0]
+
     def _replay(self, plan: Plan) -> _Replay | None:
         """Replay a flushed mini-batch, or streams that grow until one shows its steady state, as in a simulation."""
+        if plan.splits:
+            return self._with_parts(plan)._replay(plan_of_parts(plan))
         numbers = self._numbers(plan)
         if numbers is None or plan.slices > 1:  # a stage has other seconds and bytes for each slice
             return None
@@ -343,6 +357,8 @@ class Evaluations:
 
     def _asked(self, costs: PlanCosts, numbers: Integers, prepared: _Prepared) -> Floats:
         """The durations that a structure needs."""
+        while len(self._columns) > self._seconds.shape[1]:
+            self._seconds = np.hstack([self._seconds, np.full_like(self._seconds, np.nan)])
         asked: Floats = self._seconds[numbers[prepared.ask_stage], prepared.ask_column]
         if np.isnan(np.add.reduce(asked)):
             asked = self._ask(costs, numbers, prepared)
@@ -405,8 +421,6 @@ class Evaluations:
                 columns.append(self._columns.setdefault(column, len(self._columns)))
                 what.append(one)
                 samples.append(size)
-        while len(self._columns) > self._seconds.shape[1]:
-            self._seconds = np.hstack([self._seconds, np.full_like(self._seconds, np.nan)])
         flows = [costs.flow(source, target) for source, target, _ in structure.moves]
         program = fill(structure, costs, standing)
         program = program if self._slowed else program.alone()

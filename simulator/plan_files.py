@@ -54,6 +54,7 @@ from simulator.results.written_files import write_atomically
 from simulator.schedules.schedule import ScheduleError
 from simulator.schedules.text import uncommented
 from simulator.workloads.catalog import workload_of
+from simulator.workloads.layer_splits import LayerSplit
 from simulator.workloads.layers import WorkloadSource
 
 FORMAT = "pipeplan-plan-2"
@@ -105,12 +106,14 @@ ProblemTable = _table(
     recompute=(Recompute | bool, "none"),
 )
 StageTable = _table(Stage, ("layers", "devices"))
+SplitTable = _table(LayerSplit, ("layer", "fraction"))
 PlanTable = _table(
     Plan,
     ("planner", "schedule", "replication", "microbatches", "stages"),
     stages=(tuple[StageTable, ...],),  # type: ignore[valid-type]
     recompute=(tuple[Recompute | bool, ...], ()),
     options=(dict[str, Value | tuple[Value, ...]], {}),  # type: ignore[valid-type]
+    splits=(tuple[SplitTable, ...], ()),  # type: ignore[valid-type]
 )
 
 Numbers = msgspec_type(tuple[Index, ...]) | str
@@ -135,6 +138,7 @@ PlanByHand = _table(
     stages=(tuple[StageByHand, ...],),  # type: ignore[valid-type]
     recompute=(tuple[Recompute | bool, ...], ()),
     options=(dict[str, Value | tuple[Value, ...]], {}),  # type: ignore[valid-type]
+    splits=(tuple[SplitTable, ...], ()),  # type: ignore[valid-type]
 )
 
 
@@ -233,7 +237,8 @@ class PlanFile:
 def plan_of(table: Any) -> Plan:
     """The plan of a `PlanTable`."""
     decided = msgspec.structs.asdict(table)
-    decided["stages"] = tuple(Stage(**msgspec.structs.asdict(one)) for one in decided["stages"])
+    for name, kind in (("stages", Stage), ("splits", LayerSplit)):
+        decided[name] = tuple(kind(**msgspec.structs.asdict(one)) for one in decided[name])
     return Plan(**{**decided, "options": tuple(decided["options"].items())})
 
 
@@ -319,13 +324,14 @@ def _on_one_line(numbers: re.Match[str]) -> str:
     return "[" + re.sub(r"\s+", " ", numbers[0][1:-1].strip()) + "]"
 
 
-def _fields_of(value: Problem | Plan | Stage) -> dict[str, Any]:
+def _fields_of(value: Problem | Plan | Stage | LayerSplit) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def _plan_table(plan: Plan) -> Any:
     stages = tuple(StageTable(**_fields_of(one)) for one in plan.stages)
-    return PlanTable(**{**_fields_of(plan), "stages": stages, "options": dict(plan.options)})
+    splits = tuple(SplitTable(**_fields_of(one)) for one in plan.splits)
+    return PlanTable(**{**_fields_of(plan), "stages": stages, "splits": splits, "options": dict(plan.options)})
 
 
 def _named(what: str, value: Any) -> Any:

@@ -342,11 +342,12 @@ def simulate(
         raise ValueError(unchosen("engine", engine, ENGINES))
     check_plan(problem, plan)
     costs, slow = PlanCosts(problem, plan, layer_costs), dict(stragglers or {})
+    whole = layer_costs if plan.splits else costs.layers  # of layers that the plan may split
     told = None
     check_disturbances(len(problem.cluster.devices), noise=noise, replays=replays, stragglers=slow)
     if slow:
         alone: Engine = "recurrence" if engine == "recurrence" else "compiled"
-        without = simulate(problem, plan, engine=alone, layer_costs=costs.layers, bounded=False)
+        without = simulate(problem, plan, engine=alone, layer_costs=whole, bounded=False)
         told = Stragglers(slow, without.iteration_seconds)
     standing = None if noise or slow else stand_ins(costs)
     contention = problem.contention
@@ -386,7 +387,7 @@ def simulate(
         iteration_seconds=timeline.makespan_seconds if steady is None else steady.seconds_per_sample * problem.batch,
         stream=schedule.microbatches,
         steady=steady,
-        lower_bound=None if noise or not bounded else lower_bound(problem, costs.layers).of(flush=schedule.flush),
+        lower_bound=None if noise or not bounded else lower_bound(problem, whole).of(flush=schedule.flush),
         stand_ins=standing,
         stragglers=told,
         noisy=noisy,

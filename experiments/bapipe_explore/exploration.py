@@ -12,13 +12,12 @@ import numpy as np
 from experiments.compare.comparison import ask, planning
 from experiments.terminal.output import tracked
 from hardware_profiles import GIB, Cluster, Link, Precision, load_accelerator, load_cluster
-from planners import Evaluator, Exploration, Request, explore, formula_seconds, split_workload, streamed_fractions
+from planners import Evaluator, Exploration, Request, explore, formula_seconds
 from simulator import (
     Communication,
     InfeasiblePlanError,
     OpSeconds,
     Outcome,
-    Plan,
     Problem,
     Timeline,
     build_schedule,
@@ -28,7 +27,6 @@ from simulator import (
     lower,
     schedule_families,
     simulate,
-    stages_from_cuts,
 )
 from simulator.engines import reference as engine
 
@@ -169,8 +167,8 @@ def _fpga_batch(cluster: Cluster, quick: bool) -> int:
 
 
 def plan_rows(study: str, problems: Iterator[tuple[str, Problem]]) -> Iterator[tuple[str, Row]]:
-    """(section, row): plans of every method, disagreements of BaPipe's rule and the simulation, and what splitting layers adds
-    between FPGA boards."""
+    """(section, row): plans of every method, disagreements of BaPipe's rule and the simulation, and what splitting layers between
+    FPGA boards saves."""
     for label, problem in tracked(study, [*problems], lambda one: f"{one[1].workload.name} on {one[0]}"):
         head = {"study": study, "workload": problem.workload.name, "cluster": label, "batch": problem.batch}
         outcomes = _outcomes(problem, METHODS[:4])
@@ -180,8 +178,8 @@ def plan_rows(study: str, problems: Iterator[tuple[str, Problem]]) -> Iterator[t
             pipeline = _pipeline(problem, found)
             if pipeline is not None:
                 outcomes["bapipe pipeline"] = pipeline
-                if study == "fpga":
-                    yield "splits", head | _split_row(problem, pipeline.plan, pipeline)
+                if study == "fpga" and any(one.plan.splits for one in found.candidates):
+                    yield "splits", head | _split_row(problem, found, pipeline)
             if found.disagreement:
                 yield "disagreements", head | {"disagreement": found.disagreement}
         reference = outcomes.get("data-parallel")
@@ -258,24 +256,13 @@ def never_slower(plans: Sequence[Row]) -> list[str]:
     return lines
 
 
-NO_PLAN = (
-    "estimate, no plan: stages of a plan have whole layers, so that no planner returns this and no plan file says it"
-)
-"""What is to be said beside the seconds of stages that share layers."""
-
-
-def _split_row(problem: Problem, plan: Plan, whole: Outcome) -> Row:
-    """The same schedule on stages that share boundary layers: seconds and bytes against whole layers; it is no answer."""
-    samples = max(plan.microbatches)
-    devices = [stage.devices[0] for stage in plan.stages]
-    cuts = streamed_fractions(problem, devices, samples)
-    workload, positions = split_workload(problem.workload, cuts)
-    stages = stages_from_cuts(positions, len(workload), [(device,) for device in devices])
-    parts = simulate(replace(problem, workload=workload), replace(plan, stages=stages))
+def _split_row(problem: Problem, found: Exploration, whole: Outcome) -> Row:
+    """The best pipeline whose stages may share layers: seconds and bytes against whole layers."""
+    shared = [one.plan for one in found.candidates if one.plan.splits]
+    parts = min((simulate(problem, plan) for plan in shared), key=lambda one: one.iteration_seconds)
     return {
-        "schedule": plan.schedule,
-        "split_is": NO_PLAN,
-        "split_layers": sum(cut.fraction < 1.0 for cut in cuts),
+        "schedule": parts.plan.schedule,
+        "split_layers": len(parts.plan.splits),
         "whole_seconds": whole.iteration_seconds,
         "split_seconds": parts.iteration_seconds,
         "whole_bytes_per_sample": whole.bytes_per_sample,

@@ -11,15 +11,16 @@ The search, as the reference notes reconstruct it:
    fullest stage hands layers to a neighbour at the least cost;
 4. beside them PipeDream's partition (replicas included) under the same schedules, PipeDream's own synchronous plan, uniform GPipe
    and data parallelism, so that the answer is never slower than one of these;
-5. the first few of the ranking, and the plans of the other methods, replayed on SimPy, contention included; the fastest wins.
-Intra-layer fractions change the network itself and are an analysis of their own (`planners.bapipe.intra_layer`).
+5. where all boards stream, cuts inside layers (`planners.bapipe.intra_layer`): the best pipelines so far, and those that
+   fractions even out, after moves of one cut while replays become faster;
+6. the first few of the ranking, and the plans of the other methods, replayed on SimPy, contention included; the fastest wins.
 
 BaPipe chooses the schedule by a rule of thumb; `explore` records what the rule would take and where the simulation disagrees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -29,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import percent
+from planners.bapipe.intra_layer import FractionSearch
 from planners.estimate.memory import StageBytes, least_excess, least_needed, may_have_room
 from planners.estimate.pipeline_seconds import pipelined
 from planners.partitioning.minimax_cuts import balanced_cuts, coarse_points, ideal_stage_seconds
@@ -58,7 +60,7 @@ from planners.search.candidates import (
 from planners.search.evaluator import Evaluator, Planner, fitting, refusal
 from planners.search.request import Request
 from planners.straight.baselines import DataParallel, UniformLayers
-from simulator import InfeasiblePlanError, Plan, Problem, Score, Stage, equal_microbatches, schedule_families
+from simulator import InfeasiblePlanError, Plan, Problem, Score, Stage, cuts_of, equal_microbatches, schedule_families
 
 FloatArray = NDArray[np.float64]
 Layers = NDArray[np.int64]
@@ -66,6 +68,12 @@ Layers = NDArray[np.int64]
 
 PARTITIONS = ("inter-layer", "coarse-grained", "stages and transfers")
 """Ways to cut a pipeline of whole layers with one device per stage."""
+
+INTRA_LAYER = "intra-layer"
+"""Way to cut a pipeline whose neighbouring stages may share a layer."""
+
+EVENED, SPLIT = 16, 4
+"""Pipelines, the best by replays, that fractions even out; those of them whose cuts are then moved."""
 
 STREAMED = ("1f1b-as", "fbp-as")
 CONFIRMED = 4
@@ -257,6 +265,8 @@ class _Explorer:
         found[:0] = self._as_asked(weighed)
         if not any(one.score.fits for one in found):
             found.extend(self._tight())
+        if streams(self.problem):
+            found.extend(self._as_asked(self._split()))
         if not found:
             raise self._refusal(partitions)
         fitting(self.name, min(found, key=lambda one: one.score.key).plan, self.evaluate)
@@ -344,6 +354,21 @@ class _Explorer:
         shapes = [shape for schedule in schedules(self.problem, self.request) for shape in self._shapes(schedule)]
         for plan in StreamedSearch(self.evaluate).fastest(self.name, shapes):
             yield self._candidate(PARTITIONS[2], self._after_moves(plan))
+
+    def _split(self) -> Iterator[Candidate]:
+        """The best pipelines, each of another schedule, row of boards or number of micro-batches, with cuts in layers."""
+        search, shapes = FractionSearch(self.name, self.evaluate, self.request), dict[Hashable, Plan]()
+        whole = (one for one in self.evaluate.replayed if self._may_be_split(one))
+        for plan in sorted(whole, key=lambda one: self.evaluate(one).key):
+            shapes.setdefault((plan.schedule, tuple(one.devices for one in plan.stages), len(plan.microbatches)), plan)
+        evened = [search.evened(plan) for plan in [*shapes.values()][:EVENED]]
+        for plan in sorted(evened, key=lambda one: self.evaluate(one).key)[:SPLIT]:
+            yield self._candidate(INTRA_LAYER, search.after_moves(plan))
+
+    def _may_be_split(self, plan: Plan) -> bool:
+        """Whether a plan is one of BaPipe's pipelines of whole layers, of several stages."""
+        known = plan.schedule in schedules(self.problem, self.request) and plan.notation == "straight"
+        return known and cuts_of(plan) is not None
 
     def _shapes(self, schedule: str) -> Iterator[StraightShape]:
         """Boards or devices in each order, as many as are asked for, and micro-batches."""

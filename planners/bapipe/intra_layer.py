@@ -1,103 +1,117 @@
-"""Intra-layer partition: stages that share a boundary layer by fractions (BaPipe, arXiv 2012.12544, step 3).
+"""Intra-layer partition: stages that share a boundary layer by output channels (BaPipe, arXiv 2012.12544, step 3).
 
-A layer is cut by output channels. Both parts read the layer's whole input, and each makes its share of the output: a cut inside a
-layer sends the whole input of the layer and the first part's output downwards, and as many bytes of gradients upwards (the second
-part's share of the input's gradient is a partial sum over its channels, as wide as the input). Weights are divided, and the input
-is kept for the backward by both stages. This changes the network, so that it is an estimate beside the planner and no plan:
-stages of a plan have whole layers, and no planner returns fractions. `split_workload` makes the network whose parts are layers,
-and every planner, schedule and engine runs that as it is.
+A place to cut at is a number of parts, GRAIN a layer: between layers, or inside one that can be split (`simulator.LayerSplit`).
+Fractions even out what whole layers leave uneven, for more bytes on the link: both stages read the layer's input. On boards that
+stream, `streamed_fractions` cuts so that all stages take as long as each other; `FractionSearch` moves cuts while replays are
+faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from hardware_profiles import StreamingAccelerator, Work, streaming
 from planners.partitioning.minimax_cuts import filled_cuts
-from simulator import Layer, LayerCosts, Problem, Workload
-
-SPLITTABLE_KINDS = ("convolution", "linear")
-"""Kinds of layer that may be cut by output channels."""
-
+from planners.search.candidates import microbatch_counts
+from planners.search.evaluator import Evaluator
+from planners.search.request import Request
+from simulator import (
+    LayerCosts,
+    LayerSplit,
+    Plan,
+    Problem,
+    Stage,
+    Workload,
+    equal_microbatches,
+    splittable_layers,
+)
 
 GRAIN = 16
-"""Parts of a layer between which `streamed_fractions` may cut."""
+"""Parts of a layer between which it may be cut."""
+
+STEPS = 16, 8, 4, 2, 1
+"""Parts by which a cut moves in one step."""
 
 
-def splittable_layers(workload: Workload) -> list[bool]:
-    """Which layers may be cut: analytic ones of SPLITTABLE_KINDS whose weights no other layer uses."""
-    tied = {layer for weight in workload.tied_weights() for layer in weight.layers}
-    return [
-        layer.kind in SPLITTABLE_KINDS and not layer.measured and number not in tied
-        for number, layer in enumerate(workload.layers)
-    ]
+def places_of(workload: Workload) -> list[int]:
+    """Places where a network may be cut, rising, with both ends: inside layers that have a weight for each part, too."""
+    places = [0]
+    for number, (layer, may) in enumerate(zip(workload.layers, splittable_layers(workload), strict=True)):
+        inside = may and layer.parameters >= GRAIN
+        places.extend(range(number * GRAIN + 1, (number + 1) * GRAIN) if inside else ())
+        places.append((number + 1) * GRAIN)
+    return places
 
 
-@dataclass(frozen=True, slots=True)
-class LayerCut:
-    """A cut after `fraction` (0 < fraction <= 1) of layer `layer`; 1 is behind the layer."""
+class FractionSearch:
+    """Pipelines of one device per stage whose cuts may lie inside layers."""
 
-    layer: int
-    fraction: float
+    def __init__(self, planner: str, evaluate: Evaluator, request: Request) -> None:
+        self.planner, self.evaluate, self.problem, self.request = planner, evaluate, evaluate.problem, request
+        self.places = places_of(self.problem.workload)
+        self._known, self._even = set(self.places), dict[tuple[int, ...], list[int]]()
 
+    def evened(self, plan: Plan) -> Plan:
+        """The better one of a pipeline of whole layers and that whose fractions even out its boards, where all layers stream."""
+        devices = [stage.devices[0] for stage in plan.stages]
+        if not all(map(self.evaluate.layer_costs.streams, devices)):
+            return plan
+        key = (*devices, max(plan.microbatches))
+        if key not in self._even:
+            self._even[key] = streamed_fractions(self.problem, devices, max(plan.microbatches))
+        other = self.at(plan.schedule, self._even[key], devices, len(plan.microbatches))
+        return min(plan, other, key=lambda one: self.evaluate(one).key)
 
-def split_workload(workload: Workload, cuts: Sequence[LayerCut]) -> tuple[Workload, list[int]]:
-    """The network with its split layers in parts, and the layers before each cut of it.
+    def after_moves(self, plan: Plan) -> Plan:
+        """A pipeline after the best moves, one after the other, while its replays get better."""
+        while True:
+            found = min(self._moved(plan), key=lambda one: self.evaluate(one).key, default=plan)
+            if self.evaluate(found).key >= self.evaluate(plan).key:
+                return plan
+            plan = found
 
-    A part has its share of the multiply-adds, weights and output; it reads the layer's whole input and keeps it for its backward,
-    as the other part does. Raises ValueError for a layer of a kind that cannot be split, or a measured one.
-    """
-    parts: list[list[float]] = [[] for _ in workload.layers]
-    may = splittable_layers(workload)
-    for cut in cuts:
-        if cut.fraction < 1.0:
-            layer = workload.layers[cut.layer]
-            if not may[cut.layer]:
-                raise ValueError(
-                    f"layer {layer.name!r} cannot be split: only analytic layers of kind {', '.join(SPLITTABLE_KINDS)} "
-                    f"with weights of their own can, "
-                    f"this is {'measured' if layer.measured else layer.kind if layer.kind not in SPLITTABLE_KINDS else 'tied'}"
-                )
-            parts[cut.layer].append(cut.fraction)
-    layers: list[Layer] = []
-    made: list[list[int]] = []
-    for layer, ends in zip(workload.layers, parts, strict=True):
-        bounds = [0.0, *ends, 1.0]
-        made.append(list(range(len(layers), len(layers) + len(bounds) - 1)))
-        before = 0
-        for number, (begin, end) in enumerate(pairwise(bounds)):
-            upto = layer.parameters if end == 1.0 else round(layer.parameters * end)
-            layers.append(layer if not ends else _part(layer, number, end - begin, upto - before))
-            before = upto
-    edges = [(one, two) for first, second in workload.edges for one in made[first] for two in made[second]]
-    positions = []
-    for cut in cuts:
-        held = made[cut.layer]
-        number = len(held) if cut.fraction >= 1.0 else parts[cut.layer].index(cut.fraction) + 1
-        positions.append(held[0] + number)
-    name = workload.name if len(layers) == len(workload.layers) else f"{workload.name}-split"
-    return replace(workload, name=name, layers=tuple(layers), edges=tuple(edges)), positions
+    def at(self, schedule: str, places: Sequence[int], devices: Sequence[int], microbatches: int) -> Plan:
+        """A pipeline that is cut at these places, rising, without the ends; devices: of each stage."""
+        ends = pairwise((0, *places, self.places[-1]))
+        stages = tuple(
+            Stage(tuple(range(begin // GRAIN, -(-end // GRAIN))), (device,))
+            for (begin, end), device in zip(ends, devices, strict=True)
+        )
+        splits = tuple(LayerSplit(place // GRAIN, place % GRAIN / GRAIN) for place in places if place % GRAIN)
+        sizes = equal_microbatches(self.problem.batch, microbatches)
+        return Plan(self.planner, schedule, stages, sizes, splits=splits)
 
-
-def _part(layer: Layer, number: int, share: float, parameters: int) -> Layer:
-    return replace(
-        layer,
-        name=f"{layer.name}#{number + 1}",
-        flop=layer.flop * share,
-        parameters=parameters,
-        output_elements=layer.output_elements * share,
-    )
+    def _moved(self, plan: Plan) -> Iterator[Plan]:
+        """The plan after each step of a cut, to where the network may be cut, and with the next numbers of micro-batches."""
+        devices, places, count = [stage.devices[0] for stage in plan.stages], _places(plan), len(plan.microbatches)
+        ends = (0, *places, self.places[-1])
+        for number, place in enumerate(places):
+            for to in (place + step for size in STEPS for step in (-size, size)):
+                if ends[number] < to < ends[number + 2] and to in self._known:
+                    yield self.at(plan.schedule, (*places[:number], to, *places[number + 1 :]), devices, count)
+        counts = microbatch_counts(self.problem, self.request, len(devices))
+        fewer, more = [one for one in counts if one < count], [one for one in counts if one > count]
+        for other in (*fewer[-1:], *more[:1]):
+            yield self.at(plan.schedule, places, devices, other)
 
 
-# ---- boards that stream ----------------------------------------------------------------------------------------------
+def _places(plan: Plan) -> tuple[int, ...]:
+    """The places where a pipeline is cut."""
+    splits, found = iter(plan.splits), []
+    for before, stage in pairwise(plan.stages):
+        layer = stage.layers[0]
+        inside = round(next(splits).fraction * GRAIN) if before.layers[-1] == layer else 0
+        found.append(layer * GRAIN + inside)
+    return tuple(found)
 
 
-def streamed_fractions(problem: Problem, devices: Sequence[int], samples: int) -> list[LayerCut]:
-    """Cuts at GRAIN parts per layer for boards whose layers work at the same time, filled by the boards' own stage seconds.
+def streamed_fractions(problem: Problem, devices: Sequence[int], samples: int) -> list[int]:
+    """Places to cut at for boards whose layers work at the same time, filled by the boards' own stage seconds.
 
-    devices: of each stage; samples: of a micro-batch. Raises ValueError unless every device streams the problem's layers.
+    devices: of each stage; samples: of a micro-batch. Raises ValueError unless every device streams the problem's layers, and
+    there are places enough.
     """
     costs = LayerCosts(problem)
     boards: list[StreamingAccelerator] = []
@@ -108,10 +122,6 @@ def streamed_fractions(problem: Problem, devices: Sequence[int], samples: int) -
                 f"device {device} ({board.name}) does not stream layers; fractions are for FPGAs and analytic layers"
             )
         boards.append(board)
-    points = [0]
-    for number, may in enumerate(splittable_layers(problem.workload)):
-        points.extend(range(number * GRAIN + 1, (number + 1) * GRAIN) if may else ())
-        points.append((number + 1) * GRAIN)
 
     def seconds(stage: int, begin: int, end: int) -> float:
         works = _works_between(costs.works, begin, end)
@@ -119,8 +129,7 @@ def streamed_fractions(problem: Problem, devices: Sequence[int], samples: int) -
         forward = board.stage_seconds(works, samples, "forward", problem.precision)
         return forward + board.stage_seconds(works, samples, "backward", problem.precision)
 
-    cuts = filled_cuts(points, len(devices), seconds)
-    return [LayerCut((cut - 1) // GRAIN, ((cut - 1) % GRAIN + 1) / GRAIN) for cut in cuts]
+    return filled_cuts(places_of(problem.workload), len(devices), seconds)
 
 
 def _works_between(works: Sequence[Work], begin: int, end: int) -> list[Work]:

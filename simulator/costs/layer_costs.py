@@ -28,7 +28,8 @@ from hardware_profiles import (
 )
 from simulator.options.training_options import BY_BLOCK, Recompute
 from simulator.plans.keys import Kept
-from simulator.plans.plan import OPTIMIZER_STATES, Problem
+from simulator.plans.plan import OPTIMIZER_STATES, Plan, Problem, problem_of_parts
+from simulator.workloads.layer_splits import LayerSplit
 from simulator.workloads.layers import Layer, TiedWeight
 from simulator.workloads.sequence_slices import context_part, keys_and_values, slice_of
 from simulator.workloads.shares import Parallelism, Share, share_of
@@ -55,6 +56,9 @@ class GroupRates(NamedTuple):
 
 
 ALONE, NO_RATES = Parallelism(), GroupRates()
+
+KEPT_SPLITS = 64
+"""Networks of parts whose costs are kept, the ones that were used last."""
 
 STRUCTURES: Kept[Hashable, Any] = Kept()
 """Of the plans of a process, as `simulator.plan_replay` lowers them: they know no seconds, so that all costs share them."""
@@ -112,6 +116,7 @@ class LayerCosts:
         self._launches: dict[tuple[int, Phase], NDArray[np.float64]] = {}
         self._streamed: dict[tuple[int, bytes, int, Phase], float] = {}
         self._slices: dict[tuple[int, int], LayerCosts] = {}
+        self._split: Kept[tuple[LayerSplit, ...], tuple[LayerCosts]] = Kept()
         self.structures = STRUCTURES
         self.places: Kept[Hashable, Any] = Kept()  # of their stages, as `PlanCosts` has them
         self._measured = problem.workload.measured
@@ -142,6 +147,14 @@ class LayerCosts:
             workload = slice_of(self.problem.workload, number, slices)
             self._slices[key] = LayerCosts(replace(self.problem, workload=workload))
         return self._slices[key]
+
+    def of_parts(self, plan: Plan) -> LayerCosts:
+        """The costs of the parts of layers that a plan splits; raises as `problem_of_parts`."""
+        known = self._split.used(plan.splits)
+        if known is None:
+            known = (LayerCosts(problem_of_parts(self.problem, plan)),)
+            self._split.keep(plan.splits, known, KEPT_SPLITS)
+        return known[0]
 
     def at(self, parallel: Parallelism, rates: GroupRates = NO_RATES, state_bytes: float | None = None) -> LayerCosts:
         """The costs on a device that divides layers with others and holds its share of each; ValueError as `context_part`.

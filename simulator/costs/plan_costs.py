@@ -26,7 +26,7 @@ from simulator.costs.given import Bucket, StageCollectives, TiedReduction, Trans
 from simulator.costs.layer_costs import ALONE, NO_RATES, GroupRates, LayerCosts
 from simulator.costs.stashes import KeptByPart, StageStash, gradient_in_work, kept_by_part, stage_stash
 from simulator.options.training_options import BY_BLOCK, Recompute
-from simulator.plans.plan import Plan, Problem, Stage, cuts_of, tensor_groups
+from simulator.plans.plan import Plan, Problem, Stage, cuts_of, plan_of_parts, tensor_groups
 from simulator.schedules.ops import HOST_KINDS, OpKind
 from simulator.workloads.layers import TiedWeight
 from simulator.workloads.shares import Parallelism
@@ -340,9 +340,14 @@ class PlanCosts:
     reduce-scattered in the buckets, and the weights all-gathered behind the update. From 2 on every backward reduce-scatters
     its gradients, from 3 on every pass gathers the weights, both unit by unit beside the computation
     (`simulator.lowering.unit_lanes`).
+
+    problem, plan: those of the parts where the plan splits layers: here and below a part is a layer like others
     """
 
     def __init__(self, problem: Problem, plan: Plan, layer_costs: LayerCosts | None = None) -> None:
+        if plan.splits:
+            layer_costs = (LayerCosts(problem) if layer_costs is None else layer_costs).of_parts(plan)
+            problem, plan = layer_costs.problem, plan_of_parts(plan)
         self.problem, self.plan, self._given = problem, plan, layer_costs
         self._stage_seconds: dict[tuple[OpKind, int, Group, int], float] = {}
         self._stage_parts: dict[tuple[OpKind, int, Group, int], OpParts] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Annotated, Literal, get_args
@@ -39,6 +39,7 @@ from simulator.options.training_options import (
 from simulator.plans.keys import COSTS, LAYERS, NOTHING, ORDER, PARTS
 from simulator.plans.lacks import plan_lacks, problem_lacks
 from simulator.schedules import ScheduleFamily, schedule_families
+from simulator.workloads.layer_splits import LayerSplit, ends_of, split_workload
 from simulator.workloads.layers import Layer, Workload
 from simulator.workloads.sequence_slices import check_context
 from simulator.workloads.shares import divides_heads
@@ -282,6 +283,7 @@ class Plan:
     expert: parts of the routed experts of a layer, on as many neighbours of the tensor-parallel groups of all replicas of a stage
     shard: neighbours among these groups that divide what `zero` says; others hold copies (hybrid sharding: Zhao et al. 2023,
         "PyTorch FSDP", section 3.2.2). 0: all groups of a stage
+    splits: cuts inside layers, by rising layer and fraction; a layer with one stands in two neighbouring stages
     """
 
     planner: str = field(metadata=NOTHING)
@@ -299,6 +301,7 @@ class Plan:
     context: Count = field(default=1, metadata=COSTS)
     expert: Count = field(default=1, metadata=COSTS)
     shard: Number = field(default=0, metadata=COSTS)
+    splits: tuple[LayerSplit, ...] = field(default=(), metadata=COSTS)
 
     def __post_init__(self) -> None:
         if isinstance(self.recompute, tuple | list):
@@ -414,10 +417,12 @@ class PlanNotRunError(InfeasiblePlanError):
 def check_plan(problem: Problem, plan: Plan) -> None:
     """Raise InfeasiblePlanError if the plan is not one for this problem; PlanNotRunError if its stack does not run it.
 
-    Rules: stages hold every layer once, in an order that data only flow down; devices exist and a stage has each of its own once;
-    groups divide what they compute (`_check_groups`); micro-batches are at least 1 sample and sum to the batch, those of single
-    stages too.
+    Rules: stages hold every layer once, in an order that data only flow down, but for those that are split (`plan_of_parts`);
+    devices exist and a stage has each of its own once; groups divide what they compute (`_check_groups`); micro-batches are at
+    least 1 sample and sum to the batch, those of single stages too.
     """
+    if plan.splits:
+        problem, plan = problem_of_parts(problem, plan), plan_of_parts(plan)
     workload, devices = problem.workload, len(problem.cluster.devices)
     stage_of: dict[int, int] = {}
     for number, stage in enumerate(plan.stages):
@@ -491,6 +496,52 @@ def check_plan(problem: Problem, plan: Plan) -> None:
     if plan.shard:
         _check_shard(plan)
     _check_stack(problem, plan)
+
+
+def problem_of_parts(problem: Problem, plan: Plan) -> Problem:
+    """The problem whose layers are the parts of those that a plan splits (`split_workload`).
+
+    Raises InfeasiblePlanError where they cannot be split, or nothing is known of parts: on accelerators that are not `sublinear`
+    a part may take less than its share, below what bounds count. Raises PlanNotRunError where the stack runs no such plan.
+    """
+    try:
+        parts = split_workload(problem.workload, plan.splits)
+    except ValueError as error:
+        raise InfeasiblePlanError(f"plan {plan.planner!r}: {error}") from None
+    unknown = [one.name for one in problem.cluster.kinds[0] if not one.sublinear]
+    if unknown and not all(problem.workload.layers[split.layer].measured for split in plan.splits):
+        raise InfeasiblePlanError(
+            f"plan {plan.planner!r} splits layers, and accelerator {unknown[0]} is not sublinear: what parts take is not known"
+        )
+    _check_stack(problem, plan)
+    return replace(problem, workload=parts)
+
+
+def plan_of_parts(plan: Plan) -> Plan:
+    """The plan of the parts, which has no splits.
+
+    Raises InfeasiblePlanError unless a split layer stands in as many stages as it has parts, one behind the other.
+    """
+    ends = ends_of(plan.splits)
+    holders = {layer: [number for number, one in enumerate(plan.stages) if layer in one.layers] for layer in ends}
+    for layer, held in holders.items():
+        count = len(ends[layer]) + 1
+        if held != list(range(held[0], held[0] + count) if held else ()):
+            raise InfeasiblePlanError(
+                f"plan {plan.planner!r} splits layer {layer} into {count} parts, which stands in stages "
+                f"{ranges(held) or 'none'}: it must stand in {count} neighbouring ones"
+            )
+    more = [0, *accumulate(len(ends.get(layer, ())) for layer in range(max(ends, default=-1) + 1))]
+
+    def part(stage: int, layer: int) -> int:
+        own = stage - holders[layer][0] if layer in holders else 0
+        return layer + more[min(layer, len(more) - 1)] + own
+
+    stages = [
+        replace(one, layers=tuple(part(number, layer) for layer in one.layers))
+        for number, one in enumerate(plan.stages)
+    ]
+    return replace(plan, stages=tuple(stages), splits=())
 
 
 def recompute_phrases(problem: Problem, plan: Plan) -> tuple[str, ...]:

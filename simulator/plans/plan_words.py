@@ -7,6 +7,7 @@ from itertools import groupby
 
 from simulator.plans.plan import Plan, Problem, group_degrees, recompute_phrases
 from simulator.schedules import schedule_families
+from simulator.workloads.layer_splits import ends_of
 from simulator.workloads.layers import Workload
 from simulator.workloads.sequence_slices import context_degrees
 
@@ -22,7 +23,8 @@ def plan_words(problem: Problem, plan: Plan) -> str:
     how often; of all replicas where their numbers differ. Stages are told where they are not as large as each other, ZeRO where
     replicas divide something, the schedule where there are several stages, and idle devices.
     """
-    parts = (_degrees(problem, plan), _sizes_of_stages(problem.workload, plan), _zero(plan), _microbatches(plan))
+    sizes = _sizes_of_stages(problem.workload, plan), _splits(problem.workload, plan)
+    parts = (_degrees(problem, plan), *sizes, _zero(plan), _microbatches(plan))
     return " · ".join(filter(None, (*parts, _schedule(plan), _recomputation(problem, plan), _idle(problem, plan))))
 
 
@@ -63,6 +65,17 @@ def _sizes_of_stages(workload: Workload, plan: Plan) -> str:
     if len(set(sizes)) == 1:
         return ""
     return f"{word} {'+'.join(map(str, sizes))}" if len(sizes) <= MANY else f"{word} {counted(map(str, sizes))}"
+
+
+def _splits(workload: Workload, plan: Plan) -> str:
+    """The layers that stages share, each with where it is cut."""
+    ends = ends_of(plan.splits)
+    cuts = (
+        f"{workload.layers[layer].name} at {' and '.join(f'{one:.4g}' for one in at)}" for layer, at in ends.items()
+    )
+    if not ends:
+        return ""
+    return f"splits {', '.join(cuts)}" if len(ends) <= MANY else f"splits {len(ends)} layers"
 
 
 def _zero(plan: Plan) -> str:

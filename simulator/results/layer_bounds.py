@@ -147,6 +147,7 @@ class LayerBounds(Explained):
 def layer_bounds(problem: Problem, plan: Plan) -> LayerBounds:
     """What each layer of a plan is bound by, on the first replica of its stage."""
     costs, found = PlanCosts(problem, plan), list[LayerBound]()
+    problem, plan = costs.problem, costs.plan
     split = plan.replication == "split"
     known: dict[tuple[Accelerator, Parallelism, int, tuple[int, ...]], tuple[Floats, list[Floats]]] = {}
     for number, stage in enumerate(plan.stages):

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from hardware_profiles import Cluster, load_accelerator, load_cluster
 from planners import (
     Evaluator,
-    LayerCut,
     Request,
     RuleOfThumb,
     applicable_planners,
@@ -28,16 +27,15 @@ from planners import (
     ideal_stage_seconds,
     make_plan,
     minimax_cuts,
-    split_workload,
-    streamed_fractions,
 )
 from planners.bapipe import explorer as bapipe
-from planners.bapipe.intra_layer import GRAIN
+from planners.bapipe.intra_layer import GRAIN, places_of, streamed_fractions
 from planners.testing import line
 from simulator import (
     InfeasiblePlanError,
     Layer,
     LayerCosts,
+    LayerSplit,
     Plan,
     Problem,
     Score,
@@ -128,34 +126,13 @@ def chain(macs: list[float]) -> Workload:
     return Workload("hand", layers, tuple(pairwise(range(len(layers)))))
 
 
-def test_a_cut_inside_a_layer_carries_its_input_and_the_first_part() -> None:
-    """A quarter of the middle layer's 100 outputs and all of its 100 inputs cross: 125 elements instead of 100."""
-    split, cuts = split_workload(chain([10.0, 40.0, 20.0]), [LayerCut(1, 0.25)])
-    assert cuts == [2]
-    assert [layer.flop for layer in split.layers] == [20.0, 20.0, 60.0, 40.0]
-    assert [layer.parameters for layer in split.layers] == [10, 10, 30, 20]
-    assert split.cut_elements()[2] == 125.0
-    assert split.flop() == 140.0
-
-
 def test_boards_that_stream_are_cut_inside_the_layer_between_them() -> None:
     """Three equal layers on two equal boards: half of the second each; on four boards, at three quarters, a half, a quarter."""
     problem = Problem(chain([3e9, 3e9, 3e9]), load_cluster("fpga-vcu118-4"), 64)
-    assert streamed_fractions(problem, (0, 1), 64) == [LayerCut(1, 0.5)]
-    assert streamed_fractions(problem, (0, 1, 2, 3), 64) == [LayerCut(0, 0.75), LayerCut(1, 0.5), LayerCut(2, 0.25)]
+    assert streamed_fractions(problem, (0, 1), 64) == [24]
+    assert streamed_fractions(problem, (0, 1, 2, 3), 64) == [12, 24, 36]
     with pytest.raises(ValueError, match=r"device 0 \(.*\) does not stream layers"):
         streamed_fractions(replace(problem, cluster=load_cluster("pipedream-b").take(4)), (0, 1), 64)
-
-
-def test_a_cut_behind_a_layer_splits_nothing() -> None:
-    """Whatever the kind; a network that is split says so in its name."""
-    network = chain([10.0, 40.0, 20.0])
-    mixed = replace(network, layers=(network.layers[0], replace(network.layers[1], kind="pooling"), network.layers[2]))
-    assert split_workload(mixed, [LayerCut(0, 1.0), LayerCut(1, 1.0)]) == (mixed, [1, 2])
-    split, cuts = split_workload(mixed, [LayerCut(0, 0.25), LayerCut(0, 0.5), LayerCut(1, 1.0)])
-    assert (split.name, cuts) == ("hand-split", [1, 2, 4])
-    assert [layer.name for layer in split.layers] == ["layer0#1", "layer0#2", "layer0#3", "layer1", "layer2"]
-    assert [layer.output_elements for layer in split.layers] == [25.0, 25.0, 50.0, 100.0, 100.0]
 
 
 @pytest.mark.parametrize(("macs", "whole"), [([3e9, 5e9, 2e9], 1), ([3e9, 1e9, 9e9], 0), ([8e9, 1e9, 1e9], 2)])
@@ -185,11 +162,10 @@ def test_streamed_cuts_are_as_good_as_the_best_of_all_places(macs: list[float], 
         for part in range(1, GRAIN + 1)
         if (number != whole or part == GRAIN) and (number, part) != (2, GRAIN)
     ]
-    (cut,) = streamed_fractions(problem, (0, 1), 64)
-    assert cut.layer + cut.fraction in places
-    assert 0.0 < cut.fraction <= 1.0
+    (cut,) = (place / GRAIN for place in streamed_fractions(problem, (0, 1), 64))
+    assert cut in places
     best = min(max(seconds(0.0, place), seconds(place, 3.0)) for place in places)
-    assert max(seconds(0.0, cut.layer + cut.fraction), seconds(cut.layer + cut.fraction, 3.0)) <= best * (1 + 1e-3)
+    assert max(seconds(0.0, cut), seconds(cut, 3.0)) <= best * (1 + 1e-3)
 
 
 def test_the_rule_on_one_device_sends_nothing() -> None:
@@ -198,32 +174,30 @@ def test_the_rule_on_one_device_sends_nothing() -> None:
     assert rule.formula_seconds == pytest.approx(0.006)
 
 
-def test_only_products_can_be_split_and_measured_layers_do_not_stream() -> None:
-    """A pooling layer names itself and its kind; on a board, too, measured layers take the seconds that were measured."""
-    pooling = Layer("pool", "pooling", 0.0, 0, 10.0, 10.0)
-    workload = Workload("one", (pooling, replace(pooling, name="next")), ((0, 1),))
-    with pytest.raises(ValueError, match=r"layer 'pool' cannot be split: .* this is pooling"):
-        split_workload(workload, [LayerCut(0, 0.5)])
+def test_measured_layers_do_not_stream() -> None:
+    """On a board, too, they take the seconds that were measured."""
     problem = Problem(measured_chain([1.0, 2.0], [2.0, 4.0]), load_cluster("fpga-vcu118-4"), 4)
     with pytest.raises(ValueError, match=r"device 0 \(.*\) does not stream layers"):
         streamed_fractions(problem, (0, 1), 4)
 
 
+def test_places_are_between_layers_and_inside_those_that_can_be_split() -> None:
+    """Sixteenths of products that have a weight for each; others are whole."""
+    network = chain([10.0, 40.0, 20.0])
+    first, second, third = network.layers
+    mixed = replace(network, layers=(replace(first, kind="pooling"), second, replace(third, parameters=15)))
+    assert places_of(mixed) == [0, 16, *range(17, 32), 32, 48]
+
+
 def test_fractions_even_boards_out_and_pay_with_bytes() -> None:
     """Three equal layers on two boards: whole layers leave one board 2 of 3, a split 1.5 of 3, for more bytes on the link."""
-    cluster = load_cluster("fpga-vcu118-4").take(2)
-    workload = chain([3e9, 3e9, 3e9])
-    problem = Problem(workload, cluster, 64)
-    whole = simulate(problem, _streamed(workload, [2], 64), engine="recurrence")
-    split, cuts = split_workload(workload, [LayerCut(1, 0.5)])
-    parts = simulate(replace(problem, workload=split), _streamed(split, cuts, 64), engine="recurrence")
-    assert parts.iteration_seconds < 0.8 * whole.iteration_seconds
-    assert parts.bytes_per_sample > whole.bytes_per_sample
-
-
-def _streamed(workload: Workload, cuts: list[int], batch: int) -> Plan:
-    stages = stages_from_cuts(cuts, len(workload), [(0,), (1,)])
-    return Plan("hand", "1f1b-as", stages, (1,) * batch)
+    network = compute_chain([6e9] * 3, parameters=[10**5] * 3, output_elements=[1e3] * 3)
+    problem = Problem(network, load_cluster("fpga-vcu118-4").take(2), 64)
+    found = [one.plan for one in explored(problem).candidates if one.balanced or one.plan.splits]
+    best = {bool(one.splits): simulate(problem, one) for one in found[::-1] if len(one.stages) == 2}
+    assert best[True].iteration_seconds < 0.8 * best[False].iteration_seconds
+    assert best[True].bytes_per_sample > best[False].bytes_per_sample
+    assert best[True].plan.splits == (LayerSplit(1, 0.5),)
 
 
 def explorer(problem: Problem, request: Request | None = None) -> bapipe._Explorer:

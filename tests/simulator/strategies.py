@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from random import Random
 from typing import Any, get_args
 from unittest.mock import patch
@@ -19,6 +20,7 @@ from simulator import (
     SCHEDULES,
     UNEQUAL_SCHEDULES,
     Bucket,
+    LayerSplit,
     Op,
     OpKind,
     OpSeconds,
@@ -34,6 +36,7 @@ from simulator import (
     from_text,
     lower,
     replay_schedule,
+    splittable_layers,
     stages_from_cuts,
     to_text,
 )
@@ -511,6 +514,25 @@ def plans(draw: st.DrawFn, count: int, names: Sequence[str] = SYNCHRONOUS) -> tu
     cuts = [sorted(rng.choice(np.arange(1, layers), stages - 1, replace=False).tolist()) for _ in range(count)]
     plans = [Plan("hand", name, stages_from_cuts(one, layers, held), sizes, **own) for one in cuts]
     return problem, [some_blocks(workload, plan, draw(st.integers(0, 2))) for plan in plans]
+
+
+def split_between_stages(workload: Workload, plan: Plan, rng: Random) -> Plan:
+    """A plan in which some neighbouring stages share the last layer of the one or the first layer of the other."""
+    may, shared = splittable_layers(workload), dict[int, int]()  # the layer that stages share, by the first of them
+    for number, (before, stage) in enumerate(pairwise(plan.stages)):
+        ends = before.layers[-1], stage.layers[0]
+        layer = rng.choice(ends)
+        if may[layer] and ends[1] == ends[0] + 1 and layer not in shared.values() and rng.random() < 0.7:
+            shared[number] = layer
+    stages = [
+        replace(
+            stage,
+            layers=tuple(sorted({*stage.layers, *(shared[one] for one in (number - 1, number) if one in shared)})),
+        )
+        for number, stage in enumerate(plan.stages)
+    ]
+    splits = [LayerSplit(layer, rng.choice((0.125, 0.3, 0.5, 0.9))) for layer in shared.values()]
+    return replace(plan, stages=tuple(stages), splits=tuple(splits))
 
 
 def some_blocks(workload: Workload, plan: Plan, most: int) -> Plan:

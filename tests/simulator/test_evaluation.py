@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hardware_profiles import load_cluster
 from simulator import (
@@ -32,7 +34,15 @@ from simulator import (
 from simulator import evaluation as module
 from simulator.plan_replay import plan_structure, stream_length
 from tests.chains import random_chain
-from tests.simulator.strategies import ASYNCHRONOUS, bits, chain_cluster, plans, star_cluster
+from tests.simulator.strategies import (
+    ASYNCHRONOUS,
+    SYNCHRONOUS,
+    bits,
+    chain_cluster,
+    plans,
+    split_between_stages,
+    star_cluster,
+)
 
 
 def assert_as_replayed(case: tuple[Problem, list[Plan]]) -> None:
@@ -57,6 +67,20 @@ def assert_evaluated(evaluate: Evaluations, plan: Plan, outcome: Outcome) -> Non
 def test_plans_have_the_seconds_and_peaks_of_their_replays(case: tuple[Problem, list[Plan]]) -> None:
     """Of every synchronous family, on the reference engine."""
     assert_as_replayed(case)
+
+
+@settings(max_examples=20)
+@given(plans(2, (*SYNCHRONOUS, "pipedream", "2bw")), st.integers(0, 10**9))
+def test_plans_that_split_layers_have_those_of_their_replays(case: tuple[Problem, list[Plan]], seed: int) -> None:
+    """Neighbouring stages of any family that share layers, beside the plans of whole ones; both engines to the bit."""
+    problem, several = case
+    split = [split_between_stages(problem.workload, plan, Random(seed)) for plan in several]
+    with patch.object(plan_replay, "MOST_STREAM", 200):
+        assert_as_replayed((problem, [*several, *split]))
+        for plan in split:
+            reference, compiled = (simulate(problem, plan, engine=engine).timeline for engine in ("simpy", "compiled"))
+            assert bits(reference.start, compiled.start)
+            assert bits(reference.end, compiled.end)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

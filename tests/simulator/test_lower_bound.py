@@ -62,7 +62,7 @@ from simulator.workloads.sequence_slices import context_part
 from simulator.workloads.shares import Share, share_of
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain, measured_chain, random_chain
-from tests.simulator.strategies import ASYNCHRONOUS, UnitDevice, plans, star_cluster
+from tests.simulator.strategies import ASYNCHRONOUS, UnitDevice, plans, split_between_stages, star_cluster
 from tests.simulator.test_groups import grouped_plans
 
 
@@ -510,10 +510,12 @@ def _on_anything(problem: Problem, plan: Plan, rng: random.Random) -> Problem:
 @st.composite
 def decided_plans(draw: st.DrawFn) -> tuple[Problem, Plan]:
     """A plan of any family or of an order of its own, flushed or not, of replicas that are devices or groups, with anything that
-    a plan can decide, on random layers and devices.
+    a plan can decide, on random layers and devices, which neighbouring stages may share.
     """
     problem, (plan, *_) = draw(st.one_of(plans(1), plans(1, ASYNCHRONOUS), grouped_plans(), sliced_plans()))
-    return _on_anything(problem, plan, random.Random(draw(st.integers(0, 10**9)))), plan
+    rng = random.Random(draw(st.integers(0, 10**9)))
+    problem = _on_anything(problem, plan, rng)
+    return problem, split_between_stages(problem.workload, plan, rng) if draw(st.booleans()) else plan
 
 
 @st.composite
