@@ -3,7 +3,7 @@
 - schedules: formula, simulation and memory of 1F1B-AS, FBP-AS (shared and split lanes), 1F1B-SNO and 1F1B-SO over transfers
 - plans: VGG-16, ResNet-50 and GNMT-8 on 2, 4, 8 V100 (pipedream-b) and on chains of 1 to 4 FPGA boards, by data parallelism,
   uniform GPipe, PipeDream (asynchronous and flushed) and BaPipe (its answer, and its best straight pipeline); where the rule of
-  thumb and the simulation disagree; what layers split between boards would add: an estimate, no plan, as a plan has whole layers
+  thumb and the simulation disagree; what layers split between boards save, in plans of which these are one decision
 - claims: sweeps over link bandwidth and device memory on 8 V100, and over link bandwidth and DSP rate on 4 VCU118, for "up to
   3.2x" speedup over data parallelism and "4x" less memory, the only figures of the paper (arXiv 2012.12544) that are known
 - depth: the largest L of GNMT-L that fits per method

@@ -125,7 +125,7 @@ def test_splitting_layers_is_reported_with_its_price(quick: dict[str, Any]) -> N
     """Unequal boards: boundary layers are split, and the bytes that this costs are beside the seconds that it saves."""
     row = next(row for row in quick["splits"] if "U280" in row["cluster"])
     assert row["split_layers"] >= 1
-    assert row["split_is"].startswith("estimate, no plan: ")
+    assert row["split_seconds"] < row["whole_seconds"]
     assert row["split_bytes_per_sample"] != row["whole_bytes_per_sample"]
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from hardware_profiles import Cluster, Link, load_accelerator, load_cluster
 from planners import Evaluator, Request, make_plan
-from planners.bapipe.explorer import BaPipe, schedules
+from planners.bapipe.explorer import BaPipe, schedules, streams
+from planners.bapipe.intra_layer import GRAIN, FractionSearch, places_of
 from planners.search.candidates import device_rows, microbatch_counts, straight_plan, unlike_rows
 from planners.testing import line
 from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, simulate
@@ -72,22 +73,27 @@ def problem_of(seed: int, most_layers: int, most_devices: int, most_samples: int
     return replace(problem, contention=choice < 0.9)
 
 
-def straight_plans(problem: Problem) -> Iterator[Plan]:
-    """Every schedule of BaPipe, any devices in the cluster's order or against it, every number of micro-batches, all cuts."""
-    order, layers = range(len(problem.cluster.devices)), len(problem.workload)
-    for count in range(1, min(len(order), layers) + 1):
+def straight_plans(problem: Problem, every: int = GRAIN) -> Iterator[Plan]:
+    """Every schedule of BaPipe, any devices in the cluster's order or against it, every number of micro-batches, all cuts.
+
+    every: sixteenths of layers between which boards may share one; 16: none, as on GPUs
+    """
+    order, search = range(len(problem.cluster.devices)), FractionSearch("all", Evaluator(problem), Request())
+    inside = every if streams(problem) else GRAIN
+    places = [place for place in places_of(problem.workload)[1:-1] if place % inside == 0]
+    for count in range(1, min(len(order), len(problem.workload)) + 1):
         for chosen in combinations(order, count):
             for devices in dict.fromkeys((chosen, chosen[::-1])):
                 for schedule in schedules(problem, Request()):
                     for microbatches in microbatch_counts(problem, Request(), count):
-                        for cuts in combinations(range(1, layers), count - 1):
-                            yield straight_plan("all", problem, schedule, cuts, devices, microbatches)
+                        for cuts in combinations(places, count - 1):
+                            yield search.at(schedule, cuts, devices, microbatches)
 
 
-def missed(problem: Problem) -> float:
+def missed(problem: Problem, every: int = GRAIN) -> float:
     """How many times the seconds of the best straight pipeline the explorer's answer takes; infinite where it finds none."""
     evaluate = Evaluator(problem)
-    fitting = [plan for plan in straight_plans(problem) if evaluate(plan).fits]
+    fitting = [plan for plan in straight_plans(problem, every) if evaluate(plan).fits]
     if not fitting:
         return 0.0
     best = simulate(problem, min(fitting, key=lambda plan: evaluate(plan).iteration_seconds)).iteration_seconds
@@ -101,6 +107,19 @@ def missed(problem: Problem) -> float:
 def test_no_straight_pipeline_is_faster(seed: int) -> None:
     """Up to three devices, six layers and five samples."""
     assert missed(problem_of(seed, 6, 3, 5)) <= 1.0 + 1e-9
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3, 5])
+def test_no_pipeline_that_shares_layers_is_faster(seed: int) -> None:
+    """Two boards, like or unlike, up to four layers that are cut at quarters, and five samples."""
+    assert missed(problem_of(seed, 4, 2, 5), every=4) <= 1.0 + 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [seed for seed in range(30) if seed % 3 != 1])
+def test_no_pipeline_that_shares_layers_at_sixteenths_is_faster(seed: int) -> None:
+    """Two boards, up to five layers."""
+    assert missed(problem_of(seed, 5, 2, 5), every=1) <= 1.0 + 1e-9
 
 
 @pytest.mark.slow
