@@ -4,6 +4,7 @@ from .accelerator import (
     BACKWARD_LAUNCHES as BACKWARD_LAUNCHES,
     LAYER_KINDS as LAYER_KINDS,
     PRECISION_BYTES as PRECISION_BYTES,
+    FOR_INFERENCE as FOR_INFERENCE,
     RECIPES as RECIPES,
     Accelerator as Accelerator,
     Phase as Phase,

@@ -155,7 +155,7 @@ class Demand(NamedTuple):
     scratch: float = 0.0
 
 
-def demand(work: Work, samples: float, phase: Phase, bytes_per_element: int) -> Demand:
+def demand(work: Work, samples: float, phase: Phase, bytes_per_element: float) -> Demand:
     """FLOP and memory traffic of one pass, not `backward`: the one place that says what a gradient costs.
 
     - forward: the layer's FLOP; reads its input (a normalization twice: its mean comes first) and its parameters, writes

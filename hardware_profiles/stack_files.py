@@ -103,7 +103,7 @@ RunsTable = msgspec.defstruct(
 class GradientsTable(FileTable, frozen=True, kw_only=True):
     """`[gradients]` of a stack: the precision in which micro-batches add them up where weights have 16 bits."""
 
-    precision: Precision
+    precision: Literal["fp32", "fp16", "bf16"]
 
 
 class StackFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="stack"):
@@ -127,7 +127,7 @@ class StackFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="sta
             description=self.description,
             runs=Runs(**msgspec.structs.asdict(self.runs)),
             errors=tuple(one.build() for one in self.errors),
-            gradient_bytes=0 if self.gradients is None else PRECISION_BYTES[self.gradients.precision],
+            gradient_bytes=0 if self.gradients is None else int(PRECISION_BYTES[self.gradients.precision]),
             **{units[key][0]: table.constant(units[key][1]) for key, table in tables.items()},
         )
 

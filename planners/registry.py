@@ -139,6 +139,10 @@ class PlannerEntry:
 
     def reason(self, problem: Problem, request: Request) -> str | None:
         """Why the planner cannot plan a problem and request, or None: an option that it lacks, or as `applicable` says."""
+        if not problem.trains:
+            return (
+                f"it plans training, and precision {problem.precision!r} is of forward passes alone: plan --inference"
+            )
         families = schedule_families()
         of_schedule = (
             () if request.schedule is None or "slices" not in self.options else families[request.schedule].options

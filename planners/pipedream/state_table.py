@@ -82,7 +82,7 @@ def state_table(
     seconds: NDArray[np.float64],
     *,
     minibatch: int | None = None,
-    bytes_per_element: int | None = None,
+    bytes_per_element: float | None = None,
     states: AntichainStates | None = None,
 ) -> StateTable:
     """The figures of a workload's states.

@@ -10,6 +10,7 @@ from itertools import accumulate, pairwise
 from typing import Annotated, Literal, get_args
 
 from hardware_profiles import (
+    FOR_INFERENCE,
     GENERIC,
     PRECISION_BYTES,
     RECIPES,
@@ -140,7 +141,7 @@ class Problem(TrainingOptions):
         return words.pop() if len(words) == 1 else "device"
 
     @property
-    def element_bytes(self) -> int:
+    def element_bytes(self) -> float:
         """Bytes of one element of weights, activations and gradients."""
         return self.workload.bytes_per_element or PRECISION_BYTES[self.stored_precision]
 
@@ -148,6 +149,11 @@ class Problem(TrainingOptions):
     def stored_precision(self) -> Precision:
         """The precision of all but products: of weights, activations and gradients."""
         return RECIPES.get(self.precision, self.precision)
+
+    @property
+    def trains(self) -> bool:
+        """Whether plans may train in its precision; else it is of forward passes alone."""
+        return self.precision not in FOR_INFERENCE
 
     def precision_of(self, layer: Layer) -> Precision:
         """The precision in which a layer computes: under one of `RECIPES` products, but for the output head's, compute in it."""
@@ -173,7 +179,7 @@ class Problem(TrainingOptions):
         return tuple(found)
 
     @property
-    def accumulated_bytes(self) -> int:
+    def accumulated_bytes(self) -> float:
         """Bytes per parameter of the gradient that micro-batches accumulate and replicas all-reduce."""
         return self.gradient_bytes or (self.element_bytes == 2 and self.stack.gradient_bytes) or self.element_bytes
 
@@ -417,10 +423,14 @@ class PlanNotRunError(InfeasiblePlanError):
 def check_plan(problem: Problem, plan: Plan) -> None:
     """Raise InfeasiblePlanError if the plan is not one for this problem; PlanNotRunError if its stack does not run it.
 
-    Rules: stages hold every layer once, in an order that data only flow down, but for those that are split (`plan_of_parts`);
-    devices exist and a stage has each of its own once; groups divide what they compute (`_check_groups`); micro-batches are at
-    least 1 sample and sum to the batch, those of single stages too.
+    Rules: its precision trains; stages hold every layer once, in an order that data only flow down, but for those that are split
+    (`plan_of_parts`); devices exist and a stage has each of its own once; groups divide what they compute (`_check_groups`);
+    micro-batches are at least 1 sample and sum to the batch, those of single stages too.
     """
+    if not problem.trains:
+        raise InfeasiblePlanError(
+            f"plan {plan.planner!r} trains, and precision {problem.precision!r} is of forward passes alone"
+        )
     if plan.splits:
         problem, plan = problem_of_parts(problem, plan), plan_of_parts(plan)
     workload, devices = problem.workload, len(problem.cluster.devices)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hardware_profiles import LAYER_KINDS, Accelerator, FieldProgrammableGateArray, Work, load_accelerator
+from hardware_profiles import LAYER_KINDS, Accelerator, FieldProgrammableGateArray, Precision, Work, load_accelerator
+from hardware_profiles.accelerator_files import FpgaFile
 from hardware_profiles.fpga_division import divide
 
 BOARDS = ("vcu118", "vcu129", "u280", "zcu102", "vck190")
@@ -29,6 +31,20 @@ def board(**changes: object) -> FieldProgrammableGateArray:
     )
     return replace(plain, **changes)
 
+
+BOARD_FILE = """
+kind = "fpga"
+name = "b"
+on_chip = {memory_mbit = 8}
+ddr = {memory_gib = 1, bandwidth_gb_per_s = 10}
+transceivers = {lanes = 1, gbps = 10}
+[dsp]
+count = 1000
+clock_mhz = 100
+macs_per_cycle_int8 = 1.0
+macs_per_cycle_int4 = 2.0
+[logic]
+"""
 
 SMALL = Work("convolution", 2e6, 1e3, 1e3, 1e4)
 WEIGHTY = Work("linear", 2e3, 1e3, 1e3, 1e6)
@@ -176,6 +192,24 @@ def test_dsps_go_where_sums_are_short() -> None:
     works = [Work("convolution", 2e6, 1e3, 1e4, 1.0), Work("linear", 2e6, 1e3, 1.0, 1.0)]
     division = divide(board(dsps=300, reduction_half=100.0), works, "fp32")
     assert division.dsps.tolist() == [[200, 100]]
+
+
+@pytest.mark.parametrize(("precision", "size"), [("int8", 1.0), ("int4", 0.5), ("int2", 0.25), ("int1", 0.125)])
+def test_narrow_elements_share_a_byte(precision: Precision, size: float) -> None:
+    """Weights and features of less than eight bits: what moves, what stays on the chip, and the seconds of what DDR binds."""
+    fpga = board(macs_per_cycle={precision: 1e6})
+    assert fpga.ddr_traffic(WEIGHTY, 1, "forward", precision) == 1e6 * size
+    assert fpga.seconds(WEIGHTY, 1, "forward", precision) == pytest.approx(1e6 * size / 10e9)
+    assert divide(fpga, [WEIGHTY] * 3, precision, copies=1).on_chip.tolist() == [3e6 * size <= 1e6]
+
+
+def test_look_up_tables_multiply_beside_the_dsps_and_without_them() -> None:
+    """10,000 tables, 100 an int4 multiply-add beside two of each of 1,000 DSP blocks, 10 an int2 one that these do not have."""
+    text = BOARD_FILE + "luts = 10_000\nluts_per_mac_int4 = 100\nluts_per_mac_int2 = 10\n"
+    made = msgspec.toml.decode(text, type=FpgaFile).build()
+    assert made.macs_per_cycle == {"int8": 1.0, "int4": pytest.approx(2.0 + 100 / 1000), "int2": pytest.approx(1.0)}
+    with pytest.raises(ValueError, match=r"^\$\.logic: needs at least one rate, such as luts_per_mac_int4$"):
+        msgspec.toml.decode(BOARD_FILE + "luts = 10_000\n", type=FpgaFile).build()
 
 
 def test_peak_is_every_dsp_in_every_cycle() -> None:

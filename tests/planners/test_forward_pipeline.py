@@ -15,7 +15,7 @@ import simpy
 
 import pipeplan as pp
 from hardware_profiles import FieldProgrammableGateArray, Power
-from planners import ForwardPipeline, forward_pipeline
+from planners import ForwardPipeline, InapplicablePlannerError, forward_pipeline
 from simulator import InfeasiblePlanError, Layer, LayerCosts, Problem, Workload
 from tests.experiments.commands import ended, refused
 
@@ -115,6 +115,21 @@ def test_weights_are_divided_where_one_board_holds_not_all() -> None:
         InfeasiblePlanError, match=r"^alexnet: weights and features of 1 samples do not fit .* of 3 FPGAs$"
     ):
         forward_pipeline(with_boards(boards(), ddr_bytes=30e6))
+
+
+def test_int4_is_of_forward_passes_alone() -> None:
+    """Half of the bytes of int8 between boards, at least twice the rate; no plan of training, by hand or searched."""
+    wide, narrow = (replace(boards(count=2), precision=one) for one in ("int8", "int4"))
+    whole, half = forward_pipeline(wide), forward_pipeline(narrow)
+    assert half.stages[0].sent_bytes == LayerCosts(wide).cut_bytes[half.stages[0].last + 1] / 2
+    assert half.interval_seconds <= whole.interval_seconds / 2 * (1.0 + 1e-5)
+    with pytest.raises(InapplicablePlannerError, match=r"'int4' is of forward passes alone: plan --inference$"):
+        pp.plan(narrow)
+    plan = pp.plan(wide, "data-parallel").plan
+    with pytest.raises(InfeasiblePlanError, match="trains, and precision 'int4' is of forward passes alone"):
+        pp.simulate(narrow, plan)
+    with pytest.raises(ValueError, match="'int4': v100-sxm2 has no rate for it"):
+        pp.Problem("alexnet", "pipedream-b", batch=1, precision="int4")
 
 
 def test_energy_is_of_the_boards_in_use() -> None:
