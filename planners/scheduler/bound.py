@@ -30,6 +30,7 @@ windows: ends from which all of this leaves some op no time to run (see the modu
 
 from __future__ import annotations
 
+import math
 from typing import Literal, get_args
 
 import numpy as np
@@ -79,6 +80,8 @@ def lower_bound(instance: ScheduleInstance, objective: Objective = "makespan") -
     bound = float(_bound(instance, _alone(instance, ways) if alone else ways, ways.head, alone))
     ops = int(instance.offsets[-1])
     whole = bool((instance.seconds % 1 == 0).all() and (instance.lag % 1 == 0).all() and bound * ops < 2**53)
+    if whole:
+        bound = float(math.ceil(bound * (1.0 - CLOSE)))
     if bound > 0.0 and not alone and small(instance):
         bound = end_by_windows(instance, ways, bound, whole)
     return bound if whole else bound * (1.0 - ops * 2.0**-52)  # a replay adds in another order

@@ -63,7 +63,10 @@ def small(instance: ScheduleInstance) -> bool:
 
 @kernel(error_model="numpy")
 def end_by_windows(instance: ScheduleInstance, ways: Ways, known: float, whole: bool) -> float:
-    """Least seconds of everything, at least those that are known, more than 0; whole: all seconds are whole numbers."""
+    """Least seconds of everything, at least those that are known, more than 0.
+
+    whole: all seconds are whole numbers, those that are known as well
+    """
     facts, step = _facts(instance), 1.0 if whole else known * STEP
     begins = heads_of(instance, ways).ravel()
     ends = np.full(len(begins), np.inf)
