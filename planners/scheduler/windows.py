@@ -7,7 +7,8 @@ three rules, each of which every order obeys. Where one leaves no room for an op
     device   ops run one at a time: an op follows those that it cannot come before, and any others that must all be over too soon
              for it to run before or among them (edge finding: Carlier and Pinson 1989); none are longer than their time
     memory   what is kept from before a time to after it wherever in its window everything runs takes up its room: a forward
-             whose micro-batch would be kept at that time, too, and has no room, begins later, and a gradient ends before
+             whose micro-batch would be kept at that time, too, and has no room, begins later, and a gradient ends before. With
+             it are kept those whose forwards come before that forward, and those whose gradients come after that gradient
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planners.scheduler.heads import Ways, heads_of, nested_keep
 from planners.scheduler.instance import Floats, Integers, ScheduleInstance
@@ -279,34 +281,78 @@ def _by_memory(
     instance: ScheduleInstance, facts: _Facts, begins: Floats, ends: Floats, near: float
 ) -> tuple[bool, bool]:
     """Narrow windows by what is kept in any case; whether there is room for that, and whether any has changed."""
-    changed = False
+    changed, most = False, instance.passes.max()
+    weight_gradients = 2 * len(instance.device) * most
     for device in range(len(instance.limit)):
+        limit = instance.limit[device]
         rows = slice(facts.kept_offsets[device], facts.kept_offsets[device + 1])
-        begun, freed, units = facts.begun[rows], facts.freed[rows], facts.units[rows]
+        begun, freed, units, together = facts.begun[rows], facts.freed[rows], facts.units[rows], facts.together[rows]
         since, until = ends[begun] - facts.takes[begun], begins[freed] + facts.takes[freed]
-        certain = np.flatnonzero(since < until - near)
-        times = np.concatenate((since[certain], until[certain]))
-        change = np.concatenate((units[certain], -units[certain]))
+        places, numbers, weights = begun // most, begun % most, freed >= weight_gradients
+        counted, extra, before = (
+            np.empty(len(begun), np.int64),
+            np.empty(len(begun), np.int64),
+            np.empty(most, np.int64),
+        )
+        sure = since < until - near
+        times = np.concatenate((since[sure], until))
+        change = np.concatenate((units[sure], np.where(sure, -units, 0)))
         in_turn, kept = np.argsort(times), 0
         for place in range(len(times) - 1):
             kept += change[in_turn[place]]
-            begin, end = times[in_turn[place]], times[in_turn[place + 1]]
-            if end <= begin + near:
+            begin, end = times[in_turn[place]] + near, times[in_turn[place + 1]] - near
+            if end <= begin:
                 continue
-            if kept > instance.limit[device]:
+            if kept > limit:
                 return False, changed
             for row in range(len(begun)):
-                forward, gradient = begun[row], freed[row]
-                if since[row] <= begin + near and until[row] >= end - near:
-                    continue  # it is kept
-                if until[row] >= end - near:  # it is, too, if it begins before
-                    short = kept + facts.together[rows][row] > instance.limit[device]
-                    if short and begins[forward] < end - near:
-                        begins[forward], changed = end, True
-                elif (
-                    since[row] <= begin + near
-                    and kept + units[row] > instance.limit[device]
-                    and ends[gradient] > begin + near
-                ):
-                    ends[gradient], changed = begin, True
+                counted[row] = units[row] if until[row] >= end and since[row] > begin else 0
+            _beside(instance, places, numbers, counted, weights, 1, before, extra)
+            for row in range(len(begun)):
+                later = until[row] >= end and since[row] > begin and begins[begun[row]] < end
+                if later and kept + extra[row] + together[row] > limit:
+                    begins[begun[row]], changed = end + near, True
+            for row in range(len(begun)):
+                counted[row] = units[row] if until[row] < end and since[row] <= begin else 0
+            _beside(instance, places, numbers, counted, weights, -1, before, extra)
+            for row in range(len(begun)):
+                sooner = until[row] < end and since[row] <= begin and ends[freed[row]] > begin
+                if sooner and kept + extra[row] + units[row] > limit:
+                    ends[freed[row]], changed = begin - near, True
     return True, changed
+
+
+@kernel(inner=True)
+def _beside(
+    instance: ScheduleInstance,
+    places: Integers,
+    numbers: Integers,
+    counted: Integers,
+    weights: NDArray[np.bool_],
+    step: int,
+    before: Integers,
+    extra: Integers,
+) -> None:
+    """Units that are counted and kept with each row's, of the same chain, into `extra`.
+
+    step: 1: those whose forwards come before the row's; -1: those whose gradients come after it
+    """
+    first, rows = 0, len(places)
+    while first < rows:
+        last = first
+        while last < rows and places[last] == places[first]:
+            last += 1
+        if first == 0 or instance.first[places[first - 1] + 1 : places[first] + 1].any():
+            before[:] = 0
+        here, of_weights, row = 0, 0, first if step > 0 else last - 1
+        while first <= row < last:
+            beyond, number = row, numbers[row]
+            while first <= beyond < last and numbers[beyond] == number:
+                extra[beyond] = of_weights if step < 0 and weights[beyond] else before[number] + here
+                beyond += step
+            while row != beyond:
+                here += counted[row]
+                of_weights += counted[row] if weights[row] else 0
+                row += step
+            before[number] += here
+        first = last
