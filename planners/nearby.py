@@ -142,6 +142,8 @@ def changed(problem: Problem, plan: Plan) -> Iterator[tuple[str, Plan]]:
 
 def _other_cuts(problem: Problem, plan: Plan) -> Iterator[tuple[int, ...]]:
     """Ends of stages, of which the first or the last but one is at the place before or behind its own."""
+    if plan.splits:  # whose cuts are elsewhere
+        return
     places, ends = cut_places(problem.workload), tuple(accumulate(len(stage.layers) for stage in plan.stages))
     for at in dict.fromkeys((0, len(ends) - 2)) if len(ends) > 1 else ():
         for place in _neighbours(ends[at], places):

@@ -11,8 +11,8 @@ The search, as the reference notes reconstruct it:
    fullest stage hands layers to a neighbour at the least cost;
 4. beside them PipeDream's partition (replicas included) under the same schedules, PipeDream's own synchronous plan, uniform GPipe
    and data parallelism, so that the answer is never slower than one of these;
-5. where all boards stream, cuts inside layers (`planners.bapipe.intra_layer`): the best pipelines so far, and those that
-   fractions even out, after moves of one cut while replays become faster;
+5. where all boards stream, cuts inside layers (`planners.partitioning.fraction_search`): the best pipelines so far, and those
+   that fractions even out, after moves of one cut while replays become faster;
 6. the first few of the ranking, and the plans of the other methods, replayed on SimPy, contention included; the fastest wins.
 
 BaPipe chooses the schedule by a rule of thumb; `explore` records what the rule would take and where the simulation disagrees.
@@ -30,9 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import percent
-from planners.bapipe.intra_layer import FractionSearch
 from planners.estimate.memory import StageBytes, least_excess, least_needed, may_have_room
 from planners.estimate.pipeline_seconds import pipelined
+from planners.partitioning.fraction_search import FractionSearch
 from planners.partitioning.minimax_cuts import balanced_cuts, coarse_points, ideal_stage_seconds
 from planners.partitioning.straight_search import StraightShape, fastest_straight, least_seconds_of
 from planners.partitioning.streamed_search import StreamedSearch, one_moved
@@ -357,13 +357,14 @@ class _Explorer:
 
     def _split(self) -> Iterator[Candidate]:
         """The best pipelines, each of another schedule, row of boards or number of micro-batches, with cuts in layers."""
-        search, shapes = FractionSearch(self.name, self.evaluate, self.request), dict[Hashable, Plan]()
+        search, shapes = FractionSearch(self.evaluate, self.request), dict[Hashable, Plan]()
         whole = (one for one in self.evaluate.replayed if self._may_be_split(one))
         for plan in sorted(whole, key=lambda one: self.evaluate(one).key):
             shapes.setdefault((plan.schedule, tuple(one.devices for one in plan.stages), len(plan.microbatches)), plan)
         evened = [search.evened(plan) for plan in [*shapes.values()][:EVENED]]
         for plan in sorted(evened, key=lambda one: self.evaluate(one).key)[:SPLIT]:
-            yield self._candidate(INTRA_LAYER, search.after_moves(plan))
+            *_, found = plan, *search.climbed(plan)
+            yield self._candidate(INTRA_LAYER, replace(found, planner=self.name))
 
     def _may_be_split(self, plan: Plan) -> bool:
         """Whether a plan is one of BaPipe's pipelines of whole layers, of several stages."""

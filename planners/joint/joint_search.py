@@ -23,6 +23,7 @@ from planners.joint.neighbourhood import CHUNKS, DIVIDING, FAMILIES, Neighbourho
 from planners.joint.orders import ops_of, ordered, within
 from planners.joint.pipeline import Pipeline, pipeline_of
 from planners.joint.told import complexity, next_best, own_order, simpler_plan
+from planners.partitioning.fraction_search import FractionSearch
 from planners.scheduler.bound import lower_bound
 from planners.scheduler.instance import instance_of
 from planners.scheduler.schedule_problem import ScheduleProblem
@@ -37,7 +38,7 @@ from planners.search.candidates import (
 from planners.search.evaluator import Evaluator, Planner, fitting
 from planners.search.notes import HALVES_ASSUMED, Note, halves_are_known
 from planners.search.quick_replay import QuickReplays, order_of, order_of_plan
-from planners.search.replay_work import WORK_PER_SECOND, replay_work
+from planners.search.replay_work import WORK_PER_SECOND, replay_work, work_of
 from planners.search.request import Request
 from planners.search.timed_orders import with_timed
 from simulator import (
@@ -47,13 +48,14 @@ from simulator import (
     Problem,
     ScheduleError,
     Score,
+    cuts_of,
     flushes,
     schedule_families,
 )
 
 LEFT_OUT = (
-    "not searched: offload, groups of unlike sizes, orders of ops but those of the fastest pipelines in one direction, of whole "
-    "sequences"
+    "not searched: offload, groups of unlike sizes, layers that stages share but on boards, orders of ops but those of the "
+    "fastest pipelines in one direction, of whole sequences"
 )
 """Decisions that are not searched."""
 
@@ -91,6 +93,9 @@ WORTH = 0.01
 
 ORDERED = 1.1
 """How far above the best a pipeline may be whose order is searched."""
+
+SHARED, OF_SHARED = 3, 0.15
+"""Plans on boards, the fastest of unlike schedules and devices, whose cuts are moved into layers; the part of the work for it."""
 
 AFTER_BEST = 3.0
 """Nominal seconds of replays, at least, without a better answer before the search ends."""
@@ -226,6 +231,7 @@ class _Descents:
         self.least: Key = (inf, inf)
         self.quickly: dict[Pipeline, dict[Plan, float]] = {}
         self.whole, self.passed, self.numbers = set[Plan](), set[tuple[Pipeline, int]](), count()
+        self.boards = all(device.streams for device in problem.cluster.devices)
 
     @property
     def goes_on(self) -> bool:
@@ -300,8 +306,9 @@ class _Descents:
         return min(best, key=lambda plan: (complexity(plan), replayed[plan].peak_bytes, replayed[plan].key))
 
     def _round(self, begun: float, end: float) -> None:
-        """Descend until so much work is done, of which this round began at `begun`; then search orders."""
-        work = end - begun
+        """Descend until so much work is done, of which this round began at `begun`; then search orders, on boards fractions."""
+        last, work = end, (end - begun) * (1.0 - OF_SHARED * self.boards)
+        end = begun + work
         descents = begun + (1.0 - OF_ORDERS * self._orders_are_open) * work
         self.most, self.done_at_best = self.done + OF_BEGINNING * work, self.done
         started = []
@@ -318,6 +325,23 @@ class _Descents:
         self.most = min(end, self.done + OF_ORDERS * work)
         if self._orders_are_open:
             self._order()
+        self.most = last
+        if self.boards:
+            self._share()
+
+    def _share(self) -> None:
+        """Replay the fastest plans with cuts inside layers, which are moved while replays get better."""
+        search, unlike = FractionSearch(self.evaluate, self.planner.request), dict[object, Plan]()
+        replayed = self.replayed()
+        for plan in sorted(replayed, key=lambda one: replayed[one].key):
+            if len(plan.stages) > 1 and cuts_of(plan) is not None and len(unlike) < SHARED:
+                unlike.setdefault((plan.schedule, *(stage.devices for stage in plan.stages)), plan)
+        for plan in unlike.values():
+            moves, moved = search.climbed(plan), True
+            while moved and self.done < self.most:
+                made = self.evaluate.evaluations
+                moved = next(moves, None) is not None
+                self.done += work_of(plan) * (self.evaluate.evaluations - made)
 
     def replayed(self) -> dict[Plan, Score]:
         """Flushed plans that were replayed and are what is asked for, and their scores."""

@@ -55,13 +55,14 @@ def complexity(plan: Plan) -> int:
     """How much of a plan an engineer would rather do without: of two plans that are as fast the one with less is the answer.
 
     An order of its own counts most; then families by how many frameworks run them; then one each: recomputation, replicas and
-    micro-batches that are not alike, ZeRO among part of the replicas, options of the schedule.
+    micro-batches that are not alike, ZeRO among part of the replicas, options of the schedule, layers that stages share.
     """
     schedule = (
         3 if plan.order else 0 if len(plan.stages) == 1 or plan.schedule in SIMPLE else 1 + (plan.schedule not in USUAL)
     )
     unlike = (plan.recompute, plan.recomputed_blocks, plan.replicas, plan.microbatches)
-    return schedule + sum(len(set(one)) > 1 for one in unlike) + bool(plan.shard) + bool(plan.options)
+    beside = bool(plan.shard), bool(plan.options), bool(plan.splits)
+    return schedule + sum(len(set(one)) > 1 for one in unlike) + sum(beside)
 
 
 def own_order(plan: Plan, replayed: Replays) -> OwnOrder | None:
@@ -71,8 +72,10 @@ def own_order(plan: Plan, replayed: Replays) -> OwnOrder | None:
     alike = [
         one
         for one, score in replayed.items()
-        if not one.order and (one.stages, one.microbatches) == (plan.stages, plan.microbatches)
+        if not one.order and (one.stages, one.splits, one.microbatches) == (plan.stages, plan.splits, plan.microbatches)
     ]
+    if not alike:  # its layers were split for the order
+        return None
     family = min(alike, key=lambda one: replayed[one].key)
     seconds = replayed[family].iteration_seconds
     slower = _slower(seconds, replayed[plan].iteration_seconds)

@@ -1,7 +1,7 @@
 """Minimax cuts: the slowest stage as fast as can be, as BaPipe balances (arXiv 2012.12544).
 
 Inter-layer: whole layers. Coarse-grained: whole layers, but no cut whose transfer takes too long. Intra-layer: see
-`planners.bapipe.intra_layer`.
+`planners.partitioning.fraction_search`.
 """
 
 from __future__ import annotations

@@ -245,6 +245,6 @@ def test_a_search_that_was_interrupted_ends_the_study(monkeypatch: pytest.Monkey
     """A planner that returns its best so far is asked again by nobody: its plan is not a row."""
     problem = Problem(load_workload("alexnet"), load_cluster("pipedream-b").take(2), 8)
     found = make_plan("data-parallel", problem)
-    monkeypatch.setattr(planners, "plan_over_stacks", lambda *given, seed: replace(found, interrupted=True))
+    monkeypatch.setattr(planners, "plan_by", lambda *given, seed: replace(found, interrupted=True))
     with pytest.raises(KeyboardInterrupt):
         next(bapipe_explore.plan_rows("gpu", iter([("2 V100", problem)])))

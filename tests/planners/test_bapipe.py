@@ -29,7 +29,7 @@ from planners import (
     minimax_cuts,
 )
 from planners.bapipe import explorer as bapipe
-from planners.bapipe.intra_layer import GRAIN, places_of, streamed_fractions
+from planners.partitioning.fraction_search import GRAIN, places_of, streamed_fractions
 from planners.testing import line
 from simulator import (
     InfeasiblePlanError,

@@ -14,7 +14,7 @@ import pytest
 from hardware_profiles import Cluster, Link, load_accelerator, load_cluster
 from planners import Evaluator, Request, make_plan
 from planners.bapipe.explorer import BaPipe, schedules, streams
-from planners.bapipe.intra_layer import GRAIN, FractionSearch, places_of
+from planners.partitioning.fraction_search import GRAIN, FractionSearch, places_of
 from planners.search.candidates import device_rows, microbatch_counts, straight_plan, unlike_rows
 from planners.testing import line
 from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, simulate
@@ -78,16 +78,18 @@ def straight_plans(problem: Problem, every: int = GRAIN) -> Iterator[Plan]:
 
     every: sixteenths of layers between which boards may share one; 16: none, as on GPUs
     """
-    order, search = range(len(problem.cluster.devices)), FractionSearch("all", Evaluator(problem), Request())
+    order, search = range(len(problem.cluster.devices)), FractionSearch(Evaluator(problem), Request())
     inside = every if streams(problem) else GRAIN
     places = [place for place in places_of(problem.workload)[1:-1] if place % inside == 0]
+    uncut = tuple(range(1, len(order)))  # layers of stages that are then cut elsewhere
     for count in range(1, min(len(order), len(problem.workload)) + 1):
         for chosen in combinations(order, count):
             for devices in dict.fromkeys((chosen, chosen[::-1])):
                 for schedule in schedules(problem, Request()):
                     for microbatches in microbatch_counts(problem, Request(), count):
+                        plan = straight_plan("all", problem, schedule, uncut[: count - 1], devices, microbatches)
                         for cuts in combinations(places, count - 1):
-                            yield search.at(schedule, cuts, devices, microbatches)
+                            yield search.at(plan, cuts)
 
 
 def missed(problem: Problem, every: int = GRAIN) -> float:

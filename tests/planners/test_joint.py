@@ -25,6 +25,7 @@ from simulator import (
     Gpt,
     InfeasiblePlanError,
     LayerCosts,
+    LayerSplit,
     OpKind,
     Plan,
     PlanCosts,
@@ -37,7 +38,9 @@ from simulator import (
     schedule_families,
     workload_from_spec,
 )
+from tests.chains import chain
 from tests.planners.conftest import PROBLEMS, shape, sums, with_memory
+from tests.planners.test_bapipe_search import row_of_boards
 from tests.planners.test_found import LARGER
 from tests.records import Recorded
 
@@ -560,3 +563,14 @@ def test_simple_is_what_every_framework_runs() -> None:
     ranked = [plan, *(replace(plan, schedule=name) for name in ("interleaved-1f1b", "zb-h1")), own]
     assert [complexity(one) for one in ranked] == sorted({complexity(one) for one in ranked})
     assert complexity(replace(plan, recompute=("none", "whole"))) > complexity(plan)
+
+
+def test_boards_share_a_layer_where_that_is_faster() -> None:
+    """Three equal layers with many weights on two boards with a slow link: half of the second on each, under any schedule."""
+    network = chain([6e9] * 3, parameters=[2 * 10**7] * 3, output_elements=[1e3] * 3)
+    asked, request = Problem(network, row_of_boards(["vcu118"] * 2, [1e8]), 8), Request(options={"seconds": 1.0})
+    found = make_plan("joint", asked, request)
+    with patch.object(joint_search._Descents, "_share", lambda search: None):
+        before = make_plan("joint", asked, request)
+    assert found.plan.splits == (LayerSplit(1, 0.5),)
+    assert found.iteration_seconds < 0.96 * before.iteration_seconds

@@ -1,9 +1,9 @@
-"""Intra-layer partition: stages that share a boundary layer by output channels (BaPipe, arXiv 2012.12544, step 3).
+"""Fraction search: cuts inside layers, which neighbouring stages share by output channels (BaPipe, arXiv 2012.12544, step 3).
 
 A place to cut at is a number of parts, GRAIN a layer: between layers, or inside one that can be split (`simulator.LayerSplit`).
 Fractions even out what whole layers leave uneven, for more bytes on the link: both stages read the layer's input. On boards that
 stream, `streamed_fractions` cuts so that all stages take as long as each other; `FractionSearch` moves cuts while replays are
-faster.
+faster, of any plan of contiguous stages.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 
 from hardware_profiles import StreamingAccelerator, Work, streaming
 from planners.partitioning.minimax_cuts import filled_cuts
@@ -18,11 +19,12 @@ from planners.search.candidates import microbatch_counts
 from planners.search.evaluator import Evaluator
 from planners.search.request import Request
 from simulator import (
+    InfeasiblePlanError,
     LayerCosts,
     LayerSplit,
     Plan,
     Problem,
-    Stage,
+    ScheduleError,
     Workload,
     equal_microbatches,
     splittable_layers,
@@ -46,55 +48,64 @@ def places_of(workload: Workload) -> list[int]:
 
 
 class FractionSearch:
-    """Pipelines of one device per stage whose cuts may lie inside layers."""
+    """Plans of contiguous stages whose cuts may lie inside layers."""
 
-    def __init__(self, planner: str, evaluate: Evaluator, request: Request) -> None:
-        self.planner, self.evaluate, self.problem, self.request = planner, evaluate, evaluate.problem, request
+    def __init__(self, evaluate: Evaluator, request: Request) -> None:
+        self.evaluate, self.problem, self.request = evaluate, evaluate.problem, request
         self.places = places_of(self.problem.workload)
         self._known, self._even = set(self.places), dict[tuple[int, ...], list[int]]()
 
     def evened(self, plan: Plan) -> Plan:
-        """The better one of a pipeline of whole layers and that whose fractions even out its boards, where all layers stream."""
+        """The better one of a pipeline of one board per stage and that whose fractions even these out, where layers stream."""
         devices = [stage.devices[0] for stage in plan.stages]
         if not all(map(self.evaluate.layer_costs.streams, devices)):
             return plan
         key = (*devices, max(plan.microbatches))
         if key not in self._even:
             self._even[key] = streamed_fractions(self.problem, devices, max(plan.microbatches))
-        other = self.at(plan.schedule, self._even[key], devices, len(plan.microbatches))
-        return min(plan, other, key=lambda one: self.evaluate(one).key)
+        return min(plan, self.at(plan, self._even[key]), key=self._key)
 
-    def after_moves(self, plan: Plan) -> Plan:
-        """A pipeline after the best moves, one after the other, while its replays get better."""
+    def climbed(self, plan: Plan) -> Iterator[Plan]:
+        """A plan after the best of its moves, again and again, while that one is better; its stages are contiguous."""
         while True:
-            found = min(self._moved(plan), key=lambda one: self.evaluate(one).key, default=plan)
-            if self.evaluate(found).key >= self.evaluate(plan).key:
-                return plan
-            plan = found
+            found = min(self._moved(plan), key=self._key, default=plan)
+            if self._key(found) >= self._key(plan):
+                return
+            yield (plan := found)
 
-    def at(self, schedule: str, places: Sequence[int], devices: Sequence[int], microbatches: int) -> Plan:
-        """A pipeline that is cut at these places, rising, without the ends; devices: of each stage."""
+    def at(self, plan: Plan, places: Sequence[int]) -> Plan:
+        """A plan with its stages cut at these places, rising, without the ends."""
         ends = pairwise((0, *places, self.places[-1]))
         stages = tuple(
-            Stage(tuple(range(begin // GRAIN, -(-end // GRAIN))), (device,))
-            for (begin, end), device in zip(ends, devices, strict=True)
+            replace(stage, layers=tuple(range(begin // GRAIN, -(-end // GRAIN))))
+            for (begin, end), stage in zip(ends, plan.stages, strict=True)
         )
         splits = tuple(LayerSplit(place // GRAIN, place % GRAIN / GRAIN) for place in places if place % GRAIN)
-        sizes = equal_microbatches(self.problem.batch, microbatches)
-        return Plan(self.planner, schedule, stages, sizes, splits=splits)
+        return replace(plan, stages=stages, splits=splits)
+
+    def _key(self, plan: Plan) -> tuple[float, float]:
+        try:
+            return self.evaluate(plan).key
+        except (InfeasiblePlanError, ScheduleError):
+            return inf, inf
 
     def _moved(self, plan: Plan) -> Iterator[Plan]:
-        """The plan after each step of a cut, to where the network may be cut, and with the next numbers of micro-batches."""
-        devices, places, count = [stage.devices[0] for stage in plan.stages], _places(plan), len(plan.microbatches)
+        """The plan after each step of a cut, to where the network may be cut, and with the next numbers of micro-batches; inside
+        layers where other devices follow.
+        """
+        places, count = _places(plan), len(plan.microbatches)
         ends = (0, *places, self.places[-1])
         for number, place in enumerate(places):
             for to in (place + step for size in STEPS for step in (-size, size)):
-                if ends[number] < to < ends[number + 2] and to in self._known:
-                    yield self.at(plan.schedule, (*places[:number], to, *places[number + 1 :]), devices, count)
-        counts = microbatch_counts(self.problem, self.request, len(devices))
+                inside_one = to % GRAIN and plan.stages[number].devices == plan.stages[number + 1].devices
+                if ends[number] < to < ends[number + 2] and to in self._known and not inside_one:
+                    yield self.at(plan, (*places[:number], to, *places[number + 1 :]))
+        if plan.order or plan.forward_sizes:
+            return
+        counts = microbatch_counts(self.problem, self.request, len(plan.stages))
         fewer, more = [one for one in counts if one < count], [one for one in counts if one > count]
         for other in (*fewer[-1:], *more[:1]):
-            yield self.at(plan.schedule, places, devices, other)
+            yield replace(plan, microbatches=equal_microbatches(self.problem.batch, other))
 
 
 def _places(plan: Plan) -> tuple[int, ...]:
