@@ -46,7 +46,7 @@ CHIPS: Mapping[str, ChipKind] = MappingProxyType(
             0.25,
             None,
             True,
-            "kernels of V100, A100, B200; spread: products of H100 and GB200 reach 0.76 and 0.71 where these say 0.61 and 0.49",
+            "kernels of V100, A100, B200; spread: products of H100 and GB200 reach 0.76 and 0.65 where these say 0.61 and 0.49",
         ),
         "systolic": ChipKind(
             "few large systolic arrays, programs compiled whole: TPUs",

@@ -240,8 +240,7 @@ class LayerCosts:
 
     def launch_seconds(self, device: int, phase: Phase) -> NDArray[np.float64]:
         """Seconds that the host needs to launch each layer's pass, float64 [layers]; 0 where a measured profile includes them. A
-        backward takes 1.5 times a forward, divided over the gradients that the layer has; a cast beside its product is
-        launched as a kernel alone, in what the accelerator takes, whatever the stack.
+        backward takes 1.5 times a forward, divided over the gradients that the layer has; a cast is launched with its product.
         """
         if self._alike is not None:
             return self._alike.launch_seconds(device, phase)
@@ -252,7 +251,7 @@ class LayerCosts:
 
     def _counted_launch_seconds(self, device: int, phase: Phase) -> NDArray[np.float64]:
         accelerator = self._accelerators[self._kind_of_device[device]]
-        launch, times = optional_members(accelerator).launch_overhead, self.problem.stack.launches.on(accelerator)
+        launch = self.problem.stack.launches.on(accelerator) * optional_members(accelerator).launch_overhead
         if not launch or self._measured:
             return np.zeros(len(self.works))
 
@@ -265,7 +264,7 @@ class LayerCosts:
             launches = runs((phase,))
         else:
             launches = BACKWARD_LAUNCHES * runs(passes(phase)) / np.maximum(runs(passes("backward")), 1.0)
-        return launches * launch * (times + self._casts)
+        return launches * launch
 
     def kernel_seconds(self, device: int, samples: int, phase: Phase) -> NDArray[np.float64]:
         """Seconds for which one pass of each layer over `samples` samples keeps a device busy, float64 [layers], without launch

@@ -225,19 +225,7 @@ def test_fp8_is_a_recipe_of_products() -> None:
             assert casts[number] == pytest.approx(launched * (elements > 0))
     assert (narrow.element_bytes, narrow.state_bytes) == (plain.element_bytes, plain.state_bytes)
     assert cast.stashed_bytes.tolist() == wide.stashed_bytes.tolist()
-    assert cast.launch_seconds(0, "forward").sum() > wide.launch_seconds(0, "forward").sum()
-
-
-def test_a_cast_is_launched_as_a_kernel_alone() -> None:
-    """What it adds to the launches of a pass is the same under a framework that launches layers three times as slowly."""
-    slow = Stack(name="slow", launches=Constant(3.0))
-    added = [
-        LayerCosts(in_fp8(stack)).launch_seconds(0, "forward")
-        - LayerCosts(replace(in_fp8(stack), precision="bf16")).launch_seconds(0, "forward")
-        for stack in (GENERIC, slow)
-    ]
-    assert added[0].sum() > 0.0
-    assert added[0] == pytest.approx(added[1])
+    assert cast.launch_seconds(0, "forward").tolist() == wide.launch_seconds(0, "forward").tolist()
 
 
 def no_casts() -> Stack:
