@@ -44,14 +44,7 @@ from hardware_profiles import MOST_DEVICES
 
 VARIANTS = ("paper", "script")
 
-WORTH = (
-    "mfu",
-    "tokens_per_second_per_device",
-    "samples_per_second_per_device",
-    "joules_per_sample",
-    "watts",
-    "joules_by_part",
-)
+WORTH = "mfu", "tokens_per_second_per_device", "samples_per_second_per_device", "joules_per_sample", "watts"
 """Figures of an answer's efficiency that its JSON tells without a report."""
 
 OF_WORKERS = "pipedream"

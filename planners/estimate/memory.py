@@ -204,7 +204,7 @@ def in_flight(ranks: int, chunks: int, microbatches: int) -> Floats:
     return (passed(forwards) - passed(backwards)[:, :, ::-1]).astype(np.float64)
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(inner=True, error_model="numpy", borrows=True)
 def in_flight_bytes(recompute: bool, flights: float, stash: float, entry: float) -> float:
     """Bytes of mini-batches in flight on a stage: one that recomputes keeps the input of each, and the stash of one."""
     return stash + flights * entry if recompute else flights * stash
@@ -409,7 +409,7 @@ def least_needed(costs: LayerCosts, plan: Plan) -> Score | None:
     return Score(inf, float(needed[fullest]) * (1.0 - SAFE), room, stages[fullest].devices[0])
 
 
-@kernel()
+@kernel(borrows=True)
 def reaches_the_end(every: RangeBytes, room: Floats, samples: float, in_flight: Floats) -> bool:
     """Whether stages, as long as they may be, reach the last layer: any stage may begin wherever the one before may at most end.
 

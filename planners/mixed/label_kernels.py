@@ -170,7 +170,7 @@ def least_seconds(label: Floats, behind: int, layers: int, ahead: LeastAhead, as
     return np.inf
 
 
-@kernel(inline="always")
+@kernel(inline="always", borrows=True)
 def _no_slower(one: Floats, two: Floats, rounds: float) -> bool:
     """Whether a label is no slower than another whatever comes in front of both, and needs no more."""
     slower = max(0.0, one[SLOWEST] - two[SLOWEST], one[OWN] - two[OWN]) * rounds
@@ -183,7 +183,7 @@ def _no_slower(one: Floats, two: Floats, rounds: float) -> bool:
     return True
 
 
-@kernel(inline="always")
+@kernel(inline="always", borrows=True)
 def _keep(labels: Floats, place: Integers, count: int, new: Floats, rounds: float) -> tuple[int, int, float]:
     """Where to keep a label among those of its place: the number kept then, its slot, the bound of what is left out for it.
 
@@ -208,7 +208,7 @@ def _keep(labels: Floats, place: Integers, count: int, new: Floats, rounds: floa
     return count, worst, highest
 
 
-@kernel(inline="always")
+@kernel(inline="always", borrows=True)
 def _in_front(
     old: Floats, behind: tuple[int, int, int], stage: tuple[int, int], tables: SetTables, asked: Asked, new: Floats
 ) -> None:

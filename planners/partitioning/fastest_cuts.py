@@ -368,7 +368,7 @@ def _extended(
     return new_state[:filled], new_place[:filled], True
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def _least_seconds(states: NDArray[np.float64], row: int, step: NDArray[np.float64], ahead: Ahead, end: int) -> float:
     """Least makespan that can follow from a partial partition (sum, slowest of each pass) and a step that ends before `end`."""
     rest, floor, weight, _ = ahead

@@ -381,7 +381,7 @@ _SLACK = 1.0 + 1e-9
 """Factor on limits, so that rounding rules out no placement."""
 
 
-@kernel(error_model="numpy")
+@kernel(error_model="numpy", borrows=True)
 def _transfers(sets: _Sets, outputs: _Outputs, outer: int, inner: int, part: NDArray[np.uint64]) -> tuple[float, float]:
     """Seconds of what comes in and of what goes out of the units of `outer` that `inner` lacks, which `part` is then."""
     words = part.shape[0]

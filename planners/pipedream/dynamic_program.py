@@ -111,13 +111,13 @@ _SLACK = 1.0 - 1e-12
 _LEAST = 1e-300
 
 
-@kernel(error_model="numpy")
+@kernel(error_model="numpy", borrows=True)
 def held_copies(copy_bytes: Floats, start: int, last: int) -> float:
     """Bytes of shared weights that the stage of states [start, last] holds beside its own; see `StateTable.copy_bytes`."""
     return float(copy_bytes[start, last]) if copy_bytes.size > 0 else 0.0
 
 
-@kernel(error_model="numpy")
+@kernel(error_model="numpy", borrows=True)
 def synchronization_seconds(form: int, parameter_bytes: float, bandwidth: float, replicas: int) -> float:
     """Seconds of the gradient all-reduce of one stage, before the division by `replicas`."""
     if form == SCRIPT:
@@ -125,7 +125,7 @@ def synchronization_seconds(form: int, parameter_bytes: float, bandwidth: float,
     return 2.0 * (replicas - 1) / replicas * (parameter_bytes / bandwidth)
 
 
-@kernel(error_model="numpy")
+@kernel(error_model="numpy", borrows=True)
 def stage_seconds(form: int, inner_seconds: float, synchronization: float, replicas: int) -> float:
     """Seconds per mini-batch of one stage over `replicas`: the script and a barrier add the all-reduce, the paper hides it."""
     if form in (SCRIPT, BARRIER):
@@ -133,7 +133,7 @@ def stage_seconds(form: int, inner_seconds: float, synchronization: float, repli
     return max(inner_seconds, synchronization) / replicas
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(inner=True, error_model="numpy", borrows=True)
 def _split_seconds(
     form: int, rest_seconds: float, last_seconds: float, entry_seconds: float, exit_seconds: float, replicas: int
 ) -> float:
@@ -178,7 +178,7 @@ def copies_of(form: int, workers: int, held: VersionMemory) -> StageCopies:
     return StageCopies(flights, weights)
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(inner=True, error_model="numpy", borrows=True)
 def stage_bytes(
     held: VersionMemory, copies: StageCopies, total: int, replicas: int, stash: float, parameters: float, entry: float
 ) -> float:
@@ -192,7 +192,7 @@ def stage_bytes(
     return float(kept + copies.weights[total, replicas] * parameters)
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(inner=True, error_model="numpy", borrows=True)
 def _position(predecessors: Integers, offsets: Integers, inner: int, outer: int) -> int:
     """Where, in the rising list of states inside `outer`, the first one from `inner` on stands."""
     low, high = offsets[outer], offsets[outer + 1]
@@ -205,13 +205,13 @@ def _position(predecessors: Integers, offsets: Integers, inner: int, outer: int)
     return int(low)
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(inner=True, error_model="numpy", borrows=True)
 def _is_inside(predecessors: Integers, offsets: Integers, inner: int, outer: int) -> bool:
     position = _position(predecessors, offsets, inner, outer)
     return bool(position < offsets[outer + 1] and predecessors[position] == inner)
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(inner=True, error_model="numpy", borrows=True)
 def _next_replicas(
     form: int, inner_seconds: float, parameters: float, bandwidth: float, replicas: int, most: int, value: float
 ) -> int:
@@ -232,7 +232,7 @@ def _next_replicas(
     return low
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(inner=True, error_model="numpy", borrows=True)
 def _fewest_replicas(form: int, compute: float, parameters: float, bandwidth: float, most: int, value: float) -> int:
     """The fewest replicas, at most `most`, with which a stage is no slower than `value`, but for rounding; most + 1: none."""
     above = np.nextafter(value, np.inf)
@@ -289,7 +289,7 @@ class _Row(NamedTuple):
     row: RowTables
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(inner=True, error_model="numpy", borrows=True)
 def _last_stage(of: _Row, state: int, total: int, replicas: int, cut: int, value: float) -> float:
     """Seconds of a last stage behind `cut`; infinite where slower than `value`, or too large even if nothing enters it."""
     network, held = of.network, of.held
@@ -304,7 +304,7 @@ def _last_stage(of: _Row, state: int, total: int, replicas: int, cut: int, value
     return float(seconds) if seconds <= value else float(np.inf)
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(inner=True, error_model="numpy", borrows=True)
 def _splits_of_a_chain(of: _Row, state: int, fewest: int, most: int, limit: Floats, begins: Integers) -> None:
     """Splits of the slice up to `state` that are faster than `limit`, float64 [workers + 1], into the tables.
 
@@ -347,16 +347,9 @@ def _splits_of_a_chain(of: _Row, state: int, fewest: int, most: int, limit: Floa
 
 @kernel(error_model="numpy")
 def solve_row(
-    form: int,
-    start: int,
-    begin: int,
-    stop: int,
-    network: StateTotals,
-    level: LevelCosts,
-    held: VersionMemory,
-    row: RowTables,
+    form: int, start: int, stop: int, network: StateTotals, level: LevelCosts, held: VersionMemory, row: RowTables
 ) -> None:
-    """A(start..j, m) for every j in [begin, stop) and m in 1..workers, into `row`, which has those of [start, begin).
+    """A(start..j, m) for every j in [start, stop) and m in 1..workers, into `row`.
 
     Of values above `LevelCosts.most`, and of those that no pipeline over [start, stop) has within it, not all are found.
     """
@@ -391,7 +384,7 @@ def solve_row(
     if lowest and np.isfinite(most_seconds):
         before, behind = fewest_workers(form, network, level)
 
-    for state in range(begin, stop):
+    for state in range(start, stop):
         best[state, :] = np.inf
         floor[state, :] = np.inf
         split[state, :] = -1
@@ -530,7 +523,7 @@ def solve_all_rows(form: int, network: StateTotals, level: LevelCosts, held: Ver
         np.empty((states, workers + 1), dtype=np.int32),
     )
     for start in range(states):
-        solve_row(form, start, start, states, network, level, held, row)
+        solve_row(form, start, states, network, level, held, row)
         for stop in range(start, states):  # one by one: a slice takes seconds more to compile
             result[start, stop] = row.best[stop, workers]
     return result

@@ -106,7 +106,7 @@ def _seconds(table: StateTable, pipeline: FlushedPipeline, stage: LevelStage) ->
     return float(_microbatch_seconds(compute, parameters, samples, microbatches, bandwidth, stage.workers))
 
 
-@kernel(error_model="numpy")
+@kernel(error_model="numpy", borrows=True)
 def _microbatch_seconds(
     compute: float, parameters: float, samples: int, microbatches: int, bandwidth: float, replicas: int
 ) -> float:
@@ -142,7 +142,7 @@ def _slice_of(network: StateTotals, pipeline: FlushedPipeline, start: int, last:
     return _Slice(compute, parameters, stash, entry, pipeline.memory_bytes - pipeline.weight_copies * held)
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(inner=True, error_model="numpy", borrows=True)
 def _replicas(
     pipeline: FlushedPipeline, one: _Slice, flights: int, limit: float, quickest: int, least: int, most: int
 ) -> int:

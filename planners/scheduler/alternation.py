@@ -97,7 +97,7 @@ def alternate(instance: ScheduleInstance, way: Alternation, trace: Trace) -> flo
     return float(finish.max())
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def _arrival(instance: ScheduleInstance, trace: Trace, code: int | np.int64) -> float:
     """When what the next op of a code awaits from the stage beside it has come; 0 where it awaits nothing."""
     before = instance.source[code]
@@ -106,7 +106,7 @@ def _arrival(instance: ScheduleInstance, trace: Trace, code: int | np.int64) -> 
     return float(trace.ends[before * instance.passes[0] + trace.work[code]] + instance.delay[code])
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def _append(instance: ScheduleInstance, trace: Trace, code: int | np.int64) -> None:
     """Run one more op of a code as soon as it can be."""
     positions, count = len(instance.device), instance.passes[0]
@@ -126,7 +126,7 @@ def _append(instance: ScheduleInstance, trace: Trace, code: int | np.int64) -> N
     trace.work[code] = number + 1
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def _fill(instance: ScheduleInstance, way: Alternation, trace: Trace, p: int, ready: float) -> None:
     """Run the weight gradients that a gap takes, which ends when what the device runs next is ready."""
     positions, device = len(instance.device), instance.device[p]

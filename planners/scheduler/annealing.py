@@ -44,7 +44,7 @@ class Walk(NamedTuple):
     target: float
 
 
-@kernel()
+@kernel(borrows=True)
 def draw(state: NDArray[np.uint64], below: int | np.int64) -> np.int64:
     """A random whole number in [0, below), below 2**31; state: uint64 [1], not 0 (xorshift64*, Vigna 2016)."""
     x = state[0]
@@ -56,7 +56,7 @@ def draw(state: NDArray[np.uint64], below: int | np.int64) -> np.int64:
     return np.int64((high * np.uint64(below)) >> np.uint64(31))
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def keep(values: NDArray[np.integer[Any]], kept: NDArray[np.integer[Any]]) -> None:
     """Copy the values into `kept`, of the same length; `kept[:] = values` takes seconds more to compile."""
     for i in range(len(values)):
@@ -170,7 +170,7 @@ def anneal(
     return found, walk.steps, work
 
 
-@kernel(inner=True, forceinline=True)
+@kernel(inner=True, forceinline=True, borrows=True)
 def _copy(instance: ScheduleInstance, source: Trace, target: Trace, ran: Trace, finished: bool) -> int:
     """Make equal what a replay changed in one of two traces that were equal, `ran`; the ops that it ran.
 
@@ -200,7 +200,7 @@ def _copy(instance: ScheduleInstance, source: Trace, target: Trace, ran: Trace, 
     return int(ops)
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def _move(codes: Codes, origin: int | np.int64, target: int | np.int64, swap: bool) -> None:
     """Exchange two ops of a device, or shift one to the other's place."""
     moved = codes[origin]

@@ -87,7 +87,7 @@ def least_period(instance: ScheduleInstance) -> float:
     return float(busy.max())
 
 
-@kernel()
+@kernel(borrows=True)
 def first_fit(instance: ScheduleInstance, percent: int, pauses: Floats, weights: bool, starts: Floats) -> int:
     """The first period from `percent` of the least on of which the block fits into memory, above MOST if none does.
 

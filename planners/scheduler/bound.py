@@ -117,7 +117,7 @@ def _steady_bound(instance: ScheduleInstance, ways: Ways) -> float:
     return float(max(busy.max(), area, (ways.round / np.maximum(1, held)).max(), turns))
 
 
-@kernel(error_model="numpy")
+@kernel(error_model="numpy", borrows=True)
 def _bound(instance: ScheduleInstance, ways: Ways, from_first: Floats, alone: bool) -> float:
     """The largest term of any device.
 
@@ -141,7 +141,7 @@ def _bound(instance: ScheduleInstance, ways: Ways, from_first: Floats, alone: bo
     return bound
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(inner=True, error_model="numpy", borrows=True)
 def _turn(
     instance: ScheduleInstance,
     ways: Ways,
@@ -192,7 +192,7 @@ def _turns(instance: ScheduleInstance, ways: Ways, from_first: Floats) -> tuple[
     return whole, pace
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(inner=True, error_model="numpy", borrows=True)
 def _work(instance: ScheduleInstance, ways: Ways, device: int) -> float:
     """Work with warm-up and drain of a device."""
     count, seconds, split, keep = instance.passes, instance.seconds, instance.split, instance.keep
@@ -253,7 +253,7 @@ def _work(instance: ScheduleInstance, ways: Ways, device: int) -> float:
     return opens + load + max(after, idle)
 
 
-@kernel()
+@kernel(borrows=True)
 def seconds_beside(instance: ScheduleInstance, ways: Ways, p: int) -> float:
     """Seconds of all ops of a position, and the least after the last of them."""
     after = 0.0 if instance.split[p] else ways.tail[p]
@@ -274,7 +274,7 @@ def _first_input_gradient(instance: ScheduleInstance, ways: Ways, known: float) 
         known = later
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(inner=True, error_model="numpy", borrows=True)
 def ahead_of_first(instance: ScheduleInstance, ways: Ways, end: float, waits: Floats) -> float:
     """Seconds from each stage's first forward to its first input gradient where everything is over by `end`; the next end if not.
 
@@ -301,7 +301,7 @@ def ahead_of_first(instance: ScheduleInstance, ways: Ways, end: float, waits: Fl
     return end
 
 
-@kernel(error_model="numpy")
+@kernel(error_model="numpy", borrows=True)
 def _areas(instance: ScheduleInstance, ways: Ways, device: int, known: float) -> float:
     """Area of a device in units of memory, and in whole micro-batches by each edge of the hull of what it can hold at once.
 
@@ -341,7 +341,7 @@ def _areas(instance: ScheduleInstance, ways: Ways, device: int, known: float) ->
     return max(area, _area(instance, ways, device, known, 1, 0, fit))
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(inner=True, error_model="numpy", borrows=True)
 def _area(
     instance: ScheduleInstance,
     ways: Ways,
@@ -389,7 +389,7 @@ def _area(
     return opens + (area + lost) / room
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(inner=True, error_model="numpy", borrows=True)
 def _missing(room: float, pace: float, begin: float, end: float) -> float:
     """The integral of max(0, room - pace * t) over t from `begin` to `end`."""
     if pace > 0.0:
@@ -397,7 +397,7 @@ def _missing(room: float, pace: float, begin: float, end: float) -> float:
     return float((end - begin) * (room - pace * (begin + end) / 2)) if end > begin else 0.0
 
 
-@kernel(error_model="numpy")
+@kernel(error_model="numpy", borrows=True)
 def _rounds(
     instance: ScheduleInstance, ways: Ways, kept: int | np.int64, p: int, from_first: Floats, alone: bool
 ) -> float:

@@ -214,7 +214,7 @@ def list_schedule(instance: ScheduleInstance, setting: ListSetting, trace: Trace
     return makespan
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def _lift(wake: Floats, tree: Integers, leaves: int, device: int | np.int64) -> None:
     """Play the games of a device anew: of two that meet, the one that wakes first goes on."""
     node = (leaves + device) // 2

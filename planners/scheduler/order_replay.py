@@ -82,7 +82,7 @@ def trace_of(instance: ScheduleInstance) -> Trace:
     )
 
 
-@kernel(error_model="numpy")
+@kernel(error_model="numpy", borrows=True)
 def replay(
     instance: ScheduleInstance, codes: Codes, offsets: Integers, fill: bool, tolerance: float, trace: Trace, path: bool
 ) -> float:
@@ -113,7 +113,7 @@ def replay(
     return _run(instance, codes, offsets, Form(fill, tolerance, path, False, instance.takes), trace, np.inf)
 
 
-@kernel(error_model="numpy", forceinline=True)
+@kernel(error_model="numpy", forceinline=True, borrows=True)
 def replay_again(
     instance: ScheduleInstance,
     codes: Codes,
@@ -149,7 +149,7 @@ def replay_again(
     return _run(instance, codes, offsets, form, trace, latest)
 
 
-@kernel(error_model="numpy", forceinline=True)
+@kernel(error_model="numpy", forceinline=True, borrows=True)
 def _run(
     instance: ScheduleInstance,
     codes: Codes,

@@ -155,7 +155,7 @@ def without_delay(instance: ScheduleInstance, rounds: Rounds, period: float) -> 
     return sooner if _period(instance, sooner, period, start) <= period else rounds
 
 
-@kernel(inner=True, error_model="numpy")
+@kernel(inner=True, error_model="numpy", borrows=True)
 def _turns_apart(instance: ScheduleInstance, start: Floats, period: float, other: int | np.int64, code: int) -> int:
     """How many rounds a code comes behind another that it awaits at least, where they begin in a round at `start`."""
     ready = start[other] + instance.takes[other] + (instance.delay[code] if other == instance.source[code] else 0.0)

@@ -25,7 +25,7 @@ from planners.unequal.problem import UnequalProblem
 from simulator import kernel
 
 
-@kernel(error_model="numpy")
+@kernel(error_model="numpy", borrows=True)
 def _advance(
     ends: Floats,
     step: int,
@@ -137,7 +137,7 @@ def _block_counts(samples: int) -> Integers:
     return counts
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def _chain_end(
     durations: Floats,
     reverse: bool,

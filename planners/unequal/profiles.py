@@ -61,7 +61,7 @@ def lower_bound(problem: UnequalProblem) -> float:
     return float(tails(problem.forward_chain)[0, 1]) + float(tails(problem.backward_chain)[0, 1])
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def tail_of_process(row: Floats, block: int, after: Floats, before: Floats) -> None:
     """V before one process with blocks of `block` samples, from V after it."""
     samples = row.shape[0] - 1
@@ -89,7 +89,7 @@ def _tail(step: Step, after: Floats, before: Floats) -> None:
             before[s] = min(before[s], one[s])
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def extend(profile: Floats, step: Step, block: int, tail: Floats, upper: float, ends: Floats) -> float:
     """Ends of the blocks of the step's link into `ends`; returns the last, or inf where it cannot beat `upper`."""
     samples = profile.shape[0] - 1
@@ -110,7 +110,7 @@ def extend(profile: Floats, step: Step, block: int, tail: Floats, upper: float, 
     return sent
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def spread(ends: Floats, block: int, profile: Floats) -> None:
     """Block ends, written out as a profile by sample."""
     samples = profile.shape[0] - 1

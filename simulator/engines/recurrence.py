@@ -87,7 +87,7 @@ def replay(program: Program) -> Timeline:
     return timeline_of(program, times[:tasks][order.place], times[tasks : 2 * tasks][order.place])
 
 
-@kernel()
+@kernel(borrows=True)
 def replay_values(
     order: Order,
     value: Numbers,
@@ -150,7 +150,7 @@ def makespans_of_values(
     return result
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def _replay_eight(
     order: Order,
     value: Numbers,

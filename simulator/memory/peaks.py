@@ -288,7 +288,7 @@ def peaks(events: MemoryEvents, times: Floats, lags: Floats, sizes: Floats, stat
     return result
 
 
-@kernel()
+@kernel(borrows=True)
 def fullest(
     events: MemoryEvents, times: Floats, lags: Floats, sizes: Floats, static: Floats, capacity: Floats
 ) -> tuple[int, float]:
@@ -411,7 +411,7 @@ def _peak(events: MemoryEvents, times: Floats, lags: Floats, amounts: Floats, st
     return max(peak, level)
 
 
-@kernel(inner=True)
+@kernel(inner=True, borrows=True)
 def _arrive(events: MemoryEvents, times: Floats, lags: Floats, begin: int, end: int) -> None:
     """Write the arrival times of a stream: the end of the sending task plus the seconds of the transfer."""
     time, sender, transfer, tasks = events.time, events.sender, events.transfer, len(events.position)
@@ -420,7 +420,7 @@ def _arrive(events: MemoryEvents, times: Floats, lags: Floats, begin: int, end: 
         times[time[moment]] = times[tasks + sender[move]] + lags[transfer[move]]
 
 
-@kernel()
+@kernel(borrows=True)
 def _place(events: MemoryEvents, times: Floats, moment: int, now: float) -> int:
     """Sort key of a moment among those at the same time, as `simulator.memory.over_time` orders them."""
     sort, task, position = events.sort[moment], events.task[moment], events.position
