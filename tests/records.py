@@ -16,6 +16,7 @@ from functools import partial
 from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 REWRITE = "PIPEPLAN_REWRITE_RECORDS"
 
@@ -93,6 +94,30 @@ def digest(values: list[Any]) -> Any:
         if all(isinstance(column, dict) for column in columns):
             return {"rows": columns}
     return values
+
+
+def weight(value: Any) -> Any:
+    """What is recorded of many values of one unit, beside a few whole ones: the mean of all numbers in it, each weighted by its
+    place, and the checksum of all words, where there are any. A changed value changes it, and so does another order."""
+    leaves = list(_leaves(plain(value)))
+    numbers = [one for one in leaves if not isinstance(one, str)]
+    mean = math.fsum(place * one for place, one in enumerate(numbers, 1)) / max(
+        1, len(numbers) * (len(numbers) + 1) // 2
+    )
+    words = " ".join(one for one in leaves if isinstance(one, str))
+    return [plain(mean), crc32(words.encode())] if words else plain(mean)
+
+
+def weights(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Of each of several values its weight."""
+    return {name: weight(value) for name, value in values.items()}
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _leaves(one)
+    if not isinstance(value, dict | list):
+        yield value or 0
 
 
 COLUMNS = "each row"

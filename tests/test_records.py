@@ -25,6 +25,7 @@ from tests.records import (
     readable,
     tabled,
     untabled,
+    weight,
     without_measured,
 )
 
@@ -79,6 +80,17 @@ def test_a_digest_sees_values_and_their_order() -> None:
     assert digest([1, 2]) == [1, 2]
     assert digest(["a"] * 30) == ["a"] * 30
     assert list(differences(digest([[x, 1.0] for x in values]), digest([[x, 1.0] for x in changed])))
+
+
+def test_a_weight_sees_values_words_and_their_order() -> None:
+    """At any depth; nothing counts as 0."""
+    value = {"a": [1.0, [None, 4]], "b": True}
+    assert weight(value) == (1.0 + 3 * 4 + 4 * 1) / 10
+    others = {"a": [1.0, [None, 5]], "b": True}, {"a": [4, [None, 1.0]], "b": True}, {"a": [1.0, [None, 4]], "b": False}
+    assert weight(value) not in [weight(one) for one in others]
+    assert weight(["a", "b", 2]) == [2.0, weight([2, "a", "b"])[1]]
+    assert weight(["a", "b", 2]) != weight(["b", "a", 2])
+    assert weight([]) == 0.0
 
 
 def test_like_rows_stand_in_a_table_and_are_read_as_they_were() -> None:

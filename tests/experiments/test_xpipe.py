@@ -45,7 +45,7 @@ from simulator.workloads.synthetic import uniform_chain
 from tests.drawings import drawing
 from tests.experiments.commands import noisy_clusters, refused
 from tests.layout import assert_readable
-from tests.records import Recorded, lines
+from tests.records import Recorded, lines, weights
 
 SMALL = TrainingSetting(stages=4, batch=8, epochs=2)
 
@@ -563,7 +563,7 @@ def test_xpipe_quick_run(
     printed = capsys.readouterr().out
     assert "QUICK RUN" in printed
     assert "chosen after results had been seen" in printed
-    recorded(printed=lines(printed), drawn=drawn)
+    recorded(printed=lines(printed), drawn=weights(drawn))
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from planners.estimate.replica_traffic import (
 )
 from planners.estimate.stage_costs import StageCosts
 from simulator import Experts, Gpt, GroupRates, LayerCosts, Llama, Parallelism, Problem, Recompute, Zero
-from tests.records import Recorded
+from tests.records import Recorded, weight
 
 STACK = Stack(
     name="mine",
@@ -88,7 +88,7 @@ def test_stages_of_like_blocks(name: str, degrees: tuple[int, int, int], recorde
         elements=lines(costs.elements(parallel)),
         update_us=[1e6 * one for one in costs.update_line(parallel)],
         tied_elements=costs.tied_elements(parallel),
-        units=costs.units(parallel, 30)[:, [0, 1, 2, 3, 30]],
+        units=[weight(column) for column in costs.units(parallel, 30)[:, [0, 1, 2, 3, 30]].T],
         most_in_unit=costs.most_in_unit(parallel),
         buckets=costs.bucket_shares(parallel, rates, 2, 5),
         gradient_in_work=lines([costs.gradient_in_work(parallel)]),

@@ -61,7 +61,7 @@ from simulator.schedules.ops import OpKind
 from simulator.schedules.text import from_text
 from tests.drawings import drawing
 from tests.layout import LEAST_LIGHTNESS, assert_readable, lightness
-from tests.records import Recorded
+from tests.records import Recorded, weights
 
 
 def replayed(name: str, stages: int, microbatches: int, *, transfer: float = 0.0, **options: Any) -> Timeline:
@@ -528,7 +528,7 @@ def test_gantt_charts_can_be_read(timeline: Callable[[], Timeline], recorded: Re
     """Few and many rows, with a title far too long; more boxes than have room for numbers."""
     figure = gantt(timeline(), title=LONG, device_word="board").figure
     assert_readable(figure)  # type: ignore[arg-type]
-    recorded(figure=drawing(figure))  # type: ignore[arg-type]
+    recorded(figure=weights(drawing(figure)))  # type: ignore[arg-type]
 
 
 def test_a_gantt_chart_of_replicas(recorded: Recorded) -> None:
@@ -687,7 +687,7 @@ def test_memory_figures_can_be_read(memories: list[DeviceMemory], recorded: Reco
     """Values stand beside the panel, where no line can run through them; every axis is named."""
     figure = memory_figure(memories, title=LONG)
     assert_readable(figure)
-    recorded(figure=drawing(figure))
+    recorded(figure=weights(drawing(figure)))
 
 
 @pytest.mark.parametrize(("count", "told"), [(24, 24), (25, 0)])

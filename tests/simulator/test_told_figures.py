@@ -19,7 +19,7 @@ from simulator import (
     simulate,
     stages_from_cuts,
 )
-from tests.records import Recorded
+from tests.records import Recorded, weights
 from tests.simulator.test_cost_figures import CASES, GPT, STACK
 
 
@@ -61,16 +61,33 @@ def told(found: Outcome) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", schedule_families())
+def told_of_option(name: str) -> dict[str, Any]:
+    """As `told`, with the record, the tables and what the layers wait for."""
+    found = simulate(*CASES[name])
+    layers = layer_bounds(found.problem, found.plan)
+    tables = [[one.columns, *one.rows] for one in (*found.tables(), *layers.tables())]
+    return {"record": found.record(), **told(found), "tables": tables, "layers": layers.remarks()}
+
+
+@pytest.mark.parametrize("name", ["1f1b", "1f1b-rr", "chimera", "interleaved-zb", "seq1f1b", "xpipe"])
 def test_what_a_schedule_tells(name: str, recorded: Recorded) -> None:
     """Of eight micro-batches on four ranks of V100, half of them behind a network, in seconds and bytes."""
     recorded(**told(simulate(*scheduled(name))))
 
 
-@pytest.mark.parametrize("name", CASES)
+def test_what_schedules_tell(recorded: Recorded) -> None:
+    """Of every family the weights of the same figures."""
+    recorded(
+        schedules=[{"name": name} | weights(told(simulate(*scheduled(name)))) for name in schedule_families()],
+    )
+
+
+@pytest.mark.parametrize("name", ["V100", "mixed GPUs", "zero 3, two copies", "experts in groups"])
 def test_what_an_option_tells(name: str, recorded: Recorded) -> None:
     """Of two micro-batches under 1F1B, in seconds and bytes, with the tables and what the layers wait for."""
-    found = simulate(*CASES[name])
-    layers = layer_bounds(found.problem, found.plan)
-    tables = [[one.columns, *one.rows] for one in (*found.tables(), *layers.tables())]
-    recorded(record=found.record(), **told(found), tables=tables, layers=layers.remarks())
+    recorded(**told_of_option(name))
+
+
+def test_what_options_tell(recorded: Recorded) -> None:
+    """Of every option the weights of the same figures."""
+    recorded(options=[{"name": name} | weights(told_of_option(name)) for name in CASES])

@@ -19,14 +19,14 @@ from planners.scheduler.steady import plain_rounds, rounds_of
 from tests.planners.conftest import sums
 from tests.planners.scheduler.schedule_cases import PLACEMENTS
 from tests.planners.scheduler.test_bounds import drawn
-from tests.records import Recorded
+from tests.records import Recorded, weights
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_first_orders_are_those_that_they_were(placement: str, recorded: Recorded) -> None:
-    """Of drawn problems: periods, tolerances and starts of building blocks, makespans of alternations and of list
-    schedules by their settings, rounds of a stream, names of patterns."""
-    found: dict[str, object] = {}
+    """Of drawn problems the weights of: periods, tolerances and starts of building blocks, makespans of alternations and of list
+    schedules by their settings, rounds of a stream; and names of patterns."""
+    found: list[dict[str, object]] = []
     for number in range(10):
         problem = drawn(placement, number)
         instance = instance_of(problem)
@@ -41,7 +41,7 @@ def test_first_orders_are_those_that_they_were(placement: str, recorded: Recorde
             alternations(spare_seconds(instance, False, 1.2 * lower_bound(instance))) if placement == "straight" else ()
         )
         rounds = [plain_rounds(instance), *(rounds_of(instance, one) for one in blocks[:2])]
-        found[str(number)] = {
+        figures = {
             "blocks": said(iter(blocks)),
             "warm-ups": said(warm_ups(instance, problem.stages)),
             "paused": said(islice(paused_blocks(instance, 3, seed=number), 6)),
@@ -49,6 +49,6 @@ def test_first_orders_are_those_that_they_were(placement: str, recorded: Recorde
             "lists": [list_schedule(instance, setting, trace) for setting in settings],
             "rounds": [sums(np.asarray(part)) for one in rounds for part in one],
             "one at a time": sums(np.asarray(one_at_a_time(instance))),
-            "patterns": pattern_names(problem),
         }
-    recorded(**found)
+        found.append(weights(figures) | {"patterns": pattern_names(problem)})
+    recorded(problems=found)

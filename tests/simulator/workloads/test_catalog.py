@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +30,11 @@ from tests.chains import kept_bytes
 from tests.records import Recorded
 
 
+def weighted(values: npt.NDArray[np.float64]) -> list[float]:
+    """Each column's sum weighted by places from 1 on."""
+    return (np.arange(1, len(values) + 1) @ values).tolist()  # type: ignore[no-any-return]
+
+
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_entry_keeps_the_contract(name: str) -> None:
     """A sound network, named as registered, that keeps something for its backward."""
@@ -41,23 +45,19 @@ def test_every_entry_keeps_the_contract(name: str) -> None:
     assert workload.bytes_per_element is None
 
 
-def weighted(values: npt.NDArray[np.float64]) -> list[Any]:
-    """Each column's sum, and its sum weighted by places from 1 on."""
-    return list(zip(values.sum(axis=0).tolist(), (np.arange(1, len(values) + 1) @ values).tolist(), strict=True))
-
-
 def test_sums_of_every_entry(recorded: Recorded) -> None:
-    """Mini-batch and tokens; then of every figure of the layers that is not 0, and of producers and consumers of the edges,
-    the sum and the sum weighted by places."""
+    """Mini-batch and tokens; then of every figure of the layers, and of producers and consumers of the edges, the sum weighted by
+    places."""
     figures = [one.name for one in fields(Layer) if isinstance(one.default, int | float)]
-    found = {}
+    found = []
     for name in WORKLOADS:
         workload = load_workload(name)
         layers = np.array([[getattr(layer, figure) for figure in figures] for layer in workload.layers], dtype=float)
-        sums = {figure: sums for figure, sums in zip(figures, weighted(layers), strict=True) if sums[0]}
-        edges = weighted(np.array(workload.edges, dtype=float))
-        found[name] = {"minibatch": workload.minibatch, "tokens": workload.tokens, "edges": edges, **sums}
-    recorded(**found)
+        sums = dict(zip(figures, weighted(layers), strict=True))
+        producers, consumers = weighted(np.array(workload.edges, dtype=float))
+        ends = {"producers": producers, "consumers": consumers}
+        found.append({"name": name, "minibatch": workload.minibatch, "tokens": workload.tokens, **ends, **sums})
+    recorded(workloads=found)
 
 
 def test_a_network_without_what_it_owes_is_named() -> None:
