@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from hardware_profiles import Stack, counted
 from planners.registry import PlannerEntry
+from planners.search.candidates import ROUNDING
 from planners.search.evaluator import InapplicablePlannerError, Progress
 from planners.search.notes import Note
 from planners.search.plan_judge import OF, Judge, PowerExceededError
@@ -71,7 +72,9 @@ def plan_by(
             interrupted = True
             break
     if any(judge.allows(_energy(one)) for one in found):
-        return _told(judge, found, interrupted)
+        best = _told(judge, found, interrupted)
+        own = Judge.of(best.problem, asked) or judge
+        return replace(best, judged=own.judged(_energy(best)))
     drawn = [one.least for one in refused if isinstance(one, PowerExceededError)]
     drawn += [_energy(one).watts for one in found]
     if drawn:
@@ -91,11 +94,14 @@ def _energy(result: Result) -> Energy:
 
 
 def _told(judge: Judge, found: Sequence[Result], interrupted: bool) -> Result:
-    """The best of the results, with what it was chosen among."""
+    """The best of the results, with what it was chosen among; of equal plans the one whose problem has the fewest devices."""
     of_count = dict[int, Result]()
-    for one in sorted(found, key=lambda one: one.judged):
-        of_count.setdefault(len(one.plan.devices), one)
-    best, energies = next(iter(of_count.values())), {count: _energy(one) for count, one in sorted(of_count.items())}
+    for one in sorted(found, key=lambda one: len(one.problem.cluster.devices)):
+        known = of_count.setdefault(len(one.plan.devices), one)
+        if one.judged < known.judged * (1.0 - ROUNDING):
+            of_count[len(one.plan.devices)] = one
+    best = min(of_count.values(), key=lambda one: one.judged)
+    energies = {count: _energy(one) for count, one in sorted(of_count.items())}
     rows = tuple(
         {"devices": count, "iteration_seconds": one.seconds, "joules": one.joules, "watts": one.watts}
         for count, one in energies.items()
