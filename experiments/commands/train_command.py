@@ -26,7 +26,7 @@ from experiments.terminal.argument_types import (
 )
 from experiments.terminal.output import UsageError, print_json, progress
 from experiments.terminal.report_tables import ReportTable, either, figure, share
-from hardware_profiles import percent
+from hardware_profiles import MOST_COUNT, percent, real_number, shown, whole_number
 
 if TYPE_CHECKING:
     from experiments.training.clocks import Clock, MethodOrder
@@ -47,6 +47,7 @@ METHOD: dict[str, Option] = {
     ),
     "--json": "print one JSON document",
     "--stages N": (f"stages, one block each (default {DEFAULT_STAGES}, or those of --replicas)", count),
+    "--split BLOCK:FRACTION": "let the stage behind share a dense block (from 0): the first makes a FRACTION of its outputs",
     "--microbatches-per-minibatch T": ("micro-batches per update (default 1)", count, 1),
     "--replicas R,…": ("replicas of each stage that take mini-batches in turn (pipedream, naive)", counts),
     "--replica-updates RULE": "when replicas update: overlapped (default) or barrier",
@@ -112,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
     minibatches = arguments.epochs * training.minibatches_per_epoch(data, arguments.batch)
     simulator.check_size(stages, per_minibatch * minibatches)
     training.check_work(stages, per_minibatch * minibatches, arguments.seeds)
-    network = training.NETWORKS[arguments.network](stages, data.features, data.classes)
+    network = _network(arguments, stages, data)
     clock, seconds_of = _clock(arguments, network, data)
     with progress(f"training {arguments.method}, {arguments.seeds} seeds, {minibatches} mini-batches each"):
         case = MethodCase(
@@ -130,6 +131,19 @@ def run(arguments: argparse.Namespace) -> int:
     document = _document(arguments, trained, found, minibatches, seconds_of)
     (print_json if arguments.json else _print)(document)
     return 0
+
+
+def _network(arguments: argparse.Namespace, stages: int, data: training.DataSet) -> training.Network:
+    """The network asked for, of so many stages; UsageError for a block that cannot be split."""
+    make = training.NETWORKS[arguments.network]
+    if arguments.split is None:
+        return make(stages, data.features, data.classes)
+    block, _, fraction = arguments.split.partition(":")
+    try:
+        asked = whole_number(block, 0, MOST_COUNT), real_number(fraction)
+        return training.split_block(make(stages - 1, data.features, data.classes), *asked)
+    except ValueError as error:
+        raise UsageError(f"argument --split: {shown(arguments.split)}: {error}") from None
 
 
 def _stages(arguments: argparse.Namespace) -> int:
@@ -228,6 +242,7 @@ def _document(
         "microbatches_per_minibatch": arguments.microbatches_per_minibatch,
         "data": arguments.data,
         "network": arguments.network,
+        "split": arguments.split,
         "optimizer": arguments.optimizer,
         "learning_rate": arguments.lr,
         "learning_rate_schedule": arguments.lr_schedule,

@@ -9,11 +9,13 @@ from .networks import (
     Block as Block,
     Convolution as Convolution,
     Dense as Dense,
+    DensePart as DensePart,
     NETWORKS as NETWORKS,
     Network as Network,
     convolutional as convolutional,
     cross_entropy as cross_entropy,
     perceptron as perceptron,
+    split_block as split_block,
 )
 from .optimizers import (
     Adam as Adam,

@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from experiments.training.data import DataSet
-from experiments.training.networks import Convolution, Dense, Network
+from experiments.training.networks import Convolution, Dense, DensePart, Network
 from experiments.training.order import TrainingOrder, joined, repeated, training_order
 from experiments.training.prediction import PredictionRule
 from hardware_profiles import Cluster
@@ -165,9 +165,11 @@ class MethodCase:
 
 def network_workload(network: Network, data: DataSet) -> Workload:
     """The trained network as a workload of one layer a block, so that a cluster can time it; fp32."""
-    layers = []
+    layers, edges = list[Layer](), list[tuple[int, int]]()
+    makers, parts = list[int](), list[int]()  # of what a block reads, and those of itself so far
     for number, block in enumerate(network):
-        if isinstance(block, Dense):
+        edges += [(maker, number) for maker in makers]
+        if isinstance(block, Dense | DensePart):
             flop = 2.0 * block.inputs * block.outputs
             layers.append(Layer(f"dense{number}", "linear", flop, block.parameters, block.outputs, block.inputs))
         elif isinstance(block, Convolution):
@@ -179,8 +181,10 @@ def network_workload(network: Network, data: DataSet) -> Workload:
             raise ValueError(
                 f"block {number} of the network is a {type(block).__name__}, which no accelerator can time"
             )
-    edges = tuple((i, i + 1) for i in range(len(layers) - 1))
-    return Workload(f"{data.name} network", tuple(layers), edges)
+        parts.append(number)
+        if not (isinstance(block, DensePart) and block.follows):
+            makers, parts = parts, []
+    return Workload(f"{data.name} network", tuple(layers), tuple(edges))
 
 
 def network_clock(

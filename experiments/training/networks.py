@@ -109,6 +109,77 @@ class Dense(Block):
 
 
 @dataclass(frozen=True, slots=True)
+class DensePart(Block):
+    """Part of a dense block that neighbouring stages share by its outputs: act(x @ W + b) of so many of them.
+
+    Its input is x, and behind it what the parts before made (`before` columns); its output is that and its own, behind x where a
+    part follows. So the gradient that it hands back has a column for each of these: of x its own share, and those of later parts.
+    """
+
+    inputs: int
+    outputs: int
+    before: int
+    follows: bool
+    relu: bool = True
+
+    @property
+    def inputs_of_product(self) -> int:
+        """All of x."""
+        return self.inputs
+
+    def forward(self, weights: Array, x: Array) -> tuple[Array, Saved]:
+        """(S, b, inputs + before) -> (S, b, before + outputs), and as many columns as x has where a part follows."""
+        matrix, bias = self.matrices(weights)
+        flat = x.reshape(*x.shape[:2], self.inputs + self.before)
+        y = flat[:, :, : self.inputs] @ matrix
+        y += bias
+        if self.relu:
+            np.maximum(y, 0.0, out=y)
+        kept = flat if self.follows else flat[:, :, self.inputs :]
+        return np.concatenate([kept, y], axis=2), (flat[:, :, : self.inputs], y, x.shape)
+
+    def output_gradient(self, saved: Saved, dy: Array) -> Array:
+        """The gradient of the output, of its own columns before the activation."""
+        own = Block.output_gradient(self, saved, np.ascontiguousarray(dy[:, :, -self.outputs :]))
+        return np.concatenate([dy[:, :, : -self.outputs], own], axis=2)
+
+    def input_gradient(self, weights: Array, saved: Saved, dz: Array) -> Array:
+        """dz @ W^T of its own columns, added to that of later parts, and what parts before are due."""
+        dx: Array = dz[:, :, -self.outputs :] @ self.matrices(weights)[0].swapaxes(1, 2)
+        passed = dz[:, :, : -self.outputs]
+        if self.follows:
+            dx += passed[:, :, : self.inputs]
+            passed = passed[:, :, self.inputs :]
+        return np.concatenate([dx, passed], axis=2).reshape(saved[2])
+
+    def weight_gradient(self, saved: Saved, dz: Array, total: Array) -> None:
+        """As of a whole block, of its own columns."""
+        Block.weight_gradient(self, saved, dz[:, :, -self.outputs :], total)
+
+
+def split_block(network: Network, number: int, fraction: float) -> Network:
+    """The network with a dense block in two parts, of which the first makes a fraction of its outputs: one stage more.
+
+    ValueError: no such block, one that is not dense, and a fraction that leaves a part without outputs.
+    """
+    if not 0 <= number < len(network):
+        raise ValueError(f"block {number} cannot be split: the network has blocks 0 to {len(network) - 1}")
+    whole = network[number]
+    if not isinstance(whole, Dense):
+        raise ValueError(f"block {number} cannot be split: only dense blocks can, this is a {type(whole).__name__}")
+    first = round(whole.outputs * fraction)
+    if not 0 < first < whole.outputs:
+        raise ValueError(
+            f"fraction {fraction:g} of the {whole.outputs} outputs of block {number} leaves one of its parts without any"
+        )
+    parts = (
+        DensePart(whole.inputs, first, 0, follows=True, relu=whole.relu),
+        DensePart(whole.inputs, whole.outputs - first, first, follows=False, relu=whole.relu),
+    )
+    return (*network[:number], *parts, *network[number + 1 :])
+
+
+@dataclass(frozen=True, slots=True)
 class Convolution(Block):
     """3 x 3 convolution with zero padding, rectifier, and optionally the mean over 2 x 2; channels last.
 

@@ -44,6 +44,7 @@ DECISIONS: dict[str, Decision] = {
     "ZeRO": lambda problem, plan: str(plan.zero),
     "recomputation": _recompute,
     "layers of stages": _layers,
+    "shared layers": lambda problem, plan: str(len({split.layer for split in plan.splits})),
 }
 """Decisions of plans -> the value of a plan in words; runs of equal stages are counted."""
 
@@ -51,6 +52,7 @@ WITHIN: dict[str, tuple[str, ...]] = {
     "replicas": ("stages",),
     "recomputation": ("stages",),
     "layers of stages": ("stages",),
+    "shared layers": ("stages",),
 }
 """Decisions that only plans which agree in others decide otherwise: replicas of other stages are other stages."""
 

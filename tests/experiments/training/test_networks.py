@@ -5,14 +5,26 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.training import Convolution, Dense, Network, convolutional, cross_entropy, perceptron
+from experiments.training import (
+    Convolution,
+    DataSet,
+    Dense,
+    Network,
+    convolutional,
+    cross_entropy,
+    perceptron,
+    split_block,
+)
+from experiments.training.clocks import network_workload
 from experiments.training.prediction import Array
+from simulator import LayerSplit, split_workload
 
 
 def smooth_sizes() -> dict[str, Network]:
     """Small networks, one of each kind of block, pooled and not."""
     return {
         "mlp": perceptron(3, (5,), 4, hidden=6),
+        "shared": split_block(split_block(perceptron(3, (5,), 4, hidden=6), 1, 0.5), 0, 0.3),
         "convolutional": (Convolution(4, 2, 3), Convolution(4, 3, 2, pool=True), Dense(8, 3, relu=False)),
     }
 
@@ -42,7 +54,7 @@ def loss_and_gradients(
     return loss, gradients, dy
 
 
-SHAPES: dict[str, tuple[int, ...]] = {"mlp": (5,), "convolutional": (4, 4, 2)}
+SHAPES: dict[str, tuple[int, ...]] = {"mlp": (5,), "shared": (5,), "convolutional": (4, 4, 2)}
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -92,7 +104,7 @@ def test_gradients_match_autograd(name: str) -> None:
             assert leaf.grad.numpy() == pytest.approx(gradient[seed], abs=1e-12)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", ["mlp", "convolutional"])
 def test_backward_may_use_other_weights(name: str) -> None:
     """Twice the weights in one stage's backward: twice the gradients before it, the same from it on."""
     network = smooth_sizes()[name]
@@ -134,3 +146,53 @@ def test_impossible_networks_are_refused() -> None:
         perceptron(0, (4,), 2)
     with pytest.raises(ValueError, match="square images"):
         convolutional(4, (30,), 2)
+
+
+def test_parts_of_a_block_train_as_the_whole() -> None:
+    """With the whole one's weights by outputs: the same loss, gradients and, for stages before, input gradient."""
+    whole = perceptron(3, (5,), 4, hidden=6)
+    parts = split_block(whole, 1, 0.34)
+    weights, x, labels = start(whole, (5,))
+    matrix, bias = whole[1].matrices(weights[1])
+    halves = [
+        np.concatenate([matrix[:, :, columns].reshape(2, -1), bias[:, 0, columns]], axis=1)
+        for columns in (slice(0, 2), slice(2, 6))
+    ]
+    loss, gradients, dx = loss_and_gradients(whole, weights, x, labels)
+    shared, of_parts, dx_shared = loss_and_gradients(parts, [weights[0], *halves, weights[2]], x, labels)
+    np.testing.assert_allclose(shared, loss, rtol=1e-12)
+    np.testing.assert_allclose(dx_shared, dx, rtol=1e-9, atol=1e-12)
+    matrix, bias = whole[1].matrices(gradients[1])
+    for part, (found, columns) in zip(
+        parts[1:3], zip(of_parts[1:3], (slice(0, 2), slice(2, 6)), strict=True), strict=True
+    ):
+        np.testing.assert_allclose(part.matrices(found)[0], matrix[:, :, columns], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(part.matrices(found)[1], bias[:, :, columns], rtol=1e-9, atol=1e-12)
+    for found, other in ((of_parts[0], gradients[0]), (of_parts[3], gradients[2])):
+        np.testing.assert_allclose(found, other, rtol=1e-9, atol=1e-12)
+
+
+def test_a_block_in_parts_is_timed_as_a_layer_in_parts(blobs: DataSet) -> None:
+    """The network of its blocks is that whose layer the simulator splits: FLOP, weights, what crosses and what is kept."""
+    whole = perceptron(3, (5,), 4, hidden=6)
+    parts = network_workload(split_block(whole, 1, 0.5), blobs)
+    expected = split_workload(network_workload(whole, blobs), [LayerSplit(1, 0.5)])
+    assert parts.edges == expected.edges
+    for one, other in zip(parts.layers, expected.layers, strict=True):
+        assert (one.flop, one.parameters, one.output_elements) == (other.flop, other.parameters, other.output_elements)
+        assert one.stashed_elements == other.stashed_elements
+    assert parts.cut_elements().tolist() == expected.cut_elements().tolist()
+
+
+@pytest.mark.parametrize(
+    ("number", "fraction", "message"),
+    [
+        (3, 0.5, "block 3 cannot be split: the network has blocks 0 to 2"),
+        (0, 0.5, "only dense blocks can, this is a Convolution"),
+        (2, 0.1, "fraction 0.1 of the 3 outputs of block 2 leaves one of its parts without any"),
+    ],
+)
+def test_blocks_that_no_stages_share(number: int, fraction: float, message: str) -> None:
+    """One line that names the block and the rule."""
+    with pytest.raises(ValueError, match=message):
+        split_block(smooth_sizes()["convolutional"], number, fraction)
