@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +13,7 @@ import planners
 import simulator
 from experiments.compare.efficiency import efficiency
 from experiments.terminal.report_tables import STALE, Cell, ReportTable, Row, figure, share
-from hardware_profiles import GIB, brief, counted, gibibytes, percent
+from hardware_profiles import GENERIC, GIB, brief, counted, gibibytes, percent
 from planners import told_apart
 from simulator import BoundTerm, Explained, InfeasiblePlanError, Plan, Problem, TextTable
 
@@ -222,13 +222,14 @@ class Answer:
 class Comparison(Explained):
     """Every planner's answer, and data parallelism's seconds for reference.
 
+    reference_seconds: of data parallelism's iteration by the name of the stack; under a stack without any that of its own answer
     cut_short: whether an interrupt ended what comes behind the planners: the search of the reference, or the figures
     noisy: seconds of each planner's plan under noise and stragglers; disturbed: these in words; both empty where nobody asked
     """
 
     problem: Problem
     plans: tuple[Answer, ...]
-    reference_seconds: float | None
+    reference_seconds: Mapping[str, float | None]
     cut_short: bool = False
     noisy: Mapping[str, NoisySeconds] = field(default_factory=dict)
     disturbed: str = ""
@@ -244,7 +245,7 @@ class Comparison(Explained):
 
     def records(self) -> list[dict[str, Any]]:
         """One flat record per planner: the table's columns, in base units."""
-        records = [one.record(self.reference_seconds) for one in self.plans]
+        records = [one.record(self._reference_of(one)) for one in self.plans]
         bounds = self._least_bounds()
         for record in records:
             if record["lower_bound_seconds"] is not None:
@@ -262,6 +263,10 @@ class Comparison(Explained):
                 dict.fromkeys(_STRETCHED) if found is None else {one: found.record()[one] for one in _STRETCHED}
             )
         return records
+
+    def _reference_of(self, answer: Answer) -> float | None:
+        """Seconds of data parallelism under the stack of an answer; None where it is not known."""
+        return None if answer.result is None else self.reference_seconds.get(answer.result.problem.stack.name)
 
     @property
     def fastest(self) -> Answer | None:
@@ -370,8 +375,19 @@ class Comparison(Explained):
                 lines.append(f"{one.planner}: interrupted: this is the best plan so far")
             if one.reason:
                 lines.append(f"{one.planner}: {one.status.replace('-', ' ')}: {one.reason}")
-        lines += [*self._near(), *self._robust()]
+        lines += [*self._without_framework(), *self._near(), *self._robust()]
         return (*lines, *["interrupted: the comparison is not complete"] * self.interrupted)
+
+    def _without_framework(self) -> list[str]:
+        """Which plans are for no framework, where others are, in a line."""
+        stack_of = {one.planner: one.result.problem.stack for one in self.plans if one.result is not None}
+        alone = [planner for planner, stack in stack_of.items() if stack == GENERIC]
+        if not alone or len(alone) == len(stack_of):
+            return []
+        words = (
+            "what a framework takes beside computing and communicating is not in their seconds, and speedups are over"
+        )
+        return [f"{', '.join(alone)}: under {GENERIC.name}: {words} data parallelism under each row's own stack"]
 
     def _near(self) -> list[str]:
         """What is not told apart from the fastest, and what would tell."""
@@ -431,18 +447,14 @@ def compare_planners(
     stopped = any(one.interrupted for one in answers)
     if stopped and all(one.result is None for one in answers):
         raise KeyboardInterrupt
+    references = dict[str, float | None]()
     try:
-        reference = _reference(problem, request, answers, seed, stacks, search=not stopped)
+        for stack, answer in _references(problem, request, answers, seed, stacks, search=not stopped):
+            references[stack] = None if answer.result is None else answer.seconds
+            stopped |= answer.interrupted
     except KeyboardInterrupt:  # the answers are found
-        reference, stopped = None, True
-    return Comparison(
-        problem=problem,
-        plans=tuple(answers),
-        reference_seconds=None
-        if reference is None or reference.result is None
-        else reference.result.outcome.iteration_seconds,
-        cut_short=stopped or (reference is not None and reference.interrupted),
-    )
+        stopped = True
+    return Comparison(problem=problem, plans=tuple(answers), reference_seconds=references, cut_short=stopped)
 
 
 def under_disturbances(
@@ -536,11 +548,20 @@ def ask(name: str, question: Question) -> Answer:
     return Answer(name, "does-not-fit", result, reason)
 
 
-def _reference(
+def _references(
     problem: Problem, request: Request, plans: Sequence[Answer], seed: int, stacks: Sequence[Stack], *, search: bool
-) -> Answer | None:
-    """What data parallelism answers, with its own schedule; None where it is not known and may not be sought."""
+) -> Iterator[tuple[str, Answer]]:
+    """By the stacks of the answers what data parallelism answers there, with its own schedule, or under the best of all stacks
+    where that one runs none; nothing where it is not known and may not be sought.
+    """
+    own = planners.Request(engine=request.engine)
     known = next((one for one in plans if one.planner == REFERENCE), None)
     if search and (known is None or (known.result is None and request.schedule is not None)):
-        known = ask(REFERENCE, planning(problem, planners.Request(engine=request.engine), REFERENCE, seed, stacks))
-    return known
+        known = ask(REFERENCE, planning(problem, own, REFERENCE, seed, stacks))
+    if known is None:
+        return
+    found = {one.result.problem.stack.name: one.result.problem for one in plans if one.result is not None}
+    for name, asked in found.items():
+        under = None if known.result is None else known.result.problem.stack.name
+        alone = known if name == under or not search else ask(REFERENCE, planning(asked, own, REFERENCE, seed))
+        yield name, known if alone.result is None else alone

@@ -313,3 +313,21 @@ def test_a_given_plan_has_a_name_of_its_own(two_plans: tuple[str, str]) -> None:
     assert list(rows["planner"]) == ["mine", "uniform"]
     with pytest.raises(ValueError, match="a given plan is called 'uniform'"):
         compare(found.problem, "uniform", plans={"uniform": found.plan})
+
+
+def test_speedups_are_over_data_parallelism_under_the_same_stack(capsys: pytest.CaptureFixture[str]) -> None:
+    """A row under `generic` beside one under a framework has data parallelism under `generic` for its reference, and is told."""
+    words = ("--workload", "gpt2", "--cluster", "dgx-a100:1", "--batch", "16", "--planner", "xpipe", "--no-figures")
+    _, out, _ = _run(capsys, "compare", *words, "--planner", "data-parallel", "--json")
+    stale, replicated = json.loads(out)["plans"]
+    assert (stale["stack"], replicated["stack"]) == ("generic", "megatron-core")
+    assert replicated["speedup_over_data_parallel"] == 1.0
+    _, out, _ = _run(capsys, "compare", *words, "--planner", "data-parallel", "--json", "--stack", "generic")
+    alone = next(one for one in json.loads(out)["plans"] if one["planner"] == "data-parallel")
+    speedup = alone["iteration_seconds"] / stale["iteration_seconds"]
+    assert stale["speedup_over_data_parallel"] == pytest.approx(speedup)
+    assert replicated["iteration_seconds"] > 1.05 * alone["iteration_seconds"]
+    _, out, _ = _run(capsys, "compare", *words, "--planner", "data-parallel")
+    assert "xpipe: under generic: what a framework takes" in out
+    _, out, _ = _run(capsys, "compare", *words)
+    assert "what a framework takes" not in out
