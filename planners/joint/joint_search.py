@@ -522,7 +522,7 @@ class _Descents:
 
     def _at_least(self, plan: Plan, seconds: float) -> float:
         """Lower bound on a plan's score whose seconds have one."""
-        return self.evaluate.at_least((one for group in plan.groups.values() for one in group), seconds)
+        return seconds if self.evaluate.judge is None else self.evaluate.at_least(plan.devices, seconds)
 
     def _plans(self, one: Pipeline) -> Iterator[Plan]:
         """Its plan, and the one of an order for its own seconds where the family has such; none where it cannot run."""
