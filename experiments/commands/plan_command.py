@@ -234,7 +234,7 @@ def _plan_and_tell(
         print_explained(told)
         if isinstance(told, planners.Result):
             say(worth.words(result.problem.device_word))
-        if usual := defaults_told(arguments, problem):
+        if usual := defaults_told(arguments, problem, result.plan):
             say(usual)
         if rival:
             say(str(rival))

@@ -300,8 +300,11 @@ def _described(arguments: argparse.Namespace) -> Problem:
     )
 
 
-def defaults_told(arguments: argparse.Namespace, problem: Problem) -> str:
-    """What nobody asked for of a problem that options describe, in words; "" where a file has it or all was asked for."""
+def defaults_told(arguments: argparse.Namespace, problem: Problem, plan: Plan | None = None) -> str:
+    """What nobody asked for of a problem that options describe, in words; "" where a file has it or all was asked for.
+
+    plan: that was found: with tensor-parallel groups, which could divide more
+    """
     if arguments.problem is not None or getattr(arguments, "plan", None):
         return ""
     measured = problem.workload.measured
@@ -310,8 +313,9 @@ def defaults_told(arguments: argparse.Namespace, problem: Problem) -> str:
         "sequence": counted(problem.workload.tokens, "token") if problem.workload.tokens and not measured else "",
         "precision": "" if measured else problem.precision,
         "optimizer": problem.optimizer,
+        "sequence-parallel": "no sequence parallelism" if plan and _whole_tokens(problem, plan) else "",
     }
-    taken = {name: words for name, words in own.items() if words and getattr(arguments, name) is None}
+    taken = {name: words for name, words in own.items() if words and not getattr(arguments, name.replace("-", "_"))}
     said = [f"by default: {', '.join(taken.values())} ({', '.join(f'--{name}' for name in taken)})"] if taken else []
     if measured and not any(layer.weights or layer.output_elements for layer in problem.workload.layers):
         said.append(
@@ -319,6 +323,12 @@ def defaults_told(arguments: argparse.Namespace, problem: Problem) -> str:
             "memory is not judged"
         )
     return "; ".join(said)
+
+
+def _whole_tokens(problem: Problem, plan: Plan) -> bool:
+    """Whether members of its tensor-parallel groups each hold all tokens between their products."""
+    groups = any(degree > plan.context for stage in plan.stages for degree in stage.degrees)
+    return groups and not problem.sequence_parallel
 
 
 def _said(arguments: argparse.Namespace, options: Mapping[str, DeclaredOption]) -> dict[str, Any]:

@@ -401,11 +401,14 @@ def test_lines_of_ops_are_checked_as_a_schedule(
 
 
 def test_what_nobody_asked_for_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """Batch, tokens, precision and optimizer that the options leave open, with the options; nothing where all are given."""
+    """Batch, tokens, precision and optimizer that the options leave open, with the options; nothing where all are given. Sequence
+    parallelism where the plan has tensor-parallel groups.
+    """
 
     def told(command: str, *words: str) -> list[str]:
         """Lines of what is by default, of a plan or a comparison of data parallelism."""
-        given = ("--planner", "data-parallel", *words, *(("--no-figures",) if command == "compare" else ()))
+        planner = "large" if "--tensor" in words else "data-parallel"
+        given = ("--planner", planner, *words, *(("--no-figures",) if command == "compare" else ()))
         code, out, _ = run(capsys, command, *given)
         assert code == 0
         return [line for line in out.splitlines() if line.startswith("by default")]
@@ -419,6 +422,9 @@ def test_what_nobody_asked_for_is_told(capsys: pytest.CaptureFixture[str]) -> No
     ]
     every = "--batch", "8", "--sequence", "64", "--precision", "bf16", "--optimizer", "sgd"
     assert told("plan", *gpt, *every) == []
+    groups = "--tensor", "2", "--devices", "2"
+    assert told("plan", *gpt, *every, *groups) == ["by default: no sequence parallelism (--sequence-parallel)"]
+    assert told("plan", *gpt, *every, *groups, "--sequence-parallel") == []
     assert told("plan", "--workload", "chain:4", "--cluster", "pipedream-a", "--devices", "2") == [
         "by default: 2 samples, fp32, momentum (--batch, --precision, --optimizer)"
     ]
