@@ -94,7 +94,9 @@ from .load import (
     stack_names as stack_names,
 )
 from .numbers import (
+    LEAST_WATTS as LEAST_WATTS,
     MOST_AMOUNT as MOST_AMOUNT,
+    MOST_WATTS as MOST_WATTS,
     MOST_COUNT as MOST_COUNT,
     MOST_DEVICES as MOST_DEVICES,
     MOST_SEED as MOST_SEED,

@@ -19,6 +19,9 @@ MOST_COUNT = 10**12
 MOST_AMOUNT = 1e300
 """Largest amount (seconds, bytes, ...): sums of amounts stay finite."""
 
+LEAST_WATTS, MOST_WATTS = 1e-3, 1e12
+"""Ends of the power that devices may draw together."""
+
 MOST_SEED = 2**63 - 1
 
 MOST_DEVICES = 32_768

@@ -40,7 +40,7 @@ from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import UsageError, print_explained, print_json, progress, say
 from experiments.terminal.report_tables import ReportTable, words
 from experiments.terminal.stops import INTERRUPTED, finishing, stoppable
-from hardware_profiles import MOST_DEVICES
+from hardware_profiles import LEAST_WATTS, MOST_DEVICES, MOST_WATTS
 
 VARIANTS = ("paper", "script")
 
@@ -69,15 +69,12 @@ PARETO: dict[str, Option] = {
 }
 """Arguments of a search for several plans."""
 
-MOST_WATTS = 1e12
-"""Highest cap of power."""
-
 ENERGY: dict[str, Option] = {
     "--objective NAME": (
         "what makes a plan the better one: time, energy, edp (joules times seconds); devices that a plan leaves idle draw "
         "nothing (default time)"
     ),
-    "--power W": ("power that the devices in use may draw together, in the mean", NumberUpTo(MOST_WATTS)),
+    "--power W": ("power that the devices in use may draw together, in the mean", NumberUpTo(MOST_WATTS, LEAST_WATTS)),
 }
 """Arguments of plans by energy."""
 

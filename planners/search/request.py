@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hardware_profiles import OptionValue, check_fields, check_real, option_text, read_options, unchosen
+from hardware_profiles import (
+    LEAST_WATTS,
+    MOST_WATTS,
+    OptionValue,
+    check_fields,
+    check_real,
+    option_text,
+    read_options,
+    unchosen,
+)
 from planners.search.plan_judge import Objective
 from planners.search.search_options import FIELDS, PLANNER_OPTIONS, SearchOptions
 from simulator import Engine, Recompute, schedule_families
@@ -35,7 +44,7 @@ class Request(SearchOptions):
     def __post_init__(self) -> None:
         check_fields(self)
         if self.power is not None:
-            check_real("power", self.power)
+            check_real("power", self.power, LEAST_WATTS, MOST_WATTS)
         for name, value in self.options.items():
             option_text(name, value)  # ValueError for what is no value of an option
         if self.schedule is not None and self.schedule not in (families := schedule_families()):

@@ -157,9 +157,11 @@ def test_unknown_power_is_refused() -> None:
     ("asked", "words"),
     [
         ({"objective": "watts"}, "objective 'watts' is unknown; choices: time, energy, edp"),
-        ({"power": float("nan")}, "power must be finite and not negative, got nan"),
-        ({"power": -1.0}, "power must be finite and not negative, got -1"),
+        ({"power": float("nan")}, "power must be finite and at least 0.001, got nan"),
+        ({"power": -1.0}, "power must be finite and at least 0.001, got -1"),
         ({"power": "100 W"}, "power of a Request must be a number or None, got '100 W'"),
+        ({"power": 0.0}, "power must be finite and at least 0.001, got 0.0"),
+        ({"power": 1e13}, "power must be at most 1e.12, got 1"),
     ],
 )
 def test_what_is_no_objective_and_no_power_is_refused(asked: dict[str, Any], words: str) -> None:
