@@ -118,6 +118,14 @@ class Prepared(NamedTuple):
         )
 
 
+class _Groups(NamedTuple):
+    """Shared and slowed devices: `pace`, `member_offsets` and `members` of a program."""
+
+    pace: Floats
+    offsets: Integers
+    members: Integers
+
+
 class _Shares(NamedTuple):
     """Lanes of shared devices, as in the engine's `_Sharing`; announced: number of the event that is valid for each device."""
 
@@ -284,44 +292,12 @@ def _loop(program: Prepared, state: _State) -> None:
 
     An event leaves a list of things to do at its moment, which are done in this order: a head that reaches a channel, a lane that
     may begin its task, dependencies of a delivery that has arrived, deliveries of a task that has ended, the lane of that task.
-    One long function, because taking an array out of a tuple costs as much as the rest of a step.
     """
-    (
-        lane_offsets,
-        seconds,
-        least,
-        _,
-        lane_of,
-        lane_group,
-        delivery_offsets,
-        delivery_class,
-        row_offsets,
-        rows,
-        consumer,
-        class_seconds,
-        hop_offsets,
-        hop_channel,
-        hop_passing,
-        hop_latency,
-        sends,
-        turn_offsets,
-        turn_channel,
-        turn_share,
-        member_offsets,
-        members,
-        _,
-        _,
-        _,
-        columns,
-        pace,
-        part_offsets,
-        parts,
-    ) = program
-    start, end, arrival, position, idle, missing, channel_free, heap, move_hop, move_tail, shares, flows = state
-    lanes, deliveries, classes = len(lane_group), len(delivery_class), len(hop_offsets) - 1
-    passing, fair = Passing(hop_offsets, hop_passing, hop_latency), len(columns.slot) > 0
+    lanes, deliveries, heap = len(program.lane_group), len(program.delivery_class), state.heap
+    passing, fair = Passing(program.hop_offsets, program.hop_passing, program.hop_latency), len(program.flows.slot) > 0
+    groups = _Groups(program.pace, program.member_offsets, program.members)
     slows = False  # by communication
-    for one in pace:
+    for one in program.pace:
         slows |= one > 1.0
     tried, now = 0, 0.0
     while True:
@@ -330,8 +306,8 @@ def _loop(program: Prepared, state: _State) -> None:
         if tried < lanes:  # at the beginning every lane is tried
             lane = tried
             tried += 1
-        elif fair and flows.counters[UNSETTLED] and (heap.counters[0] == 0 or heap.time[0] > now):
-            rest(flows, columns, passing, heap, now)
+        elif fair and state.flows.counters[UNSETTLED] and (heap.counters[0] == 0 or heap.time[0] > now):
+            rest(state.flows, program.flows, passing, heap, now)
             continue
         elif heap.counters[0] > 0:
             now, number, event = heap.time[0], heap.number[0] // EARLIER, heap.number[0] % EARLIER
@@ -340,117 +316,69 @@ def _loop(program: Prepared, state: _State) -> None:
             if kind == HEAD:
                 move = index
             elif kind == ARRIVAL or (kind == ARRIVED and index < deliveries):
-                if kind == ARRIVED and flows.valid[index] != number:
+                if kind == ARRIVED and state.flows.valid[index] != number:
                     continue
-                row, row_end, over = row_offsets[index], row_offsets[index + 1], index
+                row, row_end, over = program.row_offsets[index], program.row_offsets[index + 1], index
             elif kind == LEAVES:
-                leave(flows, columns, passing, heap, number, now)
+                leave(state.flows, program.flows, passing, heap, number, now)
                 continue
             else:
                 ended = index
                 if kind == ARRIVED:
-                    if flows.valid[index] != number:
+                    if state.flows.valid[index] != number:
                         continue
                     ended = index - deliveries
                 elif kind == SHARE:
-                    if shares.announced[index] != number:
+                    if state.shares.announced[index] != number:
                         continue
-                    ended = _first_done(shares, member_offsets, members, index)
-                    _advance(shares, member_offsets, members, index, now)
-                    shares.active[ended] = False
-                    _announce(shares, pace, member_offsets, members, index, now, heap)
-                task = position[ended]
-                end[task] = now
-                position[ended] = task + 1
-                idle[ended], over = True, deliveries + ended
-                delivery, delivery_end = delivery_offsets[task], delivery_offsets[task + 1]
+                    ended = _first_done(state.shares, groups, index)
+                    _advance(state.shares, groups, index, now)
+                    state.shares.active[ended] = False
+                    _announce(state.shares, groups, index, now, heap)
+                task = state.position[ended]
+                state.end[task] = now
+                state.position[ended] = task + 1
+                state.idle[ended], over = True, deliveries + ended
+                delivery, delivery_end = program.delivery_offsets[task], program.delivery_offsets[task + 1]
             if slows and over >= 0:
-                for place in range(part_offsets[over], part_offsets[over + 1]):
-                    _communicate(shares, pace, member_offsets, members, parts[place], -1, now, heap)
+                _communicate(state.shares, groups, program.part_offsets, program.parts, over, -1, now, heap)
         else:
             return
 
         while True:
-            if move >= 0 and fair:
-                carrier = delivery_class[move] if move < deliveries else sends[position[move - deliveries]]
-                seconds_alone = 0.0
-                for hop in range(hop_offsets[carrier], hop_offsets[carrier + 1]):
-                    seconds_alone = max(seconds_alone, hop_passing[hop])
-                if move >= deliveries and carrier == 0:
-                    carrier, seconds_alone = classes + move - deliveries, seconds[position[move - deliveries]]
-                flows.carrier[move], flows.seconds[move] = carrier, seconds_alone
-                ask(flows, columns, passing, heap, move, now)
-                move = -1
-            elif move >= 0:
-                carrier = delivery_class[move] if move < deliveries else sends[position[move - deliveries]]
-                hop, tail = move_hop[move], move_tail[move]
-                while True:
-                    channel = hop_channel[hop]
-                    begins = max(now, channel_free[channel])
-                    passed = begins + hop_passing[hop]
-                    channel_free[channel] = passed
-                    tail = max(passed, tail) + hop_latency[hop]
-                    head = begins + hop_latency[hop]
-                    hop += 1
-                    if hop == hop_offsets[carrier + 1]:
-                        event = ARRIVAL + KINDS * move if move < deliveries else LANE + KINDS * (move - deliveries)
-                        push(heap, now + (tail - now), event)
-                        break
-                    if head > now:
-                        move_hop[move], move_tail[move] = hop, tail
-                        push(heap, now + (head - now), HEAD + KINDS * move)
-                        break
+            if move >= 0:
+                if fair:
+                    _flow(program, state, passing, move, now)
+                else:
+                    _pass_channels(program, state, move, now)
                 move = -1
             elif lane >= 0:
-                task = position[lane]
-                if idle[lane] and task < lane_offsets[lane + 1] and missing[task] == 0:
-                    idle[lane] = False
-                    start[task] = now
+                task = state.position[lane]
+                if state.idle[lane] and task < program.lane_offsets[lane + 1] and state.missing[task] == 0:
                     if slows:
-                        for place in range(part_offsets[deliveries + lane], part_offsets[deliveries + lane + 1]):
-                            _communicate(shares, pace, member_offsets, members, parts[place], 1, now, heap)
-                    group, carrier = lane_group[lane], sends[task]
-                    if group >= 0:
-                        _advance(shares, member_offsets, members, group, now)
-                        shares.active[lane] = True
-                        shares.left[lane] = max(seconds[task], least[task])
-                        shares.need[lane] = seconds[task] / least[task] if least[task] > seconds[task] else 1.0
-                        _announce(shares, pace, member_offsets, members, group, now, heap)
-                    elif hop_offsets[carrier] < hop_offsets[carrier + 1]:
-                        move = deliveries + lane
-                        move_hop[move], move_tail[move] = hop_offsets[carrier], now
-                    elif fair and turn_offsets[lane] < turn_offsets[lane + 1]:
-                        move = deliveries + lane
-                    else:
-                        begins = now
-                        for turn in range(turn_offsets[lane], turn_offsets[lane + 1]):
-                            channel = turn_channel[turn]
-                            own = max(now, channel_free[channel])
-                            channel_free[channel] = own + seconds[task] * turn_share[turn]
-                            begins = max(begins, own)
-                        wait = begins - now
-                        start[task] = now + wait
-                        push(heap, now + (wait + seconds[task]), LANE + KINDS * lane)
+                        begun = deliveries + lane
+                        _communicate(state.shares, groups, program.part_offsets, program.parts, begun, 1, now, heap)
+                    move = _begin(program, state, groups, lane, fair, now)
                 lane = -1
             elif row < row_end:
-                arrival[rows[row]] = now
-                follower = consumer[row]
-                missing[follower] -= 1
-                if missing[follower] == 0:
-                    lane = lane_of[follower]
+                state.arrival[program.rows[row]] = now
+                follower = program.consumer[row]
+                state.missing[follower] -= 1
+                if state.missing[follower] == 0:
+                    lane = program.lane_of[follower]
                 row += 1
             elif delivery < delivery_end:
-                carrier = delivery_class[delivery]
-                if slows and (hop_offsets[carrier] < hop_offsets[carrier + 1] or class_seconds[carrier] > 0.0):
-                    for place in range(part_offsets[delivery], part_offsets[delivery + 1]):
-                        _communicate(shares, pace, member_offsets, members, parts[place], 1, now, heap)
-                if hop_offsets[carrier] < hop_offsets[carrier + 1]:
+                carrier = program.delivery_class[delivery]
+                hops, idle_seconds = program.hop_offsets[carrier : carrier + 2], program.class_seconds[carrier]
+                if slows and (hops[0] < hops[1] or idle_seconds > 0.0):
+                    _communicate(state.shares, groups, program.part_offsets, program.parts, delivery, 1, now, heap)
+                if hops[0] < hops[1]:
                     move = delivery
-                    move_hop[move], move_tail[move] = hop_offsets[carrier], now
-                elif class_seconds[carrier] > 0.0:
-                    push(heap, now + class_seconds[carrier], ARRIVAL + KINDS * delivery)
+                    state.move_hop[move], state.move_tail[move] = hops[0], now
+                elif idle_seconds > 0.0:
+                    push(heap, now + idle_seconds, ARRIVAL + KINDS * delivery)
                 else:
-                    row, row_end = row_offsets[delivery], row_offsets[delivery + 1]
+                    row, row_end = program.row_offsets[delivery], program.row_offsets[delivery + 1]
                 delivery += 1
             elif ended >= 0:
                 lane = ended
@@ -459,14 +387,89 @@ def _loop(program: Prepared, state: _State) -> None:
                 break
 
 
+@kernel(inner=True, borrows=True, inline="always")
+def _begin(program: Prepared, state: _State, groups: _Groups, lane: int, fair: bool, now: float) -> int:
+    """Begin the next task of a lane; the move that sets out with it, -1 for none."""
+    deliveries, task = len(program.delivery_class), state.position[lane]
+    state.idle[lane] = False
+    state.start[task] = now
+    group, carrier, seconds, least = (
+        program.lane_group[lane],
+        program.sends[task],
+        program.seconds[task],
+        program.least[task],
+    )
+    move = -1
+    if group >= 0:
+        _advance(state.shares, groups, group, now)
+        state.shares.active[lane] = True
+        state.shares.left[lane] = max(seconds, least)
+        state.shares.need[lane] = seconds / least if least > seconds else 1.0
+        _announce(state.shares, groups, group, now, state.heap)
+    elif program.hop_offsets[carrier] < program.hop_offsets[carrier + 1]:
+        move = deliveries + lane
+        state.move_hop[move], state.move_tail[move] = program.hop_offsets[carrier], now
+    elif fair and program.turn_offsets[lane] < program.turn_offsets[lane + 1]:
+        move = deliveries + lane
+    else:
+        begins = now
+        for turn in range(program.turn_offsets[lane], program.turn_offsets[lane + 1]):
+            channel = program.turn_channel[turn]
+            own = max(now, state.channel_free[channel])
+            state.channel_free[channel] = own + seconds * program.turn_share[turn]
+            begins = max(begins, own)
+        wait = begins - now
+        state.start[task] = now + wait
+        push(state.heap, now + (wait + seconds), LANE + KINDS * lane)
+    return move
+
+
+@kernel(inner=True, borrows=True, inline="always")
+def _flow(program: Prepared, state: _State, passing: Passing, move: int, now: float) -> None:
+    """Let a move flow over fair links."""
+    deliveries, flows = len(program.delivery_class), state.flows
+    carrier = program.delivery_class[move] if move < deliveries else program.sends[state.position[move - deliveries]]
+    seconds = 0.0
+    for hop in range(program.hop_offsets[carrier], program.hop_offsets[carrier + 1]):
+        seconds = max(seconds, program.hop_passing[hop])
+    if move >= deliveries and carrier == 0:
+        seconds = program.seconds[state.position[move - deliveries]]
+        carrier = len(program.hop_offsets) - 1 + move - deliveries
+    flows.carrier[move], flows.seconds[move] = carrier, seconds
+    ask(flows, program.flows, passing, state.heap, move, now)
+
+
+@kernel(inner=True, borrows=True, inline="always")
+def _pass_channels(program: Prepared, state: _State, move: int, now: float) -> None:
+    """Let the head of a move, first come, first served, pass the channels that it reaches at once."""
+    deliveries = len(program.delivery_class)
+    carrier = program.delivery_class[move] if move < deliveries else program.sends[state.position[move - deliveries]]
+    hop, tail, end = state.move_hop[move], state.move_tail[move], program.hop_offsets[carrier + 1]
+    head = now
+    while hop < end and head <= now:
+        channel, latency = program.hop_channel[hop], program.hop_latency[hop]
+        begins = max(now, state.channel_free[channel])
+        passed = begins + program.hop_passing[hop]
+        state.channel_free[channel] = passed
+        tail = max(passed, tail) + latency
+        head = begins + latency
+        hop += 1
+    if hop == end:
+        event = ARRIVAL + KINDS * move if move < deliveries else LANE + KINDS * (move - deliveries)
+        push(state.heap, now + (tail - now), event)
+    else:
+        state.move_hop[move], state.move_tail[move] = hop, tail
+        push(state.heap, now + (head - now), HEAD + KINDS * move)
+
+
 # ---- lanes that share a device ---------------------------------------------------------------------------------------
 
 
 @kernel(borrows=True)
-def _advance(shares: _Shares, member_offsets: Integers, members: Integers, group: int, now: float) -> None:
+def _advance(shares: _Shares, groups: _Groups, group: int, now: float) -> None:
     """Advance the lanes of a device to now, from when they were last updated."""
-    for position in range(member_offsets[group], member_offsets[group + 1]):
-        lane = members[position]
+    for position in range(groups.offsets[group], groups.offsets[group + 1]):
+        lane = groups.members[position]
         if shares.active[lane]:
             shares.left[lane] = max(0.0, shares.left[lane] - (now - shares.since[group]) / shares.slowdown[lane])
     shares.since[group] = now
@@ -474,37 +477,30 @@ def _advance(shares: _Shares, member_offsets: Integers, members: Integers, group
 
 @kernel(inner=True, borrows=True)
 def _communicate(
-    shares: _Shares,
-    pace: Floats,
-    member_offsets: Integers,
-    members: Integers,
-    group: int,
-    change: int,
-    now: float,
-    heap: Heap,
+    shares: _Shares, groups: _Groups, offsets: Integers, parts: Integers, move: int, change: int, now: float, heap: Heap
 ) -> None:
-    """So many transfers or collectives of a device more, or less, are under way; group: its number."""
-    before = shares.under_way[group]
-    shares.under_way[group] = before + change
-    if (before > 0) != (before + change > 0):
-        _advance(shares, member_offsets, members, group, now)
-        _announce(shares, pace, member_offsets, members, group, now, heap)
+    """So many transfers or collectives more, or less, are under way on the slowed devices that take part in a move."""
+    for place in range(offsets[move], offsets[move + 1]):
+        group = parts[place]
+        before = shares.under_way[group]
+        shares.under_way[group] = before + change
+        if (before > 0) != (before + change > 0):
+            _advance(shares, groups, group, now)
+            _announce(shares, groups, group, now, heap)
 
 
 @kernel(inner=True, borrows=True)
-def _announce(
-    shares: _Shares, pace: Floats, member_offsets: Integers, members: Integers, group: int, now: float, heap: Heap
-) -> None:
+def _announce(shares: _Shares, groups: _Groups, group: int, now: float, heap: Heap) -> None:
     """Divide the device as the engine's `_Sharing` does, and announce the lane that is done first."""
-    first, end = member_offsets[group], member_offsets[group + 1]
-    count = 0
+    first, end = groups.offsets[group], groups.offsets[group + 1]
+    members, count = groups.members, 0
     for position in range(first, end):
         count += shares.active[members[position]]
     shares.announced[group] = -1
     if count == 0:
         return
     capacity, last_need, last_lane = 1.0, -1.0, -1
-    slower = pace[group] if shares.under_way[group] > 0 else 1.0
+    slower = groups.pace[group] if shares.under_way[group] > 0 else 1.0
     for _ in range(count):
         chosen = -1
         for position in range(first, end):
@@ -520,17 +516,17 @@ def _announce(
             count -= 1
         else:
             shares.slowdown[chosen] = last_need * count / capacity * slower
-    lane = _first_done(shares, member_offsets, members, group)
+    lane = _first_done(shares, groups, group)
     shares.announced[group] = heap.counters[1]
     push(heap, now + shares.left[lane] * shares.slowdown[lane], SHARE + KINDS * group)
 
 
 @kernel(inner=True, borrows=True)
-def _first_done(shares: _Shares, member_offsets: Integers, members: Integers, group: int) -> int:
+def _first_done(shares: _Shares, groups: _Groups, group: int) -> int:
     """The active lane that is done first, the lowest of equals."""
     chosen = -1
-    for position in range(member_offsets[group], member_offsets[group + 1]):
-        lane = members[position]
+    for position in range(groups.offsets[group], groups.offsets[group + 1]):
+        lane = groups.members[position]
         if shares.active[lane] and (
             chosen < 0 or shares.left[lane] * shares.slowdown[lane] < shares.left[chosen] * shares.slowdown[chosen]
         ):
