@@ -28,7 +28,7 @@ from simulator import Problem, load_workload
 from tests.chains import random_chain
 from tests.drawings import drawing
 from tests.layout import faults
-from tests.records import Recorded, lines
+from tests.records import Recorded, lines, weights
 
 NETWORK = random_chain(6, np.random.default_rng(1), flop=2e9, parameters=8_000_000, output_elements=4e5, minibatch=4)
 """In place of the studies' networks."""
@@ -215,7 +215,8 @@ def test_figures_can_be_read(
         assert not faults(figure), name
         assert ("INTERRUPTED" in figure.get_suptitle()) is (shape == "full")
     if shape == "quick":
-        recorded(**{name: drawing(figure) for name, figure in drawn.items()})
+        whole = {name: drawing(drawn.pop(name)) for name in ("schedules", "depth")}
+        recorded(**whole, **{name: weights(drawing(figure)) for name, figure in drawn.items()})
 
 
 def test_an_interrupted_run_keeps_its_rows_and_says_so(

@@ -368,7 +368,7 @@ def test_a_small_study(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     with_constant_seconds(document)
     umpipe_tables.print_document(document | {"gains": gains, "readings": readings})
     printed = lines(capsys.readouterr().out)
-    recorded(**document, gains=shown, readings=over, printed=[line for line in printed if "──" not in line])
+    recorded(**document, gains=weight(shown), readings=over, printed=[line for line in printed if "──" not in line])
 
 
 def test_what_is_measured_is_told_and_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,8 @@ def test_shapes_of_large_models(name: str, recorded: Recorded) -> None:
     found = _ShapeSearch(LargeModels(Request()), LARGE[name], Evaluator(LARGE[name]))
     form, zeros = found.form, np.array(found.form.zeros)
     rising = [*found.order.rising()]
-    values: dict[str, Any] = {"bounds": [bound for bound, _ in rising], "shapes": [number for _, number in rising]}
+    values: dict[str, Any] = {"bounds": [bound for bound, _ in rising if bound < np.inf]}
+    values["shapes"] = [number for _, number in rising]
     values["in memory"] = [*map(sums, found.bounds.least_seconds_in_memory(found.shapes).T)]
     numbers = np.random.default_rng(0).permutation(len(found.shapes))[:3]
     within = found.bounds.least_seconds_in_memory(found.shapes[numbers])
