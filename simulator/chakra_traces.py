@@ -158,8 +158,6 @@ class _Writer:
             first = self.partners.get(consumer, consumer)
             if producer != first:
                 found[first].append((producer, transfer))
-        for second, first in self.partners.items():
-            found[second] = [(first, 0)]
         return found
 
     def in_order(self) -> Iterator[int]:

@@ -79,7 +79,7 @@ class MethodLook:
     dashes: str | tuple[int, tuple[int, ...]]
     hatch: str
 
-    def bar_of(self, *, fits: bool = True) -> dict[str, Any]:
+    def bar_of(self, *, fits: bool) -> dict[str, Any]:
         """What `Axes.barh` takes: hollow where the plan does not fit."""
         return self.bar if fits else {"facecolor": "white", "edgecolor": self.color, "linewidth": 1.3}
 

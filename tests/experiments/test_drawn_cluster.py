@@ -7,8 +7,9 @@ from math import hypot
 from pathlib import Path
 
 import pytest
+from matplotlib.colors import to_hex
 
-from experiments.report.cluster_plots import draw
+from experiments.report.cluster_plots import LINK_COLORS, draw
 from experiments.report.drawn_cluster import DrawnCluster, drawn_cluster
 from hardware_profiles import load_cluster
 from simulator import Plan, PlanFile, Problem, Stage, load_workload, simulate
@@ -121,7 +122,10 @@ def test_check_draws_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_shared_media_are_told() -> None:
     """Four buses, each of four links that share its rate, and as many cards of 10 Gb/s, each of one."""
-    (legend,) = draw(load_cluster("pipedream-a")).legends
+    figure = draw(load_cluster("pipedream-a"))
+    (legend,) = figure.legends
+    lines = [patch for patch in figure.axes[0].patches if hasattr(patch, "get_connectionstyle")]
+    assert {to_hex(line.get_edgecolor()) for line in lines} == {*LINK_COLORS[:2]}
     words = [text.get_text() for text in legend.get_texts()]
     assert "16 links of 12 GB/s, 10 µs, on 4 shared media" in words
     assert "4 links of 1.25 GB/s, 30 µs" in words

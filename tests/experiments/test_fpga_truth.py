@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from experiments.fpga_truth.board_plots import draw
 from experiments.studies.study_harness import run_study
 from hardware_profiles import FieldProgrammableGateArray, load_accelerator
 from simulator import load_workload
@@ -80,6 +81,16 @@ def image_seconds(board: str, network: str, efficiency: float, half: float, reac
         read = layer.output_elements
         seconds += max(slots / (efficiency * made.peak_flops["int8"]), moved / (reached * made.ddr_bandwidth))
     return seconds
+
+
+def test_the_figure_names_boards_of_thirty_letters_in_full() -> None:
+    """Of longer names the middle is left out."""
+    rows = [
+        {"board": letters * size, "measured_images_per_second": 2.0, "images_per_second": 3.0}
+        for letters, size in (("a", 30), ("b", 31))
+    ]
+    _, _, full, cut = (one.get_text() for one in draw(rows).axes[0].get_legend().get_texts())
+    assert (full, cut) == ("a" * 30, f"{'b' * 15}…{'b' * 14}")
 
 
 def test_rows_of_unknown_boards_and_networks_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from matplotlib.collections import LineCollection
 
 from experiments.network_rules.__main__ import TABLE
 from experiments.network_rules.rule_plots import draw
@@ -34,6 +35,7 @@ def test_plans_are_right_and_drawn_again() -> None:
     for plan in plans:
         check_plan(problem, plan)
         assert sorted(plan.devices) == list(range(8))
+        assert all(list(stage.devices) == sorted(stage.devices) for stage in plan.stages)
     assert {len(plan.stages) for plan in plans} == {1, 2, 4, 8}
     assert drawn_plans(problem, 20, np.random.default_rng(3)) == plans
 
@@ -60,3 +62,6 @@ def test_the_document_has_a_row_per_pair_of_rules() -> None:
     left, right = draw(document).axes
     assert [label.get_text() for label in left.get_yticklabels()] == ["gnmt8, pipedream-a × 16"]
     assert [len(axes.lines) for axes in (left, right)] == [3, 4]
+    for axes, begin in ((left, 1.0), (right, 0.0)):  # from what a rule that changes nothing would come to
+        bars = [line for line in axes.collections if isinstance(line, LineCollection)]
+        assert {float(ends[0, 0]) for bar in bars for ends in bar.get_segments()} == {begin}

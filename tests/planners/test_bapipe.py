@@ -29,7 +29,8 @@ from planners import (
     minimax_cuts,
 )
 from planners.bapipe import explorer as bapipe
-from planners.partitioning.fraction_search import GRAIN, places_of, streamed_fractions
+from planners.partitioning.fraction_search import GRAIN, FractionSearch, places_of, streamed_fractions
+from planners.search.candidates import straight_plan
 from planners.testing import line
 from simulator import (
     InfeasiblePlanError,
@@ -187,6 +188,21 @@ def test_places_are_between_layers_and_inside_those_that_can_be_split() -> None:
     first, second, third = network.layers
     mixed = replace(network, layers=(replace(first, kind="pooling"), second, replace(third, parameters=15)))
     assert places_of(mixed) == [0, 16, *range(17, 32), 32, 48]
+
+
+def test_a_pipeline_ends_with_a_layer_that_cannot_be_split() -> None:
+    """Cut in the middle of the second layer of three, of which the last is whole."""
+    network = chain([10.0, 40.0, 20.0])
+    first, second, third = network.layers
+    problem = Problem(
+        replace(network, layers=(first, second, replace(third, parameters=15))),
+        load_cluster("fpga-vcu118-4").take(2),
+        64,
+    )
+    whole = straight_plan("bapipe", problem, "1f1b", (1,), (0, 1), 4)
+    plan = FractionSearch(Evaluator(problem), Request()).at(whole, (24,))
+    assert [stage.layers for stage in plan.stages] == [(0, 1), (1, 2)]
+    assert plan.splits == (LayerSplit(1, 0.5),)
 
 
 def test_fractions_even_boards_out_and_pay_with_bytes() -> None:

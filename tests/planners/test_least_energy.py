@@ -14,8 +14,10 @@ from hardware_profiles import GraphicsProcessor, Power, load_stack
 from planners import DeviceChoice, PowerExceededError, make_plan
 from planners.least_energy import device_counts
 from planners.search.candidates import straight_plan
+from planners.search.plan_judge import Judge
+from planners.search.request import Request
 from planners.testing import line, small_problems
-from simulator import Plan, Problem, simulate
+from simulator import Energy, Plan, Problem, simulate
 
 
 def problem(idle: float = 100.0, devices: int = 6) -> Problem:
@@ -73,6 +75,15 @@ def test_no_straight_pipeline_is_better_by_its_objective(planner: str, objective
     assert note is not None
     assert note.devices == len(answer.plan.devices)
     assert not answer.proof
+
+
+def test_joules_are_judged_over_the_least_that_a_device_draws() -> None:
+    """Of one that draws 100 W idle and one that draws none, which counts as a thousandth of its 500 W: 60 J count as 120 s."""
+    asked = powered(pp.Problem("chain:5", line(speeds=(1.0,) * 2), batch=3), (Power(100.0, 300.0), Power(0.0, 500.0)))
+    judge = Judge.of(asked, Request(objective="energy"))
+    assert judge is not None
+    assert judge.least == 0.5
+    assert judge.judged(Energy({"idle": 60.0}, 2.0, 3)) == 120.0
 
 
 @pytest.mark.parametrize("planner", ["joint", "bapipe", "data-parallel"])
