@@ -17,7 +17,7 @@ from planners.search.candidates import straight_plan
 from planners.search.plan_judge import Judge
 from planners.search.request import Request
 from planners.testing import line, small_problems
-from simulator import Energy, Plan, Problem, simulate
+from simulator import Plan, Problem, simulate
 
 
 def problem(idle: float = 100.0, devices: int = 6) -> Problem:
@@ -78,12 +78,12 @@ def test_no_straight_pipeline_is_better_by_its_objective(planner: str, objective
 
 
 def test_joules_are_judged_over_the_least_that_a_device_draws() -> None:
-    """Of one that draws 100 W idle and one that draws none, which counts as a thousandth of its 500 W: 60 J count as 120 s."""
+    """Of one that draws 100 W idle and one that draws none, which counts as a thousandth of 500 W: 2 s at 30 W count as 120."""
     asked = powered(pp.Problem("chain:5", line(speeds=(1.0,) * 2), batch=3), (Power(100.0, 300.0), Power(0.0, 500.0)))
     judge = Judge.of(asked, Request(objective="energy"))
     assert judge is not None
     assert judge.least == 0.5
-    assert judge.judged(Energy({"idle": 60.0}, 2.0, 3)) == 120.0
+    assert judge.at_least(30.0, 2.0) == 120.0
 
 
 @pytest.mark.parametrize("planner", ["joint", "bapipe", "data-parallel"])
