@@ -73,7 +73,7 @@ INTRA_LAYER = "intra-layer"
 """Way to cut a pipeline whose neighbouring stages may share a layer."""
 
 EVENED, SPLIT = 16, 4
-"""Pipelines, the best by replays, that fractions even out; those of them whose cuts are then moved."""
+"""Pipelines, the best by replays, that fractions even out; those of them whose cuts are then moved, all where none fits."""
 
 STREAMED = ("1f1b-as", "fbp-as")
 CONFIRMED = 4
@@ -326,16 +326,20 @@ class _Explorer:
 
     def _refusal(self, partitions: Sequence[tuple[Stage, ...]]) -> InfeasiblePlanError:
         """The error where memory surely rules out every pipeline, with the numbers of the closest one."""
-        costs, plans = self.evaluate.layer_costs, list[Plan]()
+        costs, plans = self.evaluate.layer_costs, list(self._smallest())
         for schedule in schedules(self.problem, self.request):
-            for _, order in self._orders():
-                count = microbatch_counts(self.problem, self.request, len(order))[-1]
-                cuts = self.cuts(order, count, "inter-layer") or []
-                plans.append(straight_plan(self.name, self.problem, schedule, cuts, order, count))
             plans.extend(plan for stages in partitions for plan in self._replicated(schedule, stages))
         scores = [least_needed(costs, plan) or self.evaluate(plan) for plan in plans]
         closest = min(range(len(plans)), key=lambda place: scores[place].key)
         return refusal(self.name, plans[closest], scores[closest])
+
+    def _smallest(self) -> Iterator[Plan]:
+        """Pipelines of each schedule and order with the most micro-batches, whether they may have room or not."""
+        for schedule in schedules(self.problem, self.request):
+            for _, order in self._orders():
+                count = microbatch_counts(self.problem, self.request, len(order))[-1]
+                cuts = self.cuts(order, count, "inter-layer") or []
+                yield straight_plan(self.name, self.problem, schedule, cuts, order, count)
 
     def _straight(self, beat: float) -> Iterator[Candidate]:
         """The fastest pipeline for each schedule; stages and transfers are weighed with its micro-batches and stages.
@@ -358,11 +362,13 @@ class _Explorer:
     def _split(self) -> Iterator[Candidate]:
         """The best pipelines, each of another schedule, row of boards or number of micro-batches, with cuts in layers."""
         search, shapes = FractionSearch(self.evaluate, self.request), dict[Hashable, Plan]()
-        whole = (one for one in self.evaluate.replayed if self._may_be_split(one))
+        replayed = self.evaluate.replayed
+        fits = any(score.fits for score in replayed.values())
+        whole = [plan for plan in (replayed if fits else self._smallest()) if self._may_be_split(plan)]
         for plan in sorted(whole, key=lambda one: self.evaluate(one).key):
             shapes.setdefault((plan.schedule, tuple(one.devices for one in plan.stages), len(plan.microbatches)), plan)
         evened = [search.evened(plan) for plan in [*shapes.values()][:EVENED]]
-        for plan in sorted(evened, key=lambda one: self.evaluate(one).key)[:SPLIT]:
+        for plan in sorted(evened, key=lambda one: self.evaluate(one).key)[: SPLIT if fits else None]:
             *_, found = plan, *search.climbed(plan)
             yield self._candidate(INTRA_LAYER, replace(found, planner=self.name))
 

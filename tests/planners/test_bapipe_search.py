@@ -17,7 +17,7 @@ from planners.bapipe.explorer import BaPipe, schedules, streams
 from planners.partitioning.fraction_search import GRAIN, FractionSearch, places_of
 from planners.search.candidates import device_rows, microbatch_counts, straight_plan, unlike_rows
 from planners.testing import line
-from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, simulate
+from simulator import InfeasiblePlanError, LayerCosts, LayerSplit, Plan, Problem, simulate
 from tests.chains import chain, random_chain
 from tests.planners.conftest import with_memory
 
@@ -115,6 +115,16 @@ def test_no_straight_pipeline_is_faster(seed: int) -> None:
 def test_no_pipeline_that_shares_layers_is_faster(seed: int) -> None:
     """Two boards, like or unlike, up to four layers that are cut at quarters, and five samples."""
     assert missed(problem_of(seed, 4, 2, 5), every=4) <= 1.0 + 1e-9
+
+
+def test_layers_are_shared_where_no_board_has_room_for_one() -> None:
+    """Four layers on three boards of little memory: no pipeline of whole layers fits, half of the first on two boards does."""
+    problem = problem_of(18, 4, 3, 3)
+    evaluate = Evaluator(problem)
+    assert not any(evaluate(plan).fits for plan in straight_plans(problem))
+    found = make_plan("bapipe", problem)
+    assert found.plan.splits == (LayerSplit(0, 0.5),)
+    assert found.outcome.fits
 
 
 @pytest.mark.slow
