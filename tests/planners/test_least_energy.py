@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import pipeplan as pp
-from hardware_profiles import GraphicsProcessor, Power, load_stack
+from hardware_profiles import FieldProgrammableGateArray, GraphicsProcessor, Power, load_stack
 from planners import DeviceChoice, PowerExceededError, make_plan
 from planners.least_energy import device_counts
 from planners.search.candidates import straight_plan
@@ -42,18 +42,18 @@ def powered(problem: Problem, powers: tuple[Power, ...]) -> Problem:
     """The problem on GPUs that draw so much, one after the other."""
     devices = []
     for one, power in zip(problem.cluster.devices, powers, strict=True):
-        assert isinstance(one, GraphicsProcessor)
+        assert isinstance(one, GraphicsProcessor | FieldProgrammableGateArray)
         devices.append(replace(one, power=power))
     return replace(problem, cluster=replace(problem.cluster, devices=tuple(devices)))
 
 
-def straight_plans(asked: Problem) -> Iterator[Plan]:
-    """Every straight pipeline of 1F1B through devices in their order."""
+def straight_plans(asked: Problem, schedule: str = "1f1b") -> Iterator[Plan]:
+    """Every straight pipeline of a schedule through devices in their order."""
     layers, devices = len(asked.workload), range(len(asked.cluster.devices))
     for count in range(1, len(devices) + 1):
         for row, cuts in product(combinations(devices, count), combinations(range(1, layers), count - 1)):
             for microbatches in range(1, asked.batch + 1):
-                yield straight_plan("all", asked, "1f1b", cuts, row, microbatches)
+                yield straight_plan("all", asked, schedule, cuts, row, microbatches)
 
 
 @pytest.mark.parametrize(("planner", "objective"), [("joint", "edp"), ("bapipe", "energy"), ("bapipe", "edp")])
@@ -84,6 +84,18 @@ def test_joules_are_judged_over_the_least_that_a_device_draws() -> None:
     assert judge is not None
     assert judge.least == 0.5
     assert judge.at_least(30.0, 2.0) == 120.0
+
+
+@pytest.mark.parametrize("cap", [1e6, 100.0])
+def test_no_pipeline_of_boards_draws_less(cap: float) -> None:
+    """By brute force over three boards, one of which draws more, alone and within a mean power."""
+    asked = pp.Problem("chain:4", "fpga-vcu118-4", batch=2, devices=3)
+    asked = powered(asked, (Power(20.0, 80.0), Power(40.0, 160.0), Power(20.0, 80.0)))
+    found = [simulate(asked, one).energy for one in straight_plans(asked, "1f1b-as")]
+    answer = pp.plan(asked, "bapipe", objective="energy", power=cap).outcome.energy
+    assert answer is not None
+    assert answer.watts <= cap
+    assert answer.joules <= min(one.joules for one in found if one is not None and one.watts <= cap) * (1.0 + 1e-9)
 
 
 @pytest.mark.parametrize("planner", ["joint", "bapipe", "data-parallel"])
