@@ -46,13 +46,14 @@ class Judge:
         """The judge of a request; None where seconds alone decide. ValueError where the power of a device is not known."""
         if request.objective == "time" and request.power is None:
             return None
-        powers = {one.name: optional_members(one).power for one in problem.cluster.devices}
-        for name, power in powers.items():
+        least = inf
+        for one in problem.cluster.kinds[0]:
+            power = optional_members(one).power
             if power is None:
                 raise ValueError(
-                    f"objective and power: the power of {name} is not known: give idle_w and full_w in [power] of its file"
+                    f"objective and power: the power of {one.name} is not known: give idle_w and full_w in [power] of its file"
                 )
-        least = min(max(one.idle, OF_FULL * one.full) for one in powers.values() if one is not None)
+            least = min(least, max(power.idle, OF_FULL * power.full))
         return cls(request.objective, inf if request.power is None else request.power, least or 1.0)
 
     def judged(self, energy: Energy) -> float:
