@@ -38,7 +38,7 @@ import numpy as np
 from planners.scheduler.heads import Ways, end_by_heads, nested_keep, seconds_between
 from planners.scheduler.instance import WEIGHT, Floats, Integers, ScheduleInstance
 from planners.scheduler.turning import end_by_turns
-from planners.scheduler.windows import end_by_windows, small
+from planners.scheduler.windows import end_by_windows, is_refuted, small
 from simulator import kernel
 
 Objective = Literal["makespan", "longest-stage", "steady"]
@@ -49,6 +49,9 @@ MOST_HEADS = 100_000
 
 CLOSE = 1e-12
 """Relative tolerance of rounding between equal times."""
+
+BARELY = 5e-10
+"""Part by which an end is asked for that is sooner than a known one."""
 
 
 def ways_of(instance: ScheduleInstance) -> Ways:
@@ -85,6 +88,14 @@ def lower_bound(instance: ScheduleInstance, objective: Objective = "makespan") -
     if bound > 0.0 and not alone and small(instance):
         bound = end_by_windows(instance, ways, bound, whole)
     return bound if whole else bound * (1.0 - ops * 2.0**-52)  # a replay adds in another order
+
+
+def bound_below(instance: ScheduleInstance, known: float, end: float) -> float:
+    """The known bound, or an end but for rounding, where no order is over before it: bounds of seconds that are no whole numbers
+    come near an end, but not to it.
+    """
+    sooner = end * (1.0 - BARELY)
+    return sooner if known < sooner and small(instance) and is_refuted(instance, ways_of(instance), sooner) else known
 
 
 def _alone(instance: ScheduleInstance, ways: Ways) -> Ways:

@@ -31,7 +31,7 @@ ROUNDS = 6
 STEP, FIRST = 2.0**-10, 2.0**-5
 """Parts of the known bound: to which ends are told apart, where seconds are not whole, and by which the first one is later."""
 
-NEAR = 1e-9
+NEAR = 1e-11
 """Part of the end by which times differ that are not the same but for rounding."""
 
 
@@ -82,6 +82,13 @@ def end_by_windows(instance: ScheduleInstance, ways: Ways, known: float, whole: 
         else:
             refuted, further = tried, 2 * further
     return float(known + refuted * step)
+
+
+@kernel(error_model="numpy")
+def is_refuted(instance: ScheduleInstance, ways: Ways, end: float) -> bool:
+    """Whether no order is over by an end, more than 0."""
+    begins = heads_of(instance, ways).ravel()
+    return not _narrow(instance, _facts(instance), begins, np.full(len(begins), end), end * NEAR)
 
 
 @kernel(inner=True)

@@ -420,6 +420,16 @@ def test_an_order_attains_the_bound(name: str) -> None:
     assert found.makespan == found.bound == seconds
 
 
+def test_seconds_that_are_no_whole_numbers_are_proven_too() -> None:
+    """A bound comes near the end of an order, which then is told to have none before it."""
+    _, problem = ATTAINED["a device that has room too late"]
+    problem = replace(problem, forward=1.1, input_gradient=1.1)
+    found = search_schedule(problem, seconds=0.03)
+    assert lower_bound(instance_of(problem)) < found.makespan * (1 - 1e-6)
+    assert found.makespan == pytest.approx(17 * 1.1)
+    assert found.proven
+
+
 LONGEST: dict[str, tuple[float, ScheduleProblem]] = {
     # 4 s a pass, transfers of 1 s: the middle stage waits 2 s, or runs a fourth forward and makes others wait
     "the first input gradient": (
