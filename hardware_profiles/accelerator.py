@@ -133,14 +133,36 @@ class Accelerator(Protocol):
 
 
 class Power(NamedTuple):
-    """Electric power of one device, W: while nothing is computed, and at full load."""
+    """Electric power of one device, W: while nothing is computed, and at full load.
+
+    compute, memory, link: of what full load adds, what its arithmetic draws at work, its memory at its full bandwidth, and its
+        links while they carry something; None where it is not known
+    """
 
     idle: float
     full: float
+    compute: float | None = None
+    memory: float | None = None
+    link: float | None = None
 
-    def joules(self, seconds: float, working: float) -> float:
-        """Energy over so many seconds, of which so many are at full load."""
-        return self.idle * seconds + (self.full - self.idle) * working
+    @property
+    def known(self) -> dict[str, float]:
+        """W of the parts of what full load adds, by name, those that are known."""
+        named = {"compute": self.compute, "memory": self.memory, "link": self.link}
+        return {name: watts for name, watts in named.items() if watts is not None}
+
+    def joules(self, seconds: float, working: float, memory: float = 0.0, link: float = 0.0) -> dict[str, float]:
+        """Energy by part over so many seconds, of which so many are at full load: that of no known part goes with the work.
+
+        memory: seconds in which what the memory moves is moved at its full bandwidth; link: for which links carry something
+        """
+        known, busy = self.known, {"compute": working, "memory": memory, "link": link}
+        other = (self.full - self.idle - sum(known.values())) * working
+        return {
+            "idle": self.idle * seconds,
+            **{name: watts * busy[name] for name, watts in known.items()},
+            "other": other,
+        }
 
 
 class OptionalMembers(NamedTuple):
@@ -221,6 +243,15 @@ _MEMBERS = ("name", "memory_bytes", "streams", "sublinear", "seconds")
 _OF_STREAMS = ("stage_seconds", "multiply_seconds")
 """Members of one that streams, beside those."""
 
+FULL_ROUNDING = 1e-9
+"""Relative; by which parts may exceed what full load adds, as sums of decimal figures do."""
+
+
+def within_full(power: Power) -> bool:
+    """Whether the known parts draw no more than full load adds."""
+    return sum(power.known.values()) <= (power.full - power.idle) * (1.0 + FULL_ROUNDING)
+
+
 _AMOUNTS = ("reserve_bytes", "host_bandwidth", "launch_overhead", "pass_overhead", "spread", "overlap_slowdown")
 """Optional members that are amounts."""
 
@@ -247,6 +278,10 @@ def check_members(accelerator: Accelerator) -> None:
     power = optional_member(accelerator, "power")
     if power is not None and not (isinstance(power, Power) and 0 <= power.idle <= power.full <= MOST_AMOUNT):
         raise PluginError(f"{what}: power must be None or a Power, whose full is at least its idle, got {shown(power)}")
+    if power is not None and not (min(power.known.values(), default=0) >= 0 and within_full(power)):
+        raise PluginError(
+            f"{what}: parts of a Power must be amounts within what full load adds to idle, got {shown(power)}"
+        )
 
 
 def answered_seconds(accelerator: Accelerator, work: Work, samples: float, phase: Phase, precision: Precision) -> float:

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from hardware_profiles.accelerator import PRECISION_BYTES, Power
+from hardware_profiles.accelerator import PRECISION_BYTES, Power, within_full
 from hardware_profiles.chips import Chip
 from hardware_profiles.file_tables import (
     GIGA,
@@ -38,22 +38,33 @@ Exponent = Annotated[float, within((0, 2), (0, 10), "power of the window's overl
 Multiple = Annotated[float, within((1, 100), (1, 1e4), "times the bytes")]
 WeightPasses = Annotated[float, within((0, 8), (0, 100), "times the weights' bytes")]
 Watts = Annotated[float, within((0.1, 5000), (0, 1e6), "W")]
+PartWatts = Annotated[float, within((0, 5000), (0, 1e6), "W")]
 MacsPerCycle = Annotated[float, within((0.01, 16), (1e-6, 1e4), "multiply-adds per DSP and cycle")]
 
 
 class PowerTable(FileTable, frozen=True, kw_only=True):
     """`[power]` of an accelerator: W while nothing is computed, and at full load: of a GPU while it computes, of a board with all
-    its DSP blocks at work in every cycle.
+    its DSP blocks at work in every cycle. Of what full load adds, where it is known: what its arithmetic draws at work, its
+    memory at its full bandwidth, its links while they carry something.
     """
 
     idle_w: Watts
     full_w: Watts
+    compute_w: PartWatts | None = None
+    memory_w: PartWatts | None = None
+    link_w: PartWatts | None = None
 
     def build(self) -> Power:
-        """The same in W; ValueError naming the key where full is below idle."""
+        """The same in W; ValueError naming the key where full is below idle, or below idle and parts."""
         if self.full_w < self.idle_w:
             raise ValueError(f"$.power.full_w = {self.full_w:g}: must be at least idle_w, {self.idle_w:g}")
-        return Power(self.idle_w, self.full_w)
+        power = Power(self.idle_w, self.full_w, self.compute_w, self.memory_w, self.link_w)
+        if not within_full(power):
+            parts = self.idle_w + sum(power.known.values())
+            raise ValueError(
+                f"$.power.full_w = {self.full_w:g}: must be at least idle_w and the parts together, {parts:g}"
+            )
+        return power
 
 
 class ComputeTable(FileTable, frozen=True, kw_only=True):

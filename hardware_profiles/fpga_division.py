@@ -75,6 +75,16 @@ class Divisions:
             found = found + seconds
         return found
 
+    def moved_bytes(self, samples: float, phase: Phase) -> Floats:
+        """Bytes over DDR of one pass of each stage over `samples` samples, in the way that `seconds` takes."""
+        found = np.zeros(len(self.held))
+        for part in passes(phase):
+            layerwise = self._sums(self.layerwise_bytes(samples, part))
+            streams = samples * self.sample_seconds(samples, part) < self.layerwise_seconds(samples, part)
+            streams &= not self.board.shared_array
+            found = found + np.where(streams, samples * self.sample_bytes(samples, part), layerwise)
+        return found
+
     def sample_seconds(self, samples: float, phase: Phase) -> Floats:
         """Seconds between two samples of each stage while it streams: the slowest layer on its DSPs, or DDR.
 
@@ -84,14 +94,20 @@ class Divisions:
         one_dsp = board.macs_per_cycle[self.precision] * board.clock * board.efficiency  # multiply-adds per second
         flop = np.array([demand(work, 1.0, phase, width).flop * board.slowdown(work) for work in self.works])
         paces = np.divide(flop / 2.0, self.dsps * one_dsp, out=np.zeros(self.held.shape), where=self.dsps > 0)
+        moved = self.sample_bytes(samples, phase)
+        slowest: Floats = np.maximum(paces.max(axis=1, initial=0.0), moved / board.reached_bandwidth)
+        return slowest
+
+    def sample_bytes(self, samples: float, phase: Phase) -> Floats:
+        """Bytes over DDR of a sample of each stage while it streams; arguments as of `sample_seconds`."""
+        width = PRECISION_BYTES[self.precision]
         inputs = [0.0 if one.kind in ZERO_COST_KINDS else one.input_elements for one in self.works]
         kept = self._sums(inputs) * width
         # what is kept crosses DDR as the forward writes it and as the weight gradient reads it
         stays = (kept * samples <= self.free_bytes) | (phase == "input_gradient")
         weights = self._sums(self._weight_bytes(phase))
-        moved = np.where(self.on_chip, 0.0, weights) + np.where(stays, 0.0, kept)
-        slowest: Floats = np.maximum(paces.max(axis=1, initial=0.0), moved / board.reached_bandwidth)
-        return slowest
+        moved: Floats = np.where(self.on_chip, 0.0, weights) + np.where(stays, 0.0, kept)
+        return moved
 
     def layerwise_seconds(self, samples: float, phase: Phase) -> Floats:
         """Seconds of one of `passes` of each stage, layer after layer on the whole board."""

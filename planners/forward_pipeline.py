@@ -17,8 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from hardware_profiles import FieldProgrammableGateArray, brief, counted, optional_members
-from simulator import Energy, Explained, InfeasiblePlanError, LayerCosts, Problem, TextTable
+from hardware_profiles import FieldProgrammableGateArray, brief, counted
+from simulator import (
+    Energy,
+    Explained,
+    InfeasiblePlanError,
+    LayerCosts,
+    Problem,
+    TextTable,
+    joules_by_part,
+    moving_seconds,
+    told_power,
+)
 
 CLOSE_ENOUGH = 1e-6
 """Relative width of the interval at which the bisection stops."""
@@ -67,21 +77,23 @@ class ForwardPipeline(Explained):
     @property
     def energy(self) -> Energy | None:
         """Energy of a group, by the rules of `simulator.plan_energy`; None where the power of a device is unknown."""
-        joules = idle = 0.0
-        costs = LayerCosts(self.problem)
+        costs, drawn, arriving = LayerCosts(self.problem), list[dict[str, float]](), 0.0
+        batch, precision = self.problem.batch, self.problem.precision
         for stage in self.stages:
             device, working = self.problem.cluster.devices[stage.device], stage.seconds
-            power = optional_members(device).power
+            power, held = told_power(device), range(stage.first, stage.last + 1)
             if costs.streams(stage.device):
                 if not isinstance(device, FieldProgrammableGateArray):
                     return None
-                flop = sum(one.flop for one in costs.works[stage.first : stage.last + 1]) * self.problem.batch
-                working = device.working_seconds(flop, self.problem.precision)
+                working = device.working_seconds(sum(costs.works[one].flop for one in held) * batch, precision)
             if power is None:
                 return None
-            joules += power.joules(self.interval_seconds, working)
-            idle += power.joules(self.interval_seconds, 0.0)
-        return Energy(joules, idle, self.interval_seconds, self.problem.batch)
+            moving = 0.0
+            if power.memory is not None:
+                moving = moving_seconds(device, costs.works, held, "forward", batch, precision, copies=1)
+            drawn.append(power.joules(self.interval_seconds, working, moving, arriving + stage.send_seconds))
+            arriving = stage.send_seconds
+        return Energy(joules_by_part(drawn), self.interval_seconds, batch)
 
     @property
     def words(self) -> str:
@@ -129,6 +141,7 @@ class ForwardPipeline(Explained):
             "samples_per_second": self.samples_per_second,
             "joules_per_sample": energy and energy.joules_per_sample,
             "watts": energy and energy.watts,
+            "joules_by_part": energy and dict(energy.parts),
             "stages": [asdict(one) for one in self.stages],
         }
 

@@ -17,7 +17,13 @@ from .costs.given import (
 from .plans.lacks import plan_lacks as plan_lacks, problem_lacks as problem_lacks
 from .disturbances import check_disturbances as check_disturbances
 from .evaluation import Evaluations as Evaluations
-from .plan_energy import Energy as Energy, energy as energy
+from .plan_energy import (
+    Energy as Energy,
+    energy as energy,
+    joules_by_part as joules_by_part,
+    moving_seconds as moving_seconds,
+    told_power as told_power,
+)
 from .results.error_bars import error_of as error_of, plan_kind as plan_kind
 from .link_loads import LinkLoads as LinkLoads
 from .results.noisy_seconds import NoisySeconds as NoisySeconds

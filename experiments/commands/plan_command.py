@@ -44,7 +44,14 @@ from hardware_profiles import LEAST_WATTS, MOST_DEVICES, MOST_WATTS
 
 VARIANTS = ("paper", "script")
 
-WORTH = "mfu", "tokens_per_second_per_device", "samples_per_second_per_device", "joules_per_sample", "watts"
+WORTH = (
+    "mfu",
+    "tokens_per_second_per_device",
+    "samples_per_second_per_device",
+    "joules_per_sample",
+    "watts",
+    "joules_by_part",
+)
 """Figures of an answer's efficiency that its JSON tells without a report."""
 
 OF_WORKERS = "pipedream"

@@ -113,6 +113,7 @@ class Efficiency:
             "currency": self.currency if self.price is not None else None,
             "joules_per_sample": self.energy and self.energy.joules_per_sample,
             "watts": self.energy and self.energy.watts,
+            "joules_by_part": self.energy and dict(self.energy.parts),
         }
 
 

@@ -154,7 +154,7 @@ def joules_per_image(
 ) -> float | None:
     """Energy of an image that takes so many seconds; None where the board's power is not known."""
     working = board.working_seconds(sum(work.flop for work in works), precision)
-    return None if board.power is None else board.power.joules(seconds, working)
+    return None if board.power is None else sum(board.power.joules(seconds, working).values())
 
 
 def left_out_seconds(predictions: Sequence[BoardPrediction]) -> list[float | None]:

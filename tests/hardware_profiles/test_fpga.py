@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hardware_profiles import LAYER_KINDS, Accelerator, FieldProgrammableGateArray, Precision, Work, load_accelerator
+from hardware_profiles import (
+    LAYER_KINDS,
+    Accelerator,
+    FieldProgrammableGateArray,
+    Power,
+    Precision,
+    Work,
+    load_accelerator,
+)
 from hardware_profiles.accelerator_files import FpgaFile
 from hardware_profiles.fpga_division import divide
 
@@ -210,6 +218,16 @@ def test_look_up_tables_multiply_beside_the_dsps_and_without_them() -> None:
     assert made.macs_per_cycle == {"int8": 1.0, "int4": pytest.approx(2.0 + 100 / 1000), "int2": pytest.approx(1.0)}
     with pytest.raises(ValueError, match=r"^\$\.logic: needs at least one rate, such as luts_per_mac_int4$"):
         msgspec.toml.decode(BOARD_FILE + "luts = 10_000\n", type=FpgaFile).build()
+
+
+def test_parts_of_power_are_within_what_full_load_adds() -> None:
+    """10 W idle and 30 W of parts want 40 W at least."""
+    text = BOARD_FILE.replace("[logic]\n", "[power]\nidle_w = 10\ncompute_w = 20\nlink_w = 10\nfull_w = ")
+    power = msgspec.toml.decode(f"{text}40", type=FpgaFile).build().power
+    assert power == Power(10.0, 40.0, compute=20.0, link=10.0)
+    for full, least in ((39, "idle_w and the parts together, 40"), (9, "idle_w, 10")):
+        with pytest.raises(ValueError, match=rf"^\$\.power\.full_w = {full}: must be at least {least}$"):
+            msgspec.toml.decode(f"{text}{full}", type=FpgaFile).build()
 
 
 def test_peak_is_every_dsp_in_every_cycle() -> None:

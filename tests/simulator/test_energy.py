@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
-from hardware_profiles import FieldProgrammableGateArray, GraphicsProcessor, Power, load_cluster
+from hardware_profiles import (
+    FieldProgrammableGateArray,
+    GraphicsProcessor,
+    Phase,
+    Power,
+    Work,
+    demand,
+    load_accelerator,
+    load_cluster,
+)
 from planners import Request, make_plan
-from simulator import Outcome, Plan, Problem, Recompute, Stage, load_workload, simulate
+from simulator import (
+    Outcome,
+    Plan,
+    PlanCosts,
+    Problem,
+    Recompute,
+    Stage,
+    joules_by_part,
+    load_workload,
+    moving_seconds,
+    simulate,
+)
 
 
 def outcome(cluster: str, power: Power | None, *, count: int = 2, recompute: Recompute = "none") -> Outcome:
@@ -34,8 +55,9 @@ def test_a_gpu_draws_full_power_while_it_computes() -> None:
     split, energy = found.time_split(), found.energy
     assert energy is not None
     working = split.seconds[:, [0, 1, 7]].sum()
-    assert energy.idle_joules == pytest.approx(4 * 50.0 * found.iteration_seconds)
-    assert energy.joules == pytest.approx(energy.idle_joules + 200.0 * working)
+    assert energy.parts["idle"] == pytest.approx(4 * 50.0 * found.iteration_seconds)
+    assert energy.parts == {"idle": energy.parts["idle"], "other": pytest.approx(200.0 * working)}
+    assert energy.joules == pytest.approx(energy.parts["idle"] + 200.0 * working)
     assert energy.joules_per_sample == pytest.approx(energy.joules / 16)
     assert energy.watts == pytest.approx(energy.joules / found.iteration_seconds)
     assert 4 * 50.0 < energy.watts < 4 * 250.0
@@ -63,6 +85,54 @@ def test_a_board_draws_by_its_multiply_adds() -> None:
         assert energy is not None
         busy = passes * 16 * found.problem.workload.flop() / board.peak_flops["fp32"]
         assert energy.joules == pytest.approx(4 * 20.0 * found.iteration_seconds + 60.0 * busy)
+
+
+def test_parts_draw_while_they_are_busy() -> None:
+    """Two stages, each on a GPU: arithmetic at work, memory by the traffic of its layers, links at both ends of each of eight
+    transfers; what has no name goes with the work.
+    """
+    power = Power(50.0, 250.0, compute=100.0, memory=40.0, link=10.0)
+    found = outcome("pipedream-b", power, count=1)
+    assert found.energy is not None
+    costs, plan, devices = PlanCosts(found.problem, found.plan), found.plan, found.problem.cluster.devices
+    working = found.time_split().seconds[:, [0, 1, 7]].sum()
+    phases: tuple[Phase, ...] = "forward", "input_gradient", "weight_gradient"
+    moved = sum(demand(work, 2, phase, 4).traffic for work in costs.layers.works for phase in phases) * len(
+        plan.microbatches
+    )
+    assert isinstance(devices[0], GraphicsProcessor)
+    moving = moved / devices[0].memory_bandwidth
+    carried = sum(costs.transfer(*ends, 2).seconds for ends in (((0, 0), (1, 0)), ((1, 0), (0, 0)))) * len(
+        plan.microbatches
+    )
+    assert found.energy.parts == {
+        "idle": pytest.approx(2 * 50.0 * found.iteration_seconds),
+        "compute": pytest.approx(100.0 * working),
+        "memory": pytest.approx(40.0 * moving),
+        "link": pytest.approx(2 * 10.0 * carried),
+        "other": pytest.approx(50.0 * working),
+    }
+    assert found.energy.joules == pytest.approx(sum(found.energy.parts.values()))
+    assert re.search(r"W \(idle \d+ %, compute \d+ %, memory \d+ %, link \d+ %, other \d+ %\)$", found.energy.words)
+
+
+def test_a_part_that_is_not_known_of_every_device_has_no_name() -> None:
+    """Its joules are among the others."""
+    one, two = Power(1.0, 10.0, memory=4.0).joules(2.0, 1.0, 0.5), Power(1.0, 10.0).joules(2.0, 1.0)
+    assert one == {"idle": 2.0, "memory": 2.0, "other": 5.0}
+    assert joules_by_part([one, two]) == {"idle": 4.0, "other": 2.0 + 5.0 + 9.0}
+    assert joules_by_part([one, one]) == {"idle": 4.0, "memory": 4.0, "other": 10.0}
+
+
+def test_a_board_s_memory_moves_what_does_not_stay_on_the_chip() -> None:
+    """Of a stage whose weights stay, and streams: nothing; of one whose weights do not fit, these once a sample and pass."""
+    board = load_accelerator("vcu118")
+    assert isinstance(board, FieldProgrammableGateArray)
+    layers = [Work("convolution", 2e8, 1e3, 1e5, 1e4), Work("convolution", 2e8, 1e5, 1e3, 1e4)]
+    assert moving_seconds(board, layers, [0, 1], "forward", 1.0, "fp16") == 0.0
+    large = [replace(one, parameters=1e8) for one in layers]
+    assert moving_seconds(board, large, [0, 1], "forward", 1.0, "fp16") == pytest.approx(4e8 / board.ddr_bandwidth)
+    assert moving_seconds(board, large, [1], "forward", 1.0, "fp16") == pytest.approx(2e8 / board.ddr_bandwidth)
 
 
 def test_energy_is_known_where_the_power_of_every_device_in_use_is() -> None:
