@@ -72,7 +72,7 @@ PARTITIONS = ("inter-layer", "coarse-grained", "stages and transfers")
 INTRA_LAYER = "intra-layer"
 """Way to cut a pipeline whose neighbouring stages may share a layer."""
 
-EVENED, SPLIT = 16, 4
+EVENED, SPLIT = 64, 4
 """Pipelines, the best by replays, that fractions even out; those of them whose cuts are then moved, all where none fits."""
 
 STREAMED = ("1f1b-as", "fbp-as")

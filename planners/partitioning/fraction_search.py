@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from math import inf
 
@@ -134,12 +135,17 @@ def streamed_fractions(problem: Problem, devices: Sequence[int], samples: int) -
             )
         boards.append(board)
 
-    def seconds(stage: int, begin: int, end: int) -> float:
+    @cache
+    def on_kind(kind: int, begin: int, end: int) -> float:
         works = _works_between(costs.works, begin, end)
-        board = boards[stage]
+        board = boards[kinds.index(kind)]
         forward = board.stage_seconds(works, samples, "forward", problem.precision)
         return forward + board.stage_seconds(works, samples, "backward", problem.precision)
 
+    def seconds(stage: int, begin: int, end: int) -> float:
+        return on_kind(kinds[stage], begin, end)
+
+    kinds = [costs.kind_of_device(device) for device in devices]
     return filled_cuts(places_of(problem.workload), len(devices), seconds)
 
 

@@ -101,7 +101,7 @@ class BruteForce:
         mixed = len({device.name for device in problem.cluster.devices}) > 1
         timed = any(OPTION in schedule_families()[schedule].options for schedule, _, _ in shapes)
         return (
-            f"straight pipelines on contiguous layers with {', '.join(schedules)}"
+            f"straight pipelines on whole, contiguous layers with {', '.join(schedules)}"
             f"{', as it is and made for the mean seconds of its stages' if timed else ''}, on the first "
             f"{'device' if most == 1 else f'1 to {most} devices'} of the cluster in its order"
             f"{', or of its fastest kinds, or of one kind' if mixed else ''}, in "

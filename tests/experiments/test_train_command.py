@@ -217,6 +217,14 @@ def test_the_network_as_a_workload() -> None:
     assert images.layers[1].output_elements == 4 * 4 * 8
 
 
+def test_halves_of_a_block_have_the_versions_of_their_stages(
+    clusters: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two blocks on three stages: PipeDream keeps 3, 2 and 1 versions of the first block's halves and of the second block."""
+    found = document(capsys, "--method", "pipedream", "--split", "0:0.5", "--microbatches-per-minibatch", "1")
+    assert (found["split"], found["stages"], found["weight_copies_per_stage"]) == ("0:0.5", 3, [3, 2, 1])
+
+
 # ---- mistakes --------------------------------------------------------------------------------------------------------
 
 
@@ -226,6 +234,10 @@ def test_the_network_as_a_workload() -> None:
         ("--method magic", "--method 'magic' is unknown; choices: synchronous, naive"),
         ("--method xpipe --data mnist", "--data 'mnist' is unknown; choices: digits"),
         ("--method xpipe --optimizer lion", "--optimizer 'lion' is unknown; choices: sgd, adam"),
+        ("--method xpipe --split 1", "argument --split: '1': '' is not a number"),
+        ("--method xpipe --split a:0.5", "argument --split: 'a:0.5': 'a' must be a whole number of at least 0"),
+        ("--method xpipe --split 2:0.5", "'2:0.5': block 2 cannot be split: the network has blocks 0 to 1"),
+        ("--method xpipe --split 1:1", "fraction 1 of the 3 outputs of block 1 leaves one of its parts without any"),
         ("--method xpipe --network vgg", "--network 'vgg' is unknown; choices: mlp, convolutional"),
         ("--method xpipe --network convolutional", "needs square images"),
         ("--method xpipe --lr-schedule sine", "--lr-schedule 'sine' is unknown"),

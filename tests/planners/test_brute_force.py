@@ -85,7 +85,7 @@ def test_the_space_is_named() -> None:
     """Schedules with their stages per device, devices, counts, and the engine's options."""
     problem = Problem(uniform_chain(4), load_cluster("dapple-c").take(2), 6, contention=False)
     assert BruteForce(Request()).space(problem) == (
-        "straight pipelines on contiguous layers with gpipe, 1f1b, eager-1f1b, interleaved-1f1b (2 stages per device), "
+        "straight pipelines on whole, contiguous layers with gpipe, 1f1b, eager-1f1b, interleaved-1f1b (2 stages per device), "
         "looped-bfs (2 stages per device), on the first 1 to 2 devices of the cluster in its order, in 1, 2, 3, 4, 5, 6 "
         "micro-batches as equal as whole samples permit, replayed with unlimited links"
     )

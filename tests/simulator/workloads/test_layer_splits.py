@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hardware_profiles import load_cluster
+from hardware_profiles import Runs, Stack, load_cluster
 from simulator import (
     Evaluations,
     InfeasiblePlanError,
@@ -17,12 +17,14 @@ from simulator import (
     PlanCosts,
     PlanFile,
     PlanFileError,
+    PlanNotRunError,
     Problem,
     Stage,
     Workload,
     check_plan,
     load_workload,
     lower_bound,
+    plan_lacks,
     plan_words,
     simulate,
     split_workload,
@@ -30,7 +32,7 @@ from simulator import (
     stages_from_cuts,
 )
 from tests.chains import chain, measured_chain
-from tests.simulator.strategies import chain_cluster
+from tests.simulator.strategies import UnitDevice, chain_cluster
 
 THREE = chain([4.0, 4.0, 4.0], parameters=[10, 40, 20], output_elements=[100.0, 80.0, 60.0])
 HALF = (LayerSplit(1, 0.5),)
@@ -196,6 +198,19 @@ def test_a_fraction_is_inside_of_the_layer(fraction: float) -> None:
     """Neither end is a cut inside."""
     with pytest.raises(ValueError, match="fraction"):
         LayerSplit(1, fraction)
+
+
+def test_only_the_generic_stack_runs_shared_layers() -> None:
+    """Frameworks have stages of whole layers; what parts take on an accelerator that is not sublinear is not known."""
+    problem = Problem(THREE, chain_cluster(2), 1)
+    assert "layers that stages share by output channels" in plan_lacks(Runs(zero=(0,)), problem, plan_of())
+    named = replace(problem, stack=Stack(name="named", runs=Runs(zero=(0,))))
+    for check in (check_plan, simulate, lambda *case: Evaluations(named)(case[1])):
+        with pytest.raises(PlanNotRunError, match="it has no layers that stages share by output channels"):
+            check(named, plan_of())
+    odd = replace(problem.cluster, devices=(UnitDevice(sublinear=False),) * 2)  # type: ignore[arg-type]
+    with pytest.raises(InfeasiblePlanError, match="accelerator unit is not sublinear: what parts take is not known"):
+        check_plan(replace(problem, cluster=odd), plan_of())
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
