@@ -15,7 +15,7 @@ from planners.registry import PlannerEntry
 from planners.search.candidates import ROUNDING
 from planners.search.evaluator import InapplicablePlannerError, Progress
 from planners.search.notes import Note
-from planners.search.plan_judge import OF, Judge, PowerExceededError
+from planners.search.plan_judge import OF, PlanJudge, PowerExceededError
 from planners.search.request import Request
 from planners.search.result import Proof, Result
 from planners.stack_choice import plan_over_stacks
@@ -53,7 +53,7 @@ def plan_by(
     power, and what the planner raises where it has no plan on any number of devices.
     """
     asked = request or Request()
-    judge = Judge.of(problem, asked)
+    judge = PlanJudge.of(problem, asked)
     if judge is None:
         return plan_over_stacks(planner, problem, stacks, asked, seed=seed, budget=budget, progress=progress)
     found, refused, interrupted = list[Result](), list[Exception](), False
@@ -73,7 +73,7 @@ def plan_by(
             break
     if any(judge.allows(_energy(one)) for one in found):
         best = _told(judge, found, interrupted)
-        own = Judge.of(best.problem, asked) or judge
+        own = PlanJudge.of(best.problem, asked) or judge
         return replace(best, judged=own.judged(_energy(best)))
     drawn = [one.least for one in refused if isinstance(one, PowerExceededError)]
     drawn += [_energy(one).watts for one in found]
@@ -93,7 +93,7 @@ def _energy(result: Result) -> Energy:
     return energy
 
 
-def _told(judge: Judge, found: Sequence[Result], interrupted: bool) -> Result:
+def _told(judge: PlanJudge, found: Sequence[Result], interrupted: bool) -> Result:
     """The best of the results, with what it was chosen among; of equal plans the one whose problem has the fewest devices."""
     of_count = dict[int, Result]()
     for one in sorted(found, key=lambda one: len(one.problem.cluster.devices)):

@@ -44,7 +44,7 @@ from planners.search.evaluator import (
     Progress,
 )
 from planners.search.obedience import disobeyed
-from planners.search.plan_judge import Judge, PowerExceededError
+from planners.search.plan_judge import PlanJudge, PowerExceededError
 from planners.search.request import Request
 from planners.search.result import Proof, Result
 from planners.search.search_options import ALWAYS, FIELDS, PACED, PLANNER_OPTIONS, RECOMPUTE, takes
@@ -605,7 +605,7 @@ def make_plan(
             budget=budget,
             seconds=entry.seconds(asked),
             beat=beat,
-            judge=Judge.of(problem, asked),
+            judge=PlanJudge.of(problem, asked),
             admits=partial(entry.admits, problem, entry.read(asked)),
             progress=progress,
         )

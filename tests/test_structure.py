@@ -315,6 +315,17 @@ def test_modules_have_names_of_their_own() -> None:
     assert {name for name in names if names.count(name) > 1} == {"testing"}
 
 
+def test_classes_have_names_of_their_own() -> None:
+    """No two classes that are not private are called the same."""
+    names = [
+        one.name
+        for module in MODULES
+        for one in ast.walk(tree(module))
+        if isinstance(one, ast.ClassDef) and not one.name.startswith("_")
+    ]
+    assert not {name for name in names if names.count(name) > 1}
+
+
 def test_floors_meet_at_their_faces() -> None:
     """Between floors imports name a face (a floor, or a package in it): `from simulator import X`, not X's module."""
     faces = {name for name, path in MODULES.items() if path.name == "__init__.py"}

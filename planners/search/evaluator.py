@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hardware_profiles import MOST_COUNT, check_whole, gibibytes, optional_members, shown
 from planners.search.notes import Note
-from planners.search.plan_judge import Judge
+from planners.search.plan_judge import PlanJudge
 from planners.search.replay_work import WORK_PER_SECOND, work_of
 from simulator import (
     Engine,
@@ -79,7 +79,7 @@ class Evaluator:
         budget: int | None = None,
         seconds: float = inf,
         beat: float = inf,
-        judge: Judge | None = None,
+        judge: PlanJudge | None = None,
         admits: Callable[[Plan], bool] | None = None,
         progress: Callable[[Progress], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,

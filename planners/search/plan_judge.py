@@ -34,7 +34,7 @@ OF_FULL = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class PlanJudge:
     """An objective of plans of one problem; power: W at most, on average, of the devices in use; least: w, in W."""
 
     objective: Objective
@@ -42,7 +42,7 @@ class Judge:
     least: float
 
     @classmethod
-    def of(cls, problem: Problem, request: Request) -> Judge | None:
+    def of(cls, problem: Problem, request: Request) -> PlanJudge | None:
         """The judge of a request; None where seconds alone decide. ValueError where the power of a device is not known."""
         if request.objective == "time" and request.power is None:
             return None

@@ -14,7 +14,7 @@ from hardware_profiles import FieldProgrammableGateArray, GraphicsProcessor, Pow
 from planners import DeviceChoice, PowerExceededError, make_plan
 from planners.least_energy import device_counts
 from planners.search.candidates import straight_plan
-from planners.search.plan_judge import Judge
+from planners.search.plan_judge import PlanJudge
 from planners.search.request import Request
 from planners.testing import line, small_problems
 from simulator import Plan, Problem, simulate
@@ -80,7 +80,7 @@ def test_no_straight_pipeline_is_better_by_its_objective(planner: str, objective
 def test_joules_are_judged_over_the_least_that_a_device_draws() -> None:
     """Of one that draws 100 W idle and one that draws none, which counts as a thousandth of 500 W: 2 s at 30 W count as 120."""
     asked = powered(pp.Problem("chain:5", line(speeds=(1.0,) * 2), batch=3), (Power(100.0, 300.0), Power(0.0, 500.0)))
-    judge = Judge.of(asked, Request(objective="energy"))
+    judge = PlanJudge.of(asked, Request(objective="energy"))
     assert judge is not None
     assert judge.least == 0.5
     assert judge.at_least(30.0, 2.0) == 120.0
