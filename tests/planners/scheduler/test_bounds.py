@@ -55,3 +55,11 @@ def test_bounds_are_as_tight_as_they_were(placement: str, recorded: Recorded) ->
             instance.first.sum()
         ) * (1 - 1e-12)
     recorded(**{name: np.reshape(values, (-1, 10)) for name, values in found.items()})
+
+
+def test_two_chains_are_compared_on_hundreds_of_devices() -> None:
+    """Each turns once: 724 forwards and 723 transfers twice, 1 s from turn to turn, and the way back."""
+    problem = ScheduleProblem(
+        chains=chains_of("bidirectional", 724, 724), microbatches=2, forward=6, input_gradient=1, transfer=3, limit=1
+    )
+    assert lower_bound(instance_of(problem)) == 2 * (724 * 6 + 723 * 3 + 1) + 723 * (3 + 1)
