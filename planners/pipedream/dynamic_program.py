@@ -347,9 +347,16 @@ def _splits_of_a_chain(of: _Row, state: int, fewest: int, most: int, limit: Floa
 
 @kernel(error_model="numpy")
 def solve_row(
-    form: int, start: int, stop: int, network: StateTotals, level: LevelCosts, held: VersionMemory, row: RowTables
+    form: int,
+    start: int,
+    begin: int,
+    stop: int,
+    network: StateTotals,
+    level: LevelCosts,
+    held: VersionMemory,
+    row: RowTables,
 ) -> None:
-    """A(start..j, m) for every j in [start, stop) and m in 1..workers, into `row`.
+    """A(start..j, m) for every j in [begin, stop) and m in 1..workers, into `row`, which has those of [start, begin).
 
     Of values above `LevelCosts.most`, and of those that no pipeline over [start, stop) has within it, not all are found.
     """
@@ -384,7 +391,7 @@ def solve_row(
     if lowest and np.isfinite(most_seconds):
         before, behind = fewest_workers(form, network, level)
 
-    for state in range(start, stop):
+    for state in range(begin, stop):
         best[state, :] = np.inf
         floor[state, :] = np.inf
         split[state, :] = -1
@@ -523,7 +530,7 @@ def solve_all_rows(form: int, network: StateTotals, level: LevelCosts, held: Ver
         np.empty((states, workers + 1), dtype=np.int32),
     )
     for start in range(states):
-        solve_row(form, start, states, network, level, held, row)
+        solve_row(form, start, start, states, network, level, held, row)
         for stop in range(start, states):  # one by one: a slice takes seconds more to compile
             result[start, stop] = row.best[stop, workers]
     return result

@@ -42,6 +42,9 @@ from simulator import AntichainStates, InfeasiblePlanError
 SHARES = 1.01, 1.1, 2.0
 """Limits of the slowest stage's seconds that are tried first, in the least that it can take."""
 
+NEAR = 3
+"""States on both sides of a stage's first one at which slices are looked at, too, where memory makes it slower."""
+
 BISECTIONS = 10
 """Halvings of the range of the least that the slowest stage can take, whose ends are the workers' times apart."""
 
@@ -362,6 +365,10 @@ class _Slices:
         """Of the states [start, stop), at least."""
         return float(self._values[self.row[context, start], stop - 1])
 
+    def is_limited(self, context: int, start: int) -> bool:
+        """Whether seconds of slices from `start` on within memory are known, of this context or of one with less downstream."""
+        return int(self.row[context, start]) >= len(self.row[0])
+
     def limit(self, context: int, start: int, seconds: NDArray[np.float64]) -> None:
         """Write down the seconds of slices from `start` on within the memory of a context, by their end."""
         if self._filled == len(self._values):
@@ -387,6 +394,7 @@ class _Levels:
     memory: MemoryLimit
     _free: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     _inner: dict[_Context, _Slices] = field(default_factory=dict)
+    _inside: dict[tuple[_Context, int, int], tuple[float, list[list[LevelStage]]]] = field(default_factory=dict)
 
     def fastest(self) -> tuple[float, list[list[LevelStage]]]:
         """Value and stages, a list per level, of the best pipeline over all states; infinite and none where none fits.
@@ -434,24 +442,30 @@ class _Levels:
             mini-batches in flight depend on it, and with them the memory
         most: a value above it is told to be above it
         """
+        row, begin = self._empty_row(level, stop), start
         while True:
-            row = self._row(level, downstream, start, stop, most)
+            solve_row(self.form, start, begin, stop, *self._arguments(level, downstream, most), row)
             value = float(row.best[stop - 1, self.levels[level].width])
             levels: list[list[LevelStage]] = [[] for _ in range(level + 1)]
             if not isfinite(value) or value > most:
                 return inf, levels
             levels[level] = self._stages(row, level, start, stop)
-            if level == 0 or self._refine(level, downstream, levels):
+            slower = [] if level == 0 else self._refine(level, downstream, levels)
+            if not slower:
                 return value, levels
+            begin = max(start, min(slower))
 
-    def _row(self, level: int, downstream: Fraction, start: int, stop: int, most: float = inf) -> RowTables:
+    def _row(self, level: int, downstream: Fraction, start: int, stop: int) -> RowTables:
         """The tables of the slices that begin at a state."""
-        workers = self.levels[level].width
-        best = np.empty((stop, workers + 1))
-        split = np.empty((stop, workers + 1), dtype=np.int32)
-        row = RowTables(best, np.empty_like(best), split, np.empty_like(split))
-        solve_row(self.form, start, stop, *self._arguments(level, downstream, most), row)
+        row = self._empty_row(level, stop)
+        solve_row(self.form, start, start, stop, *self._arguments(level, downstream), row)
         return row
+
+    def _empty_row(self, level: int, stop: int) -> RowTables:
+        """Tables for slices that end before a state."""
+        best = np.empty((stop, self.levels[level].width + 1))
+        split = np.empty(best.shape, dtype=np.int32)
+        return RowTables(best, np.empty_like(best), split, np.empty_like(split))
 
     def _stages(self, row: RowTables, level: int, start: int, stop: int) -> list[LevelStage]:
         """The stages of one level that a row of its tables has for states [start, stop)."""
@@ -464,34 +478,45 @@ class _Levels:
             end, total = first - 1, total - replicas
         return stages
 
-    def _refine(self, level: int, downstream: Fraction, levels: list[list[LevelStage]]) -> bool:
-        """Find the stages of lower levels inside those of a level; whether these are as fast as they were taken to be.
+    def _refine(self, level: int, downstream: Fraction, levels: list[list[LevelStage]]) -> list[int]:
+        """Find the stages of lower levels inside those of a level; first states of slices that are slower than they were taken
+        to be.
 
-        Where memory makes one slower, that is written down, for another search.
+        Where memory makes one slower, that is written down, for another search; of the lowest level, whose rows are quickly
+        found, also of the slices that begin near it, to which that search would turn.
         """
-        slices, total, as_taken = self._slices(level, downstream), 0, True
+        slices, total, slower = self._slices(level, downstream), 0, list[int]()
         for stage in levels[level]:
             total += stage.workers
             context = int(slices.context[total, stage.workers])
             below = self._downstream(level, downstream, total, stage.workers)
-            seconds, refined = self.expand(level - 1, below, stage.start, stage.stop)
+            key = (level - 1, below), stage.start, stage.stop
+            if key not in self._inside:
+                self._inside[key] = self.expand(level - 1, below, stage.start, stage.stop)
+            seconds, refined = self._inside[key]
             if seconds > slices.seconds(context, stage.start, stage.stop):
-                slices.limit(context, stage.start, self._limited(level - 1, below, stage, seconds, slices, context))
-                as_taken = False
+                slower += self._limit(level - 1, below, stage, seconds, slices, context)
             for kept, added in zip(levels, refined, strict=False):
                 kept.extend(added)
-        return as_taken
+        return slower
 
-    def _limited(
+    def _limit(
         self, level: int, downstream: Fraction, stage: LevelStage, seconds: float, slices: _Slices, context: int
-    ) -> NDArray[np.float64]:
-        """Seconds of the slices that begin as a stage does, within memory; on upper levels only of its own slice."""
-        if level == 0:
-            row = self._row(0, downstream, stage.start, len(self.table))
-            return np.asarray(row.best[:, self.levels[0].width])
-        values = np.array(slices.values[slices.row[context, stage.start]])
-        values[stage.stop - 1] = seconds
-        return values
+    ) -> list[int]:
+        """Write down the seconds within memory of slices that begin near a stage, on upper levels only of its own slice; the
+        states that they begin at.
+        """
+        if level > 0:
+            values = np.array(slices.values[slices.row[context, stage.start]])
+            values[stage.stop - 1] = seconds
+            slices.limit(context, stage.start, values)
+            return [stage.start]
+        near = range(max(stage.start - NEAR, 0), min(stage.start + NEAR + 1, len(self.table)))
+        begins = [one for one in near if one == stage.start or not slices.is_limited(context, one)]
+        for begin in begins:
+            row = self._row(0, downstream, begin, len(self.table))
+            slices.limit(context, begin, np.asarray(row.best[:, self.levels[0].width]))
+        return begins
 
     def data_parallel_seconds(self) -> float:
         """Seconds of one stage over all workers of all levels."""

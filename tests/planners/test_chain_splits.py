@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -47,11 +49,12 @@ def test_a_run_of_cuts_holds_the_first_of_the_fastest_splits(data: st.DataObject
     )
     rate, context = data.draw(st.sampled_from([0.5, 5.0])), np.zeros((workers + 1, workers + 1), dtype=np.int32)
     found = []
-    for inner in (np.empty((0, 0)), slices):
+    for inner, begins in ((np.empty((0, 0)), (0,)), (slices, (0, states // 2))):  # at once, or one part after the other
         rows = np.arange(states, dtype=np.int32)[None]
         level = LevelCosts(workers, 1, straight, True, rate, rate, inner, context, rows, np.inf)
         row = RowTables(*np.empty((2, states, workers + 1)), *np.zeros((2, states, workers + 1), dtype=np.int32))
-        solve_row(form, 0, states, totals_of(table, form), level, memory, row)
+        for begin, stop in pairwise((*begins, states)):
+            solve_row(form, 0, begin, stop, totals_of(table, form), level, memory, row)
         found.append([column[:, 1:] for column in row])
     for one, other in zip(*found, strict=True):
         assert np.array_equal(one, other)
