@@ -55,7 +55,7 @@ def stacks_that_run(problem: Problem) -> tuple[Stack, ...]:
 
 def _runs(problem: Problem, stack: Stack) -> bool:
     try:
-        replace(problem, stack=stack)
+        problem.under(stack)
     except ValueError:
         return False
     return True
@@ -108,7 +108,7 @@ def _over_stacks(search: _StackSearch, problem: Problem, stacks: Sequence[Stack]
 
 
 def _under(problem: Problem, stacks: Iterable[Stack]) -> Iterator[Problem]:
-    return (replace(problem, stack=stack) for stack in dict.fromkeys(stacks))
+    return (problem.under(stack) for stack in dict.fromkeys(stacks))
 
 
 def _least_seconds(problem: Problem) -> float:

@@ -114,7 +114,7 @@ SOURCES: dict[str, Option] = {
 """What is replayed: one of them."""
 
 REPLAY: dict[str, Option] = {
-    "--cluster NAME": "replay the plan of --plan on this cluster in place of its own: name, name:SERVERS, or TOML file",
+    "--cluster NAME": "of --plan: another name, name:SERVERS, or TOML file",
     "--stages P": ("stages of the pipeline (all chunks counted)", count),
     "--microbatches M": ("micro-batches", count),
     "--microbatches-per-minibatch T": (

@@ -45,7 +45,11 @@ NO_PLANS: Mapping[str, Problem] = MappingProxyType({})
 TRAINING = declared_options(TrainingOptions, 0)
 """Options that are fields of a problem, with the problem's own defaults."""
 
-OF_TRANSFORMERS = {"precision": "bf16 (or else fp16) where all devices have it", "optimizer": "adam"}
+OF_TRANSFORMERS = {
+    "precision": "bf16 (or else fp16) where all devices have it",
+    "optimizer": "adam",
+    "sequence_parallel": "on, where the stack has it",
+}
 """What `usual_training` says of them, in words, by option."""
 
 PROFILED_MINIBATCH: dict[str, Option] = {
@@ -63,6 +67,16 @@ SOURCE: dict[str, Option] = {
 }
 """Where the workload comes from: one of them."""
 
+
+def _of_transformers(one: DeclaredOption, words: str | None) -> DeclaredOption:
+    """An option whose help tells what it is for transformers, in words, where they differ."""
+    if words is None:
+        return one
+    if one.kind is bool:
+        return replace(one, help=f"{one.help} (for transformers {words})")
+    return replace(one, default=f"{one.default}, for transformers {words}")
+
+
 PROBLEM: dict[str, Option] = {
     "--problem FILE": "problem, or plan with its problem, from a file (pipeplan export --format problem)",
     "--cluster NAME": f"cluster name, name:SERVERS, or TOML file (default {DEFAULT_CLUSTER})",
@@ -75,11 +89,11 @@ PROBLEM: dict[str, Option] = {
     **PROFILED_MINIBATCH,
     "--recompute [WHAT=whole]": f"{TRAINING['recompute'].help}; the option alone is whole",
     **dict(
-        declared(replace(one, default=f"{one.default}, for transformers {words}") if words else one)
+        declared(_of_transformers(one, OF_TRANSFORMERS.get(name)))
         for name, one in TRAINING.items()
         if name != "recompute"
-        for words in [OF_TRANSFORMERS.get(name)]
     ),
+    "--no-sequence-parallel": "tensor-parallel groups keep all tokens between their products",
 }
 
 SEARCH: dict[str, Option] = {
@@ -148,7 +162,10 @@ def read_problem(
     if arguments.problem is not None:
         files = {f"--problem {arguments.problem}": PlanFile.read(arguments.problem).problem, **files}
     if not files:
-        return _launched(_described(arguments), launcher)
+        problem = _launched(_described(arguments), launcher)
+        if arguments.sequence_parallel and not problem.sequence_parallel:
+            raise UsageError(f"--sequence-parallel: {launcher} has none")
+        return problem
     (first, problem), *others = files.items()
     refuse_contradictions(arguments, first, options_of(problem))
     for file, other in others:
@@ -297,6 +314,7 @@ def _described(arguments: argparse.Namespace) -> Problem:
         attention=arguments.attention,
         stack=_given(arguments.stack, DEFAULT_STACK).split(",")[0],
         **_said(arguments, TRAINING),
+        **_whole_sequences(arguments),
     )
 
 
@@ -313,7 +331,7 @@ def defaults_told(arguments: argparse.Namespace, problem: Problem, plan: Plan | 
         "sequence": counted(problem.workload.tokens, "token") if problem.workload.tokens and not measured else "",
         "precision": "" if measured else problem.precision,
         "optimizer": problem.optimizer,
-        "sequence-parallel": "no sequence parallelism" if plan and _whole_tokens(problem, plan) else "",
+        "sequence-parallel": "sequence parallelism" if plan and _divides_tokens(problem, plan) else "",
     }
     taken = {name: words for name, words in own.items() if words and not getattr(arguments, name.replace("-", "_"))}
     said = [f"by default: {', '.join(taken.values())} ({', '.join(f'--{name}' for name in taken)})"] if taken else []
@@ -325,10 +343,19 @@ def defaults_told(arguments: argparse.Namespace, problem: Problem, plan: Plan | 
     return "; ".join(said)
 
 
-def _whole_tokens(problem: Problem, plan: Plan) -> bool:
-    """Whether members of its tensor-parallel groups each hold all tokens between their products."""
+def _whole_sequences(arguments: argparse.Namespace) -> dict[str, bool]:
+    """What --no-sequence-parallel says of a problem; UsageError beside the option that says the opposite."""
+    if not arguments.no_sequence_parallel:
+        return {}
+    if arguments.sequence_parallel:
+        raise UsageError("--no-sequence-parallel says the opposite of --sequence-parallel")
+    return {"sequence_parallel": False}
+
+
+def _divides_tokens(problem: Problem, plan: Plan) -> bool:
+    """Whether members of its tensor-parallel groups divide the tokens between their products."""
     groups = any(degree > plan.context for stage in plan.stages for degree in stage.degrees)
-    return groups and not problem.sequence_parallel
+    return groups and problem.sequence_parallel
 
 
 def _said(arguments: argparse.Namespace, options: Mapping[str, DeclaredOption]) -> dict[str, Any]:
@@ -376,6 +403,7 @@ def options_of(problem: Problem) -> dict[str, object]:
             for name, one in TRAINING.items()
             for value in [getattr(problem, name)]
         },
+        "no_sequence_parallel": not problem.sequence_parallel,
     }
 
 

@@ -45,15 +45,17 @@ NARROW: Sequence[hardware_profiles.Precision] = ("bf16", "fp16")
 """Precisions in which transformers are trained, the usual one first."""
 
 
-def usual_training(workload: Workload, cluster: Cluster) -> dict[str, Any]:
+def usual_training(workload: Workload, cluster: Cluster, stack: Stack) -> dict[str, Any]:
     """How a network is trained where nobody says, as far as it differs from the defaults of a problem.
 
-    One with transformer blocks: with Adam, in the first of NARROW in which all devices compute. Others, measured ones: nothing.
+    One with transformer blocks: with Adam, in the first of NARROW in which all devices compute, with sequence parallelism where
+    the stack has it. Others, measured ones: nothing.
     """
     if not workload.is_transformer:
         return {}
     narrow = [one for one in NARROW if one in cluster.precisions]
-    return {"optimizer": "adam", **({"precision": narrow[0]} if narrow else {})}
+    usual = {"optimizer": "adam", "sequence_parallel": stack.runs.sequence_parallel}
+    return usual | ({"precision": narrow[0]} if narrow else {})
 
 
 def make_problem(
@@ -96,7 +98,9 @@ def make_problem(
     if isinstance(stack, str):
         stack = hardware_profiles.load_stack(stack)
     samples = workload.minibatch * len(cluster.devices) if batch is None else batch
-    problem = simulator.Problem(workload, cluster, samples, stack, **usual_training(workload, cluster) | training)
+    problem = simulator.Problem(
+        workload, cluster, samples, stack, **usual_training(workload, cluster, stack) | training
+    )
     for line in problem.doubts():
         warnings.warn(line, stacklevel=2)
     return problem

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from experiments.targets.names import TARGETS
 from hardware_profiles import unchosen
 from simulator import Problem
 
 
 def launchable(problem: Problem, target: str) -> Problem:
-    """The problem, whose stack runs no plan but those that a target can launch.
+    """The problem, whose stack runs no plan but those that a target can launch, without sequence parallelism where it has none.
 
     target: `megatron`, `torchtitan`, `deepspeed` or `torch-csv`
     ValueError for an unknown target, and for one that runs no plan of the problem, or none under its stack.
@@ -19,4 +17,4 @@ def launchable(problem: Problem, target: str) -> Problem:
         raise ValueError(unchosen("target", target, TARGETS))
     if lacks := TARGETS[target].problem_lacks(problem):
         raise ValueError(f"{target} cannot run plans of {problem.title}: it has no {'; no '.join(lacks)}")
-    return replace(problem, stack=problem.stack.launched_by(target, TARGETS[target].runs))
+    return problem.under(problem.stack.launched_by(target, TARGETS[target].runs))

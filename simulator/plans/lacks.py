@@ -15,8 +15,6 @@ def problem_lacks(runs: Runs, problem: Problem) -> Iterator[str]:
     """What every plan of a problem needs, and something that runs such plans has not."""
     if runs.precisions and problem.precision not in runs.precisions:
         yield f"precision {problem.precision} ({_choices(runs.precisions)})"
-    if problem.sequence_parallel and not runs.sequence_parallel:
-        yield "sequence parallelism"
     if not runs.fused_attention and any(layer.fused_pairs for layer in problem.workload.layers):
         yield f"fused attention: {problem.workload.name} needs --attention unfused"
 
@@ -39,6 +37,7 @@ def plan_lacks(runs: Runs, problem: Problem, plan: Plan) -> Iterator[str]:
     degree = max((degree // plan.context for stage in plan.stages for degree in stage.degrees), default=1)
     ways: tuple[tuple[bool, int, str], ...] = (
         (runs.tensor, degree, "tensor-parallel groups"),
+        (runs.sequence_parallel, degree * problem.sequence_parallel, "sequence parallelism"),
         (runs.context, plan.context, "context parallelism"),
         (runs.expert, plan.expert, "expert parallelism"),
         (runs.pipeline, len(plan.stages), "pipelines of several stages"),

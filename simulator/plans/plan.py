@@ -134,6 +134,10 @@ class Problem(TrainingOptions):
         told += [f"launched by {self.stack.launcher}"] * bool(self.stack.launcher)
         return f"{self.workload.name} on {self.cluster.name}, {', '.join(told)}"
 
+    def under(self, stack: Stack) -> Problem:
+        """The problem under another stack, without sequence parallelism where that has none; ValueError where it runs no plan."""
+        return replace(self, stack=stack, sequence_parallel=self.sequence_parallel and stack.runs.sequence_parallel)
+
     @property
     def device_word(self) -> str:
         """The word for one device in figures: `GPU`, `FPGA`, or `device` for a mix and for devices that have none."""

@@ -91,6 +91,7 @@ def test_noise_repeats_under_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
         (2, ("plan", "--plan", "plan.json"), "plan: option '--plan' is unknown"),
         (2, ("plan", "vgg16"), "plan: 'vgg16' belongs to no option"),
         (2, ("plan", "--sequence-parallel", "4"), "plan: '4' belongs to no option"),
+        (2, ("plan", "--sequence-parallel", "--no-sequence-parallel"), "says the opposite of --sequence-parallel"),
         (2, ("list", "workloads", "vgg16"), "list: 'vgg16' belongs to no option"),
         (2, ("study", "umpipe", "--fast"), "study umpipe: option '--fast' is unknown"),
         (2, ("study", "--quick", "umpipe"), "study: option '--quick' is unknown"),
@@ -423,8 +424,9 @@ def test_what_nobody_asked_for_is_told(capsys: pytest.CaptureFixture[str]) -> No
     every = "--batch", "8", "--sequence", "64", "--precision", "bf16", "--optimizer", "sgd"
     assert told("plan", *gpt, *every) == []
     groups = "--tensor", "2", "--devices", "2"
-    assert told("plan", *gpt, *every, *groups) == ["by default: no sequence parallelism (--sequence-parallel)"]
+    assert told("plan", *gpt, *every, *groups) == ["by default: sequence parallelism (--sequence-parallel)"]
     assert told("plan", *gpt, *every, *groups, "--sequence-parallel") == []
+    assert told("plan", *gpt, *every, *groups, "--no-sequence-parallel") == []
     assert told("plan", "--workload", "chain:4", "--cluster", "pipedream-a", "--devices", "2") == [
         "by default: 2 samples, fp32, momentum (--batch, --precision, --optimizer)"
     ]

@@ -149,7 +149,8 @@ def test_stages_end_between_entries() -> None:
 
 def test_one_stage_has_no_module() -> None:
     """Its recomputation is told, as no key says it; tensor-parallel groups are of a module, which runs ZeRO 0 and 1 alone."""
-    problem = pp.Problem("gpt2-medium", "dgx-a100:1", 16, precision="bf16", attention="unfused")
+    asked: dict[str, Any] = {"precision": "bf16", "attention": "unfused", "sequence_parallel": False}
+    problem = pp.Problem("gpt2-medium", "dgx-a100:1", 16, **asked)
     layers = tuple(range(len(problem.workload)))
     alone = Plan("hand", "1f1b", (Stage(layers, tuple(range(8))),), (8, 8), zero=3, recompute=("blocks",))
     given = DEEPSPEED.written("deepspeed", problem, alone)

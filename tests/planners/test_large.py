@@ -447,7 +447,7 @@ def test_a_shape_whose_replay_needs_more_is_divided_again(monkeypatch: pytest.Mo
         return plan
 
     monkeypatch.setattr(_ShapeSearch, "within_memory", watched)
-    problem = pp.Problem("gpt3-125m", "dgx-a100:1", 16, devices=4)
+    problem = pp.Problem("gpt3-125m", "dgx-a100:1", 16, devices=4, sequence_parallel=False)
     make_plan("large", change_settings(problem, ["accelerator.memory_gib=3.25"]).problem)
     assert (False, True) in fits
 

@@ -197,7 +197,9 @@ def test_stacks_that_run_a_problem() -> None:
     assert "megatron-deepspeed" in {one.name for one in stacks_that_run(old)}
     assert stacks_that_run(Problem(load_workload("vgg16"), problem().cluster, 8)) == ()
     divided = replace(problem(), sequence_parallel=True)
-    assert "fsdp1-eager" not in {one.name for one in stacks_that_run(divided)}
+    assert names == {one.name for one in stacks_that_run(divided)}
+    assert divided.under(load_stack("megatron-core")).sequence_parallel
+    assert not divided.under(load_stack("fsdp1-eager")).sequence_parallel
     with pytest.raises(ValueError, match=r"has no fused attention: .* needs --attention unfused"):
         replace(problem(), stack=load_stack("megatron-deepspeed"))
 

@@ -323,7 +323,6 @@ def test_a_stack_refuses_a_plan_that_it_cannot_run(runs: Runs, plan: Plan, words
     ("runs", "options", "words"),
     [
         (Runs(precisions=("fp8",)), {}, r"stack 'narrow' has no precision bf16 \(choices: fp8\)"),
-        (Runs(sequence_parallel=False), {"sequence_parallel": True}, "stack 'narrow' has no sequence parallelism"),
         (Runs(recompute=("some",)), {}, "stack 'narrow': no recompute policy is 'some'"),
     ],
 )
