@@ -230,6 +230,7 @@ class _Descents:
         self.done, self.done_at_best = 0.0, 0.0
         self.least: Key = (inf, inf)
         self.quickly: dict[Pipeline, dict[Plan, float]] = {}
+        self.busiest: dict[Pipeline, float] = {}
         self.whole, self.passed, self.numbers = set[Plan](), set[tuple[Pipeline, int]](), count()
         self.boards = all(device.streams for device in problem.cluster.devices)
 
@@ -508,9 +509,10 @@ class _Descents:
             return
         below = inf if best[0] else best[1]
         if one not in self.quickly:
-            self.quickly[one] = {
-                plan: self._at_least(plan, self.quick.busiest_device(plan)) for plan in self._plans(one)
-            }
+            alike = replace(one, zero=0, shard=0)  # what replicas divide changes no forward and no backward
+            if alike not in self.busiest:
+                self.busiest[alike] = max(map(self.quick.busiest_device, self._plans(one)), default=0.0)
+            self.quickly[one] = {plan: self._at_least(plan, self.busiest[alike]) for plan in self._plans(one)}
         known = self.quickly[one]
         for plan, seconds in known.items():
             if seconds < below and plan not in self.whole:

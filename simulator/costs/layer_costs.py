@@ -111,6 +111,7 @@ class LayerCosts:
         self.problem, self.member = problem, member or Member(ALONE, NO_RATES, problem.state_bytes)
         self._members: dict[Member, LayerCosts] = {self.member: self}
         self._alike: LayerCosts | None = None
+        self._divided: LayerCosts | None = None  # those of the same division, on whatever servers
         self._seconds: dict[tuple[int, int, Phase], NDArray[np.float64]] = {}
         self._kernels: dict[tuple[int, int, Phase], NDArray[np.float64]] = {}
         self._launches: dict[tuple[int, Phase], NDArray[np.float64]] = {}
@@ -169,7 +170,8 @@ class LayerCosts:
             if member == alike:
                 part = context_part(self.problem.workload, parallel.context) if parallel.context > 1 else None
                 problem = replace(self.problem, workload=part) if part else self.problem
-                self._members[member] = LayerCosts(problem, member)
+                made = self._members[member] = LayerCosts(problem, member)
+                made._divided = None if self._divided is None else self._divided.at(parallel)
             else:  # what a device computes is the same, however long others take
                 same = self.at(parallel)
                 made = self._members[member] = LayerCosts(same.problem, member)
@@ -183,7 +185,7 @@ class LayerCosts:
         member = self.member._replace(servers=len(set(map(self.problem.cluster.server_of, devices))))
         if member not in self._members:
             made = self._members[member] = LayerCosts(self.problem, member)
-            made.structures, made.places = self.structures, self.places
+            made.structures, made.places, made._divided = self.structures, self.places, self
         return self._members[member]
 
     @property
@@ -194,8 +196,8 @@ class LayerCosts:
     @cached_property
     def shares(self) -> tuple[Share, ...]:
         """The share of each layer that this device holds."""
-        if self._alike is not None:
-            return self._alike.shares
+        if (same := self._alike or self._divided) is not None:
+            return same.shares
         divided, parallel = self.problem.sequence_parallel, self.member.parallel
         workload = self.problem.workload
         pairs = zip(workload.layers, workload.works(), strict=True)
@@ -206,6 +208,8 @@ class LayerCosts:
     @cached_property
     def works(self) -> tuple[Work, ...]:
         """The work of each layer per sample, as an accelerator takes it."""
+        if self._divided is not None:
+            return self._divided.works
         return tuple(share.work for share in self.shares)
 
     def seconds(self, device: int, samples: int, phase: Phase) -> NDArray[np.float64]:
@@ -291,6 +295,8 @@ class LayerCosts:
     @cached_property
     def _unlike_layers(self) -> tuple[list[tuple[Layer, Work]], NDArray[np.int64]]:
         """Layers of which no two take equal seconds, with their works, and the place of each layer among them: blocks repeat."""
+        if self._divided is not None:
+            return self._divided._unlike_layers
         of, places = self.problem.precision_of, dict[Hashable, int]()
         found: list[tuple[Layer, Work]] = []
         place = []

@@ -35,6 +35,7 @@ def slice_of(workload: Workload, number: int, slices: int) -> Workload:
     return _part(workload, slices, lambda window: _pairs(number, slices, window), number / slices)
 
 
+@lru_cache(maxsize=64)
 def context_part(workload: Workload, degree: int) -> Workload:
     """The part of every sample on each of `degree` devices in context parallelism, as a workload whose samples these are.
 
