@@ -509,9 +509,9 @@ class _Descents:
             return
         below = inf if best[0] else best[1]
         if one not in self.quickly:
-            alike = replace(one, zero=0, shard=0)  # what replicas divide changes no forward and no backward
+            alike = replace(one, zero=0, shard=0)  # what replicas divide only adds to forwards and backwards
             if alike not in self.busiest:
-                self.busiest[alike] = max(map(self.quick.busiest_device, self._plans(one)), default=0.0)
+                self.busiest[alike] = max(map(self.quick.busiest_device, self._plans(alike)), default=0.0)
             self.quickly[one] = {plan: self._at_least(plan, self.busiest[alike]) for plan in self._plans(one)}
         known = self.quickly[one]
         for plan, seconds in known.items():

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from hardware_profiles import load_cluster, load_stack
+from hardware_profiles import Constant, Stack, load_cluster, load_stack
 from planners import Evaluator, Request, make_plan, planner_entry
 from planners.joint import joint_search
 from planners.joint.neighbourhood import DIVIDING, FAMILIES, Neighbourhood
@@ -574,3 +574,17 @@ def test_boards_share_a_layer_where_that_is_faster() -> None:
         before = make_plan("joint", asked, request)
     assert found.plan.splits == (LayerSplit(1, 0.5),)
     assert found.iteration_seconds < 0.96 * before.iteration_seconds
+
+
+def test_what_replicas_divide_rules_no_other_out() -> None:
+    """Where gathers are exposed ZeRO 3 keeps devices busy for longer: what is known of it first is no bound on ZeRO 0."""
+    asked = replace(
+        problem("gpt2-medium", "dgx-a100:1", precision="bf16"), stack=Stack(name="any", exposed=Constant(0.5))
+    )
+    descents = joint_search._Descents(joint_search.JointSearch(), asked, Evaluator(asked))
+    whole = Pipeline("1f1b", (tuple(range(8)),), (), 1, (("none", 0),), zero=3)
+    for one in (whole, replace(whole, zero=0)):
+        next(descents._waiting(one, (0.0, float("inf"))))
+    divided, kept = (descents.quick.busiest_device(replace(whole, zero=zero).plan(asked, "joint")) for zero in (3, 0))
+    assert list(descents.busiest.values()) == [kept]
+    assert kept < divided
