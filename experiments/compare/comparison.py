@@ -562,6 +562,8 @@ def _references(
         return
     found = {one.result.problem.stack.name: one.result.problem for one in plans if one.result is not None}
     for name, asked in found.items():
-        under = None if known.result is None else known.result.problem.stack.name
-        alone = known if name == under or not search else ask(REFERENCE, planning(asked, own, REFERENCE, seed))
-        yield name, known if alone.result is None else alone
+        if known.result is not None and known.result.problem.stack.name == name:
+            yield name, known
+        elif search:
+            alone = ask(REFERENCE, planning(asked, own, REFERENCE, seed))
+            yield name, known if alone.result is None else alone

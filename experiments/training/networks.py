@@ -56,6 +56,15 @@ class Block(ABC):
         end = self.inputs_of_product * self.outputs
         return flat[:, :end].reshape(flat.shape[0], self.inputs_of_product, self.outputs), flat[:, None, end:]
 
+    def product(self, weights: Array, rows: Array) -> Array:
+        """act(rows @ W + b), (S, b, outputs)."""
+        matrix, bias = self.matrices(weights)
+        y: Array = rows @ matrix
+        y += bias
+        if self.relu:
+            np.maximum(y, 0.0, out=y)
+        return y
+
     @abstractmethod
     def forward(self, weights: Array, x: Array) -> tuple[Array, Saved]:
         """Output, and what the backward will need: rows of x, y, shape of the input."""
@@ -94,12 +103,8 @@ class Dense(Block):
 
     def forward(self, weights: Array, x: Array) -> tuple[Array, Saved]:
         """(S, b, inputs) -> (S, b, outputs)."""
-        matrix, bias = self.matrices(weights)
         flat = x.reshape(*x.shape[:2], self.inputs)
-        y = flat @ matrix
-        y += bias
-        if self.relu:
-            np.maximum(y, 0.0, out=y)
+        y = self.product(weights, flat)
         return y, (flat, y, x.shape)
 
     def input_gradient(self, weights: Array, saved: Saved, dz: Array) -> Array:
@@ -129,14 +134,11 @@ class DensePart(Block):
 
     def forward(self, weights: Array, x: Array) -> tuple[Array, Saved]:
         """(S, b, inputs + before) -> (S, b, before + outputs), and as many columns as x has where a part follows."""
-        matrix, bias = self.matrices(weights)
         flat = x.reshape(*x.shape[:2], self.inputs + self.before)
-        y = flat[:, :, : self.inputs] @ matrix
-        y += bias
-        if self.relu:
-            np.maximum(y, 0.0, out=y)
+        rows = flat[:, :, : self.inputs]
+        y = self.product(weights, rows)
         kept = flat if self.follows else flat[:, :, self.inputs :]
-        return np.concatenate([kept, y], axis=2), (flat[:, :, : self.inputs], y, x.shape)
+        return np.concatenate([kept, y], axis=2), (rows, y, x.shape)
 
     def output_gradient(self, saved: Saved, dy: Array) -> Array:
         """The gradient of the output, of its own columns before the activation."""

@@ -181,7 +181,7 @@ def _not_opposite(request: Request) -> str | None:
             return f"schedule {request.schedule!r} has one device per stage and direction, not {name} {asked[0]}"
     try:
         if request.stages is not None:
-            order_of(request.schedule, request.stages, request.stages, 1, ())
+            order_of(request.schedule, request.stages, 2, 1, ())
     except ValueError as error:
         return str(error)
     return None

@@ -345,21 +345,23 @@ def _splits_of_a_chain(of: _Row, state: int, fewest: int, most: int, limit: Floa
                 cut += 1
 
 
+class RowSlices(NamedTuple):
+    """Slices of states that begin at `start` and end before `stop`, of which those that end before `begin` are known."""
+
+    start: int
+    begin: int
+    stop: int
+
+
 @kernel(error_model="numpy")
 def solve_row(
-    form: int,
-    start: int,
-    begin: int,
-    stop: int,
-    network: StateTotals,
-    level: LevelCosts,
-    held: VersionMemory,
-    row: RowTables,
+    form: int, slices: RowSlices, network: StateTotals, level: LevelCosts, held: VersionMemory, row: RowTables
 ) -> None:
-    """A(start..j, m) for every j in [begin, stop) and m in 1..workers, into `row`, which has those of [start, begin).
+    """A(start..j, m) for every j in [begin, stop) of some slices and m in 1..workers, into `row`, which has those before.
 
     Of values above `LevelCosts.most`, and of those that no pipeline over [start, stop) has within it, not all are found.
     """
+    start, begin, stop = slices
     seconds, output_bytes, parameter_bytes, copy_bytes, stash_bytes, predecessors, offsets = network
     workers, below, straight, transfers, bandwidth, collective_bandwidth, inner, context, row_of, most_seconds = level
     best, floor, split, last = row
@@ -530,7 +532,7 @@ def solve_all_rows(form: int, network: StateTotals, level: LevelCosts, held: Ver
         np.empty((states, workers + 1), dtype=np.int32),
     )
     for start in range(states):
-        solve_row(form, start, start, states, network, level, held, row)
+        solve_row(form, RowSlices(start, start, states), network, level, held, row)
         for stop in range(start, states):  # one by one: a slice takes seconds more to compile
             result[start, stop] = row.best[stop, workers]
     return result

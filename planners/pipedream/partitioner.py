@@ -26,6 +26,7 @@ from planners.pipedream.dynamic_program import (
     RING,
     SCRIPT,
     LevelCosts,
+    RowSlices,
     RowTables,
     StateTotals,
     VersionMemory,
@@ -444,7 +445,7 @@ class _Levels:
         """
         row, begin = self._empty_row(level, stop), start
         while True:
-            solve_row(self.form, start, begin, stop, *self._arguments(level, downstream, most), row)
+            solve_row(self.form, RowSlices(start, begin, stop), *self._arguments(level, downstream, most), row)
             value = float(row.best[stop - 1, self.levels[level].width])
             levels: list[list[LevelStage]] = [[] for _ in range(level + 1)]
             if not isfinite(value) or value > most:
@@ -458,7 +459,7 @@ class _Levels:
     def _row(self, level: int, downstream: Fraction, start: int, stop: int) -> RowTables:
         """The tables of the slices that begin at a state."""
         row = self._empty_row(level, stop)
-        solve_row(self.form, start, start, stop, *self._arguments(level, downstream), row)
+        solve_row(self.form, RowSlices(start, start, stop), *self._arguments(level, downstream), row)
         return row
 
     def _empty_row(self, level: int, stop: int) -> RowTables:

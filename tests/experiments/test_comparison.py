@@ -331,3 +331,16 @@ def test_speedups_are_over_data_parallelism_under_the_same_stack(capsys: pytest.
     assert "xpipe: under generic: what a framework takes" in out
     _, out, _ = _run(capsys, "compare", *words)
     assert "what a framework takes" not in out
+
+
+def test_an_interrupted_comparison_has_no_speedup_over_another_stack(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What data parallelism takes under the stack of a row is not known then: its speedup is left open, not told over another."""
+    monkeypatch.setitem(PLANNERS, "stopped", _entry(_raising(KeyboardInterrupt())))
+    words = ("--workload", "gpt2", "--cluster", "dgx-a100:1", "--batch", "16", "--no-figures", "--json")
+    code, out, _ = _run(capsys, "compare", *words, "--planner", "xpipe,data-parallel,stopped")
+    stale, replicated, _ = json.loads(out)["plans"]
+    assert code == 130
+    assert (stale["stack"], stale["speedup_over_data_parallel"]) == ("generic", None)
+    assert (replicated["stack"], replicated["speedup_over_data_parallel"]) == ("megatron-core", 1.0)

@@ -14,6 +14,7 @@ from planners.pipedream.dynamic_program import (
     BARRIER,
     RING,
     LevelCosts,
+    RowSlices,
     RowTables,
     VersionMemory,
     solve_row,
@@ -54,7 +55,7 @@ def test_a_run_of_cuts_holds_the_first_of_the_fastest_splits(data: st.DataObject
         level = LevelCosts(workers, 1, straight, True, rate, rate, inner, context, rows, np.inf)
         row = RowTables(*np.empty((2, states, workers + 1)), *np.zeros((2, states, workers + 1), dtype=np.int32))
         for begin, stop in pairwise((*begins, states)):
-            solve_row(form, 0, begin, stop, totals_of(table, form), level, memory, row)
+            solve_row(form, RowSlices(0, begin, stop), totals_of(table, form), level, memory, row)
         found.append([column[:, 1:] for column in row])
     for one, other in zip(*found, strict=True):
         assert np.array_equal(one, other)
