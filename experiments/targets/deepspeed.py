@@ -26,6 +26,8 @@ OPTIMIZERS = {
     "sgd": {"type": "SGD"},
 }
 
+LATER = "its gradients are summed when the last backward has ended, which --gradient-reduction whole predicts"
+
 
 def configuration(problem: Problem, plan: Plan) -> dict[str, object]:
     """The keys that say the plan."""
@@ -36,7 +38,14 @@ def configuration(problem: Problem, plan: Plan) -> dict[str, object]:
         "gradient_accumulation_steps": len(plan.microbatches),
         "optimizer": OPTIMIZERS[problem.optimizer],
         **{name: {"enabled": True} for name in ("bf16", "fp16") if problem.precision == name},
-        "zero_optimization": {"stage": plan.zero},
+        "zero_optimization": {
+            "stage": plan.zero,
+            **(
+                {"overlap_comm": True}
+                if found.ranks == 1 and plan.zero > int(problem.gradient_reduction == "whole")
+                else {}
+            ),
+        },
         **({"data_types": {"grad_accum_dtype": "fp32"}} if problem.accumulated_bytes > problem.element_bytes else {}),
     }
 
@@ -117,7 +126,13 @@ def _write(problem: Problem, plan: Plan, file: str) -> Written:
     found = pipelines_of(plan)
     files = {".py": _module(problem, plan)} if found.ranks > 1 or found.tensor > 1 else {}
     again = (plan.recompute or (problem.recompute,))[0] == "blocks" and not files
-    notes = launch_notes(found) + ("recompute every block in the model: no key of the configuration says it",) * again
+    hooks = found.ranks == 1 and plan.zero > 0  # which reduce beside the last backward
+    later = found.copies > 1 and problem.gradient_reduction == "buckets" and not hooks
+    notes = (
+        launch_notes(found)
+        + (LATER,) * later
+        + ("recompute every block in the model: no key of the configuration says it",) * again
+    )
     return Written({"": json.dumps(configuration(problem, plan), indent=2) + "\n", **files}, notes)
 
 

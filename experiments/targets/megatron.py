@@ -45,6 +45,9 @@ ZERO: dict[int, tuple[str, ...]] = {
     3: (*FSDP, "optim_grads_params"),
 }
 
+OVERLAPPED = ("--overlap-grad-reduce",)
+"""Gradients reduced in buckets beside the last backward; Megatron-FSDP does so from ZeRO 2 on, unasked."""
+
 PRECISIONS: dict[Precision, tuple[str, ...]] = {
     "fp32": (),
     "bf16": ("--bf16",),
@@ -75,10 +78,12 @@ def megatron_flags(problem: Problem, plan: Plan) -> tuple[str, ...]:
     flags += _stages(problem, plan, found)
     flags += ["--micro-batch-size", str(found.microbatch), "--global-batch-size", str(problem.batch)]
     flags += ["--sequence-parallel"] * (problem.sequence_parallel and found.tensor > 1)
+    zero = plan.zero if found.copies > 1 else 0
     instances = found.copies // plan.shard if plan.shard else 1
     flags += ["--num-distributed-optimizer-instances", str(instances)] * (instances > 1)
     flags += [
-        *ZERO[plan.zero if found.copies > 1 else 0],
+        *ZERO[zero],
+        *OVERLAPPED * (found.copies > 1 and zero < 2 and problem.gradient_reduction == "buckets"),
         *_recomputation(problem, plan),
         *PRECISIONS[problem.precision],
     ]

@@ -66,6 +66,19 @@ def test_the_configuration_says_the_plan() -> None:
     assert written(*gpt2_plan([], zero=3))[1] == ""  # one stage needs no module
 
 
+def test_what_hooks_of_zero_reduce_beside_the_backward() -> None:
+    """A key asks for it where one stage has ZeRO; elsewhere a line tells that plans with buckets are predicted too soon."""
+    problem, plan = gpt2_plan([], zero=1)
+    whole = replace(problem, gradient_reduction="whole")
+    assert written(problem, plan)[0]["zero_optimization"] == {"stage": 1, "overlap_comm": True}
+    assert written(whole, plan)[0]["zero_optimization"] == {"stage": 1}
+    later = [
+        any("--gradient-reduction whole" in note for note in DEEPSPEED.written("deepspeed", asked, other).notes)
+        for asked, other in [(problem, plan), gpt2_plan([6], zero=1), gpt2_plan([]), (whole, gpt2_plan([])[1])]
+    ]
+    assert later == [False, True, True, False]
+
+
 class FakePipelineModule:
     """What DeepSpeed's class does in its constructor as far as stages go."""
 

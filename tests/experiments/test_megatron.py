@@ -32,6 +32,7 @@ def gpt2_plan(cuts: tuple[int, ...], *, chunks: int = 1, replicas: int = 2, **ch
 
 
 ENDS = "--micro-batch-size 2 --global-batch-size 16 --sequence-parallel"
+BESIDE = "--overlap-grad-reduce"
 WIDE = "--bf16 --accumulate-allreduce-grads-in-fp32"
 AGAIN = "--recompute-granularity full --recompute-method"
 FSDP = "--use-megatron-fsdp --ckpt-format fsdp_dtensor --data-parallel-sharding-strategy"
@@ -40,29 +41,29 @@ FSDP = "--use-megatron-fsdp --ckpt-format fsdp_dtensor --data-parallel-sharding-
 @pytest.mark.parametrize(
     ("cuts", "changes", "flags"),
     [
-        ((6,), {}, f"--pipeline-model-parallel-size 2 {ENDS} {WIDE}"),
+        ((6,), {}, f"--pipeline-model-parallel-size 2 {ENDS} {BESIDE} {WIDE}"),
         (
             (2, 6, 10),
             {"recompute": ("attention",) * 4},
             f"--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et*2|t*4|t*4|t*2L {ENDS} "
-            f"--recompute-granularity selective {WIDE}",
+            f"{BESIDE} --recompute-granularity selective {WIDE}",
         ),
         (
             (3, 6, 9),
             {"chunks": 2, "zero": 1, "recompute": ("blocks",) * 4},
             f"--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3 {ENDS} --use-distributed-optimizer "
-            f"{AGAIN} uniform --recompute-num-layers 1 {WIDE}",
+            f"{BESIDE} {AGAIN} uniform --recompute-num-layers 1 {WIDE}",
         ),
         (
             (2, 5, 9),
             {"chunks": 2, "options": (("microbatch_group_size", 4),)},
             "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*2|t*3|t*4|t*3L "
-            f"--microbatch-group-size-per-virtual-pipeline-stage 4 {ENDS} {WIDE}",
+            f"--microbatch-group-size-per-virtual-pipeline-stage 4 {ENDS} {BESIDE} {WIDE}",
         ),
         (
             (6,),
             {"recompute": ("blocks",) * 2, "recomputed_blocks": (4, 4)},
-            f"--pipeline-model-parallel-size 2 {ENDS} {AGAIN} block --recompute-num-layers 4 {WIDE}",
+            f"--pipeline-model-parallel-size 2 {ENDS} {BESIDE} {AGAIN} block --recompute-num-layers 4 {WIDE}",
         ),
         ((), {"zero": 2}, f"{ENDS} {FSDP} optim_grads {WIDE}"),
         ((), {"zero": 3}, f"{ENDS} {FSDP} optim_grads_params {WIDE}"),
@@ -79,6 +80,15 @@ def test_plans_as_arguments(cuts: tuple[int, ...], changes: dict[str, Any], flag
     problem, plan = gpt2_plan(cuts, **changes)
     assert MEGATRON.lacks(problem, plan) == ()
     assert " ".join(megatron_flags(problem, plan)) == f"--tensor-model-parallel-size 2 {flags}"
+
+
+def test_gradients_reduced_in_buckets_alone_overlap() -> None:
+    """Whole reductions, and a weight that has one copy, ask for no overlap of them."""
+    problem, plan = gpt2_plan((6,))
+    whole = replace(problem, gradient_reduction="whole")
+    assert "--overlap-grad-reduce" in megatron_flags(problem, plan)
+    assert "--overlap-grad-reduce" not in megatron_flags(whole, plan)
+    assert "--overlap-grad-reduce" not in megatron_flags(*gpt2_plan((6,), replicas=1))
 
 
 @pytest.mark.parametrize(
