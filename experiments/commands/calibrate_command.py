@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import simulator
 from experiments.commands.calibrate_kernels import KERNELS, KERNELS_ALONE
 from experiments.commands.calibrate_kernels import run as run_kernels
-from experiments.terminal.argument_types import Option, add_options, natural, number, refuse, written_toml
+from experiments.compare.problem_options import FORMS, IMPORTED, add_imported, imported_from, read_own_plans
+from experiments.terminal.argument_types import Option, add_options, names_of, natural, number, refuse, written_toml
 from experiments.terminal.output import InputError, UsageError, print_json, progress, say
 from experiments.terminal.report_tables import ReportTable, figure, share
 from hardware_profiles import (
@@ -46,7 +47,7 @@ def measured(text: str) -> float | Path:
 
 
 ITERATIONS: dict[str, Option] = {
-    "--plan FILE": ("plan that ran, with its problem; may be repeated", str, []),
+    "--plan FILE": (f"that ran: {FORMS}; may be repeated", str, []),
     "--measured SECONDS": (
         "seconds of its iteration, or a log (a folder of logs) of Megatron-LM or torchtitan; one for each --plan",
         measured,
@@ -64,6 +65,9 @@ ITERATIONS: dict[str, Option] = {
 }
 """Arguments of a fit to measured iterations."""
 
+OWN = ("stack", "precision")
+"""Options of an imported plan that say something of a fit, or of kernels, too."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan calibrate`."""
@@ -76,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--json": "print one JSON document",
         },
     )
+    add_imported(parser, OWN)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -83,9 +88,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is None:
         raise UsageError("--out FILE.toml: is missing: the file to write")
     if arguments.kernels is not None:
-        refuse(arguments, ("plan", "measured", "memory", "logs", "other"), "does not go with --kernels")
+        described = [name for name in names_of(IMPORTED) if name not in OWN]
+        refuse(arguments, ("plan", "measured", "memory", "logs", "other", *described), "does not go with --kernels")
         return run_kernels(arguments)
-    refuse(arguments, KERNELS_ALONE, "goes with --kernels")
+    of_form = OWN if any(map(imported_from, (*arguments.plan, *arguments.other))) else ()
+    refuse(arguments, [name for name in KERNELS_ALONE if name not in of_form], "goes with --kernels")
     return _fit(arguments)
 
 
@@ -104,7 +111,9 @@ class Run:
 def _fit(arguments: argparse.Namespace) -> int:
     from experiments.calibration.fit import fit
 
-    given = _of_folder(arguments) if arguments.logs is not None else _of_words(arguments)
+    read = read_own_plans(arguments, [*arguments.plan, *arguments.other], OWN)
+    count = len(arguments.plan)
+    given = _of_folder(arguments) if arguments.logs is not None else _of_words(arguments, read[:count])
     stacks = {problem.stack.source or problem.stack.name: problem.stack for _, problem, _, _ in given}
     if arguments.stack is None and len(stacks) > 1:
         raise UsageError(f"--stack: is missing: the plans have several, {', '.join(stacks)}")
@@ -123,7 +132,7 @@ def _fit(arguments: argparse.Namespace) -> int:
     _refuse_units(observed)
     with progress("fitting") as report:
         found = fit(stack, observed, report=report)
-    others = _others(found, runs, arguments.other)
+    others = _others(found, runs, dict(zip(arguments.other, read[count:], strict=True)))
     name = arguments.out.stem
     simulator.write_atomically(arguments.out, _text(base, name, found, runs, _errors(stack, found, runs, others)))
     document = _document(base, arguments.out, found, runs, observed, others)
@@ -135,13 +144,13 @@ Given = tuple[str, simulator.Problem, simulator.Plan, float | Path]
 """A plan's path, its problem, itself, and its seconds or its log."""
 
 
-def _of_words(arguments: argparse.Namespace) -> list[Given]:
+def _of_words(arguments: argparse.Namespace, read: Sequence[tuple[simulator.Problem, simulator.Plan]]) -> list[Given]:
     plans, found = arguments.plan, arguments.measured
     if not plans:
         raise UsageError("--plan FILE: is missing: a plan that ran, and --measured its seconds; or --logs")
     if len(plans) != len(found):
         raise UsageError(f"--measured must be given once for each --plan, {len(plans)}; got {len(found)}")
-    return [(path, *simulator.PlanFile.read_plan(path), said) for path, said in zip(plans, found, strict=True)]
+    return [(path, *one, said) for path, one, said in zip(plans, read, found, strict=True)]
 
 
 def _of_folder(arguments: argparse.Namespace) -> list[Given]:
@@ -207,13 +216,14 @@ def _refuse_units(observed: Sequence[Observation]) -> None:
 # ------------------------------------------------------------------------------------------------ other plans
 
 
-def _others(found: Fitted, runs: Sequence[Run], paths: Sequence[str]) -> list[dict[str, Any]]:
+def _others(
+    found: Fitted, runs: Sequence[Run], given: Mapping[str, tuple[simulator.Problem, simulator.Plan]]
+) -> list[dict[str, Any]]:
     """Plans that were not measured, and how far they are expected to be off: given ones, and the measured ones changed in one
     thing.
     """
-    asked = [(path, "", *simulator.PlanFile.read_plan(path)) for path in paths]
     stack = runs[0].problem.stack
-    asked = [(path, words, replace(problem, stack=stack), plan) for path, words, problem, plan in asked]
+    asked = [(path, "", replace(problem, stack=stack), plan) for path, (problem, plan) in given.items()]
     changed = [(run.path, words, problem, plan) for run in runs[:3] for words, problem, plan in _changed(run)]
     rows = []
     for path, words, problem, plan in [*asked, *changed]:

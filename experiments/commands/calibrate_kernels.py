@@ -45,7 +45,7 @@ KERNELS: dict[str, Option] = {
     "--kernels [FILE=here]": "measure kernels on this machine, through PyTorch; or take those that --json printed to a file",
     "--accelerator NAME": "GPU whose data sheet counts: name or TOML file (default: the best rates that were measured)",
     "--device DEVICE": "cpu or cuda (default: cuda where there is one)",
-    "--precision NAME": "of the kernels (default bf16; on a CPU fp32)",
+    "--precision NAME": "of the kernels (default bf16; on a CPU fp32), or of a plan of a target's form",
     "--hidden N,N,...": ("hidden sizes (default 1024,2048,4096,5120,8192; on a CPU 128,256)", counts),
     "--tokens N,N,...": ("tokens of a product (default 512,4096,16384; on a CPU 64,512)", counts),
     "--vocabulary N": ("rows of embedding and head (default 32768; on a CPU 1000)", count),

@@ -9,13 +9,16 @@ from typing import Any
 import hardware_profiles
 import simulator
 from experiments.compare.problem_options import (
+    FORMS,
     IMPORTED,
     PROFILED_MINIBATCH,
+    WITH_A_FORM,
     add_imported,
     imported_from,
     on_another,
     read_plan,
 )
+from experiments.targets.names import TARGETS
 from experiments.terminal.argument_types import (
     add_options,
     check_choice,
@@ -48,8 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser,
         {
-            "--plan FILE": "plan JSON, and nothing else: the rules of the file and of its plan, or megatron:LAYOUT, "
-            "torchtitan:FILE.toml, of the problem that options describe; with --draw: what loads links",
+            "--plan FILE": f"its rules, and those of its plan, of a {FORMS}; with --draw: what loads links",
             "--schema KIND": f"print the JSON Schema of a kind of file: {', '.join(SCHEMAS)}",
             "--draw FILE": (
                 "draw the cluster (name, name:SERVERS or TOML file; that of --plan if none is named): FILE.png, FILE.svg or "
@@ -66,10 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check a file and say what it holds, draw a cluster, or print a schema."""
+    if arguments.plan is None and (arguments.file or "").startswith(tuple(f"{name}:" for name in TARGETS)):
+        arguments.plan, arguments.file = arguments.file, None
     of_board = arguments.plan is None and arguments.file is not None and arguments.workload is not None
     if arguments.plan is None:
         described = [name for name in names_of(IMPORTED) if name not in (*OWN, *(BOARD if of_board else ()))]
-        refuse(arguments, described, "goes with --plan megatron:… or torchtitan:…")
+        refuse(arguments, described, WITH_A_FORM)
     if of_board:
         return _roofs(arguments)
     refuse(arguments, ("json",), "goes with a board and --workload")

@@ -15,9 +15,10 @@ import simulator
 from experiments.compare.disturbance_options import DISTURBANCES, disturbances
 from experiments.compare.problem_options import (
     LAUNCHABLE,
+    PLANS,
     add_question,
     defaults_told,
-    imported_from,
+    plan_names,
     read_plans,
     read_request,
     read_stacks,
@@ -51,12 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         {
             "--planner NAME,…": ("ask these planners only; may be repeated", Listed(str), []),
-            "--plan FILE": (
-                "compare this plan (from pipeplan plan --out) with the planners, on its own problem; or megatron:LAYOUT, "
-                "torchtitan:FILE.toml, on the problem that options describe; may be repeated",
-                str,
-                [],
-            ),
+            **PLANS,
             "--out DIR": (
                 "folder for tables, plan files and figures (default %(default)s)",
                 written_folder,
@@ -146,10 +142,7 @@ def _left_out(arguments: argparse.Namespace, comparison: Comparison) -> str:
 def _given(arguments: argparse.Namespace) -> tuple[simulator.Problem, dict[str, simulator.Plan]]:
     """The problem of the options or the files, and the plans by the names of their files."""
     problem, plans = read_plans(arguments, arguments.plan, arguments.launchable)
-    names = {path: imported_from(path) or Path(path).name for path in plans}
-    if len(set(names.values())) < len(names):
-        names = {path: path for path in plans}
-    return problem, {names[path]: plan for path, plan in plans.items()}
+    return problem, dict(zip(plan_names(list(plans)), plans.values(), strict=True))
 
 
 def _raise_if_nobody_can_plan(comparison: Comparison) -> None:

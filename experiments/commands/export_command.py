@@ -12,6 +12,7 @@ import planners
 import simulator
 from experiments.compare.problem_options import (
     DEFAULT_PLANNER,
+    FORMS,
     SEARCH,
     add_question,
     imported_from,
@@ -61,8 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         {
             **OF_TARGETS,
             "--planner NAME": f"planner (default {DEFAULT_PLANNER})",
-            "--plan FILE": "export this plan (from pipeplan plan --out) with its own problem; or megatron:LAYOUT or "
-            "torchtitan:FILE.toml, of the problem that options describe",
+            "--plan FILE": FORMS,
             "--out FILE": ("file to write (default: stdout)", written_file),
         },
     )

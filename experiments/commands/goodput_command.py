@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 import simulator
+from experiments.compare.problem_options import FORMS, add_imported, read_own_plans
 from experiments.report.goodputs import PER, REPAIR_HOURS, FailingJob, goodput_of, refusal
 from experiments.terminal.argument_types import (
     CountUpTo,
@@ -21,7 +22,7 @@ from experiments.terminal.output import UsageError, print_explained, print_json,
 SECONDS = NumberUpTo(simulator.MOST_SECONDS)
 
 OPTIONS: dict[str, Option] = {
-    "--plan FILE": "plan file of pipeplan plan --out: its servers, its iteration, and bytes of its states",
+    "--plan FILE": f"servers, iteration and bytes of states of a {FORMS}",
     "--servers N": ("servers of the job, in place of --plan", count),
     "--devices N": ("devices of these servers together, with --per device", count),
     "--mtbf HOURS": ("mean hours between failures of one server, or of what --per says", NumberUpTo(1e9, 1e-3), ...),
@@ -71,10 +72,14 @@ ASKED = (
 )
 """Options that are fields of a job under the same name."""
 
+OWN = ("devices",)
+"""Options of an imported plan that say something of a job without one."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `pipeplan goodput`."""
     add_options(parser, OPTIONS)
+    add_imported(parser, OWN)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -86,7 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
         import planners
 
         check_choice("--replan", arguments.replan, planners.planner_entries())
-    outcome = None if arguments.plan is None else _outcome(arguments.plan)
+    plans = read_own_plans(arguments, [] if arguments.plan is None else [arguments.plan], OWN)
+    outcome = simulator.simulate(*plans[0], engine="compiled", bounded=False) if plans else None
     job = FailingJob(mtbf_hours=arguments.mtbf, restart_seconds=arguments.restart_seconds, outcome=outcome, **asked)
     with progress("running") as report:
         found, fewer = goodput_of(
@@ -105,8 +111,3 @@ def run(arguments: argparse.Namespace) -> int:
     if fewer is not None:
         say(f"with a server fewer: {fewer.outcome.words}; {fewer.iteration_seconds:.4g} s per iteration")
     return OK
-
-
-def _outcome(file: str) -> simulator.Outcome:
-    problem, plan = simulator.PlanFile.read_plan(file)
-    return simulator.simulate(problem, plan, engine="compiled", bounded=False)

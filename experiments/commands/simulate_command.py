@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import planners
 import simulator
 from experiments.compare.disturbance_options import DISTURBANCES, disturbances
-from experiments.compare.problem_options import IMPORTED, add_imported, imported_from, read_plan
+from experiments.compare.problem_options import FORMS, IMPORTED, WITH_A_FORM, add_imported, imported_from, read_plan
 from experiments.report.report_options import REPORT, explained, read_price
 from experiments.targets.names import TARGETS
 from experiments.targets.target import NotLaunchableError
@@ -109,7 +109,7 @@ SOURCES: dict[str, Option] = {
         [],
     ),
     "--schedule-csv FILE": "schedule file: torch CSV, or text lines of ops",
-    "--plan FILE": "plan file of pipeplan plan --out; or megatron:LAYOUT, torchtitan:FILE.toml, as options describe it",
+    "--plan FILE": FORMS,
 }
 """What is replayed: one of them."""
 
@@ -225,7 +225,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plan is None:
         refuse(arguments, ("cluster", *names_of(REPORT)), "goes with --plan")
         described = [name for name in names_of(IMPORTED) if name not in OWN]
-        refuse(arguments, described, "goes with --plan megatron:… or torchtitan:…")
+        refuse(arguments, described, WITH_A_FORM)
     _take_profile(arguments)
     if len(arguments.schedule) > 1:
         return _compare(arguments)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import simulator
-from experiments.compare.problem_options import LAUNCHABLE, add_question
+from experiments.compare.problem_options import FORMS, LAUNCHABLE, add_question
 from experiments.terminal.argument_types import MOST_JOBS, CountUpTo, Option, add_options, names_of, refuse
 from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import UsageError, blamed_on, output_file, print_explained, print_json, progress
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             **html_option("lines, a heat map, throughput against memory, and the table of all points"),
             "--json": "print one JSON document",
             "--planner NAME": "planner (default joint)",
-            "--plan FILE": "replay this plan of pipeplan plan --out at every point, in place of planning",
+            "--plan FILE": f"replayed at every point, in place of planning: {FORMS}",
             **LAUNCHABLE,
         },
     )

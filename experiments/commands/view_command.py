@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from experiments.compare.problem_options import PLANS, add_imported, plan_names, read_own_plans
 from experiments.terminal.argument_types import add_options
 from experiments.terminal.exits import OK
 from experiments.terminal.output import UsageError, print_json, progress, say
@@ -16,12 +16,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser,
         {
-            "--plan FILE": ("plan file of pipeplan plan --out, with its problem; may be repeated", str, []),
+            **PLANS,
             "--out FILE": ("write FILE.html (extra pipeplan[view])", written_page, ...),
             "--window BEGIN:END": ("seconds of the timelines to show (default: all)", window),
             "--json": "print one JSON document: what the page has",
         },
     )
+    add_imported(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -31,14 +32,12 @@ def run(arguments: argparse.Namespace) -> int:
     check_bokeh(arguments.out)
     if not arguments.plan:
         raise UsageError("view needs --plan FILE, a plan to show")
-    names = [Path(path).name for path in arguments.plan]
-    if len(set(names)) < len(names):
-        names = arguments.plan
+    names = plan_names(arguments.plan)
     if len(set(names)) < len(names):
         raise UsageError(f"--plan {next(one for one in names if names.count(one) > 1)} is given twice")
     with progress("replaying"):
-        files = [simulator.PlanFile.read_plan(path) for path in arguments.plan]
-        replays = {name: simulator.simulate(*file, engine="compiled") for name, file in zip(names, files, strict=True)}
+        plans = read_own_plans(arguments, arguments.plan)
+        replays = {name: simulator.simulate(*plan, engine="compiled") for name, plan in zip(names, plans, strict=True)}
     drawn = write_page(arguments.out, replays, title=", ".join(names), window=arguments.window)
     if arguments.json:
         print_json({"file": str(arguments.out), "plans": [one.record() for one in drawn]})

@@ -121,15 +121,18 @@ IMPORTED: dict[str, Option] = {
 }
 """What describes a plan that a target's own form says: its problem, and what the form leaves out."""
 
-PLAN: dict[str, Option] = {
-    "--plan FILE": (
-        "plan file of pipeplan plan --out, with its problem; or megatron:LAYOUT, torchtitan:FILE.toml, of the problem that "
-        "options describe",
-        str,
-        ...,
-    )
-}
+FORMS = "plan file of pipeplan plan --out; or megatron:LAYOUT, torchtitan:FILE.toml, of a problem by options"
+"""What --plan takes, wherever it stands, in words."""
+
+PLAN: dict[str, Option] = {"--plan FILE": (FORMS, str, ...)}
 """One plan, for commands that ask about it."""
+
+PLANS: dict[str, Option] = {"--plan FILE": (f"{FORMS}; may be repeated", str, [])}
+"""Several plans, or none."""
+
+
+WITH_A_FORM = "goes with --plan megatron:… or torchtitan:…"
+"""Of an option that describes a plan of a target's form, where there is none."""
 
 
 def add_imported(parser: argparse.ArgumentParser, own: Collection[str] = ()) -> None:
@@ -227,6 +230,8 @@ def read_plans(
     from simulator import PlanFile, check_plan
 
     files = {path: PlanFile.read_plan(path) for path in paths if imported_from(path) is None}
+    if len(files) < len(paths) and not files and not (arguments.workload or arguments.profile or arguments.problem):
+        raise UsageError(f"--plan {paths[0]}: --workload: is missing: the form of a target has no network of its own")
     problem = read_problem(arguments, {path: one for path, (one, _) in files.items()}, launcher)
     plans = {path: plan for path, (_, plan) in files.items()}
     for path in paths:
@@ -242,27 +247,47 @@ def read_plans(
 
 
 def read_plan(arguments: argparse.Namespace, own: Collection[str] = ()) -> tuple[Problem, Plan]:
-    """The problem and the plan of --plan: a file, or `TARGET:…`, of the problem that options of IMPORTED describe; of a file on
-    --cluster where that is among the command's own names.
+    """The problem and the plan of --plan, as `read_own_plans`; of a file on --cluster where that is among `own`."""
+    ((problem, plan),) = read_own_plans(arguments, [arguments.plan], own)
+    if "cluster" in own and arguments.cluster is not None and imported_from(arguments.plan) is None:
+        problem = on_another(problem, plan, arguments.cluster, f"--plan {arguments.plan}")
+    return problem, plan
 
-    UsageError for such an option beside a file, which has its problem, and as `read_plans`.
+
+def read_own_plans(
+    arguments: argparse.Namespace, paths: Sequence[str], own: Collection[str] = ()
+) -> list[tuple[Problem, Plan]]:
+    """The problem and the plan of each path: a file has its own, `TARGET:…` is of the problem that options of IMPORTED describe.
+
+    own: names of those that the command has for something else, too
+    UsageError for such an option where no plan is of a target's form, and as `read_plans`.
     """
     from simulator import PlanFile
 
-    if imported_from(arguments.plan) is None:
-        described = [name for name in names_of(IMPORTED) if name not in own]
-        refuse(arguments, described, f"describes a plan of a target's form; --plan {arguments.plan} has its problem")
-        problem, plan = PlanFile.read_plan(arguments.plan)
-        if "cluster" in own and arguments.cluster is not None:
-            problem = on_another(problem, plan, arguments.cluster, f"--plan {arguments.plan}")
-        return problem, plan
-    said = {name: value for name in names_of(IMPORTED) if (value := getattr(arguments, name)) != []}
-    if "," in (said["stack"] or ""):
+    if not any(map(imported_from, paths)):
+        has = f"describes a plan of a target's form; --plan {paths[0]} has its problem" if paths else WITH_A_FORM
+        refuse(arguments, [name for name in names_of(IMPORTED) if name not in own], has)
+    return [
+        PlanFile.read_plan(path) if imported_from(path) is None else imported_plan(vars(arguments), path)
+        for path in paths
+    ]
+
+
+def imported_plan(options: Mapping[str, Any], path: str) -> tuple[Problem, Plan]:
+    """The problem that options of IMPORTED describe, by name, and the plan of it that a target's own form says; UsageError as
+    `read_plans`."""
+    said = {name: value for name in names_of(IMPORTED) if (value := options.get(name)) not in (None, [])}
+    if "," in said.get("stack", ""):
         raise UsageError(f"--stack {said['stack']}: a plan that is there runs under one")
     usual = dict.fromkeys(names_of({**IMPORTED, **SEARCH}))
-    whole = argparse.Namespace(**{**usual, **said, "option": [], "plan": arguments.plan})
-    problem, plans = read_plans(whole, [arguments.plan])
-    return problem, plans[arguments.plan]
+    problem, plans = read_plans(argparse.Namespace(**{**usual, **said, "option": [], "plan": path}), [path])
+    return problem, plans[path]
+
+
+def plan_names(paths: Sequence[str]) -> list[str]:
+    """What plans are called: by their files, or the target whose form they have; by the whole path where two are alike."""
+    names = [imported_from(path) or os.path.basename(path) for path in paths]
+    return names if len(set(names)) == len(names) else list(paths)
 
 
 def on_another(problem: Problem, plan: Plan, cluster: str, file: str) -> Problem:

@@ -20,10 +20,13 @@ from experiments.compare.problem_options import (
     DEFAULT_CLUSTER,
     DEFAULT_PLANNER,
     DEFAULT_WORKLOAD,
+    IMPORTED,
     LAUNCHABLE,
     PROBLEM,
     SEARCH,
     SOURCE,
+    imported_from,
+    imported_plan,
     options_of,
     read_problem,
     read_request,
@@ -281,8 +284,9 @@ def make_study(options: Mapping[str, Any], axes: Sequence[Axis]) -> SweptStudy:
     UsageError and other ValueErrors, in one line, for what is none; whether a point's problem can be is not asked.
     """
     check_grid(axes)
-    said = {name: value for name, value in options.items() if name not in GIVEN}
     document, base = _document(options)
+    read = names_of(IMPORTED) if imported_from(options.get("plan") or "") else ()
+    said = {name: value for name, value in options.items() if name not in (*GIVEN, *read)}
     mine = [] if "plan" in options else names_of({**({} if document else DESCRIBING), **PLANNING})
     for name in said:
         if name not in mine and not (mine and name.startswith(OWN)):
@@ -309,14 +313,14 @@ def _document(options: Mapping[str, Any]) -> tuple[tuple[str, str] | None, dict[
     if not files:
         return None, {}
     path = options[files[0]]
-    file = simulator.PlanFile.read(path)
-    if files[0] == "plan":
-        simulator.PlanFile.read_plan(path)
-        text = file.to_json()
+    if files[0] == "problem":
+        file = simulator.PlanFile(simulator.PlanFile.read(path).problem)
+    elif imported_from(path):
+        file = simulator.PlanFile(*imported_plan(options, path))
     else:
-        text = simulator.PlanFile(file.problem).to_json()
+        file = simulator.PlanFile(*simulator.PlanFile.read_plan(path))
     named = options_of(file.problem)
-    return (str(path), text), {kind: named[kind] and str(named[kind]) for kind in SOURCES}  # type: ignore[misc]
+    return (str(path), file.to_json()), {kind: named[kind] and str(named[kind]) for kind in SOURCES}  # type: ignore[misc]
 
 
 def _varied(axis: Axis, options: Iterable[str]) -> Varied:

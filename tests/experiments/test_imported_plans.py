@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 import pytest
 
 import pipeplan as pp
+from experiments.cli import COMMANDS, parser_of
 from experiments.targets.megatron import layout_blocks, layout_string
 from experiments.targets.torchtitan import TORCHTITAN
 from simulator import Plan, PlanFile, Problem, stages_from_cuts
 from tests.experiments.commands import ended, refused
+
+LAYOUT = "megatron:Et*6|t*6L"
 
 GPT2 = ("--workload", "gpt2", "--cluster", "dgx-a100:1", "--batch", "16")
 
@@ -89,27 +93,48 @@ def test_layouts_of_no_plan(capsys: pytest.CaptureFixture[str], plan: str, said:
     assert said in refused(capsys, ("export", "--to", "megatron", *GPT2, *words, "--plan", path))
 
 
-LAYOUT = ("--plan", "megatron:Et*6|t*6L", *GPT2, "--tensor", "2", "--microbatches", "4")
+FAILURES = "--mtbf 100 --checkpoint-gb-per-s 2 --restart-seconds 10 --days 1 --runs 2"
+
+QUESTIONS = {
+    "explain": "--json",
+    "whatif": "--set cluster.network.bandwidth_gbps=*2 --keep --json",
+    "sensitivity": "--over accelerator.tflops_bf16 --json",
+    "simulate": "--engine compiled --json",
+    "check": "",
+    "export": "--format text",
+    "compare": "--planner rule-of-thumb --stack generic --no-figures --out {out} --json",
+    "view": "--out {out}/page.html --json",
+    "goodput": f"{FAILURES} --json",
+    "calibrate": "--measured 0.12 --out {out}/stack.toml --json",
+    "sweep": "--over cluster.servers.inside.latency_us=1 --jobs 1 --json",
+}
+"""Words of every command that takes a plan."""
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        ("explain", "--json"),
-        ("whatif", "--set", "cluster.network.bandwidth_gbps=*2", "--keep", "--json"),
-        ("sensitivity", "--over", "servers.inside.latency_us,accelerator.tflops_bf16", "--json"),
-        ("simulate", "--engine", "compiled", "--json"),
-        ("check",),
-    ],
-    ids=lambda asked: asked[0],
-)
-def test_questions_take_a_layout(capsys: pytest.CaptureFixture[str], tmp_path: Path, asked: tuple[str, ...]) -> None:
+def test_every_command_that_takes_a_plan_is_asked() -> None:
+    """None has a reader of its own."""
+    _, parsers = parser_of(COMMANDS)
+    assert {name for name, one in parsers.items() if "--plan" in one._option_string_actions} == {*QUESTIONS}
+
+
+def test_questions_take_every_form(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """And say what they say of the same plan from a file."""
-    _, plan = imported(capsys, tmp_path, LAYOUT[1], *LAYOUT[-4:])
-    path = tmp_path / "found.json"
-    of_layout, of_file = (ended(capsys, (*asked, *words)) for words in (LAYOUT, ("--plan", str(path))))
-    assert (plan.planner, of_layout[0]) == ("megatron", 0)
-    assert of_layout[1].replace(LAYOUT[1], "") == of_file[1].replace(str(path), "")
+    file, job = tmp_path / "found.json", tmp_path / "job.toml"
+    degrees = ["--tensor", "2", "--microbatches", "4"]
+    problem, plan = imported(capsys, tmp_path, LAYOUT, *degrees)
+    job.write_text(str(TORCHTITAN.written("torchtitan", problem, replace(plan, zero=0)).files[""]))
+    forms = [[str(file)], [LAYOUT, *GPT2, *degrees], [f"torchtitan:{job}", *GPT2]]
+    names = rf"{re.escape(LAYOUT)}|(torchtitan:)?{job}|{file}|megatron|torchtitan|{file.name}"
+    recompute = (
+        r',\s+"recompute": \[[^]]+\]|(?s:"others".*)'  # that it is none, torchtitan says, which leaves no other plan
+    )
+    own = rf'{names}|"planning_seconds": \S+|{recompute}'
+    for name, words in QUESTIONS.items():
+        asked = [name, *words.format(out=tmp_path / "out").split()]
+        beside = [degrees, [], degrees] if name == "compare" else [[]] * 3  # its planners hear them, too
+        told = [ended(capsys, (*asked, "--plan", *form, *more)) for form, more in zip(forms, beside, strict=True)]
+        assert [code for code, *_ in told] == [0] * 3, told
+        assert len({re.sub(own, "", out) for _, out, _ in told}) == 1, name
 
 
 NUMBERS = "--stages 2 --microbatches 2 --forward 1 --backward 1"
@@ -124,12 +149,44 @@ NUMBERS = "--stages 2 --microbatches 2 --forward 1 --backward 1"
         ("sensitivity --plan megatron:EtL --workload gpt2 --stack generic,fsdp1-eager", "that is there runs under one"),
         ("check gpt2.toml --tensor 2", "--tensor goes with --plan megatron:… or torchtitan:…"),
         (f"simulate --schedule gpipe {NUMBERS} --zero 1", "--zero goes with --plan megatron"),
+        (
+            "view --plan mine.json --batch 3 --out {out}.html",
+            "--batch describes a plan of a target's form; --plan mine",
+        ),
+        (
+            "view --plan megatron:EtL --out {out}.html",
+            "--plan megatron:EtL: --workload: is missing: the form of a target",
+        ),
+        (
+            "view --plan megatron:EtL --plan megatron:EtL --workload gpt2 --out {out}.html",
+            "megatron:EtL is given twice",
+        ),
+        (
+            f"goodput --servers 3 --batch 3 {FAILURES.replace('gb-per-s', 'seconds')}",
+            "--batch goes with --plan megatron",
+        ),
+        (f"goodput --plan megatron:EtL --workload gpt2 --devices 3 {FAILURES}", "--devices goes with --servers"),
+        (
+            "calibrate --plan mine.json --measured 1 --batch 3 --out {out}.toml",
+            "--batch describes a plan of a target's",
+        ),
+        (
+            "calibrate --plan mine.json --measured 1 --precision bf16 --out {out}.toml",
+            "--precision goes with --kernels",
+        ),
+        ("calibrate --kernels --batch 3 --out {out}.toml", "--batch does not go with --kernels"),
+        (
+            "sweep --plan megatron:Et*12L --workload gpt2 --planner large --over batch=1",
+            "--planner does not go with --plan",
+        ),
+        ("sweep --plan megatron:Et*6|t*7L --workload gpt2 --over batch=1", "the stages have 13 blocks, gpt2 has 12"),
         ("simulate --plan megatron:Et*6|t*6L --stages 2", "--stages is of a schedule; --plan megatron:Et*6|t*6L says"),
     ],
 )
-def test_options_of_no_layout(capsys: pytest.CaptureFixture[str], words: str, said: str) -> None:
+def test_options_of_no_layout(capsys: pytest.CaptureFixture[str], tmp_path: Path, words: str, said: str) -> None:
     """One line, exit code 2."""
-    assert said in refused(capsys, tuple(words.split()))
+    assert said in refused(capsys, tuple(words.format(out=tmp_path / "written").split()))
+    assert not list(tmp_path.iterdir())
 
 
 def gpt2_plan(back: bool = False, **changes: Any) -> tuple[Problem, Plan]:
@@ -230,11 +287,3 @@ def test_a_job_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no.toml" in refused(capsys, ("export", "--format", "plan", *GPT2, "--plan", "torchtitan:no.toml"), 4)
     words = ("export", "--format", "plan", *GPT2, "--plan", "torchtitan:no.toml", "--tensor", "2")
     assert "no.toml" in refused(capsys, words, 4)
-
-
-def test_an_imported_plan_is_compared(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A row called as the target, beside the planners."""
-    words = ("compare", *GPT2, "--plan", "megatron:Et*6|t*6L", "--planner", "data-parallel", "--no-figures")
-    code, out, _ = ended(capsys, (*words, "--stack", "generic", "--out", str(tmp_path)))
-    assert code == 0
-    assert "megatron" in out
