@@ -3,7 +3,8 @@
 An address is the keys from a file's name down to the value, as the files say them: `cluster.network.bandwidth_gbps`. A path may
 leave keys out (`network.bandwidth_gbps`, `accelerator.tflops_bf16`): it names the address that leaves out fewest, if there is one
 such address. Of a list, or a table of names, it names every member, or the one whose number or name stands behind it:
-`servers.0.count`, `accelerator[b200].memory_gib`. The path of a table is that of its MAIN_KEYS, if it is no other's.
+`servers.0.count`, `accelerator[b200].memory_gib`. The path of a table is that of its MAIN_KEYS, if it is no other's. No step is
+empty: one dot stands between two keys, and none elsewhere.
 
 A value is set to another one (`200`, `true`, `adam`, `4,4,8`), or to a change of the one that is there: `+10%`, `-10%`, `*2`,
 `/2`, `+8`, `-8`. The keys, and what each may be, come from the declared tables alone.
@@ -33,6 +34,8 @@ MOST_NAMED = 4
 
 _CHANGE = re.compile(r"(?:([+-])([^%]+)(%?)|([*/])(.+))")
 _STEP = re.compile(r"\[([^\[\]]+)\]|([^.\[\]]+)")
+_PATH = re.compile(r"[^.\[\]]+(?:\.[^.\[\]]+|\[[^\[\]]+\])*")
+"""Steps, the first a key, of which a dot stands before each further one that is in no brackets."""
 
 
 class SettingError(ValueError):
@@ -190,6 +193,8 @@ def _is_names(kind: inspect.Type) -> bool:
 def find_address(path: str, known: Sequence[Address]) -> Place:
     """The place that a path names; SettingError where it names none, or several."""
     steps = [inside or key for inside, key in _STEP.findall(path)]
+    if not _PATH.fullmatch(path):
+        raise SettingError(f"{shown(path)} is no path, as a.b or a[member].b{_nearest(steps, known)}")
     found = [way for one in known if (way := _way(one, steps)) is not None]
     if not found:
         raise SettingError(f"{shown(path)} names no value{_nearest(steps, known)}")

@@ -98,21 +98,27 @@ def numbers_of(problem: Problem, plan: Plan | None = None, paths: Iterable[str] 
         raise SettingError(
             f"cluster {problem.cluster.name!r} was made in Python: it has no file whose numbers could change"
         )
-    known = {one.keys: one for one in addresses_of(_forms(machine, plan))}
-    wanted = None if paths is None else {path: find_address(path, tuple(known.values())).address for path in paths}
+    known = addresses_of(_forms(machine, plan))
+    if paths is not None:
+        return {path: _number(problem, plan, path, find_address(path, known).address) for path in paths}
     found = {}
     for path, value in values_of(problem, plan).items():
-        address = find_address(path, tuple(known.values())).address
-        asked = [name for name, one in (wanted or {}).items() if one == address]
-        real = is_real(address) and isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-        if wanted is None and address.keys[0] in MACHINE and real:
+        address = find_address(path, known).address
+        if address.keys[0] in MACHINE and is_real(address) and _is_above_0(value):
             found[path] = float(value)
-        elif asked and real:
-            found[asked[0]] = float(value)
-    lost = [path for path in wanted or () if path not in found]
-    if lost:
-        raise SettingError(f"{lost[0]}: is no number above 0 that a file says")
     return found
+
+
+def _number(problem: Problem, plan: Plan | None, path: str, address: Address) -> float:
+    """The number that a path names, of several the first; SettingError where that is none above 0."""
+    before: Any = change_settings(problem, [f"{path}=*1"], plan).changes[0].before if is_real(address) else None
+    if not _is_above_0(before):
+        raise SettingError(f"{path}: is no number above 0 that a file says")
+    return float(before)
+
+
+def _is_above_0(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
 def change_settings(problem: Problem, settings: Settings, plan: Plan | None = None) -> Changed:

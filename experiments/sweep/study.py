@@ -200,6 +200,8 @@ def read_option(name: str, value: object) -> object:
     """The value of an option as the command line has it; UsageError for what it refuses."""
     text = option_text(name, value)
     if name.startswith(OWN):
+        if not name.removeprefix(OWN).isidentifier():
+            raise UsageError(f"{name}: one name stands behind {OWN} (see pipeplan list planners)")
         return text
     try:
         found = _readers()[name](text)
@@ -221,7 +223,7 @@ def read_options(given: Mapping[str, object]) -> dict[str, Any]:
     for written, value in given.items():
         name = option_name(written)
         if name == "option" and isinstance(value, Mapping):
-            found |= {f"{OWN}{own}": option_text(own, one) for own, one in value.items()}
+            found |= {f"{OWN}{own}": read_option(f"{OWN}{own}", one) for own, one in value.items()}
         elif name in GIVEN:
             found[name] = str(value)
         elif name in _readers() or name.startswith(OWN):

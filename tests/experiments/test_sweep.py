@@ -176,6 +176,9 @@ def test_a_plan_is_replayed(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     ("words", "said"),
     [
         (("--over", "btch=8"), "'btch' names no value; near it: problem.batch"),
+        (("--over", ".batch=8"), "'.batch' is no path, as a.b or a[member].b; near it: problem.batch"),
+        (("--over", "option.=8"), "option.: one name stands behind option. (see pipeplan list planners)"),
+        (("--over", "option.x.=8"), "option.x.: one name stands behind option."),
         (("--over", "batch=8", "--over", "problem.batch=8"), "problem.batch and batch are the same value"),
         (("--batch", "8", "--over", "batch=8"), "batch is swept, and given as 8"),
         (("--over", "profile=graph.txt"), "workload and profile"),

@@ -24,6 +24,7 @@ from simulator import (
     simulate,
 )
 from simulator.sensitivity import FACTORS, STEP
+from simulator.settings import numbers_of
 from tests.experiments.commands import refused
 from tests.simulator.strategies import star_cluster
 
@@ -76,6 +77,14 @@ def test_what_a_file_does_not_allow_has_no_seconds() -> None:
     assert one.seconds[0] is not None
     assert one.slope is not None
     assert "-" in found.tables()[0].rows[0]
+
+
+def test_of_two_members_each_has_its_own_number() -> None:
+    """Two kinds of servers: what a path says of one is that one's."""
+    paths = [f"servers{which}.inside.bandwidth_gb_per_s" for which in (".0", "[1]", "")]
+    assert numbers_of(pp.Problem("chain:4", "sailor-mit-4", 8), None, paths) == dict(
+        zip(paths, (1.5, 4.7, 1.5), strict=True)
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- rooflines
@@ -165,4 +174,12 @@ def test_the_command_prints_and_draws(capsys: pytest.CaptureFixture[str], tmp_pa
     assert {one["layer"] for one in told["layers"]["layers"]} <= {layer.name for layer in chain().workload.layers}
     assert sorted(one.name for one in tmp_path.iterdir()) == ["plan.json", "tornado.png"]
     assert "'network.bandwith' names no value" in refused(capsys, (*words[:3], "--over", "network.bandwith"))
-    assert "batch: is no number above 0" in refused(capsys, (*words[:3], "--over", "batch"))
+    for over, said in [
+        ("batch", "batch: is no number above 0"),
+        (
+            "servers..inside.latency_us",
+            "'servers..inside.latency_us' is no path, as a.b or a[member].b; near it: cluster.s",
+        ),
+        ("servers.9.inside.latency_us", "cluster.servers has no '9'; there: 0"),
+    ]:
+        assert said in refused(capsys, (*words[:3], "--over", over))
