@@ -1,7 +1,9 @@
-"""Drawings: a figure as a short record of what a reader notices: words, axes, and the marks with their places."""
+"""Drawings: figures as short records of what a reader notices, words, axes, and marks with their places; pages by models."""
 
 from __future__ import annotations
 
+import gzip
+from base64 import b64decode
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -18,7 +20,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.text import Annotation, Text
 from matplotlib.ticker import FixedLocator
 
-from tests.records import plain
+from tests.records import plain, weight
 
 
 def drawing(figure: Figure) -> dict[str, Any]:
@@ -210,3 +212,32 @@ def _digits(values: Any) -> list[float]:
     """Six significant digits."""
     flat = np.ma.filled(np.ma.asarray(values, dtype=float), np.nan).ravel()
     return [float(f"{value:.6g}") for value in flat.tolist()]
+
+
+def models(page: dict[str, Any]) -> dict[str, Any]:
+    """What Bokeh is given (`page_frame.document`) by kinds of models: of each the weight of all that is set, by name.
+
+    Models are told from each other by their numbers within their kind; scripts are left to the browser's tests.
+    """
+    found: dict[str, list[Any]] = {}
+    names: dict[str, str] = {}
+
+    def set_of(value: Any) -> Any:
+        if isinstance(value, list):
+            return [set_of(one) for one in value]
+        if not isinstance(value, dict):
+            return (
+                str(value) if isinstance(value, float) and value > 1e9 else value
+            )  # beside which others weigh nothing
+        if value.get("type") == "ndarray":
+            return np.frombuffer(gzip.decompress(b64decode(value["array"]["data"])), value["dtype"]).tolist()
+        if value.get("type") != "object":
+            return names.get(value.get("id", "")) or [[key, set_of(one)] for key, one in value.items()]
+        own, said = found.setdefault(value["name"], []), list[Any]()
+        name = names[value["id"]] = f"{value['name']} {len(own)}"
+        own.append(said)
+        said += ([key, set_of(one)] for key, one in value.get("attributes", {}).items() if key != "code")
+        return name
+
+    set_of(page["doc"]["roots"])
+    return {kind: weight(own) for kind, own in sorted(found.items()) if any(own)}

@@ -13,7 +13,9 @@ from experiments.report.cluster_plots import LINK_COLORS, draw
 from experiments.report.drawn_cluster import DrawnCluster, drawn_cluster
 from hardware_profiles import load_cluster
 from simulator import Plan, PlanFile, Problem, Stage, load_workload, simulate
+from tests.drawings import drawing
 from tests.experiments.commands import ended, refused
+from tests.records import Recorded, plain, weights
 
 INSIDE = "[servers.inside]\nbandwidth_gb_per_s = 50\n"
 NETWORK = "[network]\nbandwidth_gbps = 200\n"
@@ -30,26 +32,26 @@ def drawn(folder: Path, count: int, devices: int, inside: str, network: str = ""
     return found
 
 
-@pytest.mark.parametrize(
-    ("count", "devices", "inside", "network", "shown"),
-    [
-        (2, 8, 'topology = "switch"\n', 'attach = "device"\n', {1: 19}),
-        # Of 64 servers in racks of 4 one, with its two devices, their switch, the rack and the spine.
-        (64, 2, 'topology = "switch"\n', 'attach = "device"\n[spine]\nservers = 4\n', {64: 3, 16: 1, 1: 1}),
-        (2, 72, 'topology = "switch"\n', 'attach = "device"\n', {144: 1, 2: 1, 1: 1}),
-        (1, 64, 'topology = "torus"\nsides = [4, 4, 4]\n', "", {1: 64}),
-        (1, 512, 'topology = "torus"\nsides = [8, 8, 8]\n', "", {1: 64}),
-        (16, 1, "", 'topology = "torus"\nsides = [4, 4]\n', {1: 16}),
-        (2, 8, 'topology = "tree"\nsides = [4, 2]\ncarries_network = true\n', "cards = 2\n", {1: 23}),
-        (
-            16,
-            4,
-            'topology = "switch"\n',
-            'attach = "device"\n[spine]\nservers = 4\ntopology = "full"\n',
-            {4: 16, 1: 20},
-        ),
-    ],
-)
+CLUSTERS: list[tuple[int, int, str, str, dict[int, int]]] = [
+    (2, 8, 'topology = "switch"\n', 'attach = "device"\n', {1: 19}),
+    # Of 64 servers in racks of 4 one, with its two devices, their switch, the rack and the spine.
+    (64, 2, 'topology = "switch"\n', 'attach = "device"\n[spine]\nservers = 4\n', {64: 3, 16: 1, 1: 1}),
+    (2, 72, 'topology = "switch"\n', 'attach = "device"\n', {144: 1, 2: 1, 1: 1}),
+    (1, 64, 'topology = "torus"\nsides = [4, 4, 4]\n', "", {1: 64}),
+    (1, 512, 'topology = "torus"\nsides = [8, 8, 8]\n', "", {1: 64}),
+    (16, 1, "", 'topology = "torus"\nsides = [4, 4]\n', {1: 16}),
+    (2, 8, 'topology = "tree"\nsides = [4, 2]\ncarries_network = true\n', "cards = 2\n", {1: 23}),
+    (
+        16,
+        4,
+        'topology = "switch"\n',
+        'attach = "device"\n[spine]\nservers = 4\ntopology = "full"\n',
+        {4: 16, 1: 20},
+    ),
+]
+
+
+@pytest.mark.parametrize(("count", "devices", "inside", "network", "shown"), CLUSTERS)
 def test_like_components_are_drawn_once(
     tmp_path: Path, count: int, devices: int, inside: str, network: str, shown: dict[int, int]
 ) -> None:
@@ -59,6 +61,14 @@ def test_like_components_are_drawn_once(
     assert {one: counts.count(one) for one in counts} == shown
     names = {node.name for node in found.nodes}
     assert {end for link in found.links for end in (link.first, link.second)} == names
+
+
+def test_pictures_keep_their_looks(tmp_path: Path, recorded: Recorded) -> None:
+    """Each cluster above, its servers in the places where they are drawn; of some the figure, whole with the loads of a plan."""
+    places = {str(case[:4]): weights(plain(drawn(tmp_path, *case[:4]))) for case in CLUSTERS}
+    figures = {name: weights(drawing(draw(load_cluster(name)))) for name in ("dgx-a100:64", "tpu-v5p", "dapple-b:16")}
+    outcome = simulate(*PlanFile.read_plan(plan_file(tmp_path)[0]))
+    recorded(places=places, figures=figures, loads=drawing(draw(outcome.problem.cluster, outcome.link_loads())))
 
 
 def test_links_that_would_hide_behind_devices_are_bent(tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_sweeps_can_be_read(recorded: Recorded) -> None:
 
 
 @pytest.mark.parametrize("questions", [1, 8])
-def test_rules_of_links_can_be_read(questions: int) -> None:
+def test_rules_of_links_can_be_read(questions: int, recorded: Recorded) -> None:
     """Rows that agree in all, in nothing, and of which nothing is known; no legend lies on one."""
     rows = [
         {"question": f"gpt2-medium, dgx-1-v100 × {n}", "chosen_under": chosen, "judged_under": judged}
@@ -247,7 +247,9 @@ def test_rules_of_links_can_be_read(questions: int) -> None:
         for n in range(questions)
         for chosen, judged in rule_plots.PAIRS
     ]
-    assert_readable(rule_plots.draw({"rows": rows, "plans": 12}))
+    figure = rule_plots.draw({"rows": rows, "plans": 12})
+    assert_readable(figure)
+    recorded(figure=weights(drawing(figure)))
 
 
 @pytest.mark.parametrize("cluster", ["dgx-a100:2", "pipedream-b"])

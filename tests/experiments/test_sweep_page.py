@@ -13,7 +13,10 @@ from experiments.sweep import sweep_page
 from experiments.sweep.study import FIGURES
 from experiments.sweep.sweep_page import columns_of, layout, sweep_html
 from experiments.sweep.swept import Swept
+from experiments.view.page_frame import document
+from tests.drawings import models
 from tests.experiments.commands import refused
+from tests.records import Recorded
 
 pytest.importorskip("bokeh", reason="Bokeh is not installed")
 
@@ -89,6 +92,17 @@ def test_figures_that_are_not() -> None:
     assert "refused: no &lt;script&gt;" in page
     assert "<" not in named(Swept.of(hostile))["table"].columns[0].title  # which SlickGrid takes for HTML
     assert sweep_html(Swept.of(hostile)) == page
+
+
+def test_figures_keep_their_looks(recorded: Recorded) -> None:
+    """Three figures and the table of two schedules, and of more lines than are drawn."""
+    many = Swept.of(points(*(f"s{number}" for number in range(8))))
+    recorded(
+        **{
+            f"{len(one.rows)} points": models(document(layout(one)))
+            for one in (Swept.of(points("gpipe", "1f1b")), many)
+        }
+    )
 
 
 def test_commands_write_the_page(

@@ -18,7 +18,9 @@ from experiments.view.page_frame import document
 from experiments.view.plan_table import fact_rows
 from simulator import CAUSES, OpKind, Outcome, Plan, PlanFile, ScheduleReplay, Stage, explain, simulate
 from simulator.results.gantt_plots import KIND_COLORS
+from tests.drawings import models
 from tests.experiments.commands import ended, refused
+from tests.records import Recorded, weight
 
 pytest.importorskip("bokeh", reason="Bokeh is not installed")
 
@@ -154,6 +156,22 @@ def test_the_document_has_the_boxes_as_binary_columns() -> None:
         assert f'"{name}"' in told
     assert '"uint8"' in told
     assert '"float64"' not in told
+
+
+def test_pages_keep_their_looks(recorded: Recorded) -> None:
+    """Two plans with replicas, links and collectives, and a part of a schedule with its memory: models, table and legends."""
+    plans: dict[str, Outcome | ScheduleReplay] = {"a": of_plan(), "b": of_plan(microbatches=2, schedule="gpipe")}
+    found: dict[str, Any] = {}
+    for title, replays, window in (
+        ("plans", plans, None),
+        ("schedule", {"it": by_numbers(weight=0.5, stages=3)}, (2.0, 9.0)),
+    ):
+        shown = drawn_plans(replays, window=window)
+        page = html_page(shown, replays, title=title)
+        words = page.rpartition("<body>")[2].partition('<div id="drawing"')[0]
+        found[title] = {"models": models(document(layout(shown))), "words": weight(words)}
+        assert len(words) < 20_000
+    recorded(**found)
 
 
 def test_what_is_too_much_is_refused_in_a_line(
