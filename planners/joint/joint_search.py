@@ -261,7 +261,8 @@ class _Descents:
         """
         most = self.done + OF_SEEDS * min(self.most, FIRST_ROUND * WORK_PER_SECOND)
         least = min((score.key for score in self.replayed().values()), default=(inf, inf))
-        alone = (each for one in self.moves.seeds(most=1) for each in self._waiting(one, least))
+        below = None if least[0] else least[1]
+        alone = (each for one in self.moves.seeds(most=1, below=below) for each in self._waiting(one, least))
         for quick, _, seed, plan in sorted(alone, key=lambda each: each[:2]):
             if (not least[0] and quick >= least[1]) or self.done + _work(seed) > most:
                 break

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planners.joint.pipeline import Again, Pipeline, Ranks
+from planners.joint.seed_bounds import SeedBounds
 from planners.partitioning.minimax_cuts import minimax_cuts
 from planners.search.candidates import (
     asked_degrees,
@@ -23,7 +24,7 @@ from planners.search.candidates import (
     ranks_of,
 )
 from planners.search.request import Request
-from simulator import BY_BLOCK, LayerCosts, Problem, Recompute, divisors, schedule_families, slice_of
+from simulator import BY_BLOCK, LayerCosts, Parallelism, Problem, Recompute, divisors, schedule_families, slice_of
 
 Move = Callable[[Pipeline], Iterator[Pipeline]]
 """A pipeline -> those that decide one thing otherwise."""
@@ -159,10 +160,13 @@ class Neighbourhood:
 
     # ---- to begin with ----
 
-    def seeds(self, least: int = 1, most: int | None = None) -> Iterator[Pipeline]:
+    def seeds(self, least: int = 1, most: int | None = None, below: float | None = None) -> Iterator[Pipeline]:
         """Equal ranks, so many at least and at most, of equal replicas: on all devices, on half of them, on whole servers, and of
         one replica each; a few micro-batches, and where one rank holds all layers each ZeRO stage.
+
+        below: seconds; of one rank only those that may fit and undercut them, if any are given
         """
+        bounds = None if below is None else SeedBounds(self.costs, self.contexts, below)
         layers, asked = len(self.problem.workload), self.request.stages
         most = most if self.problem.stack.runs.pipeline else 1
         looped = [
@@ -183,7 +187,10 @@ class Neighbourhood:
                         self._seed_counts(ranks, copies), self.experts, zeros if copies > 1 else zeros[:1]
                     )
                     for count, expert, zero in decided if asked in (None, ranks * held) else ():
+                        parallel = Parallelism(tensor, context, expert)
                         if copies * context % expert:
+                            continue
+                        if ranks == 1 and bounds and not bounds.promises(groups[0][0], parallel, copies, count, zero):
                             continue
                         words = ((min(self.words, key=self._again), 0),) * (ranks * held)
                         laid = ranks_of(groups, ranks, copies * context)

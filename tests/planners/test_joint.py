@@ -19,6 +19,7 @@ from planners.joint.neighbourhood import DIVIDING, FAMILIES, Neighbourhood
 from planners.joint.orders import ops_of, ordered, within
 from planners.joint.pipeline import Pipeline, pipeline_of
 from planners.joint.told import NextBest, OwnOrder, SimplerPlan, complexity
+from planners.search.quick_replay import QuickReplays
 from planners.search.replay_work import WORK_PER_SECOND
 from simulator import (
     Experts,
@@ -401,6 +402,22 @@ def test_seeds_are_replayed_beside_other_plans_on_few_devices() -> None:
         search._sow()
         ranks = {len(plan.stages) for plan in search.evaluate.replayed}
         assert (1 in ranks, max(ranks) > 1) == (True, more)
+
+
+def test_seeds_left_out_are_slow_or_do_not_fit() -> None:
+    """Of one rank, with groups that divide tensors, contexts and experts: busy as long as was asked, or replays do not fit."""
+    blocks = Gpt(4, 256, 8, vocabulary=512, sequence=64, experts=Experts(8, 2, 512)).workload()
+    asked = with_memory(Problem(blocks, load_cluster("dgx-a100").take(8), 24, optimizer="adam"), 1.2e8)
+    evaluate = Evaluator(asked)
+    moves, quick = Neighbourhood(asked, Request(), evaluate.layer_costs), QuickReplays(asked, evaluate.layer_costs)
+    every = {one: one.plan(asked, "joint") for one in moves.seeds(most=1)}
+    below = float(np.median([quick.busiest_device(plan) for plan in every.values()]))
+    kept, left = {*moves.seeds(most=1, below=below)}, [0, 0]
+    for one in every.keys() - kept:
+        fast = quick.busiest_device(every[one]) < below
+        left[fast] += 1
+        assert not (fast and evaluate(every[one]).fits)
+    assert min(len(kept), *left) > 20
 
 
 def test_seeds_of_one_rank_have_whole_servers_and_whole_samples_per_replica() -> None:
