@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from hardware_profiles import legible
 from simulator.results.written_files import figure_files, write_atomically
 
 INK, FAINT, IDLE, ALARM, GRID = "#1f2328", "#59636e", "#eceef1", "#b3261e", "#dfe3e8"
@@ -137,6 +138,21 @@ def multiples(count: int, columns: int, wide: float, tall: float, **shared: Any)
     for axes in found.ravel()[count:]:
         axes.set_visible(False)
     return figure, list(found.ravel()[:count])
+
+
+TITLE, SMALL_TITLE = 12.0, 8.5
+"""Points of a bold title, and of one that would not have room."""
+
+
+def title_points(name: str, size: float) -> float:
+    """Points that a bold title is long: 0.64 of its size per character, the mean of a wide name."""
+    return 0.64 * size * len(name)
+
+
+def fitting(title: str, room: float) -> tuple[str, float]:
+    """A title and its size for so many points of room: smaller where it is long, and only then without its middle."""
+    size = min(TITLE, max(SMALL_TITLE, TITLE * room / max(1.0, title_points(title, TITLE))))
+    return legible(title, max(12, round(room / title_points("x", size)))), size
 
 
 def captioned(figure: Figure, words: str, size: float = 10) -> None:

@@ -17,7 +17,18 @@ from numpy.typing import NDArray
 from hardware_profiles import legible, percent
 from simulator.engines.timeline import Timeline
 from simulator.lowering.program import LaneKind
-from simulator.results.figures import DPI, FAINT, IDLE, INK, Picture, figures, plain_texts, time_unit
+from simulator.results.figures import (
+    DPI,
+    FAINT,
+    IDLE,
+    INK,
+    Picture,
+    figures,
+    fitting,
+    plain_texts,
+    time_unit,
+    title_points,
+)
 from simulator.schedules.ops import OpKind, computes
 
 _KINDS: dict[OpKind, tuple[str, str]] = {
@@ -51,6 +62,9 @@ _COLLECTIVES = {OpKind.REDUCE: "all-reduce", OpKind.SCATTER: "scatter", OpKind.G
 MOST_ROWS = 40
 """Above this many rows, replicas that do the same at the same time share one row."""
 
+MOST_STAGES = 4
+"""Stages of a row that are all told."""
+
 MOST_NUMBERED = 64
 """Above this many boxes per row, boxes carry no micro-batch number."""
 
@@ -58,7 +72,6 @@ _CUT_SVG_BOXES = 20_000  # above this many boxes, SVG holds them as an image
 _SMALLEST = 5.5  # points of the smallest number that can be read
 _LEAST_POINTS = 0.5  # drawn width of the narrowest box, where there are few
 _LEAST_GAP = 2.0  # points between two buckets of an all-reduce that can be seen
-_TITLE_CHARACTER = 7.7  # points, the mean of a wide name
 _MARGIN = 14.0  # points
 _ENTRY, _ENTRY_CHARACTER = 22.0, 4.75  # points of an entry of a legend without its label, and of a character of that
 _HEADING = 215.0  # points of the heading that a legend may stand beside
@@ -148,7 +161,7 @@ def gantt_rows(
         stages = tuple(np.unique(timeline.stage[first:stop]).tolist())
         replica, device = int(timeline.replica[first]), int(timeline.device[first])
         many = int(holders[stages[0]]) > 1 and not thin and not by_device
-        label = f"stage {stages[0]}" if len(stages) == 1 else f"stages {', '.join(map(str, stages))}"
+        label = f"stage {stages[0]}" if len(stages) == 1 else f"stages {_listed(stages)}"
         if thin:
             kinds = sorted(set(timeline.kind[first:stop].tolist()))
             words = (
@@ -166,7 +179,12 @@ def gantt_rows(
         keyed.append(((place, int(thin), replica, lane), _row(timeline, lane, first, stop, stages, thin, label)))
     keyed.sort(key=lambda pair: pair[0])
     rows = tuple(row for _, row in keyed)
-    return rows if len(rows) <= most_rows else _share_rows(rows, device_word, timeline)
+    return rows if len(rows) <= most_rows else _share_rows(rows, device_word, timeline, groups or {})
+
+
+def _listed(stages: Sequence[int]) -> str:
+    """The stages of a device: all of a few, else the first two and the last."""
+    return ", ".join(map(str, stages)) if len(stages) <= MOST_STAGES else f"{stages[0]}, {stages[1]}, … {stages[-1]}"
 
 
 def _devices(word: str, group: Sequence[int]) -> str:
@@ -196,7 +214,9 @@ def _halves(timeline: Timeline) -> NDArray[np.int8]:
     return half
 
 
-def _share_rows(rows: Sequence[GanttRow], device_word: str, timeline: Timeline) -> tuple[GanttRow, ...]:
+def _share_rows(
+    rows: Sequence[GanttRow], device_word: str, timeline: Timeline, members: Groups
+) -> tuple[GanttRow, ...]:
     """Merge rows of one stage that do the same at the same time."""
     groups: dict[tuple[object, ...], list[GanttRow]] = {}
     for row in rows:
@@ -206,9 +226,10 @@ def _share_rows(rows: Sequence[GanttRow], device_word: str, timeline: Timeline) 
     for one, *others in groups.values():
         if others:
             lanes = tuple(lane for row in (one, *others) for lane in row.lanes)
-            devices = np.unique(timeline.device[np.isin(timeline.lane, lanes)])
-            words = f"{1 + len(others)} equal replicas ({device_word}s {devices[0]}–{devices[-1]})"
-            one = replace(one, lanes=lanes, label=f"{one.label.split(' ·')[0]} · {words}")
+            leads = np.unique(timeline.device[np.isin(timeline.lane, lanes)]).tolist()
+            devices = [leads[0], members.get(leads[-1], leads[-1:])[-1]]
+            words = f"{1 + len(others)} equal replicas ({_devices(device_word, devices)})"
+            one = replace(one, lanes=lanes, label=f"{one.label.split(' ·')[0].split(' (')[0]} · {words}")
         result.append(one)
     return tuple(result)
 
@@ -618,9 +639,9 @@ def _gantt_heading(ax: Axes, timeline: Timeline, handles: list[Patch], title: st
     ax.annotate(words, (0, 1), (0, line), ha="left", va="bottom", fontsize=9, color=FAINT, **over)
     if title is not None:
         left, right = _room_beside(ax)
-        name = legible(title, max(12, int((left + right) / _TITLE_CHARACTER)))
-        place = min(0.0, right - _TITLE_CHARACTER * len(name)), line + 17  # a long one begins above the labels
-        ax.annotate(name, (0, 1), place, ha="left", va="bottom", fontsize=12, color=INK, fontweight="bold", **over)
+        name, size = fitting(title, left + right)
+        place = min(0.0, right - title_points(name, size)), line + 17  # a long one begins above the labels
+        ax.annotate(name, (0, 1), place, ha="left", va="bottom", fontsize=size, color=INK, fontweight="bold", **over)
     ax.legend(
         handles=handles,
         loc="lower right" if beside else "lower left",

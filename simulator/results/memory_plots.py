@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hardware_profiles import legible
 from simulator.memory.device_memory import CATEGORIES, DeviceMemory
 from simulator.plans.plan import ranges
-from simulator.results.figures import ALARM, DPI, INK, Picture, beside, byte_unit, figures, time_unit, unframed
+from simulator.results.figures import ALARM, DPI, INK, Picture, beside, byte_unit, figures, fitting, time_unit, unframed
 from simulator.results.memory_tables import activations_by_part, peak_rows
 
 CATEGORY_COLORS: dict[str, str] = dict(
@@ -37,6 +37,9 @@ rest of them is called together."""
 
 LEGEND_LINE = 0.2
 """Inches that a line of a legend is high."""
+
+WIDE = 12.0
+"""Inches of a figure."""
 
 MOST_BARS = 24
 """Peaks that have their numbers beside them; of more devices those that hold the same share a bar."""
@@ -125,12 +128,14 @@ def memory_figure(
     bars, parts = peak_bars(rows), part_colors(drawn_parts(rows))
     legend = LEGEND_LINE * (1 + bool(parts))
     tall = max(3.4, 1.9 * len(shown) + 0.7, min(9.0, 0.24 * len(bars) + 1.3)) + legend
-    figure = Picture(figsize=(12.0, tall), dpi=DPI, facecolor="white")
+    figure = Picture(figsize=(WIDE, tall), dpi=DPI, facecolor="white")
     top, low = 1.0 - (0.75 + legend) / tall, 0.6 / tall
     used = [name for name in CATEGORIES if any(row[name] > 0 for row in rows)]
     used += [n for i, n in enumerate(CATEGORIES) if n not in used and any(m.bytes[:, i].max() > 0 for m in shown)]
     used.sort(key=CATEGORIES.index)
-    grid = figure.add_gridspec(len(shown), 2, left=0.065, right=0.935, top=top, bottom=low, wspace=0.2, hspace=0.34)
+    longest = max(len(_bar_name(device_word, devices)) for devices, _ in bars)
+    between = max(0.2, 0.08 + 0.013 * longest)
+    grid = figure.add_gridspec(len(shown), 2, left=0.065, right=0.935, top=top, bottom=low, wspace=between, hspace=0.34)
     grid.set_width_ratios([1.5, 1.0])
     most = max(memory.peak_bytes for memory in shown)
     first: Axes | None = None
@@ -162,9 +167,8 @@ def memory_figure(
             columnspacing=1.3,
         )
     if title is not None:
-        figure.text(
-            0.065, 1.0 - 0.12 / tall, legible(title, 96), fontsize=12, fontweight="bold", color=INK, ha="left", va="top"
-        )
+        name, size = fitting(title, 0.93 * 72.0 * WIDE)
+        figure.text(0.065, 1.0 - 0.12 / tall, name, fontsize=size, fontweight="bold", color=INK, ha="left", va="top")
     return figure
 
 
@@ -197,6 +201,10 @@ def _memory_panel(
     ax.set_xlabel(f"time ({time_name})", fontsize=9)
     unframed(ax, "y", 0.6)
     ax.tick_params(labelsize=8.5)
+
+
+def _bar_name(device_word: str, devices: str) -> str:
+    return f"{device_word} {legible(devices, 14)}"
 
 
 def _unit(value: float, own: str) -> tuple[str, float]:
@@ -245,7 +253,7 @@ def _peak_panel(
             words = f"{row['peak_bytes'] * factor:,.{decimals}f}" + ("\ndoes not fit" if over else "")
             beside(ax, place, words, 5, color=ALARM if over else INK, size=8, linespacing=0.95)
     step = max(1, math.ceil(len(rows) / 32))
-    ax.set_yticks(places[::step], [f"{device_word} {legible(devices, 14)}" for devices, _ in bars[::step]])
+    ax.set_yticks(places[::step], [_bar_name(device_word, devices) for devices, _ in bars[::step]])
     ax.set_ylim(len(rows) - 0.4, -0.6)
     ax.set_xlim(0, most * 1.04)
     ax.set_xlabel(f"peak memory ({unit})", fontsize=9)

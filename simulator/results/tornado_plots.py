@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from hardware_profiles import legible
-from simulator.results.figures import BLUE, INK, ORANGE, legend_below, panels, titled, unframed
+from simulator.results.figures import BLUE, INK, ORANGE, legend_below, panels, unframed
 
 MOST_BARS = 20
 
@@ -26,7 +26,9 @@ def tornado(title: str, seconds: float, bars: Sequence[tuple[str, float, float]]
     axes.axvline(seconds, color=INK, linewidth=1.0)
     axes.set_yticks(range(len(shown)), [legible(name, 46) for name, _, _ in shown], fontsize=8)
     axes.invert_yaxis()
-    titled(axes, legible(title, 64), size=10, xlabel="seconds per iteration")
+    left_out = f"the {MOST_BARS} numbers of {len(bars)} that are felt most; " * (len(bars) > MOST_BARS)
+    figure.suptitle(legible(title, 120), x=0.01, ha="left", fontsize=9, color=INK)
+    axes.set_xlabel("seconds per iteration")
     unframed(axes, "x", 0.7)
-    legend_below(figure, 2)
+    legend_below(figure, 2, note=f"{left_out}bars end where a file allows no other value")
     return figure

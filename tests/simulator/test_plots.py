@@ -24,14 +24,18 @@ from simulator.lowering.lower import lower
 from simulator.memory.device_memory import CATEGORIES, DeviceMemory
 from simulator.results import gantt_plots
 from simulator.results.figures import (
+    SMALL_TITLE,
+    TITLE,
     byte_unit,
     captioned,
     figures,
+    fitting,
     logarithmic,
     logarithmic_axes,
     panels,
     save,
     time_unit,
+    title_points,
 )
 from simulator.results.gantt_plots import (
     KIND_COLORS,
@@ -213,6 +217,25 @@ def test_equal_replicas_share_a_row_where_there_are_many() -> None:
     ]
     assert sorted(lane for row in rows for lane in row.lanes) == list(range(len(timeline.lane_kind)))
     assert len(gantt_rows(timeline, most_rows=60)) == 52
+
+
+def test_rows_of_many_stages_and_groups_have_short_names() -> None:
+    """Of many stages the first two and the last; devices of shared rows up to the last member of the last group."""
+    label = gantt_rows(replayed("interleaved-1f1b", 10, 10, chunks=5))[0].label
+    assert label == "stages 0, 2, … 8 (GPU 0)"
+    groups = {device: (device, device + 60) for device in range(60)}
+    assert gantt_rows(replicated(50), groups=groups)[0].label == "stage 0 · 50 equal replicas (GPUs 0–109)"
+
+
+def test_long_titles_are_smaller_before_they_lose_their_middle() -> None:
+    """A title that fits is as large as ever, a longer one fills the room, one that would be too small is cut."""
+    assert fitting("short", 400.0) == ("short", TITLE)
+    name, size = fitting("x" * 60, 400.0)
+    assert (name, SMALL_TITLE < size < TITLE) == ("x" * 60, True)
+    assert title_points(name, size) == pytest.approx(400.0)
+    cut, least = fitting("x" * 200, 400.0)
+    assert ("…" in cut, least) == (True, SMALL_TITLE)
+    assert title_points(cut, least) <= 405.0
 
 
 def test_a_window_cuts_boxes_at_its_ends() -> None:
