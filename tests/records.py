@@ -26,6 +26,9 @@ TOLERANCE = 1e-9
 NOTHING = 1e-12
 """What is nearer to 0 than this is 0: differences of numbers that are equal but for rounding."""
 
+SMALL = 1e-6
+"""What is far below it weighs nothing (see `weight`): no time of an op, no share, is as small."""
+
 MEASURED = "(measured)"
 """Stands for seconds and bytes of this process, which no two runs share."""
 
@@ -97,10 +100,13 @@ def digest(values: list[Any]) -> Any:
 
 
 def weight(value: Any) -> Any:
-    """What is recorded of many values of one unit, beside a few whole ones: the mean of all numbers in it, each weighted by its
-    place, and the checksum of all words, where there are any. A changed value changes it, and so does another order."""
+    """What is recorded of many values, beside a few whole ones: the mean of all numbers in it, each weighted by its place,
+    and the checksum of all words, where there are any, names among them. A changed value changes it, and so does another order.
+
+    The mean is of logarithms (asinh(x / SMALL)), so that bytes do not hide seconds.
+    """
     leaves = list(_leaves(plain(value)))
-    numbers = [one for one in leaves if not isinstance(one, str)]
+    numbers = [math.asinh(one / SMALL) for one in leaves if not isinstance(one, str)]
     mean = math.fsum(place * one for place, one in enumerate(numbers, 1)) / max(
         1, len(numbers) * (len(numbers) + 1) // 2
     )
@@ -114,10 +120,15 @@ def weights(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _leaves(one)
-    if not isinstance(value, dict | list):
-        yield value or 0
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield name
+            yield from _leaves(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _leaves(one)
+    else:
+        yield "none" if value is None else value
 
 
 COLUMNS = "each row"

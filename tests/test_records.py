@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from functools import partial
 from pathlib import Path
@@ -83,12 +84,17 @@ def test_a_digest_sees_values_and_their_order() -> None:
 
 
 def test_a_weight_sees_values_words_and_their_order() -> None:
-    """At any depth; nothing counts as 0."""
+    """At any depth; names and what is not there count as words."""
     value = {"a": [1.0, [None, 4]], "b": True}
-    assert weight(value) == (1.0 + 3 * 4 + 4 * 1) / 10
-    others = {"a": [1.0, [None, 5]], "b": True}, {"a": [4, [None, 1.0]], "b": True}, {"a": [1.0, [None, 4]], "b": False}
+    assert weight(value)[0] == pytest.approx(
+        sum(math.asinh(1e6 * one) * place for place, one in ((1, 1), (2, 4), (3, 1))) / 6
+    )
+    others: list[Any] = [{"a": [1.0, [None, 5]], "b": True}, {"a": [4, [None, 1.0]], "b": True}]
+    others += [{"a": [1.0, [None, 4]], "b": False}, {"a": [1.0, [None, 4]], "c": True}, {"a": [1.0, [0, 4]], "b": True}]
     assert weight(value) not in [weight(one) for one in others]
-    assert weight(["a", "b", 2]) == [2.0, weight([2, "a", "b"])[1]]
+    assert weight(["a", "b", 2]) == weight(["a", 2, "b"]) == weight([2, "a", "b"])
+    beside = [weight({"bytes": [8e10] * 300, "seconds": one}) for one in (2e-3, 2.001e-3)]
+    assert list(differences(*beside))
     assert weight(["a", "b", 2]) != weight(["b", "a", 2])
     assert weight([]) == 0.0
 
