@@ -101,7 +101,8 @@ class Runs:
     chips: kinds of accelerators that it runs on
     zero: what replicas may divide; schedules, recompute, precisions: those that it has
     tensor, context, expert, pipeline: whether it divides layers, tokens, experts, and the network
-    interleaved: whether a device may hold several stages; looped_alone: also one that holds the whole network
+    interleaved: whether a device may hold several stages; looped_alone: also one that holds the whole network; short_groups: also
+        with fewer micro-batches than ranks
     cut_blocks: whether stages may end inside blocks; unlike_recompute: whether each may have a recompute policy of its own, and
         a number of its first blocks
     unequal: whether micro-batches, replicas and stages of a plan may have unlike sizes
@@ -122,6 +123,7 @@ class Runs:
     pipeline: bool = True
     interleaved: bool = True
     looped_alone: bool = True
+    short_groups: bool = True
     cut_blocks: bool = True
     unlike_recompute: bool = True
     unequal: bool = True

@@ -174,6 +174,7 @@ from .schedules import (
     build_schedule as build_schedule,
     schedule_families as schedule_families,
 )
+from .schedules.looped import is_group as is_group, least_group as least_group
 from .schedules.placements import (
     LEAST_CHUNKS as LEAST_CHUNKS,
     PLACEMENTS as PLACEMENTS,

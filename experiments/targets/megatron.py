@@ -25,6 +25,7 @@ from experiments.targets.pipelines import (
 )
 from experiments.targets.target import Target, Written
 from hardware_profiles import Precision, Runs, shown
+from simulator import least_group
 
 if TYPE_CHECKING:
     from planners import Request
@@ -102,13 +103,19 @@ def _stages(problem: Problem, plan: Plan, found: Pipelines) -> list[str]:
     if len(plan.stages) == 1:
         return []
     counts = {len(blocks) for blocks in stage_blocks(problem, plan)}
-    group = dict(plan.options).get("microbatch_group_size", found.ranks)
+    group = _group(plan, found.ranks)
     beside = ["--microbatch-group-size-per-virtual-pipeline-stage", str(group)] * (group != found.ranks)
     if len(counts) > 1:
         return ["--pipeline-model-parallel-layout", layout_string(problem, plan), *beside]
     if found.chunks > 1:
         return ["--num-layers-per-virtual-pipeline-stage", str(counts.pop()), *beside]
     return beside
+
+
+def _group(plan: Plan, ranks: int) -> int:
+    """Micro-batches that pass a virtual stage before the next one has its turn."""
+    asked, count = dict(plan.options).get("microbatch_group_size"), len(plan.microbatches)
+    return min(asked, count) if isinstance(asked, int) else least_group(count, ranks)
 
 
 def _recomputation(problem: Problem, plan: Plan) -> tuple[str, ...]:
@@ -119,7 +126,7 @@ def _recomputation(problem: Problem, plan: Plan) -> tuple[str, ...]:
 
 
 def _rules(problem: Problem, plan: Plan) -> Iterator[str]:
-    """What no list says: groups of micro-batches, Megatron-FSDP without a pipeline."""
+    """What no list says: Megatron-FSDP without a pipeline."""
     yield from equal_pipelines(problem, plan)
     yield from whole_ends(problem, plan)
     experts = any(layer.experts for layer in problem.workload.layers)
@@ -133,15 +140,11 @@ def _rules(problem: Problem, plan: Plan) -> Iterator[str]:
 
 
 def _interleaving(plan: Plan) -> Iterator[str]:
-    """The rule of its interleaved schedule for groups of micro-batches, and for the placement."""
+    """The rules of its interleaved schedule."""
     if placement_of(plan) != "interleaved":
         yield "stages per device but stage s on rank s mod ranks"
-    ranks, count = len({stage.devices for stage in plan.stages}), len(plan.microbatches)
-    group = dict(plan.options).get("microbatch_group_size", ranks)
-    if ranks == 1:
+    if len({stage.devices for stage in plan.stages}) == 1:
         yield "several stages on the only rank"
-    if not isinstance(group, int) or not ranks <= group <= count or 0 < count % group < ranks:
-        yield f"interleaving of {count} micro-batches in groups of {group} on {ranks} ranks (at least as many as ranks in each)"
 
 
 def _write(problem: Problem, plan: Plan, file: str) -> Written:
@@ -193,6 +196,7 @@ MEGATRON = Target(
         recompute=tuple(RECOMPUTE),
         precisions=tuple(PRECISIONS),
         looped_alone=False,
+        short_groups=False,
         cut_blocks=False,
         unlike_recompute=False,
         unequal=False,

@@ -98,7 +98,10 @@ def named_schedule(plan: Plan, found: Pipelines) -> str:
     """The schedule's name in torch; "" for one that torch does not build for these counts, or not with these ops."""
     own = {name for name, _ in plan.options if name != "chunks"}
     count, stages = len(plan.microbatches), len(plan.stages)
-    builds = found.chunks == 1 or (count >= stages if plan.schedule == "dualpipev" else count % found.ranks == 0)
+    rounds = count // found.ranks  # of an interleaved schedule, each of as many micro-batches
+    builds = found.chunks == 1 or (
+        count >= stages if plan.schedule == "dualpipev" else rounds > 0 and count % rounds == 0
+    )
     return SCHEDULES.get(plan.schedule, "") if builds and not own and not plan.order else ""
 
 

@@ -31,6 +31,7 @@ from simulator import (
     kept_bytes,
     kernel,
     largest_parts,
+    least_group,
     stage_stash,
 )
 
@@ -158,48 +159,58 @@ def one_stage_in_flight(ahead: Integers | int, microbatches: Integers | int) -> 
     return np.minimum(microbatches, ahead)
 
 
-def warm_up(rank: Integers, ranks: Integers | int, chunks: Integers | int, microbatches: Integers | int) -> Integers:
-    """Forwards of a rank of interleaved 1F1B before its first backward: 2 (p - 1 - r) + (v - 1) p, at most m v."""
-    return np.minimum(2 * (ranks - 1 - rank) + (chunks - 1) * ranks, microbatches * chunks)
+def warm_up(
+    rank: Integers, ranks: Integers | int, chunks: Integers | int, microbatches: Integers | int, group: Integers | int
+) -> Integers:
+    """Forwards of a rank of interleaved 1F1B in groups of g before its first backward: 2 (p - 1 - r) + (v - 1) g, at most m v."""
+    return np.minimum(2 * (ranks - 1 - rank) + (chunks - 1) * group, microbatches * chunks)
 
 
 def least_in_flight(
-    rank: Integers, ranks: Integers | int, chunks: Integers | int, microbatches: Integers | int
+    rank: Integers, ranks: Integers | int, chunks: Integers | int, microbatches: Integers | int, group: Integers | int
 ) -> tuple[Floats, Floats, Floats]:
     """Micro-batches in flight on a rank when it is fullest, of 1F1B and interleaved 1F1B, as lines in its like blocks, at least.
 
     (alike, fewest, less): of n blocks it has alike * n where its stages have equally many; alike * n + less where one stage has a
-    block less than the others; fewest * n however few one of them has. No stage has more than 2 p micro-batches in flight.
+    block less than the others; fewest * n however few one of them has. No stage has more than 2 g micro-batches in flight.
     """
     several = np.greater(chunks, 1)
-    ahead = np.minimum(warm_up(rank, ranks, chunks, microbatches) + 1, microbatches * chunks)
+    ahead = np.minimum(warm_up(rank, ranks, chunks, microbatches, group) + 1, microbatches * chunks)
     alike = np.where(several, ahead / chunks, one_stage_in_flight(ranks - rank, microbatches))
-    fewest = np.where(several, np.maximum(ahead - 2 * ranks, 0) / np.maximum(np.subtract(chunks, 1), 1), alike)
-    return alike, fewest, np.where(several, alike - 2 * ranks, 0.0)
+    fewest = np.where(several, np.maximum(ahead - 2 * group, 0) / np.maximum(np.subtract(chunks, 1), 1), alike)
+    return alike, fewest, np.where(several, alike - 2 * group, 0.0)
 
 
 def in_flight(ranks: int, chunks: int, microbatches: int) -> Floats:
     """Micro-batches in flight of each stage of each rank when the rank may be fullest, float64 [ranks, moments, chunks]: of 1F1B,
-    and with several chunks of interleaved 1F1B.
+    and with several chunks of interleaved 1F1B in the smallest groups.
 
-    After the forwards of its warm-up each further one has a backward behind it. With several chunks `ranks` micro-batches pass
-    each of them in turn, backwards in the other order; between the moments at which either begins another chunk what is in flight
-    changes evenly.
+    After the forwards of its warm-up each further one has a backward behind it. With several chunks a group of micro-batches
+    passes each of them in turn, backwards in the other order; between the moments at which either begins another chunk what is
+    in flight changes evenly.
     """
     rank = np.arange(ranks)
     if chunks == 1:
         return one_stage_in_flight(ranks - rank, microbatches).astype(np.float64)[:, None, None]
-    total, lap = microbatches * chunks, ranks * chunks
-    ahead = warm_up(rank, ranks, chunks, microbatches)[:, None]
-    turns = np.arange(2 * chunks + 1) * ranks
-    forwards = np.concatenate([turns + (chunks - 1) * ranks + 0 * ahead, turns + ahead + 1], axis=1)
+    group = least_group(microbatches, ranks)
+    whole, rest = divmod(microbatches, group)
+    total, lap = microbatches * chunks, group * chunks
+    ahead = warm_up(rank, ranks, chunks, microbatches, group)[:, None]
+    turns = np.arange(2 * chunks + 1) * group
+    ends = np.arange((chunks + 1) * (rest > 0)) * rest + whole * lap  # of the last group, where it is smaller
+    forwards = np.concatenate(
+        [turns + (chunks - 1) * group + 0 * ahead, ends + 0 * ahead, turns + ahead + 1, ends - lap + ahead + 1], axis=1
+    )
     forwards = np.clip(forwards, np.minimum(ahead + 1, total), total)
     backwards = np.maximum(forwards - ahead - 1, 0)
 
     def passed(number: Integers) -> Integers:
         """How many of the first so many ops are of each chunk, in its turn."""
-        rest = (number % lap)[:, :, None] - np.arange(chunks) * ranks
-        return np.asarray((number // lap * ranks)[:, :, None] + np.clip(rest, 0, ranks))
+        size = np.where(number < whole * lap, group, rest)[:, :, None]
+        return np.asarray(
+            (number // lap * group)[:, :, None]
+            + np.clip((number % lap)[:, :, None] - np.arange(chunks) * size, 0, size)
+        )
 
     return (passed(forwards) - passed(backwards)[:, :, ::-1]).astype(np.float64)
 

@@ -24,7 +24,17 @@ from planners.search.candidates import (
     ranks_of,
 )
 from planners.search.request import Request
-from simulator import BY_BLOCK, LayerCosts, Parallelism, Problem, Recompute, divisors, schedule_families, slice_of
+from simulator import (
+    BY_BLOCK,
+    LayerCosts,
+    Parallelism,
+    Problem,
+    Recompute,
+    divisors,
+    is_group,
+    schedule_families,
+    slice_of,
+)
 
 Move = Callable[[Pipeline], Iterator[Pipeline]]
 """A pipeline -> those that decide one thing otherwise."""
@@ -46,6 +56,9 @@ ON_ONE_RANK = "1f1b", "gpipe", "interleaved-1f1b", "looped-bfs"
 
 SEEDS = "1f1b", "interleaved-1f1b"
 """Schedules of the plans to begin with, the first that is allowed."""
+
+GROUP = "microbatch_group_size"
+"""Option of schedules whose micro-batches pass a stage in groups before the next one has its turn."""
 
 CHUNKS = (2, 3, 4, 6, 8)
 """Stages per device of looped schedules and waves that are searched."""
@@ -270,7 +283,7 @@ class Neighbourhood:
         near |= {*[part for part in parts if part < now][-2:], *[part for part in parts if part > now][:2]}
         for count in sorted(near - {now}):
             if 1 <= count <= batch:
-                yield replace(one, microbatches=count)
+                yield _in_groups(replace(one, microbatches=count))
 
     def slices_of(self, one: Pipeline) -> Iterator[Pipeline]:
         """Other slices of the sequences, of as many micro-batches and of so many fewer that ops stay as large."""
@@ -484,12 +497,17 @@ class Neighbourhood:
             yield from (replace(one, ranks=other) for other in (beside, apart) if other != one.ranks)
         if len({self.costs.kind_of_device(rank[0]) for rank in one.ranks}) > 1:
             yield from self._laid(one, one.ranks[::-1], one.chunks)
-        name = "microbatch_group_size"
-        if name in schedule_families()[one.schedule].options and one.chunks > 1:
-            ranks = len(one.ranks)
-            for size in (ranks, ranks + 1, 3 * ranks // 2, 2 * ranks, one.microbatches):
-                options = ((name, size),) if size > ranks else ()
-                if ranks <= size <= one.microbatches and options != one.options:
+        if GROUP in schedule_families()[one.schedule].options and one.chunks > 1:
+            ranks, count = len(one.ranks), one.microbatches
+            sizes = [size for size in range(ranks, count + 1) if is_group(size, count, ranks)]
+            least = {
+                next(size for size in sizes if size >= most)
+                for most in (ranks + 1, 3 * ranks // 2, 2 * ranks)
+                if most <= count
+            }
+            for size in sorted({*sizes[:1], *least, *sizes[-1:]}):
+                options = ((GROUP, size),) if size > sizes[0] else ()
+                if options != one.options:
                     yield replace(one, options=options)
 
     # ---- laying out anew ----
@@ -502,7 +520,7 @@ class Neighbourhood:
         words, stages = one.recompute, chunks * len(ranks)
         if len(words) != stages:
             words = (max(words, key=words.count),) * stages
-        yield replace(one, ranks=ranks, cuts=cuts, recompute=words)
+        yield _in_groups(replace(one, ranks=ranks, cuts=cuts, recompute=words))
 
     def balanced(self, ranks: Ranks, group: int, chunks: int, schedule: str) -> tuple[int, ...] | None:
         """Cuts that even out the seconds of stages, each on its rank's replicas; None where layers are too few."""
@@ -540,6 +558,13 @@ def _given(ranks: Ranks, giver: int, taker: int, group: int) -> Ranks:
     sizes = [len(rank) - group * (number == giver) + group * (number == taker) for number, rank in enumerate(ranks)]
     ends = np.cumsum(sizes).tolist()
     return tuple(tuple(flat[end - size : end]) for end, size in zip(ends, sizes, strict=True))
+
+
+def _in_groups(one: Pipeline) -> Pipeline:
+    """The pipeline with groups of micro-batches that its schedule chooses, where it cannot have those of its options."""
+    size = dict(one.options).get(GROUP)
+    possible = not isinstance(size, int) or is_group(size, one.microbatches, len(one.ranks))
+    return one if possible else replace(one, options=())
 
 
 def _recomputing(one: Pipeline, changed: Mapping[int, Again]) -> Pipeline:

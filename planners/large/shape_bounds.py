@@ -19,6 +19,7 @@ from planners.estimate.pipeline_seconds import pipelined
 from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line
 from planners.large.closed_form import PASSES, ClosedForm
 from planners.large.shapes import Integers, Shape, unlike
+from simulator import least_group
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int16]
@@ -279,7 +280,9 @@ class _RankWays:
         there = np.where(self.kinds == 2, rank < pipeline - 1, (self.kinds == 0) | (pipeline > 1))
         self.there = there[:, None]
         count = batch // (data * samples)
-        alike, fewest, less = least_in_flight(rank, pipeline, chunks, count)
+        pairs = zip(count.ravel().tolist(), shapes[:, 1].tolist(), strict=True)
+        group = np.array([least_group(*pair) for pair in pairs], dtype=np.int64)[:, None]
+        alike, fewest, less = least_in_flight(rank, pipeline, chunks, count, group)
         # A stage with fewer blocks than the others is taken as the one with most micro-batches in flight. At an end it has none
         # of them, or lacks one less than there are stages: whichever says more of a rank that has its part of all.
         most_less, part = (chunks - 1) * np.minimum(less, 0.0), blocks / pipeline

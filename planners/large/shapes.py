@@ -78,7 +78,7 @@ def grid(degrees: Sequence[int], groups: Callable[[int], int], blocks: int, batc
 
     degrees: of tensor parallelism; groups: of that many devices that the cluster has; blocks: like ones of the network
     A pipeline has at most one stage per block; all pipelines have equally many micro-batches of equally many samples. With
-    several stages per device, micro-batches are a multiple of the devices in a row, as interleaved 1F1B requires.
+    several stages per device, micro-batches are no fewer than the devices in a row, as interleaved 1F1B requires.
     """
     found = []
     parts = np.array(divisors(batch))
@@ -94,7 +94,7 @@ def grid(degrees: Sequence[int], groups: Callable[[int], int], blocks: int, batc
             taken = np.ones(len(count), dtype=np.bool_)
             if chunks > 1:
                 # The first and the last stage may hold no block.
-                taken &= (pipeline > 1) & (pipeline * chunks - 2 <= blocks) & (count % pipeline == 0)
+                taken &= (pipeline > 1) & (pipeline * chunks - 2 <= blocks) & (count >= pipeline)
             if wanted.stages is not None:
                 taken &= pipeline * chunks == wanted.stages
             if wanted.microbatches is not None:

@@ -43,6 +43,11 @@ def plan_lacks(runs: Runs, problem: Problem, plan: Plan) -> Iterator[str]:
         (runs.pipeline, len(plan.stages), "pipelines of several stages"),
         (runs.interleaved, plan.chunks, "several stages per device"),
         (runs.looped_alone, plan.chunks * (ranks == 1), "several stages on devices that hold the whole network"),
+        (
+            runs.short_groups,
+            1 + (plan.chunks > 1 and len(plan.microbatches) < ranks),
+            f"several stages per device with fewer micro-batches ({len(plan.microbatches)}) than ranks ({ranks})",
+        ),
         (False, 1 + bool(plan.splits), "layers that stages share by output channels"),
         (runs.cut_blocks, 1 + _cuts_blocks(problem, plan), "stages that end inside blocks"),
         (

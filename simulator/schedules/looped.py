@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated
 
@@ -35,13 +36,28 @@ def _virtual_order(groups: list[int], chunks: int) -> tuple[NDArray[np.int32], N
     return chunk, np.concatenate(within)
 
 
+@lru_cache(maxsize=1 << 14)
+def least_group(microbatches: int, devices: int) -> int:
+    """The fewest micro-batches of a group that leave at least one per device for the last one; of fewer than devices, these."""
+    sizes = range(devices, max(microbatches, devices) + 1)
+    return next(size for size in sizes if is_group(size, microbatches, devices) or size >= microbatches)
+
+
+def is_group(size: int, microbatches: int, devices: int) -> bool:
+    """Whether groups of so many micro-batches, the last one too, have at least one per device (Megatron-LM's rule)."""
+    return devices <= size and not 0 < microbatches % size < devices
+
+
 def _groups(microbatches: int, devices: int, group: int | None) -> list[int]:
-    """Sizes of the groups: `group` micro-batches each, the last the rest, but none less than one micro-batch per device."""
-    if group is not None and group < devices:
-        raise ValueError(f"a group of micro-batches is at least one per device, {devices} here, got {group}")
-    most = max(devices, min(group or devices, microbatches))
-    whole, rest = divmod(microbatches, most)
-    return [most] * whole + [max(rest, devices)] * (rest > 0)
+    """Sizes of the groups: of `group` micro-batches each, the last of the rest."""
+    size = least_group(microbatches, devices) if group is None else min(group, max(microbatches, devices))
+    if not is_group(size, max(microbatches, devices), devices):
+        raise ValueError(
+            f"each group of micro-batches has at least one per device, {devices} here, got groups of {group} of "
+            f"{microbatches} micro-batches; the least that may be: {least_group(microbatches, devices)}"
+        )
+    whole, rest = divmod(max(microbatches, devices), size)
+    return [size] * whole + [rest] * (rest > 0)
 
 
 def interleaved_one_forward_one_backward(
@@ -49,11 +65,11 @@ def interleaved_one_forward_one_backward(
 ) -> Schedule:
     """Megatron-LM's interleaved 1F1B (Narayanan et al. 2021, section 2.2).
 
-    microbatch_group_size: micro-batches g that pass a chunk before the next chunk has its turn, at least and by default p, the
-        number of devices: more of them hide transfers, and cost memory
-    Device d of p warms up with 2(p-1-d) + (chunks-1)·g forwards and then alternates. Where less than p micro-batches are left for
-    the last group, the order is the one for p of them without the ops of those that are not there: leaving ops out of an order
-    that runs cannot make it deadlock.
+    microbatch_group_size: micro-batches g that pass a chunk before the next chunk has its turn; p devices have at least p of them
+        in each group, in the last one, too; by default as few as may be, as torch has it: more hide transfers, and cost memory
+    Device d of p warms up with 2(p-1-d) + (chunks-1)·g forwards and then alternates. With less than p micro-batches the order is
+    the one for p of them without the ops of those that are not there: leaving ops out of an order that runs cannot make it
+    deadlock.
     """
     ranks = _interleaved("interleaved-1f1b", stages, microbatches, chunks, microbatch_group_size, hop=2)
     return from_columns("interleaved-1f1b", stages, microbatches, ranks)
