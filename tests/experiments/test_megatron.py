@@ -61,6 +61,13 @@ FSDP = "--use-megatron-fsdp --ckpt-format fsdp_dtensor --data-parallel-sharding-
             f"--microbatch-group-size-per-virtual-pipeline-stage 4 {ENDS} {BESIDE} {WIDE}",
         ),
         (
+            (2, 4, 6, 8, 10),
+            {"chunks": 2, "microbatches": (2,) * 8},
+            "--pipeline-model-parallel-size 3 --num-layers-per-virtual-pipeline-stage 2 "
+            "--microbatch-group-size-per-virtual-pipeline-stage 4 --micro-batch-size 1 --global-batch-size 16 "
+            f"--sequence-parallel {WIDE}",
+        ),
+        (
             (6,),
             {"recompute": ("blocks",) * 2, "recomputed_blocks": (4, 4)},
             f"--pipeline-model-parallel-size 2 {ENDS} {BESIDE} {AGAIN} block --recompute-num-layers 4 {WIDE}",
@@ -115,7 +122,7 @@ def test_gradients_reduced_in_buckets_alone_overlap() -> None:
         (
             (3, 6, 9),
             {"chunks": 2, "microbatches": (16,)},
-            ["interleaving of 1 micro-batches in groups of 2 on 2 ranks (at least as many as ranks in each)"],
+            ["several stages per device with fewer micro-batches (1) than ranks (2)"],
         ),
         (
             (6,),

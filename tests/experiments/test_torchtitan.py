@@ -88,6 +88,7 @@ def test_degrees_of_data(changes: dict[str, Any], degrees: tuple[int, int, int])
     ("changes", "name", "csv"),
     [
         ({"chunks": 2}, "Interleaved1F1B", False),
+        ({"chunks": 2, "microbatches": (2,) * 8, "cuts": (2, 4, 6, 8, 10)}, "Interleaved1F1B", False),
         ({"chunks": 2, "microbatches": (4, 4, 4, 2, 2), "zero": 2}, None, False),
         ({"chunks": 2, "options": (("microbatch_group_size", 4),)}, "Interleaved1F1B", True),
         ({"chunks": 2, "schedule": "zb-v", "back": True}, "ZBVZeroBubble", False),
@@ -98,7 +99,7 @@ def test_degrees_of_data(changes: dict[str, Any], degrees: tuple[int, int, int])
 )
 def test_schedules_by_name_or_as_ops(changes: dict[str, Any], name: str | None, csv: bool) -> None:
     """A CSV holds what torch does not build by name; the name beside it says where stages are."""
-    problem, plan = llama_plan((3, 6, 9), **changes)
+    problem, plan = llama_plan(**{"cuts": (3, 6, 9), **changes})
     if name is None:
         assert TORCHTITAN.lacks(problem, plan) == ("micro-batches of unlike sizes (2, 4)",)
         return

@@ -29,7 +29,7 @@ from planners.estimate.replica_traffic import (
     unit_seconds,
 )
 from planners.estimate.stage_costs import StageCosts
-from simulator import Experts, Gpt, GroupRates, LayerCosts, Llama, Parallelism, Problem, Recompute, Zero
+from simulator import Experts, Gpt, GroupRates, LayerCosts, Llama, Parallelism, Problem, Recompute, Zero, least_group
 from tests.records import Recorded, weight
 
 STACK = Stack(
@@ -126,10 +126,10 @@ def test_bytes_of_stages_of_layers(name: str, recorded: Recorded) -> None:
 @pytest.mark.parametrize(("ranks", "chunks", "microbatches"), [(4, 1, 6), (4, 1, 2), (4, 2, 8), (3, 3, 6), (2, 4, 2)])
 def test_micro_batches_in_flight(ranks: int, chunks: int, microbatches: int, recorded: Recorded) -> None:
     """By rank: forwards before the first backward, lines of micro-batches in flight, and these by stage when it is fullest."""
-    rank = np.arange(ranks)
+    rank, group = np.arange(ranks), least_group(microbatches, ranks)
     recorded(
-        warm_up=warm_up(rank, ranks, chunks, microbatches),
-        least=least_in_flight(rank, ranks, chunks, microbatches),
+        warm_up=warm_up(rank, ranks, chunks, microbatches, group),
+        least=least_in_flight(rank, ranks, chunks, microbatches, group),
         all=in_flight(ranks, chunks, microbatches),
     )
 

@@ -174,7 +174,8 @@ def test_divisions_are_those_of_enumeration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pipeline", "chunks", "count"), [(3, 1, 2), (3, 1, 7), (2, 2, 6), (4, 3, 4), (3, 4, 9), (4, 2, 12)]
+    ("pipeline", "chunks", "count"),
+    [(3, 1, 2), (3, 1, 7), (2, 2, 6), (4, 3, 4), (3, 4, 9), (4, 2, 12), (4, 2, 13), (4, 3, 11), (3, 4, 8), (5, 3, 29)],
 )
 def test_micro_batches_in_flight_are_those_of_the_schedule(pipeline: int, chunks: int, count: int) -> None:
     """The most that a device holds, its stages unlike."""

@@ -28,7 +28,17 @@ from planners.estimate.memory import (
     room_for_stashes,
 )
 from planners.search.candidates import straight_plan
-from simulator import LayerCosts, Plan, PlanCosts, Problem, build_schedule, gradient_in_work, load_workload, simulate
+from simulator import (
+    LayerCosts,
+    Plan,
+    PlanCosts,
+    Problem,
+    build_schedule,
+    gradient_in_work,
+    least_group,
+    load_workload,
+    simulate,
+)
 from simulator.workloads.language_models import Gpt
 
 NETWORKS = Gpt(4, 256, 8, 128, 1000).workload(), load_workload("alexnet"), load_workload("resnet50")
@@ -126,15 +136,18 @@ def test_gradients_in_work_of_ranges_are_those_of_their_stages() -> None:
 
 
 @pytest.mark.parametrize(("ranks", "chunks", "rounds"), [(1, 1, 3), (4, 1, 2), (2, 2, 3), (4, 3, 1), (3, 4, 5)])
-def test_lines_of_micro_batches_in_flight_bound_what_schedules_hold(ranks: int, chunks: int, rounds: int) -> None:
+@pytest.mark.parametrize("more", [0, 1])
+def test_lines_of_micro_batches_in_flight_bound_what_schedules_hold(
+    ranks: int, chunks: int, rounds: int, more: int
+) -> None:
     """Ranks of stages with 5 blocks each, with a block less in any one stage, and with any number in one stage."""
     schedule = build_schedule(
         "interleaved-1f1b" if chunks > 1 else "1f1b",
         ranks * chunks,
-        ranks * rounds,
+        count := ranks * rounds + more,
         **({"chunks": chunks} if chunks > 1 else {}),
     )
-    alike, fewest, less = least_in_flight(np.arange(ranks), ranks, chunks, ranks * rounds)
+    alike, fewest, less = least_in_flight(np.arange(ranks), ranks, chunks, count, least_group(count, ranks))
     for short, chunk in itertools.product((0, 1, 2, 5), range(chunks)):
         blocks = np.full((chunks, ranks), 5.0)
         blocks[chunk] -= short

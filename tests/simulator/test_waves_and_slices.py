@@ -35,9 +35,11 @@ from tests.simulator.strategies import bits, star_cluster, timeline_of
 # ---- groups ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("p", "v", "m", "group"), [(4, 2, 16, 8), (4, 3, 12, 6), (2, 2, 6, 3)])
+@pytest.mark.parametrize(
+    ("p", "v", "m", "group"), [(4, 2, 16, 8), (4, 3, 12, 6), (2, 2, 6, 3), (4, 2, 13, 9), (3, 3, 13, 5)]
+)
 def test_groups_of_more_micro_batches_take_as_long_where_transfers_are_free(p: int, v: int, m: int, group: int) -> None:
-    """mv(F+B) + (p-1)(F+B); device d holds 2(p-1-d) + (v-1)g + 1 micro-batches of single chunks."""
+    """mv(F+B) + (p-1)(F+B), whatever the last group has; device d holds 2(p-1-d) + (v-1)g + 1 micro-batches of chunks."""
     timeline = timeline_of(
         build_schedule("interleaved-1f1b", p * v, m, chunks=v, microbatch_group_size=group), 1.0, 2.0
     )
@@ -45,15 +47,53 @@ def test_groups_of_more_micro_batches_take_as_long_where_transfers_are_free(p: i
     assert timeline.peak_in_flight().tolist() == [2 * (p - 1 - d) + (v - 1) * group + 1 for d in range(p)]
 
 
-def test_a_group_is_no_smaller_than_the_devices_nor_larger_than_the_stream() -> None:
-    """Fewer than one a device is refused; more than there are is all of them; by default one a device."""
+def order_of_megatron(p: int, v: int, m: int, group: int) -> list[list[str]] | None:
+    """The ops of each rank by the rules of Megatron-Core's `schedules.py` (d98e8a64, August 2026); None where it refuses to run.
+
+    Its table lists the virtual micro-batches group by group; a backward takes the chunks of it in the other order; a rank warms
+    up with 2 (p - 1 - rank) + (v - 1) group forwards, at most all.
+    """
+    if not p <= group <= m or 0 < m % group < p:
+        return None
+    groups = [range(first, min(first + group, m)) for first in range(0, m, group)]
+    table = [(chunk, number) for held in groups for chunk in range(v) for number in held]
+    ranks = []
+    for rank in range(p):
+        forwards = [f"{chunk * p + rank}F{number}" for chunk, number in table]
+        backwards = [f"{(v - 1 - chunk) * p + rank}B{number}" for chunk, number in table]
+        first = min(2 * (p - 1 - rank) + (v - 1) * group, m * v)
+        pairs = zip(forwards[first:], backwards, strict=False)
+        ranks.append([*forwards[:first], *(op for pair in pairs for op in pair), *backwards[m * v - first :]])
+    return ranks
+
+
+@pytest.mark.parametrize(("p", "v"), [(2, 2), (3, 2), (4, 3)])
+def test_groups_are_those_of_megatron(p: int, v: int) -> None:
+    """Op by op, of each count of micro-batches and size of groups; what it refuses is refused, but for larger groups than there
+    are micro-batches, which are all of them; by default the least group that it runs."""
+    for m in range(p, 3 * p + 2):
+        least = None
+        for group in range(1, m + 1):
+            wanted = order_of_megatron(p, v, m, group)
+            if wanted is None:
+                with pytest.raises(
+                    ValueError, match=f"at least one per device, {p} here, got groups of {group} of {m}"
+                ):
+                    build_schedule("interleaved-1f1b", p * v, m, chunks=v, microbatch_group_size=group)
+                continue
+            built = build_schedule("interleaved-1f1b", p * v, m, chunks=v, microbatch_group_size=group)
+            assert [list(map(str, ops)) for ops in built.lists()] == wanted
+            least = least or wanted
+        assert [list(map(str, ops)) for ops in build_schedule("interleaved-1f1b", p * v, m, chunks=v).lists()] == least
+
+
+def test_a_group_is_no_larger_than_the_stream() -> None:
+    """More than there are is all of them; a message names the least group that may be."""
     for name in ("interleaved-1f1b", "interleaved-zb"):
-        with pytest.raises(ValueError, match="a group of micro-batches is at least one per device, 4 here, got 3"):
-            build_schedule(name, 8, 8, chunks=2, microbatch_group_size=3)
+        with pytest.raises(ValueError, match=r"got groups of 5 of 9 micro-batches; the least that may be: 9$"):
+            build_schedule(name, 10, 9, chunks=2, microbatch_group_size=5)
         whole, most = (build_schedule(name, 4, 6, chunks=2, microbatch_group_size=size) for size in (6, 100))
         assert to_text(whole) == to_text(most)
-        plain, default = build_schedule(name, 4, 6, chunks=2, microbatch_group_size=2), build_schedule(name, 4, 6)
-        assert to_text(plain) == to_text(default)
 
 
 # ---- waves -----------------------------------------------------------------------------------------------------------
