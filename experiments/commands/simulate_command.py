@@ -124,7 +124,7 @@ REPLAY: dict[str, Option] = {
     "--minibatches M": ("mini-batches, in place of --microbatches", count),
     "--chunks V": ("stages per device (interleaved-1f1b, interleaved-zb, looped-bfs, hanayo; default 2)", count),
     "--microbatch-group-size G": (
-        "micro-batches that pass a chunk before the next has its turn (interleaved-1f1b, interleaved-zb; default: devices)",
+        "micro-batches that pass a chunk before the next has its turn (interleaved-1f1b, interleaved-zb; default: the fewest)",
         count,
     ),
     "--slices K": ("slices of the sequences of a micro-batch (seq1f1b); numbers are then a slice's", count),
