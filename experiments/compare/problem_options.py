@@ -225,8 +225,31 @@ def read_plans(
     arguments: argparse.Namespace, paths: Sequence[str], launcher: str | None = None
 ) -> tuple[Problem, dict[str, Plan]]:
     """The problem, and the plan of each path of --plan: a file with its own problem, or `TARGET:…`, what a target is given, which
-    then is of the problem that options describe. UsageError for a form that cannot be read, and as `read_problem`.
+    then is of the problem that options describe: where they name no stack, under the one that predicts the target's seconds, if
+    that runs the plan. UsageError for a form that cannot be read, and as `read_problem`.
     """
+    from planners import stacks_that_run
+
+    problem, plans = _read_plans(arguments, paths, launcher)
+    if arguments.stack is None and arguments.problem is None:
+        run = {stack.name for stack in stacks_that_run(problem)}
+        for name in _predicting(paths):
+            if name in run:
+                with suppress(ValueError, UsageError):
+                    return _read_plans(argparse.Namespace(**{**vars(arguments), "stack": name}), paths, launcher)
+    return problem, plans
+
+
+def _predicting(paths: Sequence[str]) -> list[str]:
+    """Names of the stacks that predict the seconds of what every path of --plan says; none for files, which have their own."""
+    forms = [(imported_from(path), path.partition(":")[2]) for path in paths]
+    named = [TARGETS[target].stacks_of(text) if target is not None else () for target, text in forms]
+    return [name for name in named[0] if all(name in others for others in named)] if named else []
+
+
+def _read_plans(
+    arguments: argparse.Namespace, paths: Sequence[str], launcher: str | None
+) -> tuple[Problem, dict[str, Plan]]:
     from simulator import PlanFile, check_plan
 
     files = {path: PlanFile.read_plan(path) for path in paths if imported_from(path) is None}

@@ -38,7 +38,8 @@ class Target:
     runs: the plans that it can run, as a stack says it; `further` rules judge what no list says
     problem_rules: problem -> what all of its plans need and is not there, as "networks but transformers"
     write: (problem, plan, name of the file, **options) -> what it takes; called with plans that it can run
-    stacks: names of the stacks that predict its seconds
+    stacks: names of the stacks that predict its seconds; predicts: (text of the target's own form) -> those of them that predict
+        what it says, the best first; by default all
     options: names of options of `pipeplan export` that it takes
     read: (text, problem, request) -> the plan that the target's own form says; takes: fields and options of the request that it
         hears
@@ -52,8 +53,13 @@ class Target:
     stacks: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     read: Callable[[str, Problem, Request], Plan] | None = None
+    predicts: Callable[[str], tuple[str, ...]] | None = None
     takes: tuple[str, ...] = ()
     words: Callable[[Problem, Plan], str] | None = None
+
+    def stacks_of(self, text: str) -> tuple[str, ...]:
+        """Names of the stacks that predict the seconds of what the target's own form says."""
+        return self.predicts(text) if self.predicts else self.stacks
 
     def lacks(self, problem: Problem, plan: Plan) -> tuple[str, ...]:
         """All that a plan needs and the target has not, each a noun phrase behind "no"; empty for a plan that it can run."""

@@ -51,6 +51,9 @@ RECOMPUTE = {"none": "none", "blocks": "full"}
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16"}
 
+EAGER, COMPILED = "fsdp2-eager", "fsdp2-compiled"
+"""Stacks that predict its seconds, without and with `compile.enable`."""
+
 RESHARD = {2: "never", 3: "always"}
 """Of ZeRO stages: whether weights are freed behind a forward, and gathered again for the backward."""
 
@@ -91,6 +94,7 @@ def settings(problem: Problem, plan: Plan, csv: str) -> dict[str, dict[str, obje
         "training": training,
         "parallelism": parallelism,
         "activation_checkpoint": {"mode": RECOMPUTE[again]},
+        **({"compile": {"enable": True}} if problem.stack.name == COMPILED else {}),
     }
 
 
@@ -169,16 +173,8 @@ def _write(problem: Problem, plan: Plan, file: str) -> Written:
 
 def _read(path: str, problem: Problem, request: Request) -> Plan:
     """The plan of a job's TOML. InputError, one line with the key, for a file that says none of this problem."""
-    if not path:
-        raise InputError("--plan torchtitan: names no file, as in torchtitan:job.toml")
-    try:
-        text = read_bytes(Path(path)).decode()
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: is not a text file (UTF-8)") from None
+    sections = _sections(path)
     with blamed_on(path):
-        sections = tomllib.loads(text)
         parallel, training = _section(sections, "parallelism"), _section(sections, "training")
         ranks = _degree(parallel, "pipeline_parallel_degree")
         tensor, context = (_degree(parallel, f"{name}_parallel_degree") for name in ("tensor", "context"))
@@ -216,6 +212,30 @@ def _read(path: str, problem: Problem, request: Request) -> Plan:
             order=order,
         )
         return plan_of_layout(problem, "torchtitan", layout)
+
+
+def _sections(path: str) -> Mapping[str, Any]:
+    """What a job's TOML says; InputError for none."""
+    if not path:
+        raise InputError("--plan torchtitan: names no file, as in torchtitan:job.toml")
+    try:
+        text = read_bytes(Path(path)).decode()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: is not a text file (UTF-8)") from None
+    with blamed_on(path):
+        return tomllib.loads(text)
+
+
+def _predicts(path: str) -> tuple[str, ...]:
+    """The stack of a job whose blocks are compiled, or of one whose are not."""
+    sections = _sections(path)
+    with blamed_on(path):
+        compiles = _section(sections, "compile").get("enable", False)
+        if not isinstance(compiles, bool):
+            raise ValueError(f"compile.enable = {shown(compiles)}; choices: true, false")
+    return (COMPILED if compiles else EAGER,)
 
 
 def _section(sections: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -304,6 +324,7 @@ TORCHTITAN = Target(
     ),
     problem_rules=_problem_rules,
     write=_write,
-    stacks=("fsdp2-eager", "fsdp2-compiled"),
+    stacks=(EAGER, COMPILED),
     read=_read,
+    predicts=_predicts,
 )

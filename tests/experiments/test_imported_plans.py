@@ -102,7 +102,7 @@ QUESTIONS = {
     "simulate": "--engine compiled --json",
     "check": "",
     "export": "--format text",
-    "compare": "--planner rule-of-thumb --stack generic --no-figures --out {out} --json",
+    "compare": "--planner rule-of-thumb --no-figures --out {out} --json",
     "view": "--out {out}/page.html --json",
     "goodput": f"{FAILURES} --json",
     "calibrate": "--measured 0.12 --out {out}/stack.toml --json",
@@ -121,9 +121,10 @@ def test_questions_take_every_form(capsys: pytest.CaptureFixture[str], tmp_path:
     """And say what they say of the same plan from a file."""
     file, job = tmp_path / "found.json", tmp_path / "job.toml"
     degrees = ["--tensor", "2", "--microbatches", "4"]
-    problem, plan = imported(capsys, tmp_path, LAYOUT, *degrees)
+    options = [*GPT2, "--stack", "generic"]  # which predicts all of them
+    problem, plan = imported(capsys, tmp_path, LAYOUT, *degrees, "--stack", "generic")
     job.write_text(str(TORCHTITAN.written("torchtitan", problem, replace(plan, zero=0)).files[""]))
-    forms = [[str(file)], [LAYOUT, *GPT2, *degrees], [f"torchtitan:{job}", *GPT2]]
+    forms = [[str(file)], [LAYOUT, *options, *degrees], [f"torchtitan:{job}", *options]]
     names = rf"{re.escape(LAYOUT)}|(torchtitan:)?{job}|{file}|megatron|torchtitan|{file.name}"
     recompute = (
         r',\s+"recompute": \[[^]]+\]|(?s:"others".*)'  # that it is none, torchtitan says, which leaves no other plan
@@ -135,6 +136,31 @@ def test_questions_take_every_form(capsys: pytest.CaptureFixture[str], tmp_path:
         told = [ended(capsys, (*asked, "--plan", *form, *more)) for form, more in zip(forms, beside, strict=True)]
         assert [code for code, *_ in told] == [0] * 3, told
         assert len({re.sub(own, "", out) for _, out, _ in told}) == 1, name
+
+
+@pytest.mark.parametrize("stack", ["fsdp2-eager", "fsdp2-compiled"])
+def test_a_job_is_predicted_as_it_was_planned(capsys: pytest.CaptureFixture[str], tmp_path: Path, stack: str) -> None:
+    """What torchtitan is told of a plan says which stack predicts it, and comes back as the same problem and plan."""
+    problem, plan = imported(capsys, tmp_path, LAYOUT, "--zero", "1")
+    assert problem.stack.name == "megatron-core"
+    asked = pp.Problem("gpt2", "dgx-a100:1", 16, stack=stack)
+    job = tmp_path / "job.toml"
+    job.write_text(str(TORCHTITAN.written("torchtitan", asked, replace(plan, zero=3)).files[""]))
+    assert ("[compile]" in job.read_text()) == (stack == "fsdp2-compiled")
+    again, _ = imported(capsys, tmp_path, f"torchtitan:{job}")
+    assert again == asked
+
+
+def test_stacks_that_do_not_run_an_imported_plan_predict_none(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Under a schedule that Megatron-Core has not, a layout is predicted as before; a key of another kind is told."""
+    assert imported(capsys, tmp_path, LAYOUT, "--schedule", "gpipe")[0].stack.name == "generic"
+    assert imported(capsys, tmp_path, LAYOUT, "--stack", "megatron-deepspeed")[0].stack.name == "megatron-deepspeed"
+    job = tmp_path / "job.toml"
+    job.write_text('[compile]\nenable = "yes"\n[activation_checkpoint]\nmode = "none"\n')
+    told = ended(capsys, ("explain", "--plan", f"torchtitan:{job}", *GPT2))
+    assert (told[0], "compile.enable = 'yes'; choices: true, false" in told[2]) == (4, True)
 
 
 NUMBERS = "--stages 2 --microbatches 2 --forward 1 --backward 1"
