@@ -67,7 +67,11 @@ from .forward_pipeline import (
     forward_pipeline as forward_pipeline,
 )
 from .least_energy import DeviceChoice as DeviceChoice, plan_by as plan_by
-from .search.plan_judge import OBJECTIVES as OBJECTIVES, PowerExceededError as PowerExceededError
+from .search.plan_judge import (
+    OBJECTIVES as OBJECTIVES,
+    PlanJudge as PlanJudge,
+    PowerExceededError as PowerExceededError,
+)
 from .stack_choice import (
     StackChoice as StackChoice,
     plan_over_stacks as plan_over_stacks,

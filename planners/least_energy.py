@@ -15,7 +15,7 @@ from planners.registry import PlannerEntry
 from planners.search.candidates import ROUNDING
 from planners.search.evaluator import InapplicablePlannerError, Progress
 from planners.search.notes import Note
-from planners.search.plan_judge import OF, PlanJudge, PowerExceededError
+from planners.search.plan_judge import PlanJudge, PowerExceededError
 from planners.search.request import Request
 from planners.search.result import Proof, Result
 from planners.stack_choice import plan_over_stacks
@@ -106,8 +106,7 @@ def _told(judge: PlanJudge, found: Sequence[Result], interrupted: bool) -> Resul
         {"devices": count, "iteration_seconds": one.seconds, "joules": one.joules, "watts": one.watts}
         for count, one in energies.items()
     )
-    beside = "" if judge.power == float("inf") else f" within {judge.power:g} W"
-    chosen_for, devices = f"{OF[judge.objective]}{beside}", len(best.plan.devices)
+    chosen_for, devices = judge.words, len(best.plan.devices)
     judged = ", ".join(f"{count} ({one.seconds:.4g} s, {one.joules:.4g} J)" for count, one in energies.items())
     words = f"on {counted(devices, best.problem.device_word)}, which has {chosen_for} of the best plans on {judged}"
     note = DeviceChoice(words, chosen_for, devices, rows)

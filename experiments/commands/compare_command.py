@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import simulator
 from experiments.compare.disturbance_options import DISTURBANCES, disturbances
 from experiments.compare.problem_options import (
+    ENERGY,
     LAUNCHABLE,
     PLANS,
     add_question,
@@ -60,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             ),
             **DISTURBANCES,
             **LAUNCHABLE,
+            **ENERGY,
             "--timelines": "draw the timeline and the memory of every plan, too",
             "--no-figures": "draw nothing",
             **HTML,
@@ -164,7 +167,7 @@ TOLD = ("batch", "precision", "optimizer", "recompute", "communication", "conten
 
 def _document(comparison: Comparison) -> dict[str, Any]:
     """The comparison as a JSON document; beside each record the plan, as its file says it, or null."""
-    problem = comparison.problem
+    problem, judge, best = comparison.problem, comparison.judge, comparison.best
     plans = [None if one.result is None else json.loads(_plan_file(one.result)) for one in comparison.plans]
     return {
         "workload": problem.workload.name,
@@ -173,6 +176,9 @@ def _document(comparison: Comparison) -> dict[str, Any]:
         "devices": len(problem.cluster.devices),
         **{name: getattr(problem, name) for name in TOLD},
         "engine": "simpy",
+        "objective": judge.objective if judge else "time",
+        "power": judge.power if judge and judge.power < math.inf else None,
+        "best": best and best.planner,
         "interrupted": comparison.interrupted,
         "plans": [record | {"plan": plan} for record, plan in zip(comparison.records(), plans, strict=True)],
     }
@@ -218,7 +224,7 @@ def _page(path: Path | None, comparison: Comparison) -> list[Path]:
     replays = {one.planner: one.result.outcome for one in comparison.plans if one.result is not None}
     if path is None or not replays or comparison.interrupted:
         return []
-    write_page(path, replays, title=comparison.problem.title)
+    write_page(path, replays, title=comparison.title)
     return [path]
 
 

@@ -12,6 +12,7 @@ import planners
 import simulator
 from experiments.compare.problem_options import (
     DEFAULT_PLANNER,
+    ENERGY,
     LAUNCHABLE,
     PROBLEM,
     PROFILED_MINIBATCH,
@@ -25,7 +26,6 @@ from experiments.compare.problem_options import (
 from experiments.report.report_options import REPORT, explained, read_price
 from experiments.terminal.argument_types import (
     CountUpTo,
-    NumberUpTo,
     Option,
     add_options,
     check_choice,
@@ -40,7 +40,7 @@ from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import UsageError, print_explained, print_json, progress, say
 from experiments.terminal.report_tables import ReportTable, words
 from experiments.terminal.stops import INTERRUPTED, finishing, stoppable
-from hardware_profiles import LEAST_WATTS, MOST_DEVICES, MOST_WATTS
+from hardware_profiles import MOST_DEVICES
 
 VARIANTS = ("paper", "script")
 
@@ -75,15 +75,6 @@ PARETO: dict[str, Option] = {
     ),
 }
 """Arguments of a search for several plans."""
-
-ENERGY: dict[str, Option] = {
-    "--objective NAME": (
-        "what makes a plan the better one: time, energy, edp (joules times seconds); devices that a plan leaves idle draw "
-        "nothing (default time)"
-    ),
-    "--power W": ("power that the devices in use may draw together, in the mean", NumberUpTo(MOST_WATTS, LEAST_WATTS)),
-}
-"""Arguments of plans by energy."""
 
 INFERENCE: dict[str, Option] = {
     "--inference": "forward passes alone: the stages, on the devices in order, that groups of --batch samples leave soonest",
@@ -139,9 +130,6 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.planner = arguments.planner or DEFAULT_PLANNER
     problem, request = read_problem(arguments, launcher=arguments.launchable), read_request(arguments)
     price = read_price(arguments, problem)
-    if arguments.objective is not None:
-        check_choice("--objective", arguments.objective, planners.OBJECTIVES)
-    request = replace(request, objective=arguments.objective or "time", power=arguments.power)
     if arguments.pareto is not None:
         refuse(arguments, names_of(ENERGY), "is of one plan, --pareto searches several")
         return _run_pareto(arguments, problem, request, price)

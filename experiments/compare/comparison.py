@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from hardware_profiles import Stack
-    from planners import Request, Result
+    from planners import PlanJudge, Request, Result
     from simulator import NoisySeconds
 
 ROBUST = 0.95
@@ -151,7 +151,7 @@ def _table(title: str, *tables: str) -> ReportTable:
     return ReportTable(title, "plans", {**planner, **columns})
 
 
-QUESTION = "{workload} ({source}) on {cluster}, {devices}, {samples} per iteration"
+QUESTION = "{workload} ({source}) on {cluster}, {devices}, {samples} per iteration{judged}"
 
 SPEED = _table(QUESTION, "speed")
 
@@ -176,6 +176,37 @@ NOISY = ReportTable(
     },
 )
 """Plans under noise and stragglers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What rows are sorted by under an objective.
+
+    best: what the first of them is; heading, cell: of the column that tells it
+    counts: seconds of an iteration, joules of a sample -> what the best has least of; degree: how often seconds are a factor
+    """
+
+    best: str
+    heading: str
+    cell: Callable[[Row], str]
+    counts: Callable[[float, float], float]
+    degree: int = 1
+
+
+RANKINGS: dict[str, Ranking] = {
+    "time": Ranking("fastest", "mean\nW", figure("watts", ",.4g"), lambda seconds, joules: seconds),
+    "energy": Ranking(
+        "fewest joules", "J per\nsample", figure("joules_per_sample", ".3g"), lambda seconds, joules: joules
+    ),
+    "edp": Ranking(
+        "least joules × seconds",
+        "J per sample\n× seconds",
+        lambda row: f"{row['joules_per_sample'] * row['iteration_seconds']:.3g}",
+        lambda seconds, joules: seconds * joules,
+        degree=2,
+    ),
+}
+"""By objective; of "time", the column where power is capped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +256,7 @@ class Comparison(Explained):
     reference_seconds: of data parallelism's iteration by the name of the stack; under a stack without any that of its own answer
     cut_short: whether an interrupt ended what comes behind the planners: the search of the reference, or the figures
     noisy: seconds of each planner's plan under noise and stragglers; disturbed: these in words; both empty where nobody asked
+    judge: of plans, where they are not judged by their seconds alone
     """
 
     problem: Problem
@@ -233,6 +265,7 @@ class Comparison(Explained):
     cut_short: bool = False
     noisy: Mapping[str, NoisySeconds] = field(default_factory=dict)
     disturbed: str = ""
+    judge: PlanJudge | None = None
 
     def __repr__(self) -> str:
         ended = ", ".join(f"{one.planner} {one.status.replace('-', ' ')}" for one in self.plans)
@@ -252,10 +285,10 @@ class Comparison(Explained):
                 bound = bounds[record["asynchronous"]]
                 gap = bound.gap(record["iteration_seconds"])
                 record.update(lower_bound_seconds=bound.seconds, lower_bound_term=bound.name, gap=gap)
-        if (fastest := self.fastest) is not None:
+        if (best := self.best) is not None:
             near = {one.planner for one in self.not_told_apart()}
             for record in records:
-                if record["feasible"] and record["planner"] != fastest.planner:
+                if record["feasible"] and record["planner"] != best.planner:
                     record["told_apart"] = record["planner"] not in near
         for record in records if self.noisy else ():
             found = self.noisy.get(record["planner"])
@@ -269,14 +302,39 @@ class Comparison(Explained):
         return None if answer.result is None else self.reference_seconds.get(answer.result.problem.stack.name)
 
     @property
+    def title(self) -> str:
+        """The problem, and what plans are judged by."""
+        return f"{self.problem.title}{self._judged_words()}"
+
+    def _judged_words(self) -> str:
+        return "" if self.judge is None else f": {self.judge.words}"
+
+    @property
+    def ranking(self) -> Ranking:
+        """What rows are sorted by."""
+        return RANKINGS["time" if self.judge is None else self.judge.objective]
+
+    def measure(self, one: Answer) -> float:
+        """What the best answer has least of: seconds, joules per sample, or both multiplied; infinite without a plan."""
+        energy = None if one.result is None else one.result.outcome.energy
+        return self.ranking.counts(one.seconds, math.inf if energy is None else energy.joules_per_sample)
+
+    @property
     def fastest(self) -> Answer | None:
         """The fastest answer that fits, the first of equals; None where none does."""
-        fitting = [one for one in self.plans if one.result is not None and one.result.fits]
-        return min(fitting, key=lambda one: one.seconds, default=None)
+        return min(self._fitting(), key=lambda one: one.seconds, default=None)
+
+    @property
+    def best(self) -> Answer | None:
+        """As `fastest`, by what plans are judged by."""
+        return min(self._fitting(), key=self.measure, default=None)
+
+    def _fitting(self) -> list[Answer]:
+        return [one for one in self.plans if one.result is not None and one.result.fits]
 
     def not_told_apart(self) -> tuple[Answer, ...]:
-        """Answers with another plan that fits, which the model does not tell apart from the fastest; fast before slow."""
-        best = self.fastest
+        """Answers with another plan that fits, which the model does not tell apart from the best; good before bad."""
+        best, root = self.best, 1.0 / self.ranking.degree
         if best is None or best.result is None:
             return ()
         mine, near = best.result.outcome, []
@@ -285,16 +343,19 @@ class Comparison(Explained):
                 continue
             other = one.result.outcome
             same = replace(other.plan, planner="") == replace(mine.plan, planner="") and other.problem == mine.problem
-            if not same and not told_apart(mine.iteration_seconds, mine.error, other.iteration_seconds, other.error):
+            mean, others = (self.measure(each) ** root for each in (best, one))
+            if not same and not told_apart(mean, mine.error, others, other.error):
                 near.append(one)
-        return tuple(sorted(near, key=lambda one: one.seconds))
+        return tuple(sorted(near, key=self.measure))
 
     def _least_bounds(self) -> dict[bool, BoundTerm]:
-        """For plans that flush (False) and others the least of the bounds that hold under the stacks of the rows."""
+        """For plans that flush (False) and others the least of the bounds under the stacks of the rows, on any number of
+        devices."""
         found: dict[bool, BoundTerm] = {}
         for one in self.plans:
             if one.result is not None and one.result.outcome.lower_bound is not None:
-                flush, bound = one.result.outcome.schedule.flush, one.result.outcome.lower_bound
+                flush, whole = one.result.outcome.schedule.flush, replace(self.problem, stack=one.result.problem.stack)
+                bound = simulator.lower_bound(whole).of(flush=flush)
                 found[not flush] = min(found.get(not flush, bound), bound, key=lambda term: term.seconds)
         return found
 
@@ -310,8 +371,9 @@ class Comparison(Explained):
         return pd.DataFrame(self.records())
 
     def tables(self) -> tuple[TextTable, ...]:
-        """Speed; idle time, memory and traffic; plans that fit first, fast before slow."""
+        """Speed; idle time, memory and traffic; plans that fit first, fast before slow, or as they are judged."""
         problem, cluster, records = self.problem, self.problem.cluster, self.planned()
+        counts = {one.planner: self.measure(one) for one in self.plans}
         measured = problem.workload.bytes_per_element is not None
         document: dict[str, Any] = {
             "workload": problem.workload.name,
@@ -319,11 +381,16 @@ class Comparison(Explained):
             "cluster": cluster.name,
             "devices": counted(len(cluster.devices), "device"),
             "samples": counted(problem.batch, problem.workload.sample),
-            "plans": sorted(records, key=lambda record: (not record["feasible"], record["iteration_seconds"])),
+            "judged": self._judged_words(),
+            "plans": sorted(records, key=lambda record: (not record["feasible"], counts[record["planner"]])),
         }
         stacks = {record["stack"] for record in records} | {problem.stack.name}
         use = ENERGY if any(row["watts"] is not None for row in document["plans"]) else USE
-        tables = (STACKS if len(stacks) > 1 else SPEED).text(document), use.text(document)
+        speed = STACKS if len(stacks) > 1 else SPEED
+        if self.judge is not None:
+            name, *others = speed.columns.items()
+            speed = replace(speed, columns=dict([name, (self.ranking.heading, self.ranking.cell), *others]))
+        tables = speed.text(document), use.text(document)
         return (*tables, self._noisy_table(document["plans"])) if self.noisy else tables
 
     def _noisy_table(self, records: Sequence[Mapping[str, Any]]) -> TextTable:
@@ -390,11 +457,12 @@ class Comparison(Explained):
         return [f"{', '.join(alone)}: under {GENERIC.name}: {words} data parallelism under each row's own stack"]
 
     def _near(self) -> list[str]:
-        """What is not told apart from the fastest, and what would tell."""
-        best, near = self.fastest, self.not_told_apart()
+        """What is not told apart from the best, and what would tell."""
+        best, near = self.best, self.not_told_apart()
         if best is None or best.result is None or not near or near[0].result is None:
             return []
-        names = ", ".join(f"{one.planner} ({percent(one.seconds / best.seconds - 1.0, '+.1f')})" for one in near)
+        least = self.measure(best)
+        names = ", ".join(f"{one.planner} ({percent(self.measure(one) / least - 1.0, '+.1f')})" for one in near)
         apart = planners.difference(best.result.outcome, near[0].result.outcome)
         told = planners.measurement(apart)
         return [f"not told apart by the model from {best.planner}: {names}; of the first, {told}"]
@@ -404,7 +472,7 @@ class Comparison(Explained):
         from experiments.compare.comparison_plots import comparison_figure
 
         early = " (interrupted: not every planner was asked to the end)" if self.interrupted else ""
-        return comparison_figure(self.planned(), f"{self.problem.title}{early}")
+        return comparison_figure(self.planned(), f"{self.title}{early}", None if self.judge is None else self.ranking)
 
 
 def compare_planners(
@@ -427,6 +495,7 @@ def compare_planners(
     An interrupt ends the search that runs, which keeps its best plan so far; the planners behind it are not asked.
     Raises ValueError for an unknown planner, or a given plan of a planner's name; KeyboardInterrupt if there is no plan yet.
     """
+    judge = planners.PlanJudge.of(problem, request)
     asked = _named(names) or {
         name: name for name, entry in planners.planner_entries().items() if entry.is_default(problem)
     }
@@ -435,7 +504,7 @@ def compare_planners(
             raise ValueError(
                 f"a given plan is called {name!r}, as the planner that is asked, too: give it another name"
             )
-    questions = {name: replaying(problem, plan) for name, plan in (plans or {}).items()}
+    questions = {name: replaying(problem, plan, judge) for name, plan in (plans or {}).items()}
     questions |= {name: planning(problem, request, planner, seed, stacks) for name, planner in asked.items()}
     answers: list[Answer] = []
     for number, (name, question) in enumerate(questions.items()):
@@ -454,7 +523,7 @@ def compare_planners(
             stopped |= answer.interrupted
     except KeyboardInterrupt:  # the answers are found
         stopped = True
-    return Comparison(problem=problem, plans=tuple(answers), reference_seconds=references, cut_short=stopped)
+    return Comparison(problem, tuple(answers), references, cut_short=stopped, judge=judge)
 
 
 def under_disturbances(
@@ -518,10 +587,10 @@ def _named(asked: Sequence[str | Callable[..., Any]]) -> dict[str, str | Callabl
     return found
 
 
-def replaying(problem: Problem, plan: Plan) -> Question:
-    """What has a given plan for an answer."""
+def replaying(problem: Problem, plan: Plan, judge: PlanJudge | None = None) -> Question:
+    """What has a given plan for an answer, unless the judge does not allow it."""
     rng = np.random.default_rng(0)
-    return lambda: planners.run_planner(lambda *given: plan, problem, planners.Evaluator(problem), rng)
+    return lambda: planners.run_planner(lambda *given: plan, problem, planners.Evaluator(problem, judge=judge), rng)
 
 
 def ask(name: str, question: Question) -> Answer:
@@ -556,11 +625,13 @@ def _references(
     """
     own = planners.Request(engine=request.engine)
     known = next((one for one in plans if one.planner == REFERENCE), None)
-    if search and (known is None or (known.result is None and request.schedule is not None)):
+    judged = request.objective != "time" or request.power is not None
+    if search and (known is None or judged or (known.result is None and request.schedule is not None)):
         known = ask(REFERENCE, planning(problem, own, REFERENCE, seed, stacks))
     if known is None:
         return
-    found = {one.result.problem.stack.name: one.result.problem for one in plans if one.result is not None}
+    stacks_of = {one.result.problem.stack.name: one.result.problem.stack for one in plans if one.result is not None}
+    found = {name: replace(problem, stack=stack) for name, stack in stacks_of.items()}
     for name, asked in found.items():
         if known.result is not None and known.result.problem.stack.name == name:
             yield name, known

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 
 from hardware_profiles import GIB, legible, percent
 from simulator.results.figures import ALARM, BLUE, INK, beside, figures, legend_below, panels, unframed
+
+if TYPE_CHECKING:
+    from experiments.compare.comparison import Ranking
 
 OTHER, MEMORY = "#8db8dc", "#c0792a"
 
@@ -42,15 +45,22 @@ class Bar:
     peak_ends: tuple[float, float]
 
 
-def comparison_bars(rows: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
+def comparison_bars(rows: Sequence[Mapping[str, Any]], ranking: Ranking | None = None) -> tuple[Bar, ...]:
     """Bars from top to bottom: plans that fit before those that do not, fast before slow; equal ones stay in their order.
 
-    rows: records of `comparison.Answer` that have a plan
+    rows: records of `comparison.Answer` that have a plan; ranking: what they are sorted by, and tell, in place of speed
     """
-    return tuple(sorted(map(_bar, rows), key=lambda plan: (not plan.feasible, -plan.samples_per_second)))
+    if ranking is None:
+        return tuple(sorted(map(_bar, rows), key=lambda plan: (not plan.feasible, -plan.samples_per_second)))
+    counts = ranking.counts
+    best_first = sorted(
+        rows, key=lambda row: (not row["feasible"], counts(row["iteration_seconds"], row["joules_per_sample"]))
+    )
+    unit = ranking.heading.replace("\n", " ")
+    return tuple(_bar(row, f"{ranking.cell(row)} {unit}") for row in best_first)
 
 
-def _bar(row: Mapping[str, Any]) -> Bar:
+def _bar(row: Mapping[str, Any], judged: str = "") -> Bar:
     rate, bound = float(row["samples_per_second"]), _known(row["lower_bound_seconds"])
     speedup, idle = _known(row["speedup_over_data_parallel"]), _known(row["bubble_idle_over_makespan"])
     label = legible(row["planner"], 32) + (" (interrupted)" if row["interrupted"] else "")
@@ -58,6 +68,7 @@ def _bar(row: Mapping[str, Any]) -> Bar:
     note = [f"{_number(rate)}/s"]
     note += [] if speedup is None else [f"{speedup:.2f}×"]
     note += [] if idle is None else [f"idle {percent(idle, '.0f')}"]
+    note += [judged] * bool(judged)
     return Bar(
         label=f"{label}\n{plan}" + (" · stale weights" if row["asynchronous"] else ""),
         note=" · ".join(note),
@@ -88,14 +99,15 @@ def _number(value: float) -> str:
     return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}"
 
 
-def comparison_figure(rows: Sequence[Mapping[str, Any]], title: str = "") -> Figure:
+def comparison_figure(rows: Sequence[Mapping[str, Any]], title: str = "", ranking: Ranking | None = None) -> Figure:
     """Draw the plans of one problem as bars: samples per second with the upper limit, and peak memory against capacity beside.
 
-    rows: as for `comparison_bars`. Plans that do not fit are hatched. The limit is one line where it is the same for every plan
-    and a mark on each bar elsewhere; a limit or capacity so far away that it would flatten the bars is written out instead.
+    rows, ranking: as for `comparison_bars`. Plans that do not fit are hatched. The limit is one line where it is the same for
+    every plan and a mark on each bar elsewhere; a limit or capacity so far away that it would flatten the bars is written out
+    instead.
     Raises ValueError where there is no row.
     """
-    plans = comparison_bars(rows)
+    plans = comparison_bars(rows, ranking)
     if not plans:
         raise ValueError("a comparison figure needs at least one row, got none")
     figure, ((speed, memory),) = panels(
@@ -105,7 +117,7 @@ def comparison_figure(rows: Sequence[Mapping[str, Any]], title: str = "") -> Fig
         _speed_panel(speed, plans)
         _memory_panel(memory, plans)
     figure.suptitle(legible(title, 110), x=0.015, ha="left", fontsize=12, fontweight="bold", color=INK)
-    handles = _handles(plans)
+    handles = _handles(plans, "fastest" if ranking is None else ranking.best)
     legend_below(figure, len(handles), handles, [str(one.get_label()) for one in handles], size=8.5)
     return figure
 
@@ -190,9 +202,9 @@ def _plain(ax: Axes, most: float, label: str) -> None:
     ax.tick_params(axis="y", length=0)
 
 
-def _handles(plans: Sequence[Bar]) -> list[Patch | Line2D]:
-    """Entries of the legend."""
-    handles: list[Patch | Line2D] = [Patch(facecolor=BLUE, label="fastest that fits")] if plans[0].feasible else []
+def _handles(plans: Sequence[Bar], best: str) -> list[Patch | Line2D]:
+    """Entries of the legend; best: what the first plan is."""
+    handles: list[Patch | Line2D] = [Patch(facecolor=BLUE, label=f"{best} that fits")] if plans[0].feasible else []
     if any(plan.feasible for plan in plans[1:]):
         handles.append(Patch(facecolor=OTHER, label="others"))
     handles.append(Patch(facecolor=MEMORY, label="memory"))

@@ -14,6 +14,7 @@ from experiments.targets.launching import launchable
 from experiments.targets.names import TARGETS
 from experiments.terminal.argument_types import (
     OWN_OPTION,
+    NumberUpTo,
     Option,
     add_options,
     check_choice,
@@ -26,7 +27,17 @@ from experiments.terminal.argument_types import (
     refuse,
 )
 from experiments.terminal.output import UsageError
-from hardware_profiles import DeclaredOption, FileError, counted, declared_options, nearest, shown, unchosen
+from hardware_profiles import (
+    LEAST_WATTS,
+    MOST_WATTS,
+    DeclaredOption,
+    FileError,
+    counted,
+    declared_options,
+    nearest,
+    shown,
+    unchosen,
+)
 from planners import ASKED, PLANNER_OPTIONS
 from simulator import TrainingOptions
 
@@ -103,6 +114,15 @@ SEARCH: dict[str, Option] = {
 }
 """What the planners may choose, and the seed."""
 
+
+ENERGY: dict[str, Option] = {
+    "--objective NAME": (
+        "what makes a plan the better one: time, energy, edp (joules times seconds); devices that a plan leaves idle draw "
+        "nothing (default time)"
+    ),
+    "--power W": ("power that the devices in use may draw together, in the mean", NumberUpTo(MOST_WATTS, LEAST_WATTS)),
+}
+"""What plans are judged by."""
 
 LAUNCHABLE: dict[str, Option] = {
     "--launchable TARGET": f"search plans that this can launch, and none else: {', '.join(TARGETS)} (see pipeplan export --to)",
@@ -422,10 +442,14 @@ def _given(text: str | None, default: str) -> str:
 
 
 def read_request(arguments: argparse.Namespace) -> Request:
-    """What the user fixes of every plan."""
-    from planners import Request
+    """What the user fixes of every plan, and judges them by."""
+    from planners import OBJECTIVES, Request
 
+    objective: Any = getattr(arguments, "objective", None) or "time"
+    check_choice("--objective", objective, OBJECTIVES)
     return Request(
+        objective=objective,
+        power=getattr(arguments, "power", None),
         **_said(arguments, ASKED),
         recompute=arguments.recompute,
         options=_said(arguments, PLANNER_OPTIONS) | own_options(arguments),

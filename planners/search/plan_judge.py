@@ -56,6 +56,11 @@ class PlanJudge:
             least = min(least, max(power.idle, OF_FULL * power.full))
         return cls(request.objective, inf if request.power is None else request.power, least or 1.0)
 
+    @property
+    def words(self) -> str:
+        """What the best plan has, in words."""
+        return OF[self.objective] + ("" if self.power == inf else f" within {self.power:g} W")
+
     def judged(self, energy: Energy) -> float:
         """The seconds as which a plan counts that takes so much energy."""
         over = OVER * energy.watts / self.power if energy.watts > self.power else 1.0

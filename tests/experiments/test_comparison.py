@@ -344,3 +344,59 @@ def test_an_interrupted_comparison_has_no_speedup_over_another_stack(
     assert code == 130
     assert (stale["stack"], stale["speedup_over_data_parallel"]) == ("generic", None)
     assert (replicated["stack"], replicated["speedup_over_data_parallel"]) == ("megatron-core", 1.0)
+
+
+# --------------------------------------------------------------------------------------------------------- by energy
+
+OF_ENERGY = ("--workload", "chain:4", "--cluster", "dgx-a100:1", "--devices", "2", "--batch", "8", "--no-figures")
+
+
+def test_none_that_flushes_is_better_than_joint_by_an_objective() -> None:
+    """Of planners whose plans are among those that it searches; the first row has least of what the comparison tells."""
+    problem = make_problem("chain:4", "dgx-a100:1", 8, devices=2)
+    found = compare(problem, ["data-parallel", "joint", "pipedream"], objective="edp")
+    measured = {one.planner: found.measure(one) for one in found.plans if one.result is not None}
+    energies = {one.planner: one.result.outcome.energy for one in found.plans if one.result is not None}
+    assert measured == {name: one.joules_per_sample * one.seconds for name, one in energies.items() if one is not None}
+    assert len(measured) == 3
+    assert measured["joint"] <= min(measured.values()) * (1.0 + 1e-9)
+    assert found.best is not None
+    assert found.measure(found.best) == min(measured.values())
+    shown = [row[0] for row in found.tables()[0].rows]
+    assert [measured[name] for name in shown] == sorted(measured.values())
+    assert f"{measured[shown[0]]:.3g}" == found.tables()[0].rows[0][1]
+
+
+def test_a_comparison_tells_its_objective(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """In the title, the document and the figure; a plan that draws more power than it may is no answer."""
+    two = tmp_path / "two.json"
+    problem = make_problem("chain:4", "dgx-a100:1", 8, devices=2)
+    PlanFile(problem, Plan("hand", "1f1b", stages_from_cuts([2], 4, [(0,), (1,)]), (4, 4))).write(two)
+    asked = ("compare", *OF_ENERGY, "--planner", "data-parallel", "--plan", str(two), "--out", str(tmp_path / "out"))
+    _, out, _ = _run(capsys, *asked, "--objective", "energy")
+    assert out.splitlines()[0].endswith("8 samples per iteration: the fewest joules")
+    code, out, _ = _run(capsys, *asked, "--power", "500", "--json")
+    document = json.loads(out)
+    told = {name: document[name] for name in ("objective", "power", "best")}
+    assert (code, told) == (0, {"objective": "time", "power": 500.0, "best": "data-parallel"})
+    (over, within) = document["plans"]
+    assert re.fullmatch(
+        r"power 500 W: of the plans that were found the one that draws least draws [\d.]+ W", over["reason"]
+    )
+    assert (over["status"], within["devices"]) == ("no-plan-fits", 1)
+    assert "--objective 'watts' is unknown; choices: time" in refused(capsys, (*asked, "--objective", "watts"))
+    of_v100 = ("compare", *SMALL, "--objective", "energy")
+    assert "the power of v100-pcie is not known: give idle_w and full_w in [power]" in refused(capsys, of_v100)
+
+
+def test_bars_are_sorted_by_what_they_are_judged_by() -> None:
+    """The first in blue has the fewest joules, which it tells."""
+    found = compare(make_problem("chain:4", "dgx-a100:1", 8, devices=2), ["data-parallel"], objective="energy")
+    row = found.planned()[0]
+    rows = [{**row, "planner": name, "joules_per_sample": joules} for name, joules in [("b", 2.0), ("a", 1.0)]]
+    bars = comparison_bars(rows, found.ranking)
+    assert [(one.label[0], one.note.split(" · ")[-1]) for one in bars] == [
+        ("a", "1 J per sample"),
+        ("b", "2 J per sample"),
+    ]
+    assert "fewest joules that fits" in [one.get_text() for one in found.plot().legends[0].get_texts()]
