@@ -108,11 +108,16 @@ def say(line: str) -> None:
     print(text)
 
 
+DECIDING = ("iteration, seconds", "seconds per iteration", "peak memory, GiB", "gap")
+"""Headings of the columns by which plans are told apart."""
+
+
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table to stdout, as wide as the terminal, or as its content where stdout is no terminal.
 
-    columns: the most important first. Words are never broken: where they do not fit, columns are left out from the right and
-    named below the table; where not even two fit, every row is a list of lines. Cells are shown as they are, controls as escapes.
+    columns: the most important first. Words are never broken: where they do not fit, columns are left out from the right, those
+    that decide last, and named below the table; where not even two fit, every row is a list of lines. Cells are shown as they
+    are, controls as escapes.
     """
     from rich.console import Console
     from rich.measure import Measurement
@@ -127,18 +132,20 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
     console = Leaving(width=width, highlight=False, markup=False, emoji=False)
-    shown = len(columns)
+    kept = set(range(len(columns)))
+    waiting = sorted(range(1, len(columns)), key=lambda number: (in_a_line(columns[number]) not in DECIDING, number))
     table = _table(columns, cells)
-    while shown > 1 and Measurement.get(console, console.options.update(max_width=10_000), table).minimum > width:
-        shown -= 1
-        table = _table(columns[:shown], [row[:shown] for row in cells])
-    if shown == 1 < len(columns):
+    while waiting and Measurement.get(console, console.options.update(max_width=10_000), table).minimum > width:
+        kept.remove(waiting.pop())
+        shown = sorted(kept)
+        table = _table([columns[number] for number in shown], [[row[number] for number in shown] for row in cells])
+    if not waiting and len(columns) > 1:
         _print_rows(title, columns, cells)
         return
     console.print(Text(printable(title), style="bold"))
     console.print(table)
-    if shown < len(columns):
-        lost = "; ".join(map(in_a_line, columns[shown:]))
+    if len(kept) < len(columns):
+        lost = "; ".join(in_a_line(one) for number, one in enumerate(columns) if number not in kept)
         console.print(f"not shown in {width} columns, which a wider terminal has room for: {lost}")
 
 
