@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, cast
@@ -47,6 +48,21 @@ from simulator.schedules.weight_versions import VERSION_METHODS, microbatches_pe
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+MOST_LISTED = 16
+"""Values of devices or stages that a table lists one by one."""
+
+
+def _listed(values: Sequence[float]) -> str:
+    """A value of each device or stage: `4 3 2 1`; of many `64 × 0`, or the first and the last."""
+    words = [str(one) if isinstance(one, int) else f"{one:g}" for one in values]
+    runs = [(word, len(list(group))) for word, group in groupby(words)]
+    if len(words) <= MOST_LISTED:
+        return " ".join(words)
+    if len(runs) <= MOST_LISTED // 2:
+        return ", ".join(f"{count} × {word}" for word, count in runs)
+    return f"{' '.join(words[:4])} … {' '.join(words[-4:])}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,12 +152,12 @@ class ScheduleReplay(Replayed):
             ("bubble: idle / makespan", f"{bubble['idle_over_makespan']:.4f}"),
             ("bubble: over ideal", f"{bubble['over_ideal']:.4f}"),
             ("bubble: longest stage", f"{bubble['longest_stage']:.4f}"),
-            ("micro-batches in flight, by device", " ".join(map(str, found["peak_in_flight"]))),
-            *([("peak memory, by device", " ".join(f"{one:g}" for one in self.peak_memory))] if self.memory else []),
+            ("micro-batches in flight, by device", _listed(found["peak_in_flight"])),
+            *([("peak memory, by device", _listed(self.peak_memory))] if self.memory else []),
             ("ops", str(found["ops"])),
-            ("updates missing at forward, by stage", " ".join(map(str, versions["forward_difference"]))),
-            ("updates missing at backward, by stage", " ".join(map(str, versions["backward_difference"]))),
-            ("weight copies, by stage", " ".join(map(str, versions["copies"]))),
+            ("updates missing at forward, by stage", _listed(versions["forward_difference"])),
+            ("updates missing at backward, by stage", _listed(versions["backward_difference"])),
+            ("weight copies, by stage", _listed(versions["copies"])),
         )
         noisy = () if self.noisy is None else self.noisy.tables()
         return (TextTable(self.title, ("measure", "value"), rows), *noisy)

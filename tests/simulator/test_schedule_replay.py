@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import pipeplan as pp
 from simulator import ENGINES, OpKind, OpMemory, OpSeconds, build_schedule, from_text, replay_schedule
 from tests.simulator.strategies import Words, from_words, op_lists
 
@@ -84,3 +85,15 @@ def test_numbers_that_make_no_sense_are_refused(numbers: dict[str, Any], message
     """One line that states the rule and the value."""
     with pytest.raises(ValueError, match=message):
         replay_schedule(build_schedule("gpipe", 2, 2), OpSeconds(1, 1)).holding(OpMemory(**numbers))
+
+
+def test_many_devices_are_told_in_short() -> None:
+    """Of many values those that follow on themselves are counted, a row of others has its ends; JSON has them all."""
+    told = dict(pp.simulate("1f1b", stages=20, microbatches=32, forward=1.0, backward=2.0).tables()[0].rows)
+    assert told["micro-batches in flight, by device"] == "20 19 18 17 … 4 3 2 1"
+    assert told["weight copies, by stage"] == "20 × 1"
+    found = pp.simulate("gpipe", stages=20, microbatches=4, forward=1.0, backward=2.0)
+    assert dict(found.tables()[0].rows)["micro-batches in flight, by device"] == "20 × 4"
+    assert found.record()["peak_in_flight"] == [4] * 20
+    few = dict(pp.simulate("1f1b", stages=16, microbatches=1, forward=1.0, backward=2.0).tables()[0].rows)
+    assert few["weight copies, by stage"] == " ".join("1" * 16)
