@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import msgspec
 
 from hardware_profiles.accelerator import PRECISION_BYTES, Power, within_full
-from hardware_profiles.chips import Chip
+from hardware_profiles.chips import CHIPS, Chip
 from hardware_profiles.file_tables import (
     GIGA,
     MICRO,
@@ -159,7 +159,6 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
     `chip`: its kind, whose shares it has where it is like no other; that of `like`, or as its name says, where it says none.
     """
 
-    word: ClassVar[str] = "GPU"
     name: Name
     memory_gib: MemoryGib
     memory_bandwidth_gb_per_s: MemoryRate
@@ -207,11 +206,15 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
             efficiencies=self._over(base.efficiencies),
             efficiencies_in={precision: self._over(of) for precision, of in base.efficiencies_in.items()},
             chip=self.chip or base.chip,
-            word=self.word,
+            word=self._word(self.chip or base.chip),
             generation=self.generation or (self._generation(base, rates) if self.like else ""),
             power=None if self.power is None else self.power.build(),
             **given,
         )
+
+    def _word(self, chip: str) -> str:
+        """What figures call one such device."""
+        return "GPU"
 
     @staticmethod
     def _generation(like: GraphicsProcessor, rates: Mapping[str, float]) -> str:
@@ -230,7 +233,8 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
 class ChipFile(GraphicsProcessorFile, frozen=True, kw_only=True, tag="accelerator"):
     """The file of a chip with matrix engines and fast memory that is no GPU (a TPU); keys and physics are those of a GPU."""
 
-    word: ClassVar[str] = "device"
+    def _word(self, chip: str) -> str:
+        return CHIPS[chip].word
 
 
 DspBlocks = Annotated[int, within((50, 30_000), (1, 10**7), "DSP blocks")]

@@ -30,6 +30,7 @@ class ChipKind:
         one; None: between those of measured devices
     hosted: whether a host launches each kernel, as of those devices, and programs are not compiled whole
     source: where the shares come from
+    word: what figures call one such device that is no GPU
     """
 
     summary: str
@@ -37,6 +38,7 @@ class ChipKind:
     shares: Mapping[str, float] | None
     hosted: bool
     source: str
+    word: str
 
 
 CHIPS: Mapping[str, ChipKind] = MappingProxyType(
@@ -47,6 +49,7 @@ CHIPS: Mapping[str, ChipKind] = MappingProxyType(
             None,
             True,
             "kernels of V100, A100, B200; spread: products of H100 and GB200 reach 0.76 and 0.65 where these say 0.61 and 0.49",
+            "NPU",
         ),
         "systolic": ChipKind(
             "few large systolic arrays, programs compiled whole: TPUs",
@@ -54,6 +57,7 @@ CHIPS: Mapping[str, ChipKind] = MappingProxyType(
             {"products": 0.84, "fused_attention": 0.35, "attention": 0.42, "memory": 0.75},
             False,
             "least mean error of 20 runs on TPU v4, v5p and v6e, one slice; each chip left out in turn: 5.0, 10.2, 11.8 %",
+            "TPU",
         ),
         "array": ChipKind(
             "a matrix engine beside vector cores, programs compiled whole: Trainium, Gaudi",
@@ -61,6 +65,7 @@ CHIPS: Mapping[str, ChipKind] = MappingProxyType(
             {"products": 0.58, "fused_attention": 0.35, "attention": 0.28, "memory": 0.57},
             False,
             "products: least mean error of 20 runs on Trainium; memory and attention assumed",
+            "NPU",
         ),
         "vector": ChipKind(
             "vector units alone: A64FX and other processors",
@@ -68,6 +73,7 @@ CHIPS: Mapping[str, ChipKind] = MappingProxyType(
             {"products": 0.15, "fused_attention": 0.075, "attention": 0.15, "memory": 0.57},
             False,
             "products: least mean error of eight runs on A64FX in fp32, 26 %; memory assumed",
+            "processor",
         ),
     }
 )

@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeVar, get_args
 import msgspec
 
 from hardware_profiles.accelerator import Accelerator, optional_members
-from hardware_profiles.accelerator_files import AcceleratorFile, GraphicsProcessorFile
+from hardware_profiles.accelerator_files import AcceleratorFile, ChipFile, GraphicsProcessorFile
 from hardware_profiles.chips import CHIPS, chip_of, inherited
 from hardware_profiles.cluster import Cluster, ClusterSource
 from hardware_profiles.cluster_files import CompactFile, FindAccelerator, GraphFile, build_graph
@@ -538,7 +538,7 @@ def _likeness(
         return None
     if file.like is None:
         device = _build(source, file, file.build)
-        chip = file.chip or ("tensor-core" if file.word == "GPU" else chip_of(device))
+        chip = file.chip or (chip_of(device) if isinstance(file, ChipFile) else "tensor-core")
         if file.chip is None:
             warnings.warn(
                 f"{source}: has the shares of {chip} chips, some {percent(CHIPS[chip].spread, '.0f')} off; "

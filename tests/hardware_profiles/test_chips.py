@@ -130,21 +130,21 @@ def test_fused_attention_alone_is_slower_backward(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "numbers", "kind"),
+    ("name", "numbers", "kind", "word"),
     [
-        ("tpu-v9", {"bf16": 500.0, "fp32": 10.0}, "systolic"),
-        ("trn3-core", {"bf16": 500.0, "fp32": 10.0}, "array"),
-        ("gaudi9", {"bf16": 500.0}, "array"),
-        ("sparc", {"fp32": 10.0}, "vector"),
-        ("npu", {"bf16": 500.0, "fp32": 10.0}, "tensor-core"),
+        ("tpu-v9", {"bf16": 500.0, "fp32": 10.0}, "systolic", "TPU"),
+        ("trn3-core", {"bf16": 500.0, "fp32": 10.0}, "array", "NPU"),
+        ("gaudi9", {"bf16": 500.0}, "array", "NPU"),
+        ("sparc", {"fp32": 10.0}, "vector", "processor"),
+        ("npu", {"bf16": 500.0, "fp32": 10.0}, "tensor-core", "NPU"),
     ],
 )
 def test_a_chip_that_says_no_kind_has_that_of_its_name(
-    name: str, numbers: dict[str, float], kind: str, tmp_path: Path
+    name: str, numbers: dict[str, float], kind: str, word: str, tmp_path: Path
 ) -> None:
     """Or that of its units; a chip that says it is the same one."""
     found = chip(tmp_path, numbers | {"bandwidth": 1000.0}, name=name)
-    assert found.chip == kind
+    assert (found.chip, found.word) == (kind, word)
     assert found.spread == CHIPS[kind].spread > 0.0
     assert found == chip(tmp_path, numbers | {"bandwidth": 1000.0}, kind, name)
 
