@@ -93,8 +93,8 @@ def _sweep(arguments: argparse.Namespace) -> int:
     path = IN_MEMORY if arguments.out is None else output_file(arguments.out)
     with (
         finishing(),
-        Store(path) as store,
         running(arguments.jobs, arguments.scheduler, arguments.local_cluster) as work,
+        Store(path) as store,
     ):
         with progress("sweeping") as show:
             asked = ask_all(study, store, work, _telling(show))

@@ -70,7 +70,11 @@ class Store:
         elif application != APPLICATION:
             raise InputError(f"{self.path}: is no store of pipeplan sweep; name another file")
         said = dict(self._database.execute("SELECT name, value FROM about"))
-        if (said.get("format"), said.get("version")) != (FORMAT, version("pipeplan")):
+        if said.get("format") != FORMAT:
+            raise InputError(
+                f"{self.path}: is a store of form {said.get('format')}, this pipeplan has form {FORMAT}; name another file"
+            )
+        if said.get("version") != version("pipeplan"):
             raise InputError(
                 f"{self.path}: is a store of pipeplan {said.get('version')}, this is {version('pipeplan')}, whose answers may "
                 "be others; name another file"

@@ -35,5 +35,5 @@ def sweep(
     from experiments.sweep.study import make_study, read_options
 
     study = make_study(read_options(options), [read_axis(name, values) for name, values in over.items()])
-    with Store(IN_MEMORY if store is None else store) as opened, running(jobs, scheduler) as run:
+    with running(jobs, scheduler) as run, Store(IN_MEMORY if store is None else store) as opened:
         return ask_all(study, opened, run).swept.frame

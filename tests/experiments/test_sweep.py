@@ -14,7 +14,7 @@ import pytest
 import pipeplan as pp
 from experiments.cli import main
 from experiments.compare.comparison import Answer
-from experiments.sweep import runs, study
+from experiments.sweep import asking, runs, study
 from experiments.sweep.axes import MOST_POINTS, check_grid, read_axis, read_over
 from experiments.sweep.contents import Contents
 from experiments.sweep.runs import Answered, Batches, answer_all, answered
@@ -286,8 +286,27 @@ def test_files_that_are_no_store(capsys: pytest.CaptureFixture[str], tmp_path: P
         assert "another process is writing it" in refused(capsys, (*words, str(store)))
         database.execute("ROLLBACK")
         database.execute("UPDATE about SET value = '0.1.0' WHERE name = 'version'")
-    database.close()
     assert "is a store of pipeplan 0.1.0, this is" in refused(capsys, (*words, str(store)), 4)
+    with sqlite3.connect(store, isolation_level=None) as database:
+        database.execute("UPDATE about SET value = '9' WHERE name = 'format'")
+    database.close()
+    assert "is a store of form 9, this pipeplan has form 1" in refused(capsys, (*words, str(store)), 4)
+
+
+def test_a_dead_scheduler_leaves_no_store(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One line, and nothing where the answers would have been."""
+
+    def dead(address: str) -> Any:
+        raise ConnectionError(f"scheduler {address}: does not answer")
+
+    monkeypatch.setattr(asking, "on_scheduler", dead)
+    words = ("sweep", "--workload", "vgg16", "--batch", "8", "--over", "devices=1,2", "--scheduler", "far:1")
+    assert "scheduler far:1: does not answer" in refused(capsys, (*words, "--out", str(tmp_path / "store.db")), 1)
+    with pytest.raises(ConnectionError, match="does not answer"):
+        pp.sweep({"devices": "1,2"}, store=tmp_path / "store.db", scheduler="far:1", workload="vgg16", batch=8)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_questions_of_a_worker_that_dies_are_asked_again() -> None:
