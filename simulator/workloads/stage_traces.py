@@ -3,6 +3,11 @@
 Names of ranges: `torch/distributed/pipelining/schedules.py` of PyTorch 2.13. `_PipelineScheduleRuntime` calls an op `PP:2F0`
 (stage 2, forward, micro-batch 0; B a full backward, I and W its halves), ScheduleGPipe `Forward 0` and `Backward 0`, of the stage
 of its rank; Schedule1F1B names none. A range on the CPU begins with waiting for what the stage before has sent.
+
+Megatron-Core names none (its NVTX ranges are phases: warmup, steady, cooldown), but a trace with stacks has the Python functions
+that run: `forward_step` and `backward_step` of `megatron/core/pipeline_parallel/schedules.py` (d98e8a64), `forward_one_chunk` and
+`backward_one_chunk` of torch's `stage.py`. They end before their kernels do, which their launches tell. Groups of ranks are those
+of `distributedInfo.pg_config`; a pipeline's is described as Megatron's `parallel_state.py`, or torch's device mesh, describes it.
 """
 
 from __future__ import annotations
@@ -11,8 +16,8 @@ import gzip
 import io
 import re
 import zlib
-from bisect import bisect_left
-from collections import defaultdict
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,13 +41,39 @@ ENDINGS = (".json", ".json.gz")
 _RUNTIME = re.compile(r"PP:([0-9]{1,4})(?:([FBIW])|SEND_([FB])|RECV_([FB]))([0-9]{1,9})")
 _GPIPE = re.compile(r"(Forward|Backward) ([0-9]{1,9})")
 
+_FUNCTION = re.compile(
+    r"(?:.*/)?(?:megatron/core/pipeline_parallel/schedules|torch/distributed/pipelining/(?:schedules|stage))\.py"
+    r"\([0-9]{1,9}\): ([a-z_]{1,99})"
+)
+
+_PASSES = {"forward_step": "F", "backward_step": "B", "forward_one_chunk": "F", "backward_one_chunk": "B"}
+"""Functions that run a pass of a micro-batch: its letter."""
+
+_TURNS = {"forward_backward_no_pipelining", "forward_backward_pipelining_without_interleaving", "_step_microbatches"}
+"""Functions that run the micro-batches of an iteration."""
+
+_INTERLEAVED = "forward_backward_pipelining_with_interleaving"
+
+PIPELINES = ("PIPELINE_MODEL_PARALLEL_GROUP", "mesh_pp")
+"""What a pipeline's group of ranks is called."""
+
+LAUNCHES = ("cuda_runtime", "cuda_driver")
+"""Categories of the calls that launch kernels."""
+
 NAMES = (
     "names looked for are PP:2F0 (stage 2, forward, micro-batch 0; also B, I, W), as torch's _PipelineScheduleRuntime names its "
-    "ops, and Forward 0, Backward 0 (ScheduleGPipe); Schedule1F1B names none"
+    "ops, and Forward 0, Backward 0 (ScheduleGPipe); Schedule1F1B and Megatron-Core name none, and are "
+    "read by their functions in a trace with stacks (with_stack; --pytorch-profiler-collect-callstack)"
 )
 
 
 _Number = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class _Arguments(msgspec.Struct, gc=False):
+    """What an event tells beside; correlation: of a kernel, and of the call that launched it."""
+
+    correlation: Any = None
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -55,10 +86,12 @@ class _Event(msgspec.Struct, gc=False):
     tid: _Number | str = 0
     ts: Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)] = 0.0
     dur: Annotated[float, msgspec.Meta(ge=0.0, le=1e15)] = 0.0
+    args: _Arguments | None = None
 
 
-class _Distributed(msgspec.Struct):
+class _Distributed(msgspec.Struct, rename={"groups": "pg_config"}):
     rank: Annotated[int, msgspec.Meta(ge=0, le=9999)] | None = None
+    groups: Any = None
 
 
 class _Trace(msgspec.Struct, rename={"events": "traceEvents", "distributed": "distributedInfo"}):
@@ -192,8 +225,11 @@ def _ops(path: Path, trace: _Trace) -> Iterator[tuple[int, str, int, float]]:
     begins, moves = _operators(trace)
     silent = {(one.pid, one.tid) for one in trace.events if one.cat == "kernel" and not one.name.startswith("nccl")}
     gpu = [one for one in trace.events if one.cat == "gpu_user_annotation" and (one.pid, one.tid) in silent]
+    named = [one for one in trace.events if _RUNTIME.fullmatch(one.name) or _GPIPE.fullmatch(one.name)]
+    if not named:
+        yield from _calls(path, trace, begins, moves)
     on_gpu = any(_RUNTIME.fullmatch(one.name) or _GPIPE.fullmatch(one.name) for one in gpu)
-    for event in trace.events:
+    for event in named:
         if event.ph != "X" or event.cat == "cpu_op" or (event.cat == "gpu_user_annotation"):
             continue
         if (found := _RUNTIME.fullmatch(event.name)) and (direction := found[3] or found[4]):
@@ -202,23 +238,54 @@ def _ops(path: Path, trace: _Trace) -> Iterator[tuple[int, str, int, float]]:
         elif found and not on_gpu:
             yield int(found[1]), found[2], int(found[5]), _computing(event, begins, moves)
         elif (found := _GPIPE.fullmatch(event.name)) and not on_gpu:
-            yield _rank(path, trace), found[1][0], int(found[2]), _computing(event, begins, moves)
+            yield _stage(path, trace), found[1][0], int(found[2]), _computing(event, begins, moves)
     for event in gpu:
         if (found := _RUNTIME.fullmatch(event.name)) and found[2]:
             yield int(found[1]), found[2], int(found[5]), event.dur * 1e-6
         elif found := _GPIPE.fullmatch(event.name):
-            yield _rank(path, trace), found[1][0], int(found[2]), event.dur * 1e-6
+            yield _stage(path, trace), found[1][0], int(found[2]), event.dur * 1e-6
 
 
-def _rank(path: Path, trace: _Trace) -> int:
-    """The rank of a file of one rank, which is its stage."""
-    if trace.distributed is None or trace.distributed.rank is None:
-        raise _error(path, "has ranges of ScheduleGPipe (Forward 0), which tell no stage, and no distributedInfo.rank")
-    return trace.distributed.rank
+def _stage(path: Path, trace: _Trace) -> int:
+    """The stage of a file of one rank: its place in the pipeline's group of ranks, or else its rank."""
+    told = trace.distributed
+    if told is None or told.rank is None:
+        raise _error(path, "has ranges that tell no stage (Forward 0, or functions), and no distributedInfo.rank")
+    for group in told.groups if isinstance(told.groups, list) else ():
+        if isinstance(group, dict) and group.get("pg_desc") in PIPELINES:
+            ranks = group.get("ranks")
+            if isinstance(ranks, list) and told.rank in ranks:
+                return ranks.index(told.rank)
+    return told.rank
 
 
 _Places = dict[tuple[int | str, int | str], list[tuple[float, float]]]
 """Begin and end of operators, by process and thread, rising."""
+
+
+def _calls(path: Path, trace: _Trace, begins: _Places, moves: _Places) -> Iterator[tuple[int, str, int, float]]:
+    """What functions of a schedule took, as `_ops`: from their first kernel to their last, or on CPUs as ranges do."""
+    functions = [one for one in trace.events if one.cat == "python_function" and one.ph == "X"]
+    calls = [(one, found[1]) for one in functions if (found := _FUNCTION.fullmatch(one.name))]
+    if any(name == _INTERLEAVED for _, name in calls):
+        raise _error(path, f"has {_INTERLEAVED}, whose functions do not tell the stages of a rank apart")
+    turns = sorted(one.ts for one, name in calls if name in _TURNS)
+    passes = sorted(((one, _PASSES[name]) for one, name in calls if name in _PASSES), key=lambda row: row[0].ts)
+    kernels, count = _kernels(trace), Counter[tuple[int, str]]()
+    for event, letter in passes:
+        turn = bisect_right(turns, event.ts), letter
+        own = kernels[bisect_left(kernels, (event.ts,)) : bisect_left(kernels, (event.ts + event.dur,))]
+        took = (max(one[2] for one in own) - min(one[1] for one in own)) * 1e-6 if own else 0.0
+        yield _stage(path, trace), letter, count[turn], took if kernels else _computing(event, begins, moves)
+        count[turn] += 1
+
+
+def _kernels(trace: _Trace) -> list[tuple[float, ...]]:
+    """When each kernel that computes was launched, began and ended, by its launch."""
+    told = [(one, one.args.correlation) for one in trace.events if one.args is not None and one.args.correlation]
+    launched = {str(key): one.ts for one, key in told if one.cat in LAUNCHES}
+    computing = [(one, str(key)) for one, key in told if one.cat == "kernel" and not one.name.startswith("nccl")]
+    return sorted((launched[key], one.ts, one.ts + one.dur) for one, key in computing if key in launched)
 
 
 def _operators(trace: _Trace) -> tuple[_Places, _Places]:

@@ -76,6 +76,76 @@ def test_medians_by_stage_and_pass(tmp_path: Path) -> None:
     assert found.numbers["backward"] == pytest.approx((0.004, 0.002))
 
 
+MEGATRON = "/opt/megatron/core/pipeline_parallel/schedules.py(403): "
+
+
+def python(name: str, begin: float, end: float) -> Event:
+    return event(name, begin, end, "python_function")
+
+
+def kernel(number: int, launch: float, begin: float, end: float, name: str = "gemm", thread: int = 7) -> list[Event]:
+    """A kernel, and the call that launched it."""
+    asked = {"args": {"correlation": number, "External id": "x"}}
+    called = event("cudaLaunchKernel", launch, launch + 0.01, "cuda_runtime", tid=thread, args=asked["args"])
+    return [called, event(name, begin, end, "kernel", pid=0, tid=20, args=asked["args"])]
+
+
+def megatron_rank(folder: Path, rank: int, pipeline: list[int], forward: float, backward: float) -> None:
+    """Two iterations of two micro-batches: kernels run long after the functions that launch them, an exchange among them."""
+    events, number = [], 0
+    for turn in range(2):
+        at = 1000.0 * turn
+        events.append(python(f"{MEGATRON}forward_backward_pipelining_without_interleaving", at, at + 20.0))
+        for one in range(2):
+            begin, gpu = at + 8.0 * one + 1.0, at + 300.0 * one + 50.0
+            events += [
+                python(f"{MEGATRON}forward_step", begin, begin + 1.0),
+                python("train.py(9): step", begin, begin + 9.0),
+            ]
+            events += kernel(number + 1, begin + 0.1, gpu, gpu + 1.0)
+            events += kernel(number + 2, begin + 0.5, gpu + 1.0, gpu + 90.0, "ncclDevKernel_SendRecv")
+            events += kernel(number + 3, begin + 0.9, gpu + forward - 1.0, gpu + forward)
+            events.append(python(f"{MEGATRON}backward_step", begin + 2.0, begin + 3.0))
+            events += kernel(number + 4, begin + 2.5, gpu + 100.0, gpu + 100.0 + backward, thread=8)
+            number += 4
+    groups = [
+        {"pg_desc": "default_pg", "ranks": [0, 1, 2, 3]},
+        {"pg_desc": "PIPELINE_MODEL_PARALLEL_GROUP", "ranks": pipeline},
+    ]
+    file = written(folder / f"rank-{rank}.json.gz", events, rank)
+    whole = json.loads(gzip.decompress(file.read_bytes()))
+    whole["distributedInfo"]["pg_config"] = groups
+    file.write_bytes(gzip.compress(json.dumps(whole).encode()))
+
+
+def test_functions_of_megatron_are_passes(tmp_path: Path) -> None:
+    """By their kernels, on stages by the pipeline's group: ranks 0 and 1 are replicas of the first."""
+    for rank, pipeline, forward in [(0, [0, 2], 4.0), (1, [1, 3], 6.0), (2, [0, 2], 7.0), (3, [1, 3], 7.0)]:
+        megatron_rank(tmp_path / "run", rank, pipeline, forward, backward=9.0)
+    found = read_stage_times(tmp_path / "run")
+    assert found.forward == pytest.approx((0.005, 0.007))
+    assert found.backward == pytest.approx((0.009, 0.009))
+    assert (found.weight, found.microbatches, found.ops) == ((), 2, 32)
+
+
+def test_functions_of_torch_are_passes_on_cpus(tmp_path: Path) -> None:
+    """From their first operator to their end; interleaved ranks of Megatron's tell no stages."""
+    stage = "torch/distributed/pipelining/stage.py(700): "
+    events = [python("torch/distributed/pipelining/schedules.py(9): _step_microbatches", 0.0, 90.0)]
+    for begin in (1.0, 21.0, 41.0):
+        events += [
+            python(f"{stage}forward_one_chunk", begin, begin + 5.0),
+            event("aten::mm", begin + 2.0, begin + 4.0, "cpu_op"),
+        ]
+        events.append(python(f"{stage}backward_one_chunk", begin + 10.0, begin + 16.0))
+    found = read_stage_times(written(tmp_path / "run.json", events, rank=0))
+    assert (found.forward, found.backward) == (pytest.approx((0.003,)), pytest.approx((0.006,)))
+    assert found.microbatches == 3
+    events.append(python(f"{MEGATRON}forward_backward_pipelining_with_interleaving", 0.0, 9.0))
+    with pytest.raises(WorkloadFileError, match="do not tell the stages of a rank apart"):
+        read_stage_times(written(tmp_path / "run.json", events, rank=0))
+
+
 def test_one_file_of_several_processes(tmp_path: Path) -> None:
     """Ranges say their stage, whichever process has them; a bare list of events is a trace, too."""
     events = [event("PP:0F0", 0, 1), event("PP:0B0", 5, 7), event("PP:1F0", 1, 2, pid=8), event("PP:1B0", 2, 5, pid=8)]
