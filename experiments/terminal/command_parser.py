@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from textwrap import wrap
 from typing import Any, NoReturn
@@ -14,6 +14,57 @@ from experiments.terminal.exits import MOST_CHARACTERS, USAGE, short
 
 PAGE = 60
 """Lines of help, up to which all of it is printed."""
+
+MEANT: Mapping[str, str] = {
+    "--workload": "model network arch architecture llm hf",
+    "--network": "model arch architecture workload",
+    "--cluster NAME:SERVERS, or --devices": "gpus gpu world accelerators ranks",
+    "--cluster NAME:SERVERS": "nodes nnodes hosts hardware topology machine system accelerator",
+    "--batch": "global-batch gbs train-batch minibatch mini-batch",
+    "--microbatches, their number in an iteration": "micro-batch micro-batches microbatch mbs gradient-accumulation-steps "
+    "accumulation-steps",
+    "--sequence": "seq seqlen seq-len max-seq max-seq-len context-window max-position-embeddings",
+    "--tensor": "tp tensor-parallel",
+    "--stages": "pp pipeline pipeline-stages",
+    "--stages and --tensor; replicas have the other devices": "dp data replicas replicate ddp",
+    "--context": "cp ring-attention",
+    "--expert": "ep experts moe",
+    "--chunks": "vpp vp virtual-pipeline virtual-stages virtual-chunks layers-per-virtual-pipeline-stage interleave",
+    "--zero": "fsdp zero-stage sharding distributed-optimizer use-distributed-optimizer",
+    "--recompute": "activation-checkpointing gradient-checkpointing checkpoint-activations recompute-activations "
+    "recompute-granularity rematerialization remat",
+    "--precision": "dtype bf16 fp16 fp8 fp32 amp mixed-precision data-type",
+    "--optimizer": "optim adam sgd",
+    "--stack": "framework backend software runtime launcher",
+    "--planner": "algorithm solver strategy method search",
+    "--schedule": "pipeline-schedule sched",
+    "--out": "output output-dir outdir out-dir save o",
+    "--seconds": "timeout time-limit budget time",
+    "--seed": "random-seed rng",
+    "--power": "power-cap power-limit max-power watts",
+    "--noise": "jitter sigma variance",
+    "--straggler": "slow slowdown stragglers",
+}
+"""What words that other tools have for options are here, the first of which a command has; their usual parts are left out."""
+
+PARTS = {"num", "number", "n", "of", "model", "parallel", "parallelism", "size", "degree", "length", "name"}
+"""Words in names of options that say no more than the others: `tensor-model-parallel-size` is `tensor`."""
+
+
+def meant(option: str, known: Collection[str]) -> str:
+    """What an unknown option is among the known ones, by what other tools call it; "" where nobody does.
+
+    known: options with their dashes
+    """
+    word = option.lstrip("-").lower().replace("_", "-")
+    short = "-".join(part for part in word.split("-") if part not in PARTS)
+    if f"--{short}" in known:
+        return f"--{short}"
+    for words in (word, short):
+        for hint, others in MEANT.items():
+            if words in others.split() and all(one in known for one in re.findall("--[a-z-]+", hint)):
+                return hint
+    return ""
 
 
 def _wrapped(text: str, end: str) -> str:
@@ -66,7 +117,9 @@ class Parser(argparse.ArgumentParser):
             if not option.startswith("-"):
                 self.error(f"{shown(word)} belongs to no option")
             known = [name for name in self._option_string_actions if name.startswith("--")]
-            self.error(f"option {shown(option)} is unknown{nearest(option, known)}")
+            named = meant(option, known)
+            hint = f" (did you mean {named}?)" if named else nearest(option, known)
+            self.error(f"option {shown(option)} is unknown{hint}")
 
     def error(self, message: str) -> NoReturn:
         """Exit with code 2."""

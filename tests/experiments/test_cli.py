@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from experiments.cli import COMMANDS, main, parser_of
+from experiments.terminal.command_parser import MEANT, meant
 from simulator import BoundTerm, LowerBound, simulation
 from tests.experiments.commands import ended, refused
 from tests.records import without_measured
@@ -87,6 +88,17 @@ def test_noise_repeats_under_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
         (2, ("--verison",), "a command stands before its options, got --verison"),
         (2, ("plan", "--worload", "vgg16"), "plan: option '--worload' is unknown (did you mean --workload?)"),
         (2, ("plan", "--worload=vgg16"), "plan: option '--worload' is unknown (did you mean --workload?)"),
+        (2, ("plan", "--model", "gpt2"), "option '--model' is unknown (did you mean --workload?)"),
+        (2, ("train", "--method", "2bw", "--model", "gpt2"), "option '--model' is unknown (did you mean --network?)"),
+        (
+            2,
+            ("plan", "--num_gpus=8"),
+            "option '--num_gpus' is unknown (did you mean --cluster NAME:SERVERS, or --devices?)",
+        ),
+        (2, ("plan", "--tensor-model-parallel-size", "2"), "(did you mean --tensor?)"),
+        (2, ("plan", "--seq-length", "4096"), "(did you mean --sequence?)"),
+        (2, ("plan", "--micro-batch-size", "1"), "(did you mean --microbatches, their number in an iteration?)"),
+        (2, ("plan", "-PP", "4"), "option '-PP' is unknown (did you mean --stages?)"),
         (2, ("plan", "-workload", "vgg16"), "plan: option '-workload' is unknown (did you mean --workload?)"),
         (2, ("plan", "--plan", "plan.json"), "plan: option '--plan' is unknown"),
         (2, ("plan", "vgg16"), "plan: 'vgg16' belongs to no option"),
@@ -460,6 +472,19 @@ def test_topics_of_help_are_named_where_none_is_meant(capsys: pytest.CaptureFixt
     said = refused(capsys, ("plan", "--help", "serch"))
     assert "topic of help 'serch' is unknown" in said
     assert "search" in said
+
+
+def test_what_other_tools_call_an_option_names_one_that_is_there() -> None:
+    """Every hint is of options that a command has, and every word of it leads there, where the command has no such option."""
+    _, commands = parser_of(COMMANDS)
+    have = [{name for name in one._option_string_actions if name.startswith("--")} for one in commands.values()]
+    for hint, words in MEANT.items():
+        options = re.findall("--[a-z-]+", hint)
+        having = [known for known in have if known.issuperset(options)]
+        assert having, hint
+        for word in words.split():
+            told = {meant(f"--{word}", known) for known in having if f"--{word}" not in known}
+            assert hint in told, (word, hint)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh", "fish"])
