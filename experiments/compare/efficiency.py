@@ -161,7 +161,8 @@ def _flop_again(outcome: Outcome) -> float:
     costs, found = PlanCosts(outcome.problem, outcome.plan), 0.0
     flop = np.array([layer.flop for layer in outcome.problem.workload.layers])
     for stage in range(len(outcome.plan.stages)):
-        found += float(flop[costs.layers_of(OpKind.RECOMPUTE, stage)].sum())
+        share = costs.layers.runs_again(costs.recomputation(stage))
+        found += float((flop * share)[costs.layers_of(OpKind.RECOMPUTE, stage)].sum())
     return found * outcome.problem.batch
 
 

@@ -47,7 +47,7 @@ SCHEDULES = {
 PLACED = {"straight": "Interleaved1F1B", "interleaved": "Interleaved1F1B", "v": "ZBVZeroBubble"}
 """Placement -> the name that says it beside a CSV."""
 
-RECOMPUTE = {"none": "none", "blocks": "full"}
+RECOMPUTE = {"none": "none", "every-second-product": "selective", "blocks": "full"}
 
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16"}
 
@@ -89,11 +89,14 @@ def settings(problem: Problem, plan: Plan, csv: str) -> dict[str, dict[str, obje
             "module_fqns_per_model_part": module_names(problem, plan),
         }
     again = (plan.recompute or (problem.recompute,))[0]
+    checkpoint: dict[str, object] = {"mode": RECOMPUTE[again]}
+    if checkpoint["mode"] == "selective":
+        checkpoint["selective_ac_option"] = "op"
     return {
         "optimizer": {"name": "AdamW"},
         "training": training,
         "parallelism": parallelism,
-        "activation_checkpoint": {"mode": RECOMPUTE[again]},
+        "activation_checkpoint": checkpoint,
         **({"compile": {"enable": True}} if problem.stack.name == COMPILED else {}),
     }
 
@@ -191,7 +194,11 @@ def _read(path: str, problem: Problem, request: Request) -> Plan:
         schedule, placement, order = _schedule(parallel, path) if ranks > 1 else ("1f1b", "straight", ())
         blocks = _blocks(parallel.get("module_fqns_per_model_part"), problem) if ranks > 1 else [_all_blocks(problem)]
         words = {"never": 2, "always": 3, "default": 2 if ranks > 1 else 3}
-        again = _section(sections, "activation_checkpoint").get("mode", "selective")
+        checkpoint = _section(sections, "activation_checkpoint")
+        again = checkpoint.get("mode", "selective")
+        if again == "selective":
+            option = "activation_checkpoint.selective_ac_option"
+            _chosen(option, checkpoint.get("selective_ac_option", "2"), {"op": ""})
         layout = StageLayout(
             blocks=blocks,
             ranks=ranks,

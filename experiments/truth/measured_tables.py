@@ -99,7 +99,7 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     shared_intermediate: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SIZE)] = 0
     dense_blocks: Annotated[int, msgspec.Meta(ge=0, le=MOST_BLOCKS)] | None = None
     layers_per_stage: Annotated[str, msgspec.Meta(pattern="^([0-9]{1,6}(;[0-9]{1,6})*)?$")] = ""
-    recompute: Literal["none", "attention", "selective", "minimal", "full"] = "none"
+    recompute: Literal["none", "attention", "selective", "selective op", "minimal", "full"] = "none"
     recompute_modules: str = ""
     flash: bool | None = None
     fused_loss: bool = False

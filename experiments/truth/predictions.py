@@ -151,6 +151,7 @@ RECOMPUTED: Mapping[str, Recompute] = {
     "attention": "attention",
     "selective": "attention",
     "minimal": "between-products",
+    "selective op": "every-second-product",
     "full": "blocks",
 }
 """Words of a problem for those of a row: Megatron's full recomputation keeps the input of each block."""

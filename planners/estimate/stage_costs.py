@@ -92,7 +92,8 @@ class StageCosts:
             beside = self.costs.pass_seconds(self.device, phase)
         waited = self._waits(member, samples, phase)
         if waited is None:
-            return self.line([float(of_layers[one].sum()) + beside for one in self._run(what)])
+            again = self._again(what)
+            return self.line([float((of_layers * again)[one].sum()) + beside for one in self.probes])
         return self._waiting_line(of_layers, *waited, what, beside)
 
     def _waits(self, member: LayerCosts, samples: int, phase: Phase) -> tuple[Floats, Floats] | None:
@@ -118,20 +119,15 @@ class StageCosts:
 
     def _waiting_line(self, seconds: Floats, every: Floats, few: Floats, what: Pass, beside: float) -> Line:
         """The line of stages whose blocks wait as long as they do on the mean. seconds: of layers, with what these few wait."""
-        runs = np.zeros(len(seconds), dtype=np.bool_)
-        runs[self._run(what)[-1]] = True
-        found = ((seconds - few)[self._layers] + every) * runs[self._layers]
+        found = ((seconds - few)[self._layers] + every) * self._again(what)[self._layers]
         begin, end = self.whole.before, self.whole.before + self.whole.count * self.whole.size
         front, behind = float(found[:begin].sum()), float(found[end:].sum())
         own = np.array([front, 0.0, behind, front + behind]) + beside
         return Line(own, float(found[begin:end].sum()) / self.whole.count)
 
-    @remembered
-    def _run(self, what: Pass) -> tuple[NDArray[np.int64], ...]:
-        """Layers of the probes that a pass has, or that a policy runs again."""
-        policy: Recompute = "whole" if what == "forward" or what == "backward" else what
-        runs = self.costs.runs_again(policy)
-        return tuple(one[runs[one]] for one in self.probes)
+    def _again(self, what: Pass) -> Floats:
+        """Share of each layer that a pass has, or that a policy runs again, float64 [layers]."""
+        return self.costs.runs_again("whole" if what == "forward" or what == "backward" else what)
 
     def gather_seconds(self, parallel: Parallelism, rates: GroupRates, samples: int) -> float:
         """Seconds in which a group gathers a boundary tensor that it receives in parts."""

@@ -132,13 +132,14 @@ def balanced_cuts(costs: LayerCosts, points: Sequence[int], devices: Sequence[in
     if not any(costs.streams(device) for device in devices):
         table = np.array([costs.round_trip_seconds(device, samples) for device in devices])
         return minimax_cuts(points, np.concatenate([np.zeros((len(devices), 1)), table.cumsum(axis=1)], axis=1))
-    repeated = costs.runs_again(costs.problem.recompute)
+    policy = costs.problem.recompute
+    repeated = costs.runs_again(policy) > 0.0
 
     def seconds(stage: int, begin: int, end: int) -> float:
         held = np.arange(begin, end, dtype=np.int64)
         again = held[repeated[held]]
         forward = costs.stage_seconds(devices[stage], held, samples, "forward")
-        forward += costs.stage_seconds(devices[stage], again, samples, "forward", again=True) if len(again) else 0.0
+        forward += costs.stage_seconds(devices[stage], again, samples, "forward", again=policy) if len(again) else 0.0
         return forward + costs.stage_seconds(devices[stage], held, samples, "backward")
 
     return filled_cuts(points, len(devices), seconds)

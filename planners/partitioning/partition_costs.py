@@ -184,7 +184,7 @@ def _ranges(costs: LayerCosts, device: int, samples: int, phase: Phase, again: b
     """
     layers = len(costs.problem.workload)
     if not costs.streams(device):
-        chosen = costs.runs_again(costs.problem.recompute) if again else np.ones(layers, dtype=np.bool_)
+        chosen = costs.runs_again(costs.problem.recompute) if again else np.ones(layers)
         before = np.concatenate([[0.0], np.cumsum(costs.seconds(device, samples, phase) * chosen)])
         return np.asarray(np.maximum(before[None, :] - before[:, None], 0.0), dtype=np.float64)
     table = np.full((layers + 1, layers + 1), np.inf)
@@ -209,7 +209,7 @@ def _streamed_stages(costs: LayerCosts, device: int, again: bool) -> SecondsOfSt
     begin, end = (places[one][:, None] for one in np.triu_indices(len(places), 1))
     held = (begin <= layers) & (layers < end)
     if again:
-        held &= costs.runs_again(costs.problem.recompute)
+        held &= costs.runs_again(costs.problem.recompute) > 0.0
     return costs.seconds_of_stages(device, held)
 
 

@@ -131,6 +131,8 @@ def asked_words(problem: Problem, request: Request) -> tuple[Recompute, ...]:
         return (request.recompute,)
     runs = problem.stack.runs.recompute
     words = recompute_words(problem.workload) if problem.recompute == "none" else (problem.recompute,)
+    if not runs and len(words) > 1:  # one framework's, and never far from its neighbours
+        words = tuple(word for word in words if word != "every-second-product")
     return tuple(word for word in words if not runs or word in runs)
 
 

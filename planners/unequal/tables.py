@@ -14,13 +14,13 @@ from planners.estimate.memory import FlushedBytes
 from planners.partitioning.partition_costs import straight_costs
 from planners.unequal.chain import Floats
 from planners.unequal.problem import InfeasibleSizes, UnequalProblem, powers_of_two
-from simulator import LayerCosts, Plan, Problem, stages_from_cuts
+from simulator import LayerCosts, Plan, Problem, Recompute, stages_from_cuts
 
 CANDIDATES = ("all", "powers-of-two")
 """Which sizes a search may choose: every one from 1 to the batch, or powers of two and the batch."""
 
-PASSES: tuple[tuple[Phase, bool], ...] = (("forward", False), ("backward", False), ("forward", True))
-"""Rows of the seconds of a stage: phases, and whether they run within a backward."""
+PASSES: tuple[tuple[Phase, Recompute | None], ...] = (("forward", None), ("backward", None), ("forward", "whole"))
+"""Rows of the seconds of a stage: phases, and as what they run again within a backward."""
 
 WITHOUT_LINKS = ("streaming", "free")
 """Communications that queue nowhere and take no time of their own: an op lasts as long as its sending, or transfers are free."""

@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from hardware_profiles import (
     BACKWARD_LAUNCHES,
     PRECISION_BYTES,
-    PRODUCTS,
     Accelerator,
     Phase,
     Rates,
@@ -26,6 +25,7 @@ from hardware_profiles import (
     reduce_seconds,
     streaming,
 )
+from simulator.costs.kept_shares import kept_shares, products_of
 from simulator.options.training_options import BY_BLOCK, Recompute
 from simulator.plans.keys import Kept
 from simulator.plans.plan import OPTIMIZER_STATES, Plan, Problem, problem_of_parts
@@ -117,6 +117,8 @@ class LayerCosts:
         self._launches: dict[tuple[int, Phase], NDArray[np.float64]] = {}
         self._streamed: dict[tuple[int, bytes, int, Phase], float] = {}
         self._slices: dict[tuple[int, int], LayerCosts] = {}
+        self._kept: dict[Recompute, NDArray[np.float64]] = {}
+        self._kept_products: dict[Recompute, NDArray[np.float64]] = {}
         self._split: Kept[tuple[LayerSplit, ...], tuple[LayerCosts]] = Kept()
         self.structures = STRUCTURES
         self.places: Kept[Hashable, Any] = Kept()  # of their stages, as `PlanCosts` has them
@@ -388,18 +390,21 @@ class LayerCosts:
         return tuple(float(optional_members(one).pass_overhead) for one in self._accelerators)
 
     def stage_seconds(
-        self, device: int, layers: NDArray[np.int64], samples: int, phase: Phase, *, again: bool = False
+        self, device: int, layers: NDArray[np.int64], samples: int, phase: Phase, *, again: Recompute | None = None
     ) -> float:
         """Seconds of one pass of some layers as one stage: the sum of its layers (or the streaming device's own rule) plus the
         framework overhead.
 
-        again: within a backward, whose framework's seconds these are not
+        again: as far as this policy runs them again, within a backward, whose framework's seconds these are not; a board that
+            streams runs layers whole
         """
         kind = self._kind_of_device[device]
         accelerator = self._accelerators[kind]
         if self._measured or not streaming(accelerator):
-            beside = 0.0 if again else self.pass_seconds(device, phase)
-            return float(self.seconds(device, samples, phase)[layers].sum()) + beside
+            of_layers = self.seconds(device, samples, phase)[layers]
+            if again:
+                return float((of_layers * self.runs_again(again)[layers]).sum())
+            return float(of_layers.sum()) + self.pass_seconds(device, phase)
         key = (kind, layers.tobytes(), samples, phase)
         if key not in self._streamed:
             works = [self.works[layer] for layer in layers]
@@ -452,40 +457,58 @@ class LayerCosts:
         first = np.unique(number[number > 0])[:blocks]
         return np.where(np.isin(number, first), number, 0)
 
-    def runs_again(self, recompute: Recompute) -> NDArray[np.bool_]:
-        """Which layers a recompute policy recomputes, bool [layers]."""
-        again = np.asarray(self.parts(recompute) > 0)
-        return again & ~self._products if recompute == "between-products" else again
+    def runs_again(self, recompute: Recompute) -> NDArray[np.float64]:
+        """Share of each layer's forward that a recompute policy runs again, float64 [layers]."""
+        return (self.parts(recompute) > 0) * (1.0 - self._kept_shares(recompute))
 
     def made_bytes(self, recompute: Recompute) -> NDArray[np.float64]:
         """Bytes per sample of `stashed_bytes` that backward recomputes, float64 [layers]."""
         if recompute == "attention":
             return self._attention_bytes
         again = self.stashed_bytes * (self.parts(recompute) > 0)
-        return again - self._stashed_products if recompute == "between-products" else again
+        if recompute == "every-second-product":  # attention is kept, with what its backward needs of its own
+            again = again - self._attention_bytes * (again > 0)
+        return again - self._stashed_products(recompute)
 
-    @cached_property
-    def products_bytes(self) -> NDArray[np.float64]:
-        """Bytes per sample of outputs of products that are kept where what lies between them runs again, float64 [layers].
+    def products_bytes(self, recompute: Recompute) -> NDArray[np.float64]:
+        """Bytes per sample of outputs that a policy keeps of what it does not run again of a block, float64 [layers].
 
         Those that something in their block is made of which a backward needs, beside those that a layer stashes anyway.
+        """
+        if recompute not in self._kept_products:
+            self._kept_products[recompute] = self.output_bytes * self._kept_shares(recompute) * self._needed_beside
+        return self._kept_products[recompute]
+
+    @cached_property
+    def _needed_beside(self) -> NDArray[np.bool_]:
+        """Which layers have an output that no layer stashes and something in their block is made of which a backward needs, bool
+        [layers].
         """
         needed = np.zeros(len(self.works), dtype=np.bool_)
         stashed = np.zeros(len(self.works), dtype=np.bool_)
         for producer, consumer in sorted(self._edges_in_blocks, reverse=True):
             reads = self._reads_of_block[consumer] > 0.0
             needed[producer] |= reads or (needed[consumer] and not self._products[consumer])
-            stashed[producer] |= reads and not self._products[consumer]
-        return np.where(self._products & needed & ~stashed, self.output_bytes, 0.0)
+            stashed[producer] |= reads and self._stashes(producer, consumer)
+        return needed & ~stashed
 
-    @cached_property
-    def _stashed_products(self) -> NDArray[np.float64]:
-        """Bytes per sample of what layers stash that is an output of a product in the same block, float64 [layers]."""
-        read = np.zeros(len(self.works))
+    def _stashed_products(self, recompute: Recompute) -> NDArray[np.float64]:
+        """Bytes per sample of what layers stash that a policy keeps of another layer in the same block, float64 [layers]."""
+        kept, read = self._kept_shares(recompute), np.zeros(len(self.works))
         for producer, consumer in self._edges_in_blocks:
-            if self._products[producer] and not self._products[consumer]:
-                read[consumer] += self.output_bytes[producer]
+            if self._stashes(producer, consumer):
+                read[consumer] += self.output_bytes[producer] * kept[producer]
         return np.minimum(read, self._reads_of_block)
+
+    def _stashes(self, producer: int, consumer: int) -> bool:
+        """Whether what a layer keeps of its input is what another one has put out: a product keeps it of attention alone."""
+        return bool(self._attention[producer] or not self._products[consumer])
+
+    def _kept_shares(self, recompute: Recompute) -> NDArray[np.float64]:
+        """`kept_shares` of the layers, float64 [layers]."""
+        if recompute not in self._kept:
+            self._kept[recompute] = kept_shares(self.problem.workload, self.problem.precision, recompute)
+        return self._kept[recompute]
 
     @cached_property
     def _reads_of_block(self) -> NDArray[np.float64]:
@@ -502,8 +525,7 @@ class LayerCosts:
     @cached_property
     def _products(self) -> NDArray[np.bool_]:
         """Which layers are products of weights."""
-        layers = self.problem.workload.layers
-        return np.array([layer.kind in PRODUCTS and layer.has_weight_gradient for layer in layers])
+        return products_of(self.problem.workload)
 
     @cached_property
     def _attention(self) -> NDArray[np.bool_]:

@@ -701,14 +701,15 @@ class PlanCosts:
         run = self.layers_of(kind, stage)
         if not (samples and len(run)):
             return 0.0
-        return layers.stage_seconds(device, run, samples, _PHASES[kind], again=kind is OpKind.RECOMPUTE)
+        again = self.recomputation(stage) if kind is OpKind.RECOMPUTE else None
+        return layers.stage_seconds(device, run, samples, _PHASES[kind], again=again)
 
     def layers_of(self, kind: OpKind, stage: int) -> NDArray[np.int64]:
         """Layers of a stage that an op of this kind runs."""
         held, policy = np.array(self.plan.stages[stage].layers, dtype=np.int64), self.recomputation(stage)
         if kind is not OpKind.RECOMPUTE:
             return held
-        again, blocks = self.layers.runs_again(policy)[held], self.recomputed_blocks(stage)
+        again, blocks = self.layers.runs_again(policy)[held] > 0.0, self.recomputed_blocks(stage)
         return held[again & (self.layers.parts_again(policy, held, blocks) > 0)] if blocks else held[again]
 
     def _gather_seconds(self, kind: OpKind, stage: int, group: Group, samples: int) -> float:

@@ -67,8 +67,8 @@ def stage_stash(
             own = np.zeros(len(costs.works), dtype=np.int64)
             own[held] = number
             kept += float(read_from_outside(costs, own).sum())
-        if recompute == "between-products":
-            kept += float((costs.products_bytes[held] * (number > 0)).sum())
+        if recompute in BY_BLOCK:
+            kept += float((costs.products_bytes(recompute)[held] * (number > 0)).sum())
     total = float(made.sum())
     most = total if at_once else float(made.max(initial=0.0))
     behind = np.cumsum(left[::-1])[::-1] - left
@@ -161,7 +161,7 @@ def kept_by_part(
     left = np.maximum(scores - again, 0.0)
     inside = (number > 0) & (recompute != "attention")
     longer = np.where(inside, 0.0, costs.weight_stashed_bytes)
-    beside = costs.products_bytes * (number > 0) * (recompute == "between-products")
+    beside = costs.products_bytes(recompute) * (number > 0)
     kept = dict.fromkeys(ACTIVATION_PARTS, 0.0)
     kept_longer = kept.copy()
     for one in layers:
@@ -178,8 +178,7 @@ def kept_by_part(
 def kept_bytes(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
     """Bytes per sample that each layer adds to its stage's stash, float64 [layers], beside `entering_bytes`."""
     kept = costs.stashed_bytes - costs.made_bytes(recompute)
-    if recompute == "between-products":
-        kept = kept + costs.products_bytes
+    kept = kept + costs.products_bytes(recompute)
     return kept + read_from_outside(costs, costs.parts(recompute)) if recompute in BY_BLOCK else kept
 
 

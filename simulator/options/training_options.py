@@ -9,13 +9,14 @@ from hardware_profiles import Bounds, Precision
 
 OptimizerName = Literal["sgd", "momentum", "adam"]
 
-Recompute = Literal["none", "attention", "between-products", "blocks", "whole"]
+Recompute = Literal["none", "attention", "between-products", "every-second-product", "blocks", "whole"]
 """What a stage runs forward again before its backward: nothing; its attention layers, which keep their input alone (selective
 recomputation, Korthikanti et al. 2022); of each block what lies between its products of weights, whose outputs are kept (JAX's
-`dots_with_no_batch_dims_saveable`, MaxText's `minimal`); each block from its own input (full recomputation in the paper and in
-Megatron), one at a time; or all of it at once: it keeps its input alone (Huang et al. 2019, "GPipe")."""
+`dots_with_no_batch_dims_saveable`, MaxText's `minimal`); of each block all but attention and every second of these products
+(torchtitan's `selective`, option `op`); each block from its own input (full recomputation in the paper and in Megatron), one at a
+time; or all of it at once: it keeps its input alone (Huang et al. 2019, "GPipe")."""
 
-BY_BLOCK: tuple[Recompute, ...] = ("between-products", "blocks")
+BY_BLOCK: tuple[Recompute, ...] = ("between-products", "every-second-product", "blocks")
 """Policies that run a block again, or parts of it, from its own input, one block at a time."""
 
 Communication = Literal["overlapped", "send-blocking", "both-blocking", "streaming", "free"]

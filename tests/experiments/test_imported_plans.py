@@ -268,7 +268,7 @@ def test_a_csv_of_torchtitan_is_the_plans_order(capsys: pytest.CaptureFixture[st
         ("local_batch_size = 4", "local_batch_size = 2", "is not the batch of 16"),
         ('"layers.3", ', "", "must have layers.0 to layers.11, in order"),
         ('"Interleaved1F1B"', '"Looped"', "parallelism.pipeline_parallel_schedule = 'Looped'; choices: GPipe"),
-        ('mode = "none"', 'mode = "selective"', "activation_checkpoint.mode = 'selective'; choices: none, full"),
+        ('mode = "none"', 'mode = "selective"', "activation_checkpoint.selective_ac_option = '2'; choices: op"),
         (
             "tensor_parallel_degree = 1",
             "tensor_parallel_degree = true",
@@ -279,7 +279,7 @@ def test_a_csv_of_torchtitan_is_the_plans_order(capsys: pytest.CaptureFixture[st
             f"tensor_parallel_degree = 1{'0' * 22}",
             "tensor_parallel_degree must be a whole number of at most 32,768, got 10000",
         ),
-        ('mode = "none"', "mode = [1]", "activation_checkpoint.mode = '[1]'; choices: none, full"),
+        ('mode = "none"', "mode = [1]", "activation_checkpoint.mode = '[1]'; choices: none, selective, full"),
         ('"Interleaved1F1B"', '["1F1B"]', "parallelism.pipeline_parallel_schedule = "),
         ('"Interleaved1F1B"', '"Interleaved1F1B"\npipeline_parallel_schedule_csv = 5', "must be the path of a file"),
         ("[training]", "[training", "Expected ']'"),

@@ -45,6 +45,8 @@ def test_a_pipeline_of_two_replicas() -> None:
         "mixed_precision_param": "bfloat16",
     }
     assert read["activation_checkpoint"] == {"mode": "full"}
+    other, _ = written(*llama_plan((5,), zero=3, recompute=("every-second-product",) * 2))
+    assert other["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": "op"}
     parallelism = read["parallelism"]
     parts = parallelism.pop("module_fqns_per_model_part")
     assert parts == [
@@ -123,7 +125,7 @@ SIDE_BY_SIDE = tuple(
     ("changes", "why"),
     [
         ({"zero": 1}, "ZeRO 1 (choices: 0, 2, 3)"),
-        ({"recompute": ("attention",) * 4}, "recompute attention (choices: none, blocks)"),
+        ({"recompute": ("attention",) * 4}, "recompute attention (choices: none, every-second-product, blocks)"),
         ({"recompute": ("blocks",) * 4, "recomputed_blocks": (1,) * 4}, "recomputation of some blocks of a stage"),
         ({"group": 2, "context": 2}, "context parallelism with ZeRO 0"),
         (

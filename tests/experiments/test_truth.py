@@ -171,7 +171,7 @@ def test_tables_of_a_folder(tmp_path: Path) -> None:
     [
         ("64,4,2,32,0,1,1,1,2,0.5,,", "line 2: $.tp = '0'"),
         ("64,4,2,32,1,1,1,1,2,fast,,", "line 2: $.measured_s"),
-        ("64,4,2,32,1,1,1,1,2,0.5,some,", "attention, full, minimal, none, selective"),
+        ("64,4,2,32,1,1,1,1,2,0.5,some,", "attention, full, minimal, none, selective, selective op"),
         ("64,4,2", "line 2 has 3 cells"),
         ('64,4,2,32,1,1,1,1,2,0.5,"full,', "cannot be read as a CSV file"),
         ("65,4,2,32,1,1,1,1,2,0.5,,dgx-a100", "hidden must be a multiple of heads, 4"),

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hardware_profiles import load_cluster
 from simulator import (
     BY_BLOCK,
     CATEGORIES,
     ENGINES,
     Evaluations,
+    Experts,
     InfeasiblePlanError,
     LayerCosts,
     Parallelism,
@@ -27,7 +29,7 @@ from simulator import (
     stage_stash,
 )
 from simulator.costs.stashes import kept_by_part, kept_bytes, largest_parts
-from simulator.workloads.language_models import Gpt
+from simulator.workloads.language_models import Gpt, Llama
 from simulator.workloads.layers import Layer, Workload
 from tests.chains import chain
 from tests.simulator.strategies import chain_cluster
@@ -62,6 +64,43 @@ def test_full_recomputation_keeps_what_korthikanti_counts(degree: int, sequence_
     every = range(len(workload))
     outside = costs.stashed_bytes.sum() - costs.stashed_bytes[inside].sum()
     assert stage_stash(costs, every, "blocks").kept == BLOCKS * received + outside
+
+
+@pytest.mark.parametrize(
+    ("options", "shares", "columns"),
+    [
+        ({}, {"qkv": 0.2, "projection": 1.0, "mlp_up": 0.5, "mlp_down": 0.0}, 128 + 256),
+        ({"precision": "fp8"}, {"qkv": 0.0, "projection": 0.0, "mlp_up": 0.0, "mlp_down": 0.0}, 160 + 96 + 512),
+        (
+            {"experts": 4},
+            {"qkv": 0.2, "projection": 1.0, "router": 1.0, "experts.mlp_up": 1.0, "shared.mlp_up": 0.5},
+            None,
+        ),
+    ],
+)
+def test_every_second_product_of_a_block_is_kept(
+    options: dict[str, Any], shares: dict[str, float], columns: int | None
+) -> None:
+    """torchtitan counts queries (96 columns), keys, values (32 each), the projection, gate, up (256 each), down, no experts: it
+    keeps every second one, all of 8 bits, and attention with the logarithm of each row's sum.
+
+    What nothing needs afterwards is not kept, as the output of the last product.
+    """
+    experts = Experts(options["experts"], 2, 64, shared=128) if "experts" in options else None
+    model = Llama(2, HIDDEN, HEADS, SEQUENCE, 100, key_value_heads=4, intermediate=256, experts=experts)
+    precision = options.get("precision", "bf16")
+    problem = Problem(model.workload(), load_cluster("dgx-h100:1"), 1, precision=precision)
+    costs, layers = LayerCosts(problem), problem.workload.layers
+    block = {layer.name.partition(".")[2]: number for number, layer in enumerate(layers) if layer.block == 1}
+    again = costs.runs_again("every-second-product")
+    assert {name: again[block[name]] for name in shares} == pytest.approx(shares)
+    assert (again[block["attention"]], again[block["norm1"]], again[0]) == (0.0, 1.0, 0.0)
+    one = np.array([block["qkv"], block["projection"]])
+    seconds = costs.seconds(0, 1, "forward")[one] @ again[one]
+    assert costs.stage_seconds(0, one, 1, "forward", again="every-second-product") == pytest.approx(seconds)
+    if columns is not None:
+        kept = stage_stash(costs, list(block.values()), "every-second-product").kept
+        assert kept == SEQUENCE * (2 * (HIDDEN + HIDDEN + columns) + 4 * HEADS)
 
 
 def network(rng: np.random.Generator) -> Workload:
@@ -190,7 +229,7 @@ def test_every_block_that_runs_again_costs_a_forward_and_saves_what_it_keeps(eng
         (
             ("whole",),
             (1,),
-            "recomputes 1 blocks of stage 0, whose recompute is whole; choices: between-products, blocks",
+            "recomputes 1 blocks of stage 0, whose recompute is whole; choices: between-products, every-second-product, blocks",
         ),
         ((), (1,), "recomputes 1 blocks of stage 0, whose recompute is none"),
         (("blocks",), (4,), "recomputes 4 blocks of stage 0, which has 3"),
