@@ -56,8 +56,8 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     tp, pp, dp, cp, ep: degrees of tensor, pipeline, data, context and expert parallelism; interleave: stages per device
     micro_batch: samples of one replica's micro-batch; global_batch: samples of the iteration
     layers_per_stage: parts of the pipeline as `16;18`, the embedding and the head one layer each; even where nothing is said
-    recompute: none, attention (or selective), minimal (products are kept) or full; recompute_modules: operations that run again,
-        as `core_attn;layernorm`; sequence_parallel; precision
+    recompute: none, attention (or selective), selective op (every second product is kept), minimal (all are) or full;
+        recompute_modules: operations that run again, as `core_attn;layernorm`; sequence_parallel; precision
     flash: fused attention; attention: its form, in place of that; fused_loss: a loss that the framework fuses
     gradient_reduction: whole (after the last backward) or in buckets, while it goes on; gradient_bytes: 2, 4, or 0 for those of
         the precision; zero: 0 to 3; distributed_optimizer: zero 1; optimizer: adam where nothing is said
