@@ -179,7 +179,7 @@ class Neighbourhood:
 
         below: seconds; of one rank only those that may fit and undercut them, if any are given
         """
-        bounds = None if below is None else SeedBounds(self.costs, self.contexts, below)
+        again = min(self.words, key=self._again)
         layers, asked = len(self.problem.workload), self.request.stages
         most = most if self.problem.stack.runs.pipeline else 1
         looped = [
@@ -188,9 +188,9 @@ class Neighbourhood:
         degrees = product(self.tensors, self.contexts)
         looped = looped[:1] if asked is None else [one for one in looped if asked % one[1] == 0]
         choices = device_choices(self.problem, self.costs)
-        for chosen, (tensor, context), (schedule, held) in product(choices, degrees, looped):
-            among = set(chosen)
-            groups = [one for one in device_groups(self.problem, tensor) if among.issuperset(one)]
+        bounded = [SeedBounds(self.costs, chosen, self.contexts, again, below) for chosen in choices]
+        for bounds, (tensor, context), (schedule, held) in product(bounded, degrees, looped):
+            groups = bounds.groups(tensor)
             for ranks in _some_counts(min(len(groups) // context, layers // held, most or layers)):
                 if ranks < least or (ranks == 1 and self._goes_both_ways(schedule)):
                     continue
@@ -203,9 +203,9 @@ class Neighbourhood:
                         parallel = Parallelism(tensor, context, expert)
                         if copies * context % expert:
                             continue
-                        if ranks == 1 and bounds and not bounds.promises(groups[0][0], parallel, copies, count, zero):
+                        if ranks == 1 and not bounds.promises(parallel, copies, count, zero):
                             continue
-                        words = ((min(self.words, key=self._again), 0),) * (ranks * held)
+                        words = ((again, 0),) * (ranks * held)
                         laid = ranks_of(groups, ranks, copies * context)
                         empty = Pipeline(schedule, (), (), count, words, (), tensor * context, zero, context, expert)
                         yield from self._laid(empty, laid, held)
