@@ -264,6 +264,7 @@ from .sensitivity import Sensitivity as Sensitivity, sensitivity as sensitivity
 from .settings import (
     Changed as Changed,
     Settings as Settings,
+    adapted_plan as adapted_plan,
     change_settings as change_settings,
     known_addresses as known_addresses,
     values_of as values_of,

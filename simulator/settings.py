@@ -159,6 +159,26 @@ def change_settings(problem: Problem, settings: Settings, plan: Plan | None = No
     return Changed(problem, plan, tuple(changes))
 
 
+def adapted_plan(before: Problem, plan: Plan, found: Changed) -> tuple[Plan, str]:
+    """The changed plan with as many micro-batches of their size as another batch has, or else as many of another size; and what
+    that is in words. Micro-batches that settings say, that differ, or whose order is the plan's own, are left.
+    """
+    problem, changed = found.problem, found.plan or plan
+    old, sizes = len(plan.microbatches), set(plan.microbatches)
+    own = plan.microbatches != changed.microbatches or plan.order or plan.forward_sizes
+    if own or before.batch == problem.batch or len(sizes) > 1:
+        return changed, ""
+    size = sizes.pop()
+    if problem.batch % size == 0:
+        count = problem.batch // size
+    elif problem.batch % old == 0:
+        count, size = old, problem.batch // old
+    else:
+        return changed, ""
+    words = f"{old} micro-batches of {plan.microbatches[0]} -> {count} of {size}, for a batch of {problem.batch}"
+    return replace(changed, microbatches=(size,) * count), words
+
+
 def _forms(machine: MachineTables | None, plan: Plan | None) -> dict[str, Sequence[type]]:
     """The declared tables below each of ROOTS."""
     machines = MACHINE_FORMS if machine is None else machine.forms

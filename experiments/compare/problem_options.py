@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -350,10 +351,14 @@ def on_another(problem: Problem, plan: Plan, cluster: str, file: str) -> Problem
 def imported_from(path: str) -> str | None:
     """The target whose own form a word of --plan has: `megatron:Et*5|t*7L`; None for a file's name.
 
-    UsageError for another target's name before the colon, or a misspelt one, unless there is such a file.
+    UsageError for such a form without the name, and for another target's name before the colon, or a misspelt one, unless there
+    is such a file.
     """
     name, colon, _ = path.partition(":")
     known = [one for one, target in TARGETS.items() if target.read is not None]
+    for one in () if colon else known:
+        if re.fullmatch(TARGETS[one].form, path) and (path.endswith(".toml") or not os.path.exists(path)):
+            raise UsageError(f"--plan {shown(path)}: a form of {one} has its name before it: --plan '{one}:{path}'")
     if not colon or name in known:
         return name if colon else None
     if not os.path.exists(path) and (name in TARGETS or nearest(name, known)):

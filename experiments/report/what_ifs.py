@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from experiments.compare.efficiency import efficiency
@@ -18,6 +18,7 @@ from simulator import (
     Score,
     Settings,
     TextTable,
+    adapted_plan,
     change_settings,
     decisions,
     simulate,
@@ -164,8 +165,7 @@ def what_ifs(
 ) -> WhatIf:
     """The answers to a change; arguments and errors as in `experiments.report.what_if_question.what_if`."""
     found = change_settings(problem, settings, plan)
-    assert found.plan is not None
-    kept, adapted = _adapted(problem, found.problem, plan, found.plan)
+    kept, adapted = adapted_plan(problem, plan, found)
     name = planner or (plan.planner if plan.planner in planner_entries() else DEFAULT_PLANNER)
     request = Request(**(wanted or {}))
     return WhatIf(
@@ -191,22 +191,3 @@ def _answer(ask: Callable[[], Outcome | Result]) -> WhatIfAnswer:
         answer,
         limit=limit_sentence(outcome, split, limits(outcome, split, replayed), worth.share_of_peak(worth.model_flop)),
     )
-
-
-def _adapted(before: Problem, problem: Problem, plan: Plan, changed: Plan) -> tuple[Plan, str]:
-    """The plan with as many micro-batches of their size as another batch has, or else as many of another size; and what that is
-    in words. Micro-batches that settings say, that differ, or whose order is the plan's own, are left.
-    """
-    old, sizes = len(plan.microbatches), set(plan.microbatches)
-    own = plan.microbatches != changed.microbatches or plan.order or plan.forward_sizes
-    if own or before.batch == problem.batch or len(sizes) > 1:
-        return changed, ""
-    size = sizes.pop()
-    if problem.batch % size == 0:
-        count = problem.batch // size
-    elif problem.batch % old == 0:
-        count, size = old, problem.batch // old
-    else:
-        return changed, ""
-    words = f"{old} micro-batches of {plan.microbatches[0]} -> {count} of {size}, for a batch of {problem.batch}"
-    return replace(changed, microbatches=(size,) * count), words

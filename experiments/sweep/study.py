@@ -125,7 +125,9 @@ class Question:
         problem = read_problem(self.arguments, given, self.options.get("launchable"))
         if self.settings:
             changed = simulator.change_settings(problem, self.settings, plan)
-            problem, plan = changed.problem, changed.plan
+            if plan is not None:
+                plan, _ = simulator.adapted_plan(problem, plan, changed)
+            problem = changed.problem
         return problem, plan
 
     def answer(self) -> dict[str, Any]:

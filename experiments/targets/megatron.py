@@ -206,6 +206,7 @@ MEGATRON = Target(
     write=_write,
     stacks=("megatron-core",),
     read=_read,
+    form=r"E[tL|()*,\d ]*L",
     takes=("schedule", "microbatches", "chunks", "tensor", "context", "expert", "zero"),
     words=lambda problem, plan: shlex.join(megatron_flags(problem, plan)),
 )

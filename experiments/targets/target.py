@@ -42,7 +42,7 @@ class Target:
         what it says, the best first; by default all
     options: names of options of `pipeplan export` that it takes
     read: (text, problem, request) -> the plan that the target's own form says; takes: fields and options of the request that it
-        hears
+        hears; form: regular expression of texts that are such a form, by which one without the target's name is known
     words: (problem, plan) -> what a report says of a plan that it can run; by default that it can be written
     """
 
@@ -55,6 +55,7 @@ class Target:
     read: Callable[[str, Problem, Request], Plan] | None = None
     predicts: Callable[[str], tuple[str, ...]] | None = None
     takes: tuple[str, ...] = ()
+    form: str = ""
     words: Callable[[Problem, Plan], str] | None = None
 
     def stacks_of(self, text: str) -> tuple[str, ...]:

@@ -332,6 +332,7 @@ TORCHTITAN = Target(
     problem_rules=_problem_rules,
     write=_write,
     stacks=(EAGER, COMPILED),
+    form=r".+\.toml",
     read=_read,
     predicts=_predicts,
 )

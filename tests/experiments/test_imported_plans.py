@@ -82,6 +82,8 @@ def test_a_layout_is_a_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
             "megaton:Et*6|t*6L",
             "target 'megaton' is unknown (did you mean megatron?); choices: megatron, torchtitan, or the path",
         ),
+        ("Et*6|t*6L", "--plan 'Et*6|t*6L': a form of megatron has its name before it: --plan 'megatron:Et*6|t*6L'"),
+        ("job.toml", "a form of torchtitan has its name before it: --plan 'torchtitan:job.toml'"),
         ("deepspeed:ds.json", "target 'deepspeed' is unknown"),
         ("megatron:Et*6|t*6L --planner large", "--planner is for a search"),
         ("megatron:Et*6|t*6L --placement v", "--placement is for a search"),

@@ -168,6 +168,10 @@ def test_a_plan_is_replayed(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     ]
     twice = pp.what_if(result.problem, result.plan, ["accelerator.compute.tflops_fp32=*2"], anew=False).kept.outcome
     assert [row["iteration_seconds"] for row in rows] == [result.iteration_seconds, twice and twice.iteration_seconds]
+    twice = pp.what_if(result.problem, result.plan, ["batch=16"], anew=False).kept.outcome
+    (row,) = document(capsys, "--plan", str(path), "--over", "batch=16", "--jobs", "1")["rows"]
+    assert twice is not None
+    assert (row["iteration_seconds"], row["decisions"]["micro-batches"]) == (twice.iteration_seconds, "8")
     words = ("sweep", "--plan", str(path), "--planner", "greedy", "--over", "batch=8,16")
     assert "--planner does not go with --plan, which is replayed as it is" in refused(capsys, words)
 
