@@ -239,7 +239,7 @@ def test_what_is_told_of_other_files(tmp_path: Path) -> None:
 
 RUN = """
 import sys, torch, torch.distributed as dist, torch.multiprocessing as processes
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe, ScheduleInterleavedZeroBubble
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleavedZeroBubble
 from torch.profiler import profile, ProfilerActivity
 
 def linear(count):
@@ -249,11 +249,11 @@ def run(rank, folder, name):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     loss = lambda out, wanted: (out - wanted).square().mean()
-    numbers = [rank] if name == "gpipe" else [rank, rank + 2]
-    count = 2 if name == "gpipe" else 4
+    numbers = [rank, rank + 2] if name == "zero bubble" else [rank]
+    count = 4 if name == "zero bubble" else 2
     stages = [PipelineStage(linear(2 + 6 * one), one, count, torch.device("cpu")) for one in numbers]
-    if name == "gpipe":
-        schedule = ScheduleGPipe(stages[0], 4, loss_fn=loss)
+    if name != "zero bubble":
+        schedule = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[name](stages[0], 4, loss_fn=loss)
     else:
         schedule = ScheduleInterleavedZeroBubble(stages, 4, loss_fn=loss)
     samples = torch.randn(256, 256)
@@ -262,7 +262,7 @@ def run(rank, folder, name):
         schedule.step(*([samples] if rank == 0 else []), **({"target": samples, "losses": []} if rank else {}))
 
     step()
-    with profile(activities=[ProfilerActivity.CPU]) as found:
+    with profile(activities=[ProfilerActivity.CPU], with_stack=name == "1f1b") as found:
         for _ in range(3):
             step()
     found.export_chrome_trace(f"{folder}/traces/rank{rank}.json.gz")
@@ -274,7 +274,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpipe", "zero bubble"])
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zero bubble"])
 def test_a_run_of_torch(tmp_path: Path, name: str) -> None:
     """Two processes on the CPU, traced by torch's own profiler: every stage and pass is there, every micro-batch three times."""
     pytest.importorskip("torch.distributed.pipelining", reason="torch is not installed: its traces are not at hand")
@@ -282,8 +282,8 @@ def test_a_run_of_torch(tmp_path: Path, name: str) -> None:
     (tmp_path / "run.py").write_text(RUN)
     subprocess.run([sys.executable, str(tmp_path / "run.py"), str(tmp_path), name], check=True, timeout=300)
     found = read_stage_times(tmp_path / "traces")
-    stages, passes = (2, 2) if name == "gpipe" else (4, 3)
+    stages, passes = (4, 3) if name == "zero bubble" else (2, 2)
     assert (len(found.forward), found.microbatches) == (stages, 4)
     assert found.ops == 3 * 4 * stages * passes
-    assert bool(found.weight) == (name != "gpipe")
+    assert bool(found.weight) == (name == "zero bubble")
     assert min(found.forward + found.backward) > 0
