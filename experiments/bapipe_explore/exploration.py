@@ -295,7 +295,9 @@ def limited(cluster: Cluster, bandwidth: float, memory_gib: float | None = None)
 
 def _claim(problem: Problem) -> Row:
     found, reference = _explored(problem), _outcomes(problem, ("data-parallel",)).get("data-parallel")
-    row: Row = {"data_parallel_fits": reference is not None, "bapipe_fits": found is not None}
+    devices = problem.cluster.devices
+    row: Row = {"machine": f"{len(devices)} {devices[0].name}"}
+    row |= {"data_parallel_fits": reference is not None, "bapipe_fits": found is not None}
     if found is None:
         return row
     best = simulate(problem, found.best.plan)

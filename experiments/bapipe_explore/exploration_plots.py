@@ -69,8 +69,8 @@ def schedules(rows: Sequence[Row]) -> Figure:
         if streamed[0] is not None:
             link.plot(sending, streamed, **points | {"linestyle": ":"})
     time.axvline(1.5, color=FAINT, linewidth=1, linestyle=":")
-    words = {"xycoords": time.get_xaxis_transform(), "rotation": 90, "va": "center", "fontsize": 8, "color": FAINT}
-    noted(time, "SR = (F+B)/2", (1.5, 0.8), (4, 0), **words)
+    upright = {"xycoords": time.get_xaxis_transform(), "rotation": 90, "va": "center", "fontsize": 8, "color": FAINT}
+    noted(time, "SR = (F+B)/2", (1.5, 0.8), (4, 0), **upright)
     time.margins(x=0.08)
     seconds = {"xlabel": "SR, seconds of one transfer", "ylabel": "mini-batch seconds"}
     time.set(title="transfers behind their ops", **seconds)
@@ -88,8 +88,9 @@ def schedules(rows: Sequence[Row]) -> Figure:
     ]
     pairs.append(Line2D([], [], color=INK, linewidth=2))
     pairs.append(Line2D([], [], color=INK, marker="o", linestyle="none"))
-    together = {tuple: HandlerTuple(ndivide=None)}
-    legend_below(figure, len(pairs), pairs, [*labels, "formula", "simulated"], handler_map=together)
+    pairs.append(Line2D([], [], color=INK, marker="o", linestyle=":"))
+    words = ["formula", "simulated", "simulated, where there is no formula"]
+    legend_below(figure, 4, pairs, [*labels, *words], handler_map={tuple: HandlerTuple(ndivide=None)})
     figure.suptitle(f"BaPipe's schedules: {shape[0]} stages, {shape[1]} micro-batches, F = 1, B = 2")
     return figure
 
@@ -168,7 +169,7 @@ def claims(rows: Sequence[Row], down: str) -> Figure:
         for axes, workload in zip(line, workloads, strict=True):
             _heat(axes, [row for row in rows if row["workload"] == workload], key, claim, down)
             axes.set_title(f"{TITLES.get(workload, workload)}: {title}", fontsize=10)
-    figure.suptitle("BaPipe against data parallelism")
+    figure.suptitle(f"BaPipe against data parallelism on {rows[0]['machine']}")
     frame = Rectangle((0, 0), 1, 1, fill=False, color=ALARM, linewidth=2)
     legend_below(figure, 1, [frame], [f"“up to {SPEEDUP_CLAIM:g}×” or “{MEMORY_CLAIM:g}× less memory” is reached"])
     return figure
