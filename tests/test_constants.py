@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from zlib import crc32
+
 import pytest
 
 from hardware_profiles import PRECISION_BYTES, load_accelerator, load_cluster
 from simulator import OPTIMIZER_STATES, load_workload
 from simulator.costs import plan_costs
 from simulator.workloads.layers import SCORE_MOVES
+from tests.records import REWRITE, assert_recorded
+
+ROOT = Path(__file__).parents[1]
+TORCH = r"^(import|from) torch\b"
+NAMED = r"^([A-Z_][A-Z_\d]*(?:, [A-Z_][A-Z_\d]*)*)(?:: .*)? = "
+"""Names in capitals to which a module assigns."""
 
 
 @pytest.mark.parametrize(
@@ -74,3 +91,48 @@ def test_scores_of_attention() -> None:
     """FlashAttention writes none (Dao et al. 2022); scores in memory are written and read once a pass."""
     assert SCORE_MOVES["fused"] == 0.0
     assert SCORE_MOVES["unfused"] == 2.0
+
+
+def said(value: Any) -> Any:
+    """Numbers, short words and what is made of them; anything else by its type, and sentences by nothing."""
+    if isinstance(value, Mapping):
+        return {str(said(key)): said(one) for key, one in value.items()}
+    if isinstance(value, str):
+        return value if len(value) < 40 else ""
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, map(said, value)))
+    if isinstance(value, list | tuple):
+        return [said(one) for one in value]
+    return value if value is None or isinstance(value, bool | int | float) else type(value).__name__
+
+
+def constants(module: ModuleType) -> Iterator[tuple[str, str]]:
+    """What a module names in capitals: numbers, and of what is made of several values their checksum."""
+    for names in re.findall(NAMED, inspect.getsource(module), re.M):
+        for name in names.split(", "):
+            value = said(getattr(module, name, None))
+            if isinstance(value, list | dict):
+                yield name, f"~{crc32(json.dumps(value).encode())}"
+            elif isinstance(value, int | float):
+                yield name, f"{value:.9g}"
+
+
+@pytest.mark.parametrize("package", ["hardware_profiles", "simulator", "planners", "experiments"])
+def test_constants_are_those_recorded(package: str) -> None:
+    """By room; new ones are recorded when it is written anew. What needs PyTorch is left to where it is installed."""
+    record = Path(__file__).parent / "golden" / "constants" / f"{package}.json"
+    known = {} if os.environ.get(REWRITE) else json.loads(record.read_text(encoding="utf-8"))["record"]
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if (
+            "benchmarks" in name
+            or name.endswith("__main__")
+            or re.search(TORCH, path.read_text(encoding="utf-8"), re.M)
+        ):
+            continue
+        room = path.parent.relative_to(ROOT).as_posix()
+        names = {f"{path.stem}.{one}": value for one, value in constants(import_module(name.removesuffix(".__init__")))}
+        told = {one.split()[0] for one in known.get(room, ())} if known else names
+        found.setdefault(room, []).extend(f"{one} {value}" for one, value in names.items() if one in told)
+    assert_recorded(record, "Constants of each module.", {room: every for room, every in found.items() if every})

@@ -55,6 +55,7 @@ TOLD: dict[str, Callable[[], Any]] = {
     "an explanation of a window": lambda: pp.explain(replayed("mixed GPUs"), window=(0.0, 0.01), gains=False),
     "what is felt": lambda: pp.sensitivity(*greedy()),
     "what if": lambda: pp.what_if(*greedy(), {"batch": "*2", "accelerator.memory_gib": 12}, planner="greedy"),
+    "what no longer fits": lambda: pp.what_if(*greedy(), {"accelerator.memory_gib": 1.47}, planner="greedy"),
     "what cannot be": lambda: pp.what_if(*greedy(), {"workload": "vgg16"}, anew=False),
     "a comparison": lambda: pp.compare(SMALL, ["greedy", "uniform", "rule-of-thumb"]),
     "noise and stragglers": lambda: replayed("V100", **SLOW),
@@ -82,7 +83,13 @@ TOLD: dict[str, Callable[[], Any]] = {
 }
 
 
-IN_WORDS = ("a report of a replay", "a report of experts", "an explanation of a window", "what is felt")
+IN_WORDS = (
+    "what no longer fits",
+    "a report of a replay",
+    "a report of experts",
+    "an explanation of a window",
+    "what is felt",
+)
 """Answers whose records are weights: another one of the kind is recorded whole, or the words say its figures."""
 
 

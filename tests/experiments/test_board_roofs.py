@@ -13,11 +13,11 @@ from simulator import Layer, Workload
 from tests.experiments.commands import ended, refused
 
 
-def roofs(samples: int = 1) -> BoardRoofs:
-    """Three layers on a board of 1 GFLOP/s in int8, 1 MB on chip and 1 MB/s of memory that is reached by half."""
+def roofs(samples: int = 1, precision: str = "int8") -> BoardRoofs:
+    """Three layers on a board of 1 GFLOP/s, 1 MB on chip and 1 MB/s of memory that is reached by half."""
     board = load_accelerator("zcu102")
     assert isinstance(board, FieldProgrammableGateArray)
-    changes = {"dsps": 500, "clock": 1e6, "macs_per_cycle": {"int8": 1.0}, "efficiency": 1.0, "reduction_half": 0.0}
+    changes = {"dsps": 500, "clock": 1e6, "macs_per_cycle": {precision: 1.0}, "efficiency": 1.0, "reduction_half": 0.0}
     memory = {"on_chip_bytes": 1e6, "ddr_bandwidth": 1e6, "memory_efficiency": 0.5, "transceiver_bandwidth": 1e5}
     board = replace(board, **changes, **memory)
     layers = (
@@ -26,7 +26,7 @@ def roofs(samples: int = 1) -> BoardRoofs:
         Layer("features", "convolution", 1e8, 1000, 3e6),
     )
     network = Workload("three", layers, ((0, 1), (1, 2)))
-    return board_roofs(board_problem(board, network, samples, "int8"))
+    return board_roofs(board_problem(board, network, samples, precision))
 
 
 def test_the_longest_of_its_parts_binds_a_layer() -> None:
@@ -57,6 +57,13 @@ def test_samples_of_a_pass_share_weights() -> None:
     found = roofs(3)
     assert found.layers[0].computing == pytest.approx(6.0)
     assert found.layers[1].seconds == 4.0
+
+
+def test_wider_numbers_take_longer_to_send() -> None:
+    """Three samples of 16 bits: 60,000 bytes of 100,000 a second; 4 MB of weights are 8 s of 0.5 MB/s."""
+    found = roofs(3, "fp16")
+    assert [one.sending for one in found.layers] == pytest.approx([0.6, 0.6, 180.0])
+    assert (found.layers[1].weights, found.layers[1].computing) == (8.0, pytest.approx(0.3))
 
 
 def test_the_command_tells_roofs_of_boards_alone(capsys: pytest.CaptureFixture[str]) -> None:

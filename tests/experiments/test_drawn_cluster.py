@@ -40,6 +40,7 @@ CLUSTERS: list[tuple[int, int, str, str, dict[int, int]]] = [
     (1, 64, 'topology = "torus"\nsides = [4, 4, 4]\n', "", {1: 64}),
     (1, 512, 'topology = "torus"\nsides = [8, 8, 8]\n', "", {1: 64}),
     (16, 1, "", 'topology = "torus"\nsides = [4, 4]\n', {1: 16}),
+    (9, 2, 'topology = "switch"\ncarries_network = true\n', 'topology = "torus"\nsides = [3, 3]\n', {1: 27}),
     (2, 8, 'topology = "tree"\nsides = [4, 2]\ncarries_network = true\n', "cards = 2\n", {1: 23}),
     (
         16,
@@ -66,7 +67,7 @@ def test_like_components_are_drawn_once(
 def test_pictures_keep_their_looks(tmp_path: Path, recorded: Recorded) -> None:
     """Each cluster above, its servers in the places where they are drawn; of some the figure, whole with the loads of a plan."""
     places = {str(case[:4]): weights(plain(drawn(tmp_path, *case[:4]))) for case in CLUSTERS}
-    figures = {name: weights(drawing(draw(load_cluster(name)))) for name in ("dgx-a100:64", "tpu-v5p", "dapple-b:16")}
+    figures = {name: weights(drawing(draw(load_cluster(name)))) for name in ("dgx-a100:64", "tpu-v5p", "gb200-nvl72")}
     outcome = simulate(*PlanFile.read_plan(plan_file(tmp_path)[0]))
     recorded(places=places, figures=figures, loads=drawing(draw(outcome.problem.cluster, outcome.link_loads())))
 

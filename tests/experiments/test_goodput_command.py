@@ -24,6 +24,8 @@ JOB = ("goodput", "--mtbf", "100", "--restart-seconds", "60", "--days", "1", "--
         ("--servers 2 --checkpoint-seconds 9 --devices 16", "--devices goes with --per device, and with --servers"),
         ("--servers 2 --checkpoint-seconds 9 --per gpu", "--per 'gpu' is unknown; choices: server, device, job"),
         ("--servers 2 --checkpoint-seconds 9 --replan greedy", "--replan goes with --plan"),
+        ("--plan a --checkpoint-seconds 9 --devices 3", "--devices goes with --servers; a plan says its own"),
+        ("--plan a --checkpoint-seconds 9 --replan greedy --slower 2", "--slower stands in place of --replan"),
         ("--servers 2 --checkpoint-seconds 9 --slower 2", "--slower goes with --spares"),
         ("--servers 2 --checkpoint-seconds 9 --mtbf 0.001 --days 3000", "failures, at most 20,000,000: ask for fewer"),
     ],

@@ -249,6 +249,23 @@ def test_what_torchtitan_is_given_is_the_plan(
     assert found == plan
 
 
+@pytest.mark.parametrize(("cut", "zero"), [((3,), 2), ((), 3)])
+def test_a_default_of_resharding_is_torchtitans(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, cut: tuple[int, ...], zero: int
+) -> None:
+    """Weights are gathered once per micro-batch and pass without a pipeline, and kept with one."""
+    problem = pp.Problem("gpt2", "dgx-a100:1", 16, precision="bf16", optimizer="adam")
+    blocks = [layer.block for layer in problem.workload.layers]
+    places = [(0, 1, 2, 3), (4, 5, 6, 7)] if cut else [tuple(range(8))]
+    stages = stages_from_cuts([blocks.index(block) for block in cut], len(blocks), places)
+    plan = Plan("torchtitan", "1f1b", stages, (8,) * 2, recompute=("none",) * len(stages), zero=zero)
+    text = str(TORCHTITAN.written("torchtitan", problem, plan, "job.toml").files[""])
+    job = tmp_path / "job.toml"
+    job.write_text(re.sub(r'(fsdp_reshard_after_forward = )"\w+"', r'\1"default"', text))
+    assert '"default"' in job.read_text()
+    assert imported(capsys, tmp_path, f"torchtitan:{job}")[1].zero == zero
+
+
 def test_a_csv_of_torchtitan_is_the_plans_order(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Beside the TOML, wherever that was moved."""
     problem, plan = gpt2_plan(back=True, schedule="v-half")

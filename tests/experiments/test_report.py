@@ -296,6 +296,26 @@ def test_memory_is_the_limit_where_little_of_it_is_free() -> None:
     assert memory.how == f"without recomputation, which needs {140 / 2**30:.3g} GiB more on device 0,"
 
 
+def test_what_least_memory_more_would_buy_is_told() -> None:
+    """Four stages of GPT-2 medium that run whole blocks again: attention alone lacks less memory than nothing does."""
+    problem = pp.Problem("gpt2-medium", "dgx-1-v100", 64, devices=4, recompute="blocks")
+    outcome = pp.plan(problem, "uniform", microbatches=4, schedule="1f1b").outcome
+    (memory,) = (one for one in found_limits(outcome) if one.name.startswith("recomputation"))
+    kept = {
+        word: simulate(problem, replace(outcome.plan, recompute=(word,) * 4, recomputed_blocks=()))
+        for word in ("none", "attention")
+    }
+    more = {word: max(one.peak_bytes - one.capacity_bytes for one in found.memory) for word, found in kept.items()}
+    assert 0.0 < more["attention"] < more["none"]
+    free = min(one.capacity_bytes - one.peak_bytes for one in outcome.memory)
+    assert memory.seconds == kept["none"].iteration_seconds
+    assert memory.how == (
+        f"without recomputation, which needs {more['none'] / 2**30:.3g} GiB more on GPUs 0-3, of whose memory "
+        f"{free / 2**30:.3g} GiB are free ({more['attention'] / 2**30:.3g} GiB: attention, "
+        f"{kept['attention'].iteration_seconds:.4g} s),"
+    )
+
+
 QUESTION = ("--workload", "chain:6", "--cluster", "pipedream-a", "--devices", "2", "--batch", "8")
 
 

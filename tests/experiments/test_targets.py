@@ -150,11 +150,15 @@ def test_a_problem_of_a_target_has_plans_that_it_launches() -> None:
 def cut_plan(
     cuts: tuple[int, ...] = (6,), *, ranks: int = 2, wide: int = 1, group: int = 1, given: Any = None, **changes: Any
 ) -> tuple[Problem, Plan]:
-    """A transformer cut behind so many blocks, on ranks of so many devices, in groups of so many; given: of the problem."""
+    """A transformer cut behind so many blocks (below 0: before so many last layers), on ranks of so many devices, in groups
+    of so many; given: of the problem."""
     problem = pp.Problem(**{"workload": "gpt2", "cluster": "dgx-a100:2", "batch": 16, **(given or {})})
     blocks = [layer.block for layer in problem.workload.layers]
     places = [tuple(range(wide * rank, wide * (rank + 1))) for rank in range(ranks)] * (len(cuts) + 1)
-    stages = stages_from_cuts([blocks.index(cut + 1) for cut in cuts], len(blocks), places[: len(cuts) + 1], group)
+    stages = stages_from_cuts(
+        [blocks.index(cut + 1) if cut > 0 else cut % len(blocks) for cut in cuts],
+        *(len(blocks), places[: len(cuts) + 1], group),
+    )
     return problem, replace(Plan("hand", "1f1b", stages, (4,) * 4), **changes)
 
 
@@ -164,6 +168,8 @@ ASKED: dict[str, dict[str, Any]] = {
     "two stages": {},
     "stages of unlike blocks": {"cuts": (5,)},
     "one stage": {"cuts": (), "ranks": 1},
+    "an output head in two stages": {"cuts": (-1,)},
+    "a block in two stages": {"cuts": (-5,)},
     "gpipe": {"schedule": "gpipe"},
     "zero bubble": {"schedule": "zb-h1"},
     "an order": {"order": ("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"), "microbatches": (8, 8)},

@@ -588,6 +588,7 @@ def test_sizes_of_a_network_that_a_row_names(tmp_path: Path) -> None:
     assert sorted(rows) == [2, 3]
     assert (rows[2].hidden, rows[2].heads, rows[2].kv_heads, rows[2].layers, rows[2].gated) == (6144, 48, 8, 2, False)
     assert (rows[3].hidden, rows[3].head_size, rows[3].window, rows[3].window_every) == (2880, 64, 128, 2)
+    assert [rows[line].vocab for line in (2, 3)] == [256_000, 201_088]
     frame, left_out = predicted(tables[0], None)
     assert len(frame) == 2
     assert list(left_out.values()) == [1]

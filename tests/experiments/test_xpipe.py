@@ -92,9 +92,12 @@ def cluster_rows() -> list[dict[str, Any]]:
 
 def test_equal_stages_reach_the_formula() -> None:
     """XPipe's steady mini-batch takes 3T seconds, GPipe's 3(T+N-1): the ratio is (T+N-1)/T to the last bit."""
-    for row in method_throughput.balanced_rows((2, 4), (1, 2, 8)):
-        assert row["xpipe_seconds"] == 3.0 * row["microbatches_per_minibatch"]
-        assert row["speedup"] == row["formula"]
+    sizes = [(n, t) for n in (2, 4) for t in (1, 2, 8)]
+    assert method_throughput.balanced_rows((2, 4), (1, 2, 8)) == [
+        {"stages": n, "microbatches_per_minibatch": t, "xpipe_seconds": 3.0 * t, "gpipe_seconds": 3.0 * (t + n - 1)}
+        | dict.fromkeys(("speedup", "formula"), (t + n - 1) / t)
+        for n, t in sizes
+    ]
 
 
 def test_cluster_rows_hold_every_method(cluster_rows: list[dict[str, Any]]) -> None:
