@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -93,28 +94,35 @@ def test_scores_of_attention() -> None:
     assert SCORE_MOVES["unfused"] == 2.0
 
 
+class NoConstant(TypeError):
+    """What is not made of numbers and words, or holds nothing yet, as what is remembered; or the options of a command."""
+
+
 def said(value: Any) -> Any:
-    """Numbers, short words and what is made of them; anything else by its type, and sentences by nothing."""
-    if isinstance(value, Mapping):
+    """Numbers, short words and what is made of them; sentences by nothing."""
+    if isinstance(value, Mapping) and value and not any(str(one).startswith("--") for one in value):
         return {str(said(key)): said(one) for key, one in value.items()}
     if isinstance(value, str):
         return value if len(value) < 40 else ""
-    if isinstance(value, set | frozenset):
+    if isinstance(value, set | frozenset) and value:
         return sorted(map(str, map(said, value)))
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple) and value:
         return [said(one) for one in value]
-    return value if value is None or isinstance(value, bool | int | float) else type(value).__name__
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    raise NoConstant
 
 
 def constants(module: ModuleType) -> Iterator[tuple[str, str]]:
     """What a module names in capitals: numbers, and of what is made of several values their checksum."""
     for names in re.findall(NAMED, inspect.getsource(module), re.M):
         for name in names.split(", "):
-            value = said(getattr(module, name, None))
-            if isinstance(value, list | dict):
-                yield name, f"~{crc32(json.dumps(value).encode())}"
-            elif isinstance(value, int | float):
-                yield name, f"{value:.9g}"
+            with suppress(NoConstant):
+                value = said(getattr(module, name, None))
+                if isinstance(value, list | dict):
+                    yield name, f"~{crc32(json.dumps(value).encode())}"
+                elif isinstance(value, int | float):
+                    yield name, f"{value:.9g}"
 
 
 @pytest.mark.parametrize("package", ["hardware_profiles", "simulator", "planners", "experiments"])

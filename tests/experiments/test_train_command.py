@@ -194,6 +194,8 @@ def test_replicas_have_devices_of_their_own(capsys: pytest.CaptureFixture[str], 
     reduced = timeline.kind == OpKind.REDUCE
     assert (timeline.end[reduced] > timeline.start[reduced]).all()
     assert reduced.sum() == 24 // 3
+    plain = network_clock(network, DATA_SETS["wine"](), load_cluster("dapple-b:4"), 8, "sgd", (3, 1))
+    assert (clock.problem.optimizer, plain.problem.optimizer, plain.stages) == ("adam", "sgd", clock.stages)
 
 
 def test_orders_of_replicas_are_checked() -> None:

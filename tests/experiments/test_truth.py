@@ -41,6 +41,7 @@ from experiments.truth.predictions import (
     _FORMS,
     NotPredicted,
     _cluster,
+    _used,
     machine_of,
     predicted,
     stack_of,
@@ -147,6 +148,11 @@ def test_a_row_takes_as_many_servers_as_it_needs(tmp_path: Path) -> None:
     assert [len(_cluster(str(file), devices).servers) for devices in (8, 16, 20)] == [1, 2, 3]
     with pytest.raises(NotPredicted, match="has 16 devices, and a row takes 20"):
         _cluster(f"{file}:2", 20)
+    two = _cluster(f"{file}:2", 16)
+    assert [*_used(two, 3, None)] == [0, 1, 2]
+    assert _used(two, 3, 2) == [0, 1, 8, 9]
+    with pytest.raises(NotPredicted, match="its nodes hold fewer devices than it takes"):
+        _used(two, 20, 1)
 
 
 def test_tables_of_a_folder(tmp_path: Path) -> None:

@@ -165,6 +165,7 @@ def test_pages_keep_their_looks(recorded: Recorded) -> None:
     for title, replays, window in (
         ("plans", plans, None),
         ("schedule", {"it": by_numbers(weight=0.5, stages=3)}, (2.0, 9.0)),
+        ("many rows", {"it": by_numbers("gpipe", stages=40, microbatches=1)}, None),
     ):
         shown = drawn_plans(replays, window=window)
         page = html_page(shown, replays, title=title)

@@ -130,6 +130,16 @@ BESIDE = {
         problem("gpt2", "dgx-a100:1", 16, precision="bf16", optimizer="adam"),
         Pipeline("1f1b", ((0, 1, 2, 3), (4, 5, 6, 7)), (62,), 4, (NONE, ("attention", 0)), group=2, zero=1),
     ),
+    "eight cuts of a chain": (
+        problem("chain:24", "dgx-a100:1", 16),
+        Pipeline(
+            "interleaved-1f1b", ((0,), (1,), (2,)), (2, 5, 7, 10, 13, 15, 18, 21), 6, (NONE,) * 9, (("chunks", 3),)
+        ),
+    ),
+    "eight cuts of blocks": (
+        problem("gpt2", "dgx-a100:1", 16),
+        Pipeline("zb-h1", tuple((rank,) for rank in range(8)), (9, 22, 35, 48, 61, 74, 87), 4, (NONE,) * 8),
+    ),
 }
 """Pipelines of few devices."""
 
