@@ -249,6 +249,13 @@ class Stack:
         """Its constants by name."""
         return {name: getattr(self, name) for name in (*RANGES, *MEMORY_RANGES)}
 
+    def is_nowhere_quicker(self, other: Stack, accelerators: Iterable[Accelerator]) -> bool:
+        """Whether another one runs the same plans, each in no more seconds and bytes on these accelerators."""
+        if (self.runs, self.gradient_bytes) != (other.runs, other.gradient_bytes):
+            return False
+        mine, others = self.constants(), other.constants()
+        return all(mine[name].on(one) >= others[name].on(one) for one in accelerators for name in mine)
+
     @property
     def straggles(self) -> bool:
         """Whether its seconds of layers depend on the number of servers that a plan is on."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
 from hardware_profiles import GENERIC, ProfileError, Stack, load_stack, passed_over, stack_names
 from planners.registry import NotFasterError, PlannerEntry, make_plan, others_told
-from planners.search.evaluator import InapplicablePlannerError, Progress
+from planners.search.evaluator import Evaluator, InapplicablePlannerError, Progress
 from planners.search.notes import Note
+from planners.search.plan_judge import PlanJudge
 from planners.search.request import Request
 from planners.search.result import Proof, Result, RunnerUp
 from simulator import InfeasiblePlanError, Plan, PlanNotRunError, Problem, Score, lower_bound
@@ -76,8 +78,9 @@ def plan_over_stacks(
     problem: under any stack; the answer's problem is that of the stack it is for
     stacks: searched by rising lower bound; none for the problem's own alone
     seed, budget, progress: of every search, as in `make_plan`
-    A stack whose lower bound is not below the best plan so far is not searched. Where none of them runs any plan of this planner
-    the answer is for the problem's own stack, and a note says so. After an interrupt the answer is the best so far, and marked.
+    A stack whose lower bound is not below the best plan so far is not searched. For one that is nowhere quicker than another one
+    that was, the other's best plan is replayed in place of a search. Where none of them runs any plan of this planner the answer
+    is for the problem's own stack, and a note says so. After an interrupt the answer is the best so far, and marked.
     Raises as `make_plan` does; of stacks that all have no plan that fits, what the first of them says. Of a planner that does not
     apply the error names those that do.
     """
@@ -151,6 +154,9 @@ class _StackSearch:
             self.slower[name] = least
             return True
         try:
+            if (beaten := self._of_a_quicker(problem)) is not None:
+                self.beaten[name] = beaten
+                return True
             result = self.found[name] = self.plan(problem, beat)
         except NotFasterError as slower:
             self.beaten[name] = slower
@@ -165,6 +171,19 @@ class _StackSearch:
             return False
         self.interrupted = result.interrupted and self.budget is None
         return not self.interrupted
+
+    def _of_a_quicker(self, problem: Problem) -> NotFasterError | None:
+        """What the best plan takes of a stack that was searched and under which every plan is as fast or faster, as far as
+        seconds alone count; None where there is none, or it does not fit.
+        """
+        began, plans = time.process_time(), {name: result.plan for name, result in self.found.items()}
+        plans |= {name: slower.plan for name, slower in self.beaten.items()}
+        for name, plan in plans.items() if PlanJudge.of(problem, self.request or Request()) is None else ():
+            if problem.stack.is_nowhere_quicker(self.asked[name].stack, problem.cluster.kinds[0]):
+                score = Evaluator(problem)(plan)
+                if score.fits:
+                    return NotFasterError(plan, score, 1, time.process_time() - began)
+        return None
 
     def fastest(self) -> Result:
         """The fastest answer that fits, or the fastest, with what the others came to."""

@@ -20,7 +20,7 @@ from planners import (
     plan_over_stacks,
     stacks_that_run,
 )
-from simulator import InfeasiblePlanError, Plan, PlanNotRunError, Problem, Stage, load_workload, lower_bound
+from simulator import InfeasiblePlanError, Plan, PlanNotRunError, Problem, Stage, load_workload, lower_bound, simulate
 from simulator.workloads.language_models import Llama
 
 TWICE = Stack(name="twice", products=Constant(2.0), attention=Constant(2.0))
@@ -161,13 +161,55 @@ def test_an_interrupt_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> 
         return make_plan(*asked, **named)
 
     monkeypatch.setattr("planners.stack_choice.make_plan", interrupted)
-    close = replace(TWICE, name="close", products=Constant(2.01))
+    close = replace(TWICE, name="close", products=Constant(2.01), attention=Constant(1.99))
     found = plan_over_stacks("data-parallel", problem(), (TWICE, close))
     assert found.interrupted
     assert not found.proof
     assert found.problem.stack == TWICE
     with pytest.raises(KeyboardInterrupt):
         plan_over_stacks("data-parallel", problem(), (TWICE, close))
+
+
+@pytest.mark.parametrize(
+    ("changed", "searched"),
+    [
+        ({}, 1),
+        ({"attention": Constant(2.0, generations=(("ampere", Constant(1.99)),))}, 2),
+        ({"runs": Runs(zero=(0, 1))}, 2),
+        ({"gradient_bytes": 2}, 2),
+        ({"workspace": Constant(2e10), "reserved": Constant(4.0)}, 2),
+    ],
+)
+def test_a_stack_that_is_nowhere_quicker_is_not_searched(
+    changed: dict[str, Any], searched: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one's plan is replayed under it; but where they run other plans, one is quicker somewhere, or it does not fit."""
+    calls: list[str] = []
+
+    def counted(planner: Any, asked: Problem, *others: Any, **named: Any) -> Any:
+        calls.append(asked.stack.name)
+        return make_plan(planner, asked, *others, **named)
+
+    monkeypatch.setattr("planners.stack_choice.make_plan", counted)
+    slower = replace(TWICE, **{"name": "slower", "products": Constant(2.01), **changed})
+    found = plan_over_stacks("data-parallel", problem(), (slower, TWICE))
+    choice = found.noted(StackChoice)
+    assert (len(calls), found.problem.stack) == (searched, TWICE)
+    assert choice is not None
+    if searched == 1:
+        under = simulate(replace(problem(), stack=slower), found.plan)
+        assert choice.stack_seconds["slower"] == pytest.approx(under.iteration_seconds, rel=1e-12)
+
+
+def test_joules_are_searched_under_every_stack() -> None:
+    """The slower one may draw less power."""
+    slower = replace(TWICE, name="slower", products=Constant(2.01))
+    alone = make_plan("data-parallel", replace(problem(), stack=slower), Request(objective="energy"))
+    choice = plan_over_stacks("data-parallel", problem(), (slower, TWICE), Request(objective="energy")).noted(
+        StackChoice
+    )
+    assert choice is not None
+    assert choice.stack_seconds["slower"] == alone.iteration_seconds
 
 
 @pytest.mark.parametrize(("budget", "searches"), [(None, 1), (100, 2)])
@@ -182,7 +224,7 @@ def test_only_an_interrupt_ends_the_searches_of_other_stacks(
         return replace(make_plan(planner, asked, *others, **named), interrupted=True)
 
     monkeypatch.setattr("planners.stack_choice.make_plan", stopped)
-    close = replace(TWICE, name="close", products=Constant(2.01))
+    close = replace(TWICE, name="close", products=Constant(2.01), attention=Constant(1.99))
     assert plan_over_stacks("data-parallel", problem(), (TWICE, close), budget=budget).interrupted
     assert len(calls) == searches
 
