@@ -272,7 +272,21 @@ class Outcome(Replayed):
                 f"asynchronous, on stale weights: steady state, apart from {self.fill_seconds:.4g} s of fill "
                 f"and {self.drain_seconds:.4g} s of drain"
             )
-        return (*found, *filter(None, [self.warning]), *["the plan does not fit"] * (not self.fits))
+        return (*found, *filter(None, [self.warning]), *filter(None, [self._memory_doubt]))
+
+    @property
+    def _memory_doubt(self) -> str:
+        """That the plan does not fit, or may not, as of runs like it 90 % have up to more than there is."""
+        fullest, error = self.fullest, self.memory_error
+        used, most = (one / fullest.capacity_bytes for one in (fullest.peak_bytes, error.of(fullest.peak_bytes)[1]))
+        if not self.fits:
+            return "the plan does not fit"
+        if most <= 1.0 or not error.rows:
+            return ""
+        return (
+            f"memory within the model's error of the limit: {percent(used, '.0f')} full, {percent(most, '.0f')} at the upper end "
+            "of that error (--memory-reserve keeps more free)"
+        )
 
     def time_split(self) -> TimeSplit:
         """How each device spends the seconds of an iteration; for a stream, of its steady state."""

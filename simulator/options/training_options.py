@@ -69,6 +69,7 @@ class TrainingOptions:
     gradient_bytes: bytes per element of accumulated and reduced gradients; 0 for those of a weight
     gradient_reduction: replicas reduce in buckets while the last backward goes on (PyTorch DDP), or whole stages after it
         (Megatron-LM's default)
+    memory_reserve: share of what plans may allocate on every device that they leave free
     """
 
     precision: Precision = DEFAULT_PRECISION
@@ -83,3 +84,4 @@ class TrainingOptions:
     sequence_parallel: bool = False
     gradient_bytes: GradientBytes = 0
     gradient_reduction: GradientReduction = "buckets"
+    memory_reserve: Annotated[float, Bounds(ge=0.0, lt=1.0)] = 0.0

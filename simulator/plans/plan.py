@@ -14,6 +14,7 @@ from hardware_profiles import (
     GENERIC,
     PRECISION_BYTES,
     RECIPES,
+    Accelerator,
     Bounds,
     Channel,
     Cluster,
@@ -106,7 +107,7 @@ class Problem(TrainingOptions):
         for lack in problem_lacks(stack.runs, self):
             raise ValueError(f"{stack.title} has no {lack}")
         for device in self.cluster.kinds[0]:
-            if stack.room_bytes(device) <= stack.workspace_bytes(device):
+            if self._room(device) <= stack.workspace_bytes(device):
                 raise ValueError(f"{stack.title} takes all the memory of {device.name} for itself")
 
     def __repr__(self) -> str:
@@ -188,15 +189,18 @@ class Problem(TrainingOptions):
         return self.gradient_bytes or (self.element_bytes == 2 and self.stack.gradient_bytes) or self.element_bytes
 
     def room_bytes(self, device: int) -> float:
-        """Bytes that a plan may allocate on a device: alone they decide what fits (`Stack.room_bytes`)."""
-        return self.stack.room_bytes(self.cluster.devices[device])
+        """Bytes that a plan may allocate on a device: alone they decide what fits (`Stack.room_bytes`, less what stays free)."""
+        return self._room(self.cluster.devices[device])
 
     @property
     def rooms(self) -> tuple[float, ...]:
         """`room_bytes` of every device of the cluster, by id."""
         kinds, numbers = self.cluster.kinds
-        rooms = [self.stack.room_bytes(device) for device in kinds]
+        rooms = list(map(self._room, kinds))
         return tuple(rooms[number] for number in numbers)
+
+    def _room(self, device: Accelerator) -> float:
+        return (1.0 - self.memory_reserve) * self.stack.room_bytes(device)
 
     @property
     def workspace_bytes(self) -> float:

@@ -25,9 +25,10 @@ from simulator import (
     Problem,
     Stage,
     simulate,
+    stages_from_cuts,
 )
 from simulator.plans.lacks import plan_lacks
-from simulator.workloads.language_models import Llama
+from simulator.workloads.language_models import Gpt, Llama
 
 NETWORK = Llama(
     4, 1024, 8, sequence=512, vocabulary=4096, intermediate=2816, key_value_heads=4, name="llama"
@@ -355,3 +356,25 @@ def test_a_plan_file_names_its_stack() -> None:
         PlanFile.from_json(text.replace("megatron-core", "nobody"))
     with pytest.raises(ValueError, match="stack 'any' was made in Python"):
         PlanFile(replace(asked, stack=any_stack(random.Random(0)))).to_json()
+
+
+def test_memory_within_its_error_of_the_limit_is_told() -> None:
+    """Runs like it have up to 1.072 of what is predicted: full to 97 % a plan may not fit; a reserve of 5 % refuses it."""
+    error = {"stack": load_stack("megatron-core"), "precision": "bf16", "optimizer": "adam"}
+    cluster = load_cluster("dgx-h100:1").take(1)
+    problem = Problem(Gpt(2, 64, 4, 64, vocabulary=100).workload(), cluster, 4, **error)  # type: ignore[arg-type]
+    plan = Plan("hand", "1f1b", stages_from_cuts((), len(problem.workload), [(0,)]), (4,))
+    peak, (device,) = simulate(problem, plan).memory[0].peak_bytes, cluster.devices
+
+    def told(share: float, reserve: float = 0.0) -> tuple[str, ...]:
+        room = replace(device, memory_bytes=peak / share)  # type: ignore[type-var]
+        held = replace(problem, cluster=replace(cluster, devices=(room,)), memory_reserve=reserve)
+        return simulate(held, plan).doubts()
+
+    assert told(0.9) == ()
+    (doubt,) = told(0.97)
+    assert doubt == (
+        "memory within the model's error of the limit: 97 % full, 104 % at the upper end of that error (--memory-reserve keeps "
+        "more free)"
+    )
+    assert told(0.97, 0.02) != told(0.97, 0.05) == ("the plan does not fit",)
