@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from itertools import islice, product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import planners
@@ -56,7 +57,9 @@ DESCRIBING: dict[str, Option] = {
 """Options that describe a problem, each of which a sweep may vary."""
 
 GIVEN = "problem", "plan"
-"""Files in place of a problem that options describe: a plan is replayed as it is."""
+"""Files in place of a problem that options describe: a plan is replayed as it is. A form of a target's that is no file is a plan
+of the problem that options describe at each point.
+"""
 
 OWN = "option."
 """Before the name of an option that has no words of its own on the command line."""
@@ -122,7 +125,10 @@ class Question:
             source, text = self.document
             file = simulator.PlanFile.from_json(text, source)
             plan, given = file.plan, {source: file.problem}
-        problem = read_problem(self.arguments, given, self.options.get("launchable"))
+        if "plan" in self.options:
+            problem, plan = imported_plan(self.options, self.options["plan"])
+        else:
+            problem = read_problem(self.arguments, given, self.options.get("launchable"))
         if self.settings:
             changed = simulator.change_settings(problem, self.settings, plan)
             if plan is not None:
@@ -289,11 +295,13 @@ def make_study(options: Mapping[str, Any], axes: Sequence[Axis]) -> SweptStudy:
     """
     check_grid(axes)
     document, base = _document(options)
+    form = document is None and "plan" in options
     read = names_of(IMPORTED) if imported_from(options.get("plan") or "") else ()
-    said = {name: value for name, value in options.items() if name not in (*GIVEN, *read)}
+    said = {name: value for name, value in options.items() if name not in GIVEN and (form or name not in read)}
     mine = [] if "plan" in options else names_of({**({} if document else DESCRIBING), **PLANNING})
+    mine = [*read] if form else mine
     for name in said:
-        if name not in mine and not (mine and name.startswith(OWN)):
+        if name not in mine and not (mine and not form and name.startswith(OWN)):
             which = "plan" if "plan" in options else "problem"
             rule = "is replayed as it is" if which == "plan" else "says its own"
             raise UsageError(
@@ -306,17 +314,18 @@ def make_study(options: Mapping[str, Any], axes: Sequence[Axis]) -> SweptStudy:
     if {"workload", "profile"} <= {*said, *(one.option for one in varied)}:
         raise UsageError("workload and profile: a profile is a workload; give, or sweep, one of both")
     base = base or {kind: said.get(kind, usual) for kind, usual in SOURCES.items()}
-    return _with_addresses(SweptStudy(said, varied, document, base))
+    whole = {**said, "plan": options["plan"]} if form else said
+    return _with_addresses(SweptStudy(whole, varied, document, base))
 
 
 def _document(options: Mapping[str, Any]) -> tuple[tuple[str, str] | None, dict[str, str | None]]:
-    """The document that is given, and the names of its sources."""
+    """The document that is given, and the names of its sources; none for a target's form that is no file."""
     files = [name for name in GIVEN if options.get(name) is not None]
     if len(files) > 1:
         raise UsageError("--problem and --plan: a plan's file has its problem; give one of both")
-    if not files:
+    path = options[files[0]] if files else ""
+    if not files or (imported_from(path) and not Path(path.partition(":")[2]).is_file()):
         return None, {}
-    path = options[files[0]]
     if files[0] == "problem":
         file = simulator.PlanFile(simulator.PlanFile.read(path).problem)
     elif imported_from(path):
@@ -339,7 +348,7 @@ def _with_addresses(study: SweptStudy) -> SweptStudy:
     """The study with what its paths name. SettingError for a path that names nothing, UsageError for two that name the same, and
     what stands in the way of every one of the first points.
     """
-    if all(one.option is not None for one in study.varied):
+    if all(one.option is not None for one in study.varied) and "plan" not in study.options:
         return study
     known, refusal = None, None
     for _, question in islice(study.points(), MOST_TRIED):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -165,6 +166,20 @@ def test_stacks_that_do_not_run_an_imported_plan_predict_none(
     assert (told[0], "compile.enable = 'yes'; choices: true, false" in told[2]) == (4, True)
 
 
+def test_a_sweep_reads_a_layout_at_every_point(capsys: pytest.CaptureFixture[str]) -> None:
+    """Under the options of the point, as simulate does; a point whose options it has no room for says so, and others go on."""
+    words = ["--plan", LAYOUT, "--workload", "gpt2", "--cluster", "dgx-a100:1", "--stack", "generic"]
+    asked = ["sweep", *words, "--over", "batch=16", "--over", "tensor=1,2,8", "--jobs", "1", "--json"]
+    rows = json.loads(ended(capsys, asked)[1])["rows"]
+    for row in rows[:2]:
+        point = ["simulate", *words, "--batch", "16", "--tensor", str(row["tensor"]), "--engine", "compiled", "--json"]
+        assert row["iteration_seconds"] == json.loads(ended(capsys, point)[1])["iteration_seconds"]
+    assert (rows[2]["status"], rows[0]["layout"] != rows[1]["layout"]) == ("refused", True)
+    assert "2 ranks × 1 pipelines × groups of 8 take 16 devices, dgx-a100 has 8" in rows[2]["reason"]
+    said = refused(capsys, ["sweep", *words, "--tensor", "2", "--over", "tensor=1,2"])
+    assert "tensor is swept, and given as (2,): say one of both" in said
+
+
 NUMBERS = "--stages 2 --microbatches 2 --forward 1 --backward 1"
 """Of a schedule."""
 
@@ -207,7 +222,7 @@ NUMBERS = "--stages 2 --microbatches 2 --forward 1 --backward 1"
             "sweep --plan megatron:Et*12L --workload gpt2 --planner large --over batch=1",
             "--planner does not go with --plan",
         ),
-        ("sweep --plan megatron:Et*6|t*7L --workload gpt2 --over batch=1", "the stages have 13 blocks, gpt2 has 12"),
+        ("sweep --plan megatron:Et*6|t*7L --workload gpt2 --over batch=64", "the stages have 13 blocks, gpt2 has 12"),
         ("simulate --plan megatron:Et*6|t*6L --stages 2", "--stages is of a schedule; --plan megatron:Et*6|t*6L says"),
     ],
 )
