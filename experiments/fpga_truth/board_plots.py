@@ -31,7 +31,7 @@ def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
         axes.plot(*places, label=legible(board, 30), markersize=7, **look)
     measured, predicted = "images per second, measured", "images per second, predicted"
     titled(axes, "Forward passes on FPGA boards", xlabel=measured, ylabel=predicted)
-    logarithmic_axes(axes, "both")
     axes.set(xlim=ends, ylim=ends)
+    logarithmic_axes(axes, "both")
     axes.legend(frameon=False, loc="upper left")
     return figure

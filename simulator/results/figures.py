@@ -100,10 +100,11 @@ def figures(value: float, digits: int = 3) -> str:
 
 
 def logarithmic(axis: Axis) -> None:
-    """Label a logarithmic axis with plain numbers: every decade; also 2 and 5 over at most two decades; also 1.5, 3 and 7 over
-    one; every other decade below a panel of more than LONG decades.
+    """Label a logarithmic axis with plain numbers: every decade; also 2 and 5 over at most two decades of data in view; also 1.5,
+    3 and 7 over one; every other decade below a panel of more than LONG decades.
     """
-    low, high = axis.get_data_interval()
+    (least, most), (first, last) = axis.get_data_interval(), sorted(axis.get_view_interval())
+    low, high = max(least, first), min(most, last)
     decades = math.log10(high / low) if low > 0 else math.inf
     subs = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if decades <= 1.0 else (1.0, 2.0, 5.0) if decades <= 2.0 else (1.0,)
     wide = axis is axis.axes.xaxis and decades > LONG

@@ -381,6 +381,17 @@ def test_logarithmic_axes_have_plain_numbers(low: float, high: float, ticks: lis
     assert axes.yaxis.get_major_formatter().format_ticks(within) == [figures(tick) for tick in ticks]
 
 
+def test_data_out_of_view_takes_no_labels() -> None:
+    """What reaches beyond the limits of an axis, such as a band, does not thin its numbers out."""
+    axes = Figure().subplots()
+    axes.plot([1, 2], [0.01, 4000.0])
+    axes.set(yscale="log", ylim=(0.2, 19.0))
+    logarithmic(axes.yaxis)
+    assert [tick for tick in axes.yaxis.get_major_locator()() if 0.2 <= tick <= 19.0] == pytest.approx(
+        [0.2, 0.5, 1, 2, 5, 10]
+    )
+
+
 def test_the_last_step_of_a_moment_is_drawn() -> None:
     """Of one moment the last step stays."""
     held = np.zeros((3, len(CATEGORIES)))
