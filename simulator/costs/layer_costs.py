@@ -119,6 +119,7 @@ class LayerCosts:
         self._slices: dict[tuple[int, int], LayerCosts] = {}
         self._kept: dict[Recompute, NDArray[np.float64]] = {}
         self._kept_products: dict[Recompute, NDArray[np.float64]] = {}
+        self._made: dict[Recompute, NDArray[np.float64]] = {}
         self._split: Kept[tuple[LayerSplit, ...], tuple[LayerCosts]] = Kept()
         self.structures = STRUCTURES
         self.places: Kept[Hashable, Any] = Kept()  # of their stages, as `PlanCosts` has them
@@ -463,6 +464,11 @@ class LayerCosts:
 
     def made_bytes(self, recompute: Recompute) -> NDArray[np.float64]:
         """Bytes per sample of `stashed_bytes` that backward recomputes, float64 [layers]."""
+        if recompute not in self._made:
+            self._made[recompute] = self._bytes_made(recompute)
+        return self._made[recompute]
+
+    def _bytes_made(self, recompute: Recompute) -> NDArray[np.float64]:
         if recompute == "attention":
             return self._attention_bytes
         again = self.stashed_bytes * (self.parts(recompute) > 0)
