@@ -360,7 +360,9 @@ def _compare(arguments: argparse.Namespace) -> int:
     from experiments.compare.questions import SEARCH
     from experiments.compare.schedule_comparison import compare_schedules
 
-    if len(set(arguments.schedule)) < len(arguments.schedule) or SEARCH in arguments.schedule:
+    if SEARCH in arguments.schedule:
+        raise UsageError("--schedule search is asked alone, with the same --memory")
+    if len(set(arguments.schedule)) < len(arguments.schedule):
         raise UsageError("--schedule names families, each once, where several are compared")
     refuse(arguments, _OF_ONE, "is of one schedule, not of several that are compared")
     if arguments.stages is None or arguments.microbatches is None:

@@ -459,7 +459,8 @@ def check_plan(problem: Problem, plan: Plan) -> None:
             )
         if not all(0 <= device < devices for device in stage.devices):
             raise InfeasiblePlanError(
-                f"stage {number} of plan {plan.planner!r} uses devices {stage.devices}, the cluster has 0 to {devices - 1}"
+                f"stage {number} of plan {plan.planner!r} uses devices {ranges(stage.devices)}, the cluster has "
+                f"0 to {devices - 1}"
             )
     if len(stage_of) != len(workload.layers):
         lost = next(i for i in range(len(workload.layers)) if i not in stage_of)

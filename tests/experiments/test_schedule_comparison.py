@@ -80,7 +80,7 @@ def test_schedules_on_the_command_line(
     ("words", "message"),
     [
         ("--schedule gpipe --schedule gpipe", "--schedule names families, each once"),
-        ("--schedule gpipe --schedule search", "--schedule names families, each once"),
+        ("--schedule gpipe --schedule search", "--schedule search is asked alone, with the same --memory"),
         ("--schedule gpipe --schedule pipedream", "'pipedream' does not flush one pipeline"),
         ("--schedule gpipe --schedule nope", "schedule 'nope' is unknown"),
         ("--schedule gpipe --schedule 1f1b --chunks 2", "none of the schedules gpipe, 1f1b takes chunks"),

@@ -69,7 +69,7 @@ def test_a_good_plan_passes() -> None:
         ((Stage((0, 1), (0, 0)), Stage((2, 3), (1,))), r"needs devices of its own, got \(0, 0\)"),
         (
             (Stage((0, 1), (0,)), Stage((2, 3), (4,))),
-            r"stage 1 of plan 'hand' uses devices \(4,\), the cluster has 0 to 3",
+            r"stage 1 of plan 'hand' uses devices 4, the cluster has 0 to 3",
         ),
         ((), "no stage of plan 'hand' holds layer 0"),
     ],
