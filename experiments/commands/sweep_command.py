@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import simulator
-from experiments.compare.problem_options import FORMS, LAUNCHABLE, add_question
+from experiments.compare.problem_options import ENERGY, FORMS, LAUNCHABLE, add_question
 from experiments.terminal.argument_types import MOST_JOBS, CountUpTo, Option, add_options, names_of, refuse
 from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import UsageError, blamed_on, output_file, print_explained, print_json, progress
@@ -61,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--planner NAME": "planner (default joint)",
             "--plan FILE": f"replayed at every point, in place of planning: {FORMS}",
             **LAUNCHABLE,
+            **ENERGY,
         },
     )
     add_options(parser.add_argument_group("who answers").add_mutually_exclusive_group(), WORKING)

@@ -21,6 +21,7 @@ from experiments.compare.problem_options import (
     DEFAULT_CLUSTER,
     DEFAULT_PLANNER,
     DEFAULT_WORKLOAD,
+    ENERGY,
     IMPORTED,
     LAUNCHABLE,
     PROBLEM,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 PLANNING: dict[str, Option] = {
     **{words: option for words, option in SEARCH.items() if not words.startswith("--option ")},
     **LAUNCHABLE,
+    **ENERGY,
     "--planner NAME": f"planner (default {DEFAULT_PLANNER})",
 }
 """Options of a search for a plan, each of which a sweep may vary; those of other packages by `option.NAME`."""
@@ -75,10 +77,11 @@ MOST_TRIED = 100
 
 SPEED = ("status", "feasible", "iteration_seconds", "error_low", "error_high", "samples_per_second", "mfu")
 USE = ("batch", "plan_devices", "peak_memory_bytes", "memory_error_low", "memory_error_high", "capacity_bytes")
+JOULES = ("objective", "joules_per_sample", "watts")
 BOUND = ("lower_bound_seconds", "lower_bound_term", "gap", "optimal_among")
 PLAN = ("stack", "schedule", "layout", "notation", "reason", "decisions")
 
-FIGURES = (*SPEED, *USE, *BOUND, *PLAN)
+FIGURES = (*SPEED, *USE, *JOULES, *BOUND, *PLAN)
 """What a row tells of its plan, by the names of a comparison: what is the same on every machine, whoever asks."""
 
 
@@ -145,6 +148,7 @@ class Question:
             found = self._answer()
         record = found.record(None)
         record["plan_devices"] = record["devices"]  # a sweep may vary the devices that there are
+        record["objective"] = self.options.get("objective", "time")
         record["batch"] = found.result and found.result.problem.batch
         record["decisions"] = _decisions(found)
         told = [*dict.fromkeys(str(one.message) for one in doubts), record["reason"]]
@@ -215,9 +219,14 @@ def read_option(name: str, value: object) -> object:
         found = _readers()[name](text)
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"{name}: {error}") from None
-    if name == "planner":
-        check_choice(name, found, planners.planner_entries())
+    _check_name(name, found)
     return found
+
+
+def _check_name(name: str, value: object) -> None:
+    """UsageError for an unknown planner or objective."""
+    if name in ("planner", "objective"):
+        check_choice(name, value, planners.planner_entries() if name == "planner" else planners.OBJECTIVES)
 
 
 def option_name(name: str) -> str:
@@ -300,7 +309,8 @@ def make_study(options: Mapping[str, Any], axes: Sequence[Axis]) -> SweptStudy:
     said = {name: value for name, value in options.items() if name not in GIVEN and (form or name not in read)}
     mine = [] if "plan" in options else names_of({**({} if document else DESCRIBING), **PLANNING})
     mine = [*read] if form else mine
-    for name in said:
+    for name, value in said.items():
+        _check_name(name, value)
         if name not in mine and not (mine and not form and name.startswith(OWN)):
             which = "plan" if "plan" in options else "problem"
             rule = "is replayed as it is" if which == "plan" else "says its own"

@@ -139,7 +139,9 @@ class Swept(Explained):
         swept: dict[str, Cell] = {one.name: _named(one.name) for one in self.axes}
         batches = {row["batch"] for row in self.planned}
         own = {"batch": _named("batch")} if len(batches) > 1 and "batch" not in swept else {}
-        known: dict[str, Cell] = {**swept, **own, **COLUMNS}
+        judged = any(row.get("objective", "time") != "time" for row in self.rows if row["feasible"])
+        energy: dict[str, Cell] = {"J per\nsample": figure("joules_per_sample", ".3g")} if judged else {}
+        known: dict[str, Cell] = {**swept, **own, **energy, **COLUMNS}
         rows = ReportTable("{title}", "rows", known)
         unbeaten = ReportTable("Plans that none beats in throughput, memory and devices", "rows", known)
         along, changes = self.along.name, self.changes()

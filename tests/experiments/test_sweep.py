@@ -158,6 +158,29 @@ def test_rows_are_the_answers_of_plan(capsys: pytest.CaptureFixture[str]) -> Non
         assert (row["status"], row["layout"], row["gap"]) == ("fits", answer.outcome.words, answer.outcome.gap)
 
 
+def test_rows_are_the_answers_by_an_objective(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of plan; tables then tell joules."""
+    words = (
+        "--workload",
+        "chain:4",
+        "--cluster",
+        "dgx-a100:1",
+        "--devices",
+        "2",
+        "--batch",
+        "8",
+        "--planner",
+        "data-parallel",
+    )
+    asked = ("sweep", *words, "--over", "objective=time,energy", "--jobs", "1")
+    code, out, _ = ended(capsys, asked)
+    assert (code, "J per" in out) == (0, True)
+    for row in json.loads(ended(capsys, (*asked, "--json"))[1])["rows"]:
+        answer = pp.plan(pp.Problem("chain:4", "dgx-a100:1", 8, devices=2), "data-parallel", objective=row["objective"])
+        assert answer.outcome.energy is not None
+        assert row["joules_per_sample"] == answer.outcome.energy.joules_per_sample
+
+
 def test_a_plan_is_replayed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """At every point of its paths, as `whatif --keep` does; what cannot be swept of it is refused."""
     result = pp.plan(pp.Problem("chain:4", "pipedream-a", 8, devices=2), "uniform", microbatches=4)
@@ -188,6 +211,8 @@ def test_a_plan_is_replayed(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
         (("--over", "profile=graph.txt"), "workload and profile"),
         (("--over", "batch=8,x"), "batch: 'x' must be a whole number"),
         (("--over", "planner=gredy"), "did you mean greedy?"),
+        (("--over", "objective=watts"), "objective 'watts' is unknown; choices: time, energy, edp"),
+        (("--objective", "watts", "--over", "batch=8"), "objective 'watts' is unknown; choices: time, energy, edp"),
         (("--over", "cluster=pipedream-a:1", "cluster=pipedream-a:2"), "quote what has braces"),
         (("--over", "batch=8", "--scheduler", "tcp://127.0.0.1:1"), "does not answer"),
         (("report",), "report needs STORE"),
