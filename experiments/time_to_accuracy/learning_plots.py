@@ -93,7 +93,7 @@ def time_figure(curves: Sequence[tuple[CaseResult, NDArray[np.float64]]], target
             plain(axes)
             axes.grid(axis="y", color=GRID, linewidth=0.8)
         below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.1)}
-        lower.legend(handles=handles, **below, frameon=False, fontsize=8, handlelength=3.0)
+        lower.legend(handles=handles, **below, frameon=False, fontsize=8, handlelength=5.5)
     grid[0][0].set_ylabel("train loss, running mean\nover an epoch of 44 mini-batches", fontsize=9)
     grid[1][0].set_ylabel("test accuracy, %", fontsize=9)
     figure.suptitle(legible(clock, 110), x=0.01, ha="left", fontsize=11, color=INK)
