@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from experiments.report.pareto import Pareto, UnbeatenPlan
 
 
+NOTED = 0.16
+"""Of the panel's width left of the least joules, where the names of plans stand."""
+
+
 def draw(found: Pareto) -> Figure:
     """Steps between plans, of which there is one at least: more memory buys nothing until the next; below each its notation.
 
@@ -70,6 +74,7 @@ def _draw_energy(axes: Axes, found: Pareto, counts: Sequence[int]) -> None:
         axes.plot(*zip(*own, strict=True), **{**look, "linestyle": "none"}, markersize=6)
         for one in (one for one in unbeaten if one.devices == count):
             noted(axes, _name(one), places[one], (-5, -4), fontsize=8, color=look["color"], ha="right", va="top")
+    axes.margins(x=NOTED)
     titled(axes, "The same plans, by energy", size=11, xlabel=f"joules per {found.problem.workload.sample}")
     unframed(axes, "both", 0.7)
 
