@@ -360,15 +360,21 @@ def _compare(arguments: argparse.Namespace) -> int:
     from experiments.compare.questions import SEARCH
     from experiments.compare.schedule_comparison import compare_schedules
 
-    if SEARCH in arguments.schedule:
-        raise UsageError("--schedule search is asked alone, with the same --memory")
     if len(set(arguments.schedule)) < len(arguments.schedule):
         raise UsageError("--schedule names families, each once, where several are compared")
     refuse(arguments, _OF_ONE, "is of one schedule, not of several that are compared")
     if arguments.stages is None or arguments.microbatches is None:
         raise UsageError("several schedules need --stages, one per device, and --microbatches")
     numbers = _numbers(arguments)
-    numbers |= {"engine": arguments.engine, "seed": arguments.seed, **disturbances(arguments)}
+    numbers |= {"engine": arguments.engine, "seed": arguments.seed}
+    if SEARCH in arguments.schedule:
+        refuse(
+            arguments,
+            [name for name in _NOT_SEARCHED if name not in _OF_SEVERAL],
+            "is not of a schedule that is searched for",
+        )
+    else:
+        numbers |= disturbances(arguments)
     options = _given(arguments, _OF_SEVERAL)
     with progress("replaying"):
         found = compare_schedules(arguments.schedule, arguments.stages, arguments.microbatches, options, **numbers)
@@ -381,6 +387,8 @@ def _compare(arguments: argparse.Namespace) -> int:
         print_json(found.record())
     else:
         print_explained(found)
+    if found.searched is not None and found.searched.interrupted:
+        return INTERRUPTED
     return OK if found.fits else INFEASIBLE
 
 

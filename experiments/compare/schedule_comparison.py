@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import hardware_profiles
 import simulator
-from experiments.compare.questions import simulate
+from experiments.compare.questions import SEARCH, simulate
 from simulator import Explained, TextTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from planners import SearchedSchedule
     from simulator import ScheduleReplay
 
 OF_STAGES = ("forward", "backward", "weight", "update", "predict", "overlapped", "offload", "stash", "stash_weight")
@@ -29,10 +30,14 @@ ROW_INCHES = 0.3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScheduleComparison(Explained):
-    """Replays of schedules by the names of their families; stages: per device, of each."""
+    """Replays of schedules by the names of their families.
+
+    stages: per device, of each; searched: the search, where it is among them
+    """
 
     replays: Mapping[str, ScheduleReplay]
     stages: Mapping[str, int]
+    searched: SearchedSchedule | None = None
 
     @property
     def fits(self) -> bool:
@@ -78,10 +83,13 @@ class ScheduleComparison(Explained):
         return (TextTable(title, tuple(columns), tuple(rows)),)
 
     def remarks(self) -> tuple[str, ...]:
-        """Where devices hold several stages, what these are."""
+        """Where devices hold several stages, what these are; how good a search is known to be."""
         cut = [name for name, count in self.stages.items() if count > 1]
         told = f"{', '.join(cut)}: each stage takes and keeps its part of what a device's whole part of the model does"
-        return (told,) if cut else ()
+        return (*[told] * bool(cut), *self._proof())
+
+    def _proof(self) -> tuple[str, ...]:
+        return () if self.searched is None else (f"{SEARCH}, of one stage per device: {self.searched.known}",)
 
     def plot(self, *, window: tuple[float, float] | None = None, size: tuple[float, float] | None = None) -> Figure:
         """Draw the timelines below each other, on one axis of time; a row for each device.
@@ -105,7 +113,7 @@ class ScheduleComparison(Explained):
 def compare_schedules(
     names: Sequence[str], devices: int, microbatches: int, options: Mapping[str, Any], **numbers: Any
 ) -> ScheduleComparison:
-    """Replay families on the same devices.
+    """Replay families on the same devices; `search` among them is the best order found of one stage per device.
 
     options: of families, each for those that take it; numbers: as `simulate` takes them, those of ops per device
     Raises ValueError for an unknown family, one without a flush, with lanes of its own or with replicas, and an option that none
@@ -113,10 +121,16 @@ def compare_schedules(
     """
     known = simulator.schedule_families()
     found: dict[str, ScheduleReplay] = {}
-    stages = {}
+    stages: dict[str, int] = {}
+    searched: SearchedSchedule | None = None
     for name in names:
+        if name == SEARCH:
+            answer = simulate(SEARCH, stages=devices, microbatches=microbatches, **numbers)
+            assert not isinstance(answer, simulator.ScheduleReplay)
+            found[name], stages[name], searched = answer.replayed, 1, answer
+            continue
         if name not in known:
-            raise ValueError(hardware_profiles.unchosen("schedule", name, known))
+            raise ValueError(hardware_profiles.unchosen("schedule", name, (*known, SEARCH)))
         family = known[name]
         if not family.flush or family.lanes or "replicas" in family.options:
             raise ValueError(
@@ -129,10 +143,10 @@ def compare_schedules(
         replayed = simulate(name, **counts, **divided(numbers, devices, count))
         assert isinstance(replayed, simulator.ScheduleReplay)
         found[name] = replayed
-    unused = [one for one in options if not any(one in known[name].options for name in names)]
+    unused = [one for one in options if not any(one in known[name].options for name in names if name != SEARCH)]
     if unused:
         raise ValueError(f"none of the schedules {', '.join(names)} takes {', '.join(unused)}")
-    return ScheduleComparison(found, stages)
+    return ScheduleComparison(found, stages, searched)
 
 
 def divided(numbers: Mapping[str, Any], devices: int, parts: int) -> dict[str, Any]:

@@ -76,11 +76,29 @@ def test_schedules_on_the_command_line(
     ]
 
 
+def test_the_best_order_found_is_compared_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """In the same memory, as it is found alone, with what is proven of it."""
+    numbers = "--stages 3 --microbatches 4 --forward 5 --backward 6 --weight 4 --transfer 1 --stash 2 --memory 6"
+    assert main(["simulate", "--schedule", "1f1b,search", *numbers.split(), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["schedules"]
+    assert [(one["schedule"], one["stages_per_device"], one["fits"]) for one in rows] == [
+        ("search", 1, True),
+        ("1f1b", 1, True),
+    ]
+    assert main(["simulate", "--schedule", "search", *numbers.split(), "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert rows[0]["makespan_seconds"] == alone["makespan_seconds"] < rows[1]["makespan_seconds"]
+    assert main(["simulate", "--schedule", "1f1b,search", *numbers.split()]) == 0
+    assert "search, of one stage per device: proven optimal" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("--schedule gpipe --schedule gpipe", "--schedule names families, each once"),
-        ("--schedule gpipe --schedule search", "--schedule search is asked alone, with the same --memory"),
+        ("--schedule search --schedule search", "--schedule names families, each once"),
+        ("--schedule gpipe --schedule search --noise 0.1", "--noise is not of a schedule that is searched for"),
+        ("--schedule search --schedule gpipe --chunks 2", "none of the schedules search, gpipe takes chunks"),
         ("--schedule gpipe --schedule pipedream", "'pipedream' does not flush one pipeline"),
         ("--schedule gpipe --schedule nope", "schedule 'nope' is unknown"),
         ("--schedule gpipe --schedule 1f1b --chunks 2", "none of the schedules gpipe, 1f1b takes chunks"),
