@@ -11,8 +11,9 @@ The search, as the reference notes reconstruct it:
    fullest stage hands layers to a neighbour at the least cost;
 4. beside them PipeDream's partition (replicas included) under the same schedules, PipeDream's own synchronous plan, uniform GPipe
    and data parallelism, so that the answer is never slower than one of these;
-5. where all boards stream, cuts inside layers (`planners.partitioning.fraction_search`): the best pipelines so far, and those
-   that fractions even out, after moves of one cut while replays become faster;
+5. where all boards stream, cuts inside layers (`planners.partitioning.fraction_search`): pipelines of every schedule, row of
+   boards and number of micro-batches, evened out by fractions or cut on the finest grid that few replays allow, the best of them
+   after moves of a cut, or of two neighbours, while replays become faster;
 6. the first few of the ranking, and the plans of the other methods, replayed on SimPy, contention included; the fastest wins.
 
 BaPipe chooses the schedule by a rule of thumb; `explore` records what the rule would take and where the simulation disagrees.
@@ -72,8 +73,8 @@ PARTITIONS = ("inter-layer", "coarse-grained", "stages and transfers")
 INTRA_LAYER = "intra-layer"
 """Way to cut a pipeline whose neighbouring stages may share a layer."""
 
-EVENED, SPLIT = 64, 4
-"""Pipelines, the best by replays, that fractions even out; those of them whose cuts are then moved, all where none fits."""
+EVENED, GRID, SPLIT = 64, 2000, 6
+"""Pipelines whose cuts are then sought inside layers; replays of all of them on grids of cuts; those whose cuts are moved on."""
 
 STREAMED = ("1f1b-as", "fbp-as")
 CONFIRMED = 4
@@ -360,17 +361,25 @@ class _Explorer:
             yield self._candidate(PARTITIONS[2], self._after_moves(plan))
 
     def _split(self) -> Iterator[Candidate]:
-        """The best pipelines, each of another schedule, row of boards or number of micro-batches, with cuts in layers."""
+        """Pipelines of all schedules, rows of boards and numbers of micro-batches, the best by replays first, cut in layers."""
         search, shapes = FractionSearch(self.evaluate, self.request), dict[Hashable, Plan]()
         replayed = self.evaluate.replayed
-        fits = any(score.fits for score in replayed.values())
-        whole = [plan for plan in (replayed if fits else self._smallest()) if self._may_be_split(plan)]
-        for plan in sorted(whole, key=lambda one: self.evaluate(one).key):
+        whole = sorted(filter(self._may_be_split, replayed), key=lambda one: replayed[one].key)
+        for plan in (*whole, *self._of_all_shapes()):
             shapes.setdefault((plan.schedule, tuple(one.devices for one in plan.stages), len(plan.microbatches)), plan)
-        evened = [search.evened(plan) for plan in [*shapes.values()][:EVENED]]
-        for plan in sorted(evened, key=lambda one: self.evaluate(one).key)[: SPLIT if fits else None]:
+        first = [*shapes.values()][:EVENED]
+        evened = [search.on_grid(search.evened(plan), GRID // len(first)) for plan in first]
+        for plan in sorted(evened, key=lambda one: self.evaluate(one).key)[:SPLIT]:
             *_, found = plan, *search.climbed(plan)
             yield self._candidate(INTRA_LAYER, replace(found, planner=self.name))
+
+    def _of_all_shapes(self) -> Iterator[Plan]:
+        """A pipeline of several stages, balanced, of each schedule, row of boards and number of micro-batches."""
+        for schedule in schedules(self.problem, self.request):
+            for one in self._shapes(schedule):
+                if len(one.devices) > 1:
+                    cuts = self.cuts(one.devices, one.microbatches, "inter-layer") or []
+                    yield straight_plan(self.name, self.problem, schedule, cuts, one.devices, one.microbatches)
 
     def _may_be_split(self, plan: Plan) -> bool:
         """Whether a plan is one of BaPipe's pipelines of whole layers, of several stages."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
-from math import inf
+from itertools import combinations, pairwise, product
+from math import comb, inf
 
 from hardware_profiles import StreamingAccelerator, Work, streaming
 from planners.partitioning.minimax_cuts import filled_cuts
@@ -34,7 +34,7 @@ from simulator import (
 GRAIN = 16
 """Parts of a layer between which it may be cut."""
 
-STEPS = 16, 8, 4, 2, 1
+MOVES = tuple(step for size in (16, 8, 4, 2, 1) for step in (-size, size))
 """Parts by which a cut moves in one step."""
 
 
@@ -66,10 +66,25 @@ class FractionSearch:
             self._even[key] = streamed_fractions(self.problem, devices, max(plan.microbatches))
         return min(plan, self.at(plan, self._even[key]), key=self._key)
 
+    def on_grid(self, plan: Plan, most: int) -> Plan:
+        """The best of a plan and all that differ in cuts alone, on the finest grid of sixteenths that has no more than `most`."""
+        cuts = len(plan.stages) - 1
+        for every in (1, 2, 4, 8, GRAIN):
+            grid = [place for place in self.places[1:-1] if place % every == 0]
+            if comb(len(grid), cuts) <= most:
+                tried = (self.at(plan, one) for one in combinations(grid, cuts) if self._may_be(plan, one))
+                return min((plan, *tried), key=self._key)
+        return plan
+
     def climbed(self, plan: Plan) -> Iterator[Plan]:
-        """A plan after the best of its moves, again and again, while that one is better; its stages are contiguous."""
+        """A plan after the best of its moves, again and again, while that one is better; its stages are contiguous.
+
+        Where no move of one cut is better, neighbouring cuts move together.
+        """
         while True:
             found = min(self._moved(plan), key=self._key, default=plan)
+            if self._key(found) >= self._key(plan):
+                found = min(self._moved_together(plan), key=self._key, default=plan)
             if self._key(found) >= self._key(plan):
                 return
             yield (plan := found)
@@ -95,18 +110,38 @@ class FractionSearch:
         layers where other devices follow.
         """
         places, count = _places(plan), len(plan.microbatches)
-        ends = (0, *places, self.places[-1])
         for number, place in enumerate(places):
-            for to in (place + step for size in STEPS for step in (-size, size)):
-                inside_one = to % GRAIN and plan.stages[number].devices == plan.stages[number + 1].devices
-                if ends[number] < to < ends[number + 2] and to in self._known and not inside_one:
-                    yield self.at(plan, (*places[:number], to, *places[number + 1 :]))
+            for step in MOVES:
+                moved = (*places[:number], place + step, *places[number + 1 :])
+                if self._may_be(plan, moved):
+                    yield self.at(plan, moved)
         if plan.order or plan.forward_sizes:
             return
         counts = microbatch_counts(self.problem, self.request, len(plan.stages))
         fewer, more = [one for one in counts if one < count], [one for one in counts if one > count]
         for other in (*fewer[-1:], *more[:1]):
             yield replace(plan, microbatches=equal_microbatches(self.problem.batch, other))
+
+    def _moved_together(self, plan: Plan) -> Iterator[Plan]:
+        """The plan after each step of a cut beside each step of the next."""
+        places = _places(plan)
+        for number, (place, following) in enumerate(pairwise(places)):
+            for step, other in product(MOVES, MOVES):
+                moved = (*places[:number], place + step, following + other, *places[number + 2 :])
+                if self._may_be(plan, moved):
+                    yield self.at(plan, moved)
+
+    def _may_be(self, plan: Plan, places: Sequence[int]) -> bool:
+        """Whether a plan may be cut at places: they rise, the network may be cut there, and only other devices share a layer."""
+        ends = (0, *places, self.places[-1])
+        return (
+            self._known.issuperset(places)
+            and all(one < two for one, two in pairwise(ends))
+            and not any(
+                place % GRAIN and one.devices == two.devices
+                for place, (one, two) in zip(places, pairwise(plan.stages), strict=True)
+            )
+        )
 
 
 def _places(plan: Plan) -> tuple[int, ...]:

@@ -117,6 +117,12 @@ def test_no_pipeline_that_shares_layers_is_faster(seed: int) -> None:
     assert missed(problem_of(seed, 4, 2, 5), every=4) <= 1.0 + 1e-9
 
 
+@pytest.mark.parametrize("seed", [116, 204, 227])
+def test_no_pipeline_of_three_boards_that_share_layers_is_faster(seed: int) -> None:
+    """Like and unlike boards, up to four layers that are cut at halves; in the last one only few cuts fit."""
+    assert missed(problem_of(seed, 4, 3, 4), every=8) <= 1.0 + 1e-9
+
+
 def test_layers_are_shared_where_no_board_has_room_for_one() -> None:
     """Four layers on three boards of little memory: no pipeline of whole layers fits, half of the first on two boards does."""
     problem = problem_of(18, 4, 3, 3)
@@ -132,6 +138,13 @@ def test_layers_are_shared_where_no_board_has_room_for_one() -> None:
 def test_no_pipeline_that_shares_layers_at_sixteenths_is_faster(seed: int) -> None:
     """Two boards, up to five layers."""
     assert missed(problem_of(seed, 5, 2, 5), every=1) <= 1.0 + 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [seed for seed in range(330, 450) if seed % 3 != 1])
+def test_no_pipeline_that_shares_layers_at_quarters_is_faster(seed: int) -> None:
+    """Up to three boards and four layers."""
+    assert missed(problem_of(seed, 4, 3, 4), every=4) <= 1.0 + 1e-9
 
 
 @pytest.mark.slow
