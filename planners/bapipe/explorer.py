@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import inf
 
 import numpy as np
@@ -73,7 +73,7 @@ PARTITIONS = ("inter-layer", "coarse-grained", "stages and transfers")
 INTRA_LAYER = "intra-layer"
 """Way to cut a pipeline whose neighbouring stages may share a layer."""
 
-EVENED, GRID, SPLIT = 64, 2000, 6
+EVENED, GRID, SPLIT = 64, 2000, 8
 """Pipelines whose cuts are then sought inside layers; replays of all of them on grids of cuts; those whose cuts are moved on."""
 
 STREAMED = ("1f1b-as", "fbp-as")
@@ -365,10 +365,11 @@ class _Explorer:
         search, shapes = FractionSearch(self.evaluate, self.request), dict[Hashable, Plan]()
         replayed = self.evaluate.replayed
         whole = sorted(filter(self._may_be_split, replayed), key=lambda one: replayed[one].key)
-        for plan in (*whole, *self._of_all_shapes()):
+        for plan in chain(whole, self._of_all_shapes()):
             shapes.setdefault((plan.schedule, tuple(one.devices for one in plan.stages), len(plan.microbatches)), plan)
-        first = [*shapes.values()][:EVENED]
-        evened = [search.on_grid(search.evened(plan), GRID // len(first)) for plan in first]
+            if len(shapes) == EVENED:
+                break
+        evened = [search.on_grid(search.evened(plan), GRID // len(shapes)) for plan in shapes.values()]
         for plan in sorted(evened, key=lambda one: self.evaluate(one).key)[:SPLIT]:
             *_, found = plan, *search.climbed(plan)
             yield self._candidate(INTRA_LAYER, replace(found, planner=self.name))
