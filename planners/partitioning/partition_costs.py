@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hardware_profiles import Cluster, Phase
 from planners.estimate.memory import furthest_ends
 from planners.estimate.pipeline_seconds import pipelined
-from simulator import LayerCosts, SecondsOfStages
+from simulator import LayerCosts, Problem, SecondsOfStages
 
 MOST_PLACES = 64
 """Most places to cut a network on boards that stream, where each range of layers is divided by itself."""
@@ -141,12 +141,16 @@ def straight_costs(
     in_flight: samples whose activations each stage holds at once; None leaves memory out. Buffers of transfers are not counted,
         so that a partition which is left out cannot fit, and one which is not may still not.
     spare: bytes that each stage is to leave free of its device's memory; () for none
-    Where links contend a transfer keeps its link busy for its bytes, and its latency delays; else it only delays.
+    Where links contend a transfer keeps its link busy for its bytes, and its latency delays; else it only delays. Where the stack
+    does not run stages that begin inside blocks, none may end.
     """
     kinds = [costs.kind_of_device(device) for device in devices]
     distinct = sorted(set(kinds))
     alike = tuple(map(costs.first_of_kind, distinct))
     furthest = None if in_flight is None else furthest_ends(costs, devices, samples, in_flight, spare)
+    if len(places := stage_begins(costs.problem)) <= (layers := len(costs.problem.workload)):
+        inside = np.isin(np.arange(layers + 1), places, invert=True)
+        furthest = np.where(inside, 0, layers if furthest is None else furthest) * np.ones((len(devices), 1), dtype=int)
     busy, latency = _boundaries(costs, devices, samples, alternating)
     return PartitionCosts(
         stage_seconds=_stage_seconds(costs, alike, samples, alternating),
@@ -155,6 +159,15 @@ def straight_costs(
         latency_seconds=latency,
         furthest=furthest,
     )
+
+
+def stage_begins(problem: Problem) -> NDArray[np.int64]:
+    """Layers that a stage may begin at, rising, and the number of layers: where its stack does not cut blocks none inside one."""
+    blocks = np.array([layer.block for layer in problem.workload.layers])
+    inside = (blocks[1:] > 0) & (blocks[1:] == blocks[:-1])
+    if problem.stack.runs.cut_blocks:
+        inside = np.zeros_like(inside)
+    return np.concatenate([[0], 1 + np.flatnonzero(~inside), [len(blocks)]])
 
 
 @lru_cache(maxsize=KEPT)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from planners.estimate.memory import given_lack_room, in_flight_of, lacks_room, may_have_room, samples_in_flight
 from planners.partitioning.fastest_cuts import fastest_cuts
-from planners.partitioning.partition_costs import PartitionCosts, every_cuts, straight_costs, uniform_cuts
+from planners.partitioning.partition_costs import PartitionCosts, every_cuts, stage_begins, straight_costs, uniform_cuts
 from planners.search.candidates import straight_plan
 from planners.search.evaluator import Evaluator
 from planners.search.quick_replay import (
@@ -261,7 +261,8 @@ class _Cuts:
         found = fastest_cuts(self._partition_costs, self.shape.microbatches * chunks)
         if not found:
             return np.zeros((0, self.stages - 1), dtype=np.int64)
-        begun = np.array([found[0][1], uniform_cuts(self.layers, self.stages)], dtype=np.int64).reshape(2, -1)
+        uniform = self._places[uniform_cuts(len(self._places) - 1, self.stages)]
+        begun = np.array([found[0][1], uniform], dtype=np.int64).reshape(2, -1)
         cuts = begun[np.argsort(self.quick(begun), kind="stable")]
         seconds = float(self.quick(cuts[:1])[0])
         if seconds >= PROMISING * best:
@@ -295,7 +296,7 @@ class _Cuts:
         return plan
 
     def _moves(self, cuts: Cuts) -> Cuts:
-        """One cut shifted by STEPS, or a run of them by a layer, either way; within ROUND."""
+        """One cut shifted by STEPS places, or a run of them by one, either way; within ROUND."""
         boundaries, shifts = len(cuts), list[Cuts]()
         alone = self._number_of_moves < self._moves_of_runs
         for first in range(boundaries if self._number_of_moves else 0):
@@ -303,7 +304,13 @@ class _Cuts:
                 run = np.arange(boundaries)
                 chosen = ((run >= first) & (run <= last)).astype(np.int64)
                 shifts += [sign * step * chosen for step in (STEPS if first == last else STEPS[:1]) for sign in (-1, 1)]
-        return cuts + np.array(shifts, dtype=np.int64).reshape(len(shifts), boundaries)
+        moved = np.searchsorted(self._places, cuts) + np.array(shifts, dtype=np.int64).reshape(len(shifts), boundaries)
+        return np.asarray(self._places[np.clip(moved, 0, len(self._places) - 1)])
+
+    @cached_property
+    def _places(self) -> Cuts:
+        """Layers that a stage may begin at, and the number of layers."""
+        return stage_begins(self.problem)
 
     @property
     def _moves_of_runs(self) -> int:
