@@ -10,10 +10,10 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from hardware_profiles import Phase, load_cluster
+from hardware_profiles import Phase, Runs, Stack, load_cluster
 from planners.estimate.memory import furthest_ends
 from planners.partitioning import partition_costs
-from planners.partitioning.partition_costs import straight_costs
+from planners.partitioning.partition_costs import stage_begins, straight_costs
 from simulator import BY_BLOCK, Layer, LayerCosts, Problem, Workload
 from simulator.options.training_options import Recompute
 from tests.simulator.strategies import UnitDevice, chain_cluster
@@ -181,3 +181,22 @@ def test_a_stage_reaches_as_far_as_its_memory(seed: int, recompute: Recompute) -
                 kept = samples * stash + held[stage] * float(costs.cut_bytes[begin])
             need = weights * problem.state_bytes + kept + (free[stage] if free else 0.0)
             assert (end <= found[stage, begin]) == (need <= memory[stage])
+
+
+def test_stages_begin_outside_of_blocks_where_the_stack_cuts_none() -> None:
+    """Of five layers with blocks of two and of three behind a first: before layers 0, 1, 3; others are as they were."""
+    blocks = [Layer(f"layer{n}", "linear", 1.0, 0, 1, 1, block=block) for n, block in enumerate((0, 1, 1, 2, 2, 2))]
+    workload = Workload("hand", tuple(blocks), tuple(pairwise(range(6))))
+    cluster = chain_cluster(2, bandwidth=8.0, latency=0.25, duplex="full")
+    cluster = replace(cluster, devices=(UnitDevice(rate=1.0, name="unit"),) * 2)
+    anywhere = Problem(workload, cluster, 8)
+    between = replace(anywhere, stack=Stack(name="between", runs=Runs(cut_blocks=False)))
+    assert stage_begins(anywhere).tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert stage_begins(between).tolist() == [0, 1, 3, 6]
+    for in_flight in (None, (3, 3)):
+        free, kept = (
+            straight_costs(LayerCosts(one), (0, 1), 3, alternating=True, in_flight=in_flight)
+            for one in (anywhere, between)
+        )
+        for cut in range(1, 6):
+            assert kept.seconds((cut,), 4) == (free.seconds((cut,), 4) if cut in (1, 3) else np.inf)

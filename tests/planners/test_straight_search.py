@@ -7,7 +7,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from hardware_profiles import load_cluster
+from hardware_profiles import Runs, Stack, load_cluster
 from planners import Evaluator
 from planners.estimate.memory import (
     given_lack_room,
@@ -19,10 +19,10 @@ from planners.estimate.memory import (
     samples_in_flight,
 )
 from planners.partitioning import straight_search
-from planners.partitioning.partition_costs import uniform_cuts
+from planners.partitioning.partition_costs import every_cuts, stage_begins, uniform_cuts
 from planners.partitioning.straight_search import StraightShape, fastest_straight
 from planners.search.quick_replay import QuickReplays, order_of
-from simulator import LayerCosts, Problem, equal_microbatches
+from simulator import Gpt, LayerCosts, Problem, equal_microbatches
 from tests.chains import chain
 from tests.planners.conftest import with_memory
 
@@ -174,3 +174,18 @@ def test_a_pipeline_of_unequal_micro_batches_may_fill_its_memory(schedule: str) 
         sizes = equal_microbatches(batch, count)
         held = samples_in_flight(np.arange(count + 1), batch, count)
         assert held.tolist() == [sum(sizes[:several]) for several in range(count + 1)]
+
+
+def test_pipelines_are_cut_between_blocks_where_the_stack_cuts_none() -> None:
+    """Six blocks over four devices: as fast as the fastest of all partitions between blocks of as many micro-batches."""
+    blocks = Gpt(6, 64, 4, vocabulary=512, sequence=32).workload()
+    between = Stack(name="between", runs=Runs(cut_blocks=False))
+    evaluate = Evaluator(Problem(blocks, load_cluster("dgx-a100").take(4), 8, stack=between))
+    shapes = [StraightShape("1f1b", (0, 1, 2, 3), count) for count in (2, 4, 8)]
+    found = fastest_straight("test", evaluate, shapes)
+    assert found is not None
+    places = stage_begins(evaluate.problem)
+    cuts = places[every_cuts(len(places) - 1, 4)]
+    search = straight_search._Cuts(evaluate, StraightShape("1f1b", (0, 1, 2, 3), len(found.microbatches)))
+    best = min(evaluate(search.plan("test", one)).iteration_seconds for one in cuts.tolist())
+    assert evaluate(found).iteration_seconds == best < np.inf
