@@ -16,7 +16,7 @@ from typing import Any
 from experiments.benchmarks.engine_rates import SHAPES, growth, measure, one_size
 from experiments.studies.study_harness import Findings, Made, run_study
 from experiments.terminal.exits import OK
-from experiments.terminal.output import output_folder, print_table, to_json, tracked
+from experiments.terminal.output import UsageError, output_folder, print_table, to_json, tracked
 from experiments.terminal.report_tables import ReportTable, figure
 
 FOLDER = "out/replay_speed"
@@ -31,6 +31,8 @@ def run(arguments: argparse.Namespace) -> Findings | int:
         folder = arguments.out or output_folder(FOLDER)
         rows = growth(arguments.largest)
         return Findings({"rows": rows, "folder": str(folder)}, print_growth, drawn, folder=folder)
+    if arguments.out is not None:
+        raise UsageError("--out: rates have no figure; it goes with --growth")
     rows = [measure(*shape) for shape in tracked("measuring", SHAPES)]
     return Findings({"unit": "ops per CPU second", "schedule": "1f1b", "rows": rows}, print_rates)
 

@@ -42,6 +42,10 @@ def test_document_and_tables(
         return float(next(seconds))
 
     monkeypatch.setattr(replay_speed, "cpu_seconds", timed)
+    monkeypatch.setattr(sys, "argv", ["x", "--out", str(tmp_path / "rates")])
+    assert run_study("replay-speed") == 2
+    assert "--out: rates have no figure; it goes with --growth" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr("experiments.benchmarks.replay_speed.SHAPES", ((2, 4), (3, 6)))
     found: dict[str, Any] = {}
     for words in (["--json"], []):
