@@ -15,7 +15,8 @@ from planners.mixed.cluster_space import Choices, ClusterSpace
 from planners.mixed.label_search import search
 from planners.mixed.pipeline_search import MixedPipelines
 from planners.mixed.space import MixedPipeline, Variant
-from simulator import InfeasiblePlanError, Problem, Zero, group_degrees, load_workload, recompute_words, simulate
+from planners.search.candidates import asked_words
+from simulator import InfeasiblePlanError, Problem, Zero, group_degrees, load_workload, simulate
 from simulator.workloads.language_models import Llama
 
 CLUSTER = """
@@ -68,7 +69,7 @@ def space(problem: Problem, zero: Zero = 0) -> ClusterSpace:
     """All of a problem's pipelines."""
     blocks = like_blocks(problem.workload)
     assert blocks is not None
-    choices = Choices(group_degrees(problem), recompute_words(problem.workload), zero)
+    choices = Choices(group_degrees(problem), asked_words(problem, Request()), zero)
     return ClusterSpace(problem, blocks, choices, {})
 
 

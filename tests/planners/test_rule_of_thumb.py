@@ -8,6 +8,7 @@ import pytest
 
 from hardware_profiles import load_cluster
 from planners import Request, make_plan
+from planners.search.candidates import asked_words
 from planners.straight.rule_of_thumb import HandMadeLayout
 from simulator import Problem, recompute_words, workload_from_spec
 
@@ -79,7 +80,7 @@ def test_layouts_come_in_the_order_of_the_rule(cluster: str, shapes: list[tuple[
     ]
     words = list(dict.fromkeys(word for word, *_ in found))
     assert words[0] == "none"
-    assert set(words) == set(recompute_words(asked.workload))
+    assert set(words) == set(asked_words(asked, Request()))
     assert found == [(word, *shape, samples) for word in words for shape in shapes for samples in (4, 2, 1)]
     for plan in HandMadeLayout().layouts(asked):
         blocks = [len({asked.workload.layers[one].block for one in stage.layers} - {0}) for stage in plan.stages]
