@@ -95,33 +95,29 @@ def test_scores_of_attention() -> None:
 
 
 class NoConstant(TypeError):
-    """What is not made of numbers and words, or holds nothing yet, as what is remembered; or the options of a command."""
+    """What is not made of numbers alone, or holds nothing yet, as what is remembered."""
 
 
 def said(value: Any) -> Any:
-    """Numbers, short words and what is made of them; sentences by nothing."""
-    if isinstance(value, Mapping) and value and not any(str(one).startswith("--") for one in value):
-        return {str(said(key)): said(one) for key, one in value.items()}
-    if isinstance(value, str):
-        return value if len(value) < 40 else ""
-    if isinstance(value, set | frozenset) and value:
-        return sorted(map(str, map(said, value)))
+    """Numbers, and lists and tables of them by their names; words change with what there is to tell, and are told elsewhere."""
+    if isinstance(value, Mapping) and value:
+        return {str(key): said(one) for key, one in value.items()}
     if isinstance(value, list | tuple) and value:
         return [said(one) for one in value]
-    if value is None or isinstance(value, bool | int | float):
+    if isinstance(value, int | float):
         return value
     raise NoConstant
 
 
 def constants(module: ModuleType) -> Iterator[tuple[str, str]]:
-    """What a module names in capitals: numbers, and of what is made of several values their checksum."""
+    """What a module names in capitals: numbers, and of what is made of several their checksum."""
     for names in re.findall(NAMED, inspect.getsource(module), re.M):
         for name in names.split(", "):
             with suppress(NoConstant):
-                value = said(getattr(module, name, None))
+                value = said(getattr(module, name, ""))
                 if isinstance(value, list | dict):
                     yield name, f"~{crc32(json.dumps(value).encode())}"
-                elif isinstance(value, int | float):
+                else:
                     yield name, f"{value:.9g}"
 
 
