@@ -116,7 +116,7 @@ class Sensitivity(Explained):
             most = max(steep, key=lambda one: abs(one.slope or 0.0))
             lines.append(f"felt most: {most.path}; 1 % more of it changes the seconds by {most.slope:+.2f} %")
         lines += [f"not felt: {', '.join(self.unfelt)}"] * bool(self.unfelt)
-        return (*lines, *self.bounds.remarks())
+        return (*lines, *self.bounds.remarks(), *filter(None, [self.outcome.excess]))
 
     def plot(self) -> Figure:
         """Draw the tornado chart: seconds from half of each number to twice as much, or as far as its file allows."""

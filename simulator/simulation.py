@@ -275,12 +275,19 @@ class Outcome(Replayed):
         return (*found, *filter(None, [self.warning]), *filter(None, [self._memory_doubt]))
 
     @property
+    def excess(self) -> str:
+        """That the plan does not fit, and on which device, or "" where it does."""
+        fullest, word = self.fullest, self.problem.device_word
+        held = f"{fullest.peak_bytes / GIB:.4g} of {gibibytes(fullest.capacity_bytes)}"
+        return "" if self.fits else f"the plan does not fit: {word} {fullest.device} would hold {held}"
+
+    @property
     def _memory_doubt(self) -> str:
         """That the plan does not fit, or may not, as of runs like it 90 % have up to more than there is."""
         fullest, error = self.fullest, self.memory_error
         used, most = (one / fullest.capacity_bytes for one in (fullest.peak_bytes, error.of(fullest.peak_bytes)[1]))
         if not self.fits:
-            return "the plan does not fit"
+            return self.excess
         if most <= 1.0 or not error.rows:
             return ""
         return (

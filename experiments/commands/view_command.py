@@ -44,5 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
         return OK
     for one in drawn:
         say(", ".join([f"{one.name}: {len(one.lanes)} rows", *(f"{n:,} {what}" for what, n in one.counts().items())]))
+    for name, replay in replays.items():
+        if not replay.fits:
+            say(f"{name}: {replay.excess}")
     say(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.1f} MB")
     return OK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,22 @@ def test_pages_keep_their_looks(recorded: Recorded) -> None:
         found[title] = {"models": models(document(layout(shown))), "words": weight(words)}
         assert len(words) < 20_000
     recorded(**found)
+
+
+def test_a_plan_that_does_not_fit_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By every command that shows it, with the device, what it would hold and what it has."""
+    outcome, path = of_plan(), tmp_path / "plan.json"
+    small = replace(outcome.problem, memory_reserve=0.99999)
+    PlanFile(small, outcome.plan).write(path)
+    for words in (
+        ("view", "--out", str(tmp_path / "page.html")),
+        ("explain",),
+        ("sensitivity", "--over", "cluster.network.latency_us"),
+    ):
+        code, out, _ = ended(capsys, (*words, "--plan", str(path)))
+        assert (code, "the plan does not fit: GPU 0 would hold " in out) == (0, True), words
+    PlanFile(outcome.problem, outcome.plan).write(path)
+    assert "does not fit" not in ended(capsys, ("explain", "--plan", str(path)))[1]
 
 
 def test_what_is_too_much_is_refused_in_a_line(

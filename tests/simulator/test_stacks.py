@@ -377,4 +377,6 @@ def test_memory_within_its_error_of_the_limit_is_told() -> None:
         "memory within the model's error of the limit: 97 % full, 104 % at the upper end of that error (--memory-reserve keeps "
         "more free)"
     )
-    assert told(0.97, 0.02) != told(0.97, 0.05) == ("the plan does not fit",)
+    (refused,) = told(0.97, 0.05)
+    assert refused.startswith("the plan does not fit: GPU 0 would hold ")
+    assert told(0.97, 0.02) != (refused,)
