@@ -256,11 +256,12 @@ class _Descents:
         return refusal
 
     def _sow(self) -> None:
-        """Replay seeds: those of one rank that may be the fastest; of several ranks the quickest of each and its group, on many
-        devices only where nothing fits yet.
+        """Replay seeds: those of one rank that may be the fastest, and lead below what is to be beaten; of several ranks the
+        quickest of each and its group, on many devices only where nothing fits yet.
         """
         most = self.done + OF_SEEDS * min(self.most, FIRST_ROUND * WORK_PER_SECOND)
         least = min((score.key for score in self.replayed().values()), default=(inf, inf))
+        least = least if least[0] else (0.0, min(least[1], self.evaluate.beat / MOST_GAINED))
         below = None if least[0] else least[1]
         alone = (each for one in self.moves.seeds(most=1, below=below) for each in self._waiting(one, least))
         for quick, _, seed, plan in sorted(alone, key=lambda each: each[:2]):

@@ -37,6 +37,7 @@ from simulator import (
     equal_microbatches,
     flushes,
     schedule_families,
+    stages_from_cuts,
     workload_from_spec,
 )
 from tests.chains import chain
@@ -401,6 +402,18 @@ def test_descents_from_what_is_a_sixth_slower_than_another_answer_are_hopeless()
         search.evaluate.beat = least * share
         search.descend()
         assert (search.done > done) == begun
+
+
+def test_seeds_that_lead_nowhere_below_another_answer_are_not_replayed() -> None:
+    """Beside a plan of one device: none where the answer to beat is as fast as no seed, some without one."""
+    replayed = []
+    for beat in (np.inf, 1e-9):
+        asked = problem("chain:4", "dapple-c:17", 16)
+        search = joint_search._Descents(planner_entry("joint").planner(Request()), asked, Evaluator(asked, beat=beat))
+        search.evaluate(Plan("alone", "1f1b", stages_from_cuts((), len(asked.workload), [(0,)]), (16,)))
+        search._sow()
+        replayed.append(search.evaluate.evaluations)
+    assert replayed[0] > replayed[1] == 1
 
 
 def test_seeds_are_replayed_beside_other_plans_on_few_devices() -> None:
