@@ -108,6 +108,8 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(found.record() | ({} if told is None else {"fewer": told}))
         return OK
     print_explained(found)
+    if outcome is not None and not outcome.fits:
+        say(outcome.excess)
     if fewer is not None:
         say(f"with a server fewer: {fewer.outcome.words}; {fewer.iteration_seconds:.4g} s per iteration")
     return OK

@@ -185,6 +185,7 @@ def test_a_plan_that_does_not_fit_is_told_so(tmp_path: Path, capsys: pytest.Capt
         ("view", "--out", str(tmp_path / "page.html")),
         ("explain",),
         ("sensitivity", "--over", "cluster.network.latency_us"),
+        ("goodput", "--mtbf", "100", "--restart-seconds", "60", "--days", "2", "--checkpoint-gb-per-s", "2"),
     ):
         code, out, _ = ended(capsys, (*words, "--plan", str(path)))
         assert (code, "the plan does not fit: GPU 0 would hold " in out) == (0, True), words
