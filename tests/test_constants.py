@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-import json
-import os
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from importlib import import_module
-from pathlib import Path
-from types import ModuleType
-from typing import Any
-from zlib import crc32
-
 import pytest
 
 from hardware_profiles import PRECISION_BYTES, load_accelerator, load_cluster
 from simulator import OPTIMIZER_STATES, load_workload
 from simulator.costs import plan_costs
 from simulator.workloads.layers import SCORE_MOVES
-from tests.records import REWRITE, assert_recorded
-
-ROOT = Path(__file__).parents[1]
-TORCH = r"^(import|from) torch\b"
-NAMED = r"^([A-Z_][A-Z_\d]*(?:, [A-Z_][A-Z_\d]*)*)(?:: .*)? = "
-"""Names in capitals to which a module assigns."""
 
 
 @pytest.mark.parametrize(
@@ -92,51 +74,3 @@ def test_scores_of_attention() -> None:
     """FlashAttention writes none (Dao et al. 2022); scores in memory are written and read once a pass."""
     assert SCORE_MOVES["fused"] == 0.0
     assert SCORE_MOVES["unfused"] == 2.0
-
-
-class NoConstant(TypeError):
-    """What is not made of numbers alone, or holds nothing yet, as what is remembered."""
-
-
-def said(value: Any) -> Any:
-    """Numbers, and lists and tables of them by their names; words change with what there is to tell, and are told elsewhere."""
-    if isinstance(value, Mapping) and value:
-        return {str(key): said(one) for key, one in value.items()}
-    if isinstance(value, list | tuple) and value:
-        return [said(one) for one in value]
-    if isinstance(value, int | float):
-        return value
-    raise NoConstant
-
-
-def constants(module: ModuleType) -> Iterator[tuple[str, str]]:
-    """What a module names in capitals: numbers, and of what is made of several their checksum."""
-    for names in re.findall(NAMED, inspect.getsource(module), re.M):
-        for name in names.split(", "):
-            with suppress(NoConstant):
-                value = said(getattr(module, name, ""))
-                if isinstance(value, list | dict):
-                    yield name, f"~{crc32(json.dumps(value).encode())}"
-                else:
-                    yield name, f"{value:.9g}"
-
-
-@pytest.mark.parametrize("package", ["hardware_profiles", "simulator", "planners", "experiments"])
-def test_constants_are_those_recorded(package: str) -> None:
-    """By room; new ones are recorded when it is written anew. What needs PyTorch is left to where it is installed."""
-    record = Path(__file__).parent / "golden" / "constants" / f"{package}.json"
-    known = {} if os.environ.get(REWRITE) else json.loads(record.read_text(encoding="utf-8"))["record"]
-    found: dict[str, list[str]] = {}
-    for path in sorted((ROOT / package).rglob("*.py")):
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        if (
-            "benchmarks" in name
-            or name.endswith("__main__")
-            or re.search(TORCH, path.read_text(encoding="utf-8"), re.M)
-        ):
-            continue
-        room = path.parent.relative_to(ROOT).as_posix()
-        names = {f"{path.stem}.{one}": value for one, value in constants(import_module(name.removesuffix(".__init__")))}
-        told = {one.split()[0] for one in known.get(room, ())} if known else names
-        found.setdefault(room, []).extend(f"{one} {value}" for one, value in names.items() if one in told)
-    assert_recorded(record, "Constants of each module.", {room: every for room, every in found.items() if every})
