@@ -34,8 +34,8 @@ def gibibytes(amount: float) -> str:
 
 
 def percent(share: float, form: str = ".1f") -> str:
-    """A share of 1 in per cent, `53.2 %`, in a form of `format`; nothing has no sign."""
-    return f"{100.0 * share:{form.replace('.', 'z.')}} %"
+    """A share of 1 in per cent, `53.2 %`, in a form of `format`."""
+    return f"{100.0 * share:{form}} %"
 
 
 def brief(value: object, facts: str) -> str:

@@ -139,7 +139,7 @@ class Swept(Explained):
         swept: dict[str, Cell] = {one.name: _named(one.name) for one in self.axes}
         batches = {row["batch"] for row in self.planned}
         own = {"batch": _named("batch")} if len(batches) > 1 and "batch" not in swept else {}
-        judged = any(row.get("objective", "time") != "time" for row in self.rows if row["feasible"])
+        judged = any(row.get("objective") not in (None, "time") for row in self.rows if row["feasible"])
         energy: dict[str, Cell] = {"J per\nsample": figure("joules_per_sample", ".3g")} if judged else {}
         known: dict[str, Cell] = {**swept, **own, **energy, **COLUMNS}
         rows = ReportTable("{title}", "rows", known)

@@ -65,7 +65,7 @@ FSDP = "--use-megatron-fsdp --ckpt-format fsdp_dtensor --data-parallel-sharding-
             {"chunks": 2, "microbatches": (2,) * 8},
             "--pipeline-model-parallel-size 3 --num-layers-per-virtual-pipeline-stage 2 "
             "--microbatch-group-size-per-virtual-pipeline-stage 4 --micro-batch-size 1 --global-batch-size 16 "
-            f"--sequence-parallel {WIDE}",
+            f"--sequence-parallel {BESIDE} {WIDE}",
         ),
         (
             (6,),

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hardware_profiles import MOST_BYTES, complaint_of, percent, printable, read_bytes, shown
+from hardware_profiles import MOST_BYTES, complaint_of, printable, read_bytes, shown
 from hardware_profiles.documents import explained
 
 
@@ -117,10 +117,3 @@ def test_a_file_that_becomes_a_pipe_is_not_read_and_left_closed(
     after = os.dup(0)
     os.close(after)
     assert after == before
-
-
-@pytest.mark.parametrize(
-    ("share", "form", "told"), [(-1e-9, "+.1f", "+0.0 %"), (-0.012, "+.1f", "-1.2 %"), (0.5, ".0f", "50 %")]
-)
-def test_no_share_is_a_negative_nothing(share: float, form: str, told: str) -> None:
-    assert percent(share, form) == told

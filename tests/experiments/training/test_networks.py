@@ -9,6 +9,7 @@ from experiments.training import (
     Convolution,
     DataSet,
     Dense,
+    DensePart,
     Network,
     convolutional,
     cross_entropy,
@@ -91,6 +92,11 @@ def test_gradients_match_autograd(name: str) -> None:
                 cut = block.inputs * block.outputs
                 y = y.reshape(3, -1) @ leaf[:cut].reshape(block.inputs, block.outputs) + leaf[cut:]
                 y = torch.relu(y) if block.relu else y
+            elif isinstance(block, DensePart):
+                cut = block.inputs * block.outputs
+                made = y[:, : block.inputs] @ leaf[:cut].reshape(block.inputs, block.outputs) + leaf[cut:]
+                made = torch.relu(made) if block.relu else made
+                y = torch.cat([y if block.follows else y[:, block.inputs :], made], dim=1)
             elif isinstance(block, Convolution):
                 cut = 9 * block.inputs * block.outputs
                 kernel = leaf[:cut].reshape(3, 3, block.inputs, block.outputs).permute(3, 2, 0, 1)
