@@ -118,6 +118,9 @@ SOWN_ON = 16
 SOWN, OF_SEEDS = 32, 0.15
 """Seeds that are replayed, at most, and the part of the work that they may take."""
 
+OF_OTHERS = 8
+"""Plans of other schedules, the fastest, whose stages are replayed under the one that is asked for."""
+
 PATIENCE = 12
 """Neighbours that are replayed without a better one before the rest of a decision's are given up."""
 
@@ -242,9 +245,19 @@ class _Descents:
 
     def begin(self, rng: np.random.Generator) -> InfeasiblePlanError | None:
         """Replay the plans to begin with; why the last of the parts that found none did not."""
+        refusal = self._of_parts(self.planner.request, rng)
+        if len(self.problem.cluster.devices) > SOWN_ON and not self.replayed():
+            self._of_other_schedules(rng)
+            if self.replayed():
+                return refusal  # far nearer than any seed
+        self._sow()
+        return refusal
+
+    def _of_parts(self, request: Request, rng: np.random.Generator) -> InfeasiblePlanError | None:
+        """Let the other planners replay their plans; why the last of them that found none did not."""
         refusal = None
         for part in self.planner.parts:
-            planner = part(self.problem, self.planner.request)
+            planner = part(self.problem, request)
             try:
                 if planner is not None:
                     planner(self.problem, self.evaluate, rng)
@@ -252,8 +265,17 @@ class _Descents:
                 refusal = error
             finally:
                 self.evaluate.withdraw()
-        self._sow()
         return refusal
+
+    def _of_other_schedules(self, rng: np.random.Generator) -> None:
+        """Replay pipelines under the schedule that is asked for which the other planners find under those that they plan."""
+        self._of_parts(replace(self.planner.request, schedule=None), rng)
+        others = self.evaluate.replayed
+        for plan in sorted(others, key=lambda one: others[one].key)[:OF_OTHERS]:
+            if (one := pipeline_of(self.problem, plan)) is not None:
+                for other in filter(self.moves.allows, self.moves.schedules(one)):
+                    self._replayed(other)
+                    self.done += _work(other)
 
     def _sow(self) -> None:
         """Replay seeds: those of one rank that may be the fastest, and lead below what is to be beaten; of several ranks the
@@ -352,7 +374,9 @@ class _Descents:
 
     def _is_asked_for(self, plan: Plan) -> bool:
         """Whether a plan is flushed and has the numbers that are asked for, which planners of a part may be free to leave."""
-        return flushes(plan) and self.planner.request.counts_are(len(plan.microbatches), len(plan.stages), plan.chunks)
+        request = self.planner.request
+        asked = request.schedule in (None, plan.schedule)
+        return asked and flushes(plan) and request.counts_are(len(plan.microbatches), len(plan.stages), plan.chunks)
 
     def tell(self, plan: Plan) -> None:
         """Note what the answer is beside other plans, what is not searched, and whether the work ended the search."""
@@ -480,12 +504,13 @@ class _Descents:
         """The fastest of some pipelines, if it is faster than the one that is known `now`.
 
         They are replayed by rising quick replay, as far as one that errs as that of `now` does promises less seconds, and until
-        PATIENCE of them were no better. One that is faster but does not fit is replayed again with more recomputation.
+        PATIENCE of them were no better: all while memory is missing, of which quick replays tell nothing. One that is faster but
+        does not fit is replayed again with more recomputation.
         """
         found, idle, best, error = None, 0, now, now.error
         waiting = [one for each in among if self.goes_on for one in self._waiting(each, best.key)]
         heapify(waiting)
-        while waiting and idle < PATIENCE and self.goes_on:
+        while waiting and (idle < PATIENCE or best.key[0]) and self.goes_on:
             quick, _, one, plan = heappop(waiting)
             if not best.key[0] and quick * error >= best.key[1] * NEAR:
                 break

@@ -10,6 +10,9 @@ WORK_PER_SECOND = 25_000
 PREPARED, BY_STAGE, BY_REPLICA = 375, 150, 3
 """Ops whose replay takes as long as the preparation of a plan, of a stage, and of a stage's replica."""
 
+UNLIKE = 16
+"""Replicas of a stage whose ops are replayed, at most: of more, on large clusters, like ones are one."""
+
 OF_SIZES = 0.01
 """Work of an evaluation of unequal sizes, which extends a profile by a stage."""
 
@@ -19,7 +22,7 @@ def replay_work(stages: int, replicas: int, microbatches: int) -> int:
 
     stages: of the pipeline; replicas: of each stage
     """
-    return PREPARED + stages * (BY_STAGE + replicas * (microbatches + BY_REPLICA))
+    return PREPARED + stages * (BY_STAGE + min(replicas, UNLIKE) * microbatches + replicas * BY_REPLICA)
 
 
 def work_of(plan: Plan) -> int:

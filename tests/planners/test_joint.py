@@ -303,6 +303,18 @@ def test_the_optimum_of_small_spaces_is_found_nearly_always() -> None:
     assert max(beyond) <= 0.02
 
 
+@pytest.mark.slow
+def test_a_schedule_of_a_large_network_begins_with_plans_of_others() -> None:
+    """DeepSeek-V3 on 2,048 GPUs under DualPipeV, which none of the parts plans: seeds of its own need many times the memory."""
+    network, cluster = workload_from_spec("deepseek-v3", 4096), load_cluster("deepseek-h800:256")
+    asked = Problem(
+        network, cluster, 15360, precision="fp8", optimizer="adam", gradient_bytes=4, sequence_parallel=True
+    )
+    found = make_plan("joint", asked, Request(schedule="dualpipev", options={"seconds": 100.0}))
+    assert found.fits
+    assert found.plan.schedule == "dualpipev"
+
+
 def test_the_work_that_is_asked_for_is_what_is_done(recorded: Recorded) -> None:
     """With next to no work the answer is that of the plans to begin with; with more it is no slower, and the same each time.
 
