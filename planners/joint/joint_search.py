@@ -151,7 +151,12 @@ class JointSearch:
         refusal = search.begin(rng)
         if not search.replayed():
             raise refusal or InfeasiblePlanError(f"planner {self.name!r} finds no plan to begin with")
-        best = fitting(self.name, search.descend(), evaluate)
+        try:
+            best = fitting(self.name, search.descend(), evaluate)
+        except InfeasiblePlanError as error:
+            if search.done < search.most:
+                raise
+            raise InfeasiblePlanError(f"{error}, or more --seconds: the search ended with its work done") from None
         search.tell(best)
         if not halves_are_known(problem) and (best.order or best.schedule in DIVIDING):
             evaluate.note(HALVES_ASSUMED)
