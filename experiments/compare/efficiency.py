@@ -159,7 +159,7 @@ def peak_flops(problem: Problem) -> float:
 def _flop_again(outcome: Outcome) -> float:
     """FLOP per iteration of recomputed forwards."""
     costs, found = PlanCosts(outcome.problem, outcome.plan), 0.0
-    flop = np.array([layer.flop for layer in outcome.problem.workload.layers])
+    flop = np.array([work.flop for work in costs.layers.works])  # of parts of layers that stages share, too
     for stage in range(len(outcome.plan.stages)):
         share = costs.layers.runs_again(costs.recomputation(stage))
         found += float((flop * share)[costs.layers_of(OpKind.RECOMPUTE, stage)].sum())

@@ -69,7 +69,7 @@ OF_BEGINNING = 0.3
 """Part of the work that these may take."""
 
 OF_A_SHAPE = 2
-"""Of these, plans that differ in cuts alone."""
+"""Of these, plans that differ in cuts alone; and seeds of each schedule family."""
 
 SECONDS = 20.0
 """Nominal seconds of replays where none are asked for."""
@@ -443,7 +443,7 @@ class _Descents:
 
     def _of_families(self) -> list[Pipeline]:
         """Of each schedule family, which free descents may leave too soon: the fastest pipeline that was replayed, if near the
-        best, and its quickest seed.
+        best, and its quickest seeds.
         """
         found: dict[str, Pipeline] = {}
         replayed, most = self.replayed(), self.least[1] * ORDERED
@@ -457,7 +457,7 @@ class _Descents:
             request = replace(self.planner.request, schedule=name)
             seeds = islice(Neighbourhood(self.problem, request, self.evaluate.layer_costs).seeds(), SOWN)
             waiting = [each for one in seeds for each in self._waiting(one, (0.0, self.least[1] * PROMISING))]
-            sown += [one for _, _, one, _ in sorted(waiting, key=lambda each: each[:2])[:1]]
+            sown += [one for _, _, one, _ in sorted(waiting, key=lambda each: each[:2])[:OF_A_SHAPE]]
         return list(dict.fromkeys([*found.values(), *sown]))
 
     def _starts(self) -> list[Pipeline]:

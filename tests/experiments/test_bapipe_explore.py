@@ -184,7 +184,7 @@ def full() -> dict[str, Any]:
     gains = {"speedup": 5.2, "memory_reduction": 0.96, "most_memory_reduction": 17.3}
     swept = [
         {"workload": workload, "bandwidth": bandwidth, "memory_gib": memory, "precision": f"p{memory:g}"}
-        | {"bapipe_fits": True, "leanest_speedup": 0.0356, **(gains if memory > 4.0 else {})}
+        | {"machine": "4 v100-sxm2", "bapipe_fits": True, "leanest_speedup": 0.0356, **(gains if memory > 4.0 else {})}
         for workload in bapipe_explore.WORKLOADS
         for bandwidth in (0.125e9, 0.5e9, 1.25e9, 3.125e9, 12e9, 30e9)
         for memory in (16.0, 4.0)

@@ -24,6 +24,7 @@ from planners import Request, plan_over_stacks
 from simulator import (
     TIME_PARTS,
     Layer,
+    LayerSplit,
     Outcome,
     Plan,
     Problem,
@@ -34,6 +35,7 @@ from simulator import (
     load_workload,
     simulate,
     stages_from_cuts,
+    workload_from_spec,
 )
 from tests.chains import chain
 from tests.drawings import drawing
@@ -65,6 +67,15 @@ def on_gpus(workload: Workload, count: int = 2, used: int = 1, **options: Any) -
     cluster = replace(star_cluster(count), devices=devices, prices=(1.0, 3.0)[:count])
     stage = Stage(tuple(range(len(workload))), tuple(range(used)))
     return simulate(Problem(workload, cluster, BATCH, **options), Plan("hand", "gpipe", (stage,), (BATCH,)))
+
+
+def test_parts_of_a_shared_layer_run_again_as_the_whole() -> None:
+    """Two boards share a layer, and keep what enters them alone: each forward runs twice."""
+    problem = Problem(workload_from_spec("vgg16"), load_cluster("fpga-vcu118-4"), 4)
+    stages = Stage(tuple(range(33)), (0,)), Stage(tuple(range(32, 40)), (1,))
+    plan = Plan("hand", "gpipe", stages, (4,), recompute=("whole",) * 2, splits=(LayerSplit(32, 0.25),))
+    found = efficiency(simulate(problem, plan))
+    assert found.hardware_flop == pytest.approx(found.model_flop * 4 / 3)
 
 
 def test_model_flop_are_three_times_the_forward() -> None:
