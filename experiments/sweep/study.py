@@ -343,7 +343,7 @@ def _document(options: Mapping[str, Any]) -> tuple[tuple[str, str] | None, dict[
     else:
         file = simulator.PlanFile(*simulator.PlanFile.read_plan(path))
     named = options_of(file.problem)
-    return (str(path), file.to_json()), {kind: named[kind] and str(named[kind]) for kind in SOURCES}  # type: ignore[misc]
+    return (str(path), file.to_json()), {kind: str(named[kind]) if named[kind] else None for kind in SOURCES}
 
 
 def _varied(axis: Axis, options: Iterable[str]) -> Varied:

@@ -378,10 +378,9 @@ class _Descents:
         return {plan: score for plan, score in self.evaluate.replayed.items() if self._is_asked_for(plan)}
 
     def _is_asked_for(self, plan: Plan) -> bool:
-        """Whether a plan is flushed and has the numbers that are asked for, which planners of a part may be free to leave."""
-        request = self.planner.request
-        asked = request.schedule in (None, plan.schedule)
-        return asked and flushes(plan) and request.counts_are(len(plan.microbatches), len(plan.stages), plan.chunks)
+        """Whether a plan is flushed, may be the answer, and has the numbers that are asked for, which parts may leave open."""
+        numbers = len(plan.microbatches), len(plan.stages), plan.chunks
+        return flushes(plan) and self.evaluate.admits(plan) and self.planner.request.counts_are(*numbers)
 
     def tell(self, plan: Plan) -> None:
         """Note what the answer is beside other plans, what is not searched, and whether the work ended the search."""
