@@ -132,6 +132,16 @@ class Accelerator(Protocol):
         """Seconds of one pass of one layer over `samples` samples."""
 
 
+LEAST_VOLTAGE = 0.87
+"""Share of the voltage at full power below which none falls.
+
+FITTED to 117 points of clock and power of forwards and backwards of GPT-3 175B and BLOOM on an A100-SXM4 of 400 W (Perseus, SOSP
+2024: ml-energy/zeus 38cb3f90, sosp24_data/emulation/stage_profile), whose seconds it meets within 2 %. Of devices that it did not
+see: an RTX 3090 within 2 % (noonghunna/club-3090#104), an RTX PRO 6000 10 and 7 % too fast (1a1a11a/gpu_power), an A40
+14 % too fast, a V100 5 to 9 % too slow (ml-energy/zeus). The clock of a memory does not fall (ashalliants/ninfer-3090#72).
+"""
+
+
 class Power(NamedTuple):
     """Electric power of one device, W: while nothing is computed, and at full load.
 
@@ -150,6 +160,20 @@ class Power(NamedTuple):
         """W of the parts of what full load adds, by name, those that are known."""
         named = {"compute": self.compute, "memory": self.memory, "link": self.link}
         return {name: watts for name, watts in named.items() if watts is not None}
+
+    def limited(self, limit: float) -> Power:
+        """The same held to a limit, W above idle: at full load it draws that, of which its parts have their shares."""
+        share = (limit - self.idle) / (self.full - self.idle)
+        parts = (None if part is None else part * share for part in self[2:])
+        return Power(self.idle, limit, *parts)
+
+    def clock(self, limit: float) -> float:
+        """Clock of work at full load under a limit, W above idle, as a share of that at full power.
+
+        Beside idle a chip draws clock x voltage^2; its voltage falls with the clock, to LEAST_VOLTAGE of that at full power.
+        """
+        share = (limit - self.idle) / (self.full - self.idle)
+        return float(min(share ** (1 / 3), share / LEAST_VOLTAGE**2))
 
     def joules(self, seconds: float, working: float, memory: float = 0.0, link: float = 0.0) -> dict[str, float]:
         """Energy by part over so many seconds, of which so many are at full load: that of no known part goes with the work.

@@ -67,6 +67,27 @@ class PowerTable(FileTable, frozen=True, kw_only=True):
         return power
 
 
+class LimitedPowerTable(PowerTable, frozen=True, kw_only=True):
+    """`[power]` of a GPU: also what it may draw at most, where that is less than full load (`nvidia-smi --power-limit`)."""
+
+    limit_w: Watts | None = None
+
+    def build(self) -> Power:
+        """The same in W, within the limit; ValueError naming the key where that is not above idle, or above full load."""
+        power = super().build()
+        if self.limit_w is None:
+            return power
+        if not power.idle < self.limit_w <= power.full:
+            rule = f"above idle_w, {power.idle:g}, and at most full_w, {power.full:g}"
+            raise ValueError(f"$.power.limit_w = {self.limit_w:g}: must be {rule}")
+        return power.limited(self.limit_w)
+
+    @property
+    def clock(self) -> float:
+        """Share of its clock at full power that the limit leaves."""
+        return 1.0 if self.limit_w is None else super().build().clock(self.limit_w)
+
+
 class ComputeTable(FileTable, frozen=True, kw_only=True):
     """`[compute]` of a GPU: dense peak rates of the data sheet, at least one."""
 
@@ -173,7 +194,7 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
     generation: Name | None = None
     chip: Chip | None = None
     measured: bool = False
-    power: PowerTable | None = None
+    power: LimitedPowerTable | None = None
     description: str = ""
 
     def build(self, like: GraphicsProcessor | None = None) -> GraphicsProcessor:
@@ -209,6 +230,7 @@ class GraphicsProcessorFile(FileTable, frozen=True, kw_only=True, tag_field="kin
             word=self._word(self.chip or base.chip),
             generation=self.generation or (self._generation(base, rates) if self.like else ""),
             power=None if self.power is None else self.power.build(),
+            clock=1.0 if self.power is None else self.power.clock,
             **given,
         )
 

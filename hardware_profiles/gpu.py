@@ -273,6 +273,7 @@ class GraphicsProcessor:
     chip: str = "tensor-core"
     spread: Amount = 0.0
     power: Power | None = None
+    clock: Annotated[float, Bounds(gt=0, le=1)] = 1.0
     overlap_slowdown: Amount = 0.0
     word: str = field(default="GPU", compare=False)
     streams: bool = field(default=False, init=False)
@@ -317,7 +318,7 @@ class GraphicsProcessor:
         efficiency = shares[FUSED_ATTENTION if work.fused_pairs else work.kind]
         ceiling = efficiency.ceiling(phase, vector=precision == VECTOR_PRECISION)
         used = tile_use(work, phase, efficiency.tile)
-        peak = self.peak_flops[precision]
+        peak = self.peak_flops[precision] * self.clock
         busy = self._roofline(work, needed, efficiency, ceiling * used, peak)
         if used < DIRECT:  # a kernel without tiles has the same start
             direct = replace(efficiency, saturation_seconds=DIRECT * efficiency.saturation_seconds)

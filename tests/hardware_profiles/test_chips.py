@@ -18,6 +18,7 @@ from hardware_profiles import (
     LAYER_KINDS,
     GraphicsProcessor,
     Phase,
+    Power,
     Precision,
     Work,
     load_accelerator,
@@ -232,3 +233,37 @@ def test_a_chip_with_fp8_is_of_no_generation_without(said: str, generation: str,
     assert optional_members(load_accelerator(str(path))).generation == generation
     path.write_text('generation = "mine"\n' + path.read_text())
     assert optional_members(load_accelerator(str(path))).generation == "mine"
+
+
+def limited(folder: Path, power: str) -> GraphicsProcessor:
+    """A GPU with such a table of its power."""
+    path = folder / "limited.toml"
+    path.write_text(
+        'kind = "gpu"\nname = "limited"\nmemory_gib = 80\nmemory_bandwidth_gb_per_s = 2400\nlike = "a100-80"\n'
+        f"[compute]\ntflops_bf16 = 300\n[power]\n{power}\n"
+    )
+    device = load_accelerator(str(path))
+    assert isinstance(device, GraphicsProcessor)
+    return device
+
+
+@pytest.mark.parametrize(("limit", "clock"), [(600.0, 1.0), (464.5, 0.9), (100 + 500 * 0.87**3, 0.87), (289.225, 0.5)])
+def test_a_limit_of_power_slows_products_alone(limit: float, clock: float, tmp_path: Path) -> None:
+    """Of 500 W above idle a clock of 0.9 draws 0.9 cubed, and half the clock half of it at 0.87 of the voltage, squared."""
+    said = "idle_w = 100\nfull_w = 600\ncompute_w = 250\n"
+    free, held = limited(tmp_path, said), limited(tmp_path, f"{said}limit_w = {limit}")
+    share = (limit - 100.0) / 500.0
+    assert held.power == Power(100.0, limit, compute=pytest.approx(250.0 * share))
+    product = Work("linear", flop=1e13, input_elements=1e6, output_elements=1e6, parameters=1e6)
+    took = [one.seconds(product, 1.0, "forward", "bf16") for one in (free, held)]
+    assert took[1] - took[0] == pytest.approx((1 / clock - 1) * 1e13 / (0.84 * 300e12), rel=1e-3, abs=1e-9)
+    moved = Work("activation", flop=1e6, input_elements=1e9, output_elements=1e9, parameters=0.0)
+    assert held.seconds(moved, 1.0, "forward", "bf16") == free.seconds(moved, 1.0, "forward", "bf16")
+
+
+@pytest.mark.parametrize("limit", [100, 601])
+def test_a_limit_of_power_is_between_idle_and_full_load(limit: float, tmp_path: Path) -> None:
+    """At idle power nothing is computed."""
+    rule = re.escape(f"$.power.limit_w = {limit}: must be above idle_w, 100, and at most full_w, 600")
+    with pytest.raises(ValueError, match=rule):
+        limited(tmp_path, f"idle_w = 100\nfull_w = 600\nlimit_w = {limit}")
