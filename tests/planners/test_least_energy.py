@@ -47,6 +47,10 @@ def powered(problem: Problem, powers: tuple[Power, ...]) -> Problem:
     return replace(problem, cluster=replace(problem.cluster, devices=tuple(devices)))
 
 
+# What three boards draw, idle and at work.
+BOARDS = (Power(20.0, 80.0), Power(40.0, 160.0), Power(20.0, 80.0))
+
+
 def straight_plans(asked: Problem, schedule: str = "1f1b") -> Iterator[Plan]:
     """Every straight pipeline of a schedule through devices in their order."""
     layers, devices = len(asked.workload), range(len(asked.cluster.devices))
@@ -86,22 +90,34 @@ def test_joules_are_judged_over_the_least_that_a_device_draws() -> None:
     assert judge.at_least(30.0, 2.0) == 120.0
 
 
-@pytest.mark.parametrize("cap", [1e6, 100.0])
-def test_no_pipeline_of_boards_draws_less(cap: float) -> None:
-    """By brute force over three boards, one of which draws more, alone and within a mean power."""
-    asked = pp.Problem("chain:4", "fpga-vcu118-4", batch=2, devices=3)
-    asked = powered(asked, (Power(20.0, 80.0), Power(40.0, 160.0), Power(20.0, 80.0)))
+def test_no_pipeline_of_boards_needs_fewer_joules() -> None:
+    """By brute force over three boards, one of which draws more."""
+    asked = powered(pp.Problem("chain:3", "fpga-vcu118-4", batch=2, devices=3), BOARDS)
     found = [simulate(asked, one).energy for one in straight_plans(asked, "1f1b-as")]
-    answer = pp.plan(asked, "bapipe", objective="energy", power=cap).outcome.energy
+    answer = pp.plan(asked, "bapipe", objective="energy").outcome.energy
+    assert answer is not None
+    assert answer.joules <= min(one.joules for one in found if one is not None) * (1.0 + 1e-9)
+
+
+def test_no_pipeline_of_boards_within_a_power_is_faster() -> None:
+    """By brute force over two boards, where the fastest of all draws more than the cap."""
+    asked = powered(pp.Problem("chain:3", "fpga-vcu118-4", batch=2, devices=2), BOARDS[:2])
+    found = sorted(
+        (one.energy.seconds, one.energy.watts)
+        for one in (simulate(asked, plan) for plan in straight_plans(asked, "1f1b-as"))
+        if one.energy is not None
+    )
+    cap = found[0][1] * 0.99
+    answer = pp.plan(asked, "bapipe", power=cap).outcome.energy
     assert answer is not None
     assert answer.watts <= cap
-    assert answer.joules <= min(one.joules for one in found if one is not None and one.watts <= cap) * (1.0 + 1e-9)
+    assert answer.seconds <= next(seconds for seconds, watts in found if watts <= cap) * (1.0 + 1e-9)
 
 
 @pytest.mark.parametrize("planner", ["joint", "bapipe", "data-parallel"])
 def test_what_an_objective_owes(planner: str) -> None:
     """No more joules than the answer for time, nor joules times seconds; under a cap never above it; restricted never better."""
-    for name in ("transformer", "batch-below-devices"):
+    for name in ("transformer", "batch-below-devices")[: 1 if planner == "joint" else 2]:
         asked = small_problems()[name]
         asked = powered(asked, (Power(60.0, 300.0),) * len(asked.cluster.devices))
         answers = {
