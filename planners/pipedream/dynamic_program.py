@@ -59,6 +59,7 @@ class LevelCosts(NamedTuple):
     context: (workers + 1, workers + 1), how much is downstream of a last stage with m' of m workers, at [m, m']
     row: (contexts, states), the row of `inner` of slices that begin at i in a context
     most: seconds of the whole network's pipeline above which slices need not be told apart; infinite where all are asked for
+    before, behind: `fewest_workers` within it, int64 [states + 1] each
     """
 
     workers: int
@@ -71,6 +72,8 @@ class LevelCosts(NamedTuple):
     context: Integers
     row: Integers
     most: float
+    before: Integers
+    behind: Integers
 
 
 class VersionMemory(NamedTuple):
@@ -247,13 +250,13 @@ def _fewest_replicas(form: int, compute: float, parameters: float, bandwidth: fl
 
 @kernel(error_model="numpy")
 def fewest_workers(form: int, network: StateTotals, level: LevelCosts) -> tuple[Integers, Integers]:
-    """Workers that every pipeline of the lowest level within `LevelCosts.most` has at least, each int64 [states + 1].
+    """Workers that every pipeline of a level within `LevelCosts.most` has at least, each int64 [states + 1].
 
     The first: for the states before each one; the second: for those from each one on; workers + 1: more than there are. Memory is
     left out, and that every worker has a place.
     """
     workers, most, states = level.workers, level.most, len(network.seconds)
-    replicas = 1 if level.straight else workers
+    replicas, lowest = 1 if level.straight else workers, level.inner.shape[1] == 0
     before, behind = np.full(states + 1, workers + 1), np.full(states + 1, workers + 1)
     before[0], behind[states] = 0, 0
     needed = np.full((states, states), workers + 1, dtype=np.int32)  # of the stage of states [first, last]
@@ -266,6 +269,8 @@ def fewest_workers(form: int, network: StateTotals, level: LevelCosts) -> tuple[
                     continue
                 first = cut + 1
                 compute, parameters = compute - network.seconds[cut], parameters - network.parameter_bytes[cut]
+            if not lowest:
+                compute = level.inner[first, last]
             least = _fewest_replicas(form, compute, parameters, level.collective_bandwidth, replicas, most)
             if least <= replicas:
                 needed[first, last] = least
@@ -363,7 +368,8 @@ def solve_row(
     """
     start, begin, stop = slices
     seconds, output_bytes, parameter_bytes, copy_bytes, stash_bytes, predecessors, offsets = network
-    workers, below, straight, transfers, bandwidth, collective_bandwidth, inner, context, row_of, most_seconds = level
+    workers, below, straight, transfers, bandwidth, collective_bandwidth, inner, context, row_of = level[:9]
+    most_seconds, before, behind = level[9:]
     best, floor, split, last = row
     states = seconds.shape[0]
     lowest = inner.shape[1] == 0
@@ -389,9 +395,6 @@ def solve_row(
         chain = chain and offsets[state + 1] - offsets[state] == state
     of = _Row(start, form, network, level, held, copies, sending, row)
     begins = np.full((workers + 1, workers + 1), start)
-    before, behind = np.zeros(states + 1, dtype=np.int64), np.zeros(states + 1, dtype=np.int64)
-    if lowest and np.isfinite(most_seconds):
-        before, behind = fewest_workers(form, network, level)
 
     for state in range(begin, stop):
         best[state, :] = np.inf

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 from math import ceil, inf, isfinite, prod, sqrt
 
 import numpy as np
@@ -25,6 +25,7 @@ from planners.pipedream.dynamic_program import (
     BARRIER,
     RING,
     SCRIPT,
+    Integers,
     LevelCosts,
     RowSlices,
     RowTables,
@@ -40,10 +41,10 @@ from planners.pipedream.dynamic_program import (
 from planners.pipedream.state_table import StateTable
 from simulator import AntichainStates, InfeasiblePlanError
 
-SHARES = 1.01, 1.1, 2.0
+SHARES = 1.01, 1.1, 1.3, 1.6, 2.0, 2.5, 4.0
 """Limits of the slowest stage's seconds that are tried first, in the least that it can take."""
 
-NEAR = 3
+NEAR = 6
 """States on both sides of a stage's first one at which slices are looked at, too, where memory makes it slower."""
 
 BISECTIONS = 10
@@ -383,7 +384,7 @@ class _Slices:
         self._filled += 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Levels:
     """One search: its checked options, and the tables of lower levels, each computed when first needed."""
 
@@ -394,6 +395,7 @@ class _Levels:
     transfers: bool
     memory: MemoryLimit
     _free: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    _fewest: dict[tuple[int, float], tuple[Integers, Integers]] = field(default_factory=dict)
     _inner: dict[_Context, _Slices] = field(default_factory=dict)
     _inside: dict[tuple[_Context, int, int], tuple[float, list[list[LevelStage]]]] = field(default_factory=dict)
 
@@ -402,7 +404,7 @@ class _Levels:
 
         The value is sought below limits that rise from the least that it can be: what is above them costs nothing.
         """
-        if self._too_large():
+        if self._furthest is not None and self._furthest[-1] < len(self.table) - 1:
             return inf, []
         least = self._least_seconds()
         for most in (*(least * share for share in SHARES if least > 0.0 and self.form != SCRIPT), inf):
@@ -424,15 +426,16 @@ class _Levels:
             least, most = (least, middle) if before[-1] <= costs.workers else (middle, most)
         return least
 
-    def _too_large(self) -> bool:
-        """Whether memory surely rules out every partition."""
+    @cached_property
+    def _furthest(self) -> Integers | None:
+        """The last state that pipelines on the first m of all devices reach within memory, int64 [devices + 1]; None: all."""
         states = len(self.table)
         chain = len(self.table.states.predecessors) == states * (states - 1) // 2
         if not chain or self.form == SCRIPT or not isfinite(self.memory.capacity_bytes):
-            return False
+            return None
         devices = prod(level.width for level in self.levels)
         held = version_memory(self.memory, tested=True)
-        return bool(furthest_states(self.form, devices, totals_of(self.table, self.form), held)[-1] < states - 1)
+        return furthest_states(self.form, devices, totals_of(self.table, self.form), held)
 
     def expand(
         self, level: int, downstream: Fraction, start: int, stop: int, most: float = inf
@@ -554,9 +557,24 @@ class _Levels:
             slices.context,
             slices.row,
             most,
+            *self._fewest_workers(level, most),
         )
         tested = isfinite(self.memory.capacity_bytes) and (self.form == SCRIPT or (level == 0 and not free))
         return totals_of(self.table, self.form), costs, version_memory(self.memory, downstream, tested=tested)
+
+    def _fewest_workers(self, level: int, most: float) -> tuple[Integers, Integers]:
+        """`fewest_workers` of a level, without a limit of memory on those below."""
+        if not isfinite(most):
+            nothing = np.zeros(len(self.table) + 1, dtype=np.int64)
+            return nothing, nothing
+        if (level, most) not in self._fewest:
+            network, costs, _ = self._arguments(level, Fraction(0), free=True)
+            before, behind = fewest_workers(self.form, network, costs._replace(most=most))
+            if level == len(self.levels) - 1 and self._furthest is not None:
+                devices = np.searchsorted(self._furthest, np.arange(-1, len(self.table)))
+                before = np.maximum(before, -(-devices // prod(one.width for one in self.levels[:-1])))
+            self._fewest[level, most] = before, behind
+        return self._fewest[level, most]
 
     def _slices(self, level: int, downstream: Fraction, *, free: bool = False) -> _Slices:
         """Slices of the level below, in a context for each number of workers downstream, rising."""

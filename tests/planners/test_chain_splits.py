@@ -49,10 +49,11 @@ def test_a_run_of_cuts_holds_the_first_of_the_fastest_splits(data: st.DataObject
         data.draw(st.booleans()),
     )
     rate, context = data.draw(st.sampled_from([0.5, 5.0])), np.zeros((workers + 1, workers + 1), dtype=np.int32)
+    none = np.zeros(states + 1, dtype=np.int64)
     found = []
     for inner, begins in ((np.empty((0, 0)), (0,)), (slices, (0, states // 2))):  # at once, or one part after the other
         rows = np.arange(states, dtype=np.int32)[None]
-        level = LevelCosts(workers, 1, straight, True, rate, rate, inner, context, rows, np.inf)
+        level = LevelCosts(workers, 1, straight, True, rate, rate, inner, context, rows, np.inf, none, none)
         row = RowTables(*np.empty((2, states, workers + 1)), *np.zeros((2, states, workers + 1), dtype=np.int32))
         for begin, stop in pairwise((*begins, states)):
             solve_row(form, RowSlices(0, begin, stop), totals_of(table, form), level, memory, row)
