@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import simulator
@@ -93,19 +93,17 @@ def torch_rules(problem: Problem, plan: Plan) -> Iterator[str]:
         yield "ranks with unlike numbers of stages"
 
 
-def schedule_of(problem: Problem, plan: Plan, target: str) -> Schedule:
-    """The ops of a plan; NotLaunchableError for those that torch cannot run."""
-    _, schedule, _ = simulator.build_program(problem, plan)
+def csv_of(problem: Problem, plan: Plan, target: str, write: Callable[[Schedule], str] = simulator.to_torch_csv) -> str:
+    """The CSV of a plan's ops; NotLaunchableError for those that torch cannot run."""
     try:
-        simulator.to_torch_csv(schedule)
+        return write(simulator.build_program(problem, plan)[1])
     except simulator.ScheduleError as error:
         raise NotLaunchableError(f"{target} cannot run plan {plan.planner!r}: {error}") from None
-    return schedule
 
 
 def _write(problem: Problem, plan: Plan, file: str, *, with_sends: bool = False) -> Written:
-    schedule, found = schedule_of(problem, plan, "torch-csv"), pipelines_of(plan)
-    content = with_communication(schedule) if with_sends else simulator.to_torch_csv(schedule)
+    found = pipelines_of(plan)
+    content = csv_of(problem, plan, "torch-csv", with_communication if with_sends else simulator.to_torch_csv)
     count, ranks = found.data * found.tensor * found.context, found.ranks
     note = (
         f"the CSV is of one of {count} equal pipelines: launch {count} × {ranks} processes, a pipeline group of {ranks} ranks "

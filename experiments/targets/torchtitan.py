@@ -25,7 +25,7 @@ from experiments.targets.pipelines import (
     whole_ends,
 )
 from experiments.targets.target import Target, Written
-from experiments.targets.torch_csv import schedule_of, torch_rules
+from experiments.targets.torch_csv import csv_of, torch_rules
 from experiments.terminal.output import InputError, blamed_on
 from hardware_profiles import MOST_DEVICES, Runs, check_whole, read_bytes, shown
 
@@ -169,7 +169,7 @@ def _rules(problem: Problem, plan: Plan) -> Iterator[str]:
 def _write(problem: Problem, plan: Plan, file: str) -> Written:
     found, files = pipelines_of(plan), {}
     if found.ranks > 1 and not named_schedule(plan, found):
-        files = {".csv": simulator.to_torch_csv(schedule_of(problem, plan, "torchtitan"))}
+        files = {".csv": csv_of(problem, plan, "torchtitan")}
     toml = to_toml(settings(problem, plan, f"{file}.csv"))
     return Written({"": toml, **files}, launch_notes(found))
 

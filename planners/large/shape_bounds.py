@@ -147,11 +147,11 @@ class ShapeBounds:
             middle = (low + high) / 2
             enough = held(middle) >= self.blocks
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-        # The slowest rank, at least, runs as much again as on a way on which it takes so long.
+        # The slowest rank, at least, runs as much again as on a way on which it takes so long (some rank does on some way).
         slowest = (low - own.max(axis=1))[:, None]
         reaches = most.max(axis=2) * ways >= slowest * (1.0 - ROUNDING)
         again = np.where(reaches, slowest * (1.0 - least[:, None] / ways), np.inf).min(axis=1)
-        return self._iteration(shapes, low, whole + np.where(again < np.inf, np.maximum(again, 0.0), 0.0))
+        return self._iteration(shapes, low, whole + np.maximum(again, 0.0))
 
     def least_seconds_in_all(self, shapes: Integers, zero: Integers, bounds: Floats) -> Floats:
         """With transfers, too, and what follows the last backward, float64 [shapes]: the more blocks the first rank has the

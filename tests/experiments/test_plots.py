@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from experiments.compare.comparison import RANKINGS
 from experiments.compare.comparison_plots import common_limit, comparison_bars, comparison_figure, limit_in_view
 
 GIB = 2**30
@@ -35,9 +36,14 @@ def row(planner: str, rate: float, *, batch: int = 100, bound: float | None = 1.
 
 
 def test_plans_that_fit_come_first_and_fast_ones_before_slow() -> None:
-    """A plan that does not fit stands below all that do, however fast it is."""
-    plans = comparison_bars([row("a", 50.0), row("b", 90.0, feasible=False), row("c", 80.0)])
-    assert [plan.label.split("\n")[0] for plan in plans] == ["c", "a", "b"]
+    """A plan that does not fit stands below all that do, however fast or frugal it is."""
+    rows = [
+        row("a", 50.0, joules_per_sample=2.0),
+        row("b", 90.0, joules_per_sample=1.0, feasible=False),
+        row("c", 80.0, joules_per_sample=3.0),
+    ]
+    for ranking, order in ((None, ["c", "a", "b"]), (RANKINGS["energy"], ["a", "c", "b"])):
+        assert [plan.label.split("\n")[0] for plan in comparison_bars(rows, ranking)] == order
 
 
 def test_numbers_of_a_bar() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import pipeplan as pp
-from experiments.targets.torch_csv import TORCH_CSV, with_communication
+from experiments.targets.target import NotLaunchableError
+from experiments.targets.torch_csv import TORCH_CSV, csv_of, with_communication
 from simulator import (
     Plan,
     Schedule,
@@ -87,6 +88,15 @@ def test_an_order_that_waits_for_itself_has_no_sends() -> None:
         with_communication(from_text("0F0 0B0\n1B0 1F0\n"))
 
 
+PROBLEM = pp.Problem("chain:4", "pipedream-b:1", 8)
+GIVEN: dict[str, Any] = {
+    "planner": "hand",
+    "schedule": "1f1b",
+    "stages": (Stage((0, 1), (0,)), Stage((2, 3), (1,))),
+    "microbatches": (4, 4),
+}
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -109,11 +119,12 @@ def test_an_order_that_waits_for_itself_has_no_sends() -> None:
 )
 def test_all_that_it_lacks(changes: dict[str, Any], why: list[str]) -> None:
     """Every lack is told."""
-    problem = pp.Problem("chain:4", "pipedream-b:1", 8)
-    given: dict[str, Any] = {
-        "planner": "hand",
-        "schedule": "1f1b",
-        "stages": (Stage((0, 1), (0,)), Stage((2, 3), (1,))),
-        "microbatches": (4, 4),
-    }
-    assert list(TORCH_CSV.lacks(problem, Plan(**(given | changes)))) == why
+    assert list(TORCH_CSV.lacks(PROBLEM, Plan(**(GIVEN | changes)))) == why
+
+
+def test_ops_that_torch_cannot_run_are_one_line() -> None:
+    """Those of a schedule that no rule knows, too."""
+    with pytest.raises(
+        NotLaunchableError, match="torchtitan cannot run plan 'hand': schedule 'pipedream' never flushes"
+    ):
+        csv_of(PROBLEM, Plan(**(GIVEN | {"schedule": "pipedream"})), "torchtitan")

@@ -115,12 +115,18 @@ def test_like_blocks_are_the_longest_run() -> None:
 
 
 def test_a_shortened_network_is_the_network_of_fewer_blocks() -> None:
-    """Layers and edges are those of the model that was built with so many."""
-    workload = model(7)
-    blocks = like_blocks(workload)
+    """Layers and edges are those of the model that was built with so many, whichever layers of its last block the head reads."""
+    blocks = like_blocks(model(7))
     assert blocks is not None
-    short, built = shortened(workload, blocks, 3), model(3)
-    assert (short.layers, short.edges) == (built.layers, built.edges)
+
+    def read(count: int) -> Workload:
+        built, last = model(count), blocks.before + (count - 1) * blocks.size
+        further = {(one, len(built) - 1) for one in range(last, last + blocks.size)}
+        return replace(built, edges=tuple(sorted({*built.edges, *further})))
+
+    for count in (3, 6):
+        short, built = shortened(read(7), blocks, count), read(count)
+        assert (short.layers, short.edges) == (built.layers, built.edges)
 
 
 @pytest.mark.parametrize("degree", [1, 2])
