@@ -39,8 +39,8 @@ def _panel(axes: Axes) -> dict[str, Any]:
     legend = axes.get_legend()
     return _said(
         titles=_texts((axes._left_title, axes.title)),  # type: ignore[attr-defined]
-        x=_axis(axes.xaxis),
-        y=_axis(axes.yaxis),
+        x=_axis(axes.xaxis) if axes.axison else None,
+        y=_axis(axes.yaxis) if axes.axison else None,
         lines=_together((_line_look(line), (line.get_xdata(), line.get_ydata())) for line in axes.lines),
         patches=_together((_patch_look(patch), _box(patch)) for patch in axes.patches),
         collections=_together((_collection_look(one), _paths(one)) for one in axes.collections),
@@ -48,7 +48,11 @@ def _panel(axes: Axes) -> dict[str, Any]:
         texts=_texts(axes.texts),
         legend=None if legend is None else _legend(legend),
         layers=_layers(axes),
-        frame=[f"{name}, {to_hex(one.get_edgecolor())}" for name, one in axes.spines.items() if one.get_visible()],
+        frame=[
+            f"{name}, {to_hex(one.get_edgecolor())}"
+            for name, one in axes.spines.items()
+            if axes.axison and one.get_visible()
+        ],
     )
 
 

@@ -82,6 +82,8 @@ def test_the_face_asks_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert pp.goodput(
         result.outcome, checkpoint_gb_per_s=2, spares=0, slower=of_plan.failing.slower, **asked
     ).record() == (of_plan.record())
+    with pytest.raises(ValueError, match="the plan is on one server, and on none fewer is one"):
+        pp.goodput(fewer, checkpoint_seconds=9, spares=0, replan="data-parallel", **asked)
     for wrong, said in (
         ({"checkpoint_gb_per_s": 2}, "checkpoint_gb_per_s goes with a plan"),
         ({}, "goodput needs checkpoint_seconds, or checkpoint_gb_per_s in its place"),
