@@ -319,7 +319,7 @@ class Neighbourhood:
                 if any(self._again(word) < self._again(one.recompute[stage][0]) for stage in stages):
                     yield _recomputing(one, dict.fromkeys(stages, (word, 0)))
             yield from self._counted(one, stages, FEWER)
-            again = {stage: one.recompute[stage][0] for stage in stages if one.recompute[stage][0] != "none"}
+            again = [stage for stage in stages if one.recompute[stage][0] != "none"]
             for policy in (one for one in BY_BLOCK if one in self.words and again):
                 yield from self._counted(_recomputing(one, dict.fromkeys(again, (policy, 0))), again, PARTS)
 

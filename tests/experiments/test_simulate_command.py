@@ -261,12 +261,12 @@ def test_seconds_come_from_a_trace(
     for words in (
         ("--profile", "split.json"),
         ("--stages", "2", "--forward", "0.001,0.002", "--backward", "0.0015,0.003", "--weight", "0.0005,0.001"),
-        ("--profile", "whole.json", "--weight", "0.0015,0.003"),
+        ("--profile", "whole.json", "--weight", "0.0012,0.002"),
+        ("--stages", "2", "--forward", "0.001,0.002", "--backward", "0.0018,0.004", "--weight", "0.0012,0.002"),
     ):
         assert main((*asked, *words)) == 0
         documents.append(json.loads(capsys.readouterr().out)["makespan_seconds"])
-    assert documents[0] == pytest.approx(documents[1])
-    assert documents[2] > documents[0]
+    assert documents[::2] == pytest.approx(documents[1::2])
     assert main(("check", "split.json")) == 0
     assert "--backward 0.0015,0.003 --weight 0.0005,0.001" in capsys.readouterr().out
     for words, said in {
