@@ -188,7 +188,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[simulator.Problem, simulator.P
     problem, plans = read_plans(arguments, [arguments.plan])
     plan = plans[arguments.plan]
     if (target := imported_from(arguments.plan)) is not None:
-        searched = sorted(set(names_of(SEARCH)).difference(TARGETS[target].takes))
+        searched = [name for name in names_of(SEARCH) if name not in TARGETS[target].takes]
         refuse(arguments, ["planner", *searched], f"is for a search; --plan {target}:… has made its plan already")
         return problem, plan, False
     own = {
