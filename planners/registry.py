@@ -254,7 +254,7 @@ def _for_data_parallel(problem: Problem, request: Request) -> str | None:
     if request.schedule is not None and not schedule_families()[request.schedule].flush:
         return f"data parallelism updates synchronously; schedule {request.schedule!r} never flushes"
     if request.schedule is not None and schedule_families()[request.schedule].chunks > 1:
-        return f"data parallelism has one stage; schedule {request.schedule!r} has several a device"
+        return f"data parallelism has one stage; schedule {request.schedule!r} has several per {problem.device_word}"
     return None
 
 
@@ -268,7 +268,8 @@ def _for_pipedream(problem: Problem, request: Request) -> str | None:
 def _for_pipedream_flush(problem: Problem, request: Request) -> str | None:
     family = schedule_families()[request.schedule or "1f1b"]
     if not family.flush or family.placement != "straight":
-        return f"PipeDream's partition has one stage per device and is flushed here; schedule {request.schedule!r} is not that"
+        stages = f"one stage per {problem.device_word}"
+        return f"PipeDream's partition has {stages} and is flushed here; schedule {request.schedule!r} is not that"
     reason: str | None = _no_tree(problem)
     return reason
 

@@ -191,10 +191,10 @@ class Outcome(Replayed):
     @property
     def errors(self) -> str:
         """What the error of the seconds is that of, and the bytes of the fullest device with theirs, as a sentence."""
-        peak, error = self.fullest.peak_bytes, self.memory_error
+        peak, error, word = self.fullest.peak_bytes, self.memory_error, self.problem.device_word
         low, high = (f"{one / GIB:.3g}" for one in error.of(peak))
         return (
-            f"class of errors: {self.error.words}; fullest device {gibibytes(peak)} ({low} to {high}: {error.like}) "
+            f"class of errors: {self.error.words}; fullest {word} {gibibytes(peak)} ({low} to {high}: {error.like}) "
             f"of {self.fullest.capacity_bytes / GIB:.4g}"
         )
 
@@ -241,7 +241,8 @@ class Outcome(Replayed):
                     f"{fullest.peak_bytes / GIB:.2f} of {fullest.capacity_bytes / GIB:.4g}",
                 )
             )
-        columns = ("stage", "layers", "devices", "M parameters\nper device", "peak memory, GiB")
+        word = self.problem.device_word
+        columns = ("stage", "layers", f"{word}s", f"M parameters\nper {word}", "peak memory, GiB")
         noisy = () if self.noisy is None else self.noisy.tables()
         return TextTable(self.title, columns, tuple(rows)), *peak_tables(self.memory), *noisy
 

@@ -127,7 +127,7 @@ def test_the_recipe_for_a_new_accelerator_runs(
     assert main([*words, "--planner", "data-parallel", "--no-figures"]) == 0
     out = capsys.readouterr().out
     assert "my-gpu" in out
-    assert "my-cluster, 8 devices" in out
+    assert "my-cluster, 8 GPUs" in out
 
 
 def test_the_plan_by_hand_runs(

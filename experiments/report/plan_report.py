@@ -109,6 +109,11 @@ class PlanReport(Explained):
 
     # ------------------------------------------------------------------------------------------------ memory
 
+    @property
+    def _devices(self) -> str:
+        """What heads a column of devices."""
+        return f"{self.outcome.problem.device_word}s"
+
     def memory_rows(self) -> list[dict[str, Any]]:
         """A row for each set of stages that devices hold: these, what they run again, the devices, and what the peak of the
         fullest of them consists of, and its activations by what they belong to.
@@ -153,7 +158,7 @@ class PlanReport(Explained):
             )
             for row in rows
         ]
-        columns = "stages", *["recompute"] * again, *used, "together", "free", "devices"
+        columns = "stages", *["recompute"] * again, *used, "together", "free", self._devices
         table = TextTable("Memory at the peak, GiB", columns, tuple(cells))
         if not (parts := activations_by_part(rows)):
             return (table,)
@@ -219,7 +224,7 @@ class PlanReport(Explained):
             )
             for one in self.collectives
         ]
-        headings = ("of", "collective", "devices", "servers", "MiB", "algorithm", "ms", "stages")
+        headings = ("of", "collective", self._devices, "servers", "MiB", "algorithm", "ms", "stages")
         return [TextTable("Collectives of the largest tensors", headings, tuple(rows))] * bool(rows)
 
     # ----------------------------------------------------------------------------------- efficiency and cost

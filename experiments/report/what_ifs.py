@@ -111,7 +111,7 @@ class WhatIf(Explained):
 
     def _side_by_side(self) -> TextTable:
         whole = self.before.outcome
-        seconds = whole.iteration_seconds if whole else 0.0
+        seconds, word = (whole.iteration_seconds, whole.problem.device_word) if whole else (0.0, "device")
         measures: dict[str, Callable[[Outcome], str]] = {
             "seconds per iteration": lambda one: f"{one.iteration_seconds:.4g}",
             "change": lambda one: (
@@ -121,7 +121,7 @@ class WhatIf(Explained):
             ),
             "samples per second": lambda one: f"{one.samples_per_second:,.4g}",
             "gap to the lower bound": lambda one: percent(one.gap),
-            "fullest device, GiB": lambda one: f"{one.fullest.peak_bytes / GIB:.4g}",
+            f"fullest {word}, GiB": lambda one: f"{one.fullest.peak_bytes / GIB:.4g}",
             "of, GiB": lambda one: f"{one.fullest.capacity_bytes / GIB:.4g}",
             "fits": lambda one: "yes" if one.fits else "no",
         }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import simulator
+from hardware_profiles import counted
 
 if TYPE_CHECKING:
     from planners import Request
@@ -54,7 +55,7 @@ def plan_of_layout(problem: Problem, name: str, layout: StageLayout) -> Plan:
     wanted = layout.ranks * group * max(data, 1)
     if wanted > devices:
         raise ValueError(
-            f"{layout.ranks} ranks × {max(data, 1)} pipelines × groups of {group} take {wanted} devices, "
+            f"{layout.ranks} ranks × {max(data, 1)} pipelines × groups of {group} take {counted(wanted, problem.device_word)}, "
             f"{problem.cluster.name} has {devices}"
         )
     count = layout.microbatches or problem.batch // data

@@ -91,7 +91,7 @@ def transformers(problem: Problem) -> Iterator[str]:
 
 
 def whole_ends(problem: Problem, plan: Plan) -> Iterator[str]:
-    """What a plan has that no launcher of whole transformer blocks runs: embeddings or an output head in several stages."""
+    """What a plan has that no launcher of whole transformer blocks runs: embeddings or output heads in several stages."""
     workload = problem.workload
     if not workload.is_transformer:
         return
@@ -100,7 +100,7 @@ def whole_ends(problem: Problem, plan: Plan) -> Iterator[str]:
         yield "embeddings in several stages"
     head = {number for number, layer in enumerate(workload.layers) if layer.part == "output head"}
     if not head <= set(plan.stages[-1].layers):
-        yield "an output head in several stages"
+        yield "output heads in several stages"
 
 
 def stage_blocks(problem: Problem, plan: Plan) -> list[list[int]]:

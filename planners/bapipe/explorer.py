@@ -30,7 +30,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import percent
+from hardware_profiles import counted, percent
 from planners.estimate.memory import StageBytes, least_excess, least_needed, may_have_room
 from planners.estimate.pipeline_seconds import pipelined
 from planners.partitioning.fraction_search import FractionSearch
@@ -181,7 +181,9 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
         return None
     family = schedule_families()[wanted]
     if not family.flush or family.placement != "straight":
-        return f"BaPipe's schedules are flushed, with one stage per device; schedule {wanted!r} is not that"
+        return (
+            f"BaPipe's schedules are flushed, with one stage per {problem.device_word}; schedule {wanted!r} is not that"
+        )
     if wanted in STREAMED and not streams(problem):
         return f"schedule {wanted!r} needs accelerators that stream results while they compute (FPGAs)"
     own = family.communications
@@ -332,7 +334,7 @@ class _Explorer:
             plans.extend(plan for stages in partitions for plan in self._replicated(schedule, stages))
         scores = [least_needed(costs, plan) or self.evaluate(plan) for plan in plans]
         closest = min(range(len(plans)), key=lambda place: scores[place].key)
-        return refusal(self.name, plans[closest], scores[closest])
+        return refusal(self.name, self.problem, plans[closest], scores[closest])
 
     def _smallest(self) -> Iterator[Plan]:
         """Pipelines of each schedule and order with the most micro-batches, whether they may have room or not."""
@@ -470,7 +472,7 @@ class _Explorer:
         if streams(self.problem) and self.request.stages is None:  # fewer boards, too, are an order of their own
             choices = tuple(order[:count] for order in choices for count in range(len(order), 0, -1))
         for devices in choices:
-            label = "" if devices == choices[0] else f", {len(devices)} devices"
+            label = "" if devices == choices[0] else f", {counted(len(devices), self.problem.device_word)}"
             yield label, stage_devices(self.problem, "1f1b", self.request, devices)
             if several:
                 yield f"{label}, reversed", stage_devices(self.problem, "1f1b", self.request, devices[::-1])

@@ -175,10 +175,10 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
         asked_zeros(problem, request)
     except ValueError as error:
         return str(error)
-    return straight_shape(problem, request) or _not_opposite(request)
+    return straight_shape(problem, request) or _not_opposite(problem, request)
 
 
-def _not_opposite(request: Request) -> str | None:
+def _not_opposite(problem: Problem, request: Request) -> str | None:
     """Why no two pipelines in opposite directions are as asked for, or None, also where none are asked for."""
     if request.schedule is None or schedule_families()[request.schedule].placement != "bidirectional":
         return None
@@ -186,7 +186,7 @@ def _not_opposite(request: Request) -> str | None:
         return f"schedule {request.schedule!r} has micro-batches in both directions, at least 2, got 1"
     for name in ("tensor", "context", "expert"):
         if 1 not in (asked := request.asked(name) or (1,)):
-            return f"schedule {request.schedule!r} has one device per stage and direction, not {name} {asked[0]}"
+            return f"schedule {request.schedule!r} has one {problem.device_word} per stage and direction, not {name} {asked[0]}"
     try:
         if request.stages is not None:
             order_of(request.schedule, request.stages, 2, 1, ())

@@ -124,7 +124,7 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     if not len(grid(degrees, groups.__getitem__, blocks.count, problem.batch, wanted)):
         return (
             f"no pipeline of {blocks.count} blocks, whole micro-batches of a batch of {problem.batch} and "
-            f"{len(cluster.devices)} devices has the stages, stages per device and micro-batches that are asked for"
+            f"{problem.counted_devices} has the stages, stages per {problem.device_word} and micro-batches that are asked for"
         )
     return None
 
@@ -160,7 +160,7 @@ def _wanted(problem: Problem, request: Request) -> Wanted:
     least, most = {None: (1, 8), SCHEDULES[0]: (1, 1), SCHEDULES[1]: (2, 8)}[request.schedule]
     if chunks is not None:
         if request.schedule is not None and (chunks == 1) != (request.schedule == SCHEDULES[0]):
-            raise ValueError(f"schedule {request.schedule!r} has not {chunks} stages per device here")
+            raise ValueError(f"schedule {request.schedule!r} has not {chunks} stages per {problem.device_word} here")
         least, most = chunks, chunks
     runs = problem.stack.runs
     if not runs.interleaved or (runs.schedules and SCHEDULES[1] not in runs.schedules):
@@ -392,7 +392,7 @@ class _ShapeSearch:
         """Record what is proven about the best plan."""
         self.evaluate.note(ShapesSearched("", len(self.shapes), len(self.opened), self.left_out))
         more = "".join(f" × {name}" for name, at in (("context", 5), ("expert", 6)) if self.shapes[:, at].max() > 1)
-        grid = f"tensor × pipeline × data{more} × micro-batch × stages per device"
+        grid = f"tensor × pipeline × data{more} × micro-batch × stages per {self.problem.device_word}"
         plans = f"{len(replayed):,} plans replayed, with ZeRO {_listed(sorted({plan.zero for plan in replayed}))}"
         every = f"with ZeRO {_listed(self.form.zeros)}" + " and each recompute policy for all stages" * (
             len(self.form.policies) > 1
@@ -415,12 +415,12 @@ class _ShapeSearch:
     def does_not_fit(self) -> str:
         """One line with the numbers of the shape and the ZeRO of those asked for that need least of a device."""
         state, kept, zero, policy = min(self._least_needs(), key=lambda one: one[0] + one[1])
-        again = "" if policy == "none" else f" with recomputation {policy!r}"
+        word, again = self.problem.device_word, "" if policy == "none" else f" with recomputation {policy!r}"
         return (
             f"planner {self.planner.name!r} finds no stages that fit: weights, gradients and optimizer states take at least "
-            f"{gibibytes(state)} of a device with ZeRO {zero}, and what it keeps of its micro-batches{again} "
-            f"{gibibytes(kept)}; each of {len(self.problem.cluster.devices)} devices holds "
-            f"{gibibytes(self.form.memory_bytes)}; use more devices or a smaller batch"
+            f"{gibibytes(state)} per {word} with ZeRO {zero}, and what it keeps of its micro-batches{again} "
+            f"{gibibytes(kept)}; each of {self.problem.counted_devices} holds "
+            f"{gibibytes(self.form.memory_bytes)}; use more {word}s or a smaller batch"
         )
 
     def _least_needs(self) -> Iterator[tuple[float, float, Zero, Recompute]]:

@@ -83,7 +83,7 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
         return str(error)
     space = _space(problem, choices[0])
     if not space.variants:
-        return f"no server has {min(choices[0].degrees)} devices of one kind for a group"
+        return f"no server has {min(choices[0].degrees)} {problem.device_word}s of one kind for a group"
     if not space.sizes:
         return f"no micro-batches of a batch of {problem.batch} are {request.microbatches} for whole replicas"
     return None
@@ -195,11 +195,11 @@ class _PipelineSearch:
 
     def does_not_fit(self) -> str:
         """One line: what is proven, and the numbers."""
-        problem, proven = self.problem, all(found.proven for found in self.found)
+        problem, proven, word = self.problem, all(found.proven for found in self.found), self.problem.device_word
         state = float(self.evaluate.layer_costs.parameters.sum()) * problem.state_bytes / GIB
         room = sum(problem.rooms) / GIB
         known = "proves that no mixed pipeline fits" if proven else "finds no mixed pipeline that fits"
         return (
             f"planner {self.planner.name!r} {known}: weights, gradients and optimizer states take {state:.4g} GiB once, "
-            f"{len(problem.cluster.devices)} devices hold {room:.4g} GiB together; use more devices or smaller groups of samples"
+            f"{problem.counted_devices} hold {room:.4g} GiB together; use more {word}s or smaller groups of samples"
         )

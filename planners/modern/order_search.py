@@ -133,9 +133,10 @@ class OrderSearch:
         beside = [one for one in search.first_of_parts(parts, best) if one not in finalists]
         best = search.best_of(beside, self.seconds * A_PART, best)
         if best is None:
+            word = problem.device_word
             raise InfeasiblePlanError(
-                f"planner {self.name!r} finds no stages that fit: the best miss {gibibytes(search.value(ranked[0])[0])} on "
-                f"a device for one of {ranked[0].microbatches} micro-batches; use more devices or micro-batches, recomputation "
+                f"planner {self.name!r} finds no stages that fit: the best miss {gibibytes(search.value(ranked[0])[0])} "
+                f"per {word} for one of {ranked[0].microbatches} micro-batches; use more {word}s or micro-batches, recomputation "
                 "or a smaller batch"
             )
         search.tell(best)

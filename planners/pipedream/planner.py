@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import GIB, Component, Level
+from hardware_profiles import GIB, Component, Level, counted
 from planners.estimate.memory import in_flight_of, least_excess, most_bytes, most_in_flight
 from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
 from planners.pipedream.ordered_devices import OrderedDevices, ordered_partition
@@ -231,11 +231,11 @@ def pipedream_plans(name: str, request: Request, problem: Problem, evaluate: Eva
         if plan is not None and all(plan.stages != other.stages for other in plans):
             plans.append(plan)
     if not plans:
-        memories = set(problem.rooms)
+        memories, word = set(problem.rooms), problem.device_word
         capacity = " or ".join(f"{one / GIB:.4g}" for one in (sorted(memories) if unlike else [min(memories)]))
         raise InfeasiblePlanError(
-            f"planner {name!r} finds no partition of {len(table)} states over {devices} devices within "
-            f"{capacity} GiB per device; use more devices, recomputation or a smaller batch"
+            f"planner {name!r} finds no partition of {len(table)} states over {counted(devices, word)} within "
+            f"{capacity} GiB per {word}; use more {word}s, recomputation or a smaller batch"
         )
     return plans
 

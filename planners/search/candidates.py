@@ -10,7 +10,7 @@ from itertools import combinations, pairwise
 from math import inf, isqrt
 from typing import Any, get_args
 
-from hardware_profiles import OptionValue, unchosen
+from hardware_profiles import OptionValue, counted, unchosen
 from planners.search.evaluator import Evaluator
 from planners.search.quick_replay import QuickReplays
 from planners.search.request import Request
@@ -108,8 +108,8 @@ def asked_degrees(
     if wrong := sorted(set(degrees).difference(permitted)):
         groups, rule = GROUPS[option]
         raise ValueError(
-            f"{groups} of {problem.workload.name} on {problem.cluster.name} cannot have {wrong[0]} devices: {rule}; choices: "
-            f"{', '.join(map(str, permitted))}"
+            f"{groups} of {problem.workload.name} on {problem.cluster.name} cannot have "
+            f"{counted(wrong[0], problem.device_word)}: {rule}; choices: {', '.join(map(str, permitted))}"
         )
     return degrees
 
@@ -222,22 +222,21 @@ def straight_shape(problem: Problem, request: Request) -> str | None:
     """Why a pipeline cannot have the requested stages and stages per device, or None."""
     family = schedule_families()[request.schedule or "1f1b"]
     stages, chunks, layers = request.stages, request.chunks or family.chunks, len(problem.workload)
+    word = problem.device_word
     if chunks != family.chunks and request.schedule is not None and "chunks" not in family.options:
         own = "one stage" if family.chunks == 1 else f"{family.chunks} stages"
-        return f"schedule {request.schedule!r} has {own} per device, not {chunks}"
+        return f"schedule {request.schedule!r} has {own} per {word}, not {chunks}"
     if chunks > layers:
-        return f"{chunks} stages per device are more than the {layers} layers"
+        return f"{chunks} stages per {word} are more than the {layers} layers"
     if stages is None:
         return None
     if stages % chunks:
-        return f"{stages} stages cannot be {chunks} per device"
+        return f"{stages} stages cannot be {chunks} per {word}"
     if stages > layers:
         return f"{stages} stages are more than the {layers} layers"
     held = stages // stages_per_device(problem, request, request.schedule) if request.schedule else stages // chunks
     if held > len(problem.cluster.devices):
-        return (
-            f"{stages} stages, {stages // held} per device, are more than {len(problem.cluster.devices)} devices hold"
-        )
+        return f"{stages} stages, {stages // held} per {word}, are more than {problem.counted_devices} hold"
     return None
 
 

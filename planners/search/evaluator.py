@@ -277,22 +277,25 @@ def best_plan(name: str, plans: Iterable[Plan], evaluate: Evaluator) -> Plan:
     return fitting(name, best, evaluate)
 
 
-def fitting(name: str, plan: Plan, evaluate: Callable[[Plan], Score]) -> Plan:
-    """The plan itself if it fits; InfeasiblePlanError with its numbers if it does not."""
-    score = evaluate(plan)
+def fitting(name: str, plan: Plan, evaluate: Evaluator, score: Score | None = None) -> Plan:
+    """The plan itself if it fits; InfeasiblePlanError with its numbers if it does not.
+
+    score: of the plan on another engine than the search's own
+    """
+    score = score or evaluate(plan)
     if not score.fits:
-        raise refusal(name, plan, score)
+        raise refusal(name, evaluate.problem, plan, score)
     return plan
 
 
-def refusal(name: str, closest: Plan, score: Score) -> InfeasiblePlanError:
+def refusal(name: str, problem: Problem, closest: Plan, score: Score) -> InfeasiblePlanError:
     """The error of a planner of whose plans none fits.
 
     score: of the closest one; of infinite seconds where it needs so many bytes at least
     """
-    least = "" if isfinite(score.iteration_seconds) else "at least "
+    least, word = "" if isfinite(score.iteration_seconds) else "at least ", problem.device_word
     return InfeasiblePlanError(
-        f"planner {name!r} finds no plan that fits: the closest needs {least}{gibibytes(score.peak_bytes)} on device "
+        f"planner {name!r} finds no plan that fits: the closest needs {least}{gibibytes(score.peak_bytes)} on {word} "
         f"{score.device}, which holds {gibibytes(score.capacity_bytes)} ({closest.schedule}, {len(closest.stages)} stages, "
-        f"{len(closest.microbatches)} micro-batches); use more devices, recomputation or a smaller batch"
+        f"{len(closest.microbatches)} micro-batches); use more {word}s, recomputation or a smaller batch"
     )

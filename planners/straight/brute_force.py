@@ -81,7 +81,7 @@ class BruteForce:
                 best = key, plan
         if best is None:
             raise ValueError("brute force needs at least one plan, got none")
-        plan = fitting(self.name, best[1], evaluate.on_reference)
+        plan = fitting(self.name, best[1], evaluate, evaluate.on_reference(best[1]))
         evaluate.declare_optimal(self.space(problem))
         return plan
 

@@ -69,17 +69,19 @@ class GraphPipeline:
         host = self.request.asked("host")
         names = sorted({device.name for device in problem.cluster.devices})
         if host is not None and host not in names:
-            raise ValueError(f"host must be a kind of device of the cluster, got {host!r}; choices: {', '.join(names)}")
+            raise ValueError(
+                f"host must be a kind of {problem.device_word} of the cluster, got {host!r}; choices: {', '.join(names)}"
+            )
         link = _links(problem)[0]
         several = [_LoadRules(one, host, *link) for one in (LOAD_RULES if rule is None else (rule,))]
         counts = microbatch_counts(problem, self.request, len(problem.cluster.devices))
         found = (self._plan(problem, evaluate, count, rules) for count in counts for rules in several)
         plans = [plan for plan in found if plan is not None]
         if not plans:
-            most = max(problem.rooms)
+            most, word = max(problem.rooms), problem.device_word
             raise InfeasiblePlanError(
-                f"planner {self.name!r} finds no parts of the network that fit into {gibibytes(most)} per device; use more "
-                "devices, recomputation or a smaller batch"
+                f"planner {self.name!r} finds no parts of the network that fit into {gibibytes(most)} per {word}; use more "
+                f"{word}s, recomputation or a smaller batch"
             )
         return fitting(self.name, closest_to_fit(plans, evaluate), evaluate)
 
@@ -117,12 +119,12 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     """Why it cannot plan a problem and request, or None."""
     family = schedule_families()[request.schedule or "1f1b"]
     if family.placement != "straight" or family.chunks > 1:
-        return f"a graph pipeline has one stage per device; schedule {request.schedule!r} is not that"
+        return f"a graph pipeline has one stage per {problem.device_word}; schedule {request.schedule!r} is not that"
     if len(_links(problem)) > 1:
         return "links between its devices differ; a graph pipeline puts its stages on them in any order"
     costs = LayerCosts(problem)
     if prod(len(devices) + 1 for devices in _devices_of_kinds(costs)) > MOST_CHOICES:
-        return f"its devices of several kinds have more than {MOST_CHOICES:,} choices"
+        return f"its {problem.device_word}s of several kinds have more than {MOST_CHOICES:,} choices"
     if any(map(costs.streams, range(len(problem.cluster.devices)))):
         return "layers stream on boards, where a stage does not take the sum of its layers' seconds"
     return None

@@ -185,9 +185,9 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     if request.schedule is not None and not schedule_families()[request.schedule].flush:
         return f"the grid's plans are synchronous; schedule {request.schedule!r} never flushes"
     if request.schedule is not None and schedule_families()[request.schedule].lanes:
-        return f"the grid's devices run one op at a time; schedule {request.schedule!r} runs two"
+        return f"the grid's {problem.device_word}s run one op at a time; schedule {request.schedule!r} runs two"
     if request.schedule is not None and schedule_families()[request.schedule].placement in ("v", "wave"):
-        return f"the grid's stages go round their devices; those of schedule {request.schedule!r} go back and forth"
+        return f"the grid's stages go round; those of schedule {request.schedule!r} go back and forth"
     return straight_shape(problem, request)
 
 
@@ -598,6 +598,6 @@ class _Grid:
         held = max(problem.rooms)
         return (
             f"planner {self.name!r} finds no stages that fit: weights, gradients and optimizer states take {gibibytes(state)}, "
-            f"the largest of {len(problem.cluster.devices)} devices holds {gibibytes(held)}; "
-            "use more devices, recomputation or a smaller batch"
+            f"the largest of {problem.counted_devices} holds {gibibytes(held)}; "
+            f"use more {problem.device_word}s, recomputation or a smaller batch"
         )

@@ -43,7 +43,9 @@ class HandMadeLayout:
             if score.fits:
                 break
         if not tried:
-            raise InfeasiblePlanError(f"planner {self.name!r} finds no layout for so few blocks, samples or devices")
+            raise InfeasiblePlanError(
+                f"planner {self.name!r} finds no layout for so few blocks, samples or {problem.device_word}s"
+            )
         return best_plan(self.name, tried, evaluate)
 
     def layouts(self, problem: Problem) -> Iterator[Plan]:
@@ -86,7 +88,7 @@ class HandMadeLayout:
 def inapplicable(problem: Problem, request: Request) -> str | None:
     """Why the rule says nothing of what is asked for, or None."""
     if request.schedule not in (None, "1f1b", "gpipe", "eager-1f1b", "zb-h1", "zb-h2"):
-        return f"the rule's pipelines have one stage per device and flush, not {request.schedule!r}"
+        return f"the rule's pipelines have one stage per {problem.device_word} and flush, not {request.schedule!r}"
     try:
         asked_degrees(problem, request)
         asked_zeros(problem, request)

@@ -66,10 +66,11 @@ class GroupedSizes:
         found = (within_memory(evaluate, partial(self._plan, one, sizes, rng)) for one in close[:PARTITIONS])
         plans = [plan for plan in found if plan is not None]
         if not plans:
+            word = problem.device_word
             raise InfeasiblePlanError(
                 f"planner {self.name!r} finds no partition of {len(problem.workload)} layers over "
-                f"{len(problem.cluster.devices)} devices within {gibibytes(min(problem.rooms))} per device, with the "
-                f"whole batch in flight and micro-batches of {samples} samples or more; use more devices, a smaller batch or "
+                f"{problem.counted_devices} within {gibibytes(min(problem.rooms))} per {word}, with the "
+                f"whole batch in flight and micro-batches of {samples} samples or more; use more {word}s, a smaller batch or "
                 "granularity"
             )
         plan = best_plan(self.name, plans, evaluate)

@@ -156,7 +156,7 @@ def unlike_shape(problem: Problem, request: Request) -> str | None:
         )
     stages, most = number_of_stages(problem, request), min(len(problem.cluster.devices), len(problem.workload))
     if stages > most:
-        return f"{stages} stages are more than the {len(problem.cluster.devices)} devices or {len(problem.workload)} layers"
+        return f"{stages} stages are more than the {problem.counted_devices} or {len(problem.workload)} layers"
     granularity = request.asked("granularity") or 1
     if granularity > problem.batch:
         return f"a granularity of {granularity} samples is more than the batch of {problem.batch}"
@@ -247,7 +247,7 @@ class UnequalSizes:
         _tell(best, evaluate)
         if stopped:
             raise KeyboardInterrupt if not meter.spent and evaluate.remaining else BudgetSpent
-        return fitting(self.name, best.plan, evaluate.on_reference)
+        return fitting(self.name, best.plan, evaluate, evaluate.on_reference(best.plan))
 
     def _answer(self, choice: _StagesAndSizes) -> _SizedPlan:
         if self.name != NESTED:
@@ -588,6 +588,6 @@ def _does_not_fit(name: str, tables: UnequalTables, nothing: NothingFits, evalua
         searched = f"none of {nothing.tried:,} plans tried fits, others may: a budget above {evaluations:,} tries more"
     return (
         f"planner {name!r}: {searched}; stage {worst} of an even partition needs at least "
-        f"{gibibytes(needs[worst])} on device {tables.devices[worst]}, which holds {gibibytes(held[worst])}; "
+        f"{gibibytes(needs[worst])} on {problem.device_word} {tables.devices[worst]}, which holds {gibibytes(held[worst])}; "
         "use more stages, recomputation or a smaller batch"
     )

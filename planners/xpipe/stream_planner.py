@@ -59,11 +59,12 @@ class XPipeStream:
         """The fastest plan that fits; InfeasiblePlanError if none does."""
         plan = StaircaseSearch(self.name, self.request, problem, evaluate).fastest()
         if plan is None:
+            word = problem.device_word
             capacity = " or ".join(f"{one / GIB:.4g}" for one in sorted(set(problem.rooms)))
             raise InfeasiblePlanError(
                 f"planner {self.name!r} finds no partition of {len(problem.workload)} layers over "
-                f"{len(problem.cluster.devices)} devices within {capacity} GiB per device, {COPIES} copies of the "
-                "weights included; use more devices, recomputation or a smaller batch"
+                f"{problem.counted_devices} within {capacity} GiB per {word}, {COPIES} copies of the "
+                f"weights included; use more {word}s, recomputation or a smaller batch"
             )
         count = len(plan.microbatches)
         evaluate.note(Note(f"an update every {count} micro-batches, on weights that the first of them predicts"))

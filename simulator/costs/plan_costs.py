@@ -639,8 +639,9 @@ class PlanCosts:
         accelerator = self.problem.cluster.devices[device]
         bandwidth = optional_members(accelerator).host_bandwidth
         if not bandwidth:
+            word = self.problem.device_word
             raise ValueError(
-                f"device {device} ({accelerator.name}) cannot offload: its file does not say host_bandwidth_gb_per_s"
+                f"{word} {device} ({accelerator.name}) cannot offload: its file does not say host_bandwidth_gb_per_s"
             )
         return bandwidth
 

@@ -128,7 +128,7 @@ class Problem(TrainingOptions):
         """Workload, machine, mini-batch, precision, optimizer and stack, as a heading names them: the latter three where they are
         not what an image network has.
         """
-        told = [counted(len(self.cluster.devices), "device"), counted(self.batch, self.workload.sample)]
+        told = [self.counted_devices, counted(self.batch, self.workload.sample)]
         told += [self.precision] * (self.precision != DEFAULT_PRECISION)
         told += [self.optimizer] * (self.optimizer != DEFAULT_OPTIMIZER)
         told += [self.stack.name] * (self.stack.name != GENERIC.name)
@@ -141,9 +141,14 @@ class Problem(TrainingOptions):
 
     @property
     def device_word(self) -> str:
-        """The word for one device in figures: `GPU`, `FPGA`, or `device` for a mix and for devices that have none."""
+        """The word for one device in messages and figures: `GPU`, `FPGA`, or `device` for a mix and where there is none."""
         words = {optional_members(device).word for device in self.cluster.kinds[0]}
         return words.pop() if len(words) == 1 else "device"
+
+    @property
+    def counted_devices(self) -> str:
+        """The number of devices in words: `16 GPUs`."""
+        return counted(len(self.cluster.devices), self.device_word)
 
     @property
     def element_bytes(self) -> float:
@@ -455,11 +460,11 @@ def check_plan(problem: Problem, plan: Plan) -> None:
             stage_of[layer] = number
         if not stage.devices or len(set(stage.devices)) != len(stage.devices):
             raise InfeasiblePlanError(
-                f"stage {number} of plan {plan.planner!r} needs devices of its own, got {stage.devices}"
+                f"stage {number} of plan {plan.planner!r} needs {problem.device_word}s of its own, got {stage.devices}"
             )
         if not all(0 <= device < devices for device in stage.devices):
             raise InfeasiblePlanError(
-                f"stage {number} of plan {plan.planner!r} uses devices {ranges(stage.devices)}, the cluster has "
+                f"stage {number} of plan {plan.planner!r} uses {problem.device_word}s {ranges(stage.devices)}, the cluster has "
                 f"0 to {devices - 1}"
             )
     if len(stage_of) != len(workload.layers):
@@ -614,7 +619,8 @@ def _check_groups(problem: Problem, plan: Plan) -> None:
     degrees = [stage.degrees for stage in plan.stages if stage.degrees]
     if not any(layer.split for layer in workload.layers) and max(map(max, degrees)) > plan.context:
         raise InfeasiblePlanError(
-            f"plan {plan.planner!r} has groups of devices, and no layer of workload {workload.name!r} says how a group divides it"
+            f"plan {plan.planner!r} has groups of {problem.device_word}s, and no layer of workload {workload.name!r} says how a "
+            "group divides it"
         )
     for number, stage in enumerate(plan.stages):
         where = f"stage {number} of plan {plan.planner!r}"
@@ -636,28 +642,28 @@ def _check_places(problem: Problem, plan: Plan, stage: Stage, where: str, group_
 
     where: the stage in words; group_of: the group of each device of stages before, to which those of this one are added
     """
-    cluster = problem.cluster
+    cluster, word = problem.cluster, problem.device_word
     if stage.degrees and (min(stage.degrees) < 1 or sum(stage.degrees) != len(stage.devices)):
         raise InfeasiblePlanError(
-            f"{where} has replicas of {', '.join(map(str, stage.degrees))} devices, and {len(stage.devices)} devices in all"
+            f"{where} has replicas of {', '.join(map(str, stage.degrees))} {word}s, {counted(len(stage.devices), word)} in all"
         )
     for group in stage.replicas:
         for device in group:
             if group_of.setdefault(device, group) != group:
                 raise InfeasiblePlanError(
-                    f"{where} has device {device} in group {group}, another stage in group {group_of[device]}: groups "
-                    "are the same or share no device"
+                    f"{where} has {word} {device} in group {group}, another stage in group {group_of[device]}: groups "
+                    f"are the same or share no {word}"
                 )
     if wrong := [degree for degree in stage.degrees if plan.context < 1 or degree % plan.context]:
         raise InfeasiblePlanError(
-            f"{where} has groups of {wrong[0]} devices, which context {plan.context} does not divide; choices: "
+            f"{where} has groups of {wrong[0]} {word}s, which context {plan.context} does not divide; choices: "
             f"{', '.join(map(str, divisors(math.gcd(*stage.degrees))))}"
         )
     for part in tensor_groups(stage.replicas, plan.context):
         if cluster.tensor_groups == "server" and len({cluster.server_of(device) for device in part}) > 1:
             raise InfeasiblePlanError(
                 f"{where} has group {part} on several servers, and cluster {cluster.name!r} says tensor_groups = 'server'; "
-                f"its servers have {' or '.join(map(str, sorted(set(map(len, cluster.servers)))))} devices"
+                f"its servers have {' or '.join(map(str, sorted(set(map(len, cluster.servers)))))} {word}s"
             )
 
 
@@ -671,7 +677,8 @@ def _check_context(problem: Problem, plan: Plan) -> None:
     if any(not stage.degrees for stage in plan.stages):
         number = next(number for number, stage in enumerate(plan.stages) if not stage.degrees)
         raise InfeasiblePlanError(
-            f"{where} needs replicas of as many devices, or a multiple of them; stage {number} has one each; choices: 1"
+            f"{where} needs replicas of as many {problem.device_word}s, or a multiple of them; stage {number} has one each; "
+            "choices: 1"
         )
     if plan.slices > 1:
         raise InfeasiblePlanError(

@@ -74,7 +74,7 @@ def test_a_layout_is_a_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
         ("megatron:Et*6||t*6L", "stage 1 would hold no layer"),
         (
             "megatron:E" + "|".join("t" * 12) + "L",
-            "12 ranks × 1 pipelines × groups of 1 take 12 devices, dgx-a100 has 8",
+            "12 ranks × 1 pipelines × groups of 1 take 12 GPUs, dgx-a100 has 8",
         ),
         ("megatron:Et*4|t*4|t*4L --chunks 2", "layout of 3 stages, 2 per device: it must be a multiple"),
         ("megatron:Et*6|t*6L --tensor 2,4", "tensor 2, 4: an imported plan has one value"),
@@ -175,7 +175,7 @@ def test_a_sweep_reads_a_layout_at_every_point(capsys: pytest.CaptureFixture[str
         point = ["simulate", *words, "--batch", "16", "--tensor", str(row["tensor"]), "--engine", "compiled", "--json"]
         assert row["iteration_seconds"] == json.loads(ended(capsys, point)[1])["iteration_seconds"]
     assert (rows[2]["status"], rows[0]["layout"] != rows[1]["layout"]) == ("refused", True)
-    assert "2 ranks × 1 pipelines × groups of 8 take 16 devices, dgx-a100 has 8" in rows[2]["reason"]
+    assert "2 ranks × 1 pipelines × groups of 8 take 16 GPUs, dgx-a100 has 8" in rows[2]["reason"]
     said = refused(capsys, ["sweep", *words, "--tensor", "2", "--over", "tensor=1,2"])
     assert "tensor is swept, and given as (2,): say one of both" in said
 

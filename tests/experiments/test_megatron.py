@@ -153,7 +153,7 @@ def test_stages_end_between_blocks() -> None:
     assert [one.split(" (")[0] for some in lacks for one in some] == [
         "embeddings in several stages",
         "stages that end inside blocks",
-        "an output head in several stages",
+        "output heads in several stages",
     ]
 
 

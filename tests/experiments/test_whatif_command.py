@@ -65,7 +65,7 @@ def test_a_plan_that_cannot_stay(capsys: pytest.CaptureFixture[str], plan_file: 
     words = ("whatif", "--plan", str(plan_file), "--set", "problem.cluster.devices=1")
     code, out, _ = ended(capsys, words)
     assert code == 0
-    assert "the same plan: cannot be: stage 1 of plan 'uniform' uses devices 1, the cluster has 0 to 0" in out
+    assert "the same plan: cannot be: stage 1 of plan 'uniform' uses GPUs 1, the cluster has 0 to 0" in out
     code, out, _ = ended(capsys, (*words, "--keep"))
     assert (code, "planned anew" in out) == (3, False)
 

@@ -188,7 +188,7 @@ def test_a_problem_without_room_is_refused_without_replays() -> None:
     with pytest.raises(InfeasiblePlanError, match="the closest needs at least") as refused:
         BaPipe()(problem, evaluate, np.random.default_rng(0))
     told = re.search(
-        r"at least ([\d.]+) GiB on device (\d), .* \((\S+), (\d) stages, (\d+) micro-batches\)", str(refused.value)
+        r"at least ([\d.]+) GiB on GPU (\d), .* \((\S+), (\d) stages, (\d+) micro-batches\)", str(refused.value)
     )
     assert told is not None
     assert all(len(one.stages) == 1 for one in evaluate.replayed)  # of data parallelism

@@ -285,5 +285,5 @@ def test_greedy_turns_to_memory_where_nothing_fits(
     monkeypatch.setattr(GreedyBalance, "_tight", lambda self, problem, evaluate: tight)
     assert GreedyBalance(Request(microbatches=4))(problem, Fits(problem), np.random.default_rng(0)) == tight
     monkeypatch.setattr(GreedyBalance, "_tight", lambda self, problem, evaluate: None)
-    with pytest.raises(InfeasiblePlanError, match="closest needs 2 GiB on device 0, which holds 1 GiB"):
+    with pytest.raises(InfeasiblePlanError, match="closest needs 2 GiB on GPU 0, which holds 1 GiB"):
         GreedyBalance(Request(microbatches=4))(problem, Fits(problem), np.random.default_rng(0))

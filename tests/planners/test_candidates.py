@@ -65,12 +65,12 @@ def test_stages_that_no_devices_hold_are_refused() -> None:
     assert straight_shape(problem, Request(schedule="gpipe", stages=4)) is None
     assert straight_shape(problem, Request(stages=12, chunks=3)) is None
     assert straight_shape(problem, Request(chunks=12)) is None
-    assert straight_shape(problem, Request(chunks=13)) == "13 stages per device are more than the 12 layers"
+    assert straight_shape(problem, Request(chunks=13)) == "13 stages per GPU are more than the 12 layers"
     assert straight_shape(problem, Request(stages=13)) == "13 stages are more than the 12 layers"
-    assert straight_shape(problem, Request(stages=5)) == "5 stages, 1 per device, are more than 4 devices hold"
+    assert straight_shape(problem, Request(stages=5)) == "5 stages, 1 per GPU, are more than 4 GPUs hold"
     assert straight_shape(problem, Request(chunks=1, schedule="gpipe")) is None
     for request in (Request(schedule="looped-bfs", stages=10), Request(schedule="gpipe", stages=5)):
-        assert "are more than 4 devices hold" in (straight_shape(problem, request) or "")
+        assert "are more than 4 GPUs hold" in (straight_shape(problem, request) or "")
     assert Request(microbatches=1, stages=1, chunks=1).microbatches == 1
 
 

@@ -68,9 +68,9 @@ def test_what_it_does_not_know_is_refused() -> None:
     problem = Problem(branching((1.0, 1.0), ((0, 1),)), line(), 8)
     with pytest.raises(ValueError, match="load must be one of max, sum, got 'mean'"):
         make_plan("largest-load", problem, Request(options={"load": "mean"}))
-    with pytest.raises(ValueError, match="host must be a kind of device of the cluster, got 'cpu'; choices: gpu-1"):
+    with pytest.raises(ValueError, match="host must be a kind of GPU of the cluster, got 'cpu'; choices: gpu-1"):
         make_plan("largest-load", problem, Request(options={"host": "cpu"}))
-    with pytest.raises(InapplicablePlannerError, match="one stage per device"):
+    with pytest.raises(InapplicablePlannerError, match="one stage per GPU"):
         make_plan("largest-load", problem, Request(schedule="interleaved-1f1b"))
     with pytest.raises(InapplicablePlannerError, match="links between its devices differ"):
         make_plan("largest-load", replace(problem, cluster=load_cluster("pipedream-a").take(8)))

@@ -60,10 +60,10 @@ def test_stages_and_chunks_that_cannot_be_are_refused() -> None:
         ("pipedream", Request(chunks=2), "it has no option 'chunks'"),
         ("uniform", Request(options={"candidates": "all"}), "it has no option 'candidates'"),
         ("uniform", Request(stages=9), "9 stages are more than the 8 layers"),
-        ("uniform", Request(stages=5), "5 stages, 1 per device, are more than 4 devices hold"),
-        ("greedy", Request(stages=5, chunks=2), "5 stages cannot be 2 per device"),
-        ("greedy", Request(chunks=9), "9 stages per device are more than the 8 layers"),
-        ("pipeline-data", Request(chunks=2, schedule="gpipe"), "schedule 'gpipe' has one stage per device, not 2"),
+        ("uniform", Request(stages=5), "5 stages, 1 per GPU, are more than 4 GPUs hold"),
+        ("greedy", Request(stages=5, chunks=2), "5 stages cannot be 2 per GPU"),
+        ("greedy", Request(chunks=9), "9 stages per GPU are more than the 8 layers"),
+        ("pipeline-data", Request(chunks=2, schedule="gpipe"), "schedule 'gpipe' has one stage per GPU, not 2"),
     ):
         reason = planner_entry(name).reason(problem, request)
         assert reason is not None

@@ -276,8 +276,8 @@ def test_slices_and_both_directions_are_found_where_they_are_asked_for() -> None
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"tensor": 2}, "one device per stage and direction, not tensor 2"),
-        ({"context": 2}, "one device per stage and direction, not context 2"),
+        ({"tensor": 2}, "one GPU per stage and direction, not tensor 2"),
+        ({"context": 2}, "one GPU per stage and direction, not context 2"),
         ({"microbatches": 1}, "micro-batches in both directions, at least 2, got 1"),
         ({"stages": 3}, "needs an even number of stages, got 3 stages"),
     ],

@@ -665,13 +665,12 @@ def test_bounds_hold_where_the_first_block_of_a_stage_waits_less_than_others() -
         (
             {"context": "3"},
             {},
-            "cannot have 3 devices: twice as many divide the tokens of a sample; choices: 1, 2, 4",
+            "cannot have 3 GPUs: twice as many divide the tokens of a sample; choices: 1, 2, 4",
         ),
         (
             {"expert": "2"},
             {},
-            "experts of llama on dgx-a100 cannot have 2 devices: they divide the routed experts of each layer; "
-            "choices: 1",
+            "experts of llama on dgx-a100 cannot have 2 GPUs: they divide the routed experts of each layer; choices: 1",
         ),
         (
             {"tensor": "3"},
@@ -681,8 +680,8 @@ def test_bounds_hold_where_the_first_block_of_a_stage_waits_less_than_others() -
         ({"tensor": "two"}, {}, "each is a whole number of at least 1, got 'two'"),
         ({"zero": "0,4"}, {}, "each is one of 0, 1, 2, 3, got '0,4'"),
         ({}, {"schedule": "gpipe"}, "it plans 1f1b or interleaved-1f1b, not 'gpipe'"),
-        ({}, {"schedule": "1f1b", "chunks": 2}, "schedule '1f1b' has not 2 stages per device here"),
-        ({}, {"stages": 5}, "no pipeline of 4 blocks, whole micro-batches of a batch of 4 and 4 devices"),
+        ({}, {"schedule": "1f1b", "chunks": 2}, "schedule '1f1b' has not 2 stages per GPU here"),
+        ({}, {"stages": 5}, "no pipeline of 4 blocks, whole micro-batches of a batch of 4 and 4 GPUs"),
         ({}, {"microbatches": 3}, "3 micro-batches do not divide a batch of 4 samples; nearest that do: 2, 4"),
     ],
 )
@@ -720,9 +719,7 @@ def test_what_does_not_fit_is_told_of_the_zero_that_was_asked_for() -> None:
     for zero in (0, 3):
         for word in ("none", "attention"):
             request = Request(stages=1, recompute=word, options={"zero": str(zero), "tensor": "1", "context": "1"})
-            with pytest.raises(
-                InfeasiblePlanError, match=rf"of a device with ZeRO {zero}, and what it keeps"
-            ) as raised:
+            with pytest.raises(InfeasiblePlanError, match=rf"per GPU with ZeRO {zero}, and what it keeps") as raised:
                 make_plan("large", problem, request)
             words[zero, word] = str(raised.value)
             assert ("with recomputation 'attention'" in words[zero, word]) == (word == "attention")

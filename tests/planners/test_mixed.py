@@ -164,7 +164,7 @@ def test_an_interrupt_keeps_the_best_so_far(problem: Problem, monkeypatch: pytes
     ("options", "says"),
     [
         ({"zero": "4"}, "each is one of 0, 1, 2, 3"),
-        ({"tensor": "3"}, "cannot have 3 devices"),
+        ({"tensor": "3"}, "cannot have 3 GPUs"),
         ({"tensor": "x"}, "a whole number of at least 1"),
     ],
 )

@@ -139,7 +139,7 @@ def test_recomputation_is_chosen_where_memory_asks_for_it() -> None:
             Request(chunks=3, options={"placement": "v"}),
             "placement 'v' has two stages per device, got 6 stages on 2 devices",
         ),
-        (Request(stages=3, chunks=2), "3 stages cannot be 2 per device"),
+        (Request(stages=3, chunks=2), "3 stages cannot be 2 per GPU"),
     ],
 )
 def test_what_it_cannot_plan_is_said(request_: Request, reason: str) -> None:

@@ -199,7 +199,7 @@ def test_a_barrier_spares_the_gradients_of_the_last_round() -> None:
     assert simulate(problem, found).fits
     overlapped = replace(problem, replica_updates="overlapped")
     assert not simulate(overlapped, found).fits
-    with pytest.raises(InfeasiblePlanError, match="finds no partition of 2 states over 3 devices"):
+    with pytest.raises(InfeasiblePlanError, match="finds no partition of 2 states over 3 GPUs"):
         make_plan("pipedream", overlapped)
 
 
@@ -226,7 +226,7 @@ def test_partitions_fit_into_the_smallest_device(
     monkeypatch.setattr(pipedream_planner, "partition", streamed)
     make_plan("pipedream", problem)
     assert asked == {(4e9, copies, replicated)}
-    with pytest.raises(InfeasiblePlanError, match=r"over 2 devices within 0\.0009313 GiB per device"):
+    with pytest.raises(InfeasiblePlanError, match=r"over 2 GPUs within 0\.0009313 GiB per GPU"):
         make_plan("pipedream", with_memory(problem, 1e6))
 
 

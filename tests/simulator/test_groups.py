@@ -318,7 +318,7 @@ def gpt_plan(*stages: tuple[tuple[int, ...], tuple[int, ...]], **changes: object
     ("plan", "problem", "words"),
     [
         (gpt_plan(((0, 1, 2), (3,))), GPT, r"does not divide the 8 key-value heads .* choices: 1, 2, 4, 8"),
-        (gpt_plan(((0, 1, 2), (2,))), GPT, "has replicas of 2 devices, and 3 devices in all"),
+        (gpt_plan(((0, 1, 2), (2,))), GPT, "has replicas of 2 devices, 3 devices in all"),
         (gpt_plan(((0, 1), (2,)), ((1, 2), (2,))), GPT, "groups are the same or share no device"),
         (
             gpt_plan(((0, 1), (2,))),
