@@ -85,6 +85,8 @@ class Work:
         under a causal mask; 0: in several kernels
     experts: of a product with matrices of their own for parts of the samples, how many matrices; 0 for other layers
     head_size: of attention the elements of a head; 0 where it is not known, and for other layers
+    in_place: what makes its input can do it as it writes: an element-wise layer that keeps nothing, a normalization behind a
+        convolution
     """
 
     kind: str
@@ -99,6 +101,7 @@ class Work:
     fused_pairs: float = 0.0
     experts: int = 0
     head_size: int = 0
+    in_place: bool = False
 
 
 BACKWARD_LAUNCHES = 1.5

@@ -265,19 +265,20 @@ EngineMacs = Annotated[float, within((1, 4096), (1e-3, 1e7), "multiply-adds per 
 Luts = Annotated[float, within((1000, 1e7), (1, 1e10), "look-up tables")]
 LutsPerMac = Annotated[float, within((1, 10_000), (1e-3, 1e7), "look-up tables per multiply-add")]
 
-DSP_EFFICIENCY, REDUCTION_HALF, MEMORY_EFFICIENCY = 0.8, 128.0, 0.5
+DSP_EFFICIENCY, REDUCTION_HALF, MEMORY_EFFICIENCY = 0.8, 96.0, 0.6
 """Where a file says nothing: the share of DSP cycles that work in long sums, the multiply-adds of an output at which half of them
 do, and the share of the bandwidth of DDR and of high-bandwidth memory that is reached.
 
 Fitted to nine rows of int8 inference (Vitis-AI 1.4 tables: ResNet-50, VGG-16, VGG-19, MobileNet v1 on ZCU102, ZCU104, U280 and
-U50LV), whose seconds they meet within 5 % in the median and 13 % at worst; of boards left out of a fit, 4 and 21 %.
+U50LV), whose seconds they meet within 5 % in the median and 18 % at worst; of boards left out of a fit, 9 and 17 %.
 """
 
 
 class DspTable(FileTable, frozen=True, kw_only=True):
     """`[dsp]` of an FPGA: DSP blocks, those in use (all), multiply-adds per DSP block and cycle by precision (at least one), how
     many of the cycles do work in long sums, and the multiply-adds of an output at which half as many do. `shared`: one array of
-    all of them runs the layers of a stage in turn.
+    all of them runs the layers of a stage in turn. `depthwise`: multiply-adds of depthwise convolutions over those of the array,
+    where an engine of its own does them. `per_sample`: those that work on one sample, the others on others of a batch (all).
     """
 
     count: DspBlocks
@@ -286,6 +287,8 @@ class DspTable(FileTable, frozen=True, kw_only=True):
     shared: bool = False
     efficiency: Share = DSP_EFFICIENCY
     reduction_half: Annotated[float, within((0, 4096), (0, 1e7), "multiply-adds of an output")] = REDUCTION_HALF
+    depthwise: Annotated[float, within((1e-3, 1), (1e-6, 1), "share of the array's multiply-adds")] | None = None
+    per_sample: DspBlocks | None = None
     macs_per_cycle_fp32: MacsPerCycle | None = None
     macs_per_cycle_fp16: MacsPerCycle | None = None
     macs_per_cycle_bf16: MacsPerCycle | None = None
@@ -300,6 +303,7 @@ class EngineTable(DspTable, frozen=True, kw_only=True):
 
     count: Engines
     used: Engines | None = None
+    per_sample: Engines | None = None
     macs_per_cycle_fp32: EngineMacs | None = None
     macs_per_cycle_fp16: EngineMacs | None = None
     macs_per_cycle_bf16: EngineMacs | None = None
@@ -399,6 +403,8 @@ class FpgaFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="fpga
         dsps = array.count if array.used is None else array.used
         if dsps > array.count:
             raise ValueError(f"$.{table}.used = {dsps}: must be at most count, {array.count}")
+        if array.per_sample and array.per_sample > dsps:
+            raise ValueError(f"$.{table}.per_sample = {array.per_sample}: must be at most those in use, {dsps}")
         rates = rates_of(array, table, "macs_per_cycle_int8", 1.0)
         if self.logic:
             beside = {precision: rate / dsps for precision, rate in self.logic.macs.items()}
@@ -411,6 +417,8 @@ class FpgaFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="fpga
             macs_per_cycle=rates,
             efficiency=array.efficiency,
             reduction_half=array.reduction_half,
+            depthwise=array.depthwise or 0.0,
+            sample_dsps=array.per_sample or 0,
             shared_array=array.shared,
             on_chip_bytes=self.on_chip.memory_mbit * self.on_chip.usable * 1e6 / 8.0,
             ddr_bytes=memory.memory_gib * GIB,

@@ -48,6 +48,9 @@ class FieldProgrammableGateArray:
     dsps: DSP blocks in use; clock: Hz; macs_per_cycle: multiply-adds per DSP and cycle, by precision (below 1 where one
         multiply-add takes several DSPs; with what the logic beside adds); efficiency: share of those cycles that do useful work
         in long sums; reduction_half: multiply-adds of an output element at which half of that is reached
+    depthwise: multiply-adds of depthwise convolutions over those of the whole array, where an engine of its own does them; 0:
+        the array does them
+    sample_dsps: DSPs that work on one sample, the others on others of a batch, which share the weights that are read; 0: all
     shared_array: one array of all DSPs runs the layers of a stage in turn; else they may be divided among these, too
     on_chip_bytes: block RAM and UltraRAM for weights and features; ddr_bytes: memory beside the chip; ddr_bandwidth: its bytes/s;
         memory_efficiency: share of them that is reached
@@ -73,6 +76,8 @@ class FieldProgrammableGateArray:
     transceiver_bandwidth: Positive
     share: ShareOfPeak = 1.0
     reduction_half: Amount = 0.0
+    depthwise: Annotated[float, Bounds(ge=0, le=1)] = 0.0
+    sample_dsps: Annotated[int, Bounds(ge=0)] = 0
     shared_array: bool = False
     memory_efficiency: ShareOfPeak = 1.0
     power: Power | None = None
@@ -117,10 +122,21 @@ class FieldProgrammableGateArray:
         """Seconds at full load in which so many FLOP are done, however long they take in fact."""
         return flop / self.peak_flops[precision]
 
+    @property
+    def batch(self) -> int:
+        """Samples at a time that its DSPs are divided over; fewer leave some of these idle."""
+        return max(1, self.dsps // self.sample_dsps) if self.sample_dsps else 1
+
+    def runs_depthwise(self, work: Work) -> bool:
+        """Whether a layer is for the engine of depthwise convolutions: each output channel sums over one input channel."""
+        return self.depthwise > 0.0 and work.kind == "convolution" and work.channels == (1, 1)
+
     def slots(self, work: Work) -> float:
         """FLOP per sample that a layer's forward could do on its DSPs in the cycles that it takes there: its own, and those in
-        which the array is filled for each output element.
+        which the array is filled for each output element, or the engine of depthwise convolutions is at work.
         """
+        if self.runs_depthwise(work):
+            return work.flop * self.efficiency / self.depthwise
         return work.flop + 2.0 * self.reduction_half * work.output_elements if work.flop else 0.0
 
     def slowdown(self, work: Work) -> float:

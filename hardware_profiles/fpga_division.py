@@ -115,13 +115,19 @@ class Divisions:
 
     def layer_seconds(self, samples: float, phase: Phase) -> Floats:
         """Seconds of each layer in one of `passes` on the whole board, float64 [stages, layers]; weights in DDR move once."""
-        board, width = self.board, PRECISION_BYTES[self.precision]
-        needs = [demand(work, samples, phase, width) for work in self.works]
-        slots = [one.flop * board.slowdown(work) for one, work in zip(needs, self.works, strict=True)]
-        computing = np.array(slots) / board.flop_rate(self.precision)
-        seconds = np.maximum(computing, self.layerwise_bytes(samples, phase) / board.reached_bandwidth)
+        needs = [demand(work, samples, phase, PRECISION_BYTES[self.precision]) for work in self.works]
+        seconds = np.maximum(
+            self.computing_seconds(samples, phase), self.layerwise_bytes(samples, phase) / self.board.reached_bandwidth
+        )
         works = np.array([one.flop != 0.0 or one.traffic != 0.0 for one in needs], dtype=np.bool_)
         return np.where(works, seconds, 0.0)
+
+    def computing_seconds(self, samples: float, phase: Phase) -> Floats:
+        """Seconds of the multiply-adds of each layer in one of `passes` on the whole board, float64 [layers]."""
+        board, width = self.board, PRECISION_BYTES[self.precision]
+        computed = math.ceil(samples / board.batch) * board.batch if board.batch > 1 else samples
+        slots = [demand(work, computed, phase, width).flop * board.slowdown(work) for work in self.works]
+        return np.array(slots) / board.flop_rate(self.precision)
 
     def layerwise_bytes(self, samples: float, phase: Phase) -> Floats:
         """Bytes over DDR of each layer in one of `passes`, layer after layer, float64 [stages, layers]: weights, and features
@@ -129,7 +135,7 @@ class Divisions:
         """
         weights = np.where(self.on_chip[:, None], 0.0, self._weight_bytes(phase))
         width = PRECISION_BYTES[self.precision]
-        features = np.array([(one.input_elements + one.output_elements) * samples * width for one in self.works])
+        features = np.array([feature_traffic(one) * samples * width for one in self.works])
         return weights + np.where(features <= self.free_bytes[:, None], 0.0, features)
 
     def _weight_bytes(self, phase: Phase) -> Floats:
@@ -159,7 +165,7 @@ def divide(
     work = np.array([0.0 if one.kind in ZERO_COST_KINDS else board.slots(one) / 2.0 for one in works])
     room, width = board.on_chip_bytes * board.share, PRECISION_BYTES[precision]
     sizes = np.array([one.parameters * width for one in works], dtype=np.float64)
-    features = np.array([(one.input_elements + one.output_elements) * width for one in works], dtype=np.float64)
+    features = np.array([feature_traffic(one) * width for one in works], dtype=np.float64)
 
     def sums(of_layers: Floats) -> Floats:
         found: Floats = np.where(held, of_layers, 0.0).cumsum(axis=1)[:, -1] if works else np.zeros(len(held))
@@ -207,3 +213,17 @@ def weight_traffic(work: Work, phase: Phase) -> float:
     if work.kind == "embedding" and phase == "forward":
         return min(work.parameters, work.output_elements)  # a gather moves the rows that it uses
     return work.parameters * (2.0 if phase == "weight_gradient" else 1.0)
+
+
+def feature_traffic(work: Work) -> float:
+    """Elements per sample that a layer moves for features where these do not stay on the chip.
+
+    A layer in place moves what it reads beside the tensor that it changes. An activation that keeps its input (SiLU, GELU) is a
+    function of it, written, and the product of both, read again.
+    """
+    if work.kind in ZERO_COST_KINDS or work.kind == "dropout":
+        return 0.0
+    if work.in_place:
+        return max(0.0, work.input_elements - work.output_elements)
+    products = 3.0 * work.output_elements if work.kind == "activation" else 0.0
+    return work.input_elements + work.output_elements + products

@@ -52,6 +52,8 @@ def check_pass(device: Accelerator, work: Work, phase: Phase, precision: Precisi
     assert seconds == sorted(seconds), "sublinear: more samples take no less"
     each = [one / samples for one, samples in zip(seconds, SAMPLES, strict=True)]
     assert all(more <= one * (1.0 + 1e-9) for one, more in pairwise(each)), "sublinear: seconds per sample never rise"
+    if streaming(device):
+        return  # halves that fit on its chip may take less; bounds count its multiply-adds alone
     half = replace(
         work,
         flop=work.flop / 2,

@@ -175,11 +175,13 @@ def board_roofs(problem: Problem) -> BoardRoofs:
 
     own, found = division(board), list[RoofedLayer]()
     moved = own.layerwise_bytes(samples, "forward")[0] / board.reached_bandwidth
-    every = own.layer_seconds(samples, "forward")[0]
-    for layer, work, seconds, bytes_seconds in zip(workload.layers, works, every.tolist(), moved.tolist(), strict=True):
+    every, computed = own.layer_seconds(samples, "forward")[0], own.computing_seconds(samples, "forward")
+    for layer, work, *times in zip(
+        workload.layers, works, every.tolist(), moved.tolist(), computed.tolist(), strict=True
+    ):
+        seconds, bytes_seconds, computing = times
         if seconds > 0.0:
             weights = 0.0 if own.on_chip[0] else min(work.parameters * width / board.reached_bandwidth, bytes_seconds)
-            computing = board.slots(work) * samples / board.flop_rate(precision)
             sending = work.output_elements * samples * width / board.transceiver_bandwidth
             features = bytes_seconds - weights
             found.append(RoofedLayer(layer.name, layer.kind, computing, weights, features, seconds, sending))

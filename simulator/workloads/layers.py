@@ -241,6 +241,14 @@ class Workload:
 
     def works(self) -> tuple[Work, ...]:
         """The work of each layer for one sample, as accelerators time it."""
+        convolutions = {index for index, layer in enumerate(self.layers) if layer.kind == "convolution"}
+        behind = {consumer for producer, consumer in self.edges if producer in convolutions}
+        in_place = {
+            index
+            for index, layer in enumerate(self.layers)
+            if (layer.kind == "normalization" and index in behind)
+            or (layer.kind in {"activation", "elementwise"} and not (layer.stashed_elements or layer.stashed_bytes))
+        }
         return tuple(
             Work(
                 layer.kind,
@@ -255,8 +263,9 @@ class Workload:
                 layer.fused_pairs,
                 layer.experts if layer.kind == "linear" else 0,
                 layer.head_size,
+                in_place=index in in_place,
             )
-            for layer, read in zip(self.layers, self.input_elements(), strict=True)
+            for index, (layer, read) in enumerate(zip(self.layers, self.input_elements(), strict=True))
         )
 
     def blocks_of(self, layers: Iterable[int]) -> set[int]:

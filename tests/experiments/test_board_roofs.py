@@ -72,7 +72,7 @@ def test_the_command_tells_roofs_of_boards_alone(capsys: pytest.CaptureFixture[s
     code, said, _ = ended(capsys, asked)
     assert code == 0
     assert "what layers are bound by" in said
-    assert "twice the DSP blocks saves most" in said
+    assert "twice the bandwidth saves most" in said
     document = json.loads(ended(capsys, [*asked, "--json", "--batch", "2"])[1])
     assert document["samples"] == 2
     assert {one["roof"] for one in document["layers"]} <= {"DSP", "bandwidth", "on-chip memory"}

@@ -58,8 +58,8 @@ def test_no_cuts_have_a_shorter_interval(count: int, batch: int) -> None:
 
 
 def test_slow_links_are_passed_where_little_crosses(tmp_path: Path) -> None:
-    """At 0.011 Gb/s a transfer sets the pace, and no cuts have a shorter interval; at 0.0001 one board is left."""
-    slow, still = (row_of_boards(tmp_path, gbps) for gbps in (0.011, 0.0001))
+    """At 0.013 Gb/s a transfer sets the pace, and no cuts have a shorter interval; at 0.0001 one board is left."""
+    slow, still = (row_of_boards(tmp_path, gbps) for gbps in (0.013, 0.0001))
     found = forward_pipeline(slow)
     assert found.interval_seconds == pytest.approx(min(intervals(slow)), rel=1e-5)
     assert found.interval_seconds == found.stages[0].send_seconds
