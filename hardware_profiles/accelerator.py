@@ -24,7 +24,7 @@ from hardware_profiles.words import shown
 Phase = Literal["forward", "backward", "input_gradient", "weight_gradient"]
 """`backward` is the full backward pass: input gradient plus weight gradient."""
 
-Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4", "int2", "int1"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "int8", "int4", "int3", "int2", "int1"]
 
 PRECISION_BYTES: dict[str, float] = {
     "fp32": 4,
@@ -34,12 +34,13 @@ PRECISION_BYTES: dict[str, float] = {
     "fp8": 1,
     "int8": 1,
     "int4": 0.5,
+    "int3": 0.375,
     "int2": 0.25,
     "int1": 0.125,
 }
 """Bytes of one stored element at each precision (tf32 is stored as fp32; elements of less than a byte share one)."""
 
-FOR_INFERENCE = frozenset({"int4", "int2", "int1"})
+FOR_INFERENCE = frozenset({"int4", "int3", "int2", "int1"})
 """Precisions of forward passes alone: gradients of so few bits train nothing."""
 
 RECIPES: Mapping[Precision, Precision] = MappingProxyType({"fp8": "bf16"})

@@ -294,6 +294,7 @@ class DspTable(FileTable, frozen=True, kw_only=True):
     macs_per_cycle_bf16: MacsPerCycle | None = None
     macs_per_cycle_int8: MacsPerCycle | None = None
     macs_per_cycle_int4: MacsPerCycle | None = None
+    macs_per_cycle_int3: MacsPerCycle | None = None
     macs_per_cycle_int2: MacsPerCycle | None = None
     macs_per_cycle_int1: MacsPerCycle | None = None
 
@@ -309,6 +310,7 @@ class EngineTable(DspTable, frozen=True, kw_only=True):
     macs_per_cycle_bf16: EngineMacs | None = None
     macs_per_cycle_int8: EngineMacs | None = None
     macs_per_cycle_int4: EngineMacs | None = None
+    macs_per_cycle_int3: EngineMacs | None = None
     macs_per_cycle_int2: EngineMacs | None = None
     macs_per_cycle_int1: EngineMacs | None = None
 
@@ -318,8 +320,8 @@ class LogicTable(FileTable, frozen=True, kw_only=True):
     takes by precision; a precision left out multiplies in DSP blocks alone, one that DSP blocks do not have in these alone.
 
     FINN's model of its matrix unit, fitted to builds (`lut_estimation`; Blott et al. 2018, FINN-R), comes to
-    1.1 b (2 ceil(b / 6) + 1) look-up tables for b bits of a weight and a feature together: 123 of int8, 44 of int4, 13 of int2,
-    6.6 of int1.
+    1.1 b (2 ceil(b / 6) + 1) look-up tables for b bits of a weight and a feature together: 123 of int8, 44 of int4, 20 of
+    int3, 13 of int2, 6.6 of int1.
     """
 
     luts: Luts
@@ -328,6 +330,7 @@ class LogicTable(FileTable, frozen=True, kw_only=True):
     luts_per_mac_bf16: LutsPerMac | None = None
     luts_per_mac_int8: LutsPerMac | None = None
     luts_per_mac_int4: LutsPerMac | None = None
+    luts_per_mac_int3: LutsPerMac | None = None
     luts_per_mac_int2: LutsPerMac | None = None
     luts_per_mac_int1: LutsPerMac | None = None
 

@@ -40,7 +40,7 @@ def test_an_image_takes_the_longer_of_its_products_and_its_weights_layer_by_laye
 
 def test_joules_are_idle_seconds_and_multiply_adds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """At the measured 10 images/s a ZCU104 idles for 0.1 s, and its DSPs are busy for VGG-16's FLOP over their peak."""
-    found = findings(tmp_path, capsys, "zcu104,vgg16,int8,,,,10,25", "u280,vgg16,int8,,,,10,25")["rows"]
+    found = findings(tmp_path, capsys, "zcu104,vgg16,int8,,,,10,25", "u50,vgg16,int8,,,,10,25")["rows"]
     board = load_accelerator("zcu104")
     assert isinstance(board, FieldProgrammableGateArray)
     assert board.power is not None

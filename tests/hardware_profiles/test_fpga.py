@@ -202,7 +202,9 @@ def test_dsps_go_where_sums_are_short() -> None:
     assert division.dsps.tolist() == [[200, 100]]
 
 
-@pytest.mark.parametrize(("precision", "size"), [("int8", 1.0), ("int4", 0.5), ("int2", 0.25), ("int1", 0.125)])
+@pytest.mark.parametrize(
+    ("precision", "size"), [("int8", 1.0), ("int4", 0.5), ("int3", 0.375), ("int2", 0.25), ("int1", 0.125)]
+)
 def test_narrow_elements_share_a_byte(precision: Precision, size: float) -> None:
     """Weights and features of less than eight bits: what moves, what stays on the chip, and the seconds of what DDR binds."""
     fpga = board(macs_per_cycle={precision: 1e6})
@@ -216,6 +218,8 @@ def test_look_up_tables_multiply_beside_the_dsps_and_without_them() -> None:
     text = BOARD_FILE + "luts = 10_000\nluts_per_mac_int4 = 100\nluts_per_mac_int2 = 10\n"
     made = msgspec.toml.decode(text, type=FpgaFile).build()
     assert made.macs_per_cycle == {"int8": 1.0, "int4": pytest.approx(2.0 + 100 / 1000), "int2": pytest.approx(1.0)}
+    with pytest.raises(ValueError, match=r"^\$\.dsp\.per_sample = 2000: must be at most those in use, 1000$"):
+        msgspec.toml.decode(text.replace("[logic]", "per_sample = 2000\n[logic]"), type=FpgaFile).build()
     with pytest.raises(ValueError, match=r"^\$\.logic: needs at least one rate, such as luts_per_mac_int4$"):
         msgspec.toml.decode(BOARD_FILE + "luts = 10_000\n", type=FpgaFile).build()
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles import FieldProgrammableGateArray, Phase, Work, load_accelerator
-from hardware_profiles.fpga_division import divide, divide_dsps, weight_traffic
+from hardware_profiles.fpga_division import divide, divide_dsps, feature_traffic, weight_traffic
 from hardware_profiles.gpu import demand
+from simulator import load_workload
 
 PASSES: tuple[Phase, ...] = ("forward", "input_gradient", "weight_gradient")
 
@@ -212,3 +213,45 @@ def test_what_is_moved_layer_by_layer() -> None:
 def test_weights_that_a_pass_moves(kind: str, phase: Phase, moved: float) -> None:
     """Read once, gradient sums read and written; a gather moves its rows."""
     assert weight_traffic(Work(kind, 0.0, 10.0, 50.0, 600.0), phase) == moved
+
+
+@pytest.mark.parametrize(
+    ("kind", "in_place", "moved"),
+    [
+        ("pooling", False, 150.0),
+        ("activation", True, 50.0),  # a sum's second operand
+        ("activation", False, 300.0),  # a function of 100, and a product with it
+        ("reshape", False, 0.0),
+        ("dropout", False, 0.0),
+    ],
+)
+def test_features_that_a_layer_moves(kind: str, in_place: bool, moved: float) -> None:
+    """Read and written; in place only what is read beside; SiLU writes a function, and reads both again."""
+    assert feature_traffic(Work(kind, 0.0, 100.0, 50.0, 0.0, in_place=in_place)) == moved
+
+
+def test_normalizations_behind_convolutions_and_layers_that_keep_nothing_are_in_place() -> None:
+    """ReLU and BN of MobileNet; of EfficientNet no SiLU, and no product of channels and weights."""
+    for name, kinds in (("mobilenet-v1", {"activation", "normalization"}), ("efficientnet-b0", {"normalization"})):
+        workload = load_workload(name)
+        found = {one.kind for one in workload.works() if one.in_place and one.output_elements > 1e5}
+        assert found == kinds
+    assert not any(one.in_place for one in load_workload("gpt2").works() if one.kind == "normalization")
+
+
+def test_depthwise_convolutions_run_on_an_engine_of_their_own() -> None:
+    """A fifth of 100 multiply-adds a second: 100 take 5 s forward and as long for each gradient; others run on the array."""
+    fpga, depthwise = board(depthwise=0.2), Work("convolution", 200.0, 0.0, 1.0, 0.0, channels=(1, 1))
+    division = divide(fpga, [depthwise, replace(depthwise, channels=(1, 4))], "int8")
+    assert [division.computing_seconds(1, phase).tolist() for phase in ("forward", "input_gradient")] == [
+        [5.0, 1.0]
+    ] * 2
+    assert fpga.multiply_seconds(depthwise, "forward", "int8") == 5.0
+
+
+def test_samples_that_share_an_array_leave_parts_of_it_idle() -> None:
+    """100 DSPs, 25 for each of four samples: one takes as long as four, five as eight."""
+    fpga = board(sample_dsps=25)
+    assert fpga.batch == 4
+    division = divide(fpga, [product(100)], "int8")
+    assert [division.layerwise_seconds(samples, "forward")[0] for samples in (1, 4, 5)] == [4.0, 4.0, 8.0]

@@ -59,7 +59,7 @@ precisions = st.sampled_from(["fp32", "fp16"])
 def test_bytes_of_an_element() -> None:
     """As numpy stores them; bf16 is half of a single, tf32 is stored as one, fp8 is a byte, narrower ones share a byte."""
     stored = {name: np.dtype(kind).itemsize for name, kind in (("fp32", "f4"), ("fp16", "f2"), ("int8", "i1"))}
-    narrow = {name: stored["int8"] * bits / 8 for name, bits in (("int4", 4), ("int2", 2), ("int1", 1))}
+    narrow = {name: stored["int8"] * bits / 8 for name, bits in (("int4", 4), ("int3", 3), ("int2", 2), ("int1", 1))}
     wide = {"tf32": stored["fp32"], "bf16": stored["fp32"] // 2, "fp8": stored["int8"]}
     assert stored | wide | narrow == PRECISION_BYTES
 
