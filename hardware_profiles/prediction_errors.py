@@ -23,6 +23,16 @@ PlanKind = Literal["other", "experts", "fp8", "zero-3", "pipeline", "data"]
 products in fp8; with replicas that divide weights; with several stages; and any other, tensor groups among them.
 """
 
+PLAN_WORDS: dict[PlanKind, str] = {
+    "other": "other networks",
+    "experts": "experts",
+    "fp8": "fp8",
+    "zero-3": "ZeRO 3",
+    "pipeline": "pipelines",
+    "data": "data parallelism",
+}
+"""What runs of a kind are said to have."""
+
 ENOUGH = 19
 """Rows of which 90 % can be told: between the least and the greatest of 19 are 90 % of further ones, in the mean."""
 
@@ -138,8 +148,10 @@ def _of_one(
     fitting = [one for one in classes if one.figure == figure and kind in one.accelerators and plan in one.plans]
     if fitting:
         one = min(fitting, key=lambda one: (len(one.plans), len(one.accelerators)))
-        words = f"{name} on {', '.join(one.accelerators)}, {' and '.join(one.plans)} plans"
+        words = f"{name} on {', '.join(one.accelerators)} with {', '.join(PLAN_WORDS[kind] for kind in one.plans)}"
         return PredictionError(one.median, min(low, one.low), max(high, one.high), one.rows, words, one.expected)
     known = [one for one in every if one.figure == figure]
     low, high = min(low, *(one.low for one in known)), max(high, *(one.high for one in known))
-    return PredictionError(1.0, low, high, 0, f"the widest of all, as none is of {name} on {kind}, {plan} plans")
+    return PredictionError(
+        1.0, low, high, 0, f"the widest of all, as no run of {name} on {kind} with {PLAN_WORDS[plan]} is known"
+    )

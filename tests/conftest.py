@@ -8,11 +8,13 @@ import os
 import re
 import sys
 from collections.abc import Generator, Iterable, Iterator
+from math import inf
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from experiments.terminal import output
 from hardware_profiles import plugged_in
 from simulator.compiled.garbage import no_garbage_collection
 from tests.records import Recorded, assert_recorded
@@ -29,6 +31,12 @@ sys.dont_write_bytecode = False
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("random", derandomize=False, deadline=None, print_blob=True)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def _no_lines_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command prints does not depend on how busy the machine is: no line says that long work goes on."""
+    monkeypatch.setattr(output, "EVERY", inf)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

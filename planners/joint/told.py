@@ -55,13 +55,14 @@ def complexity(plan: Plan) -> int:
     """How much of a plan an engineer would rather do without: of two plans that are as fast the one with less is the answer.
 
     An order of its own counts most; then families by how many frameworks run them; then one each: recomputation, replicas and
-    micro-batches that are not alike, ZeRO among part of the replicas, options of the schedule, layers that stages share.
+    micro-batches that are not alike, weights that replicas divide (ZeRO 3), ZeRO among part of them, options of the schedule,
+    layers that stages share.
     """
     schedule = (
         3 if plan.order else 0 if len(plan.stages) == 1 or plan.schedule in SIMPLE else 1 + (plan.schedule not in USUAL)
     )
     unlike = (plan.recompute, plan.recomputed_blocks, plan.replicas, plan.microbatches)
-    beside = bool(plan.shard), bool(plan.options), bool(plan.splits)
+    beside = plan.zero == 3, bool(plan.shard), bool(plan.options), bool(plan.splits)
     return schedule + sum(len(set(one)) > 1 for one in unlike) + sum(beside)
 
 

@@ -393,12 +393,16 @@ def test_no_cell_of_a_table_begins_a_formula() -> None:
         assert others == ["-1.5", "", "", "True", str(-(10**20))]
 
 
+SAID_EVERY = output.EVERY  # before a test takes it away
+
+
 def test_long_work_says_where_it_is_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """A line every half minute, and none where --quiet is asked for."""
     now = iter([0.0, 10.0, 31.0, 40.0, 62.0])
-    report = output._lines("planning", 5, lambda: next(now))
-    for done, text in ((1, "a"), (2, "b"), (3, "c"), (4, "d")):
-        report(done, text)
+    with patch.object(output, "EVERY", SAID_EVERY):
+        report = output._lines("planning", 5, lambda: next(now))
+        for done, text in ((1, "a"), (2, "b"), (3, "c"), (4, "d")):
+            report(done, text)
     assert capsys.readouterr().err == "planning b: 2 of 5, 31 s so far\nplanning d: 4 of 5, 62 s so far\n"
     with patch.object(output, "EVERY", 0.0):
         with output.quiet(), output.progress("planning") as report:
