@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -83,6 +84,14 @@ _NARROW, _WIDE, _BIN = (
     6.0,
 )  # points: mean of boxes that are not told apart, one that is, a bin of their shares
 _LEAST_INCHES = 1.5, 0.3  # width and height of the rows
+_FULL_WIDTH, _LEAST_SCALE = (
+    6.0,
+    0.75,
+)  # inches of a page from which letters are as large as they are; least part of that
+_NAME_CHARACTER, _LEAST_NAME = (
+    0.072,
+    16,
+)  # inches of a character of a row's name; characters that every figure has room for
 
 
 # ---- numbers -------------------------------------------------------------------------------------------------
@@ -356,7 +365,12 @@ def gantt(
     heights = np.array([0.45 if row.thin else 1.0 for row in rows])
     handles = _legend_handles(rows)
     if ax is None:
+        if size:
+            room = (size[0] - 0.45 - _LEAST_INCHES[0]) / (_NAME_CHARACTER * _scale(size[0]))
+            rows = [replace(row, label=legible(row.label, max(_LEAST_NAME, int(room)))) for row in rows]
         ax = _gantt_figure(rows, heights, handles, titled=title is not None, size=size)
+    page = ax.get_figure(root=True)
+    scale = _scale(page.get_figwidth() if page is not None else _FULL_WIDTH)
     bottom = np.cumsum(heights) - heights
     box = ax.get_window_extent()
     points = 72.0 / ax.figure.dpi
@@ -378,10 +392,13 @@ def gantt(
     words = f"; a cut of {_seconds(end - begin)} from {_seconds(makespan)}" if cut else ""
     words += "; narrow ops as shares of the time" if turned else ""
     with plain_texts():  # on a page of the caller's, too
-        _gantt_axes(ax, rows, bottom, heights, row_points)
+        _gantt_axes(ax, rows, bottom, heights, row_points, scale)
         ax.set_xlim(begin * factor, end * factor)
-        ax.set_xlabel(f"time ({unit}{words})", color=INK)
-        _gantt_heading(ax, timeline, handles, title, cut=cut)
+        name = f"time ({unit}{words})"
+        long = 5.5 * scale * len(name) > box.width * points
+        place: dict[str, Any] = {"x": 1.0, "ha": "right"} if long else {}
+        ax.set_xlabel(name, color=INK, fontsize=10.0 * scale, labelpad=4.0 * scale, **place)
+        _gantt_heading(ax, timeline, handles, title, scale, cut=cut)
     return ax
 
 
@@ -402,8 +419,11 @@ def _gantt_figure(
     inches = max(min(0.34, 8.0 / max(total, 1.0)), 0.04)
     body = max(0.5, inches * total)
     label = max((len(row.label) for row in rows), default=1)
-    width, left, right, below = size[0] if size else 12.0, 0.25 + 0.072 * label, 0.2, 0.6
-    above = (0.78 if titled else 0.5) + 0.22 * _legend_rows(handles, 72.0 * (width - left - right))
+    width = size[0] if size else 12.0
+    scale = _scale(width)
+    left, right, below = 0.25 + _NAME_CHARACTER * scale * label, 0.2, 0.6 * scale
+    legend = _legend_rows(handles, 72.0 * (width - left - right), 72.0 * left - _MARGIN, scale)[0]
+    above = scale * ((0.78 if titled else 0.5) + 0.22 * legend)
     height = size[1] if size else body + above + below
     body = height - above - below
     if size and (width - left - right < _LEAST_INCHES[0] or body < _LEAST_INCHES[1]):
@@ -414,15 +434,31 @@ def _gantt_figure(
     return figure.add_axes((left / width, below / height, (width - left - right) / width, body / height))
 
 
-def _legend_rows(handles: Sequence[Patch], room: float) -> int:
-    """Number of legend rows below the heading of a panel of that width in points; 0 if the legend fits beside it."""
-    wide = [_ENTRY + _ENTRY_CHARACTER * len(str(one.get_label())) for one in handles]
+def _scale(width: float) -> float:
+    """How large letters, and distances in their measure, are on a page of so many inches, as a part of what they are on a wide
+    one.
+    """
+    return min(1.0, max(_LEAST_SCALE, width / _FULL_WIDTH))
+
+
+def _legend_rows(handles: Sequence[Patch], points: float, left: float, scale: float) -> tuple[int, float]:
+    """Number of legend rows below the heading of a panel of that width in points, 0 if the legend fits beside it; and how many of
+    the points left of the panel it takes: all where it has several rows.
+    """
+    wide, room = [_ENTRY + _ENTRY_CHARACTER * len(str(one.get_label())) for one in handles], points / scale
     if sum(wide) + _HEADING <= room:
-        return 0
-    rows = -(-len(wide) // _LEGEND_ROW)
-    while rows < len(wide) and sum(max(wide[at : at + rows]) for at in range(0, len(wide), rows)) > room:
-        rows += 1
-    return rows
+        return 0, 0.0
+    fewest = -(-len(wide) // _LEGEND_ROW)
+    for begin in (0.0, left):
+        rows = fewest
+        while (
+            rows < len(wide)
+            and sum(max(wide[at : at + rows]) for at in range(0, len(wide), rows)) > room + begin / scale
+        ):
+            rows += 1
+        if rows == fewest:
+            break
+    return rows, begin
 
 
 def shade(color: str, chunk: int, chunks: int) -> tuple[float, float, float]:
@@ -589,18 +625,25 @@ def _lane_pairs(timeline: Timeline, transfers: NDArray[np.int64]) -> list[tuple[
 
 
 def _gantt_axes(
-    ax: Axes, rows: Sequence[GanttRow], bottom: NDArray[np.float64], heights: NDArray[np.float64], row_points: float
+    ax: Axes,
+    rows: Sequence[GanttRow],
+    bottom: NDArray[np.float64],
+    heights: NDArray[np.float64],
+    row_points: float,
+    scale: float,
 ) -> None:
     ax.set_ylim(max(float(heights.sum()), 0.5), 0.0)
-    step = max(1, math.ceil(8.5 / max(row_points, 0.1)))
-    chosen = [i for i in range(len(rows)) if step == 1 or i % step == 0]
-    ax.set_yticks([float(bottom[i] + heights[i] / 2) for i in chosen], [rows[i].label for i in chosen])
+    middle, chosen = bottom + heights / 2, list[int]()
+    for i in sorted(range(len(rows)), key=lambda i: rows[i].thin):  # names of thin rows where there is room
+        if all(abs(middle[i] - middle[one]) * row_points >= 8.5 * scale for one in chosen):
+            insort(chosen, i)
+    ax.set_yticks(middle[chosen].tolist(), [rows[i].label for i in chosen])
     for text, i in zip(ax.get_yticklabels(), chosen, strict=True):
-        text.set_fontsize(7.0 if rows[i].thin else min(9.0, max(6.5, row_points * 0.75)))
+        text.set_fontsize(max(6.0, scale * (7.0 if rows[i].thin else min(9.0, max(6.5, row_points * 0.75)))))
         text.set_color(FAINT if rows[i].thin else INK)
         text.set_parse_math(False)  # ticks may be older than the block of their names
     ax.tick_params(axis="y", length=0)
-    ax.tick_params(axis="x", labelsize=8.5, colors=INK)
+    ax.tick_params(axis="x", labelsize=8.5 * scale, colors=INK)
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.set_axisbelow(True)
 
@@ -611,7 +654,7 @@ def _legend_handles(rows: Sequence[GanttRow]) -> list[Patch]:
     handles = [Patch(facecolor=color, label=word) for color, word in map(_KINDS.__getitem__, map(OpKind, kinds))]
     handles.append(Patch(facecolor=IDLE, label="idle"))
     if max((int(row.chunk.max(initial=0)) for row in rows), default=0):
-        handles.append(Patch(facecolor=shade("#68707a", 1, 2), label="lighter: later chunk of a device"))
+        handles.append(Patch(facecolor=shade("#68707a", 1, 2), label="lighter: later chunk"))
     if any(row.half.any() for row in rows):
         handles.append(Patch(facecolor="none", edgecolor=FAINT, label="halves: overlapped pair"))
     return handles
@@ -629,26 +672,31 @@ def _room_beside(ax: Axes) -> tuple[float, float]:
     return max(0.0, (box.x0 - page.bbox.x0) / point - _MARGIN) * alone, (page.bbox.x1 - box.x0) / point
 
 
-def _gantt_heading(ax: Axes, timeline: Timeline, handles: list[Patch], title: str | None, *, cut: bool) -> None:
+def _gantt_heading(
+    ax: Axes, timeline: Timeline, handles: list[Patch], title: str | None, scale: float, *, cut: bool
+) -> None:
     words = f"{'in all' if cut else 'makespan'} {_seconds(timeline.makespan_seconds)}"
     words += f" · devices idle {percent(timeline.bubble().idle_over_makespan)} of it"
     page = ax.get_figure(root=True)
-    below = _legend_rows(handles, ax.get_window_extent().width * 72.0 / page.dpi if page is not None else math.inf)
-    beside, line = not below, 8 + 16 * below
+    points = ax.get_window_extent().width * 72.0 / page.dpi if page is not None else math.inf
+    left, right = _room_beside(ax)
+    below, begin = _legend_rows(handles, points, left, scale)
+    beside, line = not below, scale * (8 + 16 * below)
     over: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
-    ax.annotate(words, (0, 1), (0, line), ha="left", va="bottom", fontsize=9, color=FAINT, **over)
+    place = min(0.0, right - 0.55 * 9 * scale * len(words)), line  # a long one begins above the labels
+    ax.annotate(words, (0, 1), place, ha="left", va="bottom", fontsize=9 * scale, color=FAINT, **over)
     if title is not None:
-        left, right = _room_beside(ax)
-        name, size = fitting(title, left + right)
-        place = min(0.0, right - title_points(name, size)), line + 17  # a long one begins above the labels
+        name, size = fitting(title, (left + right) / scale)
+        size *= scale
+        place = min(0.0, right - title_points(name, size)), line + 17 * scale
         ax.annotate(name, (0, 1), place, ha="left", va="bottom", fontsize=size, color=INK, fontweight="bold", **over)
     ax.legend(
         handles=handles,
         loc="lower right" if beside else "lower left",
-        bbox_to_anchor=(1.0 if beside else 0.0, 1.0),
+        bbox_to_anchor=(1.0 if beside else -begin / points, 1.0),
         ncols=-(-len(handles) // max(1, below)),
         frameon=False,
-        fontsize=8.5,
+        fontsize=8.5 * scale,
         handlelength=1.0,
         handleheight=1.0,
         columnspacing=1.1,

@@ -565,6 +565,23 @@ def test_gantt_charts_can_be_read(timeline: Callable[[], Timeline], recorded: Re
     recorded(figure=weights(drawing(figure)))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("timeline", "size"),
+    [
+        pytest.param(lambda: replayed("1f1b", 4, 8), (3.3, 2.0), id="a column of a paper"),
+        pytest.param(lambda: seven_kinds(), (3.3, 3.0), id="many names"),
+        pytest.param(lambda: replayed("interleaved-1f1b", 16, 2, chunks=8), (3.3, 2.2), id="eight stages per device"),
+    ],
+)
+def test_narrow_gantt_charts_can_be_read(timeline: Callable[[], Timeline], size: tuple[float, float]) -> None:
+    """In one column of a paper: of the size that is asked for, every word in it and legible, rows with half of the width."""
+    figure = gantt(timeline(), title=LONG, device_word="board", size=size).figure
+    assert_readable(figure)  # type: ignore[arg-type]
+    assert tuple(figure.get_size_inches()) == size
+    assert figure.axes[0].get_position().width > 0.45
+    assert min(text.get_fontsize() for text in figure.axes[0].get_yticklabels()) >= 6.0
+
+
 def test_a_gantt_chart_of_replicas(recorded: Recorded) -> None:
     """Two replicas with their all-reduce and updates: places, colours, words and legend of a whole chart."""
     figure = gantt(replicated(2), title=LONG, device_word="board").figure
