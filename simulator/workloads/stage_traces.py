@@ -18,7 +18,7 @@ import re
 import zlib
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -222,12 +222,12 @@ def _ops(path: Path, trace: _Trace) -> Iterator[tuple[int, str, int, float]]:
     """Stage, letter, micro-batch and seconds of every range of a file; sends and receives with the letter S, of the stage that
     they are with.
     """
-    begins, moves = _operators(trace)
+    computing = _computing(trace)
     silent = {(one.pid, one.tid) for one in trace.events if one.cat == "kernel" and not one.name.startswith("nccl")}
     gpu = [one for one in trace.events if one.cat == "gpu_user_annotation" and (one.pid, one.tid) in silent]
     named = [one for one in trace.events if _RUNTIME.fullmatch(one.name) or _GPIPE.fullmatch(one.name)]
     if not named:
-        yield from _calls(path, trace, begins, moves)
+        yield from _calls(path, trace, computing)
     on_gpu = any(_RUNTIME.fullmatch(one.name) or _GPIPE.fullmatch(one.name) for one in gpu)
     for event in named:
         if event.ph != "X" or event.cat == "cpu_op" or (event.cat == "gpu_user_annotation"):
@@ -236,9 +236,9 @@ def _ops(path: Path, trace: _Trace) -> Iterator[tuple[int, str, int, float]]:
             down = (direction == "F") == (found[3] is not None)
             yield int(found[1]) + (1 if down else -1), "S", int(found[5]), 0.0
         elif found and not on_gpu:
-            yield int(found[1]), found[2], int(found[5]), _computing(event, begins, moves)
+            yield int(found[1]), found[2], int(found[5]), computing(event)
         elif (found := _GPIPE.fullmatch(event.name)) and not on_gpu:
-            yield _stage(path, trace), found[1][0], int(found[2]), _computing(event, begins, moves)
+            yield _stage(path, trace), found[1][0], int(found[2]), computing(event)
     for event in gpu:
         if (found := _RUNTIME.fullmatch(event.name)) and found[2]:
             yield int(found[1]), found[2], int(found[5]), event.dur * 1e-6
@@ -263,20 +263,18 @@ _Places = dict[tuple[int | str, int | str], list[tuple[float, float]]]
 """Begin and end of operators, by process and thread, rising."""
 
 
-def _calls(path: Path, trace: _Trace, begins: _Places, moves: _Places) -> Iterator[tuple[int, str, int, float]]:
-    """What functions of a schedule took, as `_ops`: from their first kernel to their last, or on CPUs as ranges do."""
+def _calls(path: Path, trace: _Trace, computing: Callable[[_Event], float]) -> Iterator[tuple[int, str, int, float]]:
+    """What functions of a schedule took, as `_ops`."""
     functions = [one for one in trace.events if one.cat == "python_function" and one.ph == "X"]
     calls = [(one, found[1]) for one in functions if (found := _FUNCTION.fullmatch(one.name))]
     if any(name == _INTERLEAVED for _, name in calls):
         raise _error(path, f"has {_INTERLEAVED}, whose functions do not tell the stages of a rank apart")
     turns = sorted(one.ts for one, name in calls if name in _TURNS)
     passes = sorted(((one, _PASSES[name]) for one, name in calls if name in _PASSES), key=lambda row: row[0].ts)
-    kernels, count = _kernels(trace), Counter[tuple[int, str]]()
+    count = Counter[tuple[int, str]]()
     for event, letter in passes:
         turn = bisect_right(turns, event.ts), letter
-        own = kernels[bisect_left(kernels, (event.ts,)) : bisect_left(kernels, (event.ts + event.dur,))]
-        took = (max(one[2] for one in own) - min(one[1] for one in own)) * 1e-6 if own else 0.0
-        yield _stage(path, trace), letter, count[turn], took if kernels else _computing(event, begins, moves)
+        yield _stage(path, trace), letter, count[turn], computing(event)
         count[turn] += 1
 
 
@@ -300,15 +298,26 @@ def _operators(trace: _Trace) -> tuple[_Places, _Places]:
     return begins, moves
 
 
-def _computing(event: _Event, begins: _Places, moves: _Places) -> float:
-    """Seconds of a range on the CPU from its first operator that computes, without those that send and receive."""
-    end, place = event.ts + event.dur, (event.pid, event.tid)
-    rows = begins.get(place, [])
-    first = bisect_left(rows, (event.ts, 0.0))
-    begin = rows[first][0] if first < len(rows) and rows[first][0] < end else event.ts
-    moved = moves.get(place, [])
-    inside = moved[bisect_left(moved, (begin, 0.0)) : bisect_left(moved, (end, 0.0))]
-    return max(end - begin - sum(last - start for start, last in inside), 0.0) * 1e-6
+def _computing(trace: _Trace) -> Callable[[_Event], float]:
+    """What says for how many seconds a range of the host computes: from the first kernel that it launches to the last; in a trace
+    without kernels, from its first operator that computes, without those that send and receive.
+    """
+    (begins, moves), kernels = _operators(trace), _kernels(trace)
+
+    def on_gpu(event: _Event) -> float:
+        own = kernels[bisect_left(kernels, (event.ts,)) : bisect_left(kernels, (event.ts + event.dur,))]
+        return (max(one[2] for one in own) - min(one[1] for one in own)) * 1e-6 if own else 0.0
+
+    def on_cpu(event: _Event) -> float:
+        end, place = event.ts + event.dur, (event.pid, event.tid)
+        rows = begins.get(place, [])
+        first = bisect_left(rows, (event.ts, 0.0))
+        begin = rows[first][0] if first < len(rows) and rows[first][0] < end else event.ts
+        moved = moves.get(place, [])
+        inside = moved[bisect_left(moved, (begin, 0.0)) : bisect_left(moved, (end, 0.0))]
+        return max(end - begin - sum(last - start for start, last in inside), 0.0) * 1e-6
+
+    return on_gpu if kernels else on_cpu
 
 
 def _times(path: Path, seconds: Seconds, neighbours: set[int], microbatches: int) -> StageTimes:

@@ -171,8 +171,8 @@ def test_ranges_of_gpipe_are_of_the_stage_of_their_rank(tmp_path: Path) -> None:
 def test_on_gpus_kernels_are_timed(tmp_path: Path) -> None:
     """Of a range's two forms that on the stream that computes, not the CPU's, nor that of NCCL."""
     events = [event("PP:0F0", 0, 1), event("PP:0B0", 1, 2)]
-    for stream, kernel, long in ((5, "sgemm", 4), (9, "ncclDevKernel_SendRecv", 50)):
-        events += [event(kernel, 0, 1, "kernel", pid=0, tid=stream)]
+    for stream, called, long in ((5, "sgemm", 4), (9, "ncclDevKernel_SendRecv", 50)):
+        events += [event(called, 0, 1, "kernel", pid=0, tid=stream)]
         events += [
             event(name, 10, 10 + long, "gpu_user_annotation", pid=0, tid=stream) for name in ("PP:0F0", "PP:0B0")
         ]
@@ -182,6 +182,12 @@ def test_on_gpus_kernels_are_timed(tmp_path: Path) -> None:
         "forward": pytest.approx((0.004,)),
         "backward": pytest.approx((0.004,)),
     }
+    hidden = [
+        one for one in events if one["cat"] == "user_annotation"
+    ]  # no forms on streams: by what the host's launch
+    hidden += [*kernel(1, 0.5, 20.0, 23.0), *kernel(2, 0.7, 23.0, 80.0, "ncclKernel"), *kernel(3, 1.5, 30.0, 37.0)]
+    found = read_stage_times(written(tmp_path / "hidden.json", hidden))
+    assert (found.forward, found.backward) == (pytest.approx((0.003,)), pytest.approx((0.007,)))
 
 
 def test_its_stages_are_layers(tmp_path: Path) -> None:
