@@ -21,6 +21,7 @@ from hardware_profiles import (
     check_kind,
     check_whole,
     complaint_of,
+    counted,
     declared_options,
     one_line,
     passed_over,
@@ -667,7 +668,7 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
                 raise
             spent = "the budget" if interrupted else f"{evaluate.seconds:g} nominal seconds"
             raise InfeasiblePlanError(
-                f"{spent} of {evaluate.evaluations} evaluations ended before a plan that fits was found"
+                f"{spent} of {counted(evaluate.evaluations, 'evaluation')} ended before a plan that fits was found"
             ) from None
         plan, ended = evaluate.best, "interrupted" if interrupted else "its nominal seconds are used up"
     except InfeasiblePlanError:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hardware_profiles import brief, percent
+from hardware_profiles import brief, counted, percent
 from planners.search.notes import Note
 from simulator import FoundReplay, Score, TextTable
 
@@ -154,7 +154,7 @@ class Result(FoundReplay):
             self.outcome.speed + self.outcome.beside_bound,
             *self.outcome.beyond_bound(),
             self.outcome.errors,
-            f"planned in {self.planning_seconds:.2f} CPU s with {self.evaluations} evaluations; {self.proof}{gap}",
+            f"planned in {self.planning_seconds:.2f} CPU s with {counted(self.evaluations, 'evaluation')}; {self.proof}{gap}",
             *(note.text for note in self.notes if note.text),
             *self.outcome.doubts(),
         )

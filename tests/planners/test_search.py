@@ -103,7 +103,7 @@ def test_budget_without_a_plan_that_fits_is_infeasible(small_problems: dict[str,
             devices=tuple(replace(one, memory_bytes=1e6) for one in problem.cluster.devices),  # type: ignore[type-var]
         ),
     )
-    with pytest.raises(InfeasiblePlanError, match="budget of 1 evaluations ended"):
+    with pytest.raises(InfeasiblePlanError, match="budget of 1 evaluation ended"):
         run_planner(UniformLayers(Request()), tiny, Evaluator(tiny, budget=1), np.random.default_rng(0))
     with pytest.raises(ValueError, match="at least 1 evaluation, got 0"):
         Evaluator(problem, budget=0)
