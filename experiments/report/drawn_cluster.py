@@ -77,7 +77,7 @@ class DrawnCluster:
 def drawn_cluster(cluster: Cluster, loads: LinkLoads | None = None) -> DrawnCluster:
     """What a picture of a cluster has."""
     topology = cluster.topology
-    whole = find_grid(topology.nodes, topology.cabled)
+    whole = None if topology.switches else find_grid(topology.nodes, topology.cabled)
     stands = _stand_ins(cluster, whole)
     counts = Counter(stands.values() if whole is None else set(stands.values()))
     kept = [node for node in (*topology.nodes, *topology.switches) if stands[node] == node]
@@ -263,17 +263,9 @@ def _place_outer(cluster: Cluster, outer: Sequence[str], places: dict[str, Point
     levels = sorted({near[node] for node in outer})
     width = max((x for x, _ in places.values()), default=0.0)
     for number, level in enumerate(levels):
-        own = [node for node in outer if near[node] == level]
-        middle = {}
-        for node in own:
+        for node in (one for one in outer if near[one] == level):
             below = [places[other][0] for other in topology.neighbours[node] if other in places and near[other] < level]
-            middle[node] = sum(below) / max(1, len(below))
-        apart = max(1.6, width / max(1, len(own)) * 0.6) if len(set(middle.values())) < len(own) else 0.0
-        ordered = sorted(own, key=lambda node: middle[node])
-        for place, node in enumerate(ordered):
-            shift = (place - (len(own) - 1) / 2) * apart
-            x = middle[node] if not apart else sum(middle.values()) / len(own) + shift
-            places[node] = x, top + max(1.6, 0.1 * width) * (number + 1)
+            places[node] = sum(below) / max(1, len(below)), top + max(1.6, 0.1 * width) * (number + 1)
 
 
 # ------------------------------------------------------------------------------------- links and servers

@@ -40,6 +40,8 @@ CLUSTERS: list[tuple[int, int, str, str, dict[int, int]]] = [
     (1, 64, 'topology = "torus"\nsides = [4, 4, 4]\n', "", {1: 64}),
     (1, 512, 'topology = "torus"\nsides = [8, 8, 8]\n', "", {1: 64}),
     (16, 1, "", 'topology = "torus"\nsides = [4, 4]\n', {1: 16}),
+    # A switch of one device alone, beside cables to others.
+    (4, 1, 'topology = "switch"\n', 'topology = "ring"\n', {1: 8}),
     (9, 2, 'topology = "switch"\ncarries_network = true\n', 'topology = "torus"\nsides = [3, 3]\n', {1: 27}),
     (2, 8, 'topology = "tree"\nsides = [4, 2]\ncarries_network = true\n', "cards = 2\n", {1: 23}),
     (
@@ -68,6 +70,9 @@ def test_pictures_keep_their_looks(tmp_path: Path, recorded: Recorded) -> None:
     """Each cluster above, its servers in the places where they are drawn; of some the figure, whole with the loads of a plan."""
     places = {str(case[:4]): weights(plain(drawn(tmp_path, *case[:4]))) for case in CLUSTERS}
     figures = {name: weights(drawing(draw(load_cluster(name)))) for name in ("dgx-a100:64", "tpu-v5p", "gb200-nvl72")}
+    path = tmp_path / "one.toml"
+    path.write_text(f'name = "{"alone" * 20}"\n[[servers]]\ndevices = 1\naccelerator = "v100-sxm2"\n')
+    figures["one device without a link, a long name"] = drawing(draw(load_cluster(path)))
     outcome = simulate(*PlanFile.read_plan(plan_file(tmp_path)[0]))
     recorded(places=places, figures=figures, loads=drawing(draw(outcome.problem.cluster, outcome.link_loads())))
 
