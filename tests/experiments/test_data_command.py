@@ -88,6 +88,7 @@ def test_a_checkout_that_lacks_files(capsys: pytest.CaptureFixture[str], tmp_pat
     assert told["licence_file"] == str(folder / "LICENSE")
     _, out, _ = ended(capsys, words[:-1])
     assert f"commit: {told['commit_found']}, the figures are of cf2c8e3\n" in out
+    assert f"; file: {folder / 'LICENSE'}\n" in out
 
 
 def test_places_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -283,7 +283,7 @@ def test_gains_can_be_read_and_show_what_lies_beyond(recorded: Recorded) -> None
     assert STALE in figure.axes[0].get_yticklabels()[-1].get_text()
     whole = drawing(figure)
     mark_interrupted(figure)
-    recorded(figure=whole, interrupted=drawing(figure)["texts"])
+    recorded(figure=whole, interrupted=[drawing(figure)[part] for part in ("texts", "looks")])
 
 
 def test_lines_of_the_gains() -> None:

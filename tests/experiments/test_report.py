@@ -41,7 +41,7 @@ from tests.chains import chain
 from tests.drawings import drawing
 from tests.experiments.commands import ended
 from tests.layout import assert_readable
-from tests.records import Recorded
+from tests.records import Recorded, weights
 from tests.simulator.strategies import UnitDevice, star_cluster
 from tests.simulator.test_groups import CHAIN, CLUSTER, PAIRS
 from tests.simulator.test_time_split import network
@@ -449,7 +449,7 @@ def test_plans_that_none_beats_can_be_read(recorded: Recorded) -> None:
     recorded(figure=drawing(figure), printed=[one.summary().splitlines() for one in (found, priced)])
 
 
-def test_plans_by_energy_can_be_read() -> None:
+def test_plans_by_energy_can_be_read(recorded: Recorded) -> None:
     """A panel beside it where all joules are known: every plan, a line through those that none beats in seconds and joules."""
     points = point(4, 9.0, 12.0, joules=5.0), point(4, 12.0, 3.0, joules=7.0), point(8, 4.0, 14.0, joules=6.0)
     found = Pareto(pp.Problem("chain:6", "pipedream-a", 8), "large", points, {}, 5)
@@ -465,6 +465,7 @@ def test_plans_by_energy_can_be_read() -> None:
     figure.canvas.draw()
     assert min(text.get_window_extent().x0 for text in energy.texts) > energy.get_window_extent().x0
     assert len(replace(found, points=(*points, point(2, 20.0, 1.0))).plot().axes) == 1
+    recorded(figure=weights(drawing(figure)))
 
 
 def test_the_fewest_joules_are_searched_for_too() -> None:

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -599,7 +600,8 @@ def test_sizes_of_a_network_that_a_row_names(tmp_path: Path) -> None:
     assert len(frame) == 2
     assert list(left_out.values()) == [1]
     assert "hidden, heads are not said, nor known of 'a-secret-15b'" in next(iter(left_out))
-    problem, _ = training_problem(rows[2])
+    problem, gated = (training_problem(msgspec.structs.replace(rows[2], gated=one))[0] for one in (False, True))
+    assert gated.workload.flop() > problem.workload.flop()
     attention = {layer.scratch_elements for layer in problem.workload.layers if layer.kind == "attention"}
     assert attention == {0}  # NeMo's is fused
     assert problem.stack.name == "megatron-core"

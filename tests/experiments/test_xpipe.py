@@ -489,7 +489,7 @@ def test_figures_of_full_runs_can_be_read(cluster_rows: list[dict[str, Any]]) ->
 
 
 @pytest.mark.parametrize("settings", [1, 6])
-def test_the_axis_of_differences_holds_every_interval(settings: int) -> None:
+def test_the_axis_of_differences_holds_every_interval(settings: int, recorded: Recorded) -> None:
     """From a hundred points below synchronous to three above, drawn whole and with room at both ends of the axis."""
     draw = np.random.default_rng(settings)
     low, mean, high = np.sort(draw.uniform([-1.0] * 8 + [-0.01] * 4, 0.03, (3, 12)), axis=0)
@@ -507,6 +507,7 @@ def test_the_axis_of_differences_holds_every_interval(settings: int) -> None:
         lines = [line.get_xdata().tolist() for line in axes.lines if line.get_xdata()[0] != 0]  # type: ignore[union-attr]
         assert sorted(lines[::2]) == sorted(map(list, zip(100 * low, 100 * high, strict=True)))
         assert all(left < x < right for line in lines for x in line)
+    recorded(figure=weights(drawing(figure)))
 
 
 def test_time_figures_are_small_multiples_that_can_be_read(recorded: Recorded) -> None:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import combinations, islice, pairwise, product
-from typing import get_args
+from typing import Any, get_args
 from unittest.mock import patch
 
 import numpy as np
@@ -312,6 +312,22 @@ def test_a_schedule_of_a_large_network_begins_with_plans_of_others() -> None:
     found = make_plan("joint", asked, Request(schedule="dualpipev", options={"seconds": 100.0}))
     assert found.fits
     assert found.plan.schedule == "dualpipev"
+
+
+def test_a_schedule_on_many_devices_begins_with_plans_of_others() -> None:
+    """Where no part plans it: the pipelines that they find without it, under it, and no seed of its own."""
+    asked = problem("chain:4", "dapple-c:17", 16)
+    plan = Plan("part", "1f1b", stages_from_cuts((2,), len(asked.workload), [(0,), (1,)]), (4,) * 4)
+
+    def part(asked: Problem, request: Request) -> Any:
+        return None if request.schedule else lambda problem, evaluate, rng: evaluate(plan)
+
+    planner = joint_search.JointSearch(Request(schedule="zb-h1"), (part,))
+    evaluate = Evaluator(asked, admits=lambda plan: plan.schedule == "zb-h1")
+    search = joint_search._Descents(planner, asked, evaluate)
+    assert search.begin(np.random.default_rng(0)) is None
+    assert {(one.schedule, one.stages) for one in search.replayed()} == {("zb-h1", plan.stages)}
+    assert search.done > 0
 
 
 def test_the_work_that_is_asked_for_is_what_is_done(recorded: Recorded) -> None:

@@ -633,7 +633,7 @@ MODERN = """0F0 0F1 0F2 0F3 0F4 0A0 0I0 0W0 0A1 0B1 0A2 0B2 0A3 0B3 0A4 0B4
 """
 
 
-def test_pairs_forwards_again_and_offloads_are_told_apart() -> None:
+def test_pairs_forwards_again_and_offloads_are_told_apart(recorded: Recorded) -> None:
     """Halves of a pair fill one box's place, offloads have a thin row, and the legend names them all."""
     seconds = OpSeconds(1, 1.5, weight=1, transfer=0.1, overlapped=3, offload=0.6)
     timeline = replay_schedule(from_text(MODERN), seconds).timeline
@@ -654,6 +654,7 @@ def test_pairs_forwards_again_and_offloads_are_told_apart() -> None:
     assert min(sizes) == pytest.approx(
         max(sizes) * 0.35 / 0.6
     )  # shares of a row that numbers of halves and of boxes take
+    recorded(figure=weights(drawing(figure)))
 
 
 @pytest.mark.parametrize("limit", [np.inf, 3.5])
