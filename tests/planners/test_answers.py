@@ -14,7 +14,7 @@ from planners.testing import line
 from simulator import Experts, Gpt, InfeasiblePlanError, Problem
 from tests.chains import random_chain
 from tests.planners.conftest import REQUESTS, shape, sums, with_memory
-from tests.records import Recorded
+from tests.records import Recorded, weight
 
 QUESTIONS = {
     "joint": (18, 21),
@@ -84,8 +84,8 @@ def question(name: str, seed: int) -> tuple[Problem, Request]:
 
 
 def answer(name: str, problem: Problem, request: Request) -> Any:
-    """The plan, its seconds, how many plans it took, whether it is proven, the course of the search, and figures that it tells;
-    or why there is none."""
+    """The plan, its seconds, how many plans it took, whether it is proven, the weight of all that is said of that, bound, notes and
+    runner-ups, the course of the search, and figures that it tells; or why there is none."""
     try:
         found = make_plan(name, problem, request)
     except (InapplicablePlannerError, InfeasiblePlanError, ValueError) as refused:
@@ -101,6 +101,7 @@ def answer(name: str, problem: Problem, request: Request) -> Any:
         found.iteration_seconds,
         found.evaluations,
         bool(found.proof),
+        weight([str(found.proof), found.bound, [note.text for note in found.notes], found.told]),
         [x for one in course for x in sums(one)],
         told,
     ]
@@ -108,8 +109,8 @@ def answer(name: str, problem: Problem, request: Request) -> Any:
 
 @pytest.mark.parametrize("name", PLANNERS)
 def test_answers_to_questions_drawn_by_chance(name: str, recorded: Recorded) -> None:
-    """Of each question: plan, ZeRO stage, groups and recomputation, seconds, evaluations, whether it is proven, and seconds and
-    bytes of the plans that were replayed, in their order; or why not."""
+    """Of each question: plan, ZeRO stage, groups and recomputation, seconds, evaluations, whether it is proven, what is said, and
+    seconds and bytes of the plans that were replayed, in their order; or why not."""
     recorded(**{str(seed): answer(name, *question(name, seed)) for seed in QUESTIONS[name]})
 
 
