@@ -84,8 +84,8 @@ def question(name: str, seed: int) -> tuple[Problem, Request]:
 
 
 def answer(name: str, problem: Problem, request: Request) -> Any:
-    """The plan, its seconds, how many plans it took, whether it is proven, the weight of all that is said of that, bound, notes and
-    runner-ups, the course of the search, and figures that it tells; or why there is none."""
+    """The plan, its seconds, how many plans it took, whether it is proven, the weight of all that is said of it, the
+    course of the search, and figures that it tells; or why there is none."""
     try:
         found = make_plan(name, problem, request)
     except (InapplicablePlannerError, InfeasiblePlanError, ValueError) as refused:

@@ -25,7 +25,7 @@ from simulator import Experts, Llama, Problem, load_workload
 from tests.chains import random_chain
 from tests.planners.conftest import shape as shape_of
 from tests.planners.conftest import sums, with_memory, with_slower_links
-from tests.records import Recorded
+from tests.records import Recorded, weight
 
 WITH_EXPERTS = Llama(
     12, 1024, 4, sequence=512, vocabulary=4096, key_value_heads=2, experts=Experts(4, 2, 1408), name="experts"
@@ -62,22 +62,22 @@ LARGE = {
 
 @pytest.mark.parametrize("name", LARGE)
 def test_shapes_of_large_models(name: str, recorded: Recorded) -> None:
-    """Bounds of all shapes in the order of the search, and of three of them by ZeRO stage: seconds, blocks and policies of the
-    best division, bytes at least, and what follows the last backward; bytes that all plans need; the first candidates, the plan
-    of the first, and shapes that decide otherwise."""
+    """Bounds of all shapes in the order of the search, and of nine of them by ZeRO stage (of six by weight): seconds,
+    blocks and policies of the best division, bytes at least, and what follows the last backward; bytes that all plans
+    need; the first candidates, the plan of the first, and shapes that decide otherwise."""
     found = _ShapeSearch(LargeModels(Request()), LARGE[name], Evaluator(LARGE[name]))
     form, zeros = found.form, np.array(found.form.zeros)
     rising = [*found.order.rising()]
     values: dict[str, Any] = {"bounds": [bound for bound, _ in rising if bound < np.inf]}
     values["shapes"] = [number for _, number in rising]
     values["in memory"] = [*map(sums, found.bounds.least_seconds_in_memory(found.shapes).T)]
-    numbers = np.random.default_rng(0).permutation(len(found.shapes))[:3]
+    numbers = np.random.default_rng(0).permutation(len(found.shapes))[:9]
     within = found.bounds.least_seconds_in_memory(found.shapes[numbers])
-    for number, bounds in zip(numbers.tolist(), within, strict=True):
+    for place, (number, bounds) in enumerate(zip(numbers.tolist(), within, strict=True)):
         row = found.shapes[number]
         shape, several = Shape(*row.tolist()), np.repeat(row[None], len(zeros), axis=0)
         tables = form._tables(shape, form.blocks.count)
-        values[str(shape)] = {
+        told = {
             "bounds": bounds,
             "in all": found.bounds.least_seconds_in_all(several, zeros, bounds),
             "divisions": [
@@ -88,6 +88,7 @@ def test_shapes_of_large_models(name: str, recorded: Recorded) -> None:
             "bytes": [tables.least_bytes(zero) for zero in form.zeros],
             "tails": [tables.least_tail(zero) for zero in form.zeros],
         }
+        values[str(shape)] = told if place < 3 else weight(told)
     needs = np.array([(state, kept, int(zero)) for state, kept, zero, _ in found._least_needs()])
     first, *_ = candidates = [*islice(found.candidates(), 4)]
     plan = found.plan(first)
