@@ -219,7 +219,7 @@ class _StackSearch:
         """The answer for the problem's own stack, as those that were searched run no plan of the planner."""
         result, name = self.plan(problem), problem.stack.name
         words = ", no framework in particular" if name == GENERIC.name else ""
-        text = f"stack {name}{words}: {', '.join(self.refused)} run no plans of this planner"
+        text = f"stack {name}{words}: no plan of this planner runs under {', '.join(self.refused)}"
         note = StackChoice(text, name, {name: result.iteration_seconds, **dict.fromkeys(self.refused)})
         return replace(result, notes=(*result.notes, note))
 

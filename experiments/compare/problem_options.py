@@ -392,7 +392,8 @@ def _described(arguments: argparse.Namespace) -> Problem:
 
 
 def defaults_told(arguments: argparse.Namespace, problem: Problem, plan: Plan | None = None) -> str:
-    """What nobody asked for of a problem that options describe, in words; "" where a file has it or all was asked for.
+    """What nobody asked for of a problem that options describe, and whose seconds it does not have, in words; "" where a file has
+    it or all was asked for.
 
     plan: that was found: with tensor-parallel groups, which could divide more
     """
@@ -413,7 +414,22 @@ def defaults_told(arguments: argparse.Namespace, problem: Problem, plan: Plan | 
             "the profile tells seconds alone, no bytes and no weights: transfers take their latency, reductions nothing, and "
             "memory is not judged"
         )
-    return "; ".join(said)
+    return "; ".join([*said, *_not_its_own(arguments, problem)])
+
+
+def _not_its_own(arguments: argparse.Namespace, problem: Problem) -> Iterator[str]:
+    """Why the seconds are not those of the target that is to launch plans, in words, where no stack of its runs the problem."""
+    from hardware_profiles import load_stack
+
+    names = TARGETS[arguments.launchable].stacks if arguments.launchable and arguments.stack is None else ()
+    reasons = list[str]()
+    for name in names:
+        try:
+            problem.under(load_stack(name))
+        except ValueError as error:
+            reasons.append(str(error))
+    if names and len(reasons) == len(names):
+        yield f"seconds are those of {problem.stack.name}, not of {arguments.launchable}'s own stack: {reasons[0]}"
 
 
 def _whole_sequences(arguments: argparse.Namespace) -> dict[str, bool]:

@@ -80,6 +80,23 @@ def test_a_search_obeys_the_target(capsys: pytest.CaptureFixture[str], tmp_path:
 
 
 @pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (
+            "",
+            "generic, not of deepspeed's own stack: stack 'megatron-deepspeed' has no fused attention: llama2-7b needs",
+        ),
+        ("--attention unfused", "under each stack that runs it: megatron-deepspeed"),
+    ],
+)
+def test_an_answer_tells_whose_seconds_it_has(capsys: pytest.CaptureFixture[str], more: str, told: str) -> None:
+    """A target's own stack predicts its seconds, on Hopper too; where that does not run the problem, a line says so."""
+    asked = "plan --workload llama2-7b --cluster dgx-h100:1 --batch 8 --planner rule-of-thumb --launchable deepspeed"
+    code, out, _ = ended(capsys, (*asked.split(), *more.split()))
+    assert (code, told in (said := " ".join(out.split())), "own stack" in said) == (0, True, not more)
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         ("plan --launchable megatrom --workload gpt2", "'megatrom' is unknown (did you mean megatron?)"),

@@ -127,7 +127,7 @@ def test_a_planner_whose_plans_none_runs_is_answered_for_the_own_stack() -> None
     assert found.problem.stack == GENERIC
     choice = found.noted(StackChoice)
     assert choice is not None
-    assert choice.text == "stack generic, no framework in particular: one-f-one-b run no plans of this planner"
+    assert choice.text == "stack generic, no framework in particular: no plan of this planner runs under one-f-one-b"
     with pytest.raises(PlanNotRunError, match=r"'one-f-one-b' does not run plan .* it has no schedule gpipe"):
         plan_over_stacks(only("gpipe"), replace(problem(), stack=ONE_F_ONE_B), (ONE_F_ONE_B,))
     zero_three = Stack(name="zero-three", runs=Runs(zero=(3,)))
