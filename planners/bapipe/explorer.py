@@ -163,15 +163,19 @@ def streams(problem: Problem) -> bool:
 
 
 def schedules(problem: Problem, request: Request) -> tuple[str, ...]:
-    """Families that the problem's hardware can run, BaPipe's own first; the requested one alone if there is one."""
+    """Families that the problem's hardware can run, and its stack if it runs any, BaPipe's own first; the requested one alone if
+    there is one.
+    """
     if request.schedule is not None:
         return (request.schedule,)
     if streams(problem):
         return STREAMED
-    return {
+    own = {
         "send-blocking": ("1f1b-sno",),
         "both-blocking": ("1f1b",),
     }.get(problem.communication, ("1f1b-so", "1f1b"))
+    run = problem.stack.runs.schedules
+    return tuple(name for name in own if name in run) or own
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:

@@ -333,12 +333,22 @@ def most_bytes(costs: PlanCosts, in_flight: Sequence[int]) -> list[float]:
     return found
 
 
+def stage_begins(problem: Problem) -> NDArray[np.int64]:
+    """Layers that a stage may begin at, rising, and the number of layers: where its stack does not cut blocks none inside one."""
+    blocks = np.array([layer.block for layer in problem.workload.layers])
+    inside = (blocks[1:] > 0) & (blocks[1:] == blocks[:-1])
+    if problem.stack.runs.cut_blocks:
+        inside = np.zeros_like(inside)
+    return np.concatenate([[0], 1 + np.flatnonzero(~inside), [len(blocks)]])
+
+
 class RangeBytes(NamedTuple):
     """What stages of layers i to j - 1 need on a device; L layers.
 
     states, kept: float64 [L + 1]; bytes of weights with their gradients and optimizer states, and bytes per sample that stay from
         forward to backward, of the layers before each one
     entering, made, in_work: float64 [L + 1, L + 1]; see `StageBytes`
+    ends: int64 [L + 1]; the last layer up to each one before which a stage may end
     """
 
     states: Floats
@@ -346,6 +356,7 @@ class RangeBytes(NamedTuple):
     entering: Floats
     made: Floats
     in_work: Floats
+    ends: Integers
 
 
 @lru_cache(maxsize=1)
@@ -353,7 +364,9 @@ def range_bytes(costs: LayerCosts) -> RangeBytes:
     """The bytes of ranges of a network's layers, but for copies of tied weights; kept for the next ones."""
     stages = StageBytes(costs)
     states = np.append(0.0, np.cumsum(costs.parameters * costs.member.state_bytes))
-    return RangeBytes(states, stages.kept_before, stages.entering, stages.made, stages.in_work)
+    places = stage_begins(costs.problem)
+    ends = places[np.searchsorted(places, np.arange(len(states)), side="right") - 1]
+    return RangeBytes(states, stages.kept_before, stages.entering, stages.made, stages.in_work, ends)
 
 
 def lacks_room(costs: LayerCosts, devices: Sequence[int], samples: int, in_flight: Integers | Floats) -> bool:
@@ -450,8 +463,8 @@ def reaches_the_end(every: RangeBytes, room: Floats, samples: float, in_flight: 
                 else:
                     high = end
             furthest = low
-        reached = furthest
-    return reached == layers
+        reached = every.ends[furthest]
+    return bool(reached == layers)
 
 
 def furthest_ends(

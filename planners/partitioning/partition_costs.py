@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Cluster, Phase
-from planners.estimate.memory import furthest_ends
+from planners.estimate.memory import furthest_ends, stage_begins
 from planners.estimate.pipeline_seconds import pipelined
-from simulator import LayerCosts, Problem, SecondsOfStages
+from simulator import LayerCosts, SecondsOfStages
 
 MOST_PLACES = 64
 """Most places to cut a network on boards that stream, where each range of layers is divided by itself."""
@@ -159,15 +159,6 @@ def straight_costs(
         latency_seconds=latency,
         furthest=furthest,
     )
-
-
-def stage_begins(problem: Problem) -> NDArray[np.int64]:
-    """Layers that a stage may begin at, rising, and the number of layers: where its stack does not cut blocks none inside one."""
-    blocks = np.array([layer.block for layer in problem.workload.layers])
-    inside = (blocks[1:] > 0) & (blocks[1:] == blocks[:-1])
-    if problem.stack.runs.cut_blocks:
-        inside = np.zeros_like(inside)
-    return np.concatenate([[0], 1 + np.flatnonzero(~inside), [len(blocks)]])
 
 
 @lru_cache(maxsize=KEPT)

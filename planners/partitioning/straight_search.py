@@ -19,9 +19,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.estimate.memory import given_lack_room, in_flight_of, lacks_room, may_have_room, samples_in_flight
+from planners.estimate.memory import (
+    given_lack_room,
+    in_flight_of,
+    lacks_room,
+    may_have_room,
+    samples_in_flight,
+    stage_begins,
+)
 from planners.partitioning.fastest_cuts import fastest_cuts
-from planners.partitioning.partition_costs import PartitionCosts, every_cuts, stage_begins, straight_costs, uniform_cuts
+from planners.partitioning.partition_costs import PartitionCosts, every_cuts, straight_costs, uniform_cuts
 from planners.search.candidates import straight_plan
 from planners.search.evaluator import Evaluator
 from planners.search.quick_replay import (
@@ -131,9 +138,10 @@ def fastest_given(
 
     beat: seconds of another plan that fits; what is slower need not be found
     """
-    every = _bounded(evaluate, shapes)
+    every, places = _bounded(evaluate, shapes), frozenset(stage_begins(evaluate.problem).tolist())
     cuts = {stages: tuple(cuts_of(stages)) for stages in {len(row.devices) for row in every.rows}}
-    if not any(row.may_hold(cuts[len(row.devices)]) for row in every.rows):
+    run = {stages for stages, own in cuts.items() if places.issuperset(own)}
+    if not any(len(row.devices) in run and row.may_hold(cuts[len(row.devices)]) for row in every.rows):
         return None
     best, work, found = float(np.nextafter(beat, inf)), 0, dict[int, Plan]()
     waiting = [(least, place, False) for place, least in enumerate(every.least.tolist())]
@@ -144,7 +152,7 @@ def fastest_given(
             break
         one = every.search(place)
         own = cuts[one.stages]
-        if one.streamed:
+        if one.streamed or one.stages not in run:
             continue
         if not known:
             heappush(waiting, (one.least_of(own), place, True))

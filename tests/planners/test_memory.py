@@ -229,7 +229,9 @@ def test_how_far_stages_reach(seed: int) -> None:
         return np.cumsum(np.append(np.zeros((*shape[:-1], 1)), rng.integers(0, 4, shape), axis=-1), axis=-1)
 
     entering = np.repeat(rng.integers(0, 3, layers + 1).astype(float)[:, None], layers + 1, axis=1)
-    every = RangeBytes(rising(layers), rising(layers), entering, rising(layers + 1, layers), rising(layers + 1, layers))
+    made, places = [rising(layers + 1, layers) for _ in range(2)], np.unique([0, *rng.integers(1, layers, 4), layers])
+    ends = np.array([max(place for place in places if place <= end) for end in range(layers + 1)])
+    every = RangeBytes(rising(layers), rising(layers), entering, *made, ends)
     in_flight, reaches = np.array([3.0, 2.0, 1.0]), set[bool]()
     for room in rng.integers(10, 70, (20, stages)).astype(float):
         reached = 0
@@ -245,7 +247,7 @@ def test_how_far_stages_reach(seed: int) -> None:
                 + every.in_work[begin, end]
                 <= room[stage]
             ]
-            reached = max([reached, *fits])
+            reached = int(ends[max([reached, *fits])])
         assert reaches_the_end.py_func(every, room, 2.0, in_flight) == (reached == layers)
         reaches.add(reached == layers)
     assert reaches == {True, False}

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from hardware_profiles import Phase, Runs, Stack, load_cluster
-from planners.estimate.memory import furthest_ends
+from planners.estimate.memory import furthest_ends, stage_begins
 from planners.partitioning import partition_costs
-from planners.partitioning.partition_costs import stage_begins, straight_costs
+from planners.partitioning.partition_costs import straight_costs
 from simulator import BY_BLOCK, Layer, LayerCosts, Problem, Workload
 from simulator.options.training_options import Recompute
 from tests.simulator.strategies import UnitDevice, chain_cluster

@@ -17,9 +17,10 @@ from planners.estimate.memory import (
     may_have_room,
     most_in_flight,
     samples_in_flight,
+    stage_begins,
 )
 from planners.partitioning import straight_search
-from planners.partitioning.partition_costs import every_cuts, stage_begins, uniform_cuts
+from planners.partitioning.partition_costs import every_cuts, uniform_cuts
 from planners.partitioning.straight_search import StraightShape, fastest_straight
 from planners.search.quick_replay import QuickReplays, order_of
 from simulator import Gpt, LayerCosts, Problem, equal_microbatches

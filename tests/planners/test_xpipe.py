@@ -64,7 +64,9 @@ def staircase(seed: int, stages: int, layers: int) -> Staircase:
         kind=rng.integers(2, size=stages),
         lasting=rng.random((stages - 1, layers + 1)),
         busy=rng.random((stages - 1, layers + 1)),
-        held=RangeBytes(before(), before(), rng.random((layers + 1, layers + 1)), nothing, nothing),
+        held=RangeBytes(
+            before(), before(), rng.random((layers + 1, layers + 1)), nothing, nothing, np.arange(layers + 1)
+        ),
         room=rng.random(stages) * 3.0 * layers,
         in_flight=np.arange(stages, 0, -1.0),
         samples=1.0,
