@@ -258,7 +258,7 @@ class StageBytes:
     @cached_property
     def in_work(self) -> Floats:
         """Bytes of gradients of products of layers i to j - 1 before they are added up, float64 [layers + 1, layers + 1]."""
-        return gradients_in_work(self.costs)
+        return gradients_in_work(self.costs, self.costs.problem.recompute)
 
     def needed(self, begin: int, end: int, in_flight: int, samples: int) -> float:
         """Bytes of one stage in all, with so many samples in flight, in micro-batches of `samples`."""

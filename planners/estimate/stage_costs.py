@@ -223,10 +223,13 @@ class StageCosts:
         return cut_buckets(*(np.tile(one, count) for one in columns), whole=whole)
 
     @remembered
-    def gradient_in_work(self, parallel: Parallelism) -> Line:
-        """Bytes of weight gradients before they are added up."""
+    def gradients_in_work(self, parallel: Parallelism) -> tuple[Line, ...]:
+        """For each recompute policy: bytes of weight gradients before they are added up, where replicas do not divide them."""
         member = self.costs.at(parallel)
-        return self.line([gradient_in_work(member, one.tolist()) for one in self.probes])
+        return tuple(
+            self.line([gradient_in_work(member, one.tolist(), policy) for one in self.probes])
+            for policy in self.policies
+        )
 
     @remembered
     def stashes(self, parallel: Parallelism) -> tuple[tuple[Line, Line], ...]:

@@ -407,18 +407,27 @@ class _Tables:
         if zero >= 2 and copies > 1:
             units = self._units[..., 3:].reshape(*self._units.shape[:2], -1)
             always = always + two_largest(units) * unit_bytes(self.problem, zero)
-        return np.asarray(always[self.ranks][:, :, None] + self._activations)
+            in_work: Floats | float = float(np.ceil(self.problem.workspace_bytes))
+        else:
+            in_work = self._in_work
+        return np.asarray(always[self.ranks][:, :, None] + self._activations + in_work)
+
+    @cached_property
+    def _in_work(self) -> Floats:
+        """Gradients before they are added up, float64 [ranks, 1 or most + 1, policies]."""
+        found = [
+            self._of_stages(one).max(axis=2)[self.ranks]
+            for one in self.form.costs.gradients_in_work(self.shape.parallel)
+        ]
+        return np.stack(found, axis=2)
 
     @cached_property
     def _activations(self) -> Floats:
-        """What micro-batches keep, what is made again of one, what is sent, and gradients in work, float64 [ranks, most + 1,
-        policies].
-        """
+        """What micro-batches keep, what is made again of one, and what is sent, float64 [ranks, most + 1, policies]."""
         costs, parallel, found = self.form.costs, self.shape.parallel, []
         flight = in_flight(self.shape.pipeline, self.shape.chunks, self.count).swapaxes(1, 2)
         for kept, made in costs.stashes(parallel):
             most = (self._of_stages(kept)[self.ranks] @ flight).max(axis=2)
             found.append(most + self._of_stages(made).max(axis=2)[self.ranks])
         beside = costs.boundary_bytes(parallel) * (self.shape.pipeline > 1)
-        in_work = self._of_stages(costs.gradient_in_work(self.shape.parallel)).max(axis=2)[self.ranks]
-        return np.asarray((np.stack(found, axis=2) + beside) * self.shape.samples + in_work[:, :, None])
+        return np.asarray((np.stack(found, axis=2) + beside) * self.shape.samples)

@@ -41,7 +41,7 @@ class _DividedFigures(NamedTuple):
     again: seconds for which each policy runs a block again
     weights: elements of a block, and those of them that belong to experts; own_weights: the first of a stage, by place
     kept, made, made_own: bytes per sample of a block that each policy keeps, makes again, and makes again of any stage
-    boundary: bytes per sample between stages; in_work: bytes of gradients before they are added up, by place
+    boundary: bytes per sample between stages; in_work: bytes of gradients before they are added up, at least, by place
     """
 
     passes: Floats
@@ -213,7 +213,7 @@ class ShapeBounds:
                 [one.block for one in made],
                 [one.own.min() for one in made],
                 costs.boundary_bytes(parallel),
-                costs.gradient_in_work(parallel).own,
+                np.min([one.own for one in costs.gradients_in_work(parallel)], axis=0),
             )
             self._members[key] = _DividedFigures(*map(np.asarray, figures))
         return self._members[key]
@@ -244,6 +244,8 @@ class ShapeBounds:
         state = state_bytes(self.problem, zero, held, held + (expert - 1) * experts, copies)[:, None, None]
         own = np.take_along_axis(figures.own_weights, ranks.places, axis=1)
         in_work = np.take_along_axis(figures.in_work, ranks.places, axis=1)
+        divided = ((zero >= 2) & (copies > 1))[:, None]  # beside the units below
+        in_work = np.where(divided, float(np.ceil(self.problem.workspace_bytes)), in_work)
         ends = (state_bytes(self.problem, zero[:, None], own, own, copies[:, None]) + in_work)[:, None, ranks.kinds]
         kept, made, made_own = (
             (np.repeat(one, 2, axis=1) * samples[:, None])[..., None]

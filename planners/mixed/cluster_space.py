@@ -200,8 +200,11 @@ class ClusterSpace:
             always = state_bytes(problem, zero, elements, elements, replicas)
             begin, end = np.indices(kept.shape)
             beside = costs.boundary_bytes(parallel) * (end - begin < self.layers) * self.choices.buffers
-            always = always + self._table(costs.gradient_in_work(parallel)) + (made + beside) * samples
-            if zero >= 2 and replicas > 1:
+            always = always + (made + beside) * samples
+            if zero < 2 or replicas == 1:
+                always = always + self._table(costs.gradients_in_work(parallel)[variant.policy])
+            else:
+                always = always + float(np.ceil(problem.workspace_bytes))
                 always = always + two_largest(self._units(variant)[..., 3:]) * unit_bytes(problem, zero)
             memory = problem.room_bytes(self.first[variant.kind])
             room = memory - self.spare_bytes.get(variant.kind, 0.0) - always

@@ -462,8 +462,13 @@ class PlanCosts:
         return tuple(held[begin:end] for begin, end in pairwise([*begins, len(held)]))
 
     def gradient_in_work(self, stage: int, replica: int) -> float:
-        """Bytes of temporary weight gradients on each device of a replica, before they are added to the accumulated ones."""
-        return gradient_in_work(self.member_costs(stage, replica), self.plan.stages[stage].layers)
+        """Bytes of temporary weight gradients on each device of a replica, before they are added to the accumulated ones, beside
+        the `unit_buffers` of those that replicas divide.
+        """
+        if self.plan.zero >= 2 and len(self._places[stage].parts) > 1:
+            return float(np.ceil(self.problem.workspace_bytes))
+        member, recompute = self.member_costs(stage, replica), self.recomputation(stage)
+        return gradient_in_work(member, self.plan.stages[stage].layers, recompute, self.recomputed_blocks(stage))
 
     @cached_property
     def _there_before(self) -> tuple[set[int], ...]:

@@ -3,7 +3,8 @@
 Layers that run forward again do so part by part, from the last to the first, and each part's gradients follow at once: a backward
 holds one part at a time (Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", section 5).
 A part is an attention layer, a block (all of it, or what lies between its products), or all of the stage. An input gradient
-leaves of each part what its weight gradient needs.
+leaves of each part what its weight gradient needs. What the stage's loss keeps is gone before the first part is made, but where
+the parts have an op of their own: of a part only what it takes beyond that counts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class StageStash(NamedTuple):
     """Activation memory of one sample on a stage, in whole bytes (or in a unit of its own).
 
     kept: from the start of its forward
-    made, made_for_input: most of what is made again that is there at once while its backward, or its input gradient, runs
+    made, made_for_input: most of what is made again that is there at once while its backward, or its input gradient, runs, beyond
+        what its loss keeps
     kept_longer, made_longer: parts of what is kept, and made again, that its weight gradient needs
     """
 
@@ -69,10 +71,10 @@ def stage_stash(
             kept += float(read_from_outside(costs, own).sum())
         if recompute in BY_BLOCK:
             kept += float((costs.products_bytes(recompute)[held] * (number > 0)).sum())
-    total = float(made.sum())
-    most = total if at_once else float(made.max(initial=0.0))
+    total, gone = float(made.sum()), float(np.floor(costs.loss_bytes[held[number == 0]].sum()))
+    most = total if at_once else max(0.0, float(made.max(initial=0.0)) - gone)
     behind = np.cumsum(left[::-1])[::-1] - left
-    for_input = total if at_once else float((made + behind).max(initial=0.0))
+    for_input = total if at_once else max(0.0, float((made + behind).max(initial=0.0)) - gone)
     return StageStash(float(np.ceil(kept)), most, for_input, float(np.ceil(longer[~inside].sum())), float(left.sum()))
 
 
@@ -91,23 +93,29 @@ def read_from_outside(costs: LayerCosts, part: NDArray[np.int64]) -> NDArray[np.
     return np.bincount(consumer[first], weights=sizes, minlength=len(part)).astype(np.float64)
 
 
-def gradient_in_work(costs: LayerCosts, layers: Sequence[int]) -> float:
+def gradient_in_work(costs: LayerCosts, layers: Sequence[int], recompute: Recompute = "none", blocks: int = 0) -> float:
     """Whole bytes of temporary weight gradients that a stage holds beside the accumulated ones, and of the stack's workspace.
+
+    recompute, blocks: as in `stage_stash`
 
     No gradients where they add up in numbers as wide as their own: a product adds its gradient to what is there. Where they add
     up in wider ones, as in Megatron-LM's `main_grad`, Transformer Engine (from 2.3 on, `get_dummy_wgrad`) keeps a tensor of each
     shape of a product's weights to stand for the gradient that its layer returns; of a layer of experts one expert's.
-    What the stage's loss keeps of a sample is gone before the first of them is there: only what they take beyond it counts.
+    What the stage's loss keeps of a sample is gone before the first of them is there: only what they and what is made again take
+    beyond it counts.
     """
     wider = costs.problem.accumulated_bytes > costs.problem.element_bytes
     shapes = {shape for number in layers if (shape := _product_in_work(costs, number))} if wider else set()
-    problem, loss = costs.problem, costs.loss_bytes[list(layers)].sum()
-    gradients = max(0.0, sum(elements for elements, *_ in shapes) * problem.element_bytes - loss)
+    problem, held = costs.problem, np.array(layers, dtype=np.int64)
+    number = costs.parts_again(recompute, held, blocks)
+    made = np.bincount(number, weights=costs.made_bytes(recompute)[held])[1:].max(initial=0.0)
+    gone = max(0.0, costs.loss_bytes[held[number == 0]].sum() - made)
+    gradients = max(0.0, sum(elements for elements, *_ in shapes) * problem.element_bytes - gone)
     return float(np.ceil(gradients + problem.workspace_bytes))
 
 
 @lru_cache(maxsize=1)
-def gradients_in_work(costs: LayerCosts) -> NDArray[np.float64]:
+def gradients_in_work(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
     """`gradient_in_work` of stages of layers i to j - 1, float64 [layers + 1, layers + 1]."""
     shapes = [_product_in_work(costs, number) for number in range(len(costs.works))]
     sizes = np.zeros((len(shapes) + 1, len(shapes) + 1))
@@ -116,8 +124,8 @@ def gradients_in_work(costs: LayerCosts) -> NDArray[np.float64]:
         if shape is not None:  # it counts once in a stage: for the first layer that has it
             sizes[last.get(shape, -1) + 1 : number + 1, number + 1] = shape[0]
             last[shape] = number
-    before = np.append(0.0, np.cumsum(costs.loss_bytes))
-    gradients = np.cumsum(sizes, axis=1) * costs.problem.element_bytes - (before - before[:, None])
+    gone = np.maximum(_losses(costs, recompute) - _parts_made(costs, recompute), 0.0)
+    gradients = np.cumsum(sizes, axis=1) * costs.problem.element_bytes - gone
     return np.asarray(np.ceil(np.maximum(gradients, 0.0) + costs.problem.workspace_bytes))
 
 
@@ -201,11 +209,22 @@ def entering_bytes(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float6
     return entering
 
 
-@lru_cache(maxsize=1)
 def largest_parts(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
-    """Bytes per sample of the largest part that a stage of layers i to j - 1 recomputes at once, float64 [layers + 1, layers +
-    1].
+    """Bytes per sample of the largest part that a stage of layers i to j - 1 recomputes at once, beyond what its loss keeps,
+    float64 [layers + 1, layers + 1].
     """
+    return np.maximum(_parts_made(costs, recompute) - _losses(costs, recompute), 0.0)
+
+
+def _losses(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
+    """Bytes per sample that losses of layers i to j - 1 keep which do not run again, float64 [layers + 1, layers + 1]."""
+    before = np.append(0.0, np.cumsum(np.where(costs.parts(recompute) == 0, costs.loss_bytes, 0.0)))
+    return np.asarray(before - before[:, None])
+
+
+@lru_cache(maxsize=1)
+def _parts_made(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
+    """Bytes per sample of the largest part that layers i to j - 1 make again, float64 [layers + 1, layers + 1]."""
     number, made = costs.parts(recompute), costs.made_bytes(recompute)
     layers = len(number)
     found = np.zeros((layers + 1, layers + 1))

@@ -91,7 +91,7 @@ def test_stages_of_like_blocks(name: str, degrees: tuple[int, int, int], recorde
         units=[weight(column) for column in costs.units(parallel, 30)[:, [0, 1, 2, 3, 30]].T],
         most_in_unit=costs.most_in_unit(parallel),
         buckets=costs.bucket_shares(parallel, rates, 2, 5),
-        gradient_in_work=lines([costs.gradient_in_work(parallel)]),
+        gradients_in_work=lines(costs.gradients_in_work(parallel)),
         stashes={policy: lines(pair) for policy, pair in zip(policies, costs.stashes(parallel), strict=True)},
     )
 

@@ -33,6 +33,7 @@ from simulator import (
     Plan,
     PlanCosts,
     Problem,
+    Recompute,
     build_schedule,
     gradient_in_work,
     least_group,
@@ -124,13 +125,14 @@ def test_all_stages_at_once_need_what_each_needs(seed: int) -> None:
         assert stages.needed(begin, end, in_flight, samples) == pytest.approx(every[begin, end] + copies)
 
 
-def test_gradients_in_work_of_ranges_are_those_of_their_stages() -> None:
+@pytest.mark.parametrize("word", ["none", "blocks"])
+def test_gradients_in_work_of_ranges_are_those_of_their_stages(word: Recompute) -> None:
     """A shape that two layers of a stage have counts once, whatever stage they are in."""
-    problem = Problem(NETWORKS[0], load_cluster("dgx-a100:1"), 4, precision="bf16", gradient_bytes=4)
+    problem = Problem(NETWORKS[0], load_cluster("dgx-a100:1"), 4, precision="bf16", gradient_bytes=4, recompute=word)
     costs = LayerCosts(problem)
     stages, layers = StageBytes(costs), len(problem.workload)
     for begin, end in ((0, layers), (0, 3), (2, 12), (7, 30), (layers - 1, layers)):
-        assert stages.in_work[begin, end] == gradient_in_work(costs, range(begin, min(end, layers)))
+        assert stages.in_work[begin, end] == gradient_in_work(costs, range(begin, min(end, layers)), word)
     assert stages.in_work[0, layers] > 0.0
     assert all(stages.in_work[one, two] <= stages.in_work[0, two] for one, two in pairwise(range(layers)))
 

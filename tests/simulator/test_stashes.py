@@ -63,7 +63,10 @@ def test_full_recomputation_keeps_what_korthikanti_counts(degree: int, sequence_
     assert all(again[n] for n in inside if workload.layers[n].kind in ("attention", "normalization", "activation"))
     every = range(len(workload))
     outside = costs.stashed_bytes.sum() - costs.stashed_bytes[inside].sum()
-    assert stage_stash(costs, every, "blocks").kept == BLOCKS * received + outside
+    loss = 4 * 100 * SEQUENCE // degree  # gone before a block is made again, but where all are made first
+    assert stage_stash(costs, every, "blocks")[:2] == (BLOCKS * received + outside, block - loss)
+    assert stage_stash(costs, every, "blocks", at_once=True).made == BLOCKS * block
+    assert stage_stash(costs, every, "whole", received).made == BLOCKS * block + outside
 
 
 @pytest.mark.parametrize(
@@ -327,6 +330,8 @@ def test_wide_gradients_have_one_of_each_shape_beside_them(degree: int) -> None:
     assert (
         gradient_in_work(costs, range(len(workload))) == (2 * (12 * HIDDEN**2 + biases + 100 * HIDDEN) - loss) / degree
     )
+    again = gradient_in_work(costs, range(len(workload)), "blocks")  # a block takes more than the loss kept
+    assert again == 2 * (12 * HIDDEN**2 + biases + 100 * HIDDEN) / degree
     own = LayerCosts(replace(wide, gradient_bytes=2)).at(Parallelism(degree))
     assert gradient_in_work(own, inside) == 0.0
 
