@@ -463,6 +463,12 @@ def test_one_line_says_what_is_wrong_with_an_accelerator(tmp_path: Path, old: st
         ("count = 2", "count = 1.5", ["$.servers[0].count = 1.5", "expected `int`"]),
         ("count = 2", "counts = 2", ["$.servers[0].counts = 2", "did you mean count?"]),
         ("count = 2", "devices = 2", ["$.servers[0].inside", "2 devices in a server need"]),
+        ('accelerator = "v100-sxm2"', "", ["$.servers[0]: give exactly one of accelerator (a name)"]),
+        (
+            'accelerator = "v100-sxm2"',
+            'accelerators = ["v100-sxm2"]\ndevices = 1',
+            ["$.servers[0].devices: goes with accelerator; the list"],
+        ),
         ("bandwidth_gbps = 8", "", ["$.network", "exactly one of bandwidth_gbps"]),
         ("bandwidth_gbps = 8", "bandwidth_gbps = -8", ["$.network.bandwidth_gbps = -8", "must be from"]),
         ("latency_us = 10", 'duplex = "simplex"', ["$.network.duplex = 'simplex'"]),
