@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from experiments.sweep.study import SweptStudy
     from experiments.sweep.swept import Swept
 
-LINE_SECONDS = 60.0
-"""Between two lines of progress where there is no terminal."""
-
 REPORT = "report"
 """The word in place of a study's file before a store."""
 
@@ -96,9 +93,10 @@ def _sweep(arguments: argparse.Namespace) -> int:
         finishing(),
         running(arguments.jobs, arguments.scheduler, arguments.local_cluster) as work,
         Store(path) as store,
+        progress("sweeping") as show,
     ):
-        with progress("sweeping") as show:
-            asked = ask_all(study, store, work, _telling(show))
+        asked = ask_all(study, store, work, _telling(show))
+    if not arguments.quiet:
         kept = "" if arguments.out is None else f", kept in {arguments.out}"
         beside = f"; {asked.known:,} were there" if asked.known else ""
         print(f"pipeplan sweep: {counted(asked.answered, 'question')} answered{kept}{beside}", file=sys.stderr)
@@ -106,18 +104,13 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 
 def _telling(show: Callable[[int, str], None]) -> Callable[[int, int], None]:
-    """What tells how many are answered, and when the others may be: in the bar of a terminal, or a line every LINE_SECONDS."""
-    began = said = time.monotonic()
+    """What tells how many are answered, and when the others may be."""
+    began = time.monotonic()
 
     def report(done: int, total: int) -> None:
-        nonlocal said
-        now = time.monotonic()
-        left = f", {timedelta(seconds=round((total - done) * (now - began) / done))} left" if done else ""
-        text = f"{done:,} of {total:,}{left}"
-        show(done, text)
-        if now - said > LINE_SECONDS and not sys.stderr.isatty():
-            said = now
-            print(f"pipeplan sweep: {text}", file=sys.stderr)
+        spent = time.monotonic() - began
+        left = f", {timedelta(seconds=round((total - done) * spent / done))} left" if done else ""
+        show(done, f"{done:,} of {total:,}{left}")
 
     return report
 

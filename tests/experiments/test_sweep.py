@@ -423,10 +423,18 @@ def test_a_report_tells_where_plans_change_and_what_none_beats() -> None:
     assert ",'=no" in swept.csv()
 
 
-def test_a_report_writes_tables_and_figures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """To a folder that it owns."""
+def test_a_report_writes_tables_and_figures(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a folder that it owns, of a store that a sweep tells of but with --quiet."""
     store, folder = str(tmp_path / "store.db"), tmp_path / "report"
-    assert main(("sweep", *SMALL, "--over", "devices=1,2", "--over", "batch=8,16", "--out", store)) == 0
+    monkeypatch.setattr("experiments.terminal.output.EVERY", -1.0)  # a line at every answer
+    sweep = ("sweep", *SMALL, "--over", "devices=1,2", "--over", "batch=8,16", "--out", store)
+    assert main(sweep) == 0
+    assert "sweeping 0 of 4" in (said := capsys.readouterr().err)
+    assert f"4 questions answered, kept in {store}" in said
+    assert main((*sweep, "--quiet")) == 0
+    assert capsys.readouterr().err == ""
     code, out, _ = ended(capsys, ("sweep", "report", store, "--out", str(folder)))
     assert (code, "Where the plan changes along devices" in out) == (0, True)
     names = {path.name for path in folder.iterdir()}
