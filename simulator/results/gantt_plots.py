@@ -78,20 +78,15 @@ _ENTRY, _ENTRY_CHARACTER = 22.0, 4.75  # points of an entry of a legend without 
 _HEADING = 215.0  # points of the heading that a legend may stand beside
 _LEGEND_ROW = 8  # that have room in a row of their own
 _EDGED = 3.0  # points from which a box has an edge
-_NARROW, _WIDE, _BIN = (
-    1.5,
-    4.0,
-    6.0,
-)  # points: mean of boxes that are not told apart, one that is, a bin of their shares
+_NARROW, _WIDE = 1.5, 4.0  # points: the mean of boxes that are not told apart, one that is
+_BIN = 6.0  # points of a bin of their shares
+_ROUND = 8  # bins that the longest round of chunks has that is one bin
+_FLAT = 0.04  # of a row: how far neighbours may be from their mean that are one bin
 _LEAST_INCHES = 1.5, 0.3  # width and height of the rows
-_FULL_WIDTH, _LEAST_SCALE = (
-    6.0,
-    0.75,
-)  # inches of a page from which letters are as large as they are; least part of that
-_NAME_CHARACTER, _LEAST_NAME = (
-    0.072,
-    16,
-)  # inches of a character of a row's name; characters that every figure has room for
+_FULL_WIDTH = 6.0  # inches of a page from which letters are as large as they may be
+_LEAST_SCALE = 0.75  # of that, on narrow pages
+_NAME_CHARACTER = 0.072  # inches
+_LEAST_NAME = 16  # characters of a row's name that every figure has room for
 
 
 # ---- numbers -------------------------------------------------------------------------------------------------
@@ -314,9 +309,16 @@ def shared_time(row: GanttRow, point: float) -> tuple[GanttRow, tuple[Shares, ..
 
 
 def _shares(run: GanttRow, least: float) -> Shares:
-    """The shares of a run of boxes, in bins that begin with the box that the run begins with, at least so many seconds apart."""
-    turns = run.start[(run.kind == run.kind[0]) & (run.chunk == run.chunk[0])]
+    """The shares of a run of boxes, in bins that begin with such a box as the run, at least so many seconds apart.
+
+    Of a device with several chunks they begin with its rounds, unless a round is as long as many bins.
+    """
     first, last = float(run.start[0]), float(run.end[-1])
+    alike = np.flatnonzero(run.kind == run.kind[0])
+    own = run.chunk[alike] == run.chunk[0]
+    turns, rounds = run.start[alike[own]], run.start[alike[own & ~np.append(False, own[:-1])]]
+    if len(rounds) * _ROUND * least > last - first:
+        turns = rounds
     wished = np.linspace(first, last, 1 + max(1, int((last - first) / least)))[1:-1]
     inner = turns[np.minimum(np.searchsorted(turns, wished), len(turns) - 1)]
     edges = np.unique(np.concatenate([[first], inner, [last]]))
@@ -328,7 +330,18 @@ def _shares(run: GanttRow, least: float) -> Shares:
         moments = np.stack([start, end], axis=1).ravel()
         spent = np.stack([np.cumsum(end - start) - (end - start), np.cumsum(end - start)], axis=1).ravel()
         shares[place] = np.diff(np.interp(edges, moments, spent)) / np.diff(edges)
-    return Shares(edges, tuple(looks), shares)
+    return _flat(Shares(edges, tuple(looks), shares))
+
+
+def _flat(run: Shares) -> Shares:
+    """The run with neighbours in one bin that have nearly the same shares: steps of a pixel say nothing."""
+    wide, firsts = np.diff(run.edges), [0]
+    for place in range(1, len(wide)):
+        mean = np.average(run.shares[:, firsts[-1] : place], axis=1, weights=wide[firsts[-1] : place])
+        if np.abs(run.shares[:, place] - mean).max() > _FLAT:
+            firsts.append(place)
+    spent = np.add.reduceat(run.shares * wide, firsts, axis=1)
+    return Shares(run.edges[[*firsts, -1]], run.looks, spent / np.add.reduceat(wide, firsts))
 
 
 # ---- drawing -------------------------------------------------------------------------------------------------

@@ -315,12 +315,19 @@ def test_boxes_too_narrow_to_be_told_apart_are_shares_of_the_time() -> None:
     row = gantt_rows(replayed("1f1b", 8, 512))[0]
     kept, (run,) = shared_time(row, 2.0)
     assert run.looks == ((OpKind.FORWARD, 0), (OpKind.BACKWARD, 0))
-    np.testing.assert_allclose(run.shares[:, 1:-2].T, [(1 / 3, 2 / 3)] * (run.shares.shape[1] - 3), rtol=1e-12)
-    assert np.all(np.diff(run.edges)[:-1] >= 2.0)
+    steady = int(np.argmax(np.diff(run.edges)))
+    assert run.shares[:, steady] == pytest.approx((1 / 3, 2 / 3), abs=0.01)
+    assert np.diff(run.edges)[steady] > 0.95 * (run.edges[-1] - run.edges[0])
+    assert np.all(np.abs(np.diff(run.shares)).max(axis=0) > 0.03)
     spent = float((run.shares * np.diff(run.edges)).sum() + (kept.end - kept.start).sum())
     assert spent == pytest.approx(3 * 512)
     unchanged, none = shared_time(row, 0.5)
     assert (len(unchanged), none) == (len(row), ())
+    looped = gantt_rows(replayed("interleaved-1f1b", 16, 512, chunks=2, transfer=0.05))[0]
+    flat = max(
+        shared_time(looped, 3.6)[1], key=lambda one: one.edges[-1] - one.edges[0]
+    )  # rounds of 16 forwards and backwards
+    assert np.diff(flat.edges).max() > 0.9 * (flat.edges[-1] - flat.edges[0])
 
 
 def test_gantt_draws_into_given_axes_and_refuses_an_empty_window() -> None:
