@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from hardware_profiles.accelerator import Accelerator, optional_members
 from hardware_profiles.chips import CHIPS
+from hardware_profiles.words import counted
 
 Figure = Literal["seconds", "memory"]
 """What is predicted: seconds of an iteration, bytes of the fullest device."""
@@ -91,7 +92,7 @@ class PredictionError(NamedTuple):
     def like(self) -> str:
         """What rows the interval holds, as the end of a sentence."""
         if self.expected:
-            return f"90 % expected, by {self.rows:,} run{'s' * (self.rows > 1)} like it"
+            return f"90 % expected, by {counted(self.rows, 'run')} like it"
         share = "90 %" if self.rows >= ENOUGH else "all"
         return f"{share} of {self.rows:,} runs like it" if self.rows else "no measured run is like it"
 

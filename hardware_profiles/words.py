@@ -53,8 +53,9 @@ def shown(value: object, most: int = 60) -> str:
 
 
 def counted(count: int, word: str) -> str:
-    """So many of them: `1 device`, `16 devices`."""
-    return f"{count} {word}{'s' * (count != 1)}"
+    """So many of them: `1 device`, `16 devices`, `2 micro-batches`."""
+    plural = "es" if word.endswith(("ch", "s")) else "s"
+    return f"{count} {word}{plural * (count != 1)}"
 
 
 def unchosen(what: str, given: object, choices: Iterable[str]) -> str:

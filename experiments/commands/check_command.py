@@ -165,12 +165,16 @@ def _plan_summary(path: str, problem: simulator.Problem, plan: simulator.Plan | 
     """What a plan file holds, whose plan, if it has one, has been replayed."""
     where = f"{problem.workload.name} on {problem.cluster.name}"
     if plan is None:
-        return f"ok: problem of {where}: {problem.batch} samples per iteration, {len(problem.cluster.devices)} devices"
+        samples, devices = (
+            counted(problem.batch, problem.workload.sample),
+            counted(len(problem.cluster.devices), "device"),
+        )
+        return f"ok: problem of {where}: {samples} per iteration, {devices}"
     with blamed_on(f"{path}: $.plan"):
         simulator.simulate(problem, plan, engine="compiled")
     return (
         f"ok: plan of {hardware_profiles.legible(plan.planner)} for {where}: {plan.schedule}, "
-        f"{plan.notation}, {len(plan.stages)} stages, {len(plan.microbatches)} micro-batches"
+        f"{plan.notation}, {counted(len(plan.stages), 'stage')}, {counted(len(plan.microbatches), 'micro-batch')}"
     )
 
 
@@ -185,19 +189,19 @@ def _summary(path: str, profiled_minibatch: int | None) -> str:
         with blamed_on(path):
             schedule = simulator.read_schedule(path)
         return (
-            f"ok: schedule of {schedule.stages} stages on {schedule.ranks} devices, "
-            f"{schedule.microbatches} micro-batches, {len(schedule)} ops"
+            f"ok: schedule of {counted(schedule.stages, 'stage')} on {counted(schedule.ranks, 'device')}, "
+            f"{counted(schedule.microbatches, 'micro-batch')}, {counted(len(schedule), 'op')}"
         )
     if simulator.is_stage_trace(path):
         traced = simulator.read_stage_times(path)
         return (
-            f"ok: trace of {counted(len(traced.forward), 'stage')}, {traced.microbatches} micro-batches, "
+            f"ok: trace of {counted(len(traced.forward), 'stage')}, {counted(traced.microbatches, 'micro-batch')}, "
             f"{counted(traced.ops, 'op')}, spread {traced.spread:.2f}; seconds: {_told(traced)}"
         )
     if path.endswith(".txt"):
         profile = simulator.read_any_profile(path, profiled_minibatch)
         return (
-            f"ok: PipeDream profile of {len(profile)} layers, {profile.parameters():,} parameters, "
+            f"ok: PipeDream profile of {counted(len(profile), 'layer')}, {profile.parameters():,} parameters, "
             f"mini-batch {profile.minibatch}"
         )
     if path.endswith(".json"):
@@ -205,7 +209,7 @@ def _summary(path: str, profiled_minibatch: int | None) -> str:
             measured = simulator.load_measured_profile(path)
             workload = simulator.read_any_profile(path)
             return (
-                f"ok: measured profile of {len(workload)} layers, {workload.parameters():,} parameters, "
+                f"ok: measured profile of {counted(len(workload), 'layer')}, {workload.parameters():,} parameters, "
                 f"on {measured.measurement.device_name}, spread {measured.measurement.spread:.2f}"
                 + ("" if measured.measurement.steady else " (too large)")
             )
@@ -213,5 +217,5 @@ def _summary(path: str, profiled_minibatch: int | None) -> str:
             found = simulator.PlanFile.read(path)
             return _plan_summary(path, found.problem, found.plan)
         workload = simulator.read_config(path)
-        return f"ok: {workload.name}, {len(workload)} layers, {workload.parameters():,} parameters"
+        return f"ok: {workload.name}, {counted(len(workload), 'layer')}, {workload.parameters():,} parameters"
     return hardware_profiles.check_file(path).removeprefix(f"{path}: ")

@@ -39,6 +39,7 @@ from experiments.terminal.output import (
 from experiments.terminal.run_folder import RunFolder
 from experiments.terminal.stops import INTERRUPTED, finishing, stoppable
 from experiments.view.page_option import HTML, check_bokeh, write_page
+from hardware_profiles import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,7 +128,7 @@ def _tell(arguments: argparse.Namespace, comparison: Comparison, folder: RunFold
         print_explained(comparison)
         if usual := defaults_told(arguments, comparison.problem):
             say(usual)
-        say(f"{len(written)} files in {folder.path}{_left_out(arguments, comparison)}")
+        say(f"{counted(len(written), 'file')} in {folder.path}{_left_out(arguments, comparison)}")
     if comparison.interrupted:
         return INTERRUPTED
     return OK if any(record["feasible"] for record in document["plans"]) else INFEASIBLE

@@ -9,6 +9,7 @@ from experiments.terminal.argument_types import add_options
 from experiments.terminal.exits import OK
 from experiments.terminal.output import UsageError, print_json, progress, say
 from experiments.view.page_option import check_bokeh, window, write_page, written_page
+from hardware_profiles import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +44,14 @@ def run(arguments: argparse.Namespace) -> int:
         print_json({"file": str(arguments.out), "plans": [one.record() for one in drawn]})
         return OK
     for one in drawn:
-        say(", ".join([f"{one.name}: {len(one.lanes)} rows", *(f"{n:,} {what}" for what, n in one.counts().items())]))
+        say(
+            ", ".join(
+                [
+                    f"{one.name}: {counted(len(one.lanes), 'row')}",
+                    *(f"{n:,} {what}" for what, n in one.counts().items()),
+                ]
+            )
+        )
     for name, replay in replays.items():
         if not replay.fits:
             say(f"{name}: {replay.excess}")

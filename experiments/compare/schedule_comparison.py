@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import hardware_profiles
 import simulator
 from experiments.compare.questions import SEARCH, simulate
+from hardware_profiles import counted
 from simulator import Explained, TextTable
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class ScheduleComparison(Explained):
             rows.append(tuple(row))
         first = ordered[0][1]
         devices = len(first.timeline.devices())
-        title = f"{len(rows)} schedules on {devices} devices ({first.engine})"
+        title = f"{counted(len(rows), 'schedule')} on {counted(devices, 'device')} ({first.engine})"
         return (TextTable(title, tuple(columns), tuple(rows)),)
 
     def remarks(self) -> tuple[str, ...]:

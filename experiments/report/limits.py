@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hardware_profiles import GIB, percent
+from hardware_profiles import GIB, counted, percent
 from simulator import (
     TIME_PARTS,
     InfeasiblePlanError,
@@ -161,7 +161,7 @@ def _that_do_not_fit(outcome: Outcome, replayed: Mapping[Plan, Score]) -> Limit 
         return None
     seconds, _, plan, score = min(faster, key=lambda one: one[:2])
     need = (score.peak_bytes - score.capacity_bytes) / GIB
-    what = f"{plan.schedule}, {plan.notation}, {len(plan.microbatches)} micro-batches"
+    what = f"{plan.schedule}, {plan.notation}, {counted(len(plan.microbatches), 'micro-batch')}"
     name, room = _short_of("the memory of another plan", outcome, [score.device])
     short = _these(outcome, [score.device])
     return Limit(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import simulator
+from hardware_profiles import counted
 
 if TYPE_CHECKING:
     from simulator import Plan, Problem
@@ -111,7 +112,7 @@ def stage_blocks(problem: Problem, plan: Plan) -> list[list[int]]:
 def launch_notes(found: Pipelines) -> tuple[str, ...]:
     """How many processes to launch, and on which devices where these are not in the order of the ranks."""
     count = len(found.devices)
-    notes = [f"launch {count} process{'es' * (count > 1)}"]
+    notes = [f"launch {counted(count, 'process')}"]
     if found.devices != tuple(range(count)):
         notes.append(f"ranks in their order on devices {in_order(found.devices)}")
     return ("; ".join(notes),)

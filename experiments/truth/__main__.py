@@ -33,7 +33,7 @@ from experiments.truth.measured_tables import (
 )
 from experiments.truth.predictions import predicted
 from experiments.truth.seen_rows import was_seen
-from hardware_profiles import GENERIC, RANGES, errors_text, load_cluster, load_stack
+from hardware_profiles import GENERIC, RANGES, counted, errors_text, load_cluster, load_stack
 from simulator import write_atomically
 
 PEERS: Mapping[str, str] = {
@@ -377,7 +377,7 @@ def print_document(document: Mapping[str, Any]) -> None:
         CONSTANTS_TABLE.print(document)
     for name, table in document["tables"].items():
         for reason, count in table["left_out"].items():
-            say(f"{name}: {count} rows are not predicted: {reason}")
+            say(f"{name}: {counted(count, 'row')} not predicted: {reason}")
     for name, reason in document["skipped_because"].items():
         say(f"passed over: {name}: {reason}")
 

@@ -24,6 +24,7 @@ from hardware_profiles import (
     ErrorClass,
     Stack,
     changed_stack_text,
+    counted,
     errors_of,
     load_stack,
     percent,
@@ -167,12 +168,12 @@ def _text(
     said = (
         [
             f"{table.name}: mean error {percent(errors([one.measured for one in held], after['held out'])['mape'])} of "
-            f"{len(held)} rows held out"
+            f"{counted(len(held), 'row')} held out"
         ]
         if held
         else []
     )
-    source = f"pipeplan study truth --fit, from {base}: {len(kept)} rows"
+    source = f"pipeplan study truth --fit, from {base}: {counted(len(kept), 'row')}"
     constants = {
         one.name: Constant(one.after, source, (table.name,), tuple(said)) for one in found.constants if one.told
     }
@@ -213,7 +214,8 @@ def _notes(found: Fitted, kept: Sequence[Observation], held: Sequence[Observatio
     notes = []
     if len(kept) < len(found.constants):
         notes.append(
-            f"{len(kept)} rows for {len(found.constants)} constants: what they cannot tell apart priors decide"
+            f"{counted(len(kept), 'row')} for {counted(len(found.constants), 'constant')}: "
+            "what they cannot tell apart priors decide"
         )
     if not held:
         notes.append("no row is held out: nothing judges the constants")
@@ -253,7 +255,7 @@ def print_fit(document: Mapping[str, Any]) -> None:
     CONSTANTS.print(document)
     JUDGED.print(document)
     for reason, count in document["left_out"].items():
-        say(f"{count} rows are left out: {reason}")
+        say(f"{counted(count, 'row')} left out: {reason}")
     for line in document["notes"]:
         say(line)
     if document["out"]:

@@ -340,8 +340,8 @@ class Plan:
         if self.forward_sizes:
             return "micro-batch sizes differ by stage"
         count, sizes = len(self.microbatches), sorted(set(self.microbatches))
-        many, samples = "es" * (count > 1), "s" * (sizes != [1])
-        return f"{count} micro-batch{many} of {' or '.join(map(str, sizes))} sample{samples}"
+        samples = "s" * (sizes != [1])
+        return f"{counted(count, 'micro-batch')} of {' or '.join(map(str, sizes))} sample{samples}"
 
     @property
     def chunks(self) -> int:

@@ -397,7 +397,7 @@ def test_a_deadlocked_schedule_file_names_device_position_and_op(
     ("text", "code", "said"),
     [
         ("0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1\n", 0, "ok: schedule of 2 stages on 2 devices, 2 micro-batches, 8 ops"),
-        ("(0F0 0B0)*2\n", 0, "ok: schedule of 1 stages on 1 devices, 2 micro-batches, 4 ops"),
+        ("(0F0 0B0)*2\n", 0, "ok: schedule of 1 stage on 1 device, 2 micro-batches, 4 ops"),
         ("0F0 0F1 0B0\n", 4, "device 0: op 0B1 is missing"),
         ("node1 -- Linear\n", 4, "a node is `node1 -- operator"),
     ],

@@ -203,9 +203,9 @@ def test_a_row_that_no_plan_can_be_is_left_out(tmp_path: Path, capsys: pytest.Ca
     )
     assert main(["study", "truth", "--tables", str(table(tmp_path, "mine.csv", f"{RUN},stack", *lines))]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "mine: 1 rows are not predicted: stage 0 of plan 'measured' has groups of 3" in printed
+    assert "mine: 1 row not predicted: stage 0 of plan 'measured' has groups of 3" in printed
     assert "stack 'fsdp1-eager' does not run plan 'measured': it has no ZeRO 0 (choices: 2, 3)" in printed
-    assert "mine: 1 rows are not predicted: cluster 'dgx-a100:1' has 8 devices, and a row takes 16" in printed
+    assert "mine: 1 row not predicted: cluster 'dgx-a100:1' has 8 devices, and a row takes 16" in printed
     assert "fsdp1-eager mine seconds 1" in printed
 
 
@@ -250,8 +250,8 @@ def test_rows_of_a_machine_that_is_not_known_are_passed_over_by_name(
     assert main(["study", "truth", "--tables", str(tmp_path)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     asked = "is not known here: a TOML file of it in the folder PIPEPLAN_PROFILES would be found"
-    assert f"mine: 2 rows are not predicted: cluster 'nowhere' {asked}" in printed
-    assert f"products: 1 rows are not predicted: accelerator 'lost-chip' {asked}" in printed
+    assert f"mine: 2 rows not predicted: cluster 'nowhere' {asked}" in printed
+    assert f"products: 1 row not predicted: accelerator 'lost-chip' {asked}" in printed
 
 
 def measured(**said: object) -> MeasuredRun:
@@ -557,7 +557,7 @@ def test_a_document_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None
     assert "Constants of stacks" not in without
     printed = " ".join(without.split())
     assert "mine seconds 1 50.0 50.0 50.0 +50.0 0.25 12.5 Calculon 9 %" in printed
-    assert "mine: 3 rows are not predicted: it is odd" in printed
+    assert "mine: 3 rows not predicted: it is odd" in printed
     assert "passed over: notes.csv: is no table" in printed
     parts = {f"{part}{name}": found[name] for part in ("", "seen ", "held out ") for name in ("rows", "mape", "signed")}
     constant = {"stack": "s", "constant": "products", "generation": "ampere", "value": 1.25}
@@ -1030,7 +1030,7 @@ def test_a_stack_is_fitted_on_part_of_a_table(tmp_path: Path, capsys: pytest.Cap
     assert "mean error" in dict(found.generations)["ampere"].judged[0]
     assert main([*words, "--out", str(out)]) == 0  # over the old one
     printed = " ".join(capsys.readouterr().out.split())
-    assert "1 rows are left out: cluster 'nowhere' is not known" in printed
+    assert "1 row left out: cluster 'nowhere' is not known" in printed
     assert "elementwise 1 1.5" in printed
     assert "by the rows" in printed
     assert "no: kept" not in printed
