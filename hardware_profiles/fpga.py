@@ -157,11 +157,11 @@ class FieldProgrammableGateArray:
 
         Rules: see `hardware_profiles.fpga_division`. Never below the DSP and DDR bounds of any of its layers.
         """
-        from hardware_profiles.fpga_division import divide  # which loads numpy
+        from hardware_profiles.fpga_division import of_stage  # which loads numpy
 
         for work in works:
             check_request(self.name, work, samples, phase, precision, self.macs_per_cycle)
-        return float(divide(self, works, precision).seconds(samples, phase)[0])
+        return float(of_stage(self, tuple(works), precision).seconds(samples, phase)[0])
 
     def divided(
         self, works: Sequence[Work], held: NDArray[np.bool_], precision: Precision, *, copies: int | None = None

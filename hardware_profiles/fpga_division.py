@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,7 +46,7 @@ TRAINING_COPIES = 2
 """Weights and the sums of their gradients, as in BaPipe's table (2w)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Divisions:
     """How a board is divided over the layers of each of several stages of a network that it might hold; one row per stage.
 
@@ -55,6 +55,7 @@ class Divisions:
         where one array runs them in turn
     on_chip: bool [stages], whether the weights and gradient sums of a stage stay on the chip
     free_bytes: float64 [stages], of the chip, for features
+    What its layers need is kept by samples and phase.
     """
 
     board: FieldProgrammableGateArray
@@ -64,6 +65,8 @@ class Divisions:
     dsps: NDArray[np.int64]
     on_chip: Switches
     free_bytes: Floats
+    _known: dict[tuple[float, Phase], tuple[Floats, Switches]] = field(default_factory=dict, init=False)
+    _weights: dict[Phase, Floats] = field(default_factory=dict, init=False)
 
     def seconds(self, samples: float, phase: Phase) -> Floats:
         """Seconds of one pass of each stage over `samples` samples: streaming, or layer after layer, whichever is faster."""
@@ -90,10 +93,9 @@ class Divisions:
 
         samples: of the op, whose features are kept together; phase: one of `passes`
         """
-        board, width = self.board, PRECISION_BYTES[self.precision]
+        board, (slots, _) = self.board, self._needs(1.0, phase)
         one_dsp = board.macs_per_cycle[self.precision] * board.clock * board.efficiency  # multiply-adds per second
-        flop = np.array([demand(work, 1.0, phase, width).flop * board.slowdown(work) for work in self.works])
-        paces = np.divide(flop / 2.0, self.dsps * one_dsp, out=np.zeros(self.held.shape), where=self.dsps > 0)
+        paces = np.divide(slots / 2.0, self.dsps * one_dsp, out=np.zeros(self.held.shape), where=self.dsps > 0)
         moved = self.sample_bytes(samples, phase)
         slowest: Floats = np.maximum(paces.max(axis=1, initial=0.0), moved / board.reached_bandwidth)
         return slowest
@@ -101,8 +103,7 @@ class Divisions:
     def sample_bytes(self, samples: float, phase: Phase) -> Floats:
         """Bytes over DDR of a sample of each stage while it streams; arguments as of `sample_seconds`."""
         width = PRECISION_BYTES[self.precision]
-        inputs = [0.0 if one.kind in ZERO_COST_KINDS else one.input_elements for one in self.works]
-        kept = self._sums(inputs) * width
+        kept = self._kept * width
         # what is kept crosses DDR as the forward writes it and as the weight gradient reads it
         stays = (kept * samples <= self.free_bytes) | (phase == "input_gradient")
         weights = self._sums(self._weight_bytes(phase))
@@ -115,33 +116,56 @@ class Divisions:
 
     def layer_seconds(self, samples: float, phase: Phase) -> Floats:
         """Seconds of each layer in one of `passes` on the whole board, float64 [stages, layers]; weights in DDR move once."""
-        needs = [demand(work, samples, phase, PRECISION_BYTES[self.precision]) for work in self.works]
         seconds = np.maximum(
             self.computing_seconds(samples, phase), self.layerwise_bytes(samples, phase) / self.board.reached_bandwidth
         )
-        works = np.array([one.flop != 0.0 or one.traffic != 0.0 for one in needs], dtype=np.bool_)
-        return np.where(works, seconds, 0.0)
+        return np.where(self._needs(samples, phase)[1], seconds, 0.0)
 
     def computing_seconds(self, samples: float, phase: Phase) -> Floats:
         """Seconds of the multiply-adds of each layer in one of `passes` on the whole board, float64 [layers]."""
-        board, width = self.board, PRECISION_BYTES[self.precision]
+        board = self.board
         computed = math.ceil(samples / board.batch) * board.batch if board.batch > 1 else samples
-        slots = [demand(work, computed, phase, width).flop * board.slowdown(work) for work in self.works]
-        return np.array(slots) / board.flop_rate(self.precision)
+        slots, _ = self._needs(computed, phase)
+        return slots / board.flop_rate(self.precision)
 
     def layerwise_bytes(self, samples: float, phase: Phase) -> Floats:
         """Bytes over DDR of each layer in one of `passes`, layer after layer, float64 [stages, layers]: weights, and features
         that do not fit in what the weights leave.
         """
         weights = np.where(self.on_chip[:, None], 0.0, self._weight_bytes(phase))
-        width = PRECISION_BYTES[self.precision]
-        features = np.array([feature_traffic(one) * samples * width for one in self.works])
+        features = self._features * samples * PRECISION_BYTES[self.precision]
         return weights + np.where(features <= self.free_bytes[:, None], 0.0, features)
+
+    def _needs(self, samples: float, phase: Phase) -> tuple[Floats, Switches]:
+        """FLOP that each layer could do on its DSPs in one of `passes`, and whether it does or moves anything, each [layers]."""
+        key = samples, phase
+        if key not in self._known:
+            needs = [demand(work, samples, phase, PRECISION_BYTES[self.precision]) for work in self.works]
+            there = np.array([one.flop != 0.0 or one.traffic != 0.0 for one in needs], dtype=np.bool_)
+            self._known[key] = np.array([one.flop for one in needs]) * self._slowdowns, there
+        return self._known[key]
+
+    @cached_property
+    def _slowdowns(self) -> Floats:
+        return np.array([self.board.slowdown(work) for work in self.works])
+
+    @cached_property
+    def _features(self) -> Floats:
+        """`feature_traffic` of each layer, float64 [layers]."""
+        return np.array([feature_traffic(work) for work in self.works])
+
+    @cached_property
+    def _kept(self) -> Floats:
+        """Elements per sample that each stage keeps for its backward, float64 [stages]."""
+        return self._sums([0.0 if one.kind in ZERO_COST_KINDS else one.input_elements for one in self.works])
 
     def _weight_bytes(self, phase: Phase) -> Floats:
         """Bytes of weights in DDR that each layer moves, float64 [layers]."""
-        width = PRECISION_BYTES[self.precision]
-        return np.array([weight_traffic(work, phase) * width for work in self.works], dtype=np.float64)
+        if phase not in self._weights:
+            width = PRECISION_BYTES[self.precision]
+            moved = [weight_traffic(work, phase) * width for work in self.works]
+            self._weights[phase] = np.array(moved, dtype=np.float64)
+        return self._weights[phase]
 
     def _sums(self, of_layers: ArrayLike) -> Floats:
         """Sums over the layers of each stage, first layer first."""
@@ -179,6 +203,12 @@ def divide(
     for stage, layers in enumerate(() if board.shared_array else held):
         dsps[stage, layers] = divide_dsps(tuple(work[layers].tolist()), whole)
     return Divisions(board, works, precision, held, dsps, on_chip, room - np.where(on_chip, weights, 0.0))
+
+
+@lru_cache(maxsize=2**10)
+def of_stage(board: FieldProgrammableGateArray, works: tuple[Work, ...], precision: Precision) -> Divisions:
+    """`divide` over the layers of one stage; kept for its other passes."""
+    return divide(board, works, precision)
 
 
 @lru_cache(maxsize=2**16)
