@@ -267,15 +267,16 @@ def training_problem(run: MeasuredRun, machine: str | None = None, stack: str | 
     runtime = _runtime(run)
     nodes = run.nodes or (run.gpus_per_node and -(-devices // run.gpus_per_node))
     workload, cluster = _network(run, runtime), _cluster(machine or machine_of(run), devices, nodes)
+    ran = that_ran(run, load_stack(stack or stack_of(run)))
     problem = Problem(
         workload,
         cluster,
         run.global_batch,
-        that_ran(run, load_stack(stack or stack_of(run))),
+        ran,
         precision=_precision(run, cluster),
         optimizer=run.optimizer,
         communication=runtime.communication,
-        recompute=_recomputed(run),
+        recompute=_recomputed(run, ran),
         sequence_parallel=runtime.sequence_parallel and run.tp > 1
         if run.sequence_parallel is None
         else run.sequence_parallel,
@@ -302,12 +303,19 @@ def _zero(run: MeasuredRun, runtime: Runtime) -> Zero:
     return 1 if run.distributed_optimizer else 0
 
 
-def _recomputed(run: MeasuredRun) -> Recompute:
-    """What runs again. Raises NotPredicted for operations that no plan runs again alone."""
+def _recomputed(run: MeasuredRun, stack: Stack) -> Recompute:
+    """What runs again. Raises NotPredicted for operations that no plan runs again alone.
+
+    Of a stack that does not run attention again alone, but all that lies between its products, `attention` is that: no policy of
+    MaxText's names attention alone, and tables have the word for its `minimal`.
+    """
     modules = [word for word in re.split("[;, ]+", run.recompute_modules) if word]
     if unknown := [word for word in modules if word not in RUN_AGAIN]:
         raise NotPredicted(f"no plan runs {', '.join(unknown)} again alone; choices: {', '.join(RUN_AGAIN)}")
-    return next((RUN_AGAIN[word] for word in modules), RECOMPUTED[run.recompute])
+    word = next((RUN_AGAIN[word] for word in modules), RECOMPUTED[run.recompute])
+    known = stack.runs.recompute
+    wider = word == "attention" and known and word not in known and "between-products" in known
+    return "between-products" if wider else word
 
 
 def _runtime(run: MeasuredRun) -> Runtime:

@@ -945,8 +945,11 @@ def test_layers_that_stages_do_not_divide_are_on_the_first() -> None:
 
 
 def test_operations_that_run_again_are_named() -> None:
-    """Core attention alone is a plan's; one that no plan runs again alone is left out with its name."""
+    """Core attention alone is a plan's, but MaxText's, which means `minimal`; one that no plan runs again alone is left out."""
     assert training_problem(measured(recompute_modules="core_attn"))[0].recompute == "attention"
+    of_maxtext = {"stack": "maxtext", "machine": "tpu-v5p", "zero": 3, "dp": 8, "precision": "bf16", "flash": True}
+    for word, found in (("attention", "between-products"), ("full", "blocks"), ("none", "none")):
+        assert training_problem(measured(recompute=word, **of_maxtext))[0].recompute == found
     with pytest.raises(NotPredicted, match="no plan runs moe_act again alone; choices: core_attn"):
         training_problem(measured(recompute_modules="core_attn;moe_act"))
     with pytest.raises(NotPredicted, match="encoder"):
