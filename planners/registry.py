@@ -696,7 +696,7 @@ def run_planner(planner: Planner, problem: Problem, evaluate: Evaluator, rng: np
         judged=_judged(outcome, evaluate),
         interrupted=interrupted,
         history=tuple(evaluate.history),
-        replayed=evaluate.outcomes,
+        replayed={one: score for one, score in evaluate.outcomes.items() if evaluate.admits(one)},
         told=tuple(evaluate.runner_ups),
         notes=tuple(evaluate.notes),
     )

@@ -233,9 +233,9 @@ def _obeys(case: _Case) -> None:
 
 
 def _as_asked(problem: Problem, request: Request, found: Result) -> None:
-    """What is asked for is what the plan has."""
-    unlike = disobeyed(problem, request, found.plan)
-    assert unlike is None, unlike
+    """What is asked for is what the plan has, and what those have that may be told beside it."""
+    for plan in (found.plan, *found.replayed):
+        assert (unlike := disobeyed(problem, request, plan)) is None, unlike
 
 
 def _unlike_schedules() -> tuple[str, ...]:
