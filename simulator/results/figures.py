@@ -235,11 +235,16 @@ def noted(axes: Axes, text: str, place: tuple[float, float], points: tuple[float
 
 
 def legend_below(figure: Figure, columns: int, *entries: Any, size: float = 9, note: str = "", **look: Any) -> None:
-    """One legend below all panels; entries: handles and their labels, where not all that is labelled stands in it; note: words
-    between it and the panels.
+    """One legend below all panels, in fewer columns where these are wider than the figure; entries: handles and their labels,
+    where not all that is labelled stands in it; note: words between it and the panels.
     """
     look |= {"title": note, "title_fontsize": size} if note else {}
-    figure.legend(*entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=size, **look)
+    look |= {"loc": "outside lower center", "frameon": False, "fontsize": size}
+    legend = figure.legend(*entries, ncols=columns, **look)
+    while columns > 1 and legend.get_window_extent().width > figure.bbox.width:
+        legend.remove()
+        columns -= 1
+        legend = figure.legend(*entries, ncols=columns, **look)
 
 
 def grid(axes: Axes) -> None:

@@ -147,6 +147,18 @@ def test_shared_media_are_told() -> None:
     assert "4 links of 1.25 GB/s, 30 µs" in words
 
 
+def test_legends_are_no_wider_than_their_figure(tmp_path: Path) -> None:
+    """Three kinds of links and of devices under a narrow picture: fewer columns, none cut off."""
+    text = 'name = "unlike"\n[network]\nbandwidth_gbps = 100\nlatency_us = 5\n'
+    for kinds, look, rate in (["v100-sxm2"] * 4, "ring", 50), (["a100-40", "a100-80"], "switch", 300):
+        text += f"[[servers]]\ncount = 1\naccelerators = {kinds}\n"
+        text += f'[servers.inside]\ntopology = "{look}"\nbandwidth_gb_per_s = {rate}\nlatency_us = 1\n'
+    (tmp_path / "unlike.toml").write_text(text, encoding="utf-8")
+    figure = draw(load_cluster(tmp_path / "unlike.toml"))
+    (legend,) = figure.legends
+    assert legend.get_window_extent().width <= figure.bbox.width
+
+
 def test_loads_are_widths(tmp_path: Path) -> None:
     """The busiest link is the widest, and links that carry nothing are told apart."""
     path, _ = plan_file(tmp_path)
