@@ -409,8 +409,8 @@ class FpgaFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="fpga
         if array.per_sample and array.per_sample > dsps:
             raise ValueError(f"$.{table}.per_sample = {array.per_sample}: must be at most those in use, {dsps}")
         rates = rates_of(array, table, "macs_per_cycle_int8", 1.0)
-        if self.logic:
-            beside = {precision: rate / dsps for precision, rate in self.logic.macs.items()}
+        beside = {precision: rate / dsps for precision, rate in self.logic.macs.items()} if self.logic else {}
+        if beside:
             known = [one for one in PRECISION_BYTES if one in rates or one in beside]
             rates = {precision: rates.get(precision, 0.0) + beside.get(precision, 0.0) for precision in known}
         return FieldProgrammableGateArray(
@@ -418,6 +418,7 @@ class FpgaFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="fpga
             dsps=dsps,
             clock=array.clock_mhz * 1e6,
             macs_per_cycle=rates,
+            logic=beside,
             efficiency=array.efficiency,
             reduction_half=array.reduction_half,
             depthwise=array.depthwise or 0.0,

@@ -48,6 +48,7 @@ class FieldProgrammableGateArray:
     dsps: DSP blocks in use; clock: Hz; macs_per_cycle: multiply-adds per DSP and cycle, by precision (below 1 where one
         multiply-add takes several DSPs; with what the logic beside adds); efficiency: share of those cycles that do useful work
         in long sums; reduction_half: multiply-adds of an output element at which half of that is reached
+    logic: of macs_per_cycle what look-up tables do
     depthwise: multiply-adds of depthwise convolutions over those of the whole array, where an engine of its own does them; 0:
         the array does them
     sample_dsps: DSPs that work on one sample, the others on others of a batch, which share the weights that are read; 0: all
@@ -76,6 +77,7 @@ class FieldProgrammableGateArray:
     transceiver_bandwidth: Positive
     share: ShareOfPeak = 1.0
     reduction_half: Amount = 0.0
+    logic: Mapping[str, float] = field(default_factory=dict, hash=False)
     depthwise: Annotated[float, Bounds(ge=0, le=1)] = 0.0
     sample_dsps: Annotated[int, Bounds(ge=0)] = 0
     shared_array: bool = False

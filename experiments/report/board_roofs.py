@@ -1,14 +1,15 @@
 """Board roofs: what binds each layer of a network on an FPGA board, and what twice each of its figures gains.
 
 A forward pass of some samples, layer after layer on the whole board. A layer is bound by its DSP blocks where its multiply-adds,
-with the cycles in which the array is filled, take longer than the bytes that it moves; else by the bandwidth of the memory beside
+with the cycles in which the array is filled, take longer than the bytes that it moves (by its look-up tables where these do most
+of them); else by the bandwidth of the memory beside
 the chip where weights are most of these bytes, and by the chip's own memory where features are, which stay where they fit.
 Behind a layer stands the time in which its output leaves over all transceivers: where that is longer, a cut is bound by the link.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from typing import Any
@@ -19,7 +20,7 @@ from experiments.terminal.report_tables import ReportTable, figure
 from hardware_profiles import PRECISION_BYTES, Divisions, FieldProgrammableGateArray, Precision, brief, cluster_of_one
 from simulator import Explained, LayerCosts, Problem, TextTable, Workload
 
-ROOFS = ("DSP", "bandwidth", "on-chip memory")
+ROOFS = ("DSP", "LUT", "bandwidth", "on-chip memory")
 """What a layer may be bound by."""
 
 DOUBLED: Mapping[str, str] = {
@@ -34,10 +35,14 @@ DOUBLED: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class RoofedLayer:
-    """A layer: seconds of its multiply-adds, of weights and features that move, of its pass, and of sending its output."""
+    """A layer: seconds of its multiply-adds, of weights and features that move, of its pass, and of sending its output.
+
+    arithmetic: which of ROOFS does most of its multiply-adds
+    """
 
     layer: str
     kind: str
+    arithmetic: str
     computing: float
     weights: float
     features: float
@@ -48,8 +53,8 @@ class RoofedLayer:
     def roof(self) -> str:
         """What binds it, one of ROOFS."""
         if self.computing >= self.weights + self.features:
-            return ROOFS[0]
-        return ROOFS[1] if self.weights >= self.features else ROOFS[2]
+            return self.arithmetic
+        return ROOFS[2] if self.weights >= self.features else ROOFS[3]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,6 +174,7 @@ def board_roofs(problem: Problem) -> BoardRoofs:
     if not costs.streams(0):
         raise ValueError(f"{workload.name}: its layers were measured, and no FLOP of them are known")
     works, width = costs.works, PRECISION_BYTES[precision]
+    arithmetic = ROOFS[2 * board.logic.get(precision, 0.0) > board.macs_per_cycle[precision]]
 
     def division(of: FieldProgrammableGateArray) -> Divisions:
         return of.divided(works, np.ones((1, len(works)), dtype=np.bool_), precision, copies=1)
@@ -184,12 +190,27 @@ def board_roofs(problem: Problem) -> BoardRoofs:
             weights = 0.0 if own.on_chip[0] else min(work.parameters * width / board.reached_bandwidth, bytes_seconds)
             sending = work.output_elements * samples * width / board.transceiver_bandwidth
             features = bytes_seconds - weights
-            found.append(RoofedLayer(layer.name, layer.kind, computing, weights, features, seconds, sending))
+            found.append(
+                RoofedLayer(layer.name, layer.kind, arithmetic, computing, weights, features, seconds, sending)
+            )
     whole = float(own.seconds(samples, "forward")[0])
+    gains = {
+        name: 1.0 - float(division(other).seconds(samples, "forward")[0]) / whole if whole else 0.0
+        for name, other in _doubled(board, precision)
+    }
+    return BoardRoofs(board, workload, precision, samples, tuple(found), whole, gains)
 
-    def saved(name: str) -> float:
-        times = 0.5 if DOUBLED[name] == "reduction_half" else 2
-        other = replace(board, **{DOUBLED[name]: times * getattr(board, DOUBLED[name])})
-        return 1.0 - float(division(other).seconds(samples, "forward")[0]) / whole if whole else 0.0
 
-    return BoardRoofs(board, workload, precision, samples, tuple(found), whole, {name: saved(name) for name in DOUBLED})
+def _doubled(
+    board: FieldProgrammableGateArray, precision: Precision
+) -> Iterator[tuple[str, FieldProgrammableGateArray]]:
+    """The board with twice each of its figures; DSP blocks and look-up tables multiply side by side."""
+    rate, logic = board.macs_per_cycle[precision], board.logic.get(precision, 0.0)
+    for name, figure_of in DOUBLED.items():
+        times = 0.5 if figure_of == "reduction_half" else 2
+        other = replace(board, **{figure_of: times * getattr(board, figure_of)})
+        if figure_of == "dsps":  # twice as many have half as much of the tables beside each
+            other = replace(other, macs_per_cycle={precision: rate - logic / 2})
+        yield name, other
+    if logic:
+        yield "look-up tables", replace(board, macs_per_cycle={precision: rate + logic})

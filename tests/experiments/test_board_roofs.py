@@ -13,13 +13,15 @@ from simulator import Layer, Workload
 from tests.experiments.commands import ended, refused
 
 
-def roofs(samples: int = 1, precision: str = "int8") -> BoardRoofs:
-    """Three layers on a board of 1 GFLOP/s, 1 MB on chip and 1 MB/s of memory that is reached by half."""
+def roofs(samples: int = 1, precision: str = "int8", logic: float = 0.0) -> BoardRoofs:
+    """Three layers on a board of 1 GFLOP/s, of which look-up tables do a part, 1 MB on chip and 1 MB/s of memory that is reached
+    by half.
+    """
     board = load_accelerator("zcu102")
     assert isinstance(board, FieldProgrammableGateArray)
     changes = {"dsps": 500, "clock": 1e6, "macs_per_cycle": {precision: 1.0}, "efficiency": 1.0, "reduction_half": 0.0}
     memory = {"on_chip_bytes": 1e6, "ddr_bandwidth": 1e6, "memory_efficiency": 0.5, "transceiver_bandwidth": 1e5}
-    board = replace(board, **changes, **memory)
+    board = replace(board, **changes, **memory, logic={precision: logic})
     layers = (
         Layer("product", "linear", 2e9, 1000, 1e4),
         Layer("weights", "linear", 1e8, 2_000_000, 1e4),
@@ -50,6 +52,15 @@ def test_twice_a_figure_saves_its_share() -> None:
     assert found.gains["bandwidth"] == pytest.approx((2.0 + 3.011) / found.seconds)
     assert found.gains["reduction_half, halved"] == found.gains["on-chip memory"] == 0.0
     assert found.words.endswith("; twice the bandwidth saves most")
+
+
+def test_look_up_tables_bind_where_they_multiply_most() -> None:
+    """Of 1 GFLOP/s tables do three quarters: twice the tables are 1.75, twice the DSP blocks 1.25 GFLOP/s."""
+    found = roofs(logic=0.75)
+    assert [one.roof for one in found.layers] == ["LUT", "bandwidth", "on-chip memory"]
+    assert found.gains["look-up tables"] == pytest.approx((2.0 - 2.0 / 1.75) / found.seconds)
+    assert found.gains["DSP blocks"] == pytest.approx((2.0 - 2.0 / 1.25) / found.seconds)
+    assert "look-up tables" not in roofs().gains
 
 
 def test_samples_of_a_pass_share_weights() -> None:
