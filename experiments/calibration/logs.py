@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from statistics import median
 
@@ -75,7 +76,7 @@ def read_logs(path: Path, tokens: int, devices: int, batch: int, warm_up: int = 
     """
     files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
     texts = {one: COLOURS.sub("", _text(one)) for one in files}
-    runs = {one: list(_steps(text)) for one, text in texts.items()}
+    runs = {one: list(_steps(one, text)) for one, text in texts.items()}
     if not any(runs.values()):
         raise InputError(
             f"{path}: holds no line of a step of Megatron-LM ('elapsed time per iteration') or torchtitan ('step: … tps:')"
@@ -92,12 +93,16 @@ def read_logs(path: Path, tokens: int, devices: int, batch: int, warm_up: int = 
     if not tokens and any(step.tokens_per_second for step in own):
         raise InputError(f"{path}: tells tokens per second, and the plan's samples have no tokens")
     seconds = median(step.seconds or batch * tokens / (step.tokens_per_second * devices) for step in own)
-    told = [pair for text in texts.values() for pair in MEGATRON_MEMORY.findall(text)]
-    reserved = [2.0**20 * float(most) for _, most in told] + [step.reserved for step in own if step.reserved]
+    try:
+        pairs = [pair for text in texts.values() for pair in MEGATRON_MEMORY.findall(text)]
+        told = [tuple(2.0**20 * _number(most) for most in pair) for pair in pairs]
+    except ValueError as error:
+        raise InputError(f"{path}: memory (MB): {error}") from None
+    reserved = [most for _, most in told] + [step.reserved for step in own if step.reserved]
     return LogFigures(
         seconds,
         len(own),
-        max((2.0**20 * float(most) for most, _ in told), default=None),
+        max((most for most, _ in told), default=None),
         max(reserved, default=None),
         median(step.teraflops for step in own),
     )
@@ -112,29 +117,46 @@ def _text(path: Path) -> str:
         raise InputError(f"{path}: {error.strerror or error}") from None
 
 
-def _steps(text: str) -> Iterator[LoggedStep]:
-    """The steps of a log's lines."""
-    for line in text.splitlines():
-        if found := MEGATRON.search(line):
-            time, batch, rate = float(found["time"]), BATCH.search(line), MEGATRON_RATE.search(line)
-            yield LoggedStep(
-                int(found["step"]),
-                time * (1e-3 if found["unit"] == "ms" else 1.0),
-                batch=int(batch[1]) if batch else 0,
-                teraflops=float(rate[1]) if rate else 0.0,
-            )
-        elif found := TITAN.search(line):
-            rate = TITAN_RATE.search(line)
-            yield LoggedStep(
-                int(found["step"]),
-                tokens_per_second=_number(found["rate"]),
-                reserved=GIB * float(found["memory"]),
-                teraflops=_number(rate[1]) if rate else 0.0,
-            )
+def _steps(path: Path, text: str) -> Iterator[LoggedStep]:
+    """The steps of a log's lines. Raises InputError, which names the line, for a figure that is no number."""
+    for place, line in enumerate(text.splitlines(), start=1):
+        found = MEGATRON.search(line) or TITAN.search(line)
+        if found is None:
+            continue
+        try:
+            yield _megatron_step(found, line) if found.re is MEGATRON else _titan_step(found, line)
+        except ValueError as error:
+            raise InputError(f"{path}: line {place}: {error}") from None
+
+
+def _megatron_step(found: re.Match[str], line: str) -> LoggedStep:
+    time, batch, rate = _number(found["time"]), BATCH.search(line), MEGATRON_RATE.search(line)
+    return LoggedStep(
+        int(found["step"]),
+        time * (1e-3 if found["unit"] == "ms" else 1.0),
+        batch=int(batch[1]) if batch else 0,
+        teraflops=_number(rate[1]) if rate else 0.0,
+    )
+
+
+def _titan_step(found: re.Match[str], line: str) -> LoggedStep:
+    rate = TITAN_RATE.search(line)
+    return LoggedStep(
+        int(found["step"]),
+        tokens_per_second=_number(found["rate"]),
+        reserved=GIB * _number(found["memory"]),
+        teraflops=_number(rate[1]) if rate else 0.0,
+    )
 
 
 def _number(text: str) -> float:
-    return float(text.replace(",", "").rstrip("."))
+    try:
+        number = float(text.replace(",", "").rstrip("."))
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number < inf:
+        raise ValueError(f"{text!r} is not a number above 0")
+    return number
 
 
 def _after(steps: list[LoggedStep], warm_up: int) -> list[LoggedStep]:

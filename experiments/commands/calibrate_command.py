@@ -43,7 +43,14 @@ SHARE_50 = 0.674
 
 def measured(text: str) -> float | Path:
     """Seconds, or a log (a folder of logs)."""
-    return Path(text) if os.path.exists(text) else number(text)  # a name may be too long to be one
+    if os.path.exists(text):  # a name may be too long to be one
+        return Path(text)
+    try:
+        return number(text)
+    except argparse.ArgumentTypeError:
+        if any(letter.isdigit() for letter in text[:1].lstrip("+-.")):
+            raise
+        raise argparse.ArgumentTypeError(f"{shown(text)} is neither a number nor a log that is there") from None
 
 
 ITERATIONS: dict[str, Option] = {

@@ -355,6 +355,15 @@ def test_seconds_and_folders(tmp_path: Path) -> None:
     ("lines", "said"),
     [
         ((), "no line of a step"),
+        (
+            (MEGATRON.format(n=1, ms=1.0, batch=8).replace("1.0 |", "1.0.5 |"),),
+            "line 2: '1.0.5' is not a number above 0",
+        ),
+        ((TITAN.format(n=1, tps=0),), "line 2: '0' is not a number above 0"),
+        (
+            (MEMORY.replace("2048.0", "2.0.4"), *(MEGATRON.format(n=n, ms=1.0, batch=8) for n in range(1, 9))),
+            "memory (MB): '2.0.4' is not a number above 0",
+        ),
         ((MEGATRON.format(n=1, ms=1.0, batch=8),), "1, are of the 5 steps of warm-up; --warm-up 0 takes them"),
         (
             tuple(MEGATRON.format(n=n, ms=1.0, batch=16) for n in range(1, 9)),
