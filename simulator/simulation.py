@@ -244,7 +244,7 @@ class Outcome(Replayed):
         word = self.problem.device_word
         columns = ("stage", "layers", f"{word}s", f"M parameters\nper {word}", "peak memory, GiB")
         noisy = () if self.noisy is None else self.noisy.tables()
-        return TextTable(self.title, columns, tuple(rows)), *peak_tables(self.memory), *noisy
+        return TextTable(self.title, columns, tuple(rows)), *peak_tables(self.memory, word), *noisy
 
     def remarks(self) -> tuple[str, ...]:
         """The plan in a line, seconds beside the lower bound, fill and drain of a stream, and warnings."""

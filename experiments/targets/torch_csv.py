@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import simulator
 from experiments.targets.pipelines import equal_pipelines, pipelines_of
 from experiments.targets.target import NotLaunchableError, Target, Written
-from hardware_profiles import Runs
+from hardware_profiles import Runs, counted
 
 if TYPE_CHECKING:
     from simulator import Op, Plan, Problem, Schedule
@@ -107,7 +107,8 @@ def _write(problem: Problem, plan: Plan, file: str, *, with_sends: bool = False)
     count, ranks = found.data * found.tensor * found.context, found.ranks
     note = (
         f"the CSV is of one of {count} equal pipelines: launch {count} × {ranks} processes, a pipeline group of {ranks} ranks "
-        f"per replica, {found.microbatch} samples per micro-batch in each, DistributedDataParallel over the replicas of a stage"
+        f"per replica, {counted(found.microbatch, 'sample')} per micro-batch in each, DistributedDataParallel over the replicas "
+        "of a stage"
     )
     return Written({"": content}, (note,) * (count > 1))
 

@@ -108,8 +108,9 @@ def say(line: str) -> None:
     print(text)
 
 
-DECIDING = ("iteration, seconds", "seconds per iteration", "peak memory, GiB", "gap")
-"""Headings of the columns by which plans are told apart."""
+SECONDS = ("iteration, seconds", "seconds per iteration")
+DECIDING = (*SECONDS, "peak memory, GiB", "gap", "together", "free", "allocated", "room")
+"""Headings of the columns by which plans are told apart, and whether they fit."""
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -32,7 +32,7 @@ def peak_rows(memories: Sequence[DeviceMemory]) -> list[dict[str, Any]]:
     ]
 
 
-def peak_tables(memories: Sequence[DeviceMemory]) -> tuple[TextTable, ...]:
+def peak_tables(memories: Sequence[DeviceMemory], device_word: str = "device") -> tuple[TextTable, ...]:
     """Peak memory of each device by category, in GiB, and its activations by part; equal devices share one row."""
     found = peak_rows(memories)
     used = [name for name in CATEGORIES if any(row[name] for row in found)]
@@ -43,9 +43,9 @@ def peak_tables(memories: Sequence[DeviceMemory]) -> tuple[TextTable, ...]:
         "driver's": "driver_bytes",
     }
     whole = {name: [row[key] for row in found] for name, key in ({name: name for name in used} | totals).items()}
-    tables = [_alike("Memory at the peak, GiB", found, whole)]
+    tables = [_alike("Memory at the peak, GiB", found, whole, device_word)]
     if parts := activations_by_part(found):
-        tables.append(_alike(ACTIVATIONS, found, parts))
+        tables.append(_alike(ACTIVATIONS, found, parts, device_word))
     return tuple(tables)
 
 
@@ -60,10 +60,12 @@ def activations_by_part(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[flo
     }
 
 
-def _alike(title: str, found: Sequence[Mapping[str, Any]], columns: Mapping[str, Sequence[float]]) -> TextTable:
+def _alike(
+    title: str, found: Sequence[Mapping[str, Any]], columns: Mapping[str, Sequence[float]], device_word: str
+) -> TextTable:
     """A table in GiB of the devices of `peak_rows`, from bytes by heading; devices with equal cells share one row."""
     alike: dict[tuple[str, ...], list[int]] = {}
     for row, *amounts in zip(found, *columns.values(), strict=True):
         alike.setdefault(tuple(f"{one / GIB:,.2f}" for one in amounts), []).append(row["device"])
     rows = tuple((ranges(devices), *cells) for cells, devices in alike.items())
-    return TextTable(title, ("devices", *columns), rows)
+    return TextTable(title, (f"{device_word}s", *columns), rows)

@@ -71,6 +71,13 @@ def test_no_word_is_broken_at_any_width(monkeypatch: pytest.MonkeyPatch, width: 
         assert missing == ["micro-\nbatches", "what it is"]  # seconds and memory decide
 
 
+def test_what_decides_is_shown_to_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a table of memory what devices hold together and have free, though both stand last."""
+    columns = ("stages", "weights", "gradients", "optimizer", "together", "free", "devices")
+    text = printed(monkeypatch, 48, "Memory", columns, [("0", "1.00", "2.00", "6.00", "9.00", "7.00", "0-7")])
+    assert text.endswith("room for: optimizer; devices\n")
+
+
 def test_a_narrow_terminal_gets_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where not two columns fit, each cell has a line with its heading."""
     text = printed(monkeypatch, 20, "Title", COLUMNS, ROWS)
