@@ -108,7 +108,8 @@ class Sensitivity(Explained):
     def remarks(self) -> tuple[str, ...]:
         """How to read the table, what is felt most, and what not at all."""
         lines = [
-            "slope: % of the seconds per % of the number; -: its file does not allow that value"
+            "slope: % of the seconds per % of the number"
+            + "; -: its file does not allow that value" * self.cut
             + "; !: the plan does not fit" * any(fits is False for one in self.numbers for fits in one.fits)
         ]
         steep = [one for one in self.numbers if one.slope is not None and abs(one.slope) >= LEAST_SLOPE]
@@ -117,6 +118,11 @@ class Sensitivity(Explained):
             lines.append(f"felt most: {most.path}; 1 % more of it changes the seconds by {most.slope:+.2f} %")
         lines += [f"not felt: {', '.join(self.unfelt)}"] * bool(self.unfelt)
         return (*lines, *self.bounds.remarks(), *filter(None, [self.outcome.excess]))
+
+    @property
+    def cut(self) -> bool:
+        """Whether a number has values that its file does not allow."""
+        return any(None in one.seconds for one in self.numbers)
 
     def plot(self) -> Figure:
         """Draw the tornado chart: seconds from half of each number to twice as much, or as far as its file allows."""
@@ -129,7 +135,7 @@ class Sensitivity(Explained):
             return max(known, key=lambda one: abs(one - whole), default=whole)
 
         bars = [(one.path, furthest(one.seconds[:below]), furthest(one.seconds[below:])) for one in self.numbers]
-        return tornado(self.outcome.title, whole, bars)
+        return tornado(self.outcome.title, whole, bars, cut=self.cut)
 
 
 def sensitivity(

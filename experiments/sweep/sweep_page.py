@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from experiments.sweep.axes import Axis
-from experiments.sweep.sweep_plots import MOST_CELLS, MOST_LINES, MOST_TICKS, line_look, rises_by_factors
+from experiments.sweep.sweep_plots import MOST_CELLS, MOST_LINES, MOST_TICKS, RING, line_look, rises_by_factors
 from experiments.sweep.swept import COLUMNS, MOST_ROWS, Row, Swept, place_words
 from experiments.terminal.report_tables import written_cell
 from experiments.view.page_frame import COMPONENTS, framed
@@ -175,14 +175,14 @@ def _lines(swept: Swept, rows: Any) -> Any:
     lines = [own for own in swept.lines().values() if any(row["feasible"] for row in own)]
     left = f" ({MOST_LINES} of {len(lines)} lines)" if len(lines) > MOST_LINES else ""
     scale = "log" if rises_by_factors(along) else "linear"
+    changed = {id(after) for _, after, _ in swept.changes()}
     plot = _figure(
         "lines",
-        f"Seconds per iteration{left}; a ring: the plan changes",
+        f"Seconds per iteration{left}{RING * bool(changed)}",
         height=420,
         x_axis_type=scale,
         y_axis_type="log",
     )
-    changed = {id(after) for _, after, _ in swept.changes()}
     column, items, points = f"value_{swept.axes.index(along)}", [], []
     for number, own in enumerate(lines[:MOST_LINES]):
         fitting = [row for row in own if row["feasible"]]

@@ -62,6 +62,10 @@ def line_look(swept: Swept, number: int, row: Row) -> Mapping[str, Any]:
     return look_of(row[names[0]]).line if names in (["planner"], ["schedule"]) else series_look(number)
 
 
+RING = "; a ring: the plan changes"
+"""Behind the title of lines that change their plan."""
+
+
 def rises_by_factors(along: Axis) -> bool:
     """Whether numbers of an axis are drawn on a logarithmic scale."""
     numbers = sorted(float(one) for one in along.values) if along.numeric else [0.0]
@@ -89,9 +93,10 @@ def lines_figure(swept: Swept) -> Figure:
     logarithmic_axes(axes, "y")
     _scaled(axes, along)
     left = f"; {MOST_LINES} of {len(lines)} lines" if len(lines) > MOST_LINES else ""
+    left += RING * bool(changed)
     titled(
         axes,
-        legible(f"{swept.title}{left}; a ring: the plan changes", 110),
+        legible(f"{swept.title}{left}", 110),
         xlabel=along.name,
         ylabel="seconds per iteration",
     )
