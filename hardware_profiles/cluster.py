@@ -17,7 +17,7 @@ from hardware_profiles.links import Channel, Link, Sharing
 from hardware_profiles.numbers import MOST_COUNT, MOST_DEVICES, check_whole
 from hardware_profiles.reading import remembering
 from hardware_profiles.topology import ROUTING_BYTES, Topology
-from hardware_profiles.words import brief
+from hardware_profiles.words import brief, counted
 
 Component = int | tuple["Component", ...]
 """A part of a cluster: a device id, or the parts that a level joins."""
@@ -120,6 +120,17 @@ class Cluster:
                     found.append(device)
                 numbers[id(device)] = found.index(device)
         return tuple(found), tuple(numbers[id(device)] for device in self.devices)
+
+    @property
+    def device_word(self) -> str:
+        """The word for one device in messages and figures: `GPU`, `FPGA`, or `device` for a mix and where there is none."""
+        words = {optional_members(device).word for device in self.kinds[0]}
+        return words.pop() if len(words) == 1 else "device"
+
+    @property
+    def counted_devices(self) -> str:
+        """The number of devices in words: `16 GPUs`."""
+        return counted(len(self.devices), self.device_word)
 
     @cached_property
     def precisions(self) -> tuple[str, ...]:

@@ -319,7 +319,7 @@ def _summed_up(source: Traversable) -> str:
         cluster = _read_cluster(source, None)
         kinds = sorted({device.name for device in cluster.devices})
         return (
-            f"cluster {cluster.name}: {len(cluster.devices)} devices ({', '.join(kinds)}) "
+            f"cluster {cluster.name}: {cluster.counted_devices} ({', '.join(kinds)}) "
             f"in {counted(len(cluster.servers), 'server')}, {len(cluster.channels)} channels"
         )
     device = _read_accelerator(source)

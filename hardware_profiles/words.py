@@ -34,8 +34,9 @@ def gibibytes(amount: float) -> str:
 
 
 def percent(share: float, form: str = ".1f") -> str:
-    """A share of 1 in per cent, `53.2 %`, in a form of `format`."""
-    return f"{100.0 * share:{form}} %"
+    """A share of 1 in per cent, `53.2 %`, in a form of `format`; none has no sign."""
+    text = f"{100.0 * share:{form}}"
+    return f"{text if text.strip('+-0.') else text.lstrip('+-')} %"
 
 
 def brief(value: object, facts: str) -> str:

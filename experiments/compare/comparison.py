@@ -379,7 +379,7 @@ class Comparison(Explained):
             "workload": problem.workload.name,
             "source": "measured profile" if measured else f"analytic, {problem.precision}",
             "cluster": cluster.name,
-            "devices": problem.counted_devices,
+            "devices": problem.cluster.counted_devices,
             "samples": counted(problem.batch, problem.workload.sample),
             "judged": self._judged_words(),
             "plans": sorted(records, key=lambda record: (not record["feasible"], counts[record["planner"]])),

@@ -47,7 +47,7 @@ def draw(cluster: Cluster, loads: LinkLoads | None = None) -> Figure:
     handles = picture.rates(cluster) if loads is None else picture.loads(figure)
     picture.named_rates()
     handles += picture.devices(cluster) + picture.switches()
-    count = f"{counted(len(cluster.devices), 'device')} in {counted(len(cluster.servers), 'server')}"
+    count = f"{cluster.counted_devices} in {counted(len(cluster.servers), 'server')}"
     title = legible(f"{cluster.name}: {count}, {counted(len(cluster.links), 'link')}", 110)
     figure.suptitle(f"{title}\n{drawn.note}" if drawn.note else title, x=0.01, ha="left", fontsize=10, color=INK)
     legend_below(figure, min(4, len(handles)), handles, [handle.get_label() for handle in handles])

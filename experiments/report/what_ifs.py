@@ -115,9 +115,7 @@ class WhatIf(Explained):
         measures: dict[str, Callable[[Outcome], str]] = {
             "seconds per iteration": lambda one: f"{one.iteration_seconds:.4g}",
             "change": lambda one: (
-                percent(round(one.iteration_seconds / seconds - 1, 3) + 0.0, "+.1f")  # without -0.0
-                if one is not whole and seconds
-                else ""
+                percent(one.iteration_seconds / seconds - 1, "+.1f") if one is not whole and seconds else ""
             ),
             "samples per second": lambda one: f"{one.samples_per_second:,.4g}",
             "gap to the lower bound": lambda one: percent(one.gap),

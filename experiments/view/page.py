@@ -289,7 +289,7 @@ def _memory(plan: DrawnPlan, number: int, x_range: Any, unit: str, factor: float
         for place, (one, peak, limit) in enumerate(zip(tracks, peaks, limits, strict=True))
     ]
     fullest = max(range(len(tracks)), key=lambda place: peaks[place] / tracks[place].capacity)
-    select = Select(options=options, value=f"{fullest}", width=LABEL_PIXELS * 2, name=f"device {number}")
+    select = Select(options=options, value=f"{fullest}", width=LABEL_PIXELS * 2 + 60, name=f"device {number}")
     y_range = Range1d(start=0.0, end=tops[fullest])
     plot = _figure(x_range, y_range, MEMORY_PIXELS, f"memory of {number}", toolbar_location=None)
     plot.yaxis.axis_label = f"memory ({word})"

@@ -33,7 +33,7 @@ def fact_rows(replays: Sequence[Outcome | ScheduleReplay]) -> tuple[FactRow, ...
 def _figures(replayed: Outcome | ScheduleReplay) -> dict[str, str]:
     if isinstance(replayed, ScheduleReplay):
         return {name: value for name, value, *_ in replayed.tables()[0].rows}
-    fullest = replayed.fullest
+    fullest, word = replayed.fullest, replayed.problem.device_word
     return {
         "problem": replayed.problem.title,
         "plan": replayed.words,
@@ -42,7 +42,7 @@ def _figures(replayed: Outcome | ScheduleReplay) -> dict[str, str]:
         "samples per second": f"{replayed.samples_per_second:,.4g}",
         "gap to the lower bound": percent(replayed.gap),
         "idle": percent(replayed.replay.bubble().idle_over_makespan),
-        "fullest device": f"{fullest.device}: {fullest.peak_bytes / GIB:.4g} of {gibibytes(fullest.capacity_bytes)}",
+        "fullest device": f"{word} {fullest.device}: {fullest.peak_bytes / GIB:.4g} of {gibibytes(fullest.capacity_bytes)}",
         "fits": "yes" if replayed.fits else "no",
     }
 

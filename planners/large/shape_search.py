@@ -124,7 +124,7 @@ def inapplicable(problem: Problem, request: Request) -> str | None:
     if not len(grid(degrees, groups.__getitem__, blocks.count, problem.batch, wanted)):
         return (
             f"no pipeline of {blocks.count} blocks, whole micro-batches of a batch of {problem.batch} and "
-            f"{problem.counted_devices} has the stages, stages per {problem.device_word} and micro-batches that are asked for"
+            f"{cluster.counted_devices} has the stages, stages per {cluster.device_word} and micro-batches that are asked for"
         )
     return None
 
@@ -419,7 +419,7 @@ class _ShapeSearch:
         return (
             f"planner {self.planner.name!r} finds no stages that fit: weights, gradients and optimizer states take at least "
             f"{gibibytes(state)} per {word} with ZeRO {zero}, and what it keeps of its micro-batches{again} "
-            f"{gibibytes(kept)}; each of {self.problem.counted_devices} holds "
+            f"{gibibytes(kept)}; each of {self.problem.cluster.counted_devices} holds "
             f"{gibibytes(self.form.memory_bytes)}; use more {word}s or a smaller batch"
         )
 

@@ -201,5 +201,5 @@ class _PipelineSearch:
         known = "proves that no mixed pipeline fits" if proven else "finds no mixed pipeline that fits"
         return (
             f"planner {self.planner.name!r} {known}: weights, gradients and optimizer states take {state:.4g} GiB once, "
-            f"{problem.counted_devices} hold {room:.4g} GiB together; use more {word}s or smaller groups of samples"
+            f"{problem.cluster.counted_devices} hold {room:.4g} GiB together; use more {word}s or smaller groups of samples"
         )

@@ -236,7 +236,7 @@ def straight_shape(problem: Problem, request: Request) -> str | None:
         return f"{stages} stages are more than the {layers} layers"
     held = stages // stages_per_device(problem, request, request.schedule) if request.schedule else stages // chunks
     if held > len(problem.cluster.devices):
-        return f"{stages} stages, {stages // held} per {word}, are more than {problem.counted_devices} hold"
+        return f"{stages} stages, {stages // held} per {word}, are more than {problem.cluster.counted_devices} hold"
     return None
 
 

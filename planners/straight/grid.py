@@ -598,6 +598,6 @@ class _Grid:
         held = max(problem.rooms)
         return (
             f"planner {self.name!r} finds no stages that fit: weights, gradients and optimizer states take {gibibytes(state)}, "
-            f"the largest of {problem.counted_devices} holds {gibibytes(held)}; "
+            f"the largest of {problem.cluster.counted_devices} holds {gibibytes(held)}; "
             f"use more {problem.device_word}s, recomputation or a smaller batch"
         )

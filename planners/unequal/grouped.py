@@ -69,7 +69,7 @@ class GroupedSizes:
             word = problem.device_word
             raise InfeasiblePlanError(
                 f"planner {self.name!r} finds no partition of {len(problem.workload)} layers over "
-                f"{problem.counted_devices} within {gibibytes(min(problem.rooms))} per {word}, with the "
+                f"{problem.cluster.counted_devices} within {gibibytes(min(problem.rooms))} per {word}, with the "
                 f"whole batch in flight and micro-batches of {samples} samples or more; use more {word}s, a smaller batch or "
                 "granularity"
             )

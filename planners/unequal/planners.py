@@ -156,7 +156,7 @@ def unlike_shape(problem: Problem, request: Request) -> str | None:
         )
     stages, most = number_of_stages(problem, request), min(len(problem.cluster.devices), len(problem.workload))
     if stages > most:
-        return f"{stages} stages are more than the {problem.counted_devices} or {len(problem.workload)} layers"
+        return f"{stages} stages are more than the {problem.cluster.counted_devices} or {len(problem.workload)} layers"
     granularity = request.asked("granularity") or 1
     if granularity > problem.batch:
         return f"a granularity of {granularity} samples is more than the batch of {problem.batch}"

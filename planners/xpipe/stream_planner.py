@@ -63,7 +63,7 @@ class XPipeStream:
             capacity = " or ".join(f"{one / GIB:.4g}" for one in sorted(set(problem.rooms)))
             raise InfeasiblePlanError(
                 f"planner {self.name!r} finds no partition of {len(problem.workload)} layers over "
-                f"{problem.counted_devices} within {capacity} GiB per {word}, {COPIES} copies of the "
+                f"{problem.cluster.counted_devices} within {capacity} GiB per {word}, {COPIES} copies of the "
                 f"weights included; use more {word}s, recomputation or a smaller batch"
             )
         count = len(plan.microbatches)

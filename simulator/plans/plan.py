@@ -128,7 +128,7 @@ class Problem(TrainingOptions):
         """Workload, machine, mini-batch, precision, optimizer and stack, as a heading names them: the latter three where they are
         not what an image network has.
         """
-        told = [self.counted_devices, counted(self.batch, self.workload.sample)]
+        told = [self.cluster.counted_devices, counted(self.batch, self.workload.sample)]
         told += [self.precision] * (self.precision != DEFAULT_PRECISION)
         told += [self.optimizer] * (self.optimizer != DEFAULT_OPTIMIZER)
         told += [self.stack.name] * (self.stack.name != GENERIC.name)
@@ -141,14 +141,8 @@ class Problem(TrainingOptions):
 
     @property
     def device_word(self) -> str:
-        """The word for one device in messages and figures: `GPU`, `FPGA`, or `device` for a mix and where there is none."""
-        words = {optional_members(device).word for device in self.cluster.kinds[0]}
-        return words.pop() if len(words) == 1 else "device"
-
-    @property
-    def counted_devices(self) -> str:
-        """The number of devices in words: `16 GPUs`."""
-        return counted(len(self.cluster.devices), self.device_word)
+        """The word for one device of its cluster in messages and figures."""
+        return self.cluster.device_word
 
     @property
     def element_bytes(self) -> float:
