@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hardware_profiles import percent
 from simulator.plans.plan import Plan, Problem
 from simulator.results.layer_bounds import LayerBounds, layer_bounds
 from simulator.results.text_tables import Explained, TextTable
@@ -89,7 +90,9 @@ class Sensitivity(Explained):
         whole = self.outcome.iteration_seconds
 
         def cell(seconds: float | None, fits: bool | None) -> str:
-            return "-" if seconds is None else f"{100.0 * (seconds / whole - 1.0):+.1f}" + "!" * (not fits)
+            if seconds is None:
+                return "-"
+            return percent(seconds / whole - 1.0, "+.1f").removesuffix(" %") + "!" * (not fits)
 
         shown = [number for number, factor in enumerate(FACTORS) if factor in SHOWN]
         rows = tuple(

@@ -161,12 +161,11 @@ def _that_do_not_fit(outcome: Outcome, replayed: Mapping[Plan, Score]) -> Limit 
         return None
     seconds, _, plan, score = min(faster, key=lambda one: one[:2])
     need = (score.peak_bytes - score.capacity_bytes) / GIB
+    more = f"{need:.3g}" if need < 1000 else f"{need:,.0f}"
     what = f"{plan.schedule}, {plan.notation}, {counted(len(plan.microbatches), 'micro-batch')}"
     name, room = _short_of("the memory of another plan", outcome, [score.device])
     short = _these(outcome, [score.device])
-    return Limit(
-        name, seconds, f"with {need:.3g} GiB more on {short}{room}{',' * bool(room)} and another plan ({what})"
-    )
+    return Limit(name, seconds, f"with {more} GiB more on {short}{room}{',' * bool(room)} and another plan ({what})")
 
 
 def _these(outcome: Outcome, devices: list[int]) -> str:

@@ -13,6 +13,9 @@ from typing import Any
 
 from experiments.terminal.stops import INTERRUPTED, stopping
 
+LONG_WORD = 24
+"""Characters of a word that a cut may go through."""
+
 MOST_CHARACTERS = 270
 """Of a complaint, so that the line stays below 300 with the command's name."""
 
@@ -118,12 +121,18 @@ def _end(name: str, complaint: str, code: int) -> int:
 
 
 def short(text: str, most: int = MOST_CHARACTERS) -> str:
-    """One printable line: white space as single spaces, controls as escapes, the middle left out of what is too long."""
+    """One printable line: white space as single spaces, controls as escapes, the middle left out of what is too long, by words
+    but of long ones.
+    """
     from hardware_profiles import one_line, printable
 
     line = printable(one_line(text))
-    tail = most // 3
-    return line if len(line) <= most else f"{line[: most - tail - 3]} … {line[-tail:]}"
+    if len(line) <= most:
+        return line
+    head, tail = line[: most - most // 3 - 3], line[-(most // 3) :]
+    left, right = head.rfind(" "), tail.find(" ")
+    head = head[:left] if left > len(head) - LONG_WORD else head
+    return f"{head} … {tail[right + 1 :] if right < LONG_WORD else tail}"
 
 
 def _exit_code(error: ValueError) -> int:

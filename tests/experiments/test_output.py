@@ -23,6 +23,7 @@ import pytest
 import experiments
 from experiments import cli
 from experiments.terminal import output
+from experiments.terminal.exits import MOST_CHARACTERS, short
 from experiments.terminal.output import print_table, say, to_csv, to_json
 from experiments.terminal.report_tables import Cell, ReportTable
 from tests.experiments.commands import ended
@@ -426,3 +427,12 @@ def test_quiet_reaches_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     with patch.object(output, "EVERY", 0.0):
         assert ended(capsys, (*words, "--quiet"))[::2] == (0, "")
         assert "planning with greedy best " in ended(capsys, words)[2]
+
+
+def test_a_cut_goes_round_words_but_long_ones() -> None:
+    """Of names in a row each is whole or left out; of one long path the middle is left out."""
+    names = [f"planner-{number}" for number in range(60)]
+    before, after = short(", ".join(names)).split(" … ")
+    assert set(re.findall("[^, ]+", f"{before} {after}")) < set(names)
+    assert len(before) + len(after) > MOST_CHARACTERS - 40
+    assert short("x" * 999) == f"{'x' * (MOST_CHARACTERS * 2 // 3 - 3)} … {'x' * (MOST_CHARACTERS // 3)}"
