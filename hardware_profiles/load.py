@@ -127,13 +127,12 @@ def errors_of(stack: Stack) -> tuple[ErrorClass, ...]:
 def prediction_error(
     figure: Figure, stack: Stack, accelerators: Iterable[Accelerator], plan: PlanKind
 ) -> PredictionError:
-    """The error of the narrowest class of a stack that fits; the widest of all where none does.
+    """The error of the narrowest class of a stack that fits; the widest of those near it, or of all, where none does.
 
     accelerators: that a plan uses, of which the widest counts; one whose kind of chip alone tells its shares has at least the
         spread of its kind
     """
-    every = [one for classes in shipped_errors().values() for one in classes]
-    return error_of_class(figure, stack.name, errors_of(stack), every, accelerators, plan)
+    return error_of_class(figure, stack.name, errors_of(stack), shipped_errors(), accelerators, plan)
 
 
 def stack_table(name_or_path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 A class is a stack, kinds of accelerators and kinds of plans; its interval holds 90 % of measured / predicted of rows that no
 constant saw. `errors.toml` has the classes of the shipped stacks, as `pipeplan study truth --errors-out` writes them; a stack's
-own file may have others. Of what no class fits the interval is the widest of all.
+own file may have others. Of what no class fits the interval is the widest of those near it, or of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import pi, sqrt
 from typing import Literal, NamedTuple
@@ -23,6 +23,9 @@ PlanKind = Literal["other", "experts", "fp8", "zero-3", "pipeline", "data"]
 """Kinds of plans, the first that holds: of a network without transformer blocks, or with measured layers; with experts; with
 products in fp8; with replicas that divide weights; with several stages; and any other, tensor groups among them.
 """
+
+NO_FRAMEWORK = "generic"
+"""The stack whose classes hold runs of every framework."""
 
 PLAN_WORDS: dict[PlanKind, str] = {
     "other": "other networks",
@@ -123,15 +126,16 @@ def error_of_class(
     figure: Figure,
     name: str,
     classes: Sequence[ErrorClass],
-    every: Sequence[ErrorClass],
+    others: Mapping[str, Sequence[ErrorClass]],
     accelerators: Iterable[Accelerator],
     plan: PlanKind,
 ) -> PredictionError:
-    """The error of the narrowest class of a stack that fits; the widest of every class where none does.
+    """The error of the narrowest class of a stack that fits. Where none does, the widest of the stack's other classes and of
+    other frameworks' on these accelerators; where there are not both, the widest of every class.
 
-    name, classes: of the stack; accelerators: that a plan uses, of which the widest counts
+    name, classes: of the stack; others: of every shipped stack; accelerators: that a plan uses, of which the widest counts
     """
-    found = [_of_one(figure, name, classes, every, one, plan) for one in accelerators]
+    found = [_of_one(figure, name, classes, others, one, plan) for one in accelerators]
     few = min(found, key=lambda one: one.rows)
     return few._replace(low=min(one.low for one in found), high=max(one.high for one in found))
 
@@ -140,19 +144,23 @@ def _of_one(
     figure: Figure,
     name: str,
     classes: Sequence[ErrorClass],
-    every: Sequence[ErrorClass],
+    others: Mapping[str, Sequence[ErrorClass]],
     accelerator: Accelerator,
     plan: PlanKind,
 ) -> PredictionError:
     kind = accelerator_kind(accelerator, figure)
     low, high = least_interval(accelerator) if figure == "seconds" else (1.0, 1.0)
-    fitting = [one for one in classes if one.figure == figure and kind in one.accelerators and plan in one.plans]
+    own = [one for one in classes if one.figure == figure]
+    fitting = [one for one in own if kind in one.accelerators and plan in one.plans]
     if fitting:
         one = min(fitting, key=lambda one: (len(one.plans), len(one.accelerators)))
         words = f"{name} on {', '.join(one.accelerators)} with {', '.join(PLAN_WORDS[kind] for kind in one.plans)}"
         return PredictionError(one.median, min(low, one.low), max(high, one.high), one.rows, words, one.expected)
-    known = [one for one in every if one.figure == figure]
-    low, high = min(low, *(one.low for one in known)), max(high, *(one.high for one in known))
-    return PredictionError(
-        1.0, low, high, 0, f"the widest of all, as no run of {name} on {kind} with {PLAN_WORDS[plan]} is known"
-    )
+    known = {stack: [one for one in some if one.figure == figure] for stack, some in others.items()}
+    beside = [one for stack in known.keys() - {name, NO_FRAMEWORK} for one in known[stack] if kind in one.accelerators]
+    near = name != NO_FRAMEWORK and bool(own and beside)
+    widest = [*own, *beside] if near else [one for some in known.values() for one in some]
+    low, high = min(low, *(one.low for one in widest)), max(high, *(one.high for one in widest))
+    where = f"{name} elsewhere and of other stacks on {kind}" if near else "all"
+    words = f"the widest of {where}, as no run of {name} on {kind} with {PLAN_WORDS[plan]} is known"
+    return PredictionError(1.0, low, high, 0, words)

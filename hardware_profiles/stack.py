@@ -31,7 +31,7 @@ from hardware_profiles.accelerator import (
     optional_member,
 )
 from hardware_profiles.numbers import check_real
-from hardware_profiles.prediction_errors import ErrorClass
+from hardware_profiles.prediction_errors import NO_FRAMEWORK, ErrorClass
 from hardware_profiles.words import GIB, brief, shown
 
 PRODUCTS = frozenset({"convolution", "linear", "recurrent"})
@@ -333,5 +333,7 @@ class Stack:
         return own or float(optional_member(accelerator, "reserve_bytes"))
 
 
-GENERIC = Stack(name="generic", description="no framework in particular: the seconds of devices and links as they are")
+GENERIC = Stack(
+    name=NO_FRAMEWORK, description="no framework in particular: the seconds of devices and links as they are"
+)
 """The default stack."""

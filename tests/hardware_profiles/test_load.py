@@ -547,7 +547,7 @@ def test_wrong_kind_of_file(tmp_path: Path) -> None:
 def test_check_file_sums_up(tmp_path: Path) -> None:
     """One line that names kind, name and size."""
     assert "gpu mine: 23 GiB of memory for plans, 1 GiB in reserve" in check_file(written(tmp_path, MINIMAL))
-    assert "cluster pair: 2 devices (v100-sxm2) in 2 servers, 4 channels" in check_file(written(tmp_path, PAIR))
+    assert "cluster pair: 2 GPUs (v100-sxm2) in 2 servers, 4 channels" in check_file(written(tmp_path, PAIR))
 
 
 def bounded(value: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:

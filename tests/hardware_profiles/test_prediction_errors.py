@@ -1,4 +1,4 @@
-"""Prediction errors: the narrowest class that fits, the widest where none does, and files that cannot be read."""
+"""Prediction errors: the narrowest class that fits, the widest near it where none does, and files that cannot be read."""
 
 from __future__ import annotations
 
@@ -56,15 +56,33 @@ def test_the_narrowest_class_that_fits_counts() -> None:
         assert prediction_error("seconds", stack, [A100], "data")[1:4] == (0.5, 2.0, 30)
 
 
-@pytest.mark.parametrize(("accelerator", "plan", "figure"), [(H100, "pipeline", "seconds"), (A100, "fp8", "seconds")])
-def test_where_no_class_fits_the_widest_is_stated(accelerator: Any, plan: Any, figure: Any) -> None:
-    """As wide as every class of the figure, with no row like it: another accelerator, another kind of plan."""
-    found = prediction_error(figure, of(errors(0.99, 1.01)), [accelerator], plan)
-    every = [one for classes in shipped_errors().values() for one in classes if one.figure == figure]
-    assert found.low == min(one.low for one in every)
-    assert found.high == max(one.high for one in every)
+@pytest.mark.parametrize("stack", [Stack(name="mine"), of(errors(0.99, 1.01)), GENERIC])
+def test_where_no_class_is_near_the_widest_is_stated(stack: Stack) -> None:
+    """As wide as every class of the figure, with no row like it: no run of the stack, or of another one on these devices."""
+    found = prediction_error("seconds", stack, [BOARD], "other")
+    every = [one for classes in shipped_errors().values() for one in classes if one.figure == "seconds"]
+    assert (found.low, found.high) == (min(one.low for one in every), max(one.high for one in every))
+    assert (found.rows, found.like) == (0, "no measured run is like it")
+    assert found.words.startswith("the widest of all, as no run of")
+
+
+@pytest.mark.parametrize(("accelerator", "plan"), [(H100, "pipeline"), (A100, "fp8")])
+def test_near_classes_are_those_of_the_stack_and_of_frameworks_on_the_devices(accelerator: Any, plan: Any) -> None:
+    """Another accelerator, another kind of plan: never narrower than either, and `generic`, which no framework is, is none."""
+    found = prediction_error("seconds", of(errors(0.99, 1.01)), [accelerator], plan)
+    kind = accelerator_kind(accelerator, "seconds")
+    beside = [
+        one
+        for name, classes in shipped_errors().items()
+        for one in classes
+        if name != GENERIC.name and one.figure == "seconds" and kind in one.accelerators
+    ]
+    assert (found.low, found.high) == (
+        min(0.99, *(one.low for one in beside)),
+        max(1.01, *(one.high for one in beside)),
+    )
     assert found.rows == 0
-    assert found.like == "no measured run is like it"
+    assert f"mine elsewhere and of other stacks on {kind}, as no run of mine on {kind}" in found.words
 
 
 def test_memory_has_classes_of_its_own() -> None:

@@ -121,7 +121,7 @@ def test_no_latency_is_no_doubt(tmp_path: Path) -> None:
     path.write_text(with_value(CLUSTER, "latency_us", "0"), encoding="utf-8")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert "16 devices" in check_file(path)
+        assert "16 GPUs" in check_file(path)
 
 
 @pytest.mark.parametrize(
