@@ -349,10 +349,10 @@ def _split_count(text: str) -> tuple[str, int | None]:
 
 
 def _user_folders(kind: FileKind) -> list[Path]:
-    """The user's own folder of profiles, if there is one: a user without a home, or whose home is another's, has none."""
-    root = os.environ.get("PIPEPLAN_PROFILES")
-    if root:
-        return [Path(root) / FOLDERS[kind]]
+    """The user's own folders of profiles, if there are any: a user without a home, or whose home is another's, has none there."""
+    roots = os.environ.get("PIPEPLAN_PROFILES")
+    if roots:
+        return [Path(root) / FOLDERS[kind] for root in roots.split(os.pathsep) if root]
     try:
         folder = Path.home() / ".config" / "pipeplan" / FOLDERS[kind]
         return [folder] if folder.is_dir() else []

@@ -8,8 +8,10 @@ other columns are named and passed over.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,9 @@ from experiments.truth.predictions import predicted
 from experiments.truth.seen_rows import was_seen
 from hardware_profiles import GENERIC, RANGES, counted, errors_text, load_cluster, load_stack
 from simulator import write_atomically
+
+PROFILES = "PIPEPLAN_PROFILES"
+"""Variable that names folders of the user's own machines, accelerators and stacks."""
 
 PEERS: Mapping[str, str] = {
     "vtrain_multi": "time: vTrain 14.7 %, Calculon 15.3 %; regret: Calculon 1.27 %",
@@ -80,8 +85,29 @@ QUESTION: Mapping[type, tuple[str, ...]] = {
 """Rows that agree in these answer one question: which plan is the fastest?"""
 
 
+@contextmanager
+def profiles_beside(folder: Path | None) -> Iterator[None]:
+    """Names of machines, accelerators and stacks whose files stand in a folder beside the tables are known, too."""
+    there = sorted(one.parent for one in folder.glob("*/clusters")) if folder is not None and folder.is_dir() else []
+    own = os.environ.get(PROFILES)
+    if there:
+        usual = own or str(Path("~/.config/pipeplan").expanduser())
+        os.environ[PROFILES] = os.pathsep.join([usual, *map(str, there)])
+    try:
+        yield
+    finally:
+        os.environ.pop(PROFILES, None)
+        if own is not None:
+            os.environ[PROFILES] = own
+
+
 def run(options: argparse.Namespace) -> Findings:
     """Predict every known table of the folder; exit code 4 for a file that cannot be read."""
+    with profiles_beside(options.tables):
+        return _run(options)
+
+
+def _run(options: argparse.Namespace) -> Findings:
     if options.columns:
         kinds = [
             {

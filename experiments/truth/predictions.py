@@ -175,7 +175,7 @@ SIZES: tuple[tuple[float, str], ...] = (
 )
 """Classes of collectives by their bytes: below the first figure that is greater."""
 
-FOLDER = "the folder PIPEPLAN_PROFILES"
+FOLDER = "the folder PIPEPLAN_PROFILES, or in one beside the table,"
 """Where machines of one's own are looked up."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -249,9 +250,26 @@ def test_rows_of_a_machine_that_is_not_known_are_passed_over_by_name(
     table(tmp_path, "products.csv", "m,n,k,forward_us,backward_us,accelerator", "4096,4096,4096,500,1000,lost-chip")
     assert main(["study", "truth", "--tables", str(tmp_path)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    asked = "is not known here: a TOML file of it in the folder PIPEPLAN_PROFILES would be found"
+    asked = "is not known here: a TOML file of it in the folder PIPEPLAN_PROFILES, or in one beside the table, would be found"
     assert f"mine: 2 rows not predicted: cluster 'nowhere' {asked}" in printed
     assert f"products: 1 row not predicted: accelerator 'lost-chip' {asked}" in printed
+
+
+def test_machines_are_found_in_a_folder_beside_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By name, whatever the folder's, and beside those of the user, which go first; no longer than the study runs."""
+    text = (Path(hardware_profiles.__file__).parent / "clusters" / "dgx-a100.toml").read_text(encoding="utf-8")
+    for folder, name in (("own", "mine-a100"), ("tables/machines", "theirs-a100")):
+        path = tmp_path / folder / "clusters" / f"{name}.toml"
+        path.parent.mkdir(parents=True)
+        path.write_text(text.replace('name = "dgx-a100"', f'name = "{name}"'), encoding="utf-8")
+    monkeypatch.setenv("PIPEPLAN_PROFILES", str(tmp_path / "own"))
+    rows = [f"64,4,2,32,1,1,1,1,2,0.5,,{machine}" for machine in ("mine-a100", "theirs-a100")]
+    table(tmp_path / "tables", "mine.csv", RUN, *rows)
+    assert main(["study", "truth", "--tables", str(tmp_path / "tables"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tables"]["mine"]["rows"] == 2
+    assert os.environ["PIPEPLAN_PROFILES"] == str(tmp_path / "own")
 
 
 def measured(**said: object) -> MeasuredRun:
