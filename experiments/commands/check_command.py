@@ -116,7 +116,7 @@ def _roofs(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--workload goes with an FPGA board, which {arguments.file} is not; see pipeplan sensitivity")
     precision: Any = arguments.precision or ("int8" if "int8" in board.precisions else board.precisions[0])
     check_choice("--precision", precision, board.precisions)
-    samples = arguments.batch or 1
+    samples = arguments.batch or board.batch
     workload = simulator.workload_from_spec(arguments.workload)
     found = board_roofs(board_problem(board, workload, samples, precision))
     if arguments.json:

@@ -86,6 +86,8 @@ def test_the_command_tells_roofs_of_boards_alone(capsys: pytest.CaptureFixture[s
     assert "twice the bandwidth saves most" in said
     document = json.loads(ended(capsys, [*asked, "--json", "--batch", "2"])[1])
     assert document["samples"] == 2
+    engines = json.loads(ended(capsys, ["check", "vck190", "--workload", "mobilenet-v1", "--json"])[1])
+    assert engines["samples"] == 6  # as many as its array takes at a time
     assert {one["roof"] for one in document["layers"]} <= {"DSP", "bandwidth", "on-chip memory"}
     assert "which a100-80 is not" in refused(capsys, ["check", "a100-80", "--workload", "vgg16"])
     assert "goes with a board and --workload" in refused(capsys, ["check", "zcu102", "--json"])
