@@ -12,6 +12,9 @@ from importlib import import_module
 from experiments.terminal.command_parser import Parser
 from experiments.terminal.exits import OK, USAGE, guarded
 
+SHELLS = ("bash", "zsh", "tcsh", "fish")
+"""Those whose completion is printed."""
+
 COMMANDS: dict[str, str] = {
     "compare": "plan with every applicable planner, replay each plan, and print and draw the comparison",
     "plan": "search one plan and print it",
@@ -121,7 +124,7 @@ def parser_of(named: Collection[str]) -> tuple[Parser, dict[str, Parser]]:
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     parser.add_argument(
-        "--completion", metavar="SHELL", help="print what completes commands and options: bash, zsh, tcsh, fish"
+        "--completion", metavar="SHELL", help=f"print what completes commands and options: {', '.join(SHELLS)}"
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     for name, text in COMMANDS.items():
@@ -139,7 +142,7 @@ def _completion(shell: str) -> str:
 
     from experiments.terminal.argument_types import check_choice
 
-    check_choice("--completion", shell, shtab.SUPPORTED_SHELLS)
+    check_choice("--completion", shell, SHELLS)
     parser, commands = parser_of(COMMANDS)
     for action in (action for command in commands.values() for action in command._actions):
         if action.metavar in FILES:

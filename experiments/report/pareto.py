@@ -7,13 +7,14 @@ fewest joules, too; a plan that leaves some of them idle stands, if at all, with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from experiments.compare.efficiency import Price, efficiency, price_of_all
 from experiments.terminal.report_tables import Cell, ReportTable, figure
-from hardware_profiles import GENERIC, GIB, Accelerator, GraphicsProcessor, Stack, optional_members, percent
+from hardware_profiles import GENERIC, GIB, Accelerator, GraphicsProcessor, Stack, counted, optional_members, percent
 from planners import InapplicablePlannerError, Request, Result, plan_over_stacks
 from simulator import Explained, InfeasiblePlanError, Problem, TextTable, recompute_phrases
 
@@ -112,7 +113,7 @@ class Pareto(Explained):
     def remarks(self) -> tuple[str, ...]:
         """What has no plan."""
         word = self.problem.device_word
-        why = (f"{count} {word}s: {reason}" for count, reason in self.refusals.items())
+        why = (f"{counted(count, word)}: {reason}" for count, reason in self.refusals.items())
         return (
             *["interrupted: plans that beat these were not looked for, and not all numbers of devices"]
             * self.interrupted,
@@ -182,12 +183,13 @@ def pareto(
         for count in sorted(set(devices)):
             asked: Problem | None = replace(problem, cluster=problem.cluster.take(count))
             for number in range(MOST_SEARCHES):
-                if asked is None:
+                running = [] if asked is None else list(_that_run(asked, stacks))
+                if asked is None or (stacks and not running):
                     break
                 progress(searches, f"{count} devices, memory {number + 1}")
                 searches += 1
                 try:
-                    result = plan_over_stacks(planner, asked, stacks, request, seed=seed)
+                    result = plan_over_stacks(planner, asked, running, request, seed=seed)
                 except (InfeasiblePlanError, InapplicablePlannerError) as error:
                     if not number:
                         refusals[count] = str(error)
@@ -252,11 +254,22 @@ def _counted(notation: str) -> str:
     return f"{len(words)}x{words[0]}" if len(words) > 2 and len(set(words)) == 1 else notation
 
 
+def _that_run(problem: Problem, stacks: Iterable[Stack]) -> Iterator[Stack]:
+    """The stacks that leave some of the devices' memory."""
+    for stack in stacks:
+        with suppress(ValueError):
+            yield problem.under(stack).stack
+
+
 def in_less_memory(problem: Problem, capacity_bytes: float) -> Problem | None:
-    """The problem on devices of which plans may fill so much at most; None where a device's memory is no number of its own."""
+    """The problem on devices of which plans may fill so much at most; None where a device's memory is no number of its own, and
+    where the stack takes all of it.
+    """
     devices: list[Accelerator] = []
     for device in problem.cluster.devices:
         if not isinstance(device, GraphicsProcessor):
             return None
         devices.append(replace(device, memory_bytes=min(device.memory_bytes, capacity_bytes)))
-    return replace(problem, cluster=replace(problem.cluster, devices=tuple(devices)))
+    with suppress(ValueError):
+        return replace(problem, cluster=replace(problem.cluster, devices=tuple(devices)))
+    return None

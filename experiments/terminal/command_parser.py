@@ -97,13 +97,20 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, but an option's value is never empty, as a variable of a shell that is not set makes it."""
+        """As argparse's, but an option's value is never empty, as a variable of a shell that is not set makes it, and an unknown
+        option is told before what is missing.
+        """
         words = sys.argv[1:] if args is None else list(args)
-        taking = {name for name, action in self._option_string_actions.items() if action.nargs != 0}
+        known = self._option_string_actions
+        taking = {name for name, action in known.items() if action.nargs != 0}
         for before, word in pairwise(["", *words]):
             option = before if word == "" else word.removesuffix("=")
             if option in taking and option != word:
                 self.error(f"option {option} needs a value, got ''")
+        if self._subparsers is None and not any(one.nargs == argparse.REMAINDER for one in self._actions):
+            said = words[: words.index("--")] if "--" in words else words
+            unknown = [one for one in said if one.startswith("--") and one.partition("=")[0] not in known]
+            self.refuse_unread(unknown * (not {"-h", "--help"} & {*words}))
         return super().parse_known_args(words, namespace)
 
     def refuse_unread(self, words: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from experiments.compare.efficiency import efficiency, used_parameters
 from experiments.report import pareto as pareto_search
 from experiments.report.limits import Limit, limit_sentence, limits
 from experiments.report.pareto import GIB, Pareto, UnbeatenPlan, in_less_memory, pareto
-from hardware_profiles import GraphicsProcessor, Power, load_cluster, percent
+from hardware_profiles import GENERIC, GraphicsProcessor, Power, load_cluster, load_stack, percent
 from planners import Request, plan_over_stacks
 from simulator import (
     TIME_PARTS,
@@ -424,7 +424,7 @@ def raise_interrupt(*asked: Any) -> Any:
 def test_what_has_no_plan_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     """A planner that does not apply, by number of devices; exit code 3 where nothing has one."""
     text = said(capsys, "plan", *QUESTION, "--planner", "large", "--pareto", "1,2", code=3)
-    assert "1 GPUs: planner 'large' does not apply" in text
+    assert "1 GPU: planner 'large' does not apply" in text
     assert "2 GPUs: planner 'large' does not apply" in text
 
 
@@ -434,6 +434,12 @@ def test_boards_have_the_memory_that_they_have() -> None:
     assert lowered is not None
     assert {device.memory_bytes for device in lowered.cluster.devices} == {2.0**30}
     assert in_less_memory(pp.Problem("chain:6", "fpga-vcu118-4", 4), 2.0**30) is None
+    old = load_stack("megatron-deepspeed")
+    asked = pp.Problem("gpt2", "dgx-a100:1", 8, stack=old)
+    assert in_less_memory(asked, 2.0**30) is None
+    stacks = [old, GENERIC]  # of which the first leaves nothing of what a later search may fill
+    found = pareto(replace(asked, stack=GENERIC), "data-parallel", [1], Request(), stacks=stacks)
+    assert min(one.peak_bytes for one in found.plans) < 6 * 2.0**30
 
 
 def test_plans_that_none_beats_can_be_read(recorded: Recorded) -> None:
