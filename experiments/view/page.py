@@ -24,6 +24,8 @@ ROW_PIXELS, LEAST_ROW_PIXELS, HIGH = 26.0, 8.0, 1400.0
 """Of a device's lane, and at least, where all would be higher than a screen or two."""
 
 MEMORY_PIXELS = 190
+MUCH_LONGER = 5.0
+"""Times the shortest timeline, from which one does not decide what a page opens on."""
 
 USE = "Drag to pan; zoom with Ctrl and the wheel, or with the box of the toolbar; point at a box to read it."
 
@@ -71,7 +73,10 @@ def _legends(plans: Sequence[DrawnPlan]) -> str:
 
 
 def layout(plans: Sequence[DrawnPlan]) -> Any:
-    """The Bokeh models of a page: choices, then a heading, a timeline and its memory for each plan, on one axis of time."""
+    """The Bokeh models of a page: choices, then a heading, a timeline and its memory for each plan, on one axis of time.
+
+    Where some are MUCH_LONGER than the shortest it opens on the others.
+    """
     from bokeh.layouts import column
     from bokeh.models import CheckboxGroup, CustomJS, Div, Range1d
 
@@ -80,7 +85,12 @@ def layout(plans: Sequence[DrawnPlan]) -> Any:
     begin = min(plan.window[0] for plan in plans) * factor
     end = max(longest * factor, begin + 1e-9)
     room = (end - begin) * 0.01
-    x_range = Range1d(start=begin - room, end=end + room, bounds=(begin - 5 * room, end + 5 * room))
+    ends = sorted(plan.window[1] * factor for plan in plans)
+    opened = max(one for one in ends if one - begin <= MUCH_LONGER * (ends[0] - begin))
+    opened = max(opened, begin + 1e-9)
+    x_range = Range1d(
+        start=begin - room, end=opened + (opened - begin) * 0.01, bounds=(begin - 5 * room, end + 5 * room)
+    )
     choices = CheckboxGroup(labels=list(CHOICES), active=[], inline=True, name="choices")
     children: list[Any] = [choices]
     layers: list[dict[str, Any]] = []

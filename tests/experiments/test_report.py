@@ -439,7 +439,7 @@ def test_boards_have_the_memory_that_they_have() -> None:
     assert in_less_memory(asked, 2.0**30) is None
     stacks = [old, GENERIC]  # of which the first leaves nothing of what a later search may fill
     found = pareto(replace(asked, stack=GENERIC), "data-parallel", [1], Request(), stacks=stacks)
-    assert min(one.peak_bytes for one in found.plans) < 6 * 2.0**30
+    assert min(one.peak_bytes for one in found.points) < 6 * 2.0**30
 
 
 def test_plans_that_none_beats_can_be_read(recorded: Recorded) -> None:

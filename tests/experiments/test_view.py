@@ -157,6 +157,13 @@ def test_the_document_has_the_boxes_as_binary_columns() -> None:
         assert f'"{name}"' in told
     assert '"uint8"' in told
     assert '"float64"' not in told
+    stream = by_numbers("pipedream", microbatches=40)
+    both = layout(drawn_plans({"stream": stream, "it": by_numbers()}))
+    x_range = both.select_one({"name": "timeline 0"}).x_range
+    assert (x_range.end, x_range.bounds[1]) == (
+        pytest.approx(1.01 * 17.5, rel=0.1),
+        pytest.approx(1.05 * stream.makespan_seconds, rel=0.1),
+    )
 
 
 def test_pages_keep_their_looks(recorded: Recorded) -> None:
