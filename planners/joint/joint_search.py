@@ -518,12 +518,13 @@ class _Descents:
             quick, _, one, plan = heappop(waiting)
             if not best.key[0] and quick * error >= best.key[1] * NEAR:
                 break
-            made, idle = self.evaluate.evaluations, idle + 1
+            made = self.evaluate.evaluations
             try:
                 score = self.evaluate(plan)
             except CANNOT_RUN:
                 continue
-            self.done += _work(one) * (self.evaluate.evaluations - made)
+            made = self.evaluate.evaluations - made  # none where an earlier round replayed it
+            idle, self.done = idle + made, self.done + _work(one) * made
             if score.key < self.least:
                 self.least, self.done_at_best = score.key, self.done
             if score.key < best.key:
