@@ -72,11 +72,14 @@ def unknown(complaint: str, given: str, choices: Iterable[str]) -> str:
 
 
 def nearest(given: object, known: Sequence[str]) -> str:
-    """The hint at what was meant; nothing where no choice is close, and for what is far longer than all."""
+    """The hint at what was meant; nothing where no choice is close, and for what is far longer than all. Dashes in front, which
+    all options have, are no likeness.
+    """
     word = given[:MOST_MEANT].lower() if isinstance(given, str) else ""
     close = [name for name in known if word and name.lower().startswith(word)]
     if not close:
         from difflib import get_close_matches  # which help does not need
 
-        close = get_close_matches(word, known, n=1, cutoff=0.5)
+        bare = {name.lstrip("-"): name for name in known}
+        close = [bare[one] for one in get_close_matches(word.lstrip("-"), bare, n=1, cutoff=0.5)]
     return f" (did you mean {close[0]}?)" if close else ""

@@ -87,6 +87,7 @@ def test_noise_repeats_under_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
         (2, ("--workload", "vgg16"), "a command stands before its options, got --workload first"),
         (2, ("--verison",), "a command stands before its options, got --verison"),
         (2, ("plan", "--worload", "vgg16"), "plan: option '--worload' is unknown (did you mean --workload?)"),
+        (2, ("explain", "--plan", "a.json", "--window", "0:1"), "option '--window' is unknown (see pipeplan explain"),
         (2, ("simulate", "--sched", "1f1b"), "option '--sched' is unknown (did you mean --schedule?)"),
         (2, ("plan", "--worload=vgg16"), "plan: option '--worload' is unknown (did you mean --workload?)"),
         (2, ("plan", "--model", "gpt2"), "option '--model' is unknown (did you mean --workload?)"),
