@@ -17,7 +17,17 @@ import hardware_profiles
 from experiments.calibration.fit import NOISE, SPREADS, FitError, Model, Observation, _step, _taken, fit
 from experiments.calibration.logs import read_logs
 from experiments.terminal.output import InputError
-from hardware_profiles import RANGES, Constant, Stack, changed_stack, errors_of, load_cluster, load_stack, stack_names
+from hardware_profiles import (
+    RANGES,
+    Constant,
+    Stack,
+    changed_stack,
+    errors_of,
+    load_cluster,
+    load_stack,
+    percent,
+    stack_names,
+)
 from simulator import Evaluations, Gpt, Plan, PlanFile, Problem, Stage, load_workload, simulate
 from tests.experiments.commands import ended, refused
 from tests.records import Recorded, lines
@@ -108,8 +118,10 @@ def test_a_slower_stack_is_found() -> None:
 def test_a_constant_stops_at_the_end_of_its_range() -> None:
     """Measured to be quicker than without any time of passes, and slower in kernels: the fit's mean error has no sign left."""
     truth = changed_stack(STACK, {"elementwise": 0.7}, ("hopper",))
-    own = [replace(one, measured=one.measured * 0.97) for one in observations(truth)]
-    found = fit(STACK, own)
+    own, said = [replace(one, measured=one.measured * 0.97) for one in observations(truth)], list[str]()
+    found = fit(STACK, own, report=lambda done, text: said.append(text))
+    before = [math.log(figure.before / one.measured) for figure, one in zip(found.figures, own, strict=True)]
+    assert said[1] == f"{percent(math.sqrt(sum(one**2 for one in before) / len(before)))} off"
     assert next(one for one in found.constants if one.name == "block_pass").after >= 0.0
     off = [figure.after / one.measured - 1.0 for figure, one in zip(found.figures, own, strict=True)]
     assert abs(sum(off) / len(off)) < NOISE / 3

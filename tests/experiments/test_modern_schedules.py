@@ -82,6 +82,8 @@ def test_the_document(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     for row in (*families, *searched):
         assert row["lower_bound_seconds"] <= row["makespan_seconds"] * (1 + 1e-12)
         assert row["gap"] == pytest.approx(row["makespan_seconds"] / row["lower_bound_seconds"] - 1)
+    busiest = [row["busiest_device_seconds"] for row in families if row["stages"] == "even"]
+    assert busiest == pytest.approx([12e-6] * len(busiest))
     for row in families:
         assert row["faster"] >= 0 or row["family"] == "seq1f1b"
         assert_above_its_bound(row, searched)

@@ -113,7 +113,8 @@ def test_servers_may_have_fewer_devices(problem: Problem) -> None:
 
 
 def test_brute_force_refuses_what_is_too_large(problem: Problem) -> None:
-    """Sixty layers on four devices have too many partitions for it alone."""
+    """Sixty layers on four devices have too many partitions for it alone; it is asked for what is small by its name."""
+    assert not planner_entry("brute-force").is_default(problem)
     assert set(refusals(Problem(blocks(60), load_cluster("pipedream-a").take(4), 64))) == {"brute-force"}
     assert "60 stages are more than" in str(
         planner_entry("brute-force").reason(
@@ -270,6 +271,7 @@ def test_seconds_of_planning_and_of_an_iteration_have_their_own_names(problem: P
         found.record()[name] for name in ("iteration_seconds", "planning_seconds")
     )
     assert found.iteration_seconds == found.outcome.iteration_seconds
+    assert found.memory == found.outcome.memory
     assert not hasattr(found, "seconds")
 
 

@@ -83,6 +83,18 @@ def test_the_critical_path_by_hand() -> None:
     assert runs == [(0, "0F0", "0F0", 1, 0.0), (1, "1F0", "1B0", 3, 0.25), (0, "0B0", "0B1", 2, 0.25)]
 
 
+def test_of_a_long_path_the_ends_are_told() -> None:
+    """Eight devices forth, and back: six and six of fifteen runs, and how many stand between them."""
+    table = next(
+        one
+        for one in explain(replay("gpipe", 8, 1, forward=1, backward=2)).tables()
+        if one.title.startswith("Critical path")
+    )
+    assert [row[0] for row in table.rows] == [
+        *(f"{stage}F0" for stage in range(6)), "… 3 more", *(f"{stage}B0" for stage in reversed(range(6)))
+    ]  # fmt: skip
+
+
 def whole(name: str, **numbers: Any) -> float:
     """Seconds of three stages and six micro-batches."""
     return replay(name, 3, 6, **numbers).makespan_seconds

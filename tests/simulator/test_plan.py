@@ -18,6 +18,7 @@ from simulator import (
     Layer,
     OpKind,
     Plan,
+    PlanCosts,
     Problem,
     Schedule,
     ScheduleError,
@@ -200,6 +201,15 @@ KEEPING = chain([1.0] * 4, parameters=[10] * 4, output_elements=[8.0] * 4)
 def lines_of(schedule: Schedule) -> tuple[str, ...]:
     """A schedule as an order of a plan."""
     return tuple(to_text(schedule).splitlines())
+
+
+def test_stages_of_branches_send_what_leaves_them() -> None:
+    """The first and a branch, then the other branch and what joins both: two outputs of 8 elements; sizes in words rise."""
+    edges = ((0, 1), (0, 2), (1, 3), (2, 3))
+    here = problem(workload=replace(KEEPING, edges=edges), batch=15)
+    made = plan((Stage((0, 2), (0,)), Stage((1, 3), (1,))), microbatches=(8, 7))
+    assert PlanCosts(here, made).boundary_bytes == (2 * 8 * here.element_bytes,)
+    assert made.microbatch_words == "2 micro-batches of 7 or 8 samples"
 
 
 def test_an_order_is_replayed_as_the_family_that_made_it() -> None:
