@@ -103,9 +103,7 @@ def test_seconds_to_the_host_are_those_of_its_link() -> None:
     assert (timeline.end - timeline.start)[host] == pytest.approx([40 / 1e5] * 4)
     assert load_accelerator("a100-80").host_bandwidth == 32e9  # type: ignore[attr-defined]
     problem = Problem(chain([1e9]), replace(chain_cluster(1), devices=(load_accelerator("vcu118"),)), 1)
-    with pytest.raises(
-        ValueError, match=r"device 0 \(vcu118\) cannot offload: its file does not say host_bandwidth_gb"
-    ):
+    with pytest.raises(ValueError, match=r"FPGA 0 \(vcu118\) cannot offload: its file does not say host_bandwidth_gb"):
         simulate(problem, Plan("hand", "own", (Stage((0,), (0,)),), (1,), order=("0F0 0B0", "0O0 0L0")))
 
 
