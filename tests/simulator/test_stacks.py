@@ -364,10 +364,11 @@ def test_memory_within_its_error_of_the_limit_is_told() -> None:
     cluster = load_cluster("dgx-h100:1").take(1)
     problem = Problem(Gpt(2, 64, 4, 64, vocabulary=100).workload(), cluster, 4, **error)  # type: ignore[arg-type]
     plan = Plan("hand", "1f1b", stages_from_cuts((), len(problem.workload), [(0,)]), (4,))
-    peak, (device,) = simulate(problem, plan).memory[0].peak_bytes, cluster.devices
+    (device,) = cluster.devices
+    reserved = problem.stack.reserved_bytes(device, simulate(problem, plan).memory[0].peak_bytes)
 
     def told(share: float, reserve: float = 0.0) -> tuple[str, ...]:
-        room = replace(device, memory_bytes=peak / share)  # type: ignore[type-var]
+        room = replace(device, memory_bytes=reserved / share)  # type: ignore[type-var]
         held = replace(problem, cluster=replace(cluster, devices=(room,)), memory_reserve=reserve)
         return simulate(held, plan).doubts()
 
