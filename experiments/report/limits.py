@@ -37,6 +37,9 @@ LEAST_SHARE = 0.05
 SCARCE = 0.1
 """Share of free memory, at most, on a device too small for a faster plan, for memory to be called the limit."""
 
+IN_REACH = 2.0
+"""Times the memory of a device that a faster plan may need there, at most, to be told of."""
+
 FREE = {
     "tensor-parallel communication": "if collectives of tensor-parallel groups were free,",
     "context-parallel communication": "if key/value exchange were free,",
@@ -151,21 +154,24 @@ def _missing_gib(outcome: Outcome) -> float:
 
 
 def _that_do_not_fit(outcome: Outcome, replayed: Mapping[Plan, Score]) -> Limit | None:
-    """The fastest plan that the search replayed and that does not fit, if it is faster."""
+    """The fastest plan that the search replayed and that a device of IN_REACH times the memory would hold, if it is faster."""
     faster = [
         (score.iteration_seconds, number, plan, score)
         for number, (plan, score) in enumerate(replayed.items())
-        if not score.fits and score.iteration_seconds < outcome.iteration_seconds
+        if score.iteration_seconds < outcome.iteration_seconds
+        and not score.fits
+        and score.peak_bytes <= IN_REACH * score.capacity_bytes
     ]
     if not faster:
         return None
     seconds, _, plan, score = min(faster, key=lambda one: one[:2])
     need = (score.peak_bytes - score.capacity_bytes) / GIB
-    more = f"{need:.3g}" if need < 1000 else f"{need:,.0f}"
     what = f"{plan.schedule}, {plan.notation}, {counted(len(plan.microbatches), 'micro-batch')}"
     name, room = _short_of("the memory of another plan", outcome, [score.device])
     short = _these(outcome, [score.device])
-    return Limit(name, seconds, f"with {more} GiB more on {short}{room}{',' * bool(room)} and another plan ({what})")
+    return Limit(
+        name, seconds, f"with {need:.3g} GiB more on {short}{room}{',' * bool(room)} and another plan ({what})"
+    )
 
 
 def _these(outcome: Outcome, devices: list[int]) -> str:

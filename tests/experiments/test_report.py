@@ -277,10 +277,11 @@ def test_what_saves_little_is_no_limit(share: float, name: str) -> None:
 
 
 def test_memory_limits_where_a_faster_plan_does_not_fit() -> None:
-    """Of the plans that were replayed the fastest that does not fit; one that fits, or is slower, says nothing."""
+    """The fastest plan replayed that does not fit; one that fits, is slower, or needs more than twice the memory is none."""
     outcome = two_stages()
-    others = [replace(outcome.plan, schedule=name) for name in ("a", "b", "c", "d")]
-    scores = [Score(seconds, need * 2.0**30, 2.0**30, 1) for seconds, need in ((8.0, 3), (7.0, 2), (5.0, 1), (99.0, 4))]
+    others = [replace(outcome.plan, schedule=name) for name in ("a", "b", "c", "d", "e")]
+    needs = (8.0, 1.5), (7.0, 2), (5.0, 1), (6.0, 2.1), (99.0, 1.1)
+    scores = [Score(seconds, need * 2.0**30, 2.0**30, 1) for seconds, need in needs]
     found = found_limits(outcome, replayed=dict(zip(others, scores, strict=True)))
     free = outcome.memory[1].capacity_bytes - outcome.memory[1].peak_bytes
     room = f", of whose memory {free / 2**30:.3g} GiB are free,"
