@@ -95,8 +95,8 @@ HEAD = """\
 # Errors of predictions, as `pipeplan study truth --tables DIR --errors-out FILE` writes them: measured / predicted of published
 # rows that no constant saw. `how` says why: constants are as they are; or the table was left out, and the stack's constants were
 # fitted to its others; or the shares of a kind of chip saw its rows, which the kind's spread makes up for. Rows that constants of
-# accelerators or clusters saw are not there. `generic` is judged by the rows of all frameworks. A class of fewer than 19 rows is
-# as wide as all of them and 90 % of the rows of the next wider one.
+# accelerators or clusters saw are not there: they only make a class wider. `generic` is judged by the rows of all frameworks. A
+# class of fewer than 19 rows is as wide as all of them and 90 % of the rows of the next wider one.
 
 """
 

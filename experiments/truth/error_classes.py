@@ -1,8 +1,9 @@
 """Error classes: measured rows predicted by constants that did not see them, and the intervals of error that these make.
 
 A row is judged by the constants as they are where none of its stack names its table as `fitted`, and else by those that a fit to
-the stack's other tables gives. Rows that constants of accelerators or clusters saw, which no fit here leaves out, are not judged.
-Under the stack `generic`, no framework in particular, the rows of all frameworks are.
+the stack's other tables gives. Rows that constants of accelerators or clusters saw, which no fit here leaves out, are not judged;
+an interval is no narrower than such rows are. Under the stack `generic`, no framework in particular, the rows of all frameworks
+are.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ plans without contexts."""
 AS_THEY_ARE, LEFT_OUT = "no constant saw them", "their table was left out of the fit"
 HELD_OUT = "they were held out of the fit"
 BY_CHIP = "shares of their kind of chip saw them"
+BY_DEVICES = "constants of accelerators or clusters saw them"
 
 
 ROUNDS = 50
@@ -59,7 +61,7 @@ class RanPlan(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A row's figure by constants that did not see it. ratio: measured / predicted; how: why they did not"""
+    """A row's figure by constants that did not see it. ratio: measured / predicted; how: why they did not, or BY_DEVICES"""
 
     figure: Figure
     stack: str
@@ -111,16 +113,18 @@ def _judged(table: str, ran: Sequence[RanPlan], stack: Stack, seen: Collection[s
         devices = [problem.cluster.devices[device] for stage in plan.stages for device in stage.devices]
         kind = plan_kind(problem, plan)
         figures: dict[Figure, tuple[float, float]] = {}
-        if row.measured_s is not None and not _device_constants_saw(table, row, kind):
+        if row.measured_s is not None:
             figures["seconds"] = row.measured_s, score.iteration_seconds
         if (memory := measured_bytes(row, problem, plan, evaluate)) is not None:
             figures["memory"] = memory
+        whys = dict(how)
+        if _device_constants_saw(table, row, kind):
+            whys["seconds"] = BY_DEVICES
+        elif any(optional_members(one).spread for one in devices):
+            whys["seconds"] = BY_CHIP
         for figure, (measured, predicted) in figures.items():
-            why = (
-                BY_CHIP if figure == "seconds" and any(optional_members(one).spread for one in devices) else how[figure]
-            )
             ran_on = accelerator_of(problem, plan, figure)
-            yield Judged(figure, stack.name, ran_on, kind, table, measured / predicted, why)
+            yield Judged(figure, stack.name, ran_on, kind, table, measured / predicted, whys[figure])
 
 
 def accelerator_of(problem: Problem, plan: Plan, figure: Figure) -> str:
@@ -213,9 +217,11 @@ def _saw(constant: Constant, table: str) -> bool:
 def error_classes(rows: Sequence[Judged]) -> dict[str, list[ErrorClass]]:
     """The classes that rows make, by stack: on a kind of accelerator of all plans, and of each kind that has another interval.
 
-    One of fewer than ENOUGH rows is as wide as these and the next wider class, whose rows are those of the stack, or all.
+    One of fewer than ENOUGH rows is as wide as these and the next wider class, whose rows are those of the stack, or all; each is
+    as wide as rows like its own which constants of devices saw.
     """
     found: dict[str, list[ErrorClass]] = {}
+    seen, rows = [one for one in rows if one.how == BY_DEVICES], [one for one in rows if one.how != BY_DEVICES]
     keys = sorted({(one.stack, one.figure != "seconds", one.figure, one.accelerator) for one in rows})
     for stack, _, figure, accelerator in keys:
         of_figure = [one for one in rows if one.figure == figure]
@@ -223,8 +229,8 @@ def error_classes(rows: Sequence[Judged]) -> dict[str, list[ErrorClass]]:
         own = [one for one in of_stack if one.accelerator == accelerator]
         kinds = sorted({one.plan for one in own})
         parts = [[one for one in own if one.plan == kind] for kind in kinds] if len(kinds) > 1 else []
-        whole = _class([of_figure, of_stack, own])
-        of_kinds = [_class([of_figure, of_stack, own, part]) for part in parts]
+        whole = _class([of_figure, of_stack, own], seen)
+        of_kinds = [_class([of_figure, of_stack, own, part], seen) for part in parts]
         told = [one for one in of_kinds if (one.low, one.high) != (whole.low, whole.high)]
         found.setdefault(stack, []).extend([whole, *told])
     return found
@@ -238,14 +244,18 @@ def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
     return median, low, high
 
 
-def _class(wider: Sequence[Sequence[Judged]]) -> ErrorClass:
-    """The class of the last of several lists of rows, each part of the one before."""
+def _class(wider: Sequence[Sequence[Judged]], seen: Sequence[Judged]) -> ErrorClass:
+    """The class of the last of several lists of rows, each part of the one before, no narrower than seen rows of the class."""
     rows = wider[-1]
     median, low, high = interval([one.ratio for one in rows])
     for few, more in zip(wider[:0:-1], wider[-2::-1], strict=True):
         if len(few) >= ENOUGH:
             break
         _, least, most = interval([one.ratio for one in more])
+        low, high = min(low, least), max(high, most)
+    classes = {one[:4] for one in rows}
+    if like := [one.ratio for one in seen if one[:4] in classes]:
+        _, least, most = interval(like)
         low, high = min(low, least), max(high, most)
 
     def each(name: str) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from experiments.cli import main
 from experiments.truth import error_classes as module
 from experiments.truth.error_classes import (
     AS_THEY_ARE,
+    BY_DEVICES,
     LEFT_OUT,
     Judged,
     error_classes,
@@ -174,8 +175,19 @@ def test_memory_of_an_allocator_is_what_most_rows_tell() -> None:
     assert found["context"] == pytest.approx(0.0, abs=1e6)
 
 
-def test_figures_that_constants_of_devices_saw_are_not_judged() -> None:
-    """Of SimuMax's tables the seconds of plans without contexts; their bytes, and those of other tables, are."""
+def test_what_constants_of_devices_saw_widens_a_class_and_makes_none() -> None:
+    """Of rows like its own: those of another kind of plan, and where no other row is, say nothing."""
+    rows = judged([0.95 + 0.005 * one for one in range(20)])
+    seen = [one._replace(how=BY_DEVICES) for one in judged([0.9, 1.3]) + judged([5.0], plan="fp8")]
+    (told,) = error_classes([*rows, *seen])["s"]
+    (alone,) = error_classes(rows)["s"]
+    assert (told.low, told.high) == (0.9, 1.3)
+    assert replace(told, low=alone.low, high=alone.high) == alone
+    assert error_classes(seen) == {}
+
+
+def test_figures_that_constants_of_devices_saw_are_told_apart() -> None:
+    """Of SimuMax's tables the seconds of plans without contexts; their bytes, and those of other tables, are judged."""
     rows = {1: run_on("dgx-a100", measured_s=1.0, measured_alloc_gib=2.0), 2: run_on("dgx-a100", cp=2, measured_s=1.0)}
     found = {
         name: [(one.figure, one.plan, one.accelerator) for one in judged_rows([MeasuredTable(name, Path(), rows)], {})]
@@ -183,7 +195,12 @@ def test_figures_that_constants_of_devices_saw_are_not_judged() -> None:
     }
     seconds, memory, context = ("seconds", "data", "ampere"), ("memory", "data"), ("seconds", "data", "ampere")
     assert [one[: len(memory)] if one[0] == "memory" else one for one in found["mine"]] == [seconds, memory, context]
-    assert [one[0] for one in found["simumax_b200_more"]] == ["memory", "seconds"]
+    assert found["simumax_b200_more"] == found["mine"]
+    assert [one.how for one in judged_rows([MeasuredTable("simumax_b200_more", Path(), rows)], {})] == [
+        BY_DEVICES,
+        AS_THEY_ARE,
+        AS_THEY_ARE,
+    ]
     one, two, three = judged_rows([MeasuredTable("mine", Path(), rows)], {})
     problem, plan = training_problem(rows[1])
     score = Evaluations(problem)(plan)
