@@ -105,7 +105,7 @@ def missed(problem: Problem, every: int = GRAIN) -> float:
         return inf
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.slow), *range(1, 6)])
 def test_no_straight_pipeline_is_faster(seed: int) -> None:
     """Up to three devices, six layers and five samples."""
     assert missed(problem_of(seed, 6, 3, 5)) <= 1.0 + 1e-9
@@ -117,7 +117,7 @@ def test_no_pipeline_that_shares_layers_is_faster(seed: int) -> None:
     assert missed(problem_of(seed, 4, 2, 5), every=4) <= 1.0 + 1e-9
 
 
-@pytest.mark.parametrize("seed", [116, 204, 227])
+@pytest.mark.parametrize("seed", [116, 204, pytest.param(227, marks=pytest.mark.slow)])
 def test_no_pipeline_of_three_boards_that_share_layers_is_faster(seed: int) -> None:
     """Like and unlike boards, up to four layers that are cut at halves; in the last one only few cuts fit."""
     assert missed(problem_of(seed, 4, 3, 4), every=8) <= 1.0 + 1e-9
