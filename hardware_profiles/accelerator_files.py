@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -342,11 +342,24 @@ class LogicTable(FileTable, frozen=True, kw_only=True):
         }
 
 
-class OnChipTable(FileTable, frozen=True, kw_only=True):
-    """`[on_chip]` of an FPGA: block RAM and UltraRAM together, and the share of it that holds weights and features."""
+Mbit = Annotated[float, within((1, 4000), (1e-3, 1e7), "10^6 bits")]
 
-    memory_mbit: Annotated[float, within((1, 4000), (1e-3, 1e7), "10^6 bits")]
+
+class OnChipTable(FileTable, frozen=True, kw_only=True):
+    """`[on_chip]` of an FPGA: block RAM and UltraRAM, apart or together, and the share of it that holds weights and features."""
+
+    memory_mbit: Mbit | None = None
+    bram_mbit: Mbit | None = None
+    uram_mbit: Mbit | None = None
     usable: Share = 1.0
+
+    @property
+    def usable_bytes(self) -> float:
+        """Bytes for weights and features. ValueError naming the keys where the memory is not said once."""
+        parts = [one for one in (self.bram_mbit, self.uram_mbit) if one is not None]
+        if (self.memory_mbit is None) == (not parts):
+            raise ValueError("$.on_chip: says memory_mbit, or bram_mbit and uram_mbit, of which it has one or both")
+        return (sum(parts) if self.memory_mbit is None else self.memory_mbit) * self.usable * 1e6 / 8.0
 
 
 class DdrTable(FileTable, frozen=True, kw_only=True):
@@ -371,14 +384,27 @@ class HighBandwidthTable(FileTable, frozen=True, kw_only=True):
         return self.channels * self.channel_gb_per_s
 
 
+LINE_CODES = {"aurora": 64 / 66, "ethernet": 64 / 66, "pcie": 128 / 130}
+"""Share of a serial link's bits that its code leaves: Aurora 64B/66B (AMD PG074), Ethernet of 10 Gb/s and more (IEEE 802.3,
+64B/66B), PCI Express from its third generation on (128b/130b).
+"""
+
+
 class TransceiverTable(FileTable, frozen=True, kw_only=True):
-    """`[transceivers]` of an FPGA: serial links of the board, and the share of their bits that its code leaves for bytes (Aurora
-    and Ethernet of 10 Gb/s and more send 66 bits for 64).
+    """`[transceivers]` of an FPGA: serial links of the board, and the share of their bits that its code leaves for bytes, which
+    `kind` tells where it is left out.
     """
 
+    kind: Literal["aurora", "ethernet", "pcie"] = "aurora"
     lanes: Annotated[int, within((1, 256), (1, 10**5), "serial links")]
     gbps: Annotated[float, within((0.5, 500), (1e-3, 1e5), "10^9 bits/s")]
-    encoding: Share = 64 / 66
+    encoding: Share | None = None
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per second of all lanes."""
+        share = LINE_CODES[self.kind] if self.encoding is None else self.encoding
+        return self.lanes * self.gbps * share * GIGA / 8.0
 
 
 class FpgaFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="fpga"):
@@ -424,15 +450,11 @@ class FpgaFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="fpga
             depthwise=array.depthwise or 0.0,
             sample_dsps=array.per_sample or 0,
             shared_array=array.shared,
-            on_chip_bytes=self.on_chip.memory_mbit * self.on_chip.usable * 1e6 / 8.0,
+            on_chip_bytes=self.on_chip.usable_bytes,
             ddr_bytes=memory.memory_gib * GIB,
             ddr_bandwidth=memory.bandwidth_gb_per_s * GIGA,
             memory_efficiency=memory.efficiency,
-            transceiver_bandwidth=self.transceivers.lanes
-            * self.transceivers.gbps
-            * self.transceivers.encoding
-            * GIGA
-            / 8.0,
+            transceiver_bandwidth=self.transceivers.bandwidth,
             power=None if self.power is None else self.power.build(),
         )
 

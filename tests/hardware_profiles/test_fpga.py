@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from hardware_profiles import (
     FieldProgrammableGateArray,
     Power,
     Precision,
+    ProfileError,
     Work,
     load_accelerator,
 )
@@ -238,3 +240,50 @@ def test_peak_is_every_dsp_in_every_cycle() -> None:
     """1,000 DSPs x 1 MAC at 100 MHz: 200 GFLOP/s, twice that in int8, half of it for half a board."""
     assert board().peak_flops == {"fp32": 200e9, "int8": 400e9}
     assert board(share=0.5).peak_flops == {"fp32": 100e9, "int8": 200e9}
+
+
+BY_PARTS = """
+kind = "fpga"
+name = "mine"
+[dsp]
+count = 1000
+clock_mhz = 200
+macs_per_cycle_int8 = 2
+[on_chip]
+{on_chip}
+[ddr]
+memory_gib = 4
+bandwidth_gb_per_s = 19.2
+[transceivers]
+lanes = 4
+gbps = 10
+{link}
+"""
+
+
+@pytest.mark.parametrize(
+    ("on_chip", "bits"),
+    [("memory_mbit = 38", 38e6), ("bram_mbit = 11\nuram_mbit = 27", 38e6), ("uram_mbit = 27", 27e6)],
+)
+@pytest.mark.parametrize(("link", "share"), [("", 64 / 66), ('kind = "pcie"', 128 / 130), ("encoding = 0.8", 0.8)])
+def test_memory_and_links_of_a_board_are_told_by_their_parts(
+    on_chip: str, bits: float, link: str, share: float, tmp_path: Path
+) -> None:
+    """Block RAM and UltraRAM apart or together; the code of a link by its kind, or itself."""
+    path = tmp_path / "board.toml"
+    path.write_text(BY_PARTS.format(on_chip=on_chip, link=link))
+    board = load_accelerator(path)
+    assert isinstance(board, FieldProgrammableGateArray)
+    assert board.on_chip_bytes == bits / 8.0
+    assert board.transceiver_bandwidth == pytest.approx(4 * 10e9 * share / 8.0)
+
+
+@pytest.mark.parametrize("on_chip", ["", "memory_mbit = 38\nuram_mbit = 27"])
+def test_memory_of_a_board_is_said_once(on_chip: str, tmp_path: Path) -> None:
+    """In one line that names the keys."""
+    path = tmp_path / "board.toml"
+    path.write_text(BY_PARTS.format(on_chip=on_chip, link=""))
+    with pytest.raises(
+        ProfileError, match=r"\$\.on_chip: says memory_mbit, or bram_mbit and uram_mbit, of which it has one"
+    ):
+        load_accelerator(path)
