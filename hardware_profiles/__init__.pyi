@@ -68,6 +68,7 @@ from .gpu import (
 from .links import Channel as Channel, Link as Link
 from .load import (
     MACHINE_FORMS as MACHINE_FORMS,
+    PROFILES as PROFILES,
     MachineTables as MachineTables,
     FileKind as FileKind,
     ProfileError as ProfileError,
@@ -92,6 +93,7 @@ from .load import (
     toml_table as toml_table,
     shipped_errors as shipped_errors,
     stack_names as stack_names,
+    user_roots as user_roots,
 )
 from .numbers import (
     LEAST_WATTS as LEAST_WATTS,

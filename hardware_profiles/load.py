@@ -50,6 +50,9 @@ Offer = Accelerator | Cluster | Stack | Traversable
 _OFFERED: dict[type, str] = {Accelerator: "an accelerator", Cluster: "a cluster", Stack: "a stack"}
 
 FileKind = Literal["accelerator", "cluster", "stack"]
+PROFILES = "PIPEPLAN_PROFILES"
+"""Variable of the environment that names folders of the user's own machines, accelerators and stacks."""
+
 FOLDERS: dict[FileKind, str] = {"accelerator": "accelerators", "cluster": "clusters", "stack": "stacks"}
 _ACCELERATOR_KINDS = tuple(str(one.__struct_config__.tag) for one in get_args(AcceleratorFile))
 
@@ -348,15 +351,24 @@ def _split_count(text: str) -> tuple[str, int | None]:
     return stem, int(digits[1])
 
 
-def _user_folders(kind: FileKind) -> list[Path]:
+def user_roots() -> list[Path]:
     """The user's own folders of profiles, if there are any: a user without a home, or whose home is another's, has none there."""
-    roots = os.environ.get("PIPEPLAN_PROFILES")
-    if roots:
-        return [Path(root) / FOLDERS[kind] for root in roots.split(os.pathsep) if root]
+    named = os.environ.get(PROFILES)
+    if named:
+        return [Path(root) for root in named.split(os.pathsep) if root]
     try:
-        folder = Path.home() / ".config" / "pipeplan" / FOLDERS[kind]
-        return [folder] if folder.is_dir() else []
+        root = Path.home() / ".config" / "pipeplan"
+        return [root] if root.is_dir() else []
     except (OSError, RuntimeError):
+        return []
+
+
+def _user_folders(kind: FileKind) -> list[Path]:
+    """Those of one kind of file: all that the variable names, and of the home's what is there."""
+    folders = [root / FOLDERS[kind] for root in user_roots()]
+    try:
+        return [folder for folder in folders if os.environ.get(PROFILES) or folder.is_dir()]
+    except OSError:
         return []
 
 

@@ -35,11 +35,8 @@ from experiments.truth.measured_tables import (
 )
 from experiments.truth.predictions import predicted
 from experiments.truth.seen_rows import was_seen
-from hardware_profiles import GENERIC, RANGES, counted, errors_text, load_cluster, load_stack
+from hardware_profiles import GENERIC, PROFILES, RANGES, counted, errors_text, load_cluster, load_stack, user_roots
 from simulator import write_atomically
-
-PROFILES = "PIPEPLAN_PROFILES"
-"""Variable that names folders of the user's own machines, accelerators and stacks."""
 
 PEERS: Mapping[str, str] = {
     "vtrain_multi": "time: vTrain 14.7 %, Calculon 15.3 %; regret: Calculon 1.27 %",
@@ -91,8 +88,7 @@ def profiles_beside(folder: Path | None) -> Iterator[None]:
     there = sorted(one.parent for one in folder.glob("*/clusters")) if folder is not None and folder.is_dir() else []
     own = os.environ.get(PROFILES)
     if there:
-        usual = own or str(Path("~/.config/pipeplan").expanduser())
-        os.environ[PROFILES] = os.pathsep.join([usual, *map(str, there)])
+        os.environ[PROFILES] = os.pathsep.join(map(str, [*user_roots(), *there]))
     try:
         yield
     finally:

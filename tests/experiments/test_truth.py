@@ -27,6 +27,7 @@ from experiments.truth.__main__ import (
     constants_of,
     named,
     print_document,
+    profiles_beside,
 )
 from experiments.truth.errors import PARTS, apart, errors, kendall, ranked, regret, summary
 from experiments.truth.measured_tables import (
@@ -50,7 +51,7 @@ from experiments.truth.predictions import (
     training_problem,
 )
 from experiments.truth.seen_rows import SEEN_ROWS, was_seen
-from hardware_profiles import Stack, changed_stack, errors_of, load_accelerator, load_stack
+from hardware_profiles import PROFILES, Stack, changed_stack, errors_of, load_accelerator, load_stack
 from simulator import Evaluations, OpKind, PlanCosts
 from tests.experiments.commands import refused
 from tests.records import Recorded, lines
@@ -1209,3 +1210,22 @@ def test_documented_errors_are_those_of_today(label: str, shared_data: Path, mon
     assert told[0] == str(len(rows))
     for said, figure in zip(told[1:], figures, strict=True):
         assert float(said) == pytest.approx(figure, abs=0.06 if "." in said else 0.6), (label, said, figure)
+
+
+def test_machines_beside_the_tables_are_known_without_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user whom the system does not know has no folder of his own, and one that he names stays."""
+    own, beside = tmp_path / "own", tmp_path / "tables" / "hardware"
+    (beside / "clusters").mkdir(parents=True)
+
+    def nowhere(path: type[Path]) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", classmethod(nowhere))
+    monkeypatch.delenv(PROFILES, raising=False)
+    with profiles_beside(beside.parent):
+        assert os.environ[PROFILES] == str(beside)
+    assert PROFILES not in os.environ
+    monkeypatch.setenv(PROFILES, str(own))
+    with profiles_beside(beside.parent):
+        assert os.environ[PROFILES] == os.pathsep.join(map(str, (own, beside)))
+    assert os.environ[PROFILES] == str(own)
