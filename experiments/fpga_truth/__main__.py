@@ -189,14 +189,14 @@ def _by_constants(row: BoardPrediction, grid: Floats) -> Floats:
     return seconds
 
 
-def training_check(array: str, **constants: float) -> dict[str, Any]:
+def training_check(array: str, **constants: Any) -> dict[str, Any]:
     """FLOP/s of training VGG-16 in fp32 on a ZCU102 with 256 multiply-adds a cycle at 100 MHz, beside EF-Train's.
 
     array: which constants of an array these are, in words
     """
     board = load_accelerator("zcu102")
     assert isinstance(board, FieldProgrammableGateArray)
-    board = replace(board, dsps=256, clock=100e6, macs_per_cycle={"fp32": 1.0}, **constants)  # type: ignore[arg-type]
+    board = replace(board, dsps=256, clock=100e6, macs_per_cycle={"fp32": 1.0}, **constants)
     works = layer_works(board, "vgg16", "fp32")
     division = divided(board, works, "fp32", copies=2)
     seconds = sum(float(division.layerwise_seconds(1.0, phase)[0]) for phase in ("forward", *passes("backward")))
