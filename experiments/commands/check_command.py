@@ -165,11 +165,8 @@ def _plan_summary(path: str, problem: simulator.Problem, plan: simulator.Plan | 
     """What a plan file holds, whose plan, if it has one, has been replayed."""
     where = f"{problem.workload.name} on {problem.cluster.name}"
     if plan is None:
-        samples, devices = (
-            counted(problem.batch, problem.workload.sample),
-            counted(len(problem.cluster.devices), "device"),
-        )
-        return f"ok: problem of {where}: {samples} per iteration, {devices}"
+        samples = counted(problem.batch, problem.workload.sample)
+        return f"ok: problem of {where}: {samples} per iteration, {problem.cluster.counted_devices}"
     with blamed_on(f"{path}: $.plan"):
         simulator.simulate(problem, plan, engine="compiled")
     return (

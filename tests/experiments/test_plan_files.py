@@ -295,7 +295,7 @@ def test_a_problem_alone_is_planned_and_compared_from_its_file(
     problem = Path(problem_file).read_text()
     assert run(capsys, "export", "--format", "problem", "--plan", plan) == (0, problem, "")
     assert run(capsys, "check", problem_file)[1].endswith(
-        ": ok: problem of chain-4 on pipedream-arxiv-b: 8 samples per iteration, 2 devices\n"
+        ": ok: problem of chain-4 on pipedream-arxiv-b: 8 samples per iteration, 2 GPUs\n"
     )
     comparison = ("compare", "--planner", "uniform", "--no-figures", "--json", "--out", str(tmp_path), "--problem")
     code, out, _ = run(capsys, *comparison, problem_file, "--plan", plan)
