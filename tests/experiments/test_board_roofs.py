@@ -13,21 +13,23 @@ from simulator import Layer, Workload
 from tests.experiments.commands import ended, refused
 
 
-def roofs(samples: int = 1, precision: str = "int8", logic: float = 0.0) -> BoardRoofs:
-    """Three layers on a board of 1 GFLOP/s, of which look-up tables do a part, 1 MB on chip and 1 MB/s of memory that is reached
-    by half.
+def roofs(
+    samples: int = 1, precision: str = "int8", logic: float = 0.0, link: float = 1e5, layers: int = 3
+) -> BoardRoofs:
+    """Three layers, or the first of them, on a board of 1 GFLOP/s, of which look-up tables do a part, 1 MB on chip, 1 MB/s of
+    memory that is reached by half, and a link of 100 kB/s.
     """
     board = load_accelerator("zcu102")
     assert isinstance(board, FieldProgrammableGateArray)
     changes = {"dsps": 500, "clock": 1e6, "macs_per_cycle": {precision: 1.0}, "efficiency": 1.0, "reduction_half": 0.0}
-    memory = {"on_chip_bytes": 1e6, "ddr_bandwidth": 1e6, "memory_efficiency": 0.5, "transceiver_bandwidth": 1e5}
+    memory = {"on_chip_bytes": 1e6, "ddr_bandwidth": 1e6, "memory_efficiency": 0.5, "transceiver_bandwidth": link}
     board = replace(board, **changes, **memory, logic={precision: logic})
-    layers = (
+    every = (
         Layer("product", "linear", 2e9, 1000, 1e4),
         Layer("weights", "linear", 1e8, 2_000_000, 1e4),
         Layer("features", "convolution", 1e8, 1000, 3e6),
     )
-    network = Workload("three", layers, ((0, 1), (1, 2)))
+    network = Workload("three", every[:layers], ((0, 1), (1, 2))[: layers - 1])
     return board_roofs(board_problem(board, network, samples, precision))
 
 
@@ -52,6 +54,31 @@ def test_twice_a_figure_saves_its_share() -> None:
     assert found.gains["bandwidth"] == pytest.approx((2.0 + 3.011) / found.seconds)
     assert found.gains["reduction_half, halved"] == found.gains["on-chip memory"] == 0.0
     assert found.words.endswith("; twice the bandwidth saves most")
+
+
+def test_a_line_of_two_boards_is_cut_where_its_slowest_part_takes_least() -> None:
+    """6 s before the last layer, whose own weights stay on the chip, and 6.02 s of its features; twice the bandwidth: 4 and 3.01."""
+    found = roofs()
+    assert found.line is not None
+    assert (found.line.after, found.line.slowest) == ("weights", "second board")
+    assert (*found.line.boards, found.line.sending) == pytest.approx((6.0, 6.02, 0.1))
+    assert found.line_gains["bandwidth"] == pytest.approx(1 - 4.0 / 6.02)
+    assert found.line_gains["DSP blocks"] == found.line_gains["link"] == found.gains["link"] == 0.0
+    assert roofs(layers=1).line is None
+    assert roofs(layers=1).line_gains == {}
+
+
+def test_a_slow_link_binds_before_a_cut_and_twice_of_it_saves() -> None:
+    """Outputs of 10 kB take 10 s of 1 kB/s: longer than both boards, which wait 6.02 s for twice the link."""
+    found = roofs(link=1e3)
+    assert [one.roof_before_cut for one in found.layers] == ["link"] * 3
+    assert [one.roof_before_cut for one in roofs().layers] == ["DSP", "bandwidth", "link"]  # 3 MB of 100 kB/s
+    assert found.line is not None
+    assert (found.line.slowest, found.line.seconds) == ("link", 10.0)
+    assert found.line_gains["link"] == pytest.approx(1 - 6.02 / 10)
+    assert found.gains["link"] == 0.0
+    assert "waits for its link" in found.remarks()[1]
+    assert "twice the link saves most" in found.remarks()[1]
 
 
 def test_look_up_tables_bind_where_they_multiply_most() -> None:
@@ -84,6 +111,7 @@ def test_the_command_tells_roofs_of_boards_alone(capsys: pytest.CaptureFixture[s
     assert code == 0
     assert "what layers are bound by" in said
     assert "twice the bandwidth saves most" in said
+    assert "a line of two, cut after" in said
     document = json.loads(ended(capsys, [*asked, "--json", "--batch", "2"])[1])
     assert document["samples"] == 2
     engines = json.loads(ended(capsys, ["check", "vck190", "--workload", "mobilenet-v1", "--json"])[1])
