@@ -57,7 +57,7 @@ def test_twice_a_figure_saves_its_share() -> None:
 
 
 def test_a_line_of_two_boards_is_cut_where_its_slowest_part_takes_least() -> None:
-    """6 s before the last layer, whose own weights stay on the chip, and 6.02 s of its features; twice the bandwidth: 4 and 3.01."""
+    """6 s before the last layer, and 6.02 of its features, as its weights stay on the chip; twice the bandwidth: 4 and 3.01."""
     found = roofs()
     assert found.line is not None
     assert (found.line.after, found.line.slowest) == ("weights", "second board")
