@@ -278,7 +278,8 @@ class DspTable(FileTable, frozen=True, kw_only=True):
     """`[dsp]` of an FPGA: DSP blocks, those in use (all), multiply-adds per DSP block and cycle by precision (at least one), how
     many of the cycles do work in long sums, and the multiply-adds of an output at which half as many do. `shared`: one array of
     all of them runs the layers of a stage in turn. `depthwise`: multiply-adds of depthwise convolutions over those of the array,
-    where an engine of its own does them. `per_sample`: those that work on one sample, the others on others of a batch (all).
+    where an engine of its own does them, and element-wise layers and pools beside. `per_sample`: those that work on one sample,
+    the others on others of a batch (all). `port_bytes`: those of a cycle through the ports of each to the memory beside the chip.
     """
 
     count: DspBlocks
@@ -289,6 +290,7 @@ class DspTable(FileTable, frozen=True, kw_only=True):
     reduction_half: Annotated[float, within((0, 4096), (0, 1e7), "multiply-adds of an output")] = REDUCTION_HALF
     depthwise: Annotated[float, within((1e-3, 1), (1e-6, 1), "share of the array's multiply-adds")] | None = None
     per_sample: DspBlocks | None = None
+    port_bytes: Annotated[float, within((1e-3, 64), (1e-9, 1e6), "bytes a cycle and DSP block")] | None = None
     macs_per_cycle_fp32: MacsPerCycle | None = None
     macs_per_cycle_fp16: MacsPerCycle | None = None
     macs_per_cycle_bf16: MacsPerCycle | None = None
@@ -450,6 +452,7 @@ class FpgaFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="fpga
             depthwise=array.depthwise or 0.0,
             sample_dsps=array.per_sample or 0,
             shared_array=array.shared,
+            port_bytes=array.port_bytes or 0.0,
             on_chip_bytes=self.on_chip.usable_bytes,
             ddr_bytes=memory.memory_gib * GIB,
             ddr_bandwidth=memory.bandwidth_gb_per_s * GIGA,

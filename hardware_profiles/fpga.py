@@ -49,12 +49,14 @@ class FieldProgrammableGateArray:
         multiply-add takes several DSPs; with what the logic beside adds); efficiency: share of those cycles that do useful work
         in long sums; reduction_half: multiply-adds of an output element at which half of that is reached
     logic: of macs_per_cycle what look-up tables do
-    depthwise: multiply-adds of depthwise convolutions over those of the whole array, where an engine of its own does them; 0:
-        the array does them
+    depthwise: multiply-adds of depthwise convolutions over those of the whole array, where an engine of its own does them, and
+        with each of these takes an element that sums and products of layers or pools read; 0: the array does the former, and
+        the others take no cycles
     sample_dsps: DSPs that work on one sample, the others on others of a batch, which share the weights that are read; 0: all
     shared_array: one array of all DSPs runs the layers of a stage in turn; else they may be divided among these, too
     on_chip_bytes: block RAM and UltraRAM for weights and features; ddr_bytes: memory beside the chip; ddr_bandwidth: its bytes/s;
-        memory_efficiency: share of them that is reached
+        port_bytes: those that a cycle brings through the ports of each DSP, 0 for no limit; memory_efficiency: share of the
+        lesser that is reached
     transceiver_bandwidth: bytes/s of all transceivers together, one direction
     share: part of the DSPs, of the on-chip memory and of the DDR bandwidth that this device stands for, 1
         for a whole board
@@ -81,6 +83,7 @@ class FieldProgrammableGateArray:
     depthwise: Annotated[float, Bounds(ge=0, le=1)] = 0.0
     sample_dsps: Annotated[int, Bounds(ge=0)] = 0
     shared_array: bool = False
+    port_bytes: Amount = 0.0
     memory_efficiency: ShareOfPeak = 1.0
     power: Power | None = None
     word: str = field(default="FPGA", init=False)
@@ -102,7 +105,12 @@ class FieldProgrammableGateArray:
     @property
     def reached_bandwidth(self) -> float:
         """Bytes/s of the memory beside the chip that this share reaches."""
-        return self.ddr_bandwidth * self.memory_efficiency * self.share
+        return self.offered_bandwidth * self.memory_efficiency * self.share
+
+    @property
+    def offered_bandwidth(self) -> float:
+        """Bytes/s of the memory beside the chip, or of the ports of all DSPs in use where these are less."""
+        return min(self.ddr_bandwidth, self.dsps * self.clock * self.port_bytes or self.ddr_bandwidth)
 
     @property
     def precisions(self) -> tuple[str, ...]:
@@ -135,15 +143,20 @@ class FieldProgrammableGateArray:
 
     def slots(self, work: Work) -> float:
         """FLOP per sample that a layer's forward could do on its DSPs in the cycles that it takes there: its own, and those in
-        which the array is filled for each output element, or the engine of depthwise convolutions is at work.
+        which the array is filled for each output element, or the engine of depthwise convolutions is at work, which also sums,
+        multiplies and pools what it reads (AMD PG338, PG389).
         """
         if self.runs_depthwise(work):
             return work.flop * self.efficiency / self.depthwise
+        if self.depthwise > 0.0 and work.kind in ("elementwise", "pooling"):
+            return 2.0 * work.input_elements * self.efficiency / self.depthwise
         return work.flop + 2.0 * self.reduction_half * work.output_elements if work.flop else 0.0
 
-    def slowdown(self, work: Work) -> float:
-        """`slots` over the FLOP that a layer does; 1 for one without FLOP."""
-        return self.slots(work) / work.flop if work.flop else 1.0
+    def pass_slots(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
+        """`slots` of one of `passes` over some samples: what has no FLOP takes as many for the gradient of its input."""
+        if work.flop:
+            return demand(work, samples, phase, PRECISION_BYTES[precision]).flop * self.slots(work) / work.flop
+        return 0.0 if phase == "weight_gradient" else samples * self.slots(work)
 
     def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
         """Seconds of one pass of one layer over `samples` samples; a backward is the sum of its two gradients.
@@ -179,8 +192,8 @@ class FieldProgrammableGateArray:
 
     def multiply_seconds(self, work: Work, phase: Phase, precision: Precision) -> float:
         """Seconds per sample of one layer's multiply-adds on all DSPs of this share."""
-        rate, width = self.flop_rate(precision) / self.slowdown(work), PRECISION_BYTES[precision]
-        return sum(demand(work, 1, part, width).flop / rate for part in passes(phase))
+        rate = self.flop_rate(precision)
+        return sum(self.pass_slots(work, 1, part, precision) / rate for part in passes(phase))
 
     def ddr_traffic(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
         """Bytes that one pass of a layer alone moves over DDR: its weights, and features that do not fit on the chip."""
@@ -194,6 +207,6 @@ class FieldProgrammableGateArray:
         return weights if resident <= self.on_chip_bytes * self.share else total
 
     def _pass_seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
-        flop = demand(work, samples, phase, PRECISION_BYTES[precision]).flop * self.slowdown(work)
+        slots = self.pass_slots(work, samples, phase, precision)
         traffic = self.ddr_traffic(work, samples, phase, precision)
-        return max(flop / self.flop_rate(precision), traffic / self.reached_bandwidth)
+        return max(slots / self.flop_rate(precision), traffic / self.reached_bandwidth)

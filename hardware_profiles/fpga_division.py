@@ -142,12 +142,9 @@ class Divisions:
         if key not in self._known:
             needs = [demand(work, samples, phase, PRECISION_BYTES[self.precision]) for work in self.works]
             there = np.array([one.flop != 0.0 or one.traffic != 0.0 for one in needs], dtype=np.bool_)
-            self._known[key] = np.array([one.flop for one in needs]) * self._slowdowns, there
+            slots = [self.board.pass_slots(work, samples, phase, self.precision) for work in self.works]
+            self._known[key] = np.array(slots), there
         return self._known[key]
-
-    @cached_property
-    def _slowdowns(self) -> Floats:
-        return np.array([self.board.slowdown(work) for work in self.works])
 
     @cached_property
     def _features(self) -> Floats:

@@ -182,10 +182,12 @@ def _by_constants(row: BoardPrediction, grid: Floats) -> Floats:
     efficiency, half, reached = grid.T[:, :, None]
     flop = np.array([0.0 if board.runs_depthwise(work) else work.flop for work in works])
     filled = np.array([work.output_elements if alone else 0.0 for work, alone in zip(works, flop, strict=True)])
-    depthwise = np.array([work.flop / board.depthwise if board.runs_depthwise(work) else 0.0 for work in works])
+    beside = np.array(
+        [0.0 if alone else board.slots(work) / board.efficiency for work, alone in zip(works, flop, strict=True)]
+    )
     moved = divided(board, works, precision).layerwise_bytes(board.batch, "forward")[0] / board.batch
-    computing = ((flop + 2.0 * half * filled) / efficiency + depthwise) / board.peak_flops[precision]
-    seconds: Floats = np.maximum(computing, moved / (board.ddr_bandwidth * reached)).sum(axis=1)
+    computing = ((flop + 2.0 * half * filled) / efficiency + beside) / board.peak_flops[precision]
+    seconds: Floats = np.maximum(computing, moved / (board.offered_bandwidth * reached)).sum(axis=1)
     return seconds
 
 
@@ -196,7 +198,9 @@ def training_check(array: str, **constants: Any) -> dict[str, Any]:
     """
     board = load_accelerator("zcu102")
     assert isinstance(board, FieldProgrammableGateArray)
-    board = replace(board, dsps=256, clock=100e6, macs_per_cycle={"fp32": 1.0}, **constants)
+    board = replace(
+        board, dsps=256, clock=100e6, macs_per_cycle={"fp32": 1.0}, depthwise=0.0, port_bytes=0.0, **constants
+    )
     works = layer_works(board, "vgg16", "fp32")
     division = divided(board, works, "fp32", copies=2)
     seconds = sum(float(division.layerwise_seconds(1.0, phase)[0]) for phase in ("forward", *passes("backward")))

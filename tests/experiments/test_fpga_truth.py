@@ -68,18 +68,20 @@ def test_a_board_left_out_is_judged_by_the_others(tmp_path: Path, capsys: pytest
 
 def image_seconds(board: str, network: str, efficiency: float, half: float, reached: float) -> float:
     """Seconds of an image by constants in place of the board's, where either all weights fit or all stream, and features that
-    are larger than the chip move, but for layers in place.
+    are larger than the chip move, but for layers in place; pools run on an engine of their own where there is one.
     """
     made, layers = load_accelerator(board), load_workload(network).layers
     assert isinstance(made, FieldProgrammableGateArray)
     streams, seconds, read = load_workload(network).parameters() > made.on_chip_bytes, 0.0, 0.0
     for layer in layers:
-        slots = layer.flop + 2 * half * layer.output_elements if layer.flop else 0.0
+        slots = (layer.flop + 2 * half * layer.output_elements) / efficiency if layer.flop else 0.0
+        if layer.kind == "pooling" and made.depthwise:
+            slots = 2 * read / made.depthwise
         moved = layer.parameters * streams
         if layer.kind in {"convolution", "linear", "pooling"} and read + layer.output_elements > made.on_chip_bytes:
             moved += read + layer.output_elements
         read = layer.output_elements
-        seconds += max(slots / (efficiency * made.peak_flops["int8"]), moved / (reached * made.ddr_bandwidth))
+        seconds += max(slots / made.peak_flops["int8"], moved / (reached * made.ddr_bandwidth))
     return seconds
 
 
@@ -108,21 +110,34 @@ def test_rows_of_unknown_boards_and_networks_are_left_out(tmp_path: Path, capsys
 
 UNSEEN = """
 zcu102,vgg19,36.6 zcu102,mobilenet-v2,694.9 zcu102,efficientnet-b0,152.61 zcu104,vgg16,37.1 zcu104,mobilenet-v2,593.2
-zcu104,efficientnet-b0,146.26 u55c,resnet50,1012.03 u55c,vgg16,283.8 u55c,mobilenet-v1,5305.64 u50,vgg16,161.6
+zcu104,efficientnet-b0,146.26 vck190,resnet101,1756.03
+u55c,resnet50,1012.03 u55c,vgg16,283.8 u55c,mobilenet-v1,5305.64 u50,vgg16,161.6
 vck190,resnet50,2744.24 vck190,vgg16,655.44 vck190,mobilenet-v2,4927.03 vck190,efficientnet-b0,1811.8 u50lv,resnet50,763.4
 """
 """Images per second of boards and networks that no constant was fitted to: Vitis-AI's model zoo, 1.4 and (EfficientNet-B0, U55C,
 VCK190) 2.5."""
 
+HALF = """
+zcu104,resnet50,int8,300,512,75.8 zcu104,mobilenet-v2,int8,300,512,299.9 zcu104,efficientnet-b0,int8,300,512,87.73
+vck190,resnet50,int8,,96,1345.7 vck190,resnet101,int8,,96,834.5 vck190,vgg16,int8,,96,371.7
+"""
+"""The same with half of the array: one core (Kria KV260), 96 engines."""
+
 
 def test_rows_that_no_constant_saw_are_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of three boards and two networks that the fit did not have, too: each within 30 %, 12 % in the median."""
+    """Of three boards and two networks that the fit did not have, and half of two boards: each within 25 %, 8 % in the median."""
     rows = [one.rpartition(",") for one in UNSEEN.split()]
-    document = findings(tmp_path, capsys, *(f"{asked},int8,,,,{measured}," for asked, _, measured in rows))
+    half = [one.rpartition(",") for one in HALF.split()]
+    document = findings(
+        tmp_path,
+        capsys,
+        *(f"{asked},int8,,,,{measured}," for asked, _, measured in rows),
+        *(f"{asked},,{measured}," for asked, _, measured in half),
+    )
     errors = document["summary"][0]
-    assert errors["rows"] == len(rows)
-    assert errors["largest"] < 0.30
-    assert errors["median"] < 0.12
+    assert errors["rows"] == len(rows) + len(half)
+    assert errors["largest"] < 0.25
+    assert errors["median"] < 0.08
 
 
 def test_training_is_judged_with_two_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -249,6 +249,27 @@ def test_depthwise_convolutions_run_on_an_engine_of_their_own() -> None:
     assert fpga.multiply_seconds(depthwise, "forward", "int8") == 5.0
 
 
+def test_sums_and_pools_run_on_the_engine_of_depthwise_convolutions() -> None:
+    """It takes 20 of their elements a second, forward and for the gradient of what they read; without it they take no cycles."""
+    fpga, works = (
+        board(depthwise=0.2),
+        [Work(kind, 0.0, 60.0, 30.0, 0.0) for kind in ("elementwise", "pooling", "activation")],
+    )
+    seconds = {phase: divide(fpga, works, "int8").computing_seconds(1, phase).tolist() for phase in PASSES[1:]}
+    assert seconds == {"input_gradient": [3.0, 3.0, 0.0], "weight_gradient": [0.0] * 3}
+    assert divide(fpga, works, "int8").computing_seconds(2, "forward").tolist() == [6.0, 6.0, 0.0]
+    assert fpga.multiply_seconds(works[0], "backward", "int8") == 3.0
+    assert not divide(board(), works, "int8").computing_seconds(1, "forward").any()
+
+
+def test_ports_bound_what_the_memory_beside_the_chip_brings() -> None:
+    """100 DSPs that take 0.04 bytes a cycle at 1 Hz reach half of 4 bytes a second; 500 of them half of the memory's 10."""
+    fpga = board(port_bytes=0.04, memory_efficiency=0.5)
+    assert (fpga.offered_bandwidth, fpga.reached_bandwidth) == (4.0, 2.0)
+    assert replace(fpga, dsps=500).reached_bandwidth == 5.0
+    assert replace(fpga, port_bytes=0.0).reached_bandwidth == 5.0
+
+
 def test_samples_that_share_an_array_leave_parts_of_it_idle() -> None:
     """100 DSPs, 25 for each of four samples: one takes as long as four, five as eight."""
     fpga = board(sample_dsps=25)
