@@ -148,12 +148,13 @@ class FieldProgrammableGateArray:
         """
         if self.runs_depthwise(work):
             return work.flop * self.efficiency / self.depthwise
-        if self.depthwise > 0.0 and work.kind in ("elementwise", "pooling"):
-            return 2.0 * work.input_elements * self.efficiency / self.depthwise
-        return work.flop + 2.0 * self.reduction_half * work.output_elements if work.flop else 0.0
+        if work.flop:
+            return work.flop + 2.0 * self.reduction_half * work.output_elements
+        beside = self.depthwise > 0.0 and work.kind in ("elementwise", "pooling")
+        return 2.0 * work.input_elements * self.efficiency / self.depthwise if beside else 0.0
 
     def pass_slots(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
-        """`slots` of one of `passes` over some samples: what has no FLOP takes as many for the gradient of its input."""
+        """`slots` of one of `passes` over some samples; as many for the gradient of the input of what has no FLOP."""
         if work.flop:
             return demand(work, samples, phase, PRECISION_BYTES[precision]).flop * self.slots(work) / work.flop
         return 0.0 if phase == "weight_gradient" else samples * self.slots(work)
