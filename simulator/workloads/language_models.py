@@ -239,6 +239,7 @@ LANGUAGE_MODELS: dict[str, tuple[Transformer, ...]] = {
             attention_bias=True,
             output_bias=True,
             mlp_bias=True,
+            clamped=True,
             experts=Experts(experts, 4, 2880, bias=True),
             name=name,
         )

@@ -25,6 +25,12 @@ from simulator.workloads.builder import FP32, MASK, Builder
 from simulator.workloads.layers import SCORE_MOVES, Attention, Layer, Part, Split, Workload
 from simulator.workloads.network_files import LARGEST_SIZE
 
+EXPERT_BIAS = 28.0 / 3.0
+"""Elements that adding a bias to an expert's output moves beside the output itself, read and written, for each of its elements:
+64 bytes in forward and backward together, in fp32. Counted in Megatron-Core's `TEGroupedMLP._apply_bias`: forward the weighted
+bias (4 written), the sum (2 and 4 read, 4 written), joined (8), cast (6); backward two casts (12), and for bias and weight each a
+product (8) and its sum (4). The backward moves twice what the forward does."""
+
 MOST_BLOCKS = 10_000
 """Most blocks of a model: a hundred thousand layers."""
 
@@ -101,7 +107,8 @@ class Transformer:
     tied: the head shares the embedding's matrix, which then counts ONCE, in the embedding; a pipeline that
         has both in different stages keeps a second copy on the last (see `simulator.workloads.layers.TiedWeight`)
     rotary: positions are rotary, not learned; then the embedding has no dropout either
-    gated: SwiGLU MLP (two up projections); relu: ReLU, whose backward needs no more than what it puts out
+    gated: SwiGLU MLP (two up projections); clamped: of which each is bounded first, and both are put together again
+    relu: ReLU, whose backward needs no more than what it puts out
     attention_bias, output_bias, mlp_bias: the projections before attention, after it, and of the MLP have biases
     norm_bias: normalization has a shift (LayerNorm, else RMSNorm); head_norm: each head's queries and keys are normalized
     dropout, attention_dropout: of hidden states and of scores
@@ -133,6 +140,7 @@ class Transformer:
     tied: bool = True
     rotary: bool = False
     gated: bool = False
+    clamped: bool = False
     relu: bool = False
     attention_bias: bool = True
     output_bias: bool = True
@@ -296,7 +304,7 @@ class _Network:
     def projection(self, name: str, x: int, matrix: _Matrix, *, tokens: int = 0, dropout: bool = False) -> int:
         """A linear map of each of `tokens` tokens (0: all), then dropout if asked."""
         output = (tokens or self.model.sequence) * matrix.columns
-        weights, bias = matrix.rows * matrix.columns * (matrix.experts or 1), matrix.columns if matrix.bias else 0
+        weights, bias = (columns := matrix.columns * (matrix.experts or 1)) * matrix.rows, columns if matrix.bias else 0
         layer = Layer(
             name,
             "linear",
@@ -430,9 +438,25 @@ class _Network:
         columns = width * (2 if model.gated else 1)
         up = _Matrix(model.hidden, columns, model.mlp_bias, split="columns", experts=count)
         y = self.projection(f"{name}.mlp_up", x, up, tokens=tokens)
+        if model.clamped:
+            y = self.activation(f"{name}.clamp", y, tokens * columns, "features", count)
+            layer = Layer(
+                f"{name}.join", "elementwise", output_elements=tokens * columns, split="features", experts=count
+            )
+            y = self.builder.add(layer, [y])
         y = self.activation(f"{name}.activation", y, tokens * width, "features", count)
         down = _Matrix(width, model.hidden, model.mlp_bias, split="rows", experts=count)
-        return self.projection(f"{name}.mlp_down", y, down, tokens=tokens, dropout=model.dropout)
+        y = self.projection(f"{name}.mlp_down", y, down, tokens=tokens, dropout=model.dropout)
+        return self.expert_bias(f"{name}.bias", y, count) if count and model.mlp_bias else y
+
+    def expert_bias(self, name: str, x: int, experts: int) -> int:
+        """The bias of each token's expert, weighted as the expert is, added behind the grouped products, which cannot add it."""
+        output = self.builder.output_elements(x)
+        scratch = EXPERT_BIAS * output
+        layer = Layer(
+            name, "elementwise", output_elements=output, scratch_elements=scratch, split="tokens", experts=experts
+        )
+        return self.builder.add(layer, [x])
 
     def mixture(self, experts: Experts, name: str, x: int) -> list[int]:
         """Router, a copy of each token for every expert that it goes through, these, their weighted sum; shared experts."""

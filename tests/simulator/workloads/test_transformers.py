@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from hardware_profiles import passes
+from hardware_profiles.gpu import demand
 from simulator.workloads.catalog import load_workload
 from simulator.workloads.language_models import LANGUAGE_MODELS, Bert, Gpt, Llama
 from simulator.workloads.layers import Attention, Layer
@@ -80,9 +82,9 @@ IN_BILLIONS = {
     "nemotron4-15b": (15.7, 0.1 / 15.7),
     "nemotron4-340b": (341.0, 0.1 / 341),
     "grok1": (314, 0.006),  # xai-org/grok-1, README
-    # OpenAI 2025, table 1: with attention sinks
-    "gpt-oss-20b": (20.91, 0.001),
-    "gpt-oss-120b": (116.83, 0.001),
+    # openai/gpt-oss-20b and -120b, their checkpoints: with attention sinks, one of a head
+    "gpt-oss-20b": (20.914757184, 1e-7),
+    "gpt-oss-120b": (116.829156672, 1e-7),
 }
 
 
@@ -202,6 +204,27 @@ def test_a_token_goes_through_some_experts_at_most_all() -> None:
     for wrong in ({"intermediate": 0}, {"shared": -1}, {"count": 2**40, "active": 1}):
         with pytest.raises(ValueError, match=f"^experts: {next(iter(wrong))} "):
             Experts(**{"count": 4, "active": 2, "intermediate": 8, **wrong})  # type: ignore[arg-type]
+
+
+def test_what_experts_with_biases_move() -> None:
+    """A bias is added behind the products in 64 bytes an element, forward and backward; clamping 6 features of two halves, and
+    joining them, reads and writes each twice forward, and backward clamps read two and write one, and the join one of each.
+    """
+    experts = Experts(4, 2, 3, bias=True)
+    with_bias, without = (
+        Llama(1, 8, 2, 16, 100, experts=experts, mlp_bias=one, clamped=one).workload() for one in (True, False)
+    )
+    found = {
+        layer.name.rpartition(".")[2]: sum(sum(demand(work, 1, phase, 2)) for phase in ("forward", *passes("backward")))
+        for layer, work in zip(with_bias.layers, with_bias.works(), strict=True)
+    }
+    tokens = 2 * 16
+    assert (found["bias"], found["clamp"] + found["join"]) == (64 * tokens * 8, 2 * (2 + 2 + 3 + 2) * tokens * 6)
+    assert {layer.name for layer in without.layers} == {
+        layer.name for layer in with_bias.layers if not layer.name.endswith((".bias", ".clamp", ".join"))
+    }
+    biases = 4 * (6 + 8)  # every expert has its own
+    assert with_bias.parameters() == without.parameters() + biases
 
 
 def test_without_dropout_the_masks_go() -> None:
