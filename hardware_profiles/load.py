@@ -213,9 +213,7 @@ def tables_with_accelerators(source: Traversable, cluster: dict[str, Any]) -> Ma
         with referred(f"{source}: {where}", ProfileError, f" = {shown(name)}"):
             found = _beside(source) / name if _is_path(name) else _find("accelerator", name)
             if not isinstance(found, Traversable):
-                raise ProfileWordsError(
-                    f"accelerator {name!r} is an object of an entry point: it has no file to change"
-                )
+                raise ValueError("is an object of an entry point: it has no file to change")
             sources[name], tables[name] = found, _read_toml(found)
     return MachineTables(source, cluster, tables, sources)
 

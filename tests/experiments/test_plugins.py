@@ -545,6 +545,7 @@ TAKEN = {
 
 ACCELERATORS = """
 import math
+from hardware_profiles import Power
 
 class Base:
     name = "x"
@@ -573,6 +574,7 @@ def told(**members):
 no_memory, full, endless_memory = told(memory_bytes=math.nan), told(memory_bytes=-1.0), told(memory_bytes=math.inf)
 streaming, streams, law = told(streams=True), told(streams="no"), told(sublinear=1)
 host, slow = told(host_bandwidth=math.inf), told(pass_overhead=-1.0)
+falling, parts = told(power=Power(40.0, 30.0)), told(power=Power(10.0, 30.0, compute=20.1))
 """
 
 ANSWERS = {
@@ -593,6 +595,8 @@ ANSWERS = {
     "law": "sublinear must be a bool, got 1",
     "host": "host_bandwidth must be finite and not negative, got inf",
     "slow": "pass_overhead must be finite and not negative, got -1.0",
+    "falling": "power must be None or a Power, whose full is at least its idle, got Power(idle=40.0, full=30.0",
+    "parts": "parts of a Power must be amounts within what full load adds to idle, got Power(idle=10.0, full=30.0",
 }
 
 

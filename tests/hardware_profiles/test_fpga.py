@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -220,10 +221,42 @@ def test_look_up_tables_multiply_beside_the_dsps_and_without_them() -> None:
     text = BOARD_FILE + "luts = 10_000\nluts_per_mac_int4 = 100\nluts_per_mac_int2 = 10\n"
     made = msgspec.toml.decode(text, type=FpgaFile).build()
     assert made.macs_per_cycle == {"int8": 1.0, "int4": pytest.approx(2.0 + 100 / 1000), "int2": pytest.approx(1.0)}
-    with pytest.raises(ValueError, match=r"^\$\.dsp\.per_sample = 2000: must be at most those in use, 1000$"):
-        msgspec.toml.decode(text.replace("[logic]", "per_sample = 2000\n[logic]"), type=FpgaFile).build()
-    with pytest.raises(ValueError, match=r"^\$\.logic: needs at least one rate, such as luts_per_mac_int4$"):
-        msgspec.toml.decode(BOARD_FILE + "luts = 10_000\n", type=FpgaFile).build()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("ddr = {memory_gib = 1, bandwidth_gb_per_s = 10}\n", "", "$.ddr: a board has one of [ddr] and [hbm]"),
+        (
+            "ddr = ",
+            "hbm = {memory_gib = 8, channels = 32, channel_gb_per_s = 14}\nddr = ",
+            "$.ddr: a board has one of [ddr] and [hbm]",
+        ),
+        (
+            "[logic]",
+            "[engines]\ncount = 1\nclock_mhz = 100\nmacs_per_cycle_int8 = 1\n[logic]",
+            "$.dsp: a board has one of [dsp] and [engines]",
+        ),
+        ("[logic]", "used = 1001\n[logic]", "$.dsp.used = 1001: must be at most count, 1000"),
+        ("[logic]", "per_sample = 1001\n[logic]", "$.dsp.per_sample = 1001: must be at most those in use, 1000"),
+        (
+            "[logic]",
+            "used = 800\nper_sample = 801\n[logic]",
+            "$.dsp.per_sample = 801: must be at most those in use, 800",
+        ),
+        ("[logic]", "[logic]\nluts = 10_000", "$.logic: needs at least one rate, such as luts_per_mac_int4"),
+    ],
+)
+def test_a_board_is_described_once_and_uses_what_it_has(old: str, new: str, said: str) -> None:
+    """One line that names the key; all blocks may be in use, each sample on all of them."""
+    assert old in BOARD_FILE
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        msgspec.toml.decode(
+            BOARD_FILE.replace(old, new) + ("" if "luts" in new else "luts = 10\nluts_per_mac_int4 = 1\n"),
+            type=FpgaFile,
+        ).build()
+    whole = BOARD_FILE.replace("[logic]", "used = 1000\nper_sample = 1000\n")
+    assert msgspec.toml.decode(whole, type=FpgaFile).build().dsps == 1000
 
 
 def test_parts_of_power_are_within_what_full_load_adds() -> None:

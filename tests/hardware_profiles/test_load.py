@@ -6,11 +6,12 @@ import importlib.metadata
 import itertools
 import json
 import random
+import re
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,14 @@ from hardware_profiles import (
     cluster_names,
     load_accelerator,
     load_cluster,
+    load_stack,
+    machine_tables,
     optional_members,
+    profile_text,
     schema,
 )
 from hardware_profiles.collectives import _kept
+from hardware_profiles.load import stack_table
 from hardware_profiles.testing import check_accelerator
 from tests.records import Recorded
 
@@ -397,7 +402,14 @@ def test_entry_points(
     device = load_accelerator("p40")
     offers = {
         "pipeplan.accelerators": [Entry("folder", folder, "a"), Entry("ready", device, "a")],
-        "pipeplan.clusters": [Entry("text", str(written(tmp_path, PAIR, "pair.toml")), "c"), Entry("bad", 3, "c")],
+        "pipeplan.clusters": [
+            Entry("text", str(written(tmp_path, PAIR, "pair.toml")), "c"),
+            *(
+                Entry(name, made, "c")
+                for name, made in (("bad", 3), ("both", load_cluster("dapple-b")), ("gone", "/nowhere"))
+            ),
+        ],
+        "pipeplan.stacks": [Entry("own", replace(load_stack("generic"), name="own"), "s")],
     }
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: offers[group])
     assert load_accelerator("mine").name == "mine"
@@ -407,7 +419,27 @@ def test_entry_points(
     with pytest.raises(ProfileError, match="'nowhere' is not known"):
         load_cluster("nowhere")
     said = "plug-in bad = package:thing of pipeplan.clusters: TypeError: must be an accelerator, a cluster, a stack, a folder"
-    assert capsys.readouterr().err.count(said) == 1
+    told = capsys.readouterr().err
+    assert told.count(said) == 1
+    assert (
+        "plug-in gone = package:thing of pipeplan.clusters: ValueError: there is no file or folder /nowhere\n" in told
+    )
+    for ask, line in (
+        (lambda: load_cluster("both:2"), "both:2: cluster 'both' is an object of an entry point and does not scale"),
+        (lambda: stack_table("own"), "stack 'own' is an object of an entry point: it has no file"),
+        (
+            lambda: machine_tables("both"),
+            "cluster 'both' is an object of an entry point: it has no file whose values could change",
+        ),
+        (lambda: profile_text("ready"), "ready is an object of an entry point: it has no file"),
+        (
+            lambda: machine_tables(written(tmp_path, PAIR.replace("v100-sxm2", "ready"), "of-ready.toml")),
+            f"{tmp_path / 'of-ready.toml'}: $.servers[0].accelerator = 'ready': is an object of an entry "
+            "point: it has no file to change",
+        ),
+    ):
+        with pytest.raises(ProfileError, match=f"^{re.escape(line)}$"):
+            ask()
 
 
 # ------------------------------------------------------------------------------------------------- mistakes
@@ -528,10 +560,31 @@ def test_counts_are_whole_numbers_from_one(count: str) -> None:
         load_cluster(f"dgx-a100:{count}")
 
 
-def test_counts_within_the_limit_are_taken() -> None:
-    """The most servers are too many only for the eight devices of each."""
-    with pytest.raises(ProfileError, match="at most 32768 devices, this one 262144"):
-        load_cluster("dgx-a100:32768")
+WIDE = 'name = "w"\n[[servers]]\naccelerator = "p40"\ndevices = {devices}\ninside = {{topology = "full", bandwidth_gbps = 8}}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "said"),
+    [
+        (None, 32768, "$.servers[0]: 32768 servers of 8 devices: a cluster has at most 32768 devices, this one 262144"),
+        (
+            WIDE.format(devices=363),
+            1,
+            "$.servers[0]: 1 servers of 363 devices: a cluster has at most 65536 links, this one up to 65703",
+        ),
+        (f"{PAIR}topology = 'full'\n", 363, "$.network: a cluster has at most 65536 links, this one up to 66429"),
+        (
+            f"{PAIR}[[servers]]\naccelerator = 'p40'\n",
+            2,
+            "$.servers: name:count needs one [[servers]] table; this file has 2",
+        ),
+    ],
+)
+def test_a_cluster_is_counted_before_it_is_built(text: str | None, count: int, said: str, tmp_path: Path) -> None:
+    """Of n(n - 1)/2 cables between 363 ends 65,703; two more a server that stands alone."""
+    named = "dgx-a100" if text is None else str(written(tmp_path, text))
+    with pytest.raises(ProfileError, match=f"{re.escape(said)}$"):
+        load_cluster(f"{named}:{count}")
 
 
 def test_wrong_kind_of_file(tmp_path: Path) -> None:
