@@ -302,8 +302,7 @@ def build_schedule(name: str, stages: int, microbatches: int, **options: object)
 
     options: of the family; a text is read as the type that its function declares
     ValueError for an unknown name, option, or count below 1, or for more than MOST_OPS; of a plug-in for whatever it refuses,
-    PluginError for whatever else is wrong with what it does. Raises ScheduleError where a family of this package makes a
-    schedule of other counts.
+    PluginError for whatever else is wrong with what it does.
     """
     families = schedule_families()
     if name not in families:
@@ -323,18 +322,7 @@ def build_schedule(name: str, stages: int, microbatches: int, **options: object)
     if name not in SCHEDULES:
         return _plugged_in_schedule(name, family, stages, microbatches, options)
     given = {key: _typed(family, key, value) for key, value in options.items()}
-    schedule = family.build(stages, microbatches, **given)
-    if fault := _other_counts(schedule, stages, microbatches):
-        raise ScheduleError(f"schedule {name!r} {fault}")
-    return schedule
-
-
-def _other_counts(schedule: Schedule, stages: int, microbatches: int) -> str:
-    """The fault in the counts of a schedule in words; empty without one."""
-    made = schedule.stages, schedule.microbatches
-    if made == (stages, microbatches * schedule.slices):
-        return ""
-    return f"was asked for {stages} stages and {microbatches} micro-batches, and has {made[0]} and {made[1]}"
+    return family.build(stages, microbatches, **given)
 
 
 def _typed(family: ScheduleFamily, option: str, value: object) -> object:
@@ -352,8 +340,10 @@ def _plugged_in_schedule(
         schedule = family.build(stages, microbatches, **given)
     if not isinstance(schedule, Schedule):
         raise PluginError(f"schedule {name!r}, a plug-in, must make a Schedule, not {type(schedule).__name__}")
-    if fault := _other_counts(schedule, stages, microbatches):
-        raise PluginError(f"schedule {name!r}, a plug-in, {fault}")
+    made = schedule.stages, schedule.microbatches
+    if made != (stages, microbatches * schedule.slices):
+        asked = f"was asked for {stages} stages and {microbatches} micro-batches"
+        raise PluginError(f"schedule {name!r}, a plug-in, {asked}, and has {made[0]} and {made[1]}")
     with blamed_on(name):
         check_complete(schedule)
     return schedule

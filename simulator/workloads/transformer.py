@@ -186,7 +186,10 @@ class Transformer:
         if self.attention not in get_args(Attention):
             raise ValueError(f"attention must be one of {', '.join(get_args(Attention))}, got {self.attention!r}")
         if self.further and (self.after != "language" or self.word_features != self.hidden):
-            raise ValueError(f"{family} predicts further tokens with a language model's head alone, got {self.after!r}")
+            own = f"{self.after!r} after words of {self.word_features} features"
+            raise ValueError(
+                f"{family} predicts further tokens with a language model's head on its words alone, got {own}"
+            )
         if self.heads % self.key_value_heads:
             raise ValueError(f"heads must be a multiple of key-value heads ({self.key_value_heads}), got {self.heads}")
 

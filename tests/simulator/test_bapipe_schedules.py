@@ -23,6 +23,7 @@ from simulator import (
     check_schedule,
     given_costs,
     lower,
+    replay_schedule,
     unequal_schedule,
 )
 from simulator.engines import reference as engine
@@ -219,6 +220,11 @@ def test_a_credit_needs_as_many_micro_batches_backward_as_forward(forward: list[
     said = f"device 0: stage 0 has {len(forward)} micro-batches forward and {len(backward)} backward; a credit needs the same"
     with pytest.raises(ScheduleError, match=said):
         check_complete(replace(halves, credit=column(2)), *bounds)
+    in_turn = replace(build_schedule("1f1b-rr", 1, 2, replicas=(2,)), credit=column(1))
+    with pytest.raises(
+        ScheduleError, match=r"^op 0F1 waits for the backward of micro-batch 0 of its stage, which is not there"
+    ):
+        replay_schedule(in_turn, OpSeconds(1.0, 1.0))
     others = [np.array([0, 1, 4])], [np.array([0, 3, 4])]
     check_complete(replace(unequal_schedule("gpipe", [[1, 3]], [[3, 1]]), credit=column(2)), *others)
 

@@ -240,6 +240,11 @@ def test_a_stage_without_experts_may_have_fewer_devices_than_they_are_divided_am
         (ATTENTION, plan(ATTENTION, 3, 3, context=2), r"3 devices, which context 2 does not divide; choices: 1, 3"),
         (ATTENTION, plan(ATTENTION, 3, 3, context=3), r"8 tokens, which twice 3 does not divide; choices: 1, 2, 4"),
         (ATTENTION, plan(ATTENTION, 2, 2, context=0), r"2 devices, which context 0 does not divide; choices: 1, 2"),
+        (
+            ATTENTION,
+            plan(ATTENTION, 2, 2, context=2, schedule="seq1f1b", options=(("slices", 2),)),
+            "^context 2 of plan 'hand' divides samples that schedule 'seq1f1b' cuts into slices; choices: 1$",
+        ),
         (EXPERTS, plan(EXPERTS, 2, 2, context=2), "'experts' has no context parallelism: it has no causal attention"),
         (ATTENTION, plan(ATTENTION, 2, expert=2), "workload 'attention' has no layers of routed experts; choices: 1"),
         (EXPERTS, plan(EXPERTS, 3, expert=3), r"has experts that this does not divide; choices: 1, 2, 4"),

@@ -106,6 +106,11 @@ def test_sizes_that_do_not_make_the_batch_are_refused(sizes: tuple[int, ...]) ->
         # interleaved 1F1B on 2 devices deals stages 0 and 2 to one, 1 and 3 to the other
         (tuple(Stage((n,), (n // 2,)) for n in range(4)), {"schedule": "interleaved-1f1b"}, "device"),
         (TWO, {"schedule": "zigzag"}, "schedule 'zigzag' is unknown; choices: 1f1b"),
+        (
+            TWO,
+            {"schedule": "seq1f1b", "options": (("slices", 2**23 + 1),), "microbatches": (4, 4)},
+            "^option slices of plan 'hand' times its 2 micro-batches must be at most 16,777,216, got 8388609$",
+        ),
     ],
 )
 def test_schedules_that_devices_and_replicas_do_not_fit_are_refused(

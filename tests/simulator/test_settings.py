@@ -9,6 +9,7 @@ import pytest
 
 from hardware_profiles import Cluster, SettingError, load_cluster, load_stack, profile_text
 from simulator import Plan, Problem, Stage, change_settings, simulate, values_of, workload_from_spec
+from simulator.settings import numbers_of
 
 
 def problem(cluster: str = "dgx-h100:2", batch: int = 8, **training: object) -> Problem:
@@ -147,3 +148,9 @@ def test_a_cluster_of_python_has_no_files() -> None:
     assert change_settings(one, {"batch": 16}).problem.batch == 16
     with pytest.raises(SettingError, match="cluster 'made' was made in Python"):
         change_settings(one, ["network.bandwidth_gbps=1"])
+    with pytest.raises(
+        SettingError, match=r"^cluster 'made' was made in Python: it has no file whose numbers could change$"
+    ):
+        numbers_of(one)
+    with pytest.raises(SettingError, match=r"^batch: is no number above 0 that a file says$"):
+        numbers_of(problem(), None, ["batch"])

@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 
 from planners import make_plan
-from simulator import SCHEDULES, LayerCosts, Plan, Problem, Stage, simulate
+from simulator import (
+    SCHEDULES,
+    LayerCosts,
+    OpSeconds,
+    Plan,
+    Problem,
+    Stage,
+    build_schedule,
+    replay_schedule,
+    simulate,
+)
 from simulator.costs.plan_costs import PlanCosts
 from simulator.lowering.structure import Structure
 from simulator.plan_replay import plan_structure
@@ -77,6 +87,8 @@ def test_unknown_engine() -> None:
     """The choices are told."""
     with pytest.raises(ValueError, match="engine 'steam' is unknown; choices: simpy, compiled, recurrence"):
         simulate(problem([1.0], 1), Plan("hand", "gpipe", straight(1), (1,)), engine="steam")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^engine 'steam' is unknown; choices: simpy, compiled, recurrence$"):
+        replay_schedule(build_schedule("gpipe", 1, 1), OpSeconds(1.0, 1.0), engine="steam")  # type: ignore[arg-type]
 
 
 def test_a_plan_of_no_seconds_has_a_summary() -> None:

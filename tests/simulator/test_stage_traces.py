@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -233,11 +234,13 @@ def test_what_is_told_of_other_files(tmp_path: Path) -> None:
     packed = written(tmp_path / "whole.json.gz", [event("PP:0F0", 0, 1)]).read_bytes()
     (tmp_path / "half.json.gz").write_bytes(packed[:-9])
     (tmp_path / "half.json").write_text('{"traceEvents": [')
+    os.mkfifo(tmp_path / "pipe.json")
     for name, said in {
         "empty": "must have 1 to 4,096 files",
         "plain.json.gz": "is no gzip file",
         "half.json.gz": "is no gzip file, or not a whole one",
         "half.json": "is not JSON, or not all of it",
+        "pipe.json": "pipe.json: cannot be read: is no regular file",
     }.items():
         with pytest.raises(WorkloadFileError, match=said):
             read_any_profile(tmp_path / name)

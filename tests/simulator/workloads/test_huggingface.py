@@ -278,6 +278,10 @@ def test_rotary_positions_need_no_longest_sequence(tmp_path: Path) -> None:
             r"\$\.layer_types: has 1 kinds, and there are 28 num_hidden_layers",
         ),
         (QWEN3_EXPERTS | {"mlp_only_layers": ["0"]}, r"\$\.mlp_only_layers\[0\] = \'0\': expected `int`"),
+        (
+            QWEN3_EXPERTS | {"mlp_only_layers": [47, 48]},
+            r"\$\.mlp_only_layers\[1\] = 48: blocks are counted from 0, and there are 48 num_hidden_layers$",
+        ),
     ],
 )
 def test_a_bad_value_names_file_key_value_and_rule(change: dict[str, object], rule: str, tmp_path: Path) -> None:

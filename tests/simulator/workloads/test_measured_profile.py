@@ -116,6 +116,10 @@ def without(key: str) -> Callable[[dict[str, Any]], object]:
             lambda one: one["layers"][1]["timings"][0].update(forward_seconds=-1.0),
             r"\$\.layers\[1\]\.timings\[0\]\.forward_seconds = -1.0: expected `float` >= 0.0",
         ),
+        (
+            lambda one: [each.update(timings=[timing(2, 0.0, 0.0)]) for each in one["layers"]],
+            r"profile.json: \$\.layers: no layer takes any time; at least one of its seconds must be above 0$",
+        ),
     ],
 )
 def test_errors_name_file_key_value_and_rule(

@@ -188,9 +188,19 @@ def test_a_window_saves_work_where_attention_is_fused(form: Attention, keys: int
     [
         ({"attention": "flash"}, "attention must be one of fused, unfused, eager, got 'flash'"),
         ({"key_value_heads": 3}, r"heads must be a multiple of key-value heads \(3\), got 2"),
+        *(
+            (
+                {"further": 1} | given,
+                "Llama predicts further tokens with a language model's head on its words alone, got " + got,
+            )
+            for given, got in (
+                ({"after": "pooler"}, "'pooler' after words of 8 features"),
+                ({"word_features": 4}, "'language' after words of 4 features"),
+            )
+        ),
     ],
 )
-def test_what_attention_cannot_be_is_refused(given: dict[str, Any], rule: str) -> None:
+def test_what_a_network_cannot_be_is_refused(given: dict[str, Any], rule: str) -> None:
     """One line with rule, value and choices."""
     with pytest.raises(ValueError, match=f"^{rule}$"):
         Llama(1, 8, 2, **given)
