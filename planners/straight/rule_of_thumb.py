@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hardware_profiles import counted
 from planners.estimate.like_blocks import like_blocks
 from planners.search.candidates import asked_degrees, asked_words, asked_zeros, device_groups, ranks_of
 from planners.search.evaluator import Evaluator, best_plan
@@ -43,8 +44,10 @@ class HandMadeLayout:
             if score.fits:
                 break
         if not tried:
+            asked = "" if self.request.stages is None else f" of {counted(self.request.stages, 'stage')}"
             raise InfeasiblePlanError(
-                f"planner {self.name!r} finds no layout for so few blocks, samples or {problem.device_word}s"
+                f"planner {self.name!r} finds no layout{asked}: it tries one stage, and 2, 4, 8, ... stages of a block or more, "
+                f"each on groups of as many {problem.device_word}s as tensor parallelism may have"
             )
         return best_plan(self.name, tried, evaluate)
 

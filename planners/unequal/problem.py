@@ -90,8 +90,6 @@ class UnequalProblem:
         return self.recomputation == "where-differs"
 
     def _check_choices(self) -> None:
-        if self.samples < 1:
-            raise ValueError(f"samples must be at least 1, not {self.samples}")
         if not self.candidates or any(not 1 <= size <= self.samples for size in self.candidates):
             raise ValueError(f"candidates must be sizes in 1..{self.samples}, not {tuple(self.candidates)}")
         if self.recomputation not in RECOMPUTATION:

@@ -89,14 +89,11 @@ class UnequalTables:
 def tables_of(
     problem: Problem, devices: Sequence[int], costs: LayerCosts | None = None, sizes: Sequence[int] = ()
 ) -> UnequalTables:
-    """The tables of a problem for a pipeline over `devices`, one per stage.
+    """The tables of a problem, whose stages store their activations or their input, for a pipeline over `devices`, one per stage.
 
     costs: of the same problem, to share tables that are already filled; sizes: of blocks, if no others are asked for but the
         smaller last ones behind these
-    ValueError for a problem whose stages run parts of themselves again: they store their activations, or their input.
     """
-    if problem.recompute not in ("none", "whole"):
-        raise ValueError(f"micro-batches of unequal sizes: recompute must be none or whole, got {problem.recompute!r}")
     layer_costs = (costs or LayerCosts(problem)).across(devices)
     only = {*sizes, *(problem.batch % size for size in sizes)} - {0}
     return UnequalTables(problem, tuple(devices), layer_costs, layer_costs.cut_bytes, tuple(sorted(only)))

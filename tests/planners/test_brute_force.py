@@ -1,5 +1,6 @@
 """Brute force: what it proves holds on the reference engine, over exactly the plans that it names."""
 
+import re
 from dataclasses import replace
 from itertools import product
 from math import comb
@@ -10,6 +11,7 @@ import pytest
 
 from hardware_profiles import Cluster, Link, load_cluster
 from planners import BruteForce, Request, make_plan
+from planners.search.evaluator import Evaluator
 from planners.testing import line
 from simulator import Engine, Outcome, Problem, simulate
 from simulator.workloads.synthetic import uniform_chain
@@ -163,4 +165,8 @@ def test_too_many_plans_are_refused_with_their_number(
 ) -> None:
     """As many as the limit are tried; numbers too long to read are given by their power of ten."""
     monkeypatch.setattr(BruteForce, "configurations", lambda self, problem: count)
-    assert BruteForce(Request()).inapplicable(slow_line(0)) == said
+    planner, problem = BruteForce(Request()), slow_line(0)
+    assert planner.inapplicable(problem) == said
+    if said is not None:
+        with pytest.raises(ValueError, match=re.escape(f"planner 'brute-force' does not apply: {said}")):
+            planner(problem, Evaluator(problem), np.random.default_rng(0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from hardware_profiles import load_cluster
 from planners import Request, make_plan
 from planners.search.candidates import asked_words
 from planners.straight.rule_of_thumb import HandMadeLayout
-from simulator import Problem, recompute_words, workload_from_spec
+from simulator import InfeasiblePlanError, Problem, recompute_words, workload_from_spec
 
 
 def problem(workload: str, cluster: str, batch: int) -> Problem:
@@ -56,6 +57,16 @@ def test_a_batch_below_the_replicas_is_one_micro_batch() -> None:
     """Four images on eight GPUs."""
     few = Problem(workload_from_spec("vgg16", None), load_cluster("pipedream-b:1"), 4)
     assert make_plan("rule-of-thumb", few).plan.microbatches == (4,)
+
+
+def test_stages_that_the_rule_does_not_try_are_refused() -> None:
+    """Three of twelve blocks on two servers: one line with what it tries."""
+    said = (
+        "planner 'rule-of-thumb' finds no layout of 3 stages: it tries one stage, and 2, 4, 8, ... stages of a block or more, "
+        "each on groups of as many GPUs as tensor parallelism may have"
+    )
+    with pytest.raises(InfeasiblePlanError, match=f"^{re.escape(said)}$"):
+        make_plan("rule-of-thumb", problem("gpt2", "dgx-a100:2", 8), Request(stages=3))
 
 
 @pytest.mark.parametrize(

@@ -85,12 +85,17 @@ def test_transfers_have_a_time_for_each_boundary() -> None:
         (10**9, {}, "a placement has at most 1,048,576 stages"),
         (4, {"engine": "abacus"}, "engine 'abacus' is unknown"),
         (4, {"seconds": -1.0}, "seconds must be finite and not negative, got -1.0"),
+        (
+            4,
+            {"objective": "steady", "placement": "bidirectional", "microbatches": 1},
+            "objective 'steady' needs a micro-batch of each of 2 chains, got 1",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(stages: int, asked: dict[str, Any], said: str) -> None:
     """One line that names the number, the rule and the choices."""
     with pytest.raises(ValueError, match=r"^[^\n]*$") as error:
-        search_on_numbers(stages, 4, SECONDS, **asked)
+        search_on_numbers(stages, ops=SECONDS, **{"microbatches": 4} | asked)
     assert said in str(error.value)
 
 

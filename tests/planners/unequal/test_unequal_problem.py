@@ -25,6 +25,7 @@ def two_stages(**options: Any) -> UnequalProblem:
     [
         ({"candidates": (0, 1)}, "candidates must be sizes in 1..8"),
         ({"candidates": (9,)}, "candidates must be sizes in 1..8"),
+        ({"samples": 0}, r"^candidates must be sizes in 1\.\.0, not \(1, 2, 3, 4, 5, 6, 7, 8\)$"),
         ({"recomputation": "sometimes"}, "recomputation must be one of none, always, where-differs"),
         ({"backward_caps": (1,)}, "caps must be 2 sizes"),
     ],
@@ -32,7 +33,7 @@ def two_stages(**options: Any) -> UnequalProblem:
 def test_bad_choices_are_refused(options: dict[str, Any], message: str) -> None:
     """An error states the rule and the choices."""
     with pytest.raises(ValueError, match=message):
-        two_stages(**options)
+        replace(two_stages(), **options)
 
 
 @pytest.mark.parametrize("sizes", [[[1, 0]], [[1, 2], [9, 1]]])
