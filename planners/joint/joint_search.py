@@ -22,7 +22,7 @@ import numpy as np
 from planners.joint.neighbourhood import CHUNKS, DIVIDING, FAMILIES, Neighbourhood
 from planners.joint.orders import ops_of, ordered, within
 from planners.joint.pipeline import Pipeline, pipeline_of
-from planners.joint.told import complexity, next_best, own_order, simpler_plan
+from planners.joint.told import complexity, next_best, own_order, passes_devices, simpler_plan, unordered
 from planners.partitioning.fraction_search import FractionSearch
 from planners.scheduler.bound import lower_bound
 from planners.scheduler.instance import instance_of
@@ -146,21 +146,33 @@ class JointSearch:
     name: str = "joint"
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
-        """The best plan that fits; InfeasiblePlanError, with numbers, if none does."""
+        """The best plan that fits, of those of several ranks where a schedule is asked for and one of them fits;
+        InfeasiblePlanError, with numbers, if none does.
+        """
         search = _Descents(self, problem, evaluate)
-        refusal = search.begin(rng)
-        if not search.replayed():
-            raise refusal or InfeasiblePlanError(f"planner {self.name!r} finds no plan to begin with")
         try:
-            best = fitting(self.name, search.descend(), evaluate)
-        except InfeasiblePlanError as error:
-            if search.done < search.most:
+            best = self._found(search, rng)
+        except InfeasiblePlanError:
+            if not search.in_a_row:
                 raise
-            raise InfeasiblePlanError(f"{error}, or more --seconds: the search ended with its work done") from None
+            search.look_for_all()
+            best = self._found(search, rng)
         search.tell(best)
         if not halves_are_known(problem) and (best.order or best.schedule in DIVIDING):
             evaluate.note(HALVES_ASSUMED)
         return replace(best, planner=self.name)
+
+    def _found(self, search: _Descents, rng: np.random.Generator) -> Plan:
+        """The best plan of a search that fits; InfeasiblePlanError, with numbers, if none does."""
+        refusal = search.begin(rng)
+        if not search.replayed():
+            raise refusal or InfeasiblePlanError(f"planner {self.name!r} finds no plan to begin with")
+        try:
+            return fitting(self.name, search.descend(), search.evaluate)
+        except InfeasiblePlanError as error:
+            if search.done < search.most:
+                raise
+            raise InfeasiblePlanError(f"{error}, or more --seconds: the search ended with its work done") from None
 
 
 def inapplicable(problem: Problem, request: Request) -> str | None:
@@ -228,10 +240,16 @@ class _Orderable:
 
 
 class _Descents:
-    """The descents of one search."""
+    """The descents of one search.
+
+    in_a_row: whether only plans that pass several devices in a row are looked for, as those that a schedule orders
+    """
 
     def __init__(self, planner: JointSearch, problem: Problem, evaluate: Evaluator) -> None:
         self.planner, self.problem, self.evaluate = planner, problem, evaluate
+        self.in_a_row = planner.request.schedule is not None and planner.request.stages != 1
+        if self.in_a_row:
+            evaluate.look_for(passes_devices)
         self.moves = Neighbourhood(problem, planner.request, evaluate.layer_costs)
         self.quick = QuickReplays(problem, evaluate.layer_costs)
         self.most = float(planner.request.asked("seconds") or SECONDS) * WORK_PER_SECOND
@@ -247,6 +265,12 @@ class _Descents:
         """Whether there is work left, and the last better answer is not longer ago than it took to find, or than AFTER_BEST."""
         since = self.done - self.done_at_best
         return self.done < self.most and since <= max(AFTER_BEST * WORK_PER_SECOND, self.done_at_best)
+
+    def look_for_all(self) -> None:
+        """Look for plans on one rank, too: no plan of several fits."""
+        self.in_a_row = False
+        self.evaluate.withdraw()
+        self.evaluate.look_for(None)
 
     def begin(self, rng: np.random.Generator) -> InfeasiblePlanError | None:
         """Replay the plans to begin with; why the last of the parts that found none did not."""
@@ -388,6 +412,8 @@ class _Descents:
             one: score for one, score in self.evaluate.outcomes.items() if score.fits and self._is_asked_for(one)
         }
         notes: list[Note | None] = [own_order(plan, replayed), simpler_plan(self.problem, plan, replayed)]
+        if self.planner.request.schedule is not None and self.planner.request.stages != 1:
+            notes.append(unordered(self.problem, plan, self.evaluate))
         notes += [next_best(self.problem, plan, replayed), Note(LEFT_OUT)]
         if self.done >= self.most:
             notes.append(Note("the search ended with its work done: with more --seconds it may find more"))
@@ -537,7 +563,7 @@ class _Descents:
 
     def _waiting(self, one: Pipeline, best: Key) -> Iterator[tuple[float, int, Pipeline, Plan]]:
         """A pipeline's plans that may be faster, each with its quick replay and its number; none of what is not asked for."""
-        if not self.moves.allows(one):
+        if not self.moves.allows(one) or (self.in_a_row and len(one.ranks) == 1):
             return
         below = inf if best[0] else best[1]
         if one not in self.quickly:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hardware_profiles import percent
+from planners.search.evaluator import Evaluator
 from planners.search.notes import Note
 from planners.search.runner_ups import otherwise
 from planners.search.told_apart import FINE
-from simulator import Plan, Problem, Score, plan_words
+from simulator import Plan, Problem, Score, flushes, plan_words
 
 SIMPLE = "1f1b", "gpipe"
 """Families that every framework runs."""
@@ -49,6 +50,14 @@ class NextBest(Note):
 
     next_best: dict[str, str]
     next_best_loses: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Unordered(Note):
+    """Beside an answer under a schedule that was asked for the fastest plan that needs none, in a line, and its seconds."""
+
+    unordered: str
+    unordered_seconds: float
 
 
 def complexity(plan: Plan) -> int:
@@ -93,6 +102,35 @@ def simpler_plan(problem: Problem, plan: Plan, replayed: Replays) -> SimplerPlan
         return None
     words, other = plan_words(problem, simplest), replayed[simplest].iteration_seconds
     return SimplerPlan(f"simpler, and {_slower(other, seconds)}: {words}", words, other)
+
+
+def passes_devices(plan: Plan) -> bool:
+    """Whether a plan has several ranks, which pass data to each other as a schedule says."""
+    return len({stage.devices for stage in plan.stages}) > 1
+
+
+def unordered(problem: Problem, plan: Plan, evaluate: Evaluator) -> Note | None:
+    """The note of an answer under a schedule that was asked for: of one rank that no other was found; else the fastest plan of
+    one rank, if it is faster.
+    """
+    word = problem.device_word
+    if not passes_devices(plan):
+        return Note(f"no pipeline through several {word}s was found that fits: each holds the whole network")
+    seconds = evaluate.outcomes[plan].iteration_seconds
+    alone = {
+        one: score.iteration_seconds
+        for one, score in evaluate.outcomes.items()
+        if score.fits
+        and score.iteration_seconds < seconds
+        and flushes(one)
+        and evaluate.obeys(one)
+        and not passes_devices(one)
+    }
+    if not alone:
+        return None
+    fastest = min(alone, key=lambda one: alone[one])
+    words, faster = plan_words(problem, fastest), percent(1.0 - alone[fastest] / seconds, ".2g")
+    return Unordered(f"without a pipeline, of what was replayed, {faster} less time: {words}", words, alone[fastest])
 
 
 def next_best(problem: Problem, plan: Plan, replayed: Replays) -> NextBest | None:

@@ -115,7 +115,8 @@ class Evaluator:
         self.notes: list[Note] = []
         self.runner_ups: list[RunnerUp] = []
         self._not_run: PlanNotRunError | None = None
-        self._best_seconds = float("inf")
+        self._wanted: Callable[[Plan], bool] | None = None
+        self._best_seconds = inf
         self.budget, self.seconds, self._progress, self._clock = budget, seconds, progress, clock
         self._work = 0.0
         self._began = clock()
@@ -179,9 +180,20 @@ class Evaluator:
         """As `Evaluations.forward_seconds`, of a plan that has a score: no further evaluation."""
         return self._evaluations["compiled"].forward_seconds(plan)
 
-    def admits(self, plan: Plan) -> bool:
-        """Whether a plan may be the answer: as it was asked for, and flushed where the planner's plans are."""
+    def obeys(self, plan: Plan) -> bool:
+        """Whether a plan is as it was asked for, and flushed where the planner's plans are."""
         return self._admits is None or self._admits(plan)
+
+    def admits(self, plan: Plan) -> bool:
+        """Whether a plan may be the answer: one that obeys, and is what the planner looks for."""
+        return self.obeys(plan) and (self._wanted is None or self._wanted(plan))
+
+    def look_for(self, wanted: Callable[[Plan], bool] | None) -> None:
+        """Let only such plans be the answer, of those replayed so far and from now on; None: all that obey."""
+        self._wanted, self.best, self._best_seconds = wanted, None, inf
+        outcomes = self.outcomes
+        for plan, score in self.replayed.items():
+            self._remember(plan, score, outcomes[plan].iteration_seconds)
 
     @property
     def replayed(self) -> dict[Plan, Score]:

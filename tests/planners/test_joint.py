@@ -18,7 +18,8 @@ from planners.joint import joint_search
 from planners.joint.neighbourhood import DIVIDING, FAMILIES, Neighbourhood
 from planners.joint.orders import ops_of, ordered, within
 from planners.joint.pipeline import Pipeline, pipeline_of
-from planners.joint.told import NextBest, OwnOrder, SimplerPlan, complexity
+from planners.joint.told import NextBest, OwnOrder, SimplerPlan, Unordered, complexity
+from planners.search.notes import Note
 from planners.search.quick_replay import QuickReplays
 from planners.search.replay_work import WORK_PER_SECOND
 from simulator import (
@@ -304,16 +305,49 @@ def test_the_optimum_of_small_spaces_is_found_nearly_always() -> None:
 
 @pytest.mark.slow
 def test_a_schedule_of_a_large_network_begins_with_plans_of_others() -> None:
-    """DeepSeek-V3 on 2,048 GPUs under DualPipeV, which none of the parts plans: seeds of its own need many times the memory. With
-    weights on every replica, as divided ones fit in one stage, which has no schedule.
-    """
+    """DeepSeek-V3 on 2,048 GPUs under DualPipeV, which none of the parts plans: seeds of its own need many times the memory."""
     network, cluster = workload_from_spec("deepseek-v3", 4096), load_cluster("deepseek-h800:256")
     asked = Problem(
         network, cluster, 15360, precision="fp8", optimizer="adam", gradient_bytes=4, sequence_parallel=True
     )
-    found = make_plan("joint", asked, Request(schedule="dualpipev", options={"seconds": 100.0, "zero": 1}))
+    found = make_plan("joint", asked, Request(schedule="dualpipev", options={"seconds": 100.0}))
     assert found.fits
     assert found.plan.schedule == "dualpipev"
+
+
+def test_a_schedule_that_is_asked_for_orders_the_answer() -> None:
+    """Replicas of the whole network are faster, which a note tells; they are the answer where they are asked for, and on one
+    device, where a note tells that there is no pipeline.
+    """
+    found = make_plan("joint", asked := problem("chain:4", "dapple-b:2", 64), Request(schedule="1f1b"))
+    alone = make_plan("joint", asked, Request(schedule="1f1b", stages=1))
+    (told,) = (one for one in found.notes if isinstance(one, Unordered))
+    assert (len(found.plan.stages), len(alone.plan.stages)) == (2, 1)
+    assert alone.iteration_seconds <= told.unordered_seconds < found.iteration_seconds
+    part = 1 - told.unordered_seconds / found.iteration_seconds
+    assert told.text == f"without a pipeline, of what was replayed, {100 * part:.2g} % less time: {told.unordered}"
+    assert told.unordered.startswith("pp1 dp2 ")
+    assert all(len(plan.stages) > 1 for plan in found.replayed)
+    single = make_plan("joint", problem("chain:4", "dapple-b:1", 64), Request(schedule="zb-h1"))
+    assert single.plan.devices == (0,)
+    assert Note("no pipeline through several GPUs was found that fits: each holds the whole network") in single.notes
+    assert not any("no pipeline" in one.text for one in (*found.notes, *alone.notes))
+
+
+def test_what_is_looked_for_is_the_best_so_far() -> None:
+    """Of plans replayed before and after; without a wish all that obey are."""
+    asked = problem("chain:4", "dapple-b:2", 64)
+    evaluate, plans = Evaluator(asked), [make_plan(name, asked).plan for name in ("data-parallel", "uniform")]
+    seconds = [evaluate(plan).iteration_seconds for plan in plans]
+    fastest = seconds.index(min(seconds))
+    assert evaluate.best == plans[fastest]
+    evaluate.look_for(lambda plan: plan.stages == plans[1 - fastest].stages)
+    assert evaluate.best is not None
+    assert evaluate.best.stages == plans[1 - fastest].stages
+    assert not evaluate.admits(plans[fastest])
+    assert evaluate.obeys(plans[fastest])
+    evaluate.look_for(None)
+    assert evaluate.best.stages == plans[fastest].stages
 
 
 def test_a_schedule_on_many_devices_begins_with_plans_of_others() -> None:
