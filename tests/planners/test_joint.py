@@ -110,7 +110,7 @@ BESIDE = {
         Pipeline(
             "interleaved-1f1b",
             SERVERS,
-            (15, 28, 41),
+            (16, 30, 44),
             8,
             (("whole", 0), NONE, NONE, ("blocks", 1)),
             (("chunks", 2),),
