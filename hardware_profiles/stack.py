@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import log2
-from typing import Any
+from typing import Any, Literal
 
 from hardware_profiles.accelerator import (
     RECIPES,
@@ -89,6 +89,9 @@ class Constant:
 SAME, NONE = Constant(1.0), Constant(0.0)
 """The factor and the addend that change nothing."""
 
+
+Gathered = Literal["blocks", "products"]
+"""What replicas gather, and scatter, at once: a block, or the weights of a product."""
 
 Rule = Callable[[Any, Any], Iterable[str]]
 """(problem, plan) -> what the plan needs and is not there, in words, as a noun phrase each."""
@@ -185,6 +188,8 @@ class Stack:
     reserved: times what is allocated: what the caching allocator holds, with rounding and fragments
     context: bytes that the driver counts beside: CUDA context, buffers of communicators; 0: the accelerator's reserve
     gradient_bytes: of an accumulated 16-bit gradient where the problem says nothing; 0: as the weights
+    gathered: what replicas that divide weights, or gradients, have whole at once: two blocks, or two products
+    narrow_copy: whether 16-bit weights stay beside the fp32 ones; else they are cast from these as they are used
     errors: classes of errors of its predictions, in place of those that its name has among the shipped ones
     launcher: what is to launch its plans (`launched_by`); "" where nobody says
     source: the name or the path that gives it again; None for one that was made in Python
@@ -210,6 +215,8 @@ class Stack:
     reserved: Constant = SAME
     context: Constant = NONE
     gradient_bytes: int = 0
+    gathered: Gathered = "blocks"
+    narrow_copy: bool = True
     errors: tuple[ErrorClass, ...] = ()
     launcher: str = field(init=False, default="", repr=False)
     source: str | None = field(init=False, default=None, repr=False, compare=False)
@@ -251,10 +258,15 @@ class Stack:
 
     def is_nowhere_quicker(self, other: Stack, accelerators: Iterable[Accelerator]) -> bool:
         """Whether another one runs the same plans, each in no more seconds and bytes on these accelerators."""
-        if (self.runs, self.gradient_bytes) != (other.runs, other.gradient_bytes):
+        if (self.runs, self._bytes_held) != (other.runs, other._bytes_held):
             return False
         mine, others = self.constants(), other.constants()
         return all(mine[name].on(one) >= others[name].on(one) for one in accelerators for name in mine)
+
+    @property
+    def _bytes_held(self) -> tuple[object, ...]:
+        """What it says of bytes, apart from constants."""
+        return self.gradient_bytes, self.gathered, self.narrow_copy
 
     @property
     def straggles(self) -> bool:

@@ -12,7 +12,7 @@ from hardware_profiles.accelerator import PRECISION_BYTES, Precision
 from hardware_profiles.chips import Chip
 from hardware_profiles.error_files import ErrorTable
 from hardware_profiles.file_tables import MICRO, FileTable, Name, Text
-from hardware_profiles.stack import Constant, Runs, Stack
+from hardware_profiles.stack import Constant, Gathered, Runs, Stack
 from hardware_profiles.words import GIB
 
 
@@ -106,6 +106,13 @@ class GradientsTable(FileTable, frozen=True, kw_only=True):
     precision: Literal["fp32", "fp16", "bf16"]
 
 
+class WeightsTable(FileTable, frozen=True, kw_only=True):
+    """`[weights]` of a stack: what replicas that divide them have whole at once; whether 16-bit ones stay beside fp32 ones."""
+
+    gathered: Gathered = "blocks"
+    narrow_copy: bool = True
+
+
 class StackFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="stack"):
     """A stack's file."""
 
@@ -116,6 +123,7 @@ class StackFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="sta
     overheads: OverheadsTable = OverheadsTable()
     memory: MemoryTable = MemoryTable()
     gradients: GradientsTable | None = None
+    weights: WeightsTable = WeightsTable()
     errors: tuple[ErrorTable, ...] = ()
 
     def build(self) -> Stack:
@@ -128,6 +136,8 @@ class StackFile(FileTable, frozen=True, kw_only=True, tag_field="kind", tag="sta
             runs=Runs(**msgspec.structs.asdict(self.runs)),
             errors=tuple(one.build() for one in self.errors),
             gradient_bytes=0 if self.gradients is None else int(PRECISION_BYTES[self.gradients.precision]),
+            gathered=self.weights.gathered,
+            narrow_copy=self.weights.narrow_copy,
             **{units[key][0]: table.constant(units[key][1]) for key, table in tables.items()},
         )
 

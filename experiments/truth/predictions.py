@@ -412,6 +412,7 @@ def _network(run: MeasuredRun, runtime: Runtime) -> Workload:
         whole = tuple(block for block in range(run.layers) if block % run.window_every)
         sizes |= {"window": run.window, "whole": whole}
     name = run.model.lower()
+    sizes |= {"relu": True} if re.search(r"\brelu\b", name) else {}
     known = next((made for word, made in FAMILIES.items() if re.search(f"(?<![a-z]){word}(?![a-z])", name)), None)
     family = known or (Llama if run.kv_heads else Gpt)
     return _workload(family(run.layers, run.hidden, run.heads, **sizes))

@@ -172,7 +172,7 @@ class StageCosts:
 
     def units(self, parallel: Parallelism, most: int) -> Floats:
         """How many units stages of 0 to `most` blocks have, weight elements of the first, those of them that belong to experts,
-        and of the two largest, float64 [places, most + 1, 5].
+        and of the two largest, or of the two largest layers where the stack gathers these, float64 [places, most + 1, 5].
         """
         known = self._units.get(parallel)
         if known is None or known.shape[1] <= most:
@@ -209,7 +209,12 @@ class StageCosts:
         units = [sum(sizes[one:two]) for one, two in pairwise([*begins, len(sizes)])]
         of_layers = member.expert_parameters
         within = [*of_layers[before], *[experts] * count, *of_layers[behind]][: [*begins, len(sizes)][1]]
-        return (float(len(units)), units[0], sum(within), *sorted([0.0, *units])[-2:])
+        if self.costs.problem.stack.gathered == "products":  # of like blocks those of two
+            inside = [member.weight_elements([layer]) for layer in self.probes[1]] * min(count, 2)
+            largest = [*front, *inside, *back]
+        else:
+            largest = units
+        return (float(len(units)), units[0], sum(within), *sorted([0.0, *largest])[-2:])
 
     def bucket_shares(
         self, parallel: Parallelism, rates: GroupRates, samples: int, count: int

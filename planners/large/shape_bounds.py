@@ -255,8 +255,9 @@ class ShapeBounds:
         line = state + made / chunks[:, None, None] + kept * shares
         once = figures.boundary * samples * (pipeline > 1)
         left = form.memory_bytes - once[:, None, None] - made_own - ends - kept * more
-        # Two units are there whole, of a block each at least.
-        unit = (held * unit_bytes(self.problem, zero) * (copies > 1))[:, None, None]
+        # Two units are there whole, of a block each at least; nothing is known of products.
+        known = self.problem.stack.gathered == "blocks"
+        unit = (held * unit_bytes(self.problem, zero) * (copies > 1) * known)[:, None, None]
         several, one = ((left - number * unit) / line for number in (2, 1))
         found = np.where(several < 2.0, np.minimum(one, 1.0), np.minimum(several, self.blocks))
         steps, missing = ranks.steps(2 * policies)

@@ -426,8 +426,8 @@ class PlanCosts:
         return float(self.member_costs(stage, replica).expert_parameters[list(self.plan.stages[stage].layers)].sum())
 
     def unit_buffers(self, stage: int, replica: int) -> float:
-        """Bytes of the whole (gathered) units that each device of a replica holds: gradients of the two largest if these are
-        divided, and weights. Counted for the first stage of a device; 0 for its others.
+        """Bytes of the whole (gathered) units that each device of a replica holds, or of layers where the stack gathers these:
+        gradients of the two largest if these are divided, and weights. Counted for the first stage of a device; 0 for its others.
 
         Gradients of a whole unit have the width of elements, and are cast as they are added to the shard: as FSDP (reduce_dtype,
         by default that of the parameters) and DeepSpeed (communication_data_type) do.
@@ -440,8 +440,10 @@ class PlanCosts:
             self.member_costs(stage, replica),
             (one for one, held in enumerate(self._places) if held is places),
         )
-        units = [member.weight_elements(unit) for one in beside for unit in self.unit_layers[one]]
-        return sum(sorted(units)[-2:]) * width
+        units = [unit for one in beside for unit in self.unit_layers[one]]
+        if self.problem.stack.gathered == "products":
+            units = [(layer,) for unit in units for layer in unit]
+        return sum(sorted(map(member.weight_elements, units))[-2:]) * width
 
     @cached_property
     def _first_stages(self) -> frozenset[int]:

@@ -218,8 +218,12 @@ class Problem(TrainingOptions):
 
     @property
     def optimizer_bytes(self) -> float:
-        """Optimizer states, bytes per parameter: in fp32, with an fp32 master copy where weights are narrower."""
-        return 4.0 * OPTIMIZER_STATES[self.optimizer] + (4.0 if self.element_bytes < 4 else 0.0)
+        """Optimizer states, bytes per parameter: in fp32, with an fp32 master copy where weights are narrower, or what it has
+        more where the stack keeps no narrow one beside it.
+        """
+        narrower = 4.0 - self.element_bytes
+        master = 0.0 if narrower <= 0.0 else 4.0 if self.stack.narrow_copy else narrower
+        return 4.0 * OPTIMIZER_STATES[self.optimizer] + master
 
 
 @dataclass(frozen=True, slots=True)

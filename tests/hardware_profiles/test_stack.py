@@ -34,6 +34,8 @@ zero = [3]
 tensor = false
 [gradients]
 precision = "fp32"
+[weights]
+gathered = "products"
 [factors.products]
 value = 1.25
 source = "my runs"
@@ -125,6 +127,7 @@ def test_a_file_is_a_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """Found by path, and by name in a folder of one's own; constants in base units, with what they rest on."""
     found = load_stack(written(tmp_path, MINE))
     assert (found.runs, found.gradient_bytes) == (Runs(zero=(3,), tensor=False), 4)
+    assert (found.gathered, found.narrow_copy) == ("products", True)
     assert (found.products.on(AMPERE), found.products.on(HOPPER), found.block_pass.value) == (1.25, 2.0, 5e-4)
     assert (found.context.value, found.reserved) == (1.5 * 2**30, GENERIC.reserved)
     assert (found.products.source, found.products.fitted) == ("my runs", ("mine.csv",))

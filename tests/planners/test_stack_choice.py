@@ -177,6 +177,7 @@ def test_an_interrupt_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> 
         ({"attention": Constant(2.0, generations=(("ampere", Constant(1.99)),))}, 2),
         ({"runs": Runs(zero=(0, 1))}, 2),
         ({"gradient_bytes": 2}, 2),
+        ({"gathered": "products"}, 2),
         ({"workspace": Constant(2e10), "reserved": Constant(4.0)}, 2),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hardware_profiles import GENERIC, Stack
 from simulator import Layer, OpKind, Outcome, Plan, PlanCosts, Problem, Stage, Workload, simulate
 from simulator.results.gantt_plots import gantt_rows
 from simulator.results.traces import TRACKS, chrome_trace
@@ -128,6 +129,21 @@ def test_blocks_are_units() -> None:
     assert costs.unit_layers == (((0,), (1, 2), (3, 4, 5, 6)),)
     assert [one.gather for one in costs.collectives(0).units] == [None] * 3
     assert [one.backward for one in costs.collectives(0).units] == pytest.approx([1 / 7, 2 / 7, 4 / 7])
+    plan, product = replace(costs.plan, zero=3), Stack(name="any", gathered="products")
+    whole = [
+        PlanCosts(replace(problem, precision="bf16", stack=one), plan).unit_buffers(0, 0) for one in (GENERIC, product)
+    ]
+    assert whole == [2 * 2 * 10**6 * (27 + 20), 2 * 2 * 10**6 * (9 + 9)]  # weights and gradients, of units or of layers
+
+
+@pytest.mark.parametrize(
+    ("precision", "narrow_copy", "held"), [("bf16", True, 18), ("bf16", False, 16), ("fp32", False, 16)]
+)
+def test_without_a_narrow_copy_weights_are_there_once(precision: Any, narrow_copy: bool, held: int) -> None:
+    """Bytes per weight with Adam and gradients in fp32: 2 of 16 bits beside 4 of the master weight, or 4 in all."""
+    stack = Stack(name="any", narrow_copy=narrow_copy, gradient_bytes=4)
+    problem = Problem(network(1), star_cluster(1, bandwidth=1.0), 1, stack=stack, precision=precision, optimizer="adam")
+    assert problem.state_bytes == held
 
 
 @pytest.mark.parametrize(("zero", "copies"), [(1, 0), (2, 1), (3, 2)])
