@@ -368,7 +368,24 @@ def _run_partition(arguments: argparse.Namespace) -> int:
         straight=arguments.straight,
         memory=planners.MemoryLimit(inf if arguments.memory is None else arguments.memory),
     )
-    document = _partition_document(found, workload, arguments.bandwidths)
+    document = {
+        "workload": workload.name,
+        "minibatch": workload.minibatch,
+        "variant": found.variant,
+        "workers": found.workers_per_level,
+        "bandwidths": arguments.bandwidths,
+        "notation": planners.notation(found),
+        **{name: getattr(found, name) for name in FOUND},
+        "stages": [
+            {
+                "states": [stage.start, stage.stop],
+                "replicas_by_level": stage.workers,
+                "replicas": stage.replicas,
+                "layers": [workload.layers[layer].name for layer in stage.layers],
+            }
+            for stage in found.stages
+        ],
+    }
     if arguments.json:
         print_json(document)
         return 0
@@ -390,27 +407,3 @@ FOUND = (
     "planning_seconds",
 )
 """Figures of a partition that its document tells."""
-
-
-def _partition_document(
-    found: planners.HierarchicalPartition, workload: simulator.Workload, bandwidths: list[float]
-) -> dict[str, Any]:
-    """The partition in base units; states are ranges [start, stop), levels lowest first."""
-    return {
-        "workload": workload.name,
-        "minibatch": workload.minibatch,
-        "variant": found.variant,
-        "workers": found.workers_per_level,
-        "bandwidths": bandwidths,
-        "notation": planners.notation(found),
-        **{name: getattr(found, name) for name in FOUND},
-        "stages": [
-            {
-                "states": [stage.start, stage.stop],
-                "replicas_by_level": stage.workers,
-                "replicas": stage.replicas,
-                "layers": [workload.layers[layer].name for layer in stage.layers],
-            }
-            for stage in found.stages
-        ],
-    }

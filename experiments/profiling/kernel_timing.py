@@ -84,7 +84,7 @@ def measure_kernels(
     return Measurements(
         device=device_name(settings.device),
         kind=settings.device,
-        software=_software(),
+        software=f"torch {torch.__version__}",
         date=datetime.now(UTC).date().isoformat(),
         memory_bytes=_memory_bytes(settings.device),
         kernels=tuple(found),
@@ -331,10 +331,6 @@ def _wake(device: str) -> None:
         while time.monotonic() < until:
             square @ square
             torch.cuda.synchronize()
-
-
-def _software() -> str:
-    return f"torch {torch.__version__}"
 
 
 def _memory_bytes(device: str) -> int:

@@ -130,14 +130,6 @@ def module_names(problem: Problem, plan: Plan) -> list[list[str]]:
     ]
 
 
-def to_toml(sections: Mapping[str, Mapping[str, object]]) -> str:
-    """Sections of whole numbers, booleans, texts and lists of lists of texts, as TOML."""
-    return "\n".join(
-        f"[{name}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in section.items())
-        for name, section in sections.items()
-    )
-
-
 def _toml(value: object) -> str:
     if isinstance(value, list):
         return "[\n" + "".join(f"  {json.dumps(one)},\n" for one in value) + "]"
@@ -170,7 +162,10 @@ def _write(problem: Problem, plan: Plan, file: str) -> Written:
     found, files = pipelines_of(plan), {}
     if found.ranks > 1 and not named_schedule(plan, found):
         files = {".csv": csv_of(problem, plan, "torchtitan")}
-    toml = to_toml(settings(problem, plan, f"{file}.csv"))
+    toml = "\n".join(
+        f"[{name}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in section.items())
+        for name, section in settings(problem, plan, f"{file}.csv").items()
+    )
     return Written({"": toml, **files}, launch_notes(found))
 
 

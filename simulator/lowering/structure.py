@@ -100,7 +100,11 @@ def assemble(
     trailing = _trailing_updates(ops, wanted=updates and schedule.flush)
     updated = set(trailing.stage.tolist())
     forms = [one._replace(updates=one.updates and stage in updated) for stage, one in enumerate(forms)]
-    reductions = _reductions(schedule, ops, forms)
+    reductions = [
+        _Reduction(stage, form, _rounds(schedule, ops, stage) if form.buckets else [])
+        for stage, form in enumerate(forms)
+        if form and not form.units
+    ]
     tied = [_tied_rounds(schedule, ops, stages) for stages in ties]
     parts = parts_of_units(ops, forms)
     units = unit_lanes(ops, forms, parts)
@@ -319,14 +323,6 @@ class _Reduction:
     rounds: list[tuple[int, Rows]]
 
 
-def _reductions(schedule: Schedule, ops: LaneOps, forms: Sequence[CollectiveForm]) -> list[_Reduction]:
-    return [
-        _Reduction(stage, form, _rounds(schedule, ops, stage) if form.buckets else [])
-        for stage, form in enumerate(forms)
-        if form and not form.units
-    ]
-
-
 def _rounds(schedule: Schedule, ops: LaneOps, stage: int) -> list[tuple[int, Rows]]:
     """Rounds of gradient all-reduce of a stage, in order.
 
@@ -342,17 +338,14 @@ def _rounds(schedule: Schedule, ops: LaneOps, stage: int) -> list[tuple[int, Row
     in_turn = ops.in_turn[stage] > 1
     for (_, rows), gradient in zip(lanes, gradients, strict=True):
         updating = rows[ops.kind[rows] == OpKind.UPDATE]
-        triggers.append(_of_minibatch(ops, gradient, updating) if in_turn else _just_before(gradient, updating))
+        triggers.append(
+            _of_minibatch(ops, gradient, updating) if in_turn else gradient[np.searchsorted(gradient, updating) - 1]
+        )
         numbers.append(_round_of_update(ops, stage, updating))
     rows, round_of = np.concatenate(triggers), np.concatenate(numbers)
     order = np.argsort(round_of, kind="stable")
     distinct, starts = np.unique(round_of[order], return_index=True)
     return list(zip(distinct.tolist(), np.split(rows[order], starts[1:]), strict=True))
-
-
-def _just_before(gradient: Rows, updating: Rows) -> Rows:
-    """The last gradient in front of each update."""
-    return gradient[np.searchsorted(gradient, updating) - 1]
 
 
 def _of_minibatch(ops: LaneOps, gradient: Rows, updating: Rows) -> Rows:
