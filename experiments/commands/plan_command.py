@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -58,8 +59,6 @@ OF_WORKERS = "pipedream"
 """The planner whose partition `--workers` makes alone."""
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from experiments.compare.efficiency import Price
     from experiments.report.plan_report import PlanReport
 

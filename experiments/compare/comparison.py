@@ -13,17 +13,15 @@ import planners
 import simulator
 from experiments.compare.efficiency import efficiency
 from experiments.terminal.report_tables import STALE, Cell, ReportTable, Row, figure, share
-from hardware_profiles import GENERIC, GIB, brief, counted, gibibytes, percent
+from hardware_profiles import GENERIC, GIB, Stack, brief, counted, gibibytes, percent
 from planners import told_apart
-from simulator import BoundTerm, Explained, InfeasiblePlanError, Plan, Problem, TextTable
+from simulator import BoundTerm, Explained, InfeasiblePlanError, NoisySeconds, Plan, Problem, TextTable
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from hardware_profiles import Stack
     from planners import PlanJudge, Request, Result
-    from simulator import NoisySeconds
 
 ROBUST = 0.95
 """Share of the iterations by whose longest a plan is judged under noise."""

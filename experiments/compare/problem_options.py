@@ -33,6 +33,7 @@ from hardware_profiles import (
     MOST_WATTS,
     DeclaredOption,
     FileError,
+    Stack,
     counted,
     declared_options,
     nearest,
@@ -40,12 +41,10 @@ from hardware_profiles import (
     unchosen,
 )
 from planners import ASKED, PLANNER_OPTIONS
-from simulator import TrainingOptions
+from simulator import Plan, Problem, TrainingOptions, Workload
 
 if TYPE_CHECKING:
-    from hardware_profiles import Stack
     from planners import Request
-    from simulator import Plan, Problem, Workload
 
 DEFAULT_WORKLOAD = "vgg16"
 DEFAULT_CLUSTER = "pipedream-b"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import cos, pi, sin
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.markers import CARETDOWNBASE
 from numpy.typing import NDArray
@@ -25,9 +26,6 @@ from simulator.results.figures import (
     titled,
     unframed,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 LOOKS = {
     "straight": (SERIES[0], "o"),

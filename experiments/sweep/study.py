@@ -12,7 +12,7 @@ from functools import cache
 from importlib.metadata import version
 from itertools import islice, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import planners
 import simulator
@@ -38,11 +38,8 @@ from experiments.sweep.axes import Axis, Value, check_grid
 from experiments.sweep.contents import Contents
 from experiments.terminal.argument_types import Option, check_choice, names_of
 from experiments.terminal.output import UsageError, plain
-from hardware_profiles import FileError, Setting, find_address, option_text, shown, unknown
-
-if TYPE_CHECKING:
-    from hardware_profiles import Stack
-    from simulator import Plan, Problem
+from hardware_profiles import FileError, Setting, Stack, find_address, option_text, shown, unknown
+from simulator import Plan, Problem
 
 PLANNING: dict[str, Option] = {
     **{words: option for words, option in SEARCH.items() if not words.startswith("--option ")},

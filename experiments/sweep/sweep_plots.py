@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from experiments.compare.method_looks import look_of
-from experiments.sweep.swept import place_words
+from experiments.sweep.axes import Axis
+from experiments.sweep.swept import Row, Swept, place_words
 from hardware_profiles import GIB, counted, legible
 from simulator.results.figures import (
     FAINT,
@@ -28,13 +31,6 @@ from simulator.results.figures import (
     titled,
     unframed,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from experiments.sweep.axes import Axis
-    from experiments.sweep.swept import Row, Swept
 
 MOST_LINES = 12
 """Lines of a figure, and panels of heat maps, at most; a sweep of more is drawn in part, and says so."""

@@ -19,12 +19,10 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hardware_profiles import FileError, printable
-from simulator import in_a_line, is_numeric
+from simulator import Explained, in_a_line, is_numeric
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from simulator import Explained
 
 
 Item = TypeVar("Item")

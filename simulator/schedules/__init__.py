@@ -21,6 +21,7 @@ from hardware_profiles import (
     summary_of,
     unchosen,
 )
+from simulator.options.training_options import Communication
 from simulator.schedules.asynchronous import one_forward_one_backward_round_robin, pipedream
 from simulator.schedules.bapipe import (
     blocking_one_forward_one_backward,
@@ -45,9 +46,6 @@ from simulator.schedules.v_shaped import zb_v
 from simulator.schedules.waves import hanayo
 from simulator.schedules.weight_versions import BUILDERS, VERSION_METHODS
 from simulator.schedules.zero_bubble import zb_h1, zb_h2
-
-if TYPE_CHECKING:
-    from simulator.options.training_options import Communication
 
 ENTRY_POINT_GROUP = "pipeplan.schedules"
 
