@@ -165,6 +165,7 @@ from .stack_writing import (
     whole_stack_table as whole_stack_table,
 )
 from .words import (
+    blaming as blaming,
     GIB as GIB,
     brief as brief,
     counted as counted,

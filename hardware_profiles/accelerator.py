@@ -19,7 +19,7 @@ from typing import (
 from hardware_profiles.numbers import MOST_AMOUNT, check_real
 from hardware_profiles.option_declarations import Bounds, declared_bounds
 from hardware_profiles.plugins import PluginError, answering_for, aside
-from hardware_profiles.words import shown
+from hardware_profiles.words import blaming, shown
 
 Phase = Literal["forward", "backward", "input_gradient", "weight_gradient"]
 """`backward` is the full backward pass: input gradient plus weight gradient."""
@@ -297,12 +297,10 @@ def check_members(accelerator: Accelerator) -> None:
         value = getattr(accelerator, member)
         if not isinstance(value, kind):
             raise PluginError(f"{what}: {member} must be {words}, got {shown(value)}")
-    try:
+    with blaming(PluginError):
         check_real(f"{what}: memory_bytes", accelerator.memory_bytes, 1.0)
         for amount in _AMOUNTS:
             check_real(f"{what}: {amount}", optional_member(accelerator, amount))
-    except ValueError as error:
-        raise PluginError(str(error)) from None
     power = optional_member(accelerator, "power")
     if power is not None and not (isinstance(power, Power) and 0 <= power.idle <= power.full <= MOST_AMOUNT):
         raise PluginError(f"{what}: power must be None or a Power, whose full is at least its idle, got {shown(power)}")
@@ -320,10 +318,8 @@ def answered_seconds(accelerator: Accelerator, work: Work, samples: float, phase
     what = f"accelerator {accelerator.name!r}"
     with answering_for(what), aside():
         seconds = accelerator.seconds(work, samples, phase, precision)
-    try:
+    with blaming(PluginError):
         check_real(f"{what}, a plug-in: seconds", seconds)
-    except ValueError as error:
-        raise PluginError(str(error)) from None
     return seconds
 
 

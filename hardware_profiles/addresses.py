@@ -24,7 +24,7 @@ import msgspec
 from msgspec import inspect
 
 from hardware_profiles.numbers import real_number
-from hardware_profiles.words import legible, shown
+from hardware_profiles.words import blaming, legible, shown
 
 MAIN_KEYS = ("value", "count")
 """Keys that a path which ends at their table stands for: a constant's value, the number of servers."""
@@ -397,10 +397,8 @@ def _refuses(value: object, kind: inspect.Type) -> bool:
 def _changed(setting: Setting, change: re.Match[str], before: int | float, *, whole: bool) -> int | float:
     """The number that a change makes of the one that is there."""
     sign, addend, percent, operator, factor = change.groups()
-    try:
+    with blaming(SettingError, f"{setting}: a change is +10%, -10%, *2, /2, +8 or -8"):
         amount = real_number(addend or factor)
-    except ValueError as error:
-        raise SettingError(f"{setting}: a change is +10%, -10%, *2, /2, +8 or -8: {error}") from None
     if operator == "/" and not amount:
         raise SettingError(f"{setting}: divides by 0")
     if sign:

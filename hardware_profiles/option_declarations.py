@@ -11,7 +11,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from hardware_profiles.words import one_line, shown, unknown
+from hardware_profiles.words import blaming, one_line, shown, unknown
 
 Value = bool | int | float | str
 OptionValue = Value | tuple[Value, ...]
@@ -248,7 +248,5 @@ def read_options(declared: Mapping[str, DeclaredOption], given: Mapping[str, obj
     missing = [one for one in declared.values() if one.needed and one.name not in given]
     if missing:
         raise ValueError(f"{of} needs option {missing[0].name}: {missing[0].words}")
-    try:
+    with blaming(ValueError, of):
         return {name: declared[name].read(value) for name, value in given.items()}
-    except ValueError as error:
-        raise ValueError(f"{of}: {error}") from None

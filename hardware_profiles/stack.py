@@ -32,7 +32,7 @@ from hardware_profiles.accelerator import (
 )
 from hardware_profiles.numbers import check_real
 from hardware_profiles.prediction_errors import NO_FRAMEWORK, ErrorClass
-from hardware_profiles.words import GIB, brief, shown
+from hardware_profiles.words import GIB, blaming, brief, shown
 
 PRODUCTS = frozenset({"convolution", "linear", "recurrent"})
 """Kinds of layer that are matrix products."""
@@ -244,10 +244,8 @@ class Stack:
 
         ValueError where it has no plans in common with the launcher.
         """
-        try:
+        with blaming(ValueError, f"stack {self.name!r} runs no plan that {launcher} does"):
             narrowed = replace(self, runs=self.runs.within(runs))
-        except ValueError as error:
-            raise ValueError(f"stack {self.name!r} runs no plan that {launcher} does: {error}") from None
         object.__setattr__(narrowed, "launcher", launcher)
         object.__setattr__(narrowed, "source", self.source or (GENERIC.name if self == GENERIC else None))
         return narrowed

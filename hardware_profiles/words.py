@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 MOST_MEANT = 100
 """Most characters of a name that are compared with known ones."""
@@ -83,3 +84,14 @@ def nearest(given: object, known: Sequence[str]) -> str:
         bare = {name.lstrip("-"): name for name in known}
         close = [bare[one] for one in get_close_matches(word.lstrip("-"), bare, n=1, cutoff=0.5)]
     return f" (did you mean {close[0]}?)" if close else ""
+
+
+@contextmanager
+def blaming(
+    error: type[Exception], where: object = "", of: type[Exception] | tuple[type[Exception], ...] = ValueError
+) -> Iterator[None]:
+    """Inside, an error `of` a kind becomes one of another kind, in its words behind those of where it comes from."""
+    try:
+        yield
+    except of as inner:
+        raise error(f"{where}: {inner}" if where else str(inner)) from None

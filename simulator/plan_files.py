@@ -34,6 +34,7 @@ from hardware_profiles import (
     ClusterSource,
     FileError,
     Stack,
+    blaming,
     check_fields,
     check_kind,
     explained,
@@ -206,7 +207,8 @@ class PlanFile:
                 given[name] = make(kind(said) if isinstance(said, str) else said)
         with referred(f"{source}: $.problem.stack", PlanFileError):
             given["stack"] = load_stack(given["stack"])
-        problem = _blamed(f"{source}: $.problem", Problem, **given)
+        with blaming(PlanFileError, f"{source}: $.problem"):
+            problem = Problem(**given)
         for line in problem.doubts():
             warnings.warn(line, stacklevel=2)
         if document.plan is msgspec.UNSET:
@@ -349,14 +351,6 @@ def _stack_name(stack: Stack) -> str:
     if stack.source is None and stack != GENERIC:
         raise ValueError(f"stack {stack.name!r} was made in Python: a plan file names one that can be loaded again")
     return stack.source or GENERIC.name
-
-
-def _blamed(where: str, make: Callable[..., Made], *given: Any, **named: Any) -> Made:
-    """Build a value from part of a document; a ValueError becomes a PlanFileError at that place."""
-    try:
-        return make(*given, **named)
-    except ValueError as error:
-        raise PlanFileError(f"{where}: {error}") from None
 
 
 def _check_plan(source: str, problem: Problem, plan: Plan) -> None:

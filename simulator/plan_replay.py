@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
+from hardware_profiles import blaming
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.plan_costs import PlanCosts
 from simulator.costs.stand_ins import StandIns
@@ -164,10 +165,8 @@ def _schedule_of(plan: Plan, count: int, options: Mapping[str, object]) -> Sched
 def _check_slices(costs: PlanCosts) -> None:
     """Raise InfeasiblePlanError if the sequences of a plan cannot be cut into its slices."""
     plan = costs.plan
-    try:
+    with blaming(InfeasiblePlanError, f"plan {plan.planner!r} cannot slice sequences"):
         costs.of_slice(0)
-    except ValueError as error:
-        raise InfeasiblePlanError(f"plan {plan.planner!r} cannot slice sequences: {error}") from None
     for stage, held in enumerate(plan.stages):
         if costs.recomputation(stage) in (*BY_BLOCK, "whole"):
             raise InfeasiblePlanError(
@@ -196,10 +195,8 @@ def _family_options(problem: Problem, plan: Plan) -> dict[str, object]:
             raise InfeasiblePlanError(
                 f"plan {plan.planner!r} cannot give schedule {plan.schedule!r} option {name} = {value!r}; it can: {own or 'none'}"
             )
-        try:
+        with blaming(InfeasiblePlanError, f"plan {plan.planner!r}: schedule {plan.schedule!r}"):
             family.declared[name].read(value)
-        except ValueError as error:
-            raise InfeasiblePlanError(f"plan {plan.planner!r}: schedule {plan.schedule!r}: {error}") from None
     return {**{name: value for name, value in follow.items() if name in taken}, **dict(plan.options)}
 
 

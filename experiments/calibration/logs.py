@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from experiments.terminal.output import InputError
-from hardware_profiles import GIB, read_bytes
+from hardware_profiles import GIB, blaming, read_bytes
 
 WARM_UP = 5
 """Steps that are left out where nothing is said: kernels are compiled and chosen, allocators and communicators are made."""
@@ -93,11 +93,9 @@ def read_logs(path: Path, tokens: int, devices: int, batch: int, warm_up: int = 
     if not tokens and any(step.tokens_per_second for step in own):
         raise InputError(f"{path}: tells tokens per second, and the plan's samples have no tokens")
     seconds = median(step.seconds or batch * tokens / (step.tokens_per_second * devices) for step in own)
-    try:
+    with blaming(InputError, f"{path}: memory (MB)"):
         pairs = [pair for text in texts.values() for pair in MEGATRON_MEMORY.findall(text)]
         told = [tuple(2.0**20 * _number(most) for most in pair) for pair in pairs]
-    except ValueError as error:
-        raise InputError(f"{path}: memory (MB): {error}") from None
     reserved = [most for _, most in told] + [step.reserved for step in own if step.reserved]
     return LogFigures(
         seconds,
@@ -123,10 +121,8 @@ def _steps(path: Path, text: str) -> Iterator[LoggedStep]:
         found = MEGATRON.search(line) or TITAN.search(line)
         if found is None:
             continue
-        try:
+        with blaming(InputError, f"{path}: line {place}"):
             yield _megatron_step(found, line) if found.re is MEGATRON else _titan_step(found, line)
-        except ValueError as error:
-            raise InputError(f"{path}: line {place}: {error}") from None
 
 
 def _megatron_step(found: re.Match[str], line: str) -> LoggedStep:

@@ -30,6 +30,7 @@ from hardware_profiles import (
     GENERIC,
     Constant,
     GraphicsProcessor,
+    blaming,
     changed_stack_text,
     json_value,
     load_accelerator,
@@ -100,14 +101,12 @@ def run(arguments: argparse.Namespace, measure: Measure | None = None) -> int:
     base = arguments.accelerator
     device = None if base is None else _gpu(base)
     found = _read(Path(arguments.kernels)) if arguments.kernels != HERE else (measure or _measure)(arguments)
-    try:
+    with blaming(UsageError, "--kernels"):
         device = measured_device(found, arguments.out.stem) if device is None else device
         fit = fit_kernels(device, found, arguments.seed)
         links = fit_collectives(found.collectives, arguments.seed)
         if arguments.cluster_out is not None and not links:
             raise ValueError("--cluster-out: no collective was measured (--collectives N)")
-    except ValueError as error:
-        raise UsageError(f"--kernels: {error}") from None
     like = os.path.realpath(base) if base and base.endswith(".toml") else base
     simulator.write_atomically(arguments.out, accelerator_text(arguments.out.stem, like, device, found, fit))
     if arguments.stack_out is not None:
@@ -279,10 +278,8 @@ def _measure(arguments: argparse.Namespace) -> Measurements:
         return found
     from experiments.profiling.collective_timing import measure_collectives
 
-    try:
+    with blaming(UsageError, "--collectives"):
         collectives, failed = measure_collectives(device, devices, usual["bytes"], settings.repeats)
-    except ValueError as error:
-        raise UsageError(f"--collectives: {error}") from None
     return msgspec.structs.replace(found, collectives=collectives, failed={**found.failed, **failed})
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import planners
 import simulator
@@ -29,6 +27,7 @@ from experiments.terminal.argument_types import Option, add_options, check_choic
 from experiments.terminal.exits import OK
 from experiments.terminal.output import UsageError, output_file, say
 from experiments.terminal.stops import INTERRUPTED
+from hardware_profiles import blaming
 
 FORMATS = {
     "chrome-trace": "timeline for Perfetto (ui.perfetto.dev) and chrome://tracing, with transfers and memory",
@@ -98,17 +97,8 @@ def _check_chakra(arguments: argparse.Namespace) -> None:
     if arguments.format == "chakra":
         if arguments.out is None:
             raise UsageError("--format chakra writes FILE.RANK.et of every rank: it needs --out FILE")
-        with _blamed_on("--format chakra"):
+        with blaming(UsageError, "--format chakra"):
             simulator.check_chakra()
-
-
-@contextmanager
-def _blamed_on(option: str) -> Iterator[None]:
-    """UsageError, with the option, for a ValueError raised inside."""
-    try:
-        yield
-    except ValueError as error:
-        raise UsageError(f"{option}: {error}") from None
 
 
 def _deliver(arguments: argparse.Namespace, written: Written) -> None:
@@ -145,7 +135,7 @@ def _content(arguments: argparse.Namespace, options: dict[str, bool]) -> tuple[W
     """The plan in the form asked for, and whether an interrupt ended its search; UsageError where the target cannot run it."""
     problem, plan, interrupted = _plan(arguments)
     if arguments.format == "chakra":
-        with _blamed_on("--format chakra"):
+        with blaming(UsageError, "--format chakra"):
             return _traces(simulator.execution_traces(problem, plan)), interrupted
     if arguments.to is None:
         return Written({"": _formatted(arguments.format, problem, plan)}), interrupted
@@ -180,10 +170,8 @@ def _plan(arguments: argparse.Namespace) -> tuple[simulator.Problem, simulator.P
         problem = read_problem(arguments, launcher=arguments.to)
         name = arguments.planner or DEFAULT_PLANNER
         stacks = read_stacks(arguments, problem, arguments.to)
-        try:
+        with blaming(UsageError, of=simulator.PlanNotRunError):
             found = planners.plan_over_stacks(name, problem, stacks, read_request(arguments), seed=arguments.seed)
-        except simulator.PlanNotRunError as error:
-            raise UsageError(str(error)) from None
         return found.problem, found.plan, found.interrupted
     problem, plans = read_plans(arguments, [arguments.plan])
     plan = plans[arguments.plan]

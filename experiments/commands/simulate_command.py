@@ -39,6 +39,7 @@ from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import UsageError, blamed_on, print_explained, print_json, progress
 from experiments.terminal.stops import INTERRUPTED
 from experiments.view.page_option import HTML, check_bokeh, window, write_page
+from hardware_profiles import blaming
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -347,12 +348,10 @@ def _timeline(
     from simulator.results.gantt_plots import clipped_window
 
     shown = arguments.window
-    try:
+    with blaming(UsageError, arguments.gantt):
         if shown is not None:
             shown = clipped_window(shown, replayed.makespan_seconds, "the timeline")
         return replayed.plot(window=shown, size=arguments.size)
-    except ValueError as error:
-        raise UsageError(f"{arguments.gantt}: {error}") from None
 
 
 def _compare(arguments: argparse.Namespace) -> int:

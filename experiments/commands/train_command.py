@@ -26,7 +26,7 @@ from experiments.terminal.argument_types import (
 )
 from experiments.terminal.output import UsageError, print_json, progress
 from experiments.terminal.report_tables import ReportTable, either, figure, share
-from hardware_profiles import MOST_COUNT, percent, real_number, shown, whole_number
+from hardware_profiles import MOST_COUNT, blaming, percent, real_number, shown, whole_number
 
 if TYPE_CHECKING:
     from experiments.training.clocks import Clock, MethodOrder
@@ -139,11 +139,9 @@ def _network(arguments: argparse.Namespace, stages: int, data: training.DataSet)
     if arguments.split is None:
         return make(stages, data.features, data.classes)
     block, _, fraction = arguments.split.partition(":")
-    try:
+    with blaming(UsageError, f"argument --split: {shown(arguments.split)}"):
         asked = whole_number(block, 0, MOST_COUNT), real_number(fraction)
         return training.split_block(make(stages - 1, data.features, data.classes), *asked)
-    except ValueError as error:
-        raise UsageError(f"argument --split: {shown(arguments.split)}: {error}") from None
 
 
 def _stages(arguments: argparse.Namespace) -> int:

@@ -6,19 +6,17 @@ import argparse
 from typing import Any
 
 from experiments.compare.problem_options import PLAN, add_imported, read_plan
-from experiments.report.what_if_question import what_if
+from experiments.questions import what_if
 from experiments.terminal.argument_types import LONGEST, NumberUpTo, add_options, check_choice, natural, refuse
 from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import UsageError, print_explained, print_json, progress, say
-from hardware_profiles import Setting, SettingError, read_setting, value_words
+from hardware_profiles import Setting, SettingError, blaming, read_setting, value_words
 
 
 def setting(text: str) -> Setting:
     """`PATH=VALUE`."""
-    try:
+    with blaming(argparse.ArgumentTypeError, of=SettingError):
         return read_setting(text)
-    except SettingError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

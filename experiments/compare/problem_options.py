@@ -34,6 +34,7 @@ from hardware_profiles import (
     DeclaredOption,
     FileError,
     Stack,
+    blaming,
     counted,
     declared_options,
     nearest,
@@ -207,10 +208,8 @@ def _launched(problem: Problem, launcher: str | None) -> Problem:
     if launcher is None:
         return problem
     check_choice("--launchable", launcher, TARGETS)
-    try:
+    with blaming(UsageError):
         return launchable(problem, launcher)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
 
 
 def read_stacks(arguments: argparse.Namespace, problem: Problem, launcher: str | None = None) -> tuple[Stack, ...]:

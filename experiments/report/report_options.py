@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from experiments.report.report_question import report
 from experiments.terminal.argument_types import Option, price, refuse
 from experiments.terminal.output import UsageError, progress
 
@@ -41,5 +40,7 @@ def read_price(arguments: argparse.Namespace, problem: Problem) -> Price | None:
 
 def explained(answer: Result | Outcome, price: Price | None) -> PlanReport:
     """The report of an answer, which replays it several times."""
+    from experiments.report.plan_report import plan_report
+
     with progress("replaying what would be free"):
-        return report(answer, price)
+        return plan_report(answer, price)

@@ -10,7 +10,7 @@ import msgspec
 from experiments.benchmarks.timing import least_seconds
 from experiments.studies.public_inputs import read_json
 from experiments.terminal.output import InputError
-from hardware_profiles import MOST_AMOUNT, MOST_COUNT
+from hardware_profiles import MOST_AMOUNT, MOST_COUNT, blaming
 from planners import FoundSchedule, ScheduleProblem, search_schedule
 from simulator import Placement, chains_of
 
@@ -69,10 +69,8 @@ def read_optima(path: str) -> list[tuple[OptimumCase, ScheduleProblem]]:
         raise InputError(f"{path}: the list of cases is empty")
     problems = []
     for number, case in enumerate(cases):
-        try:
+        with blaming(InputError, f"{path}: case {number} ({case.name})"):
             problems.append((case, case.problem()))
-        except ValueError as error:
-            raise InputError(f"{path}: case {number} ({case.name}): {error}") from None
     return problems
 
 

@@ -18,7 +18,7 @@ from math import prod
 from typing import Any
 
 from experiments.terminal.output import UsageError
-from hardware_profiles import option_text, real_number, shown
+from hardware_profiles import blaming, option_text, real_number, shown
 
 MOST_POINTS = 100_000
 """Points of a sweep at most: they are counted before any is made."""
@@ -46,10 +46,8 @@ class Axis:
 
 def read_axis(name: str, given: object) -> Axis:
     """An axis: its values as a text, or a list of them; UsageError, in one line, for what is none."""
-    try:
+    with blaming(UsageError, f"{name}={shown(given) if not isinstance(given, str) else given}"):
         found = list(islice(_values(given), MOST_POINTS + 1))
-    except ValueError as error:
-        raise UsageError(f"{name}={shown(given) if not isinstance(given, str) else given}: {error}") from None
     if not found:
         raise UsageError(f"{name}: has no values")
     if len(found) > MOST_POINTS:

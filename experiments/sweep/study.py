@@ -38,7 +38,7 @@ from experiments.sweep.axes import Axis, Value, check_grid
 from experiments.sweep.contents import Contents
 from experiments.terminal.argument_types import Option, check_choice, names_of
 from experiments.terminal.output import UsageError, plain
-from hardware_profiles import FileError, Setting, Stack, find_address, option_text, shown, unknown
+from hardware_profiles import FileError, Setting, Stack, blaming, find_address, option_text, shown, unknown
 from simulator import Plan, Problem
 
 PLANNING: dict[str, Option] = {
@@ -212,10 +212,8 @@ def read_option(name: str, value: object) -> object:
         if not name.removeprefix(OWN).isidentifier():
             raise UsageError(f"{name}: one name stands behind {OWN} (see pipeplan list planners)")
         return text
-    try:
+    with blaming(UsageError, name, of=argparse.ArgumentTypeError):
         found = _readers()[name](text)
-    except argparse.ArgumentTypeError as error:
-        raise UsageError(f"{name}: {error}") from None
     _check_name(name, found)
     return found
 

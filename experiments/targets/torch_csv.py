@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import simulator
 from experiments.targets.pipelines import equal_pipelines, pipelines_of
 from experiments.targets.target import NotLaunchableError, Target, Written
-from hardware_profiles import Runs, counted
+from hardware_profiles import Runs, blaming, counted
 
 if TYPE_CHECKING:
     from simulator import Op, Plan, Problem, Schedule
@@ -95,10 +95,8 @@ def torch_rules(problem: Problem, plan: Plan) -> Iterator[str]:
 
 def csv_of(problem: Problem, plan: Plan, target: str, write: Callable[[Schedule], str] = simulator.to_torch_csv) -> str:
     """The CSV of a plan's ops; NotLaunchableError for those that torch cannot run."""
-    try:
+    with blaming(NotLaunchableError, f"{target} cannot run plan {plan.planner!r}", of=simulator.ScheduleError):
         return write(simulator.build_program(problem, plan)[1])
-    except simulator.ScheduleError as error:
-        raise NotLaunchableError(f"{target} cannot run plan {plan.planner!r}: {error}") from None
 
 
 def _write(problem: Problem, plan: Plan, file: str, *, with_sends: bool = False) -> Written:

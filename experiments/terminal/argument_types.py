@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from experiments.terminal.output import UsageError, output_file, output_folder
-from hardware_profiles import MOST_COUNT, MOST_SEED, DeclaredOption, nearest, real_number, shown, unchosen, whole_number
+from hardware_profiles import (
+    MOST_COUNT,
+    MOST_SEED,
+    DeclaredOption,
+    blaming,
+    nearest,
+    real_number,
+    shown,
+    unchosen,
+    whole_number,
+)
 from simulator import FIGURE_ENDINGS, figure_files
 
 Item = TypeVar("Item")
@@ -97,10 +107,8 @@ class CountUpTo:
 
 def _asked(read: Callable[[], Item]) -> Item:
     """What is read of a word; a ValueError becomes argparse's."""
-    try:
+    with blaming(argparse.ArgumentTypeError):
         return read()
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def written_file(text: str) -> Path:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from experiments.terminal.argument_types import Option, numbers, written_file
 from experiments.terminal.output import UsageError, progress
+from hardware_profiles import blaming
 
 if TYPE_CHECKING:
     from experiments.view.drawn_plan import DrawnPlan, Window
@@ -69,8 +70,5 @@ def write_page(
 @contextmanager
 def drawing_page(path: Path) -> Iterator[None]:
     """Show that a page is drawn; a ValueError becomes a UsageError that names its file."""
-    with progress("drawing the page"):
-        try:
-            yield
-        except ValueError as error:
-            raise UsageError(f"{path}: {error}") from None
+    with progress("drawing the page"), blaming(UsageError, path):
+        yield

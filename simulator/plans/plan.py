@@ -22,6 +22,7 @@ from hardware_profiles import (
     OptionValue,
     Precision,
     Stack,
+    blaming,
     brief,
     check_fields,
     check_known,
@@ -499,10 +500,8 @@ def check_plan(problem: Problem, plan: Plan) -> None:
             f"plan {plan.planner!r} says of {len(plan.recompute)} stages whether they recompute, and has {len(plan.stages)}"
         )
     for word in dict.fromkeys(plan.recompute):
-        try:
+        with blaming(InfeasiblePlanError, f"plan {plan.planner!r}"):
             check_recompute(workload, word)
-        except ValueError as error:
-            raise InfeasiblePlanError(f"plan {plan.planner!r}: {error}") from None
     if plan.recomputed_blocks:
         _check_recomputed_blocks(problem, plan)
     if plan.backward_sizes and not plan.forward_sizes:
@@ -526,10 +525,8 @@ def problem_of_parts(problem: Problem, plan: Plan) -> Problem:
     Raises InfeasiblePlanError where they cannot be split, or nothing is known of parts: on accelerators that are not `sublinear`
     a part may take less than its share, below what bounds count. Raises PlanNotRunError where the stack runs no such plan.
     """
-    try:
+    with blaming(InfeasiblePlanError, f"plan {plan.planner!r}"):
         parts = split_workload(problem.workload, plan.splits)
-    except ValueError as error:
-        raise InfeasiblePlanError(f"plan {plan.planner!r}: {error}") from None
     unknown = [one.name for one in problem.cluster.kinds[0] if not one.sublinear]
     if unknown and not all(problem.workload.layers[split.layer].measured for split in plan.splits):
         raise InfeasiblePlanError(
@@ -682,10 +679,8 @@ def _check_context(problem: Problem, plan: Plan) -> None:
         raise InfeasiblePlanError(
             f"{where} divides samples that schedule {plan.schedule!r} cuts into slices; choices: 1"
         )
-    try:
+    with blaming(InfeasiblePlanError, where):
         check_context(problem.workload, plan.context)
-    except ValueError as error:
-        raise InfeasiblePlanError(f"{where}: {error}") from None
 
 
 def _check_experts(problem: Problem, plan: Plan) -> None:

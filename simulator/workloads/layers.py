@@ -20,7 +20,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from hardware_profiles import LAYER_KINDS, MOST_COUNT, Bounds, Work, brief, check_numbers, check_real, check_whole
+from hardware_profiles import (
+    LAYER_KINDS,
+    MOST_COUNT,
+    Bounds,
+    Work,
+    blaming,
+    brief,
+    check_numbers,
+    check_real,
+    check_whole,
+)
 
 MOST_PARAMETERS = 2**63 - 1
 """Most weight elements: prefix sums of them are int64."""
@@ -308,10 +318,8 @@ def _check_workload(workload: Workload) -> None:
     if times > 1:
         raise ValueError(f"{where}: layer names must be unique, got {name!r} {times} times")
     for layer in workload.layers:
-        try:
+        with blaming(ValueError, f"{where}: layer {layer.name!r}"):
             _check_layer(layer)
-        except ValueError as error:
-            raise ValueError(f"{where}: layer {layer.name!r}: {error}") from None
     if workload.parameters() > MOST_PARAMETERS:
         raise ValueError(f"{where}: parameters must be at most 2^63 - 1, got {workload.parameters()}")
     _check_tied(where, workload)

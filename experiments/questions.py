@@ -1,0 +1,146 @@
+"""Questions of the face beside those of `experiments.compare.questions`; what answers one is loaded when it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hardware_profiles import check_kind, check_real
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
+    from experiments.compare.efficiency import Price
+    from experiments.report.plan_report import PlanReport
+    from experiments.report.what_ifs import WhatIf
+    from planners import Result
+    from simulator import Goodput, Outcome, Plan, Problem, Settings
+
+
+def report(answer: Result | Outcome, price: Price | None = None) -> PlanReport:
+    """Where the seconds and bytes of a plan go, MFU, tokens and cost, runner-ups, and what limits it.
+
+    answer: of a search, or of a plan's replay (without noise, contended as the problem says), whose runner-ups change one thing
+    price: per device and hour, or by the names of accelerators, in place of the cluster's and in its currency; ValueError for a
+        negative one, and unless it names every accelerator
+    """
+    from experiments.report.plan_report import plan_report
+    from planners import Result
+    from simulator import Outcome
+
+    check_kind("answer", answer, Result, Outcome)
+    return plan_report(answer, price)
+
+
+def what_if(
+    problem: Problem,
+    plan: Plan,
+    settings: Settings,
+    *,
+    planner: str | None = None,
+    anew: bool = True,
+    seed: int = 0,
+    budget: int | None = None,
+    **wanted: Any,
+) -> WhatIf:
+    """A plan under other values of its problem, machine or stack: replayed as it is, and planned anew.
+
+    settings: values by path (`{"network.bandwidth_gbps": 200, "servers": "*2"}`), or `PATH=VALUE` texts; the paths are those of
+        `hardware_profiles.addresses`, and begin with a key of `simulator.settings.ROOTS`, or leave it out
+    planner: that plans anew; by default the plan's own, if it has a name here, else `joint`; anew: whether to
+    seed, budget, wanted: of the search, as for `plan`
+    Raises `hardware_profiles.SettingError` for a path that names no value, and a value that cannot be there.
+    """
+    from experiments.report.what_ifs import what_ifs
+    from simulator import Plan, Problem
+
+    check_kind("problem", problem, Problem)
+    check_kind("plan", plan, Plan)
+    return what_ifs(problem, plan, settings, planner=planner, anew=anew, seed=seed, budget=budget, wanted=wanted)
+
+
+def sweep(
+    over: Mapping[str, object],
+    *,
+    store: str | Path | None = None,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    **options: object,
+) -> pd.DataFrame:
+    """Ask a question at every point of a grid: a row per point, with what is swept by name, and what is found.
+
+    over: values by what is varied, a list or a text (`64:1024:x2`, `dgx-h100:{1,2,4}`): an option of `pipeplan plan`, the
+        planner among them, or a path of `what_if`, such as `network.bandwidth_gbps`
+    store: file of the answers, which is made, or gone on with: what it has is not asked again; None keeps none
+    jobs: processes, default as many as this one may use cores; scheduler: address of one of dask.distributed in their place
+    options: of all points, as `pipeplan plan` has them (workload, cluster, batch, planner, …), or `problem` or `plan`, a file
+    After an interrupt rows without an answer have the status `not-asked`. Raises ValueError for what cannot be asked, and
+    ConnectionError for a scheduler that does not answer.
+    """
+    from experiments.sweep.asking import ask_all, running
+    from experiments.sweep.axes import read_axis
+    from experiments.sweep.store import IN_MEMORY, Store
+    from experiments.sweep.study import make_study, read_options
+
+    study = make_study(read_options(options), [read_axis(name, values) for name, values in over.items()])
+    with running(jobs, scheduler) as run, Store(IN_MEMORY if store is None else store) as opened:
+        return ask_all(study, opened, run).swept.frame
+
+
+def goodput(
+    job: Result | Outcome | int,
+    *,
+    mtbf_hours: float,
+    restart_seconds: float,
+    per: str = "server",
+    devices: int | None = None,
+    checkpoint_seconds: float | None = None,
+    checkpoint_gb_per_s: float | None = None,
+    checkpoint_every: float | None = None,
+    spares: int | None = None,
+    repair_hours: float | None = None,
+    replan: str | None = None,
+    slower: float | None = None,
+    days: float = 30.0,
+    runs: int = 100,
+    seed: int = 0,
+) -> Goodput:
+    """What days of training on servers that fail are spent on, as a distribution, and the best interval between checkpoints.
+
+    job: an answer of a search, a plan's replay, or a number of servers
+    mtbf_hours: mean hours between failures of one server, or `per` "device" or "job"; devices: of a number of servers, with the
+        former
+    checkpoint_seconds: for which a checkpoint stops training; or checkpoint_gb_per_s: 10^9 bytes a second, at which the plan's
+        weights and states of the optimizer are written; checkpoint_every: seconds of training between two, default the best
+    restart_seconds: from a failure until training goes on
+    spares: servers that stand by, by default there is always one; repair_hours: until one that failed is there again, default 24
+    replan: planner of a plan for a server fewer, while no spare is there; or slower: by what factor it is slower; else the job
+        waits
+    days, runs, seed: of each run, how many, and of the failures
+    Raises ValueError for what does not go together, and for numbers out of range.
+    """
+    from experiments.report.goodputs import FailingJob, goodput_of, refusal
+    from planners import Result
+    from simulator import Outcome
+
+    check_kind("job", job, Result, Outcome, int)
+    check_real("mtbf_hours", mtbf_hours)
+    outcome = job.outcome if isinstance(job, Result) else job if isinstance(job, Outcome) else None
+    asked: dict[str, Any] = {
+        "servers": None if outcome is not None else job,
+        "devices": devices,
+        "per": per,
+        "checkpoint_seconds": checkpoint_seconds,
+        "checkpoint_gb_per_s": checkpoint_gb_per_s,
+        "spares": spares,
+        "repair_hours": repair_hours,
+        "replan": replan,
+        "slower": slower,
+    }
+    words = {"plan": "a plan", "servers": "a number of servers"}
+    if said := refusal({**asked, "plan": outcome}, lambda name: words.get(name, name)):
+        raise ValueError(said)
+    whole = FailingJob(mtbf_hours=mtbf_hours, restart_seconds=restart_seconds, outcome=outcome, **asked)
+    return goodput_of(whole, days, seed=seed, runs=runs, every=checkpoint_every)[0]
