@@ -8,7 +8,8 @@ from .compare.questions import (
     plan as plan,
     simulate as simulate,
 )
-from .questions import goodput as goodput, report as report, sweep as sweep, what_if as what_if
 from .report.plan_report import PlanReport as PlanReport
+from .report.report_questions import goodput as goodput, report as report, what_if as what_if
 from .report.what_ifs import WhatIf as WhatIf
+from .sweep.sweep_question import sweep as sweep
 from .targets.launching import launchable as launchable

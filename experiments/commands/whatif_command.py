@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from experiments.compare.problem_options import PLAN, add_imported, read_plan
-from experiments.questions import what_if
+from experiments.report.report_questions import what_if
 from experiments.terminal.argument_types import LONGEST, NumberUpTo, add_options, check_choice, natural, refuse
 from experiments.terminal.exits import INFEASIBLE, OK
 from experiments.terminal.output import UsageError, print_explained, print_json, progress, say

@@ -343,7 +343,7 @@ def _number(value: float) -> str:
 
 
 def plan_report(answer: Result | Outcome, price: Price | None = None) -> PlanReport:
-    """The report of an answer; arguments and errors as in `experiments.questions.report`."""
+    """The report of an answer; arguments and errors as in `experiments.report.report_questions.report`."""
     outcome = answer.outcome if isinstance(answer, Result) else answer
     worth, split = efficiency(outcome, price), outcome.time_split()
     replayed: Mapping[Plan, Score] = answer.replayed if isinstance(answer, Result) else {}

@@ -163,7 +163,7 @@ def what_ifs(
     budget: int | None = None,
     wanted: Mapping[str, Any] | None = None,
 ) -> WhatIf:
-    """The answers to a change; arguments and errors as in `experiments.questions.what_if`."""
+    """The answers to a change; arguments and errors as in `experiments.report.report_questions.what_if`."""
     found = change_settings(problem, settings, plan)
     kept, adapted = adapted_plan(problem, plan, found)
     name = planner or (plan.planner if plan.planner in planner_entries() else DEFAULT_PLANNER)
