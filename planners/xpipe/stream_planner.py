@@ -178,10 +178,10 @@ class StaircaseSearch:
     def _of_row(self, row: DeviceRow) -> Iterator[_StreamShape]:
         stages = len(row.devices)
         counts = microbatch_counts(self.problem, self.request, stages)
-        if not self._may_have_room(row, counts[-1], ()):
-            return  # nor of fewer, larger micro-batches
         if self.request.microbatches is None:
             counts = tuple(one for one in counts if 2 * stages * stream_micro_batches(one, stages) <= MOST_OPS)
+        if not counts or not self._may_have_room(row, counts[-1], ()):
+            return  # nor of fewer, larger micro-batches
         whole, widest = self._whole_and_widest(tuple(self._alike(row)), counts)
         sent = (
             self.costs.cut_bytes[1:-1].min(initial=inf) * self.problem.batch / np.array(counts) if stages > 1 else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pipeplan as pp
 from experiments.cli import main
 from experiments.view import drawn_plan
 from experiments.view.drawn_plan import BoxLayer, DrawnPlan, drawn_plans
-from experiments.view.page import html_page, layout
+from experiments.view.page import _legends, html_page, layout
 from experiments.view.page_frame import document
 from experiments.view.plan_table import fact_rows
 from simulator import CAUSES, OpKind, Outcome, Plan, PlanFile, ScheduleReplay, Stage, explain, simulate
@@ -132,6 +133,12 @@ def test_decisions_that_differ_are_marked() -> None:
     assert {row.name for row in rows if row.differs} == {"schedule", "micro-batches"}
     assert next(row.values for row in rows if row.name == "schedule") == ("1f1b", "gpipe")
     assert not any(row.differs for row in fact_rows((of_plan(),)))
+
+
+def test_legends_name_what_is_drawn() -> None:
+    """A device alone has no transfers to wait for, and so no causes of idle time."""
+    for stages, names in ((2, ["Ops", "Idle", "Memory"]), (1, ["Ops", "Memory"])):
+        assert re.findall("<b>([A-Z][a-z]*)</b>", _legends([drawn(by_numbers(stages=stages))])) == names
 
 
 def test_pages_repeat_and_show_names_as_they_are() -> None:

@@ -13,11 +13,12 @@ from planners import Evaluator, Request, make_plan, planner_entry
 from planners.estimate.like_blocks import like_blocks
 from planners.mixed.cluster_space import Choices, ClusterSpace
 from planners.mixed.label_search import search
-from planners.mixed.pipeline_search import MixedPipelines
+from planners.mixed.pipeline_search import MixedPipelines, has_kinds
 from planners.mixed.space import MixedPipeline, Variant
 from planners.search.candidates import asked_words
 from simulator import InfeasiblePlanError, Problem, Zero, group_degrees, load_workload, simulate
 from simulator.workloads.language_models import Llama
+from simulator.workloads.synthetic import uniform_chain
 
 CLUSTER = """
 name = "two-kinds"
@@ -138,9 +139,11 @@ def test_groups_that_no_server_has_room_for(tmp_path: Path, problem: Problem) ->
 
 
 def test_one_kind_of_device(problem: Problem) -> None:
-    """On devices of one kind, too, it finds a plan that fits."""
+    """On devices of one kind, too, it finds a plan that fits; joint asks it for like blocks on several kinds alone."""
     alone = replace(problem, cluster=load_cluster("dgx-a100:1").take(2))
     assert make_plan("mixed", alone).outcome.fits
+    blockless = replace(problem, workload=uniform_chain(4))
+    assert [has_kinds(one) for one in (problem, alone, blockless)] == [True, False, False]
 
 
 def test_an_interrupt_keeps_the_best_so_far(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:

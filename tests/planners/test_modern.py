@@ -155,11 +155,18 @@ def test_more_ops_than_a_search_replays_are_refused() -> None:
 
 
 def test_what_is_compared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many micro-batches a batch can have, layouts are compared until the work is done; the best of them is planned."""
+    """However many micro-batches a batch can have, layouts are compared until the work is done; the best of them is planned. An
+    order of what stands beside them has less work.
+    """
     problem = Problem(uniform_chain(4), line(speeds=(1.0,) * 2), 2**12)
     few = Request(options={"seconds": "0.001"})
     monkeypatch.setattr("planners.modern.order_search.WORK", 2**20)
+    whole, spent = _Layouts.best_of, list[float]()
+    monkeypatch.setattr(
+        _Layouts, "best_of", lambda self, of, each, best: spent.append(each) or whole(self, of, each, best)
+    )
     result = make_plan("modern", problem, few)
+    assert 0.0 < spent[1] < spent[0]
     assert result.outcome.fits
     assert len(result.plan.microbatches) <= 2**20 // LARGEST // (3 * LISTS)
     parts = len([*planner_entry("modern").restrictions(problem)])

@@ -12,7 +12,7 @@ from experiments.cli import main
 from experiments.unequal_sizes.table_costs import program_of
 from hardware_profiles import load_cluster
 from planners import Request, Result, applicable_planners, make_plan, run_planner
-from planners.search.evaluator import Evaluator
+from planners.search.evaluator import BudgetSpent, Evaluator
 from planners.unequal import (
     Compiled,
     FoundSizes,
@@ -26,6 +26,7 @@ from planners.unequal import (
     unequal_plan,
     unequal_problem,
 )
+from planners.unequal.found_sizes import Report
 from planners.unequal.planners import MOST_DURATIONS, SEARCHES, UnequalSizes, _bound
 from planners.unequal.tables import blocks, candidate_sizes
 from simulator import Problem, check_plan, load_workload, simulate
@@ -237,15 +238,22 @@ def test_a_batch_too_large_for_the_tables_is_refused_before_they_are_built(vgg: 
         assert len(reason) < 250
 
 
-def test_an_interrupt_ends_with_the_best_so_far(vgg: dict[bool, Problem]) -> None:
-    """A search that was interrupted and hands back its best: the outcome says so, and the plan is there."""
+@pytest.mark.parametrize("spent", [False, True])
+def test_an_interrupt_ends_with_the_best_so_far(vgg: dict[bool, Problem], spent: bool) -> None:
+    """A search that was interrupted and hands back its best: the outcome says so, and the plan is there. One whose nominal
+    seconds are used up was not interrupted.
+    """
 
-    def interrupted(problem: UnequalProblem, rng: np.random.Generator, progress: object) -> FoundSizes:
+    def interrupted(problem: UnequalProblem, rng: np.random.Generator, progress: Report) -> FoundSizes:
+        if spent:
+            with pytest.raises(BudgetSpent):
+                progress(10**9, 1.0)
         sizes = (16,) * problem.stages
         seconds = float(Compiled(problem)([sizes], [sizes])[0])
         return FoundSizes(sizes, sizes, seconds, 0.0, 1, 0.0, interrupted=True)
 
     planner = UnequalSizes(Request(stages=4), "tidgap", interrupted)
-    outcome = run_planner(planner, vgg[True], Evaluator(vgg[True]), np.random.default_rng(0))
-    assert outcome.interrupted
+    outcome = run_planner(planner, vgg[True], Evaluator(vgg[True], seconds=1.0), np.random.default_rng(0))
+    assert outcome.interrupted != spent
+    assert outcome.proof.reason.startswith("its nominal seconds are used up" if spent else "interrupted")
     assert outcome.outcome.fits

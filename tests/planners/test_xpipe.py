@@ -17,6 +17,7 @@ from planners.testing import line
 from planners.xpipe.staircase import PRECISION, Staircase, fastest_staircase, staircase_seconds
 from planners.xpipe.stream_planner import StaircaseSearch
 from simulator import InfeasiblePlanError, Problem, Workload, simulate, workload_from_spec
+from simulator.plan_replay import stream_micro_batches
 from tests.chains import chain
 from tests.planners.conftest import with_memory
 
@@ -45,6 +46,15 @@ def test_the_closed_form_is_what_a_replay_attains_or_less(seed: int, contention:
     assert seconds <= replayed * (1.0 + 1e-9)
     if not updates:
         assert contention or seconds == pytest.approx(replayed, rel=1e-9)
+
+
+def test_as_many_ops_as_may_be_replayed_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight micro-batches on two devices where the limit is what their stream has; fewer where it is one op less."""
+    one, ops = problem(), 2 * 2 * stream_micro_batches(8, 2)
+    for most, searched in ((ops, True), (ops - 1, False)):
+        monkeypatch.setattr("planners.xpipe.stream_planner.MOST_OPS", most)
+        shapes = [*StaircaseSearch("xpipe", Request(), one, Evaluator(one))._shapes()]
+        assert (8 in {shape.microbatches for shape in shapes if len(shape.row.devices) == 2}) == searched
 
 
 def staircase(seed: int, stages: int, layers: int) -> Staircase:
