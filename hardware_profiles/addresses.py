@@ -103,8 +103,8 @@ class Change:
 
 def read_setting(text: str) -> Setting:
     """`PATH=VALUE`; SettingError for what is none."""
-    path, equals, value = text.partition("=")
-    if not (path.strip() and equals and value.strip()):
+    path, _, value = text.partition("=")
+    if not (path.strip() and value.strip()):
         raise SettingError(f"{shown(text)} must be PATH=VALUE, as in network.bandwidth_gbps=200")
     return Setting(path.strip(), value.strip())
 

@@ -146,7 +146,7 @@ class Runs:
                 found[one.name] = (
                     tuple(value for value in mine if value in others) if mine and others else mine or others
                 )
-                if mine and others and not found[one.name]:
+                if mine and not found[one.name]:
                     raise ValueError(f"{one.name}: {_listed(mine)} here, {_listed(others)} there")
         return replace(self, **found)
 

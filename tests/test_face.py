@@ -335,7 +335,25 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         "what is simulated must be a text or a Schedule or a Problem",
     ),  # type: ignore[call-overload]
     "simulate plan": (lambda: pp.simulate(small_problem(), 3), "plan must be a Plan, got 3"),  # type: ignore[call-overload]
-    "no seconds": (lambda: pp.simulate("gpipe", stages=2, microbatches=2), "needs forward and backward"),
+    **{
+        f"no {name}": (
+            lambda given=given: pp.simulate("gpipe", stages=2, microbatches=2, **given),
+            "a schedule needs forward and backward, seconds of its ops",
+        )
+        for name, given in (("seconds", {}), ("forward", {"backward": 1}), ("backward", {"forward": 1}))
+    },
+    "numbers of a problem": (
+        lambda: pp.simulate(small_problem(), pp.plan(small_problem(), "uniform").plan, forward=1),
+        "a problem is simulated with a plan of it, and without numbers of its own",
+    ),
+    "noise of a search": (
+        lambda: pp.simulate("search", **SCHEDULE, noise=0.1),
+        "a schedule that is searched for takes no noise and no stragglers: replay what is found",
+    ),
+    "a straggler of a search": (
+        lambda: pp.simulate("search", **SCHEDULE, stragglers={0: 2.0}),
+        "a schedule that is searched for takes no noise and no stragglers: replay what is found",
+    ),
     "no stash": (
         lambda: pp.simulate("gpipe", stages=2, microbatches=2, forward=1, backward=1, memory=4),
         "memory and stash_weight need stash",

@@ -6,6 +6,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,18 +14,22 @@ import pytest
 import pipeplan as pp
 from experiments.calibration.logs import read_logs
 from experiments.compare.disturbance_options import straggler
+from experiments.report.goodputs import _with_a_server_fewer
+from experiments.studies.study_harness import seed_range
 from experiments.sweep.study import _switched
 from experiments.sweep.swept import Swept
 from experiments.targets.imported import StageLayout, plan_of_layout
 from experiments.terminal.output import plain
 from experiments.training.order import repeated, training_order
 from experiments.truth.measured_tables import read_tables
+from experiments.view.page import _small
 from experiments.view.page_option import window
 from hardware_profiles import Work, load_accelerator, load_cluster, load_stack
 from hardware_profiles.collectives import CollectiveRates
 from hardware_profiles.option_declarations import option_text
 from planners import SearchedSchedule
 from planners.pipedream.state_table import measured_seconds
+from planners.scheduler.schedule_problem import ScheduleProblem
 from simulator import (
     Failing,
     Gpt,
@@ -46,6 +51,8 @@ A100 = load_accelerator("a100-80")
 DGX = load_cluster("dgx-a100:1")
 PRODUCT = Work(kind="linear", flop=1.0, parameters=1.0, output_elements=1.0, input_elements=1.0)
 PROBLEM, PLAN = CASES["replicas"]
+
+IN_TURN: dict[str, Any] = {"stages": 1, "microbatches": 4, "replicas": (2,), "forward": 1, "backward": 2, "update": 1}
 
 RULES: dict[str, Callable[[Path], object]] = {
     "a100-80: sequential_steps must be at least 1: 0": lambda _: A100.seconds(
@@ -77,7 +84,33 @@ RULES: dict[str, Callable[[Path], object]] = {
         10_000, 64, 1, sequence=8, vocabulary=8, further=1
     ),
     "minibatch must be at least 1 sample, got 0": lambda _: measured_seconds(PROBLEM.workload, 0),
-    "x must be BEGIN:END, seconds that rise from at least 0": lambda _: window("x"),
+    **{
+        f"{text} must be BEGIN:END, seconds that rise from at least 0": lambda _, text=text: window(text)
+        for text in ("x", "3", "3:", ":3", "2:2", "-1:2")
+    },
+    "'٣' must be K, the seeds 0 to K-1, or A:B, the seeds A to B-1, below 1,000,000,000": lambda _: seed_range("٣"),
+    "'5:5' must hold 1 to ": lambda _: seed_range("5:5"),
+    "a page counts to 2147483647, got 2147483648": lambda _: _small(np.array([0, 2**31])),
+    "the plan is on one server, and on none fewer is one": lambda _: _with_a_server_fewer(
+        simulate(PROBLEM, PLAN), "uniform", 0
+    ),
+    **{
+        words: lambda _, chains=chains: ScheduleProblem(chains=chains, microbatches=1, forward=1.0, input_gradient=1.0)
+        for words, chains in (
+            ("a schedule problem has at least one chain of at least one stage, all of one length", ()),
+            ("at least one chain of at least one stage, all of one length", ((),)),
+            ("at least one stage, all of one length", ((0,), (0, 0))),
+        )
+    },
+    "an order whose replicas take turns cannot be continued, got replicas (2,)": lambda _: repeated(
+        training_order(
+            pp.simulate("1f1b-rr", stages=1, microbatches=2, replicas=(2,), forward=1, backward=2, update=1).timeline, 1
+        ),
+        2,
+    ),
+    "replicas in turn take whole mini-batches, got T=2": lambda _: training_order(
+        pp.simulate("1f1b-rr", **IN_TURN).timeline, 2
+    ),
     "'1:0.5' must be DEVICE:FACTOR, the number of a device and a factor of 1 to": lambda _: straggler("1:0.5"),
     "must be true or false, got 'perhaps'": lambda _: _switched("perhaps"),
     "cannot write object as JSON": lambda _: plain(object()),
@@ -109,13 +142,39 @@ def test_a_rule_that_is_broken_is_said(words: str, tmp_path: Path) -> None:
 COSTS = "--forward 1 --backward 2"
 TIMES = f"--stages 2 --microbatches 2 {COSTS}"
 SMALL = "--workload alexnet --cluster pipedream-b:1 --devices 2 --batch 8"
+GPT = "--workload gpt2 --cluster dgx-a100 --batch 16"
+FILES = {
+    "latin.toml": b"a = '\xe9'",
+    "job.toml": b"parallelism = 3",
+    "parts.toml": b"[parallelism]\npipeline_parallel_degree = 2\nmodule_fqns_per_model_part = [1]",
+}
 COMMANDS = {
     "simulate": "one of the arguments --schedule",
     f"simulate --schedule 1f1b --schedule gpipe {COSTS} --stages 2": "several schedules need --stages, one per device",
     "simulate --schedule search --stages 2 --forward 1 --backward 2": "--schedule search needs --stages and --microbatches",
     f"simulate --schedule 1f1b {TIMES} --straggler 1:2 --straggler 1:3": "--straggler names a device twice",
     f"plan {SMALL} --planner uniform --option a=1 --option a=2": "--option a=2: a is given twice",
-    f"plan {SMALL} --planner uniform --option a": "'a' must be NAME=TEXT",
+    **{f"plan {SMALL} --planner uniform --option {one}": f"{one!r} must be NAME=TEXT" for one in ("a", "=1", "a=")},
+    f"simulate --schedule 1f1b --schedule gpipe {COSTS} --microbatches 2": "several schedules need --stages, one per device",
+    f"simulate --schedule 1f1b --schedule zzz {TIMES}": "schedule 'zzz' is unknown; choices: gpipe, 1f1b",
+    f"simulate --schedule search --microbatches 2 {COSTS}": "--schedule search needs --stages and --microbatches",
+    f"simulate --schedule 1f1b --microbatches 2 {COSTS}": "--schedule needs --stages and --microbatches, or --minibatches",
+    "simulate --schedule 1f1b --stages 2 --microbatches 2 --backward 1": "a schedule needs --forward and --backward",
+    f"export {GPT} --plan megatron:Et*12L --format problem --out x.json": "--format problem: --plan megatron:… has no problem",
+    **{
+        f"simulate {GPT} --plan torchtitan:{file}": said
+        for file, said in {
+            "": "--plan torchtitan: names no file, as in torchtitan:job.toml",
+            "gone.toml": "gone.toml: No such file or directory",
+            "latin.toml": "latin.toml: is not a text file (UTF-8)",
+            "job.toml": "job.toml: parallelism must be a table",
+            "parts.toml": "parts.toml: parallelism.module_fqns_per_model_part must be a list of lists of module names",
+        }.items()
+    },
+    "sweep study.toml store": "store: a store stands behind report; a sweep has one study file",
+    "sweep x={1,2}": "x={1,2} is no study file; quote what has braces, which a shell expands: --over 'NAME=A:{1,2}'",
+    "sweep study.toml": "study.toml",
+    "sweep --problem a --plan b --over batch=4": "--problem and --plan: a plan's file has its problem; give one of both",
     "calibrate --out x.toml --logs nowhere": "nowhere: is not a folder of plans and their logs",
     "calibrate --out x.toml --logs .": ".: holds no plan: NAME.json with its log, NAME.log, is looked for",
     f"export {SMALL} --to deepspeed": "--to deepspeed writes FILE, FILE.py for this plan: it needs --out FILE",
@@ -128,6 +187,8 @@ def test_a_command_that_is_refused_says_why(
 ) -> None:
     """One line on stderr, nothing on stdout."""
     monkeypatch.chdir(tmp_path)
+    for name, content in FILES.items():
+        (tmp_path / name).write_bytes(content)
     code, out, err = ended(capsys, words.split())
     assert (code in (2, 4), out, err.count("\n")) == (True, "", 1)
     assert COMMANDS[words] in err

@@ -187,8 +187,8 @@ def named_count(text: str) -> tuple[str, int]:
 
 def named_text(text: str) -> tuple[str, str]:
     """`NAME=TEXT`."""
-    name, equals, said = text.partition("=")
-    if not (name and equals and said):
+    name, _, said = text.partition("=")
+    if not (name and said):
         raise argparse.ArgumentTypeError(f"{shown(text)} must be NAME=TEXT")
     return name, said
 

@@ -33,12 +33,12 @@ def check_bokeh(path: Path | None) -> None:
 
 def window(text: str) -> Window:
     """`BEGIN:END` in seconds."""
-    begin, colon, end = text.partition(":")
+    begin, _, end = text.partition(":")
     try:
         (first,), (last,) = numbers(begin), numbers(end)
     except (ValueError, argparse.ArgumentTypeError):
         first, last = 0.0, 0.0
-    if not (colon and 0.0 <= first < last):
+    if not 0.0 <= first < last:
         raise argparse.ArgumentTypeError(f"{text} must be BEGIN:END, seconds that rise from at least 0")
     return first, last
 

@@ -70,7 +70,7 @@ class DeviceClass:
     def __post_init__(self) -> None:
         if self.count < 1:
             raise ValueError(f"a class of devices must have at least 1 of them, got {self.count}")
-        if np.isnan(self.seconds).any() or (self.seconds < 0).any():
+        if not (self.seconds >= 0).all():
             raise ValueError("seconds of units must be numbers >= 0")
 
 

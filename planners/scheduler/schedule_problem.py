@@ -55,7 +55,7 @@ class ScheduleProblem:
 
     def __post_init__(self) -> None:
         """Spread single numbers and check everything."""
-        if not self.chains or not self.chains[0] or len({len(chain) for chain in self.chains}) > 1:
+        if len({len(chain) for chain in self.chains}) != 1 or not self.chains[0]:
             raise ValueError("a schedule problem has at least one chain of at least one stage, all of one length")
         if sorted({device for chain in self.chains for device in chain}) != list(range(self.devices)):
             raise ValueError(f"devices are numbered from 0 and each has a stage, got {self.chains}")

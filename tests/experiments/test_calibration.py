@@ -294,6 +294,8 @@ def test_bad_measurements_are_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert "in GiB?" in refused(capsys, [*given, "--measured", str(one), "--memory", "20000"])
     assert "once for each --plan, 1; got 0" in refused(capsys, given)
     assert "above 0 seconds" in refused(capsys, [*given, "--measured", "0"])
+    assert "--memory must be above 0 GiB, got 0" in refused(capsys, [*given, "--measured", str(one), "--memory", "0"])
+    assert "'gone' is neither a number nor a log that is there" in refused(capsys, [*given, "--measured", "gone"])
     assert "finite number" in refused(capsys, [*given, "--measured", "9" * 400])  # no name of a log
     assert "--memory must be given once for each of 1 plans" in refused(
         capsys, [*given, "--measured", str(one), "--memory", "9", "--memory", "9"]

@@ -171,8 +171,12 @@ def test_bad_problems_are_refused() -> None:
         replace(problem, rule="mean")
     with pytest.raises(ValueError, match="one for each of the same 1 or more units"):
         replace(problem, held_bytes=np.zeros(3))
-    with pytest.raises(ValueError, match="seconds of units must be numbers >= 0"):
-        DeviceClass(1, np.array([-1.0]))
+    for seconds in (-1.0, np.nan):
+        with pytest.raises(ValueError, match="seconds of units must be numbers >= 0"):
+            DeviceClass(1, np.array([0.0, seconds]))
+    none = np.zeros(0)
+    with pytest.raises(ValueError, match="one for each of the same 1 or more units"):
+        PlacementProblem((), (), (DeviceClass(1, none),), none, none)
     with pytest.raises(ValueError, match="at most 20,000 choices by class, got 30,003"):
         replace(problem, classes=(*problem.classes, DeviceClass(10_000, np.ones(2))))
     with pytest.raises(ValueError, match="at least 1 of them, got 0"):

@@ -81,6 +81,7 @@ def test_transfers_have_a_time_for_each_boundary() -> None:
             "limit needs one number or one for each of 4 devices, got 2 numbers",
         ),
         (6, {"placement": "interleaved", "chunks": 4}, "divisible by chunks (stages per device), got 6 and 4"),
+        (4, {"placement": "interleaved", "chunks": 0}, "divisible by chunks (stages per device), got 4 and 0"),
         (6, {"placement": "interleaved", "chunks": 7}, "divisible by chunks (stages per device), got 6 and 7"),
         (10**9, {}, "a placement has at most 1,048,576 stages"),
         (4, {"engine": "abacus"}, "engine 'abacus' is unknown"),
