@@ -94,7 +94,7 @@ class UnequalProblem:
             raise ValueError(f"candidates must be sizes in 1..{self.samples}, not {tuple(self.candidates)}")
         if self.recomputation not in RECOMPUTATION:
             raise ValueError(f"recomputation must be one of {', '.join(RECOMPUTATION)}, not {self.recomputation!r}")
-        if self.quantum < 0 or (self.quantum and math.frexp(self.quantum)[0] != 0.5):
+        if self.quantum and math.frexp(self.quantum)[0] != 0.5:
             raise ValueError(f"quantum must be a power of two in seconds, or 0 to compute it, not {self.quantum}")
 
     def _forward_chain(self) -> Chain:
@@ -146,7 +146,7 @@ def _table(name: str, values: ArrayLike, rows: int, samples: int) -> Floats:
         raise ValueError(
             f"{name} must have shape {(rows, samples + 1)}, a row per process and sizes 0..B, not {table.shape}"
         )
-    if not np.isfinite(table).all() or (table < 0).any():
+    if not (np.isfinite(table) & (table >= 0)).all():
         raise ValueError(f"{name} must hold finite, non-negative seconds; it has {table.min()} .. {table.max()}")
     if table[:, 0].any():
         raise ValueError(f"{name}[:, 0], the time of no samples, must be 0, not {table[:, 0].tolist()}")

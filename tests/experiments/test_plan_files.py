@@ -514,6 +514,7 @@ def test_people_may_write_less() -> None:
         ("plan.stages.0.layers", "0..3", "'0..3' must be whole numbers and ranges of them, as in '0-14, 16'"),
         ("plan.stages.0.layers", "", "must be whole numbers and ranges"),
         ("plan.stages.0.layers", "0-1-2", "must be whole numbers and ranges"),
+        ("plan.stages.0.layers", "0-1000000000", "must be whole numbers and ranges"),
         ("plan.stages.0.layers", "٣", "must be whole numbers and ranges"),
         ("plan.stages.0.layers", ", ".join(["0-3"] * 9), "must go up, from 0 to 3 at most"),
         ("plan.stages.0.devices", "0-7", "$.plan.stages[0].devices: '0-7' must go up, from 0 to 1 at most"),

@@ -254,6 +254,7 @@ def test_an_asynchronous_schedule_brings_its_own_updates() -> None:
         ({"communication": "telepathy"}, "communication 'telepathy' is unknown; choices: overlapped, send-blocking"),
         ({"forward_sizes": [1, 2, 3]}, "forward sizes need 2 micro-batches, got 3"),
         ({"forward_sizes": [1, 0]}, r"forward sizes of stage 0 must be at least 1 sample each, got \[1, 0\]"),
+        ({"forward_sizes": [[], [1, 1]]}, r"forward sizes of stage 0 must be at least 1 sample each, got \[\]"),
         ({"forward_sizes": [[1, 1]]}, "forward sizes need one list for each of 2 stages, got 1 lists"),
         ({"forward_sizes": [[1, 1], [1, 2]]}, "every stage must cover the same mini-batch"),
         ({"forward_sizes": [[1, 1], [2]]}, "device 1, position 1: op 1F1 is one too many, stage 1 has 1 micro-batches"),

@@ -23,6 +23,7 @@ def two_stages(**options: Any) -> UnequalProblem:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"candidates": ()}, r"^candidates must be sizes in 1\.\.8, not \(\)$"),
         ({"candidates": (0, 1)}, "candidates must be sizes in 1..8"),
         ({"candidates": (9,)}, "candidates must be sizes in 1..8"),
         ({"samples": 0}, r"^candidates must be sizes in 1\.\.0, not \(1, 2, 3, 4, 5, 6, 7, 8\)$"),
@@ -54,6 +55,8 @@ def test_bad_tables_are_refused() -> None:
         replace(good, forward_link=np.zeros((2, 9)))
     with pytest.raises(ValueError, match="non-negative"):
         replace(good, forward=-good.forward)
+    with pytest.raises(ValueError, match=r"^forward must hold finite, non-negative seconds"):
+        replace(good, forward=np.full_like(good.forward, np.inf))
     with pytest.raises(ValueError, match="must be 0"):
         replace(good, forward=good.forward + 1.0)
 
