@@ -540,6 +540,7 @@ class _Descents:
         found, idle, best, error = None, 0, now, now.error
         waiting = [one for each in among if self.goes_on for one in self._waiting(each, best.key)]
         heapify(waiting)
+        more = set[Pipeline]()  # with more recomputation: what one that does not fit leads to may lead back to it
         while waiting and (idle < PATIENCE or best.key[0]) and self.goes_on:
             quick, _, one, plan = heappop(waiting)
             if not best.key[0] and quick * error >= best.key[1] * NEAR:
@@ -556,9 +557,10 @@ class _Descents:
             if score.key < best.key:
                 found, best, idle = one, _Known(score.key, quick), 0
             elif not score.fits and (best.key[0] or score.iteration_seconds < best.key[1]):
-                for other in self.moves.with_more_again(one, score.device):
-                    for each in self._waiting(other, best.key):
-                        heappush(waiting, each)
+                others = dict.fromkeys(self.moves.with_more_again(one, score.device))
+                for each in [each for other in others if other not in more for each in self._waiting(other, best.key)]:
+                    heappush(waiting, each)
+                more.update(others)
         return None if found is None else (found, best)
 
     def _waiting(self, one: Pipeline, best: Key) -> Iterator[tuple[float, int, Pipeline, Plan]]:

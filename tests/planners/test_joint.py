@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import combinations, islice, pairwise, product
@@ -408,6 +409,28 @@ COURSES = {
     ),
 }
 """Problems, and nominal seconds of the search."""
+
+
+def test_what_does_not_fit_leads_to_each_pipeline_with_more_recomputation_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one leads to may lead back to it: where nothing was left to replay, a search went round and round."""
+    looked_at, most = Counter[Pipeline](), [0]
+    best, waiting = joint_search._Descents._best, joint_search._Descents._waiting
+
+    def counted_best(self: Any, among: Iterator[Pipeline], now: Any) -> Any:
+        looked_at.clear()
+        found = best(self, dict.fromkeys(among), now)
+        most.append(max(looked_at.values(), default=0))
+        return found
+
+    def counted_waiting(self: Any, one: Pipeline, known: Any) -> Any:
+        looked_at[one] += 1
+        return waiting(self, one, known)
+
+    monkeypatch.setattr(joint_search._Descents, "_best", counted_best)
+    monkeypatch.setattr(joint_search._Descents, "_waiting", counted_waiting)
+    asked, seconds = COURSES["blocks in little memory"]
+    assert make_plan("joint", asked, Request(options={"seconds": seconds})).iteration_seconds > 0.0
+    assert max(most) == 2  # as a neighbour, and as one with more
 
 
 @pytest.mark.parametrize("name", COURSES)
