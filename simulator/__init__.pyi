@@ -125,6 +125,7 @@ from .plans.plan import (
     expert_degrees as expert_degrees,
     group_degrees as group_degrees,
     ranges as ranges,
+    in_order as in_order,
     cuts_of as cuts_of,
     stages_from_cuts as stages_from_cuts,
     tensor_groups as tensor_groups,

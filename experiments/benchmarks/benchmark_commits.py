@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
+from experiments.benchmarks.timing import children_seconds
 from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import UsageError, tracked
 from experiments.terminal.report_tables import ReportTable
@@ -150,12 +150,6 @@ def run_in(tree: Path, words: Sequence[str]) -> tuple[dict[str, Any], float]:
     if not isinstance(document, dict):
         raise UsageError(f"{said} it must print one JSON object")
     return document, seconds
-
-
-def children_seconds() -> float:
-    """CPU seconds of all processes that this one has waited for."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def last_line(text: str) -> str:

@@ -10,15 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from experiments.benchmarks.timing import children_seconds
 from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.output import tracked
 from experiments.terminal.report_tables import ReportTable
@@ -40,21 +39,15 @@ def measured(workers: int, points: int) -> dict[str, Any]:
         batches = f"batch={STEP}:{STEP * points}:+{STEP}"
         store = str(Path(folder) / "answers.db")
         words = [sys.executable, "-m", "experiments.cli", "sweep", *QUESTION]
-        began, used = time.perf_counter(), _children()
+        began, used = time.perf_counter(), children_seconds()
         ended = subprocess.run(
             [*words, "--over", batches, "--jobs", str(workers), "--out", store], capture_output=True, check=True
         )
-        seconds, cpu = time.perf_counter() - began, _children() - used
+        seconds, cpu = time.perf_counter() - began, children_seconds() - used
     found = len(json.loads(ended.stdout)["rows"])
     if found != points:
         raise RuntimeError(f"{workers} workers answered {found} of {points} points")
     return {"workers": workers, "points": points, "seconds": seconds, "cpu_seconds": cpu, "load": load}
-
-
-def _children() -> float:
-    """CPU seconds of all processes that were started here and have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def growth(rounds: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -79,7 +72,7 @@ def run(options: argparse.Namespace) -> Findings:
     """Measure every number of workers, in rounds."""
     asked = [workers for _ in range(options.rounds) for workers in (1, options.workers)]
     rounds = [measured(workers, options.points) for workers in tracked("sweeping", asked, lambda one: f"{one} workers")]
-    return Findings({"growth": growth(rounds), "rounds": rounds}, print_document)
+    return Findings({"growth": growth(rounds), "rounds": rounds}, TABLE.print)
 
 
 TABLE = ReportTable(
@@ -95,11 +88,6 @@ TABLE = ReportTable(
         "load before": "{load:.1f}",
     },
 )
-
-
-def print_document(document: Mapping[str, Any]) -> None:
-    """A row per number of workers."""
-    TABLE.print(document)
 
 
 if __name__ == "__main__":

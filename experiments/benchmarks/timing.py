@@ -44,6 +44,14 @@ def rate(some: Callable[[], int], seconds: float) -> float:
     return count / spent
 
 
+def children_seconds() -> float:
+    """CPU seconds of all processes that this one has started and waited for."""
+    import resource
+
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def peak_bytes() -> int:
     """The most memory that this process has had so far, in bytes; Linux tells it in KiB."""
     import resource

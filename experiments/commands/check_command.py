@@ -26,7 +26,15 @@ from experiments.terminal.argument_types import (
     refuse,
     written_figure,
 )
-from experiments.terminal.output import UsageError, blamed_on, print_explained, print_json, print_table, progress, say
+from experiments.terminal.output import (
+    UsageError,
+    blamed_on,
+    print_json,
+    print_table,
+    progress,
+    say,
+    tell,
+)
 from hardware_profiles import counted
 
 OWN = ("profiled_minibatch",)
@@ -119,10 +127,7 @@ def _roofs(arguments: argparse.Namespace) -> int:
     samples = arguments.batch or board.batch
     workload = simulator.workload_from_spec(arguments.workload)
     found = board_roofs(board_problem(board, workload, samples, precision))
-    if arguments.json:
-        print_json(found.record())
-    else:
-        print_explained(found)
+    tell(found, as_json=arguments.json)
     return 0
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import math
 import re
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -121,7 +119,7 @@ def _disturbed(comparison: Comparison, arguments: argparse.Namespace, asked: dic
 
 def _tell(arguments: argparse.Namespace, comparison: Comparison, folder: RunFolder, written: list[Path]) -> int:
     """Print; returns the exit code."""
-    document = _document(comparison)
+    document = comparison.record()
     if arguments.json:
         print_json({**document, "files": [str(path) for path in written]})
     else:
@@ -162,29 +160,6 @@ def _raise_if_nobody_can_plan(comparison: Comparison) -> None:
     raise UsageError(f"no planner of {len(plans)} applies: {reasons[0]}{more}")
 
 
-TOLD = ("batch", "precision", "optimizer", "recompute", "communication", "contention")
-"""Fields of the problem that the document tells."""
-
-
-def _document(comparison: Comparison) -> dict[str, Any]:
-    """The comparison as a JSON document; beside each record the plan, as its file says it, or null."""
-    problem, judge, best = comparison.problem, comparison.judge, comparison.best
-    plans = [None if one.result is None else json.loads(_plan_file(one.result)) for one in comparison.plans]
-    return {
-        "workload": problem.workload.name,
-        "measured": problem.workload.bytes_per_element is not None,
-        "cluster": problem.cluster.name,
-        "devices": len(problem.cluster.devices),
-        **{name: getattr(problem, name) for name in TOLD},
-        "engine": "simpy",
-        "objective": judge.objective if judge else "time",
-        "power": judge.power if judge and judge.power < math.inf else None,
-        "best": best and best.planner,
-        "interrupted": comparison.interrupted,
-        "plans": [record | {"plan": plan} for record, plan in zip(comparison.records(), plans, strict=True)],
-    }
-
-
 def _plan_file(result: Result) -> str:
     return simulator.PlanFile(result.problem, result.plan).to_json()
 
@@ -202,7 +177,7 @@ def _write(folder: RunFolder, comparison: Comparison, *, figures: bool, timeline
     folder.clear()
     records = comparison.records()
     text("comparison.csv", to_csv(records, list(records[0])))
-    text("comparison.json", to_json(_document(comparison)) + "\n")
+    text("comparison.json", to_json(comparison.record()) + "\n")
     results = {one.planner: one.result for one in comparison.plans if one.result is not None}
     stems = file_stems(results)
     for name, result in results.items():

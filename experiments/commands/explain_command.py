@@ -7,7 +7,7 @@ import argparse
 from experiments.compare.problem_options import PLAN, add_imported, read_plan
 from experiments.terminal.argument_types import add_options
 from experiments.terminal.exits import OK
-from experiments.terminal.output import print_explained, print_json, progress, say
+from experiments.terminal.output import progress, tell
 
 OWN = ("cluster",)
 """Options of an imported plan that say something of a file, too."""
@@ -34,10 +34,5 @@ def run(arguments: argparse.Namespace) -> int:
     with progress("replaying what would be faster"):
         outcome = simulator.simulate(problem, plan, engine="compiled")
         found = simulator.explain(outcome)
-    if arguments.json:
-        print_json(found.record())
-    else:
-        print_explained(found)
-        if not outcome.fits:
-            say(outcome.excess)
+    tell(found, *filter(None, [outcome.excess]), as_json=arguments.json)
     return OK

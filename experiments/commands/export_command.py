@@ -21,7 +21,6 @@ from experiments.compare.problem_options import (
     refuse_contradictions,
 )
 from experiments.targets.names import TARGETS, told
-from experiments.targets.pipelines import in_order
 from experiments.targets.target import NotLaunchableError, Written
 from experiments.terminal.argument_types import Option, add_options, check_choice, names_of, refuse, written_file
 from experiments.terminal.exits import OK
@@ -149,7 +148,7 @@ def _content(arguments: argparse.Namespace, options: dict[str, bool]) -> tuple[W
 def _traces(found: simulator.ExecutionTraces) -> Written:
     notes = [f"a plan that never flushes: traces of a stream of {found.stream} micro-batches"] * bool(found.stream)
     if found.devices != tuple(range(len(found.devices))):
-        notes.append(f"ranks in their order on devices {in_order(found.devices)}")
+        notes.append(f"ranks in their order on devices {simulator.in_order(found.devices)}")
     return Written(found.files(), tuple(notes))
 
 

@@ -38,7 +38,7 @@ from experiments.terminal.argument_types import (
     written_file,
 )
 from experiments.terminal.exits import INFEASIBLE, OK
-from experiments.terminal.output import UsageError, print_explained, print_json, progress, say
+from experiments.terminal.output import UsageError, print_explained, print_json, progress, say, tell
 from experiments.terminal.report_tables import ReportTable, words
 from experiments.terminal.stops import INTERRUPTED, finishing, stoppable
 from hardware_profiles import MOST_DEVICES
@@ -153,10 +153,7 @@ def _run_inference(arguments: argparse.Namespace) -> int:
     }
     refuse(arguments, names_of(others), "is of training, --inference is of forward passes alone")
     found = planners.forward_pipeline(read_problem(arguments))
-    if arguments.json:
-        print_json(found.record())
-    else:
-        print_explained(found)
+    tell(found, as_json=arguments.json)
     return OK
 
 
@@ -298,12 +295,7 @@ def _run_pareto(
         print("pipeplan plan: no figure is drawn after an interrupt", file=sys.stderr)
     elif arguments.figure is not None and found.points:
         simulator.save(found.plot(), arguments.figure)
-    if arguments.json:
-        print_json(found.record())
-    else:
-        print_explained(found)
-        if usual := defaults_told(arguments, problem):
-            say(usual)
+    tell(found, *filter(None, [defaults_told(arguments, problem)]), as_json=arguments.json)
     if found.interrupted:
         return INTERRUPTED
     return OK if found.points else INFEASIBLE

@@ -7,7 +7,7 @@ import argparse
 from experiments.compare.problem_options import PLAN, add_imported, read_plan
 from experiments.terminal.argument_types import Listed, add_options, written_figure
 from experiments.terminal.exits import OK
-from experiments.terminal.output import print_explained, print_json, progress
+from experiments.terminal.output import progress, tell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,8 +42,5 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.out is not None:
         simulator.save(found.plot(), arguments.out)
-    if arguments.json:
-        print_json(found.record())
-    else:
-        print_explained(found)
+    tell(found, as_json=arguments.json)
     return OK

@@ -36,7 +36,7 @@ from experiments.terminal.argument_types import (
     written_file,
 )
 from experiments.terminal.exits import INFEASIBLE, OK
-from experiments.terminal.output import UsageError, blamed_on, print_explained, print_json, progress
+from experiments.terminal.output import UsageError, blamed_on, print_explained, print_json, progress, tell
 from experiments.terminal.stops import INTERRUPTED
 from experiments.view.page_option import HTML, check_bokeh, window, write_page
 from hardware_profiles import blaming
@@ -382,10 +382,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         simulator.save(_timeline(found, arguments), arguments.gantt)
     if arguments.html:
         write_page(arguments.html, found.replays, title="schedules", window=arguments.window)
-    if arguments.json:
-        print_json(found.record())
-    else:
-        print_explained(found)
+    tell(found, as_json=arguments.json)
     if found.searched is not None and found.searched.interrupted:
         return INTERRUPTED
     return OK if found.fits else INFEASIBLE

@@ -14,7 +14,7 @@ import simulator
 from experiments.compare.problem_options import ENERGY, FORMS, LAUNCHABLE, add_question
 from experiments.terminal.argument_types import MOST_JOBS, CountUpTo, Option, add_options, names_of, refuse
 from experiments.terminal.exits import INFEASIBLE, OK
-from experiments.terminal.output import UsageError, blamed_on, output_file, print_explained, print_json, progress
+from experiments.terminal.output import UsageError, blamed_on, output_file, progress, tell
 from experiments.terminal.run_folder import RunFolder
 from experiments.terminal.stops import INTERRUPTED, finishing
 from experiments.view.page_option import check_bokeh, drawing_page, html_option
@@ -118,10 +118,7 @@ def _telling(show: Callable[[int, str], None]) -> Callable[[int, int], None]:
 def _told(arguments: argparse.Namespace, swept: Swept) -> int:
     if arguments.html is not None:
         _write_page(arguments.html, swept)
-    if arguments.json:
-        print_json(swept.record())
-    else:
-        print_explained(swept)
+    tell(swept, as_json=arguments.json)
     if swept.missing:
         return INTERRUPTED
     return OK if swept.planned else INFEASIBLE

@@ -9,7 +9,7 @@ from experiments.compare.problem_options import PLAN, add_imported, read_plan
 from experiments.report.report_questions import what_if
 from experiments.terminal.argument_types import LONGEST, NumberUpTo, add_options, check_choice, natural, refuse
 from experiments.terminal.exits import INFEASIBLE, OK
-from experiments.terminal.output import UsageError, print_explained, print_json, progress, say
+from experiments.terminal.output import UsageError, print_json, progress, say, tell
 from hardware_profiles import Setting, SettingError, blaming, read_setting, value_words
 
 
@@ -78,8 +78,5 @@ def run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             **options,
         )
-    if arguments.json:
-        print_json(answer.record())
-    else:
-        print_explained(answer)
+    tell(answer, as_json=arguments.json)
     return OK if answer.feasible else INFEASIBLE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -247,6 +248,10 @@ class Answer:
         return record | {"interrupted": self.interrupted}
 
 
+TOLD = ("batch", "precision", "optimizer", "recompute", "communication", "contention")
+"""Fields of the problem that the document tells."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison(Explained):
     """Every planner's answer, and data parallelism's seconds for reference.
@@ -360,6 +365,25 @@ class Comparison(Explained):
     def planned(self) -> list[dict[str, Any]]:
         """The records of planners that have a plan, in the order of the planners."""
         return [record for record in self.records() if record["schedule"] is not None]
+
+    def record(self) -> dict[str, Any]:
+        """The figures by name, in base units; beside each record the plan, as its file says it, or null."""
+        problem, judge, best = self.problem, self.judge, self.best
+        found = [one.result for one in self.plans]
+        plans = [one and json.loads(simulator.PlanFile(one.problem, one.plan).to_json()) for one in found]
+        return {
+            "workload": problem.workload.name,
+            "measured": problem.workload.bytes_per_element is not None,
+            "cluster": problem.cluster.name,
+            "devices": len(problem.cluster.devices),
+            **{name: getattr(problem, name) for name in TOLD},
+            "engine": "simpy",
+            "objective": judge.objective if judge else "time",
+            "power": judge.power if judge and judge.power < math.inf else None,
+            "best": best and best.planner,
+            "interrupted": self.interrupted,
+            "plans": [record | {"plan": plan} for record, plan in zip(self.records(), plans, strict=True)],
+        }
 
     @property
     def frame(self) -> pd.DataFrame:

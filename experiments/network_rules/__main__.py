@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
@@ -15,7 +15,7 @@ from experiments.terminal.report_tables import ReportTable, Row, figure
 
 def run(options: argparse.Namespace) -> Findings:
     """Replay the same plans under every rule."""
-    return Findings(measure(QUICK if options.quick else FULL), print_document, drawn)
+    return Findings(measure(QUICK if options.quick else FULL), TABLE.print, drawn)
 
 
 def drawn(document: dict[str, Any]) -> Made:
@@ -50,11 +50,6 @@ TABLE = ReportTable(
         "free, judged\nby fifo": figure("regret_free_fifo", ".1f", 100),
     },
 )
-
-
-def print_document(document: Mapping[str, Any]) -> None:
-    """A row per question."""
-    TABLE.print(document)
 
 
 if __name__ == "__main__":

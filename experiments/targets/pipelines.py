@@ -111,19 +111,10 @@ def stage_blocks(problem: Problem, plan: Plan) -> list[list[int]]:
 
 def launch_notes(found: Pipelines) -> tuple[str, ...]:
     """How many processes to launch, and on which devices where these are not in the order of the ranks."""
+    from simulator import in_order
+
     count = len(found.devices)
     notes = [f"launch {counted(count, 'process')}"]
     if found.devices != tuple(range(count)):
         notes.append(f"ranks in their order on devices {in_order(found.devices)}")
     return ("; ".join(notes),)
-
-
-def in_order(devices: tuple[int, ...]) -> str:
-    """Devices in their order, with rising runs joined: `0, 8, 1-3`."""
-    runs: list[list[int]] = []
-    for device in devices:
-        if runs and device == runs[-1][-1] + 1:
-            runs[-1].append(device)
-        else:
-            runs.append([device])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)

@@ -156,6 +156,16 @@ def print_explained(value: Explained) -> None:
         say(line)
 
 
+def tell(value: Explained, *lines: str, as_json: bool) -> None:
+    """Print what explains itself: its figures as one JSON document; or its tables and remarks, and further lines."""
+    if as_json:
+        print_json(value.record())
+        return
+    print_explained(value)
+    for line in lines:
+        say(line)
+
+
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.cells import cell_len

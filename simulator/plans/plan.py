@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -767,10 +767,15 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(one for one in range(1, number + 1) if number % one == 0)
 
 
-def ranges(numbers: Sequence[int]) -> str:
+def ranges(numbers: Iterable[int]) -> str:
     """Numbers as text with runs joined: `0-14, 16`."""
+    return in_order(sorted(numbers))
+
+
+def in_order(numbers: Iterable[int]) -> str:
+    """Numbers in their order as text, with rising runs joined: `0, 8, 1-3`."""
     parts: list[list[int]] = []
-    for number in sorted(numbers):
+    for number in numbers:
         if parts and number == parts[-1][-1] + 1:
             parts[-1].append(number)
         else:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 from hardware_profiles import printable
 
@@ -60,6 +61,10 @@ class Explained(ABC):
     @abstractmethod
     def remarks(self) -> tuple[str, ...]:
         """What to know about the figures, one line each."""
+
+    @abstractmethod
+    def record(self) -> dict[str, Any]:
+        """The figures by name, in base units."""
 
     def summary(self) -> str:
         """Tables and remarks as text."""

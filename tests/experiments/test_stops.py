@@ -172,8 +172,11 @@ SMALL = ("--workload", "chain:4", "--cluster", "pipedream-b", "--devices", "2", 
         *(("plan", moment) for moment in ("planners.registry.simulate", "simulator.decisions", "simulator.peak_rows")),
         *(("plan", f"experiments.commands.plan_command.{moment}") for moment in ("_told", "_flushed")),
         ("compare", "planners.registry.simulate"),
-        *(("compare", f"experiments.compare.comparison.{moment}") for moment in ("_references", "Comparison.plot")),
-        *(("compare", f"experiments.commands.compare_command.{moment}") for moment in ("_write", "_tell", "_document")),
+        *(
+            ("compare", f"experiments.compare.comparison.{moment}")
+            for moment in ("_references", "Comparison.plot", "Comparison.record")
+        ),
+        *(("compare", f"experiments.commands.compare_command.{moment}") for moment in ("_write", "_tell")),
         *(("compare", moment) for moment in ("simulator.save", "simulator.write_atomically")),
     ],
 )
