@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -59,7 +59,7 @@ OF_WORKERS = "pipedream"
 """The planner whose partition `--workers` makes alone."""
 
 if TYPE_CHECKING:
-    from experiments.compare.efficiency import Price
+    from experiments.compare.efficiency import Efficiency, Price
     from experiments.report.plan_report import PlanReport
 
 PARETO: dict[str, Option] = {
@@ -165,21 +165,7 @@ def _plan_and_tell(
     stopped: Callable[[], bool],
 ) -> int:
     """Search, write and print one plan; `stopped` says whether a signal has come."""
-    with stoppable(), progress(f"planning with {arguments.planner}") as report:
-        result = planners.plan_by(
-            arguments.planner,
-            problem,
-            read_stacks(arguments, problem, arguments.launchable),
-            request,
-            seed=arguments.seed,
-            progress=lambda step: report(step.evaluations, f"best {step.iteration_seconds:.4g} s"),
-        )
-    if arguments.out is not None:  # before what takes long again
-        simulator.PlanFile(result.problem, result.plan).write(arguments.out)
-    if arguments.runner_ups:
-        result = _best_nearby(result, request, arguments.seed)
-        if arguments.out is not None:
-            simulator.PlanFile(result.problem, result.plan).write(arguments.out)
+    result = _searched(arguments, problem, request)
     outcome = result.outcome
     if outcome.warning and arguments.json:
         print(f"warning: {outcome.warning}", file=sys.stderr)
@@ -194,44 +180,66 @@ def _plan_and_tell(
     if stopped() and not result.interrupted:
         result = replace(result, interrupted=True)
         told = result if isinstance(told, planners.Result) else told
-    rival = None if result.interrupted else planners.nearest_rival(result)
     from experiments.compare.efficiency import efficiency
 
-    worth = efficiency(outcome)
+    worth, rival = efficiency(outcome), None if result.interrupted else planners.nearest_rival(result)
     if arguments.json:
-        print_json(
-            {
-                "forward_sizes": [],
-                "backward_sizes": [],
-                **simulator.decisions(result.plan),
-                "notation": result.plan.notation,
-                **result.record(),
-                **{name: worth.record()[name] for name in WORTH},
-                "not_told_apart": rival and rival.record(),
-                "memory": simulator.peak_rows(outcome.memory),
-                "fill_seconds": outcome.fill_seconds,
-                "drain_seconds": outcome.drain_seconds,
-                # PipeDream's optimal number of minibatches in flight of each replica of the input stage
-                "noam": None if outcome.schedule.flush else -(-len(outcome.plan.devices) // outcome.plan.replicas[0]),
-                "same_plan_flushed": flushed,
-                "details": result.details,
-                **({} if isinstance(told, planners.Result) else {"report": told.record()}),
-            }
-        )
+        report = {} if told is result else {"report": told.record()}
+        print_json({**_document(result, worth, rival and rival.record(), flushed), **report})
     else:
         print_explained(told)
-        if isinstance(told, planners.Result):
-            say(worth.words(result.problem.device_word))
-        if usual := defaults_told(arguments, problem, result.plan):
-            say(usual)
-        if rival:
-            say(str(rival))
-        if flushed:
-            others = "; ".join(f"{one['schedule']} {one['iteration_seconds']:.4g} s" for one in flushed)
-            print(f"the same stages with a flush: {others}")
+        others = "; ".join(f"{one['schedule']} {one['iteration_seconds']:.4g} s" for one in flushed)
+        lines = [worth.words(result.problem.device_word)] * (told is result)
+        lines += [defaults_told(arguments, problem, result.plan), str(rival or "")]
+        lines += [f"the same stages with a flush: {others}"] * bool(flushed)
+        for line in filter(None, lines):
+            say(line)
     if result.interrupted:
         return INTERRUPTED
     return OK if outcome.fits else INFEASIBLE
+
+
+def _searched(arguments: argparse.Namespace, problem: simulator.Problem, request: planners.Request) -> planners.Result:
+    """The answer, which is written as soon as it is found: before what takes long again."""
+    with stoppable(), progress(f"planning with {arguments.planner}") as report:
+        result = planners.plan_by(
+            arguments.planner,
+            problem,
+            read_stacks(arguments, problem, arguments.launchable),
+            request,
+            seed=arguments.seed,
+            progress=lambda step: report(step.evaluations, f"best {step.iteration_seconds:.4g} s"),
+        )
+    if arguments.out is not None:
+        simulator.PlanFile(result.problem, result.plan).write(arguments.out)
+    if arguments.runner_ups:
+        result = _best_nearby(result, request, arguments.seed)
+        if arguments.out is not None:
+            simulator.PlanFile(result.problem, result.plan).write(arguments.out)
+    return result
+
+
+def _document(
+    result: planners.Result, worth: Efficiency, rival: Mapping[str, Any] | None, flushed: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The answer as a JSON document, with what it is not told apart from, and the same stages with a flush."""
+    outcome = result.outcome
+    return {
+        "forward_sizes": [],
+        "backward_sizes": [],
+        **simulator.decisions(result.plan),
+        "notation": result.plan.notation,
+        **result.record(),
+        **{name: worth.record()[name] for name in WORTH},
+        "not_told_apart": rival,
+        "memory": simulator.peak_rows(outcome.memory),
+        "fill_seconds": outcome.fill_seconds,
+        "drain_seconds": outcome.drain_seconds,
+        # PipeDream's optimal number of minibatches in flight of each replica of the input stage
+        "noam": None if outcome.schedule.flush else -(-len(outcome.plan.devices) // outcome.plan.replicas[0]),
+        "same_plan_flushed": flushed,
+        "details": result.details,
+    }
 
 
 def _best_nearby(result: planners.Result, request: planners.Request, seed: int) -> planners.Result:

@@ -435,9 +435,7 @@ class PlanNotRunError(InfeasiblePlanError):
 def check_plan(problem: Problem, plan: Plan) -> None:
     """Raise InfeasiblePlanError if the plan is not one for this problem; PlanNotRunError if its stack does not run it.
 
-    Rules: its precision trains; stages hold every layer once, in an order that data only flow down, but for those that are split
-    (`plan_of_parts`); devices exist and a stage has each of its own once; groups divide what they compute (`_check_groups`);
-    micro-batches are at least 1 sample and sum to the batch, those of single stages too.
+    Of layers that are split the parts count (`plan_of_parts`).
     """
     if not problem.trains:
         raise InfeasiblePlanError(
@@ -445,6 +443,24 @@ def check_plan(problem: Problem, plan: Plan) -> None:
         )
     if plan.splits:
         problem, plan = problem_of_parts(problem, plan), plan_of_parts(plan)
+    _check_layers(problem, plan)
+    _check_sizes(problem, plan)
+    _check_recomputation(problem, plan)
+    if any(stage.degrees for stage in plan.stages):
+        _check_groups(problem, plan)
+    if plan.context != 1:
+        _check_context(problem, plan)
+    if plan.expert != 1:
+        _check_experts(problem, plan)
+    if plan.zero:
+        _check_zero(plan)
+    if plan.shard:
+        _check_shard(plan)
+    _check_stack(problem, plan)
+
+
+def _check_layers(problem: Problem, plan: Plan) -> None:
+    """Raise InfeasiblePlanError unless stages hold every layer once, in the order of the data, on devices that there are."""
     workload, devices = problem.workload, len(problem.cluster.devices)
     stage_of: dict[int, int] = {}
     for number, stage in enumerate(plan.stages):
@@ -477,6 +493,10 @@ def check_plan(problem: Problem, plan: Plan) -> None:
                 f"plan {plan.planner!r} puts layer {producer} in stage {stage_of[producer]}, "
                 f"behind its consumer {consumer} in stage {stage_of[consumer]}"
             )
+
+
+def _check_sizes(problem: Problem, plan: Plan) -> None:
+    """Raise InfeasiblePlanError unless micro-batches, those of single stages too, are samples that sum to the batch."""
     if min(plan.microbatches, default=0) < 1 or sum(plan.microbatches) != problem.batch:
         raise InfeasiblePlanError(
             f"micro-batches of plan {plan.planner!r} must be at least 1 sample and sum to {problem.batch}, "
@@ -495,28 +515,21 @@ def check_plan(problem: Problem, plan: Plan) -> None:
                 f"{name} sizes of plan {plan.planner!r} must be one list for each of {len(plan.stages)} stages, of at least "
                 f"1 sample each, that sum to {problem.batch}; got lists that sum to {[sum(one) for one in sizes]}"
             )
+    if plan.backward_sizes and not plan.forward_sizes:
+        raise InfeasiblePlanError(f"plan {plan.planner!r} has backward sizes of its stages and no forward sizes")
+
+
+def _check_recomputation(problem: Problem, plan: Plan) -> None:
+    """Raise InfeasiblePlanError unless what stages recompute is said of each, and is what the network allows."""
     if plan.recompute and len(plan.recompute) != len(plan.stages):
         raise InfeasiblePlanError(
             f"plan {plan.planner!r} says of {len(plan.recompute)} stages whether they recompute, and has {len(plan.stages)}"
         )
     for word in dict.fromkeys(plan.recompute):
         with blaming(InfeasiblePlanError, f"plan {plan.planner!r}"):
-            check_recompute(workload, word)
+            check_recompute(problem.workload, word)
     if plan.recomputed_blocks:
         _check_recomputed_blocks(problem, plan)
-    if plan.backward_sizes and not plan.forward_sizes:
-        raise InfeasiblePlanError(f"plan {plan.planner!r} has backward sizes of its stages and no forward sizes")
-    if any(stage.degrees for stage in plan.stages):
-        _check_groups(problem, plan)
-    if plan.context != 1:
-        _check_context(problem, plan)
-    if plan.expert != 1:
-        _check_experts(problem, plan)
-    if plan.zero:
-        _check_zero(plan)
-    if plan.shard:
-        _check_shard(plan)
-    _check_stack(problem, plan)
 
 
 def problem_of_parts(problem: Problem, plan: Plan) -> Problem:
