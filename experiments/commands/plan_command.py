@@ -185,7 +185,7 @@ def _plan_and_tell(
     worth, rival = efficiency(outcome), None if result.interrupted else planners.nearest_rival(result)
     if arguments.json:
         report = {} if told is result else {"report": told.record()}
-        print_json({**_document(result, worth, rival and rival.record(), flushed), **report})
+        print_json({**_document(result, worth, rival.record() if rival else None, flushed), **report})
     else:
         print_explained(told)
         others = "; ".join(f"{one['schedule']} {one['iteration_seconds']:.4g} s" for one in flushed)
