@@ -146,6 +146,7 @@ GPT = "--workload gpt2 --cluster dgx-a100 --batch 16"
 FILES = {
     "latin.toml": b"a = '\xe9'",
     "job.toml": b"parallelism = 3",
+    "alone.toml": b"[training]\nlocal_batch_size = 3\n[parallelism]\ndata_parallel_shard_degree = 8\n[activation_checkpoint]\nmode = 'none'",
     "parts.toml": b"[parallelism]\npipeline_parallel_degree = 2\nmodule_fqns_per_model_part = [1]",
 }
 COMMANDS = {
@@ -168,6 +169,7 @@ COMMANDS = {
             "gone.toml": "gone.toml: No such file or directory",
             "latin.toml": "latin.toml: is not a text file (UTF-8)",
             "job.toml": "job.toml: parallelism must be a table",
+            "alone.toml": "alone.toml: training.local_batch_size = 3 on 8 replicas does not divide 16 samples",
             "parts.toml": "parts.toml: parallelism.module_fqns_per_model_part must be a list of lists of module names",
         }.items()
     },

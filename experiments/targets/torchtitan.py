@@ -285,13 +285,20 @@ def _microbatches(
     """Micro-batches of an iteration: of a pipeline those of its local batch, which is all of the iteration's; else steps."""
     local = _degree(training, "local_batch_size")
     if ranks == 1:
-        return max(1, problem.batch // (local * data))
+        if problem.batch % (local * data):
+            raise ValueError(
+                f"training.local_batch_size = {local} on {data} replicas does not divide {problem.batch} samples"
+            )
+        return problem.batch // (local * data)
     if local * data != problem.batch:
         raise ValueError(
             f"training.local_batch_size = {local} in {data} pipelines is not the batch of {problem.batch}: each would flush "
             "several times in an iteration"
         )
-    return max(1, local // _degree(parallel, "pipeline_parallel_microbatch_size"))
+    size = _degree(parallel, key := "pipeline_parallel_microbatch_size")
+    if local % size:
+        raise ValueError(f"training.local_batch_size = {local} must be a multiple of parallelism.{key}, {size}")
+    return local // size
 
 
 def _blocks(parts: object, problem: Problem) -> list[int]:

@@ -45,6 +45,9 @@ def test_the_longest_of_its_parts_binds_a_layer() -> None:
     assert [one.seconds for one in found.layers] == [2.0, 4.0, pytest.approx(6.022)]
     assert [one.sending for one in found.layers] == [0.1, 0.1, 30.0]
     assert found.seconds == pytest.approx(2.0 + 4.0 + 6.022)
+    rows = found._by_roof()
+    assert [row["layers"] for row in rows] == [1, 1, 1]
+    assert [row["share"] * found.seconds for row in rows] == pytest.approx([6.022, 4.0, 2.0])
 
 
 def test_twice_a_figure_saves_its_share() -> None:

@@ -300,6 +300,11 @@ def test_a_csv_of_torchtitan_is_the_plans_order(capsys: pytest.CaptureFixture[st
             "training.global_batch_size = 32: the problem has 16 (--batch)",
         ),
         ("local_batch_size = 4", "local_batch_size = 2", "is not the batch of 16"),
+        (
+            "microbatch_size = 1",
+            "microbatch_size = 3",
+            "training.local_batch_size = 4 must be a multiple of parallelism.pipeline_parallel_microbatch_size, 3",
+        ),
         ('"layers.3", ', "", "must have layers.0 to layers.11, in order"),
         ('"Interleaved1F1B"', '"Looped"', "parallelism.pipeline_parallel_schedule = 'Looped'; choices: GPipe"),
         ('mode = "none"', 'mode = "selective"', "activation_checkpoint.selective_ac_option = '2'; choices: op"),

@@ -289,6 +289,11 @@ def test_memory_limits_where_a_faster_plan_does_not_fit() -> None:
     assert [one for one in found if "memory" in one.name] == [Limit("the memory of another plan", 7.0, how)]
 
 
+def test_recomputation_that_memory_does_not_ask_for() -> None:
+    """Where all four keep what they compute, 12 s of 48 go, by whatever else they are limited."""
+    assert found_limits(recomputed(1000.0)) == (Limit("recomputation", 36.0, "without recomputation, which fits,"),)
+
+
 def test_memory_that_recomputation_saves() -> None:
     """Four micro-batches of three layers that keep 16 bytes each: 4 · 48 of a capacity of 100, in 4 · 9 s; half of it is free."""
     (memory,) = found_limits(recomputed())

@@ -23,6 +23,7 @@ from planners.joint.told import NextBest, OwnOrder, SimplerPlan, Unordered, comp
 from planners.search.notes import Note
 from planners.search.quick_replay import QuickReplays
 from planners.search.replay_work import WORK_PER_SECOND
+from planners.search.runner_ups import DECISIONS
 from simulator import (
     Experts,
     Gpt,
@@ -678,8 +679,15 @@ def test_what_is_simpler_or_else_decided_is_told() -> None:
     assert (told is not None) == (min(near) < complexity(found.plan))
     assert told is None or seconds <= told.simpler_seconds <= 1.01 * seconds
     assert others is not None
-    assert min(others.next_best_loses.values()) >= 0.0
     assert others.next_best.keys() == others.next_best_loses.keys()
+    for place, (name, lost) in enumerate(others.next_best_loses.items()):
+        own, of = DECISIONS[name](asked, found.plan), DECISIONS[name]
+        other = min(
+            (score.iteration_seconds, of(asked, one)) for one, score in replayed.items() if of(asked, one) != own
+        )
+        assert (seconds * (1.0 + lost), others.next_best[name]) == (pytest.approx(other[0]), other[1])
+        more = f"{100 * lost:.0f}" if lost >= 0.1 else f"{100 * lost:.2g}"
+        assert (f"{name} {other[1]} {more} % slower" in others.text) == (place < 5)
 
 
 def test_simple_is_what_every_framework_runs() -> None:

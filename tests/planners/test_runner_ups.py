@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from planners import Proof, Result, RunnerUp, make_plan, runner_ups
-from simulator import Plan, Problem, Score, equal_microbatches, simulate, stages_from_cuts
+from planners.search.runner_ups import DECISIONS
+from simulator import Plan, Problem, Score, Stage, equal_microbatches, simulate, stages_from_cuts
 
 
 def _plan(problem: Problem, schedule: str, microbatches: int, cut: int = 3) -> Plan:
@@ -65,6 +66,15 @@ def test_runs_of_equal_stages_are_counted(searched: Result) -> None:
     outcome = simulate(searched.problem, looped)
     found = runner_ups(replace(searched, outcome=outcome, replayed={other: Score(9.0, 1.0, 8.0, 0)}))
     assert [(one.chosen, one.other) for one in found] == [("1 × 3, 3", "1, 2 × 2, 1")]
+
+
+def test_groups_are_told_without_their_contexts(searched: Result) -> None:
+    """Four devices that divide the tokens among two: groups of two; as many as all four, or none, decide otherwise."""
+    whole = Stage(tuple(range(len(searched.problem.workload))), (0, 1, 2, 3), (4,))
+    plans = [replace(searched.plan, planner="", stages=(whole,), context=context) for context in (2, 1)]
+    plans.append(replace(plans[1], stages=(replace(whole, degrees=()),)))
+    told = [DECISIONS["tensor parallel"](searched.problem, plan) for plan in plans]
+    assert told == ["2", "4", "1"]
 
 
 def test_a_search_keeps_what_it_replayed(small_problems: dict[str, Problem]) -> None:

@@ -52,7 +52,7 @@ from simulator import (
     stages_from_cuts,
 )
 from simulator.costs.layer_costs import measured_layer_seconds
-from simulator.costs.least_ops import LeastOpsOf
+from simulator.costs.least_ops import LeastOps, LeastOpsOf
 from simulator.costs.lower_bound import best_weighted_sum
 from simulator.costs.plan_costs import StagePlaces
 from simulator.plans.plan import tensor_groups
@@ -79,6 +79,17 @@ def _gpu(speed: float = 1.0) -> GraphicsProcessor:
 def least(problem: Problem, *, flush: bool = True) -> float:
     """Seconds of the term that binds."""
     return lower_bound(problem).of(flush=flush).seconds
+
+
+def test_the_least_of_ops_by_hand() -> None:
+    """By two sizes forwards take 1 + 1 and 2 + 8 s, backwards 1 + 9 and 0.5 + 0.5. One size for both takes 11 s; the small
+    forward, 2 s of the large one again and the large backward take 2 + 2 + 1.
+    """
+    never = np.full((2, 2), 1e3)
+    ops = LeastOps(np.array([[1.0, 2.0], [1.0, 8.0]]), np.array([[1.0, 0.5], [9.0, 0.5]]), never, never)
+    assert ops.least(1.0, 1.0) == 5.0
+    halves = LeastOps(ops.forward, never, np.array([[1.0, 3.0], [2.0, 0.0]]), np.array([[4.0, 1.0], [9.0, 9.0]]))
+    assert halves.least(1.0, 0.5) == 1.5 + 2.0 + 4.0 < 6.0 + 3.0 + 1.0
 
 
 def test_experts_are_on_no_more_devices_than_there_are() -> None:
