@@ -146,7 +146,8 @@ GPT = "--workload gpt2 --cluster dgx-a100 --batch 16"
 FILES = {
     "latin.toml": b"a = '\xe9'",
     "job.toml": b"parallelism = 3",
-    "alone.toml": b"[training]\nlocal_batch_size = 3\n[parallelism]\ndata_parallel_shard_degree = 8\n[activation_checkpoint]\nmode = 'none'",
+    "alone.toml": b"[training]\nlocal_batch_size = 3\n"
+    b"[parallelism]\ndata_parallel_shard_degree = 8\n[activation_checkpoint]\nmode = 'none'",
     "parts.toml": b"[parallelism]\npipeline_parallel_degree = 2\nmodule_fqns_per_model_part = [1]",
 }
 COMMANDS = {

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from itertools import combinations
-from math import hypot
+from math import hypot, prod
 from pathlib import Path
 
 import pytest
 from matplotlib.colors import to_hex
 
 from experiments.report.cluster_plots import LINK_COLORS, draw
-from experiments.report.drawn_cluster import DrawnCluster, drawn_cluster
+from experiments.report.drawn_cluster import DrawnCluster, _grid_places, drawn_cluster
 from hardware_profiles import load_cluster
 from simulator import Plan, PlanFile, Problem, Stage, load_workload, simulate
 from tests.drawings import drawing
@@ -64,6 +64,18 @@ def test_like_components_are_drawn_once(
     assert {one: counts.count(one) for one in counts} == shown
     names = {node.name for node in found.nodes}
     assert {end for link in found.links for end in (link.first, link.second)} == names
+
+
+@pytest.mark.parametrize("sides", [(2, 3), (3, 2), (4,), (2, 3, 4)])
+def test_nodes_of_a_grid_have_places_of_their_own(sides: tuple[int, ...]) -> None:
+    """As many to the right as the last side, as many down as the one before, others behind them."""
+    places = _grid_places(sides, (False,) * len(sides))
+    step, columns = 1.9 if len(sides) > 2 else 1.0, sides[-1]
+    assert len(set(places)) == prod(sides)
+    assert [x for x, _ in places[:columns]] == pytest.approx([step * number for number in range(columns)])
+    assert {y for _, y in places[: columns * (sides[-2] if len(sides) > 1 else 1)]} == {
+        -step * row for row in range(sides[-2] if len(sides) > 1 else 1)
+    }
 
 
 def test_pictures_keep_their_looks(tmp_path: Path, recorded: Recorded) -> None:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from hardware_profiles import declared_options
+from planners import Request
 from planners.registry import PLANNERS
 from planners.search.search_options import ASKED, DECLARED, PLANNER_OPTIONS
 from simulator import PLACEMENTS, TrainingOptions
@@ -40,3 +41,11 @@ def test_the_documentation_names_every_field_of_a_problem() -> None:
             else str(one.default)
         )
         assert re.search(rf"`{re.escape(default)}`", row), (name, default)
+
+
+def test_options_of_a_family_are_those_that_it_declares() -> None:
+    """Slices among them; what a planner alone knows is none, and a text is read."""
+    options = {"seconds": 1.0, "chunks": "3"}
+    asked = (None, None), ("seq1f1b", 4), ("interleaved-1f1b", None)
+    found = [Request(schedule=name, slices=slices, options=options).family_options for name, slices in asked]
+    assert found == [(), (("slices", 4),), (("chunks", 3),)]
