@@ -18,7 +18,7 @@ def always_there(problem: Problem, elements: float, copies: int = 1, gradients: 
 
     elements: weight elements; copies: of the weights; gradients: of how many rounds
     """
-    weights, gradient = np.ceil(elements * problem.element_bytes), np.ceil(elements * problem.accumulated_bytes)
+    weights, gradient = np.ceil(elements * problem.element_bytes), np.ceil(elements * problem.held_gradient_bytes)
     row = np.zeros(len(CATEGORIES))
     row[:4] = weights, weights * (copies - 1), gradient * gradients, np.ceil(elements * problem.optimizer_bytes)
     return row

@@ -214,8 +214,15 @@ class Problem(TrainingOptions):
 
     def divided_state_bytes(self, zero: int, replicas: float) -> float:
         """`state_bytes` per parameter on one of so many replicas under a ZeRO stage; of infinitely many, what is not divided."""
-        parts = (3, self.element_bytes), (2, self.accumulated_bytes), (1, self.optimizer_bytes)
+        parts = (3, self.element_bytes), (2, self.held_gradient_bytes), (1, self.optimizer_bytes)
         return sum((size / replicas if zero >= least else float(size) for least, size in parts), 0.0)
+
+    @property
+    def held_gradient_bytes(self) -> float:
+        """Bytes per parameter of the gradient that a device holds: as it is accumulated, or as wide as the weights that are
+        updated where these have no narrow copy.
+        """
+        return self.accumulated_bytes if self.stack.narrow_copy else max(4.0, self.accumulated_bytes)
 
     @property
     def optimizer_bytes(self) -> float:

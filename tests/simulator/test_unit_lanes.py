@@ -137,13 +137,28 @@ def test_blocks_are_units() -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "narrow_copy", "held"), [("bf16", True, 18), ("bf16", False, 16), ("fp32", False, 16)]
+    ("precision", "narrow_copy", "gradient", "held"),
+    [
+        ("bf16", True, 4, 18),
+        ("bf16", False, 4, 16),
+        ("bf16", False, 2, 16),
+        ("bf16", True, 2, 16),
+        ("fp32", False, 4, 16),
+    ],
 )
-def test_without_a_narrow_copy_weights_are_there_once(precision: Any, narrow_copy: bool, held: int) -> None:
-    """Bytes per weight with Adam and gradients in fp32: 2 of 16 bits beside 4 of the master weight, or 4 in all."""
-    stack = Stack(name="any", narrow_copy=narrow_copy, gradient_bytes=4)
-    problem = Problem(network(1), star_cluster(1, bandwidth=1.0), 1, stack=stack, precision=precision, optimizer="adam")
-    assert problem.state_bytes == held
+def test_without_a_narrow_copy_weights_are_there_once(
+    precision: Any, narrow_copy: bool, gradient: Any, held: int
+) -> None:
+    """Bytes per weight with Adam: 2 of 16 bits beside 4 of the master weight, or 4 in all, as which gradients are wide then,
+    however wide they are reduced.
+    """
+    stack, links = Stack(name="any", narrow_copy=narrow_copy), star_cluster(1, bandwidth=1.0)
+    options = {"precision": precision, "optimizer": "adam", "gradient_bytes": gradient}
+    problem = Problem(network(1), links, 1, stack, **options)  # type: ignore[arg-type]
+    outcome = simulate(problem, Plan("hand", "gpipe", (Stage((0,), (0,)),), (1,)))
+    parts = outcome.fullest.peak_parts
+    assert problem.state_bytes == held == (parts["weights"] + parts["gradients"] + parts["optimizer"]) / PARAMETERS
+    assert problem.accumulated_bytes == gradient
 
 
 @pytest.mark.parametrize(("zero", "copies"), [(1, 0), (2, 1), (3, 2)])
