@@ -74,6 +74,11 @@ def test_the_face_asks_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     asked = {"mtbf_hours": 100, "restart_seconds": 60, "days": 1.0, "runs": 2}
     found = pp.goodput(4, devices=32, per="device", checkpoint_seconds=9, **asked)
     assert json.loads(capsys.readouterr().out) == found.record()
+    alike = {"server": 100 / 8, "job": 100 / 32}  # as often as one of 32 devices fails in 100 hours
+    for per, hours in alike.items():
+        assert (
+            pp.goodput(4, per=per, checkpoint_seconds=9, **(asked | {"mtbf_hours": hours})).record() == found.record()
+        )
     result = pp.plan(pp.Problem("gpt2", "dgx-a100:2", 32), "data-parallel")
     of_plan = pp.goodput(result, checkpoint_gb_per_s=2, spares=0, replan="data-parallel", **asked)
     assert (of_plan.failing.servers, of_plan.iteration_seconds) == (2, result.iteration_seconds)

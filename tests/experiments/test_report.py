@@ -483,9 +483,16 @@ def test_plans_by_energy_can_be_read(recorded: Recorded) -> None:
 def test_the_fewest_joules_are_searched_for_too() -> None:
     """On devices whose power is known: one more search for each number of them."""
     devices = pp.Problem("chain:6", "pipedream-a", 4, devices=2).cluster
-    powered = tuple(replace(one, power=Power(100.0, 300.0)) for one in devices.devices)  # type: ignore[type-var]
+    powered = tuple(
+        replace(one, name=name, power=Power(100.0, 300.0))  # type: ignore[type-var]
+        for name, one in zip("ab", devices.devices, strict=True)
+    )
     problem = pp.Problem("chain:6", replace(devices, devices=powered), 4)
-    found = pareto(problem, "data-parallel", (1, 2), Request())
+    found = pareto(problem, "data-parallel", (1, 2), Request(), price={"a": 3.0, "b": 5.0})
+    means = {1: 3.0, 2: (3.0 + 5.0) / 2}
+    assert [one.cost for one in found.points] == [
+        pytest.approx(means[one.devices] * one.device_hours) for one in found.points
+    ]
     plain = pareto(pp.Problem("chain:6", devices, 4), "data-parallel", (1, 2), Request())
     assert found.searches == plain.searches + 2
     assert found.power_is_known

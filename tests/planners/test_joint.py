@@ -13,7 +13,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from hardware_profiles import Constant, Stack, load_cluster, load_stack
+from hardware_profiles import Constant, Runs, Stack, load_cluster, load_stack
 from planners import Evaluator, Request, make_plan, planner_entry
 from planners.joint import joint_search
 from planners.joint.neighbourhood import DIVIDING, FAMILIES, Neighbourhood
@@ -145,6 +145,13 @@ BESIDE = {
     ),
 }
 """Pipelines of few devices."""
+
+
+def test_a_stack_without_interleaving_has_one_stage_a_rank() -> None:
+    """Families with one keep theirs, others have none."""
+    asked = replace(PROBLEMS["two-servers"], stack=Stack(name="plain", runs=Runs(interleaved=False)))
+    moves = Neighbourhood(asked, Request(), LayerCosts(asked))
+    assert [moves._chunks(name) for name in ("1f1b", "gpipe", "zb-v", "interleaved-1f1b")] == [(1,), (1,), (), ()]
 
 
 @pytest.mark.parametrize("name", BESIDE)

@@ -6,7 +6,7 @@ import pytest
 
 from hardware_profiles import load_cluster
 from planners import Request, make_plan
-from planners.search.timed_orders import OPTION, stage_seconds, with_timed
+from planners.search.timed_orders import OPTION, op_seconds, stage_seconds, with_timed
 from simulator import LayerCosts, Plan, PlanCosts, Problem, load_workload, simulate
 from tests.chains import chain
 
@@ -42,6 +42,16 @@ def test_an_order_for_its_stages_is_faster() -> None:
     plain = Plan("uniform", "zb-v", found.plan.stages, found.plan.microbatches)
     assert dict(found.plan.options)[OPTION] == stage_seconds(PlanCosts(problem, plain))
     assert found.outcome.iteration_seconds < 0.95 * _seconds(problem, plain)
+
+
+def test_what_stays_on_a_device_takes_no_transfer() -> None:
+    """The stages in the middle of a V are the last device's: nothing passes there."""
+    problem = _problem()
+    plan = make_plan("uniform", problem, Request(schedule="zb-v", stages=4, microbatches=4)).plan
+    costs = PlanCosts(problem, plan)
+    sent = op_seconds(costs).transfer
+    assert [seconds > 0 for seconds in sent] == [True, False, True]
+    assert stage_seconds(costs)[-1] == pytest.approx((sent[0] + sent[2]) / 2)
 
 
 def test_seconds_that_are_given_stay() -> None:

@@ -268,6 +268,7 @@ def test_experts_are_divided_inside_what_zero_divides() -> None:
     plan = Plan("hand", "gpipe", (Stage((0,), (0, 1, 2, 3)),), (4,), zero=2, expert=2, shard=2)
     (unit,) = PlanCosts(problem, plan).collectives(0).units
     assert unit.scatter == 20.0
+    assert (unit.gather, unit.gather_bytes, unit.scatter_bytes) == (None, 1000 / 2 * 4, 1000 / 2 * 4)
     assert simulate(problem, plan).memory[0].bytes[0][2] == 2000.0
 
 
