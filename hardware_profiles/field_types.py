@@ -58,7 +58,7 @@ def _converted(given: Any, hint: Any) -> Any:
     plain = _plain(given)
     found = msgspec.convert(plain, hint)
     if found != plain:
-        raise msgspec.ValidationError("a set, whose members have no order")
+        raise msgspec.ValidationError  # a set, whose members have no order
     return found
 
 

@@ -14,35 +14,50 @@ import pytest
 import pipeplan as pp
 from experiments.calibration.logs import read_logs
 from experiments.compare.disturbance_options import straggler
+from experiments.compare.efficiency import price_of_all
 from experiments.report.goodputs import _with_a_server_fewer
 from experiments.studies.study_harness import seed_range
+from experiments.sweep.axes import read_over
 from experiments.sweep.study import _switched
 from experiments.sweep.swept import Swept
 from experiments.targets.imported import StageLayout, plan_of_layout
 from experiments.terminal.output import plain
+from experiments.training.optimizers import Adam
 from experiments.training.order import repeated, training_order
+from experiments.training.prediction import PipeMare
+from experiments.training.run import TrainingSettings
 from experiments.truth.measured_tables import read_tables
 from experiments.view.page import _small
 from experiments.view.page_option import window
 from hardware_profiles import Work, load_accelerator, load_cluster, load_stack
 from hardware_profiles.collectives import CollectiveRates
+from hardware_profiles.numbers import check_real, check_whole, real_number, whole_number
 from hardware_profiles.option_declarations import option_text
+from hardware_profiles.prediction_errors import ErrorClass
 from planners import SearchedSchedule
 from planners.pipedream.state_table import measured_seconds
 from planners.scheduler.schedule_problem import ScheduleProblem
 from simulator import (
     Failing,
     Gpt,
+    OpSeconds,
     ScheduleFamily,
     build_schedule,
     check_recompute,
     explain,
+    given_costs,
     goodput,
     layer_bounds,
     named_schedule,
+    read_any_profile,
     simulate,
+    workload_from_spec,
 )
+from simulator.schedules import as_family
 from simulator.schedules.unequal import bounds_of
+from simulator.workloads.catalog import _function
+from simulator.workloads.gnmt import gnmt
+from simulator.workloads.layers import WorkloadSource
 from tests.experiments.commands import ended
 from tests.records import Recorded
 from tests.simulator.test_cost_figures import CASES
@@ -102,6 +117,16 @@ RULES: dict[str, Callable[[Path], object]] = {
             ("at least one stage, all of one length", ((0,), (0, 0))),
         )
     },
+    "lanes 'half' are unknown; choices: shared, split": lambda _: build_schedule("fbp-as", 2, 2, lanes="half"),
+    "a described profile is written described:graph.txt, got 'described:'": lambda _: workload_from_spec("described:"),
+    "must be a function that returns a Workload, not int": lambda _: _function(3),
+    "must be a function (stages, microbatches) -> Schedule, or a ScheduleFamily, not int": lambda _: as_family(3),
+    "profiled_minibatch goes with PipeDream's graph.txt; gone.json says its own samples": lambda _: read_any_profile(
+        "gone.json", 4
+    ),
+    "give one of name and profile": lambda _: WorkloadSource(),
+    "one of name and profile": lambda _: WorkloadSource(name="chain:4", profile="graph.txt"),
+    "profiled_minibatch goes with profile": lambda _: WorkloadSource(name="chain:4", profiled_minibatch=4),
     "an order whose replicas take turns cannot be continued, got replicas (2,)": lambda _: repeated(
         training_order(
             pp.simulate("1f1b-rr", stages=1, microbatches=2, replicas=(2,), forward=1, backward=2, update=1).timeline, 1
@@ -137,6 +162,47 @@ def test_a_rule_that_is_broken_is_said(words: str, tmp_path: Path) -> None:
         RULES[words](tmp_path)
     assert words in str(told.value)
     assert str(told.value).isprintable()
+
+
+ENDS: dict[str, tuple[Callable[[float], object], tuple[float, ...], tuple[float, ...]]] = {
+    "whole numbers": (lambda one: whole_number(str(one), 3, 5), (3, 5), (2, 6)),
+    "numbers": (lambda one: real_number(str(one), 0.5, 1.5), (0.5, 1.5), (0.4999, 1.5001)),
+    "checked whole numbers": (lambda one: check_whole("x", one, 3, 5), (3, 5), (2, 6)),
+    "checked numbers": (lambda one: check_real("x", one, 0.5, 1.5), (0.5, 1.5), (0.4999, 1.5001)),
+    "bytes of a transfer": (lambda one: DGX.transfer_seconds(0, 1, one), (0.0,), (-1.0, np.nan)),
+    "prices": (lambda one: price_of_all(PROBLEM, one), (0.0, 1e6), (-0.1, 1e6 + 0.1)),
+    "layers of GNMT": (lambda one: gnmt(int(one), 2), (4, 6), (2, 5)),
+    "the least error": (
+        lambda one: ErrorClass(figure="seconds", accelerators=("a",), plans=(), median=1.0, low=one, high=1.0, rows=1),
+        (0.1, 1.0),
+        (0.0, 1.1),
+    ),
+    "seconds of slices": (lambda one: given_costs(1, OpSeconds(1.0, 2.0, slice_seconds=(one,))), (0.0,), (-1.0,)),
+    "times of an order": (
+        lambda one: repeated(training_order(simulate(PROBLEM, PLAN).timeline, len(PLAN.microbatches)), int(one)),
+        (1,),
+        (0,),
+    ),
+    "updates between evaluations": (lambda one: TrainingSettings(evaluate_every=int(one)), (1,), (0,)),
+    "a rate of learning": (lambda one: TrainingSettings(learning_rate=one), (1e-9,), (0.0, np.inf, np.nan)),
+    "Adam's epsilon": (lambda one: Adam(epsilon=one), (1e-9,), (0.0,)),
+    "Adam's decay": (lambda one: Adam(weight_decay=one), (0.0,), (-1e-9,)),
+    "updates of PipeMare's annealing": (lambda one: PipeMare(anneal_updates=int(one)), (1,), (0,)),
+    "updates of PipeMare's warm-up": (lambda one: PipeMare(warmup_updates=int(one)), (0,), (-1,)),
+    "ends of a swept range": (lambda one: read_over(f"batch=4:{one}:+1"), (4, 5), (3,)),
+}
+"""What takes a number, numbers at its ends that it takes, and those next to them that it refuses."""
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_ends_are_taken_and_what_is_beyond_is_refused(name: str) -> None:
+    """The limits themselves are well."""
+    take, within, beyond = ENDS[name]
+    for one in within:
+        take(one)
+    for one in beyond:
+        with pytest.raises(ValueError, match=r"."):
+            take(one)
 
 
 COSTS = "--forward 1 --backward 2"

@@ -17,6 +17,7 @@ from simulator import (
     Plan,
     Problem,
     Stage,
+    Workload,
     build_schedule,
     check_schedule,
     replay_schedule,
@@ -29,7 +30,7 @@ from simulator.costs.plan_costs import PlanCosts
 from simulator.memory.device_memory import CATEGORIES
 from simulator.workloads.language_models import Gpt, Llama
 from simulator.workloads.sequence_slices import context_part, slice_of
-from tests.chains import kept_bytes, random_chain
+from tests.chains import kept_bytes, measured_chain, random_chain
 from tests.simulator.strategies import bits, star_cluster, timeline_of
 
 # ---- groups ----------------------------------------------------------------------------------------------------------
@@ -291,12 +292,14 @@ def test_a_window_evens_slices_and_unevens_parts_of_a_context() -> None:
         ("vgg16", 2, "its layer '.*' .convolution. is no causal attention, and mixes tokens"),
         ("bert-base", 2, "its layer 'block1.attention' .attention. is no causal attention"),
         ("chain:4", 2, "it has no causal attention"),
+        (measured_chain([1.0], [2.0]), 2, "of layer 'layer1' it is measured what whole samples take"),
         ("gpt2", 2048, "has no slices of less than a token: at most 1024, got 2048"),
     ],
 )
-def test_networks_without_slices_are_refused(workload: str, slices: int, reason: str) -> None:
+def test_networks_without_slices_are_refused(workload: str | Workload, slices: int, reason: str) -> None:
     """Images, encoders, networks of no tokens, more slices than tokens: one line."""
-    problem = Problem(workload_from_spec(workload), star_cluster(1), 2)
+    network = workload_from_spec(workload) if isinstance(workload, str) else workload
+    problem = Problem(network, star_cluster(1), 2)
     layers = tuple(range(len(problem.workload)))
     plan = Plan("hand", "seq1f1b", (Stage(layers, (0,)),), (2,), options=(("slices", slices),))
     with pytest.raises(InfeasiblePlanError, match=f"^plan 'hand' cannot slice sequences: .*{reason}[^\n]*$"):
