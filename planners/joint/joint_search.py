@@ -534,28 +534,34 @@ class _Descents:
         """The fastest of some pipelines, if it is faster than the one that is known `now`.
 
         They are replayed by rising quick replay, as far as one that errs as that of `now` does promises less seconds, and until
-        PATIENCE of them were no better: all while memory is missing, of which quick replays tell nothing. One that is faster but
-        does not fit is replayed again with more recomputation.
+        PATIENCE of them were no better, of orders for their own seconds and of others each, as the quick replays of these err
+        unlike: all while memory is missing, of which quick replays tell nothing. One that is faster but does not fit is replayed
+        again with more recomputation.
         """
-        found, idle, best, error = None, 0, now, now.error
+        found, idle, best, error = None, Counter[bool](), now, now.error
         waiting = [one for each in among if self.goes_on for one in self._waiting(each, best.key)]
         heapify(waiting)
         more = set[Pipeline]()  # with more recomputation: what one that does not fit leads to may lead back to it
-        while waiting and (idle < PATIENCE or best.key[0]) and self.goes_on:
+        while waiting and self.goes_on:
             quick, _, one, plan = heappop(waiting)
             if not best.key[0] and quick * error >= best.key[1] * NEAR:
                 break
+            timed = plan.options != one.options
+            if not best.key[0] and idle[timed] >= PATIENCE:
+                continue
             made = self.evaluate.evaluations
             try:
                 score = self.evaluate(plan)
             except CANNOT_RUN:
                 continue
             made = self.evaluate.evaluations - made  # none where an earlier round replayed it
-            idle, self.done = idle + made, self.done + _work(one) * made
+            idle[timed] += made
+            self.done += _work(one) * made
             if score.key < self.least:
                 self.least, self.done_at_best = score.key, self.done
             if score.key < best.key:
-                found, best, idle = one, _Known(score.key, quick), 0
+                found, best = one, _Known(score.key, quick)
+                idle.clear()
             elif not score.fits and (best.key[0] or score.iteration_seconds < best.key[1]):
                 others = dict.fromkeys(self.moves.with_more_again(one, score.device))
                 for each in [each for other in others if other not in more for each in self._waiting(other, best.key)]:
