@@ -231,36 +231,55 @@ def run(arguments: argparse.Namespace) -> int:
     if len(arguments.schedule) > 1:
         return _compare(arguments)
     arguments.schedule = next(iter(arguments.schedule), None)
-    if arguments.report:
-        refuse(
-            arguments, names_of(DISTURBANCES), "does not go with --report, which replays what would be free without it"
-        )
-        if arguments.engine == "recurrence":
-            raise UsageError("--engine recurrence, which knows no contention, does not go with --report")
-    if arguments.explain and arguments.plan is not None:
-        refuse(
-            arguments,
-            names_of(DISTURBANCES),
-            "does not go with --explain of a plan, whose gains are replayed without it",
-        )
-    if arguments.html and arguments.plan is not None:
-        refuse(arguments, names_of(DISTURBANCES), "does not go with --html of a plan, whose waits are told without it")
+    _check_undisturbed(arguments)
     replayed = _of_numbers(arguments) if arguments.plan is None else _of_plan(arguments)
     _check_split(arguments, [replayed.schedule])
-    told: simulator.Explained = replayed
+    told: list[simulator.Explained] = [replayed]
     result = replayed.record()
     if isinstance(replayed, simulator.Outcome):
         result["memory"] = simulator.peak_rows(replayed.memory)
         price = read_price(arguments, replayed.problem)
         if arguments.report:
-            told = report = explained(replayed, price)
+            told = [report := explained(replayed, price)]
             result["report"] = report.record()
+    one = replayed.replayed if isinstance(replayed, planners.SearchedSchedule) else replayed
     if arguments.explain:
-        explanation = simulator.explain(
-            replayed.replayed if isinstance(replayed, planners.SearchedSchedule) else replayed
-        )
+        told.append(explanation := simulator.explain(one))
         result["explanation"] = explanation.record()
     interrupted = bool(result.get("interrupted"))
+    _write(replayed, one, arguments, interrupted=interrupted)
+    if arguments.json:
+        print_json(result)
+    else:
+        for value in told:
+            print_explained(value)
+    if interrupted:
+        return INTERRUPTED
+    return OK if arguments.memory is None or replayed.fits else INFEASIBLE
+
+
+def _check_undisturbed(arguments: argparse.Namespace) -> None:
+    """UsageError for noise or stragglers beside what is told without them, and for a report of links that are free."""
+    of_plan = arguments.plan is not None
+    for asked, option in (
+        (arguments.report, "--report, which replays what would be free without it"),
+        (arguments.explain and of_plan, "--explain of a plan, whose gains are replayed without it"),
+        (arguments.html and of_plan, "--html of a plan, whose waits are told without it"),
+    ):
+        if asked:
+            refuse(arguments, names_of(DISTURBANCES), f"does not go with {option}")
+    if arguments.report and arguments.engine == "recurrence":
+        raise UsageError("--engine recurrence, which knows no contention, does not go with --report")
+
+
+def _write(
+    replayed: simulator.Outcome | simulator.ScheduleReplay | planners.SearchedSchedule,
+    shown: simulator.Outcome | simulator.ScheduleReplay,
+    arguments: argparse.Namespace,
+    *,
+    interrupted: bool,
+) -> None:
+    """Write the files, all but the schedule only where no interrupt has ended the search. shown: the replay itself."""
     figures = [] if interrupted else _figures(replayed, arguments)
     contents = [_content(path, replayed, arguments) for path in arguments.out]
     for path, content in zip(arguments.out, contents, strict=True):
@@ -270,18 +289,8 @@ def run(arguments: argparse.Namespace) -> int:
     for figure, path in figures:
         simulator.save(figure, path)
     if arguments.html and not interrupted:
-        one = replayed.replayed if isinstance(replayed, planners.SearchedSchedule) else replayed
         name = Path(arguments.plan).name if arguments.plan is not None else replayed.schedule.name
-        write_page(arguments.html, {name: one}, title=name, window=arguments.window)
-    if arguments.json:
-        print_json(result)
-    else:
-        print_explained(told)
-        if arguments.explain:
-            print_explained(explanation)
-    if interrupted:
-        return INTERRUPTED
-    return OK if arguments.memory is None or replayed.fits else INFEASIBLE
+        write_page(arguments.html, {name: shown}, title=name, window=arguments.window)
 
 
 def _take_profile(arguments: argparse.Namespace) -> None:
