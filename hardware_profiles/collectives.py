@@ -151,10 +151,6 @@ class CollectiveRates:
         self._plans: dict[tuple[Operation, Hashable], tuple[CollectivePlan, ...]] = {}
         self._busy: dict[tuple[Operation, _Groups], tuple[tuple[int, ...], tuple[float, ...]]] = {}
 
-    def allreduce_seconds(self, devices: Sequence[int], size_bytes: float) -> float:
-        """Seconds of an all-reduce of `size_bytes` over `devices`, in the fastest of `ways`; 0 for one device."""
-        return self.seconds(Operation.ALL_REDUCE, devices, size_bytes)
-
     def seconds(self, operation: Operation, devices: Sequence[int], size_bytes: float) -> float:
         """Seconds of a collective over `devices`, of a tensor of `size_bytes`; 0 for one device.
 
@@ -170,10 +166,6 @@ class CollectiveRates:
         """
         plans = self._plans_of(operation, self._sorted(devices, *beside))
         return tuple((plan.latency, plan.seconds_per_byte) for plan in plans)
-
-    def allreduce_rates(self, devices: Sequence[int], *beside: Sequence[int]) -> Rates:
-        """`rates` of all-reduces."""
-        return self.rates(Operation.ALL_REDUCE, devices, *beside)
 
     def taken(
         self, operation: Operation, size_bytes: float, devices: Sequence[int], *beside: Sequence[int]
@@ -193,12 +185,6 @@ class CollectiveRates:
             occupied = self._occupied(*key, whole=True)
             self._busy[key] = tuple(occupied), tuple(occupied.values())
         return self._busy[key]
-
-    def allreduce_channels(
-        self, devices: Sequence[int], *beside: Sequence[int]
-    ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """`busy` of all-reduces."""
-        return self.busy(Operation.ALL_REDUCE, devices, *beside)
 
     def allreduces_meet(self, route: Iterable[int], devices: Sequence[int], *beside: Sequence[int]) -> bool:
         """Whether a transfer from the first of some devices over a route queues with their all-reduces of large tensors."""

@@ -53,7 +53,6 @@ from .scheduler.on_numbers import SearchedSchedule as SearchedSchedule, search_o
 from .registry import (
     PLANNERS as PLANNERS,
     PlannerEntry as PlannerEntry,
-    applicable_planners as applicable_planners,
     NotFasterError as NotFasterError,
     make_plan as make_plan,
     planner_entries as planner_entries,

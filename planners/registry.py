@@ -567,12 +567,6 @@ def planner_entry(name: str) -> PlannerEntry:
     return entries[name]
 
 
-def applicable_planners(problem: Problem, request: Request | None = None) -> dict[str, str | None]:
-    """Every planner's name, and why it cannot plan the problem, or None if it can."""
-    asked = request or Request()
-    return {name: entry.reason(problem, asked) for name, entry in planner_entries().items()}
-
-
 def make_plan(
     planner: str | Callable[..., Any] | PlannerEntry,
     problem: Problem,

@@ -29,7 +29,7 @@ from experiments.training.run import TrainingSettings
 from experiments.truth.measured_tables import read_tables
 from experiments.view.page import _small
 from experiments.view.page_option import window
-from hardware_profiles import Work, load_accelerator, load_cluster, load_stack
+from hardware_profiles import Operation, Work, load_accelerator, load_cluster, load_stack
 from hardware_profiles.collectives import CollectiveRates
 from hardware_profiles.numbers import check_real, check_whole, real_number, whole_number
 from hardware_profiles.option_declarations import option_text
@@ -78,8 +78,8 @@ RULES: dict[str, Callable[[Path], object]] = {
     "dgx-a100: sharing is fair or fifo: 'lifo'": lambda _: replace(DGX, sharing="lifo"),  # type: ignore[arg-type]
     "sharing is fair or fifo: 'lifo'": lambda _: replace(DGX.links[0], sharing="lifo"),  # type: ignore[arg-type]
     "fabric is one of ": lambda _: replace(DGX.links[0], fabric="string"),  # type: ignore[arg-type]
-    "size_bytes is at least 0: -1": lambda _: CollectiveRates(DGX.topology, DGX.allreduce).allreduce_seconds(
-        [0, 1], -1.0
+    "size_bytes is at least 0: -1": lambda _: CollectiveRates(DGX.topology, DGX.allreduce).seconds(
+        Operation.ALL_REDUCE, [0, 1], -1.0
     ),
     "option x must be a text, a number or a list of them, got": lambda _: option_text("x", {"a": 1}),
     "recompute 'twice' is unknown": lambda _: check_recompute(PROBLEM.workload, "twice"),

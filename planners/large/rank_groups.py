@@ -72,7 +72,7 @@ class RankGroups:
             groups = self.groups(shape.tensor)
             held = groups[: shape.copies] + groups[(shape.pipeline - 1) * shape.copies : shape.pipeline * shape.copies]
             rings = list(zip(*held, strict=True))
-            self._ends[key] = self.problem.cluster.collectives.allreduce_rates(*rings)
+            self._ends[key] = self.problem.cluster.collectives.rates(Operation.ALL_REDUCE, *rings)
         return self._ends[key]
 
     def transfers_queue(self, shape: Shape) -> bool:

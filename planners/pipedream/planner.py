@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import GIB, Component, Level, counted
+from hardware_profiles import GIB, Component, Level, Operation, counted
 from planners.estimate.memory import in_flight_of, least_excess, most_bytes, most_in_flight
 from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
 from planners.pipedream.ordered_devices import OrderedDevices, ordered_partition
@@ -299,7 +299,7 @@ def _slowest_rates(problem: Problem, order: Sequence[int]) -> tuple[float, float
         return inf, inf
     cluster = problem.cluster
     bandwidth = min(cluster.point_to_point(one, two)[1] for one, two in itertools.pairwise(order))
-    second = min(seconds for _, seconds in cluster.collectives.allreduce_rates(order))
+    second = min(seconds for _, seconds in cluster.collectives.rates(Operation.ALL_REDUCE, order))
     return bandwidth, 2.0 * (len(order) - 1) / len(order) / second
 
 

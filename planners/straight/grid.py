@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Rates, gibibytes, reduce_seconds, scaled
+from hardware_profiles import Operation, Rates, gibibytes, reduce_seconds, scaled
 from planners.estimate.memory import StageBytes, most_held
 from planners.estimate.pipeline_seconds import pipelined
 from planners.partitioning.fastest_cuts import fastest_cuts
@@ -260,7 +260,7 @@ class _Grid:
         self.members = {group[0]: group for group in device_groups(problem, division.degree)}
         first = next(iter(self.members.values()), ())
         times = problem.stack.tensor_collectives.on(problem.cluster.devices[0])
-        tensor = problem.cluster.collectives.allreduce_rates(first) if division.degree > 1 else ()
+        tensor = problem.cluster.collectives.rates(Operation.ALL_REDUCE, first) if division.degree > 1 else ()
         rates = GroupRates(scaled(tensor, times))
         state = problem.divided_state_bytes(division.zero, division.replicas or 1)
         self.costs = evaluate.layer_costs.at(Parallelism(division.degree), rates, state)
@@ -541,7 +541,7 @@ class _Grid:
         """All-reduces of the replicas of a rank."""
         rings = zip(*(self.members[device] for device in group), strict=True)
         cluster, times = self.problem.cluster, self.problem.stack.replica_collectives
-        return scaled(cluster.collectives.allreduce_rates(*rings), times.on(cluster.devices[group[0]]))
+        return scaled(cluster.collectives.rates(Operation.ALL_REDUCE, *rings), times.on(cluster.devices[group[0]]))
 
     @cached_property
     def _least_crossing(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -256,7 +256,8 @@ class StagePlaces:
         def both(*groups: Devices) -> Rates:
             return one_after_the_other(collectives.rates(Operation.REDUCE_SCATTER, *groups), gathers(*groups))
 
-        reduce, divided = both if self.sequence_parallel else collectives.allreduce_rates, len(parts[0]) > 1
+        reduce = both if self.sequence_parallel else partial(collectives.rates, Operation.ALL_REDUCE)
+        divided = len(parts[0]) > 1
         times = self.stack.tensor_collectives.on(self.cluster.devices[self.groups[replica][0]])
         exchange = self.cluster.collectives.alltoall_rates
         return GroupRates(
@@ -544,8 +545,10 @@ class PlanCosts:
             if len(groups) > 1:
                 rings = peers_of(groups)
                 size = self._tied_elements(weight, len(rings)) * self.problem.accumulated_bytes
-                seconds = reduce_seconds(cluster.collectives.allreduce_rates(*rings), size)
-                found.append(TiedReduction(stages, seconds, *cluster.collectives.allreduce_channels(*rings), size))
+                seconds = reduce_seconds(cluster.collectives.rates(Operation.ALL_REDUCE, *rings), size)
+                found.append(
+                    TiedReduction(stages, seconds, *cluster.collectives.busy(Operation.ALL_REDUCE, *rings), size)
+                )
         return tuple(found)
 
     def _tied_elements(self, weight: TiedWeight, degree: int) -> float:

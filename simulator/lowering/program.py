@@ -191,14 +191,6 @@ class Program:
         used = [(channel, share) for channel, share in zip(route, shares, strict=True) if share > 0.0]
         return tuple(channel for channel, _ in used), tuple(share for _, share in used)
 
-    def with_noise(self, spread: float, rng: np.random.Generator) -> Program:
-        """Every duration times a log-normal factor of mean 1 and standard deviation `spread` of its logarithm.
-
-        One factor for each task and for each delivery; a send and the receive behind it are one transfer and have the send's.
-        """
-        noisy = noisy_program(self)
-        return noisy.program(noisy.factors(spread, rng, 1)[0])
-
     def computing(self) -> NDArray[np.bool_]:
         """bool [tasks]: tasks of lanes that compute, but for those that send and receive."""
         moving = among(self.kind, (OpKind.SEND, OpKind.RECEIVE))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hardware_profiles import Cluster, Link, cluster_names, load_cluster
+from hardware_profiles import Cluster, Link, Operation, cluster_names, load_cluster
 from tests.hardware_profiles.clusters import GIGA, Stub, line, star, tree, two_servers
 
 
@@ -98,7 +98,7 @@ def test_refuses_bad_devices() -> None:
     with pytest.raises(ValueError, match="ids run from 0 to 1: 2"):
         star(2).route(0, 2)
     with pytest.raises(ValueError, match="each device once"):
-        star(2).collectives.allreduce_seconds([1, 1], 1.0)
+        star(2).collectives.seconds(Operation.ALL_REDUCE, [1, 1], 1.0)
     with pytest.raises(ValueError, match="'d0' is repeated"):
         replace(star(2), nodes=("d0", "d0"))
     with pytest.raises(ValueError, match="exactly one server"):
@@ -123,8 +123,10 @@ def test_contract_of_every_shipped_cluster(name: str) -> None:
     assert cluster.name == name
     assert 0.0 < cluster.transfer_seconds(0, last, 1e6) < cluster.transfer_seconds(0, last, 2e6)
     assert cluster.transfer_seconds(last, 0, 1e6) == pytest.approx(cluster.transfer_seconds(0, last, 1e6))
-    assert cluster.collectives.allreduce_seconds(range(last + 1), 1e6) > 0.0
-    assert all(0 <= c < len(cluster.channels) for c in cluster.collectives.allreduce_channels(range(last + 1))[0])
+    assert cluster.collectives.seconds(Operation.ALL_REDUCE, range(last + 1), 1e6) > 0.0
+    assert all(
+        0 <= c < len(cluster.channels) for c in cluster.collectives.busy(Operation.ALL_REDUCE, range(last + 1))[0]
+    )
     assert len(cluster.take(2).devices) == 2
     assert sorted(d for server in cluster.servers for d in server) == list(range(last + 1))
 

@@ -107,7 +107,7 @@ def test_a_link_that_says_its_latency_is_obeyed() -> None:
     """2 ms of an all-reduce in a server, or between two, whatever its fabric; over four a ring has it thrice, a tree twice."""
     links = [Link(f"d{one}", "hub", GIGA, 1e-6, collective_latency=2e-3, fabric="infiniband") for one in range(4)]
     together = star(4, *links, servers=((0, 1, 2, 3),))
-    assert together.collectives.allreduce_seconds(range(4), 0.0) == 2e-3
+    assert together.collectives.seconds(Operation.ALL_REDUCE, range(4), 0.0) == 2e-3
     apart = star(4, *links)
     ways = {one.name: one.latency for one in apart.collectives.ways(REDUCE, ((0, 1, 2, 3),))}
     assert ways["ring"] == pytest.approx(6e-3)
@@ -236,7 +236,7 @@ def test_collectives_of_shipped_clusters(name: str, recorded: Recorded) -> None:
                     size
                 )
         found[f"{len(devices)}: exchange"] = 1e6 * reduce_seconds(here.collectives.alltoall_rates(devices), 2.0**20)
-        channels, busy = here.collectives.allreduce_channels(devices)
+        channels, busy = here.collectives.busy(Operation.ALL_REDUCE, devices)
         found[f"{len(devices)}: busy channels"] = len(channels)
         found[f"{len(devices)}: busy seconds"] = sum(busy)
     recorded(us=found)

@@ -27,11 +27,13 @@ def test_latency_of_a_collective_does_not_add_up_over_its_ring() -> None:
     links = [Link(f"d{device}", "hub", GIGA, 0.25, collective_latency=1e-3) for device in range(8)]
     lone = star(8, *links, servers=(tuple(range(8)),))
     for count in (2, 3, 8):
-        assert lone.collectives.allreduce_seconds(range(count), 0.0) == pytest.approx(1e-3)
-        assert lone.collectives.allreduce_seconds(range(count), 1e9) == pytest.approx(1e-3 + 2 * (count - 1) / count)
+        assert lone.collectives.seconds(Operation.ALL_REDUCE, range(count), 0.0) == pytest.approx(1e-3)
+        assert lone.collectives.seconds(Operation.ALL_REDUCE, range(count), 1e9) == pytest.approx(
+            1e-3 + 2 * (count - 1) / count
+        )
     apart = replace(lone, servers=tuple((device,) for device in range(8)))
     for count, doublings in ((2, 1.0), (4, 2.0), (8, 3.0)):
-        assert apart.collectives.allreduce_seconds(range(count), 0.0) == pytest.approx(doublings * 1e-3)
+        assert apart.collectives.seconds(Operation.ALL_REDUCE, range(count), 0.0) == pytest.approx(doublings * 1e-3)
 
 
 def test_scatters_and_gathers_have_figures_of_their_own() -> None:
@@ -40,7 +42,7 @@ def test_scatters_and_gathers_have_figures_of_their_own() -> None:
     figures = {"collective": 0.8, "collective_latency": 1e-3}
     links = [Link(f"d{device}", "hub", GIGA, **figures, gather=0.5, gather_latency=3e-3) for device in range(8)]
     lone = star(8, *links, servers=(tuple(range(8)),))
-    assert lone.collectives.allreduce_seconds(range(8), 1e9) == pytest.approx(1e-3 + 2 * 7 / 8 / 0.8)
+    assert lone.collectives.seconds(Operation.ALL_REDUCE, range(8), 1e9) == pytest.approx(1e-3 + 2 * 7 / 8 / 0.8)
     for operation in (Operation.REDUCE_SCATTER, Operation.ALL_GATHER):
         assert lone.collectives.seconds(operation, range(8), 1e9) == pytest.approx(1.5e-3 + 7 / 8 / 0.5)
     assert lone.collectives.alltoall_rates(range(8))[0] == pytest.approx((1.5e-3, 7 / 8 / 0.5 / GIGA))
@@ -83,15 +85,17 @@ def test_an_exchange_waits_for_its_slowest_link() -> None:
 def test_rings_leave_servers_by_every_card() -> None:
     """4 cards of 1 GB/s carry a ring each: 16 devices all-reduce 4 GB at 4 GB/s; a flat ring alone knows one card."""
     sixteen = 2 * 15 / 16
-    assert cards(4, 4, 6 * GIGA).collectives.allreduce_seconds(range(16), 4e9) == pytest.approx(sixteen * 4 / 4)
-    assert cards(4, 4, 6 * GIGA, "flat-ring").collectives.allreduce_seconds(range(16), 4e9) == pytest.approx(
-        sixteen * 4
+    assert cards(4, 4, 6 * GIGA).collectives.seconds(Operation.ALL_REDUCE, range(16), 4e9) == pytest.approx(
+        sixteen * 4 / 4
     )
+    assert cards(4, 4, 6 * GIGA, "flat-ring").collectives.seconds(
+        Operation.ALL_REDUCE, range(16), 4e9
+    ) == pytest.approx(sixteen * 4)
     # Inside, 3 rings of 4 leave a device by the switch: at 2 GB/s they are what takes longest.
-    assert cards(4, 4, 2 * GIGA).collectives.allreduce_seconds(range(16), 4e9) == pytest.approx(
+    assert cards(4, 4, 2 * GIGA).collectives.seconds(Operation.ALL_REDUCE, range(16), 4e9) == pytest.approx(
         sixteen * 4 / 4 / (2 / 3)
     )
-    channels, busy = cards(4, 4, 6 * GIGA).collectives.allreduce_channels(range(16))
+    channels, busy = cards(4, 4, 6 * GIGA).collectives.busy(Operation.ALL_REDUCE, range(16))
     assert sorted(set(busy)) == pytest.approx([3 / 6, 1.0])
     assert len(channels) == 4 * 16
 
@@ -101,9 +105,11 @@ def test_devices_cabled_pair_by_pair_run_several_rings() -> None:
     links = [Link(f"d{one}", f"d{two}", GIGA) for one, two in combinations(range(8), 2)]
     mesh = Cluster("mesh", (Stub(),) * 8, tuple(f"d{one}" for one in range(8)), (), (tuple(range(8)),), tuple(links))
     for count, rings in ((8, 4), (4, 2), (3, 2), (2, 1)):
-        assert mesh.collectives.allreduce_seconds(range(count), 1e9) == pytest.approx(2 * (count - 1) / count / rings)
+        assert mesh.collectives.seconds(Operation.ALL_REDUCE, range(count), 1e9) == pytest.approx(
+            2 * (count - 1) / count / rings
+        )
     hub = star(8, *(Link(f"d{one}", "hub", GIGA) for one in range(8)), servers=(tuple(range(8)),))
-    assert hub.collectives.allreduce_seconds(range(8), 1e9) == pytest.approx(2 * 7 / 8)
+    assert hub.collectives.seconds(Operation.ALL_REDUCE, range(8), 1e9) == pytest.approx(2 * 7 / 8)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +126,11 @@ def test_large_all_reduces_run_at_measured_rates(cluster: str, devices: int, mea
     """Bus bandwidth of 1 GiB beside what NCCL reaches (nccl issues 212 and 812, nccl-tests issue 290, vTrain f8dda84)."""
     size = 2.0**30
     reached = (
-        2 * (devices - 1) / devices * size / load_cluster(cluster).collectives.allreduce_seconds(range(devices), size)
+        2
+        * (devices - 1)
+        / devices
+        * size
+        / load_cluster(cluster).collectives.seconds(Operation.ALL_REDUCE, range(devices), size)
     )
     assert reached == pytest.approx(measured, rel=within)
 
@@ -133,10 +143,12 @@ def test_a_cube_mesh_has_the_rings_that_its_links_close() -> None:
     cluster = load_cluster("dgx-1-v100")
     reached = 0.905 * 25e9
     for count, rings in ((2, 1), (3, 2), (4, 4), (6, 2), (7, 4), (8, 6)):
-        rates = cluster.collectives.allreduce_rates(range(count))
+        rates = cluster.collectives.rates(Operation.ALL_REDUCE, range(count))
         assert min(rate for _, rate in rates) == pytest.approx(2 * (count - 1) / count / reached / rings), count
-    assert min(rate for _, rate in cluster.collectives.allreduce_rates(range(5))) == pytest.approx(2.0 / (2 * reached))
-    channels, busy = cluster.collectives.allreduce_channels(range(8))
+    assert min(rate for _, rate in cluster.collectives.rates(Operation.ALL_REDUCE, range(5))) == pytest.approx(
+        2.0 / (2 * reached)
+    )
+    channels, busy = cluster.collectives.busy(Operation.ALL_REDUCE, range(8))
     assert len(channels) == len(cluster.channels)  # every NVLink of a GPU is in a ring
     assert busy == pytest.approx((0.905,) * len(channels))
 
@@ -155,10 +167,14 @@ def test_a_search_for_rings_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cables_that_close_no_ring_are_a_chain_at_best() -> None:
     """Two pairs without a cable between them have one ring through a switch; a half-duplex cable is no ring's own."""
     islands = (Link("d0", "d1", 4 * GIGA), Link("d2", "d3", 4 * GIGA), *(Link(f"d{i}", "hub", GIGA) for i in range(4)))
-    assert star(4, *islands, servers=((0, 1, 2, 3),)).collectives.allreduce_seconds(range(4), 1e9) == pytest.approx(1.5)
-    assert line(4, closed=True, latency=0.0).collectives.allreduce_seconds(range(4), 1e9) == pytest.approx(1.5 / 2)
-    assert line(4, closed=True, latency=0.0, duplex="half").collectives.allreduce_seconds(
-        range(4), 1e9
+    assert star(4, *islands, servers=((0, 1, 2, 3),)).collectives.seconds(
+        Operation.ALL_REDUCE, range(4), 1e9
+    ) == pytest.approx(1.5)
+    assert line(4, closed=True, latency=0.0).collectives.seconds(Operation.ALL_REDUCE, range(4), 1e9) == pytest.approx(
+        1.5 / 2
+    )
+    assert line(4, closed=True, latency=0.0, duplex="half").collectives.seconds(
+        Operation.ALL_REDUCE, range(4), 1e9
     ) == pytest.approx(1.5)
 
 
@@ -176,7 +192,7 @@ def test_all_reduces_of_a_server_are_as_measured(
     of_eight = []
     for row in rows:
         size = float(row["bytes"])
-        seconds = server.collectives.allreduce_seconds(range(int(row["gpus"])), size)
+        seconds = server.collectives.seconds(Operation.ALL_REDUCE, range(int(row["gpus"])), size)
         error = abs(seconds / (1e-6 * float(row["out_of_place_us"])) - 1)
         errors.setdefault(size < 2**23, []).append(error)
         of_eight += [error] if row["gpus"] == "8" else []
@@ -187,55 +203,57 @@ def test_all_reduces_of_a_server_are_as_measured(
 
 def test_ring_formula() -> None:
     """4 devices on a full-duplex switch: 2*3/4 * bytes / bandwidth + 2*3 steps of two 1 ms hops."""
-    assert star(4).collectives.allreduce_seconds(range(4), 1e9) == pytest.approx(1.5 + 6 * 2e-3)
+    assert star(4).collectives.seconds(Operation.ALL_REDUCE, range(4), 1e9) == pytest.approx(1.5 + 6 * 2e-3)
 
 
 def test_one_device_has_nothing_to_reduce() -> None:
     """The sum over one device is there already."""
-    assert star(4).collectives.allreduce_seconds([2], 1e9) == 0.0
-    assert star(4).collectives.allreduce_channels([2])[0] == ()
-    assert star(4).collectives.allreduce_seconds([], 1e9) == 0.0
+    assert star(4).collectives.seconds(Operation.ALL_REDUCE, [2], 1e9) == 0.0
+    assert star(4).collectives.busy(Operation.ALL_REDUCE, [2])[0] == ()
+    assert star(4).collectives.seconds(Operation.ALL_REDUCE, [], 1e9) == 0.0
 
 
 def test_collective_efficiency_is_its_own() -> None:
     """All-reduce feels the collective efficiency, a lone transfer does not."""
     slow = line(2, collective=0.5, latency=0.0)
-    assert slow.collectives.allreduce_seconds([0, 1], 1e9) == pytest.approx(2.0)
+    assert slow.collectives.seconds(Operation.ALL_REDUCE, [0, 1], 1e9) == pytest.approx(2.0)
     assert slow.transfer_seconds(0, 1, 1e9) == pytest.approx(1.0)
 
 
 def test_ring_members_share_a_bus() -> None:
     """On a half-duplex bus all four edges of the ring share one medium."""
     links = [Link(f"d{i}", "hub", GIGA, duplex="half", shared="bus") for i in range(4)]
-    assert star(4, *links).collectives.allreduce_seconds(range(4), 1e9) == pytest.approx(4 * 1.5)
+    assert star(4, *links).collectives.seconds(Operation.ALL_REDUCE, range(4), 1e9) == pytest.approx(4 * 1.5)
 
 
 def test_closing_a_ring_on_a_line_uses_the_way_back() -> None:
     """On a full-duplex line each channel carries one edge; half-duplex carries two."""
-    assert line(3, latency=0.0).collectives.allreduce_seconds(range(3), 1e9) == pytest.approx(2 * 2 / 3)
-    assert line(3, latency=0.0, duplex="half").collectives.allreduce_seconds(range(3), 1e9) == pytest.approx(
-        2 * 2 * 2 / 3
-    )
+    assert line(3, latency=0.0).collectives.seconds(Operation.ALL_REDUCE, range(3), 1e9) == pytest.approx(2 * 2 / 3)
+    assert line(3, latency=0.0, duplex="half").collectives.seconds(
+        Operation.ALL_REDUCE, range(3), 1e9
+    ) == pytest.approx(2 * 2 * 2 / 3)
 
 
 def test_one_card_a_server_is_used_once_by_the_flat_ring() -> None:
     """Server by server, a ring leaves each server once: hierarchical (0.1 + 1 s) beats flat (1.5 s) with one card."""
     cluster = two_servers("server")
     inside, between = 2 * 1 / 2 / 10, 2 * 1 / 2 / 1
-    assert cluster.collectives.allreduce_seconds(range(4), 1e9) == pytest.approx(inside + between + 2 * 2e-3)
+    assert cluster.collectives.seconds(Operation.ALL_REDUCE, range(4), 1e9) == pytest.approx(
+        inside + between + 2 * 2e-3
+    )
 
 
 def test_a_card_a_device_halves_the_time_between_servers() -> None:
     """With two cards the two rings between the servers no longer share: 0.1 + 0.5 s."""
     cluster = two_servers("device")
-    assert cluster.collectives.allreduce_seconds(range(4), 1e9) == pytest.approx(0.1 + 0.5 + 2 * 2e-3)
+    assert cluster.collectives.seconds(Operation.ALL_REDUCE, range(4), 1e9) == pytest.approx(0.1 + 0.5 + 2 * 2e-3)
 
 
 @pytest.mark.parametrize(("attach", "inside"), [("server", 1 / 11), ("device", 1 / 6)])
 def test_a_hierarchical_all_reduce_keeps_each_channel_busy_for_its_part(attach: str, inside: float) -> None:
     """0.1 s inside the servers, 1 s (or 0.5 s) between them: switches are busy for the former, cards for the latter."""
     cluster = two_servers(attach)
-    shares = zip(*cluster.collectives.allreduce_channels(range(4)), strict=True)
+    shares = zip(*cluster.collectives.busy(Operation.ALL_REDUCE, range(4)), strict=True)
     busy = {cluster.channels[index].name: share for index, share in shares}
     assert len(busy) == 8 + (4 if attach == "server" else 8)
     for name, share in busy.items():
@@ -245,35 +263,41 @@ def test_a_hierarchical_all_reduce_keeps_each_channel_busy_for_its_part(attach: 
 def test_a_flat_ring_is_busy_by_its_uses() -> None:
     """There and back over two half-duplex links: the narrow one all the time, that of twice the bandwidth half of it."""
     links = [Link("d0", "hub", GIGA, duplex="half"), Link("d1", "hub", 2 * GIGA, duplex="half")]
-    assert star(2, *links).collectives.allreduce_channels([0, 1])[1] == (1.0, 0.5)
-    assert star(2, *links).collectives.allreduce_channels([0])[1] == ()
+    assert star(2, *links).collectives.busy(Operation.ALL_REDUCE, [0, 1])[1] == (1.0, 0.5)
+    assert star(2, *links).collectives.busy(Operation.ALL_REDUCE, [0])[1] == ()
 
 
 def test_all_reduces_at_once_share_a_card_and_have_cards_of_their_own() -> None:
     """Rings of 2 between servers, side by side: each 2·(1/2) bytes, at half the rate over one card; a ring alone as before."""
     shared, own = (two_servers(attach) for attach in ("server", "device"))
-    assert reduce_seconds(shared.collectives.allreduce_rates((0, 2), (1, 3)), GIGA) == pytest.approx(2.0, abs=0.01)
-    assert reduce_seconds(own.collectives.allreduce_rates((0, 2), (1, 3)), GIGA) == pytest.approx(1.0, abs=0.01)
-    assert reduce_seconds(own.collectives.allreduce_rates((0, 2)), GIGA) == own.collectives.allreduce_seconds(
-        (0, 2), GIGA
+    assert reduce_seconds(shared.collectives.rates(Operation.ALL_REDUCE, (0, 2), (1, 3)), GIGA) == pytest.approx(
+        2.0, abs=0.01
     )
-    inside = own.collectives.allreduce_rates((0, 1), (2, 3))
-    assert inside == own.collectives.allreduce_rates((0, 1))
+    assert reduce_seconds(own.collectives.rates(Operation.ALL_REDUCE, (0, 2), (1, 3)), GIGA) == pytest.approx(
+        1.0, abs=0.01
+    )
+    assert reduce_seconds(own.collectives.rates(Operation.ALL_REDUCE, (0, 2)), GIGA) == own.collectives.seconds(
+        Operation.ALL_REDUCE, (0, 2), GIGA
+    )
+    inside = own.collectives.rates(Operation.ALL_REDUCE, (0, 1), (2, 3))
+    assert inside == own.collectives.rates(Operation.ALL_REDUCE, (0, 1))
 
 
 def test_unequal_parts_of_servers_take_the_flat_ring() -> None:
     """Two devices of one server and one of the other: 2*2/3 s over the cards, each used once a direction, by one step of two."""
     cluster = two_servers("server")
-    assert cluster.collectives.allreduce_seconds([0, 1, 2], 1e9) == pytest.approx(2 * 2 / 3 + 2 * 2e-3)
+    assert cluster.collectives.seconds(Operation.ALL_REDUCE, [0, 1, 2], 1e9) == pytest.approx(2 * 2 / 3 + 2 * 2e-3)
 
 
 def test_allreduce_within_a_server_does_not_touch_the_network() -> None:
     """Channels named after the network card stay free."""
     cluster = two_servers("server")
-    names = [cluster.channels[c].name for c in cluster.collectives.allreduce_channels([0, 1])[0]]
+    names = [cluster.channels[c].name for c in cluster.collectives.busy(Operation.ALL_REDUCE, [0, 1])[0]]
     assert names
     assert not any("card" in name for name in names)
-    assert any("card" in cluster.channels[c].name for c in cluster.collectives.allreduce_channels([0, 1, 2, 3])[0])
+    assert any(
+        "card" in cluster.channels[c].name for c in cluster.collectives.busy(Operation.ALL_REDUCE, [0, 1, 2, 3])[0]
+    )
 
 
 @settings(deadline=None, max_examples=25)
@@ -290,9 +314,9 @@ def test_allreduce_grows_with_bytes_and_ignores_order(
     cluster = CLUSTERS[name]
     ids = st.lists(st.integers(0, len(cluster.devices) - 1), min_size=2, unique=True)
     devices = data.draw(ids)
-    seconds = cluster.collectives.allreduce_seconds(devices, small)
-    assert seconds == cluster.collectives.allreduce_seconds(sorted(devices), small)
-    assert cluster.collectives.allreduce_seconds(devices, small + more) >= seconds >= 0.0
+    seconds = cluster.collectives.seconds(Operation.ALL_REDUCE, devices, small)
+    assert seconds == cluster.collectives.seconds(Operation.ALL_REDUCE, sorted(devices), small)
+    assert cluster.collectives.seconds(Operation.ALL_REDUCE, devices, small + more) >= seconds >= 0.0
 
 
 @given(cluster=st.one_of(almost_stars(), racks()), step=st.integers(1, 3))
@@ -308,7 +332,7 @@ def test_an_exchange_loads_what_its_messages_pass(cluster: Cluster, step: int) -
 def test_an_all_reduce_checks_its_devices(device: int) -> None:
     """An id that does not exist is refused, not reduced over."""
     with pytest.raises(ValueError, match=f"ids run from 0 to 1: {device}"):
-        star(2).collectives.allreduce_seconds([0, device], 1.0)
+        star(2).collectives.seconds(Operation.ALL_REDUCE, [0, device], 1.0)
 
 
 # ------------------------------------------------------------------------------------------------- several levels
@@ -349,7 +373,7 @@ def test_narrow_uplinks_slow_what_passes_them() -> None:
 
     def seconds(narrow: float, devices: range) -> list[float]:
         collectives = tree((2, 8), (2, 4), (4, 8 / narrow)).collectives
-        rates = collectives.allreduce_rates(devices), collectives.alltoall_rates(devices)
+        rates = collectives.rates(Operation.ALL_REDUCE, devices), collectives.alltoall_rates(devices)
         return [reduce_seconds(one, 1.0) for one in rates]
 
     for devices in (range(16), range(0, 16, 2), range(0, 16, 4), range(2, 7), range(8)):
@@ -360,7 +384,7 @@ def test_narrow_uplinks_slow_what_passes_them() -> None:
     for devices in (range(4, 8), range(4, 8, 2)):
         assert seconds(1.0, devices) == seconds(160.0, devices)
         cluster = tree((2, 8), (2, 4), (4, 0.1))
-        passed = cluster.collectives.allreduce_channels(devices)[0]
+        passed = cluster.collectives.busy(Operation.ALL_REDUCE, devices)[0]
         assert min(cluster.channels[index].bandwidth for index in passed) >= 4
 
 

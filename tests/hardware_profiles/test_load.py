@@ -361,8 +361,8 @@ def test_both_forms_of_a_cluster_choose_the_rings(tmp_path: Path) -> None:
             load_cluster(written(tmp_path, f'allreduce = "{rings}"\n{text}')) for rings in ("fastest", "flat-ring")
         )
         assert (fastest.allreduce, flat.allreduce) == ("fastest", "flat-ring")
-        assert flat.collectives.allreduce_seconds(range(4), 1e9) == pytest.approx(2 * 3 / 4)
-        assert fastest.collectives.allreduce_seconds(range(4), 1e9) == pytest.approx(0.1 + 0.5)
+        assert flat.collectives.seconds(Operation.ALL_REDUCE, range(4), 1e9) == pytest.approx(2 * 3 / 4)
+        assert fastest.collectives.seconds(Operation.ALL_REDUCE, range(4), 1e9) == pytest.approx(0.1 + 0.5)
 
 
 @pytest.mark.parametrize(
@@ -726,7 +726,7 @@ def test_like_servers_stand_for_each_other_in_all_reduces(tmp_path: Path, old: s
         first, degree = rng.randrange(count // 2), rng.choice((1, 2, 4))
         groups = range(first, rng.randrange(first + 8, count + 1) - degree, degree * rng.choice((1, 1, 2)))
         rings = [tuple(group + place for group in groups) for place in range(degree)]
-        told = cluster.collectives.allreduce_rates(*rings)
+        told = cluster.collectives.rates(Operation.ALL_REDUCE, *rings)
         whole, few = (
             _kept(cluster.collectives.ways(Operation.ALL_REDUCE, rings, one) if len(rings[0]) > 1 else [])
             for one in (True, False)

@@ -35,7 +35,7 @@ TREE = 'topology = "tree"\nsides = [4, 2]\ncarries_network = true'
 def bus_bandwidth(cluster: Cluster, devices: range, size: float = 1e9) -> float:
     """2 (n - 1) / n bytes over the seconds of their sum."""
     count = len(devices)
-    return 2 * (count - 1) / count * size / cluster.collectives.allreduce_seconds(devices, size)
+    return 2 * (count - 1) / count * size / cluster.collectives.seconds(Operation.ALL_REDUCE, devices, size)
 
 
 # ------------------------------------------------------------------------------------------------ grids
@@ -121,7 +121,9 @@ def test_sums_at_once_share_the_cables_of_a_torus(tmp_path: Path) -> None:
     """Four planes of a 4 x 4 x 4 torus have cables of their own; rows of two devices are no grid of the whole."""
     torus = cluster_of(tmp_path, 1, 64, 'topology = "torus"\nsides = [4, 4, 4]')
     planes = [range(first, first + 16) for first in range(0, 64, 16)]
-    assert torus.collectives.allreduce_rates(*planes) == torus.collectives.allreduce_rates(planes[0])
+    assert torus.collectives.rates(Operation.ALL_REDUCE, *planes) == torus.collectives.rates(
+        Operation.ALL_REDUCE, planes[0]
+    )
     assert torus.collectives._grid(range(0, 64, 2)) is None  # every second device of each row
 
 
@@ -153,7 +155,7 @@ def test_a_ring_takes_as_long_as_in_a_public_analytical_simulator(tmp_path: Path
         f'name = "ring"\nallreduce = "flat-ring"\n[[servers]]\ncount = {count}\naccelerator = "v100-sxm2"\n'
         f'[network]\ntopology = "ring"\nbandwidth_gb_per_s = {50 * 2**30 / 1e9!r}\nlatency_us = 0.5\n'
     )
-    reached = load_cluster(path).collectives.allreduce_seconds(range(count), size)
+    reached = load_cluster(path).collectives.seconds(Operation.ALL_REDUCE, range(count), size)
     assert reached == pytest.approx(2 * (count - 1) * (500e-9 + size / count / (50 * 2**30)), rel=1e-12)
 
 

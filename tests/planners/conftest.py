@@ -11,11 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from hardware_profiles import GraphicsProcessor, load_cluster
-from planners import PLANNERS, InapplicablePlannerError, Request, Result, applicable_planners, make_plan, testing
+from planners import PLANNERS, InapplicablePlannerError, Request, Result, make_plan, testing
 from planners.testing import line
 from simulator import InfeasiblePlanError, Plan, Problem
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import measured_chain, random_chain
+from tests.planners.reasons import applicable_planners
 
 
 def slower(problem: Problem, factor: float) -> Problem:

@@ -19,7 +19,6 @@ from planners import (
     Evaluator,
     Request,
     RuleOfThumb,
-    applicable_planners,
     coarse_points,
     explore,
     filled_cuts,
@@ -51,6 +50,7 @@ from simulator.workloads.synthetic import uniform_chain
 from simulator.workloads.transformer import Experts, LatentAttention
 from tests.chains import chain as compute_chain
 from tests.chains import measured_chain, random_chain
+from tests.planners.reasons import applicable_planners
 from tests.simulator.strategies import chain_cluster
 
 # ---- balanced partition ----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hardware_profiles import load_cluster
-from planners import Evaluator, Request, applicable_planners, make_plan, uniform_cuts
+from planners import Evaluator, Request, make_plan, uniform_cuts
 from planners.partitioning.partition_costs import straight_costs
 from planners.partitioning.tight_memory import tight_plan
 from planners.search.candidates import device_choices, devices_in_order, microbatch_counts, straight_plan
@@ -21,6 +21,7 @@ from simulator.workloads.language_models import Gpt
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain, random_chain
 from tests.planners.conftest import seconds_of, with_memory
+from tests.planners.reasons import applicable_planners
 
 
 @pytest.mark.parametrize(

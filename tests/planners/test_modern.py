@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hardware_profiles import load_cluster
-from planners import Evaluator, Request, applicable_planners, make_plan, planner_entry, search_schedule
+from planners import Evaluator, Request, make_plan, planner_entry, search_schedule
 from planners.modern.layouts import Layout, LayoutCosts
 from planners.modern.order_search import AN_ORDER, FEW, FINALISTS, LARGEST, LISTS, OrderSearch, _Layouts
 from planners.testing import line
@@ -17,6 +17,7 @@ from simulator import InfeasiblePlanError, LayerCosts, Problem, check_schedule, 
 from simulator.memory.device_memory import CATEGORIES
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain, random_chain
+from tests.planners.reasons import applicable_planners
 
 UNLIKE = Problem(
     random_chain(9, np.random.default_rng(3), flop=2e9, parameters=2_000_000),

@@ -19,7 +19,6 @@ from planners import (
     PlannerFailedError,
     Request,
     Result,
-    applicable_planners,
     make_plan,
     planner_entry,
     registry,
@@ -27,6 +26,7 @@ from planners import (
 from planners.registry import PLANNERS, PlannerEntry, as_entry, named_planner
 from simulator import Plan, Problem, Workload
 from simulator.workloads.synthetic import uniform_chain
+from tests.planners.reasons import applicable_planners
 
 UNEQUAL = {"exact-unequal", "tidgap", "dgap", "greedy-dp", "local-greedy", "best-equal", "unequal-nested"}
 ORDERS = {"modern", "scheduler"}

@@ -11,7 +11,7 @@ import pytest
 from experiments.cli import main
 from experiments.unequal_sizes.table_costs import program_of
 from hardware_profiles import load_cluster
-from planners import Request, Result, applicable_planners, make_plan, run_planner
+from planners import Request, Result, make_plan, run_planner
 from planners.search.evaluator import BudgetSpent, Evaluator
 from planners.unequal import (
     Compiled,
@@ -32,6 +32,7 @@ from planners.unequal.tables import blocks, candidate_sizes
 from simulator import Problem, check_plan, load_workload, simulate
 from simulator.engines import reference as engine
 from simulator.workloads.synthetic import uniform_chain
+from tests.planners.reasons import applicable_planners
 
 NAMES = ("exact-unequal", "tidgap", "greedy-dp", "local-greedy", "best-equal")
 BATCH = 16

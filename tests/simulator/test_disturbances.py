@@ -26,6 +26,7 @@ from simulator.disturbances import Draws, drawn
 from simulator.engines import reference
 from simulator.schedules.schedule import ScheduleError
 from tests.chains import chain
+from tests.simulator.noise import with_noise
 from tests.simulator.strategies import chain_cluster, programs
 
 NOISE = 0.3
@@ -51,7 +52,7 @@ def test_many_draws_are_those_of_simpy_to_the_last_bit(program: Program | None, 
     except DeadlockError:
         return
     rng = np.random.default_rng(seed)
-    alone = [reference.replay(program.with_noise(NOISE, rng), contention=contention) for _ in range(10)]
+    alone = [reference.replay(with_noise(program, NOISE, rng), contention=contention) for _ in range(10)]
     assert noisy.seconds.tolist() == [one.makespan_seconds for one in alone]
     assert timeline.end.tolist() == alone[0].end.tolist()
     assert noisy.quiet == reference.replay(program, contention=contention).makespan_seconds

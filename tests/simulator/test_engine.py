@@ -26,6 +26,7 @@ from simulator import (
     lower,
 )
 from simulator.engines.reference import replay
+from tests.simulator.noise import with_noise
 from tests.simulator.strategies import HandCosts, channel, lower_unchecked, programs
 
 
@@ -420,7 +421,7 @@ def test_a_deadlock_of_many_devices_names_two() -> None:
 def test_noise_has_mean_one_and_the_spread_asked_for(spread: float) -> None:
     """Factors are log-normal of mean 1; 16,384 of them come within 5 standard errors."""
     program = lower(build_schedule("gpipe", 8, 1024), given_costs(8, OpSeconds(1.0, 1.0)))
-    factors = program.with_noise(spread, np.random.default_rng(11)).seconds
+    factors = with_noise(program, spread, np.random.default_rng(11)).seconds
     deviation = np.sqrt(np.expm1(spread * spread))
     assert abs(factors.mean() - 1.0) < 5 * deviation / np.sqrt(len(factors))
     assert np.log(factors).std() == pytest.approx(spread, rel=0.02)
@@ -434,7 +435,7 @@ def test_noise_stretches_an_op_that_sends_while_it_computes_as_a_whole() -> None
     )
     assert program.least_seconds is not None
     assert set(program.least_seconds.tolist()) == {1.0, 4.0}
-    noisy = program.with_noise(0.3, np.random.default_rng(3))
+    noisy = with_noise(program, 0.3, np.random.default_rng(3))
     assert noisy.least_seconds is not None
     np.testing.assert_allclose(noisy.least_seconds / program.least_seconds, noisy.seconds / program.seconds, rtol=1e-14)
     assert len(set((noisy.seconds / program.seconds).tolist())) == len(program)
@@ -448,7 +449,7 @@ def test_noise_applies_to_every_transfer_once(communication: Any, contention: bo
     links = (channel(1.0, 0.25), channel(2.0, 0.25)) * 2
     costs = HandCosts((9.0, 9.0), (9.0, 9.0), transfer_bytes=2.0, routes=routes, channels=links)
     program = lower(build_schedule("gpipe", 2, 3), costs, communication=communication)
-    noisy = program.with_noise(0.05, np.random.default_rng(5))
+    noisy = with_noise(program, 0.05, np.random.default_rng(5))
     moved = replay(noisy, contention=contention).transfers
     factor = (moved.end - moved.start) / 2.5
     assert len(set(np.round(factor, 9).tolist())) == len(moved) == 6
@@ -464,7 +465,7 @@ def test_a_receive_lasts_as_long_as_its_send() -> None:
     program = lower(
         build_schedule("gpipe", 2, 3), given_costs(2, OpSeconds(1.0, 1.0, transfer=0.5)), communication="both-blocking"
     )
-    timeline = replay(program.with_noise(0.3, np.random.default_rng(2)))
+    timeline = replay(with_noise(program, 0.3, np.random.default_rng(2)))
     spans = {
         kind: np.sort((timeline.end - timeline.start)[timeline.kind == kind]) for kind in (OpKind.SEND, OpKind.RECEIVE)
     }
@@ -476,7 +477,7 @@ def test_noise_applies_to_all_reduces_once() -> None:
     """Buckets of 2 s on a channel of their own: each has its own factor, which is also how long the channel is busy."""
     costs = HandCosts((1.0,), (4.0,), stage_buckets={0: (Bucket(0.5, 2.0, (0,)),) * 2}, channels=(channel(1.0),))
     program = lower(build_schedule("gpipe", 1, 1), costs, forward_sizes=[2], split_replicas=[2])
-    noisy = program.with_noise(0.2, np.random.default_rng(4))
+    noisy = with_noise(program, 0.2, np.random.default_rng(4))
     spans = times(replay(noisy, contention=True), 0, OpKind.REDUCE)
     lasted = [end - start for start, end in spans]
     assert lasted == pytest.approx(noisy.seconds[-2:].tolist())
@@ -488,7 +489,7 @@ def test_impossible_noise_is_refused(spread: float) -> None:
     """Spread is at least 0 and below 2."""
     program = lower(build_schedule("gpipe", 1, 1), given_costs(1, OpSeconds(1.0, 1.0)))
     with pytest.raises(ValueError, match="noise must be at least 0 and below 2"):
-        program.with_noise(spread, np.random.default_rng(1))
+        with_noise(program, spread, np.random.default_rng(1))
 
 
 # ---- lanes that share a device ---------------------------------------------------------------------------------------

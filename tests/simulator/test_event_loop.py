@@ -29,6 +29,7 @@ from simulator.engines import event_loop
 from simulator.engines import reference as engine
 from simulator.engines.timeline import Timeline
 from simulator.schedules.schedule import ScheduleError
+from tests.simulator.noise import with_noise
 from tests.simulator.strategies import HandCosts, bits, chain_cluster, channel, lower_unchecked, programs
 
 
@@ -40,7 +41,7 @@ def lowered(draw: st.DrawFn) -> Program | None:
     except ScheduleError:
         return None
     seed = draw(st.sampled_from((None, None, 1, 2)))
-    return program if seed is None else program.with_noise(0.3, np.random.default_rng(seed))
+    return program if seed is None else with_noise(program, 0.3, np.random.default_rng(seed))
 
 
 def replayed(replay: object, program: Program, contention: bool) -> Timeline | str:

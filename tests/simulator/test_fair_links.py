@@ -19,6 +19,7 @@ from simulator.engines import reference as engine
 from simulator.engines.fair_links import fair_speeds
 from simulator.schedules.schedule import ScheduleError
 from tests.chains import random_chain
+from tests.simulator.noise import with_noise
 from tests.simulator.strategies import bits, channel, programs, star_cluster
 
 
@@ -38,7 +39,7 @@ def sharing_programs(draw: st.DrawFn, *, mixed: bool = True) -> Program | None:
         return None
     seed = draw(st.sampled_from((None, None, 1, 2)))
     if seed is not None:
-        program = program.with_noise(0.3, np.random.default_rng(seed))
+        program = with_noise(program, 0.3, np.random.default_rng(seed))
     ways = (
         [draw(st.sampled_from(("fair", "fair", "fifo"))) for _ in program.channels]
         if mixed and draw(st.booleans())

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hardware_profiles import GENERIC, Cluster, Constant, Link, Stack, load_cluster
+from hardware_profiles import GENERIC, Cluster, Constant, Link, Operation, Stack, load_cluster
 from simulator import (
     Layer,
     LayerCosts,
@@ -238,8 +238,8 @@ def test_buckets_of_a_replicated_stage() -> None:
     costs = plan_costs((Stage((0, 1, 2), (0, 2)),))
     (bucket,) = costs.buckets(0)
     assert bucket.share == pytest.approx(1.0)
-    assert bucket.seconds == costs.problem.cluster.collectives.allreduce_seconds((0, 2), 160.0)
-    assert bucket.route == costs.problem.cluster.collectives.allreduce_channels((0, 2))[0]
+    assert bucket.seconds == costs.problem.cluster.collectives.seconds(Operation.ALL_REDUCE, (0, 2), 160.0)
+    assert bucket.route == costs.problem.cluster.collectives.busy(Operation.ALL_REDUCE, (0, 2))[0]
     assert plan_costs(SPLIT).buckets(0) == ()
 
 
@@ -271,15 +271,15 @@ def test_weightless_layers_in_front_of_a_replicated_stage() -> None:
     problem = Problem(workload, chain_cluster(2, latency=5.0), 2)
     costs = PlanCosts(problem, Plan("hand", "gpipe", (Stage((0, 1), (0, 1)),), (2,)))
     assert [(bucket.share, bucket.seconds) for bucket in costs.buckets(0)] == [
-        (0.25, problem.cluster.collectives.allreduce_seconds((0, 1), 28e6)),
+        (0.25, problem.cluster.collectives.seconds(Operation.ALL_REDUCE, (0, 1), 28e6)),
         (0.75, 0.0),
     ]
     light = replace(problem, workload=chain([0.0, 1.0], parameters=[0, 7_000_000], output_elements=[1.0, 1.0]))
     assert [bucket.share for bucket in PlanCosts(light, costs.plan).buckets(0)] == [1.0]
     weighty = replace(problem, workload=chain([0.0, 1.0], parameters=[5, 7_000_000], output_elements=[1.0, 1.0]))
     assert [(bucket.share, bucket.seconds) for bucket in PlanCosts(weighty, costs.plan).buckets(0)] == [
-        (1.0, problem.cluster.collectives.allreduce_seconds((0, 1), 28e6)),
-        (0.0, problem.cluster.collectives.allreduce_seconds((0, 1), 20.0)),
+        (1.0, problem.cluster.collectives.seconds(Operation.ALL_REDUCE, (0, 1), 28e6)),
+        (0.0, problem.cluster.collectives.seconds(Operation.ALL_REDUCE, (0, 1), 20.0)),
     ]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from hardware_profiles import Cluster, Phase, Precision, Work
+from hardware_profiles import Cluster, Operation, Phase, Precision, Work
 from hardware_profiles.links import Link
 from simulator import (
     SCHEDULES,
@@ -209,8 +209,8 @@ def test_an_all_reduce_leaves_what_it_does_not_use_of_a_link() -> None:
     """At a collective efficiency of 1/2 a ring keeps its links busy for half of its seconds; other transfers have the rest."""
     devices = (0, 1, 2)
     cluster = star(3, 1e9, collective=0.5)
-    assert cluster.collectives.allreduce_seconds(devices, 3e9) == pytest.approx(8.0)
-    assert cluster.collectives.allreduce_channels(devices)[1] == pytest.approx((0.5,) * 6)
+    assert cluster.collectives.seconds(Operation.ALL_REDUCE, devices, 3e9) == pytest.approx(8.0)
+    assert cluster.collectives.busy(Operation.ALL_REDUCE, devices)[1] == pytest.approx((0.5,) * 6)
     plan = Plan("test", "1f1b-rr", (Stage((0,), devices), Stage((1,), (3,))), (1,) * 4, "round-robin")
     problem = Problem(chain(1.0, 0.1), star(4, 1e9, collective=0.5), 4)
     _, _, program = build_program(problem, plan)

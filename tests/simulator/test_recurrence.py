@@ -21,6 +21,7 @@ from simulator import (
 from simulator.engines import recurrence
 from simulator.engines import reference as simpy_engine
 from simulator.schedules.schedule import ScheduleError
+from tests.simulator.noise import with_noise
 from tests.simulator.strategies import bits, programs
 
 
@@ -66,7 +67,7 @@ def lowered(draw: st.DrawFn) -> Program | None:
 def test_engine_and_recurrence_agree_to_the_last_bit(program: Program | None, seed: int | None) -> None:
     """Start and end of every task are the same bits on both engines, on any plan, noisy or not, or it is the same deadlock."""
     if program is not None:
-        noisy = program if seed is None else program.with_noise(0.3, np.random.default_rng(seed))
+        noisy = program if seed is None else with_noise(program, 0.3, np.random.default_rng(seed))
         assert_engines_agree(noisy)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hardware_profiles import load_accelerator
+from hardware_profiles import Operation, load_accelerator
 from simulator import (
     Layer,
     LayerCosts,
@@ -173,9 +173,11 @@ def test_all_replicas_of_both_stages_take_part_and_no_weight_is_reduced_twice() 
     costs = PlanCosts(here, plan_of(((0, 1), (0, 1)), ((2, 3), (2,))))
     (tie,) = costs.tied_reductions
     assert tie.stages == (0, 1)
-    assert tie.seconds == here.cluster.collectives.allreduce_seconds((0, 1, 2), 4.0 * TABLE)
-    assert tie.route == here.cluster.collectives.allreduce_channels((0, 1, 2))[0]
-    assert [bucket.seconds for bucket in costs.buckets(0)] == [here.cluster.collectives.allreduce_seconds((0, 1), 40.0)]
+    assert tie.seconds == here.cluster.collectives.seconds(Operation.ALL_REDUCE, (0, 1, 2), 4.0 * TABLE)
+    assert tie.route == here.cluster.collectives.busy(Operation.ALL_REDUCE, (0, 1, 2))[0]
+    assert [bucket.seconds for bucket in costs.buckets(0)] == [
+        here.cluster.collectives.seconds(Operation.ALL_REDUCE, (0, 1), 40.0)
+    ]
     _, _, program = build_program(here, costs.plan)
     assert sorted(reduces(program)) == sorted([(0, tie.seconds), (0, costs.buckets(0)[0].seconds)])
 
@@ -186,7 +188,7 @@ def test_data_parallelism_reduces_a_tied_gradient_once() -> None:
     costs = PlanCosts(here, plan_of(((0, 1, 2, 3), (0, 1, 2, 3))))
     assert not costs.tied_reductions
     assert [bucket.seconds for bucket in costs.buckets(0)] == [
-        here.cluster.collectives.allreduce_seconds((0, 1, 2, 3), 4.0 * 1020)
+        here.cluster.collectives.seconds(Operation.ALL_REDUCE, (0, 1, 2, 3), 4.0 * 1020)
     ]
     assert moved_bytes_per_sample(here, costs.plan, build_program(here, costs.plan)[1]) == 2 * 3 * 4 * 1020 / 12
 
