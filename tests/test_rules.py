@@ -15,12 +15,15 @@ import pipeplan as pp
 from experiments.calibration.logs import read_logs
 from experiments.compare.disturbance_options import straggler
 from experiments.compare.efficiency import price_of_all
+from experiments.dnn_partitioning.graph_files import OperatorGraph
 from experiments.report.goodputs import _with_a_server_fewer
+from experiments.studies.public_inputs import read_inputs
 from experiments.studies.study_harness import seed_range
 from experiments.sweep.axes import read_over
 from experiments.sweep.study import _switched
 from experiments.sweep.swept import Swept
 from experiments.targets.imported import StageLayout, plan_of_layout
+from experiments.terminal.argument_types import Listed
 from experiments.terminal.output import plain
 from experiments.training.optimizers import Adam
 from experiments.training.order import repeated, training_order
@@ -126,6 +129,11 @@ RULES: dict[str, Callable[[Path], object]] = {
     ),
     "give one of name and profile": lambda _: WorkloadSource(),
     "one of name and profile": lambda _: WorkloadSource(name="chain:4", profile="graph.txt"),
+    "attention goes with name; a profile has its own": lambda _: WorkloadSource(profile="graph.txt", attention="fused"),
+    "sequence goes with name; a profile has its own": lambda _: WorkloadSource(profile="graph.txt", sequence=8),
+    "gone: is not a folder": lambda here: read_inputs(here / "gone", OperatorGraph),
+    "holds no JSON object with ": lambda here: read_inputs(here, OperatorGraph),
+    "'2,,4': a part of the list is empty": lambda _: Listed(int)("2,,4"),
     "profiled_minibatch goes with profile": lambda _: WorkloadSource(name="chain:4", profiled_minibatch=4),
     "an order whose replicas take turns cannot be continued, got replicas (2,)": lambda _: repeated(
         training_order(

@@ -286,12 +286,12 @@ def _check_backward(lists: _Lists, stage: int, number: int, device: int) -> None
     """Raise ScheduleError unless a micro-batch has its full backward or both its gradients, and runs again as its stage does."""
     where = lists.where
     full, of_input, of_weight, again = (Op(stage, kind, number) for kind in _OF_BACKWARD)
-    if full in where and (of_input in where or of_weight in where):
-        double = of_input if of_input in where else of_weight
-        raise ScheduleError(f"{_at(where[double])}: op {double} repeats the full backward {full}")
-    if full not in where and of_input not in where and of_weight not in where:
+    halves = [half for half in (of_input, of_weight) if half in where]
+    if full in where and halves:
+        raise ScheduleError(f"{_at(where[halves[0]])}: op {halves[0]} repeats the full backward {full}")
+    if full not in where and not halves:
         raise ScheduleError(f"device {device}: op {full} is missing (or {of_input} with {of_weight})")
-    if full not in where and (of_input not in where or of_weight not in where):
+    if full not in where and len(halves) < 2:
         lost = of_input if of_input not in where else of_weight
         raise ScheduleError(f"device {device}: op {lost} is missing")
     first = Op(stage, OpKind.RECOMPUTE, 0)

@@ -406,7 +406,12 @@ def test_entry_points(
             Entry("text", str(written(tmp_path, PAIR, "pair.toml")), "c"),
             *(
                 Entry(name, made, "c")
-                for name, made in (("bad", 3), ("both", load_cluster("dapple-b")), ("gone", "/nowhere"))
+                for name, made in (
+                    ("bad", 3),
+                    ("swapped", device),
+                    ("both", load_cluster("dapple-b")),
+                    ("gone", "/nowhere"),
+                )
             ),
         ],
         "pipeplan.stacks": [Entry("own", replace(load_stack("generic"), name="own"), "s")],
@@ -426,6 +431,7 @@ def test_entry_points(
     )
     for ask, line in (
         (lambda: load_cluster("both:2"), "both:2: cluster 'both' is an object of an entry point and does not scale"),
+        (lambda: load_cluster("swapped"), "swapped: the entry point offers an accelerator, where a cluster is wanted"),
         (lambda: stack_table("own"), "stack 'own' is an object of an entry point: it has no file"),
         (
             lambda: machine_tables("both"),

@@ -237,6 +237,15 @@ def test_a_stage_without_experts_may_have_fewer_devices_than_they_are_divided_am
     ("workload", "wrong", "words"),
     [
         (ATTENTION, plan(ATTENTION, 2, context=2), r"replicas of as many devices.*stage 0 has one each; choices: 1"),
+        (ATTENTION, plan(ATTENTION, 2, context=0), "^context 0 of plan 'hand' must be at least 1$"),
+        *(
+            (
+                ATTENTION,
+                plan(ATTENTION, 2, stages=(Stage((0, 1, 2), (0, 1), degrees),)),
+                f"^stage 0 of plan 'hand' has replicas of {', '.join(map(str, degrees))} devices, 2 devices in all$",
+            )
+            for degrees in ((3,), (0, 2), (2, 1), (1, 1, 1))
+        ),
         (ATTENTION, plan(ATTENTION, 3, 3, context=2), r"3 devices, which context 2 does not divide; choices: 1, 3"),
         (ATTENTION, plan(ATTENTION, 3, 3, context=3), r"8 tokens, which twice 3 does not divide; choices: 1, 2, 4"),
         (ATTENTION, plan(ATTENTION, 2, 2, context=0), r"2 devices, which context 0 does not divide; choices: 1, 2"),

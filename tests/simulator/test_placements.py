@@ -32,7 +32,8 @@ def test_placements(name: str, stages: int, devices: int, chains: tuple[tuple[in
         ("wave", 12, 4, "an even number of stages per device"),
         ("bidirectional", 8, 4, "as many stages as devices"),
         ("straight", 10**9, 10**9, "a placement has at most 1,048,576 stages, got 1000000000"),
-        ("straight", 0, 0, "at least 1 stage and 1 device"),
+        ("straight", 0, 1, "^a placement has at least 1 stage and 1 device, got 0 stages and 1 devices$"),
+        ("straight", 1, 0, "^a placement has at least 1 stage and 1 device, got 1 stages and 0 devices$"),
     ],
 )
 def test_placements_that_cannot_be(name: str, stages: int, devices: int, says: str) -> None:

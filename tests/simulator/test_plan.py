@@ -105,6 +105,18 @@ def test_sizes_that_do_not_make_the_batch_are_refused(sizes: tuple[int, ...]) ->
         ((Stage((0, 1), (0,)), Stage((2, 3), (0,))), {}, "device 0"),
         # interleaved 1F1B on 2 devices deals stages 0 and 2 to one, 1 and 3 to the other
         (tuple(Stage((n,), (n // 2,)) for n in range(4)), {"schedule": "interleaved-1f1b"}, "device"),
+        *(
+            (
+                TWO,
+                {"schedule": name, "options": ((option, 2),), "microbatches": (4, 4)},
+                f"^plan 'hand' cannot give schedule '{name}' option {option} = 2; it can: {own}$",
+            )
+            for name, option, own in (
+                ("gpipe", "slices", "none"),
+                ("2bw", "microbatches_per_minibatch", "none"),
+                ("seq1f1b", "x", "slices"),
+            )
+        ),
         (TWO, {"schedule": "zigzag"}, "schedule 'zigzag' is unknown; choices: 1f1b"),
         (
             TWO,

@@ -88,6 +88,7 @@ FAULTS = {
     ),
     "0F0 0B0 1B0\n1F0 1B0": "device 1, position 1: op 1B0 is doubled, it stands at device 0, position 2 already",
     # a backward is whole or split, not both
+    "0F0 0B0 0I0\n1F0 1B0": "device 0, position 2: op 0I0 repeats the full backward 0B0",
     "0F0 0B0 0W0\n1F0 1B0": "device 0, position 2: op 0W0 repeats the full backward 0B0",
     # what a forward stashed lies on one device
     "0F0 1B0 0B0\n1F0": "device 0, position 1: op 1B0 runs where its forward did not (1F0 is on device 1)",
