@@ -209,14 +209,17 @@ def named_schedule(
     family = schedule_families().get(name)
     if microbatches is None and minibatches is None:
         raise ValueError(f"schedule {name!r} needs its micro-batches, or mini-batches in their place")
+    for word, asked in (("micro-batches", microbatches), ("mini-batches", minibatches)):
+        if asked is not None and asked < 1:
+            raise ValueError(f"{word} must be at least 1, got {asked}")
     if microbatches and minibatches:
         raise ValueError("mini-batches stand in place of micro-batches, got both")
     count, repeats = microbatches or 1, 1
     if family is not None:
         if "replicas" in family.options and not options.get("replicas"):
             raise ValueError(f"schedule {name!r} needs replicas, one count per stage")
-        asked = options.get("microbatches_per_minibatch")
-        count, repeats = _stream(name, family, stages, microbatches, minibatches, asked)
+        turns = options.get("microbatches_per_minibatch")
+        count, repeats = _stream(name, family, stages, microbatches, minibatches, turns)
         if "microbatches_per_minibatch" not in family.options:
             options.pop("microbatches_per_minibatch", None)
     if engine == "simpy":
@@ -278,7 +281,7 @@ def _stream(
         raise ValueError(f"schedule {name!r} needs micro-batches per mini-batch (T) with mini-batches")
     per_minibatch = asked or total or 1
     repeats, rest = divmod(total, per_minibatch) if total else (minibatches or 1, 0)
-    if rest or repeats < 1:
+    if rest:
         raise ValueError(
             f"schedule {name!r} flushes whole mini-batches: {total} micro-batches are no multiple of T={asked}"
         )

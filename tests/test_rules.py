@@ -96,6 +96,23 @@ RULES: dict[str, Callable[[Path], object]] = {
         "one",
         options=(1,),  # type: ignore[arg-type]
     ),
+    "options must be names of keyword options of build, got 'ab'": lambda _: ScheduleFamily(
+        build_schedule,
+        "one",
+        options="ab",  # type: ignore[arg-type]
+    ),
+    "schedule 'gpipe' flushes whole mini-batches: 2 micro-batches are no multiple of T=4": lambda _: named_schedule(
+        "gpipe", 2, 2, microbatches_per_minibatch=4
+    ),
+    **{
+        f"{word} must be at least 1, got {count}": lambda _, given=given: named_schedule("gpipe", 2, **given)
+        for word, count, given in (
+            ("micro-batches", 0, {"microbatches": 0}),
+            ("micro-batches", -4, {"microbatches": -4, "microbatches_per_minibatch": 4}),
+            ("mini-batches", 0, {"minibatches": 0, "microbatches_per_minibatch": 4}),
+            ("mini-batches", -1, {"minibatches": -1, "microbatches_per_minibatch": 4}),
+        )
+    },
     "placement 'round' is unknown": lambda _: ScheduleFamily(build_schedule, "one", placement="round"),  # type: ignore[arg-type]
     "sizes need at least one stage, got none": lambda _: bounds_of([]),
     "Gpt blocks must be at most 10,000, got 10000 layers and 1 of further tokens": lambda _: Gpt(

@@ -216,7 +216,7 @@ def best_weights(seconds: Floats) -> Floats:
     seconds: float64 [kinds, jobs]. Exact for one kind and for two; for more, pair after pair is improved, which may stop short.
     """
     kinds, totals = seconds.shape[0], seconds.sum(axis=1)
-    if kinds == 1 or not (totals > 0).all():
+    if not (totals > 0).all():
         return np.full(kinds, 1.0 / kinds)
     weights: Floats = (1.0 / totals) / (1.0 / totals).sum()
     best = _weighted_sum(seconds, weights)

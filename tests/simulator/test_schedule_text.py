@@ -132,7 +132,9 @@ def test_patterns_hold_pairs() -> None:
     )
 
 
-@pytest.mark.parametrize("cell", ["(0F0;1F0)OVERLAP_F_B", "(0F0;0W1)OVERLAP_F_B", "(0F0;0B1;0B2)OVERLAP_F_B"])
+@pytest.mark.parametrize(
+    "cell", ["(0F0;1F0)OVERLAP_F_B", "(0F0;0W1)OVERLAP_F_B", "(0F0;0B1;0B2)OVERLAP_F_B", "(0B0;0B1)OVERLAP_F_B"]
+)
 def test_a_pair_is_a_forward_and_a_backward(cell: str) -> None:
     """Anything else is named."""
     with pytest.raises(ScheduleError, match=r"row 1, column 1: a pair is a forward and a backward, as in \(0F4;1B2\)"):

@@ -210,6 +210,10 @@ def test_its_stages_are_layers(tmp_path: Path) -> None:
         ([event("PP:0F0", 0, 1), event("PP:0B0", 0, 1), event("PP:0SEND_F0", 0, 1)], "lacks stage 1 of the run"),
         ([event("PP:2F0", 0, 1)], "lacks stages 0, 1 of the run"),
         ([event("PP:0F0", 0, 1)], "has no backward of stage 0 (B, or I and W)"),
+        *(
+            ([event("PP:0F0", 0, 1), event(f"PP:0{half}0", 0, 1)], "has no backward of stage 0 (B, or I and W)")
+            for half in "IW"
+        ),
         ([event("PP:0I0", 0, 1), event("PP:0W0", 0, 1)], "has no forward of stage 0"),
         ([event("PP:0F0", 0, 0), event("PP:0B0", 0, 0)], "take no time"),
         ([event("Forward 0", 0, 1)], "tell no stage"),

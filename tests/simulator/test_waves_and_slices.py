@@ -120,7 +120,12 @@ def test_stages_of_waves_go_back_and_forth() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stages", "chunks", "message"), [(8, 3, "even number of chunks, got 3"), (6, 4, "got 6 stages and 4 chunks")]
+    ("stages", "chunks", "message"),
+    [
+        (8, 3, "even number of chunks, got 3"),
+        (8, 0, "even number of chunks, got 0"),
+        (6, 4, "got 6 stages and 4 chunks"),
+    ],
 )
 def test_impossible_waves_are_refused(stages: int, chunks: int, message: str) -> None:
     """Two chunks a wave, and as many on every device."""
