@@ -249,7 +249,7 @@ def readable_window(timeline: Timeline, *, boxes: int = 48) -> tuple[float, floa
         return None
     rows = [row for row in gantt_rows(timeline, most_rows=0) if not row.thin]
     fullest = max(rows, key=lambda row: int(np.count_nonzero(computes(row.kind))))
-    compute = fullest.kind <= OpKind.WEIGHT_GRADIENT
+    compute = computes(fullest.kind)
     start, end = fullest.start[compute], fullest.end[compute]
     if len(start) <= max(boxes, MOST_NUMBERED):
         return None

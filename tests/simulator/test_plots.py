@@ -250,17 +250,19 @@ def test_a_window_cuts_boxes_at_its_ends() -> None:
     assert shown(1.0, 2.0) == [(1.0, 2.0)]  # what ends or begins at an end is not in it
 
 
-def test_readable_window_only_for_long_streams() -> None:
+@pytest.mark.parametrize("name", ["pipedream", "zb-h1"])
+def test_readable_window_only_for_long_streams(name: str) -> None:
     """A short timeline needs no cut; a long one is cut in the middle, with as many boxes as asked for in the fullest row."""
-    assert readable_window(replayed("pipedream", 2, 32)) is None
-    timeline = replayed("pipedream", 2, 100)
+    assert readable_window(replayed(name, 2, 20)) is None
+    timeline = replayed(name, 2, 100)
     window = readable_window(timeline, boxes=20)
     assert window is not None
     begin, end = window
     assert 0 < begin < timeline.makespan_seconds / 2 < end < timeline.makespan_seconds
     counts = [int((row.within(begin, end).kind <= OpKind.WEIGHT_GRADIENT).sum()) for row in gantt_rows(timeline)]
     assert 18 <= max(counts) <= 22
-    with pytest.raises(ValueError, match="at least 2 boxes"):
+    assert readable_window(timeline, boxes=2) is not None
+    with pytest.raises(ValueError, match=r"^a cut needs at least 2 boxes per row, got 1$"):
         readable_window(timeline, boxes=1)
 
 
