@@ -198,3 +198,13 @@ def test_a_problem_without_room_is_refused_without_replays() -> None:
     evaluate(plan)
     replayed = evaluate.peak_bytes(plan)
     assert 2.5e7 / 2**30 < float(needed) <= 1.001 * (replayed or {})[int(device)] / 2**30
+
+
+def test_fractions_that_even_boards_out_are_taken_where_they_are_faster() -> None:
+    """A cut behind the first of eight equal layers leaves one board idle most of the time; even halves stay."""
+    problem = Problem(chain([4e9] * 8, output_elements=[1e3] * 8), row_of_boards(["vcu118"] * 2, [1e9]), 8)
+    search = FractionSearch(evaluate := Evaluator(problem), Request())
+    cuts = {cut: straight_plan("x", problem, "1f1b-as", (cut,), (0, 1), 8) for cut in (1, 4)}
+    evened = {cut: evaluate(search.evened(plan)).iteration_seconds for cut, plan in cuts.items()}
+    assert evened[1] < 0.7 * evaluate(cuts[1]).iteration_seconds
+    assert max(evened.values()) <= evaluate(cuts[4]).iteration_seconds

@@ -487,7 +487,9 @@ def test_measured_seconds_scale_and_interpolate() -> None:
 
 
 def test_analytic_layers_need_a_cost_model() -> None:
-    """A layer without measured rows has no seconds of its own."""
+    """A layer without measured rows has no seconds of its own; an input takes none."""
+    fed = Layer("in", "input", 0.0, 0, 1.0, 0.0), Layer("a", "linear", 1.0, 1, 1.0, 1.0, 1, ((1, 1.0, 2.0),))
+    assert measured_seconds(Workload("fed", fed, ((0, 1),), minibatch=2, bytes_per_element=4)).tolist() == [0.0, 6.0]
     workload = Workload("one", (Layer("a", "linear", 1.0, 1, 1.0, 1.0),), ())
     with pytest.raises(ValueError, match="'a' must have measured seconds"):
         measured_seconds(workload)

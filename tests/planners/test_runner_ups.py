@@ -77,6 +77,12 @@ def test_groups_are_told_without_their_contexts(searched: Result) -> None:
     assert told == ["2", "4", "1"]
 
 
+def test_an_answer_says_whether_it_is_proven(searched: Result) -> None:
+    """In its line."""
+    assert repr(searched).endswith(", not proven)")
+    assert repr(replace(searched, proof=Proof("all plans"))).endswith(" %, proven)")
+
+
 def test_a_search_keeps_what_it_replayed(small_problems: dict[str, Problem]) -> None:
     """The answer is among the plans that were replayed, with the seconds that the reference gives."""
     found = make_plan("greedy", small_problems["two-devices"])
