@@ -354,7 +354,7 @@ class CollectiveRates:
         self, name: str, edges: Mapping[tuple[int, int], int], devices: int, servers: int, parts: int = 1
     ) -> _Flows:
         """Flows with so many messages between some pairs of devices."""
-        (server, _), like, channels = self.topology.numbered(self.topology.depth), self._like, self.topology.channels
+        (server, _), like, channels = self.topology.numbered(self.topology.depth), self.like, self.topology.channels
         passed: tuple[Counter[tuple[int, ...]], ...] = Counter(), Counter()
         for (first, second), count in edges.items():
             passed[server[first] != server[second]][self.topology.route(first, second)] += count
@@ -376,7 +376,7 @@ class CollectiveRates:
         return _Flows(name, inside, between, devices, servers, parts, uses)
 
     @cached_property
-    def _like(self) -> list[int]:
+    def like(self) -> list[int]:
         """For each channel the first one that differs from it in no more than its name."""
         known: dict[tuple[Hashable, ...], int] = {}
         look = attrgetter(*(one.name for one in fields(Channel) if one.name not in ("name", "fabric")))

@@ -239,13 +239,21 @@ class LeastOpsOf:
         if degree == 1 or self.problem.cluster.tensor_groups != "server":
             return
         rates = self.problem.cluster.collectives.rates
-        for server in self._unlike_servers:
-            for group in combinations(server, degree):
-                if self.problem.sequence_parallel:
-                    parts = rates(Operation.REDUCE_SCATTER, group), rates(Operation.ALL_GATHER, group)
-                    yield from one_after_the_other(*parts)
-                else:
-                    yield from rates(Operation.ALL_REDUCE, group)
+        several = (group for server in self._unlike_servers for group in combinations(server, degree))
+        for group in {tuple(map(self._links, group)): group for group in several}.values():
+            if self.problem.sequence_parallel:
+                parts = rates(Operation.REDUCE_SCATTER, group), rates(Operation.ALL_GATHER, group)
+                yield from one_after_the_other(*parts)
+            else:
+                yield from rates(Operation.ALL_REDUCE, group)
+
+    def _links(self, device: int) -> Hashable:
+        """Where the links of a device lead, and what they are like: devices with the same may change places."""
+        topology, like = self.problem.cluster.topology, self.problem.cluster.collectives.like
+        node = topology.nodes[device]
+        return tuple(
+            [(far, like[topology.hops[node, far]], like[topology.hops[far, node]]) for far in topology.neighbours[node]]
+        )
 
     @cached_property
     def _exchanged(self) -> Floats:
