@@ -54,8 +54,8 @@ from simulator import (
 )
 
 LEFT_OUT = (
-    "not searched: offload, groups of unlike sizes, layers that stages share but on boards, orders of ops but those of the "
-    "fastest pipelines in one direction, of whole sequences"
+    "not searched: offload of stashes and states to the host, groups of unlike sizes, layers that stages share but on boards, "
+    "orders of ops but those of the fastest pipelines in one direction, of whole sequences"
 )
 """Decisions that are not searched."""
 
