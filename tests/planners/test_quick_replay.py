@@ -98,6 +98,20 @@ def test_no_replay_is_faster_of_many() -> None:
         _check(seed)
 
 
+@pytest.mark.parametrize("slices", [2, 4])
+def test_slices_take_their_own_seconds(slices: int) -> None:
+    """The first attends to least, and each is a kernel of its own: a stage in front of another waits for the last one."""
+    problem = Problem(Gpt(4, 512, 8, tied=False).workload(), load_cluster("dgx-a100:1"), 2, contention=False)
+    layers = len(problem.workload)
+    plan = Plan(
+        "test", "seq1f1b", stages_from_cuts([layers // 2], layers, [(0,), (1,)]), (1, 1), options=(("slices", slices),)
+    )
+    evaluate = Evaluator(problem)
+    assert QuickReplays(problem, evaluate.layer_costs)(plan) == pytest.approx(
+        evaluate(plan).iteration_seconds, rel=1e-9
+    )
+
+
 def test_what_it_does_not_know_takes_no_time() -> None:
     """An order of the plan's own, streams without a flush, lanes that share a device: 0, which rules nothing out."""
     problem = Problem(uniform_chain(4), load_cluster("pipedream-b:1"), 8)

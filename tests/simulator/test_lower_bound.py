@@ -81,6 +81,16 @@ def least(problem: Problem, *, flush: bool = True) -> float:
     return lower_bound(problem).of(flush=flush).seconds
 
 
+@pytest.mark.parametrize(
+    ("precision", "shared", "least"), [("fp8", True, 0.5), ("fp8", False, 1.0), ("bf16", True, 1.0)]
+)
+def test_what_groups_reduce_narrowly_counts_as_such(precision: Precision, shared: bool, least: float) -> None:
+    """Products in 8 bits whose inputs the group gathers move a byte where it scatters two; all others as many of each."""
+    cluster = load_cluster("dgx-h100:1")
+    problem = Problem(load_workload("gpt2"), cluster, 8, precision=precision, sequence_parallel=shared)
+    assert LeastOpsOf(problem, LayerCosts(problem))._narrowed == least
+
+
 def test_the_least_of_ops_by_hand() -> None:
     """By two sizes forwards take 1 + 1 and 2 + 8 s, backwards 1 + 9 and 0.5 + 0.5. One size for both takes 11 s; the small
     forward, 2 s of the large one again and the large backward take 2 + 2 + 1.

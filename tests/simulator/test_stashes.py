@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from simulator import (
     simulate,
     stage_stash,
 )
-from simulator.costs.stashes import kept_by_part, kept_bytes, largest_parts
+from simulator.costs.stashes import _losses, kept_by_part, kept_bytes, largest_parts
 from simulator.workloads.language_models import Gpt, Llama
 from simulator.workloads.layers import Layer, Workload
 from tests.chains import chain
@@ -127,6 +128,18 @@ def network(rng: np.random.Generator) -> Workload:
     edges = [(n - 1, n) for n in range(1, count)]
     edges += [(int(rng.integers(n - 1)), n) for n in range(2, count) if rng.random() < 0.4]
     return Workload("random", tuple(layers), tuple(sorted(set(edges))))
+
+
+def test_what_losses_keep_is_of_the_layers_that_a_stage_has() -> None:
+    """Of a loss in front of the range nothing."""
+    kinds = ["linear", "loss", "linear", "loss"]
+    layers = [Layer(kind + str(n), kind, 1e6, 0, 1.0, 2.0 + n) for n, kind in enumerate(kinds)]  # type: ignore[arg-type]
+    edges = ((0, 1), (0, 2), (2, 3))
+    costs = LayerCosts(Problem(Workload("two losses", tuple(layers), edges), chain_cluster(1), 1))
+    kept = costs.loss_bytes
+    assert (kept > 0).tolist() == [kind == "loss" for kind in kinds]
+    for begin, end in combinations(range(5), 2):
+        assert _losses(costs, "none")[begin, end] == kept[begin:end].sum()
 
 
 def walked(costs: LayerCosts, held: range, word: Recompute, op: str) -> tuple[float, float, float]:
