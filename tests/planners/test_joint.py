@@ -148,6 +148,15 @@ BESIDE = {
 """Pipelines of few devices."""
 
 
+def test_seeds_have_the_stages_that_are_asked_for() -> None:
+    """Of one a rank and of two, on four devices."""
+    asked = PROBLEMS["two-servers"]
+    for stages, chunks in ((2, 1), (4, 1), (4, 2)):
+        moves = Neighbourhood(asked, Request(stages=stages, chunks=chunks), LayerCosts(asked))
+        found = {(one.stages, one.chunks, len(one.ranks)) for one in moves.seeds()}
+        assert found == {(stages, chunks, stages // chunks)}
+
+
 def test_a_stack_without_interleaving_has_one_stage_a_rank() -> None:
     """Families with one keep theirs, others have none."""
     asked = replace(PROBLEMS["two-servers"], stack=Stack(name="plain", runs=Runs(interleaved=False)))
