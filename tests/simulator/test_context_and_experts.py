@@ -288,10 +288,11 @@ def test_a_file_says_context_and_experts() -> None:
 
 def test_a_device_with_several_experts_puts_exchanged_tokens_into_their_order() -> None:
     """What goes in is read and written once more in each direction, and what comes out is put back; none where each has one."""
-    problem = Problem(EXPERTS, load_cluster("dgx-a100:1").take(4), 2, precision="fp16")
+    layers = tuple(replace(layer, output_elements=2.0**20 * layer.output_elements) for layer in EXPERTS.layers)
+    problem = Problem(replace(EXPERTS, layers=layers), load_cluster("dgx-a100:1").take(4), 2, precision="fp16")
 
     device = problem.cluster.devices[0]
-    sort = device.seconds(Work("elementwise", 0.0, 16.0, 16.0, 0), 2, "forward", "fp16")
+    sort = device.seconds(Work("elementwise", 0.0, 2.0**24, 2.0**24, 0), 2, "forward", "fp16")
 
     def beside(expert: int, phase: Phase) -> list[float]:
         costs = LayerCosts(problem).at(Parallelism(expert=expert))
