@@ -13,6 +13,7 @@ import pytest
 
 import pipeplan as pp
 from experiments.calibration.logs import read_logs
+from experiments.commands.simulate_command import _without
 from experiments.compare.disturbance_options import straggler
 from experiments.compare.efficiency import price_of_all
 from experiments.dnn_partitioning.graph_files import OperatorGraph
@@ -32,7 +33,7 @@ from experiments.training.run import TrainingSettings
 from experiments.truth.measured_tables import read_tables
 from experiments.view.page import _small
 from experiments.view.page_option import window
-from hardware_profiles import Operation, Work, load_accelerator, load_cluster, load_stack
+from hardware_profiles import Operation, Work, load_accelerator, load_cluster, load_stack, profile_text
 from hardware_profiles.collectives import CollectiveRates
 from hardware_profiles.numbers import check_real, check_whole, real_number, whole_number
 from hardware_profiles.option_declarations import option_text
@@ -144,6 +145,10 @@ RULES: dict[str, Callable[[Path], object]] = {
     "profiled_minibatch goes with PipeDream's graph.txt; gone.json says its own samples": lambda _: read_any_profile(
         "gone.json", 4
     ),
+    "no cluster is named 'a100-80'": lambda _: profile_text("a100-80", "cluster"),
+    "--weight must be one number, or one per stage, and at most the seconds of a backward in f: 2, 3": lambda _: (
+        _without([2.0, 3.0], [1.0] * 3, "f")
+    ),
     "give one of name and profile": lambda _: WorkloadSource(),
     "one of name and profile": lambda _: WorkloadSource(name="chain:4", profile="graph.txt"),
     "attention goes with name; a profile has its own": lambda _: WorkloadSource(profile="graph.txt", attention="fused"),
@@ -214,6 +219,7 @@ ENDS: dict[str, tuple[Callable[[float], object], tuple[float, ...], tuple[float,
     "Adam's decay": (lambda one: Adam(weight_decay=one), (0.0,), (-1e-9,)),
     "updates of PipeMare's annealing": (lambda one: PipeMare(anneal_updates=int(one)), (1,), (0,)),
     "updates of PipeMare's warm-up": (lambda one: PipeMare(warmup_updates=int(one)), (0,), (-1,)),
+    "a gradient of weights of a measured backward": (lambda one: _without([2.0, 2.0], [one], "f"), (0.0, 2.0), (2.1,)),
     "ends of a swept range": (lambda one: read_over(f"batch=4:{one}:+1"), (4, 5), (3,)),
 }
 """What takes a number, numbers at its ends that it takes, and those next to them that it refuses."""
@@ -249,6 +255,10 @@ COMMANDS = {
     f"plan {SMALL} --planner uniform --option a=1 --option a=2": "--option a=2: a is given twice",
     **{f"plan {SMALL} --planner uniform --option {one}": f"{one!r} must be NAME=TEXT" for one in ("a", "=1", "a=")},
     f"simulate --schedule 1f1b --schedule gpipe {COSTS} --microbatches 2": "several schedules need --stages, one per device",
+    **{
+        f"simulate --schedule gpipe --schedule {name} {TIMES}": f"'{name}' does not flush one pipeline on one lane per device"
+        for name in ("fbp-as", "1f1b-rr")
+    },
     f"simulate --schedule 1f1b --schedule zzz {TIMES}": "schedule 'zzz' is unknown; choices: gpipe, 1f1b",
     f"simulate --schedule search --microbatches 2 {COSTS}": "--schedule search needs --stages and --microbatches",
     f"simulate --schedule 1f1b --microbatches 2 {COSTS}": "--schedule needs --stages and --microbatches, or --minibatches",

@@ -599,6 +599,8 @@ def test_wrong_kind_of_file(tmp_path: Path) -> None:
         load_cluster(written(tmp_path, MINIMAL))
     with pytest.raises(ProfileError, match="where an accelerator is wanted"):
         load_accelerator(written(tmp_path, PAIR))
+    with pytest.raises(ProfileError, match=r"\$: is a cluster, where an accelerator is wanted$"):
+        load_accelerator(written(tmp_path, GRAPH))
     with pytest.raises(ProfileError, match="does not scale"):
         load_cluster(f"{written(tmp_path, GRAPH)}:2")
 
