@@ -84,6 +84,7 @@ TOLD: dict[str, Callable[[], Any]] = {
 
 
 IN_WORDS = (
+    "a comparison",
     "what no longer fits",
     "a report of a replay",
     "a report of experts",
