@@ -58,8 +58,11 @@ def state_bytes(
 
     held: weight elements of a device; divided: those that `copies` replicas divide, as in `PlanCosts.divided_elements`
     """
-    alone = np.array([problem.divided_state_bytes(one, np.inf) for one in get_args(Zero)])[zero]
-    return np.asarray(held * alone + divided / copies * (problem.state_bytes - alone))
+    alone, halved = (
+        np.array([problem.divided_state_bytes(one, of) for one in get_args(Zero)])[zero] for of in (np.inf, 2)
+    )
+    shared = np.where(np.greater(copies, 1), 2.0 * (halved - alone), problem.state_bytes - alone)
+    return np.asarray(held * alone + divided / copies * shared)
 
 
 def unit_bytes(problem: Problem, zero: Zero | Integers) -> Floats:

@@ -38,6 +38,8 @@ def copy_bytes(costs: PlanCosts, place: tuple[int, int], copies: int, gradients:
         if plan.zero >= least:
             number = CATEGORIES.index(category)
             row[number] = np.ceil(whole[number] / replicas)
+    if replicas > 1 and (beside := costs.problem.master_beside(plan.zero)):
+        row[CATEGORIES.index("optimizer")] += np.ceil(costs.divided_elements(*place) * beside / replicas)
     row[CATEGORIES.index("buffers")] = np.ceil(costs.unit_buffers(*place))
     return row
 

@@ -214,8 +214,15 @@ class Problem(TrainingOptions):
 
     def divided_state_bytes(self, zero: int, replicas: float) -> float:
         """`state_bytes` per parameter on one of so many replicas under a ZeRO stage; of infinitely many, what is not divided."""
-        parts = (3, self.element_bytes), (2, self.held_gradient_bytes), (1, self.optimizer_bytes)
+        optimizer = self.optimizer_bytes + (self.master_beside(zero) if replicas > 1 else 0.0)
+        parts = (3, self.element_bytes), (2, self.held_gradient_bytes), (1, optimizer)
         return sum((size / replicas if zero >= least else float(size) for least, size in parts), 0.0)
+
+    def master_beside(self, zero: int) -> float:
+        """Bytes per parameter of the fp32 weights that replicas divide beyond those of `optimizer_bytes`: under ZeRO 1 and 2 the
+        16-bit weights, which each replica has whole, are no part of these.
+        """
+        return self.element_bytes if zero in (1, 2) and self.element_bytes < 4 and not self.stack.narrow_copy else 0.0
 
     @property
     def held_gradient_bytes(self) -> float:

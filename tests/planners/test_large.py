@@ -321,6 +321,7 @@ def test_a_rank_that_reduces_long_after_the_first_has_ended_holds_fewer_blocks()
         (Shape(1, 2, 2, 1, 1, expert=2), 1, "blocks"),
         (Shape(1, 1, 4, 1, 1, expert=2), 3, "products"),
         (Shape(1, 2, 2, 1, 1), 3, "products"),
+        (Shape(1, 2, 2, 1, 1), 1, "products"),
         (Shape(2, 1, 1, 1, 1, context=2, expert=2), 0, "blocks"),
     ],
 )

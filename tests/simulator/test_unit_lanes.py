@@ -159,6 +159,14 @@ def test_without_a_narrow_copy_weights_are_there_once(
     parts = outcome.fullest.peak_parts
     assert problem.state_bytes == held == (parts["weights"] + parts["gradients"] + parts["optimizer"]) / PARAMETERS
     assert problem.accumulated_bytes == gradient
+    # replicas that have them whole in 16 bits divide fp32 ones beside them
+    whole = 4 + 4 + 8 / 4 if precision == "fp32" else 2 + (gradient if narrow_copy else 4) + 12 / 4
+    assert problem.divided_state_bytes(1, 4) == whole
+    stages = (Stage((0,), (0, 1, 2, 3)),)
+    four = Problem(network(1), star_cluster(4, bandwidth=1.0), 4, stack, **options)  # type: ignore[arg-type]
+    parts = simulate(four, Plan("hand", "gpipe", stages, (4,), zero=1)).fullest.peak_parts
+    divided = (parts["weights"] + parts["gradients"] + parts["optimizer"]) / PARAMETERS
+    assert divided == whole
 
 
 @pytest.mark.parametrize(("zero", "copies"), [(1, 0), (2, 1), (3, 2)])
