@@ -135,7 +135,7 @@ def _could_begin(timeline: Timeline, awaited: Awaited) -> Floats:
     """
     found = awaited.there.copy()
     found[~timeline.compute()] = np.inf
-    place = timeline.stage.astype(np.int64) * (int(timeline.replica.max(initial=0)) + 1) + timeline.replica
+    place = timeline.stage.astype(np.int64)  # whose replicas have samples of their own
     for need, takers in _NEEDS:
         of_kind = np.flatnonzero(timeline.kind == need)
         of_kind = of_kind[np.lexsort((timeline.first_sample[of_kind], place[of_kind]))]

@@ -59,6 +59,9 @@ def test_a_layout_is_a_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
         ((4, 5, 6, 7), (2, 2)),
     ]
     assert plan.stages[2].devices == plan.stages[0].devices
+    _, plan = imported(capsys, tmp_path, "megatron:Et*12|L")
+    head = [number for number, layer in enumerate(problem.workload.layers) if layer.part == "output head"]
+    assert plan.stages[1].layers == tuple(head)
 
 
 @pytest.mark.parametrize(

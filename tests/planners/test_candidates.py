@@ -12,6 +12,7 @@ from planners.search import candidates
 from planners.search.candidates import (
     closest_to_fit,
     device_choices,
+    device_groups,
     least_microbatches,
     microbatch_counts,
     searched_counts,
@@ -22,7 +23,7 @@ from planners.search.candidates import (
 )
 from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, Score
 from simulator.workloads.synthetic import uniform_chain
-from tests.simulator.strategies import UnitDevice
+from tests.simulator.strategies import UnitDevice, star_cluster
 from tests.simulator.test_lower_bound import _gpu, _switched
 
 
@@ -186,3 +187,12 @@ def test_replicas_take_turns_where_the_schedule_asks_for_them() -> None:
     problem = _problem()
     for schedule, replication in (("1f1b-rr", "round-robin"), ("1f1b", "split"), ("pipedream", "split")):
         assert straight_plan("test", problem, schedule, (3,), (0, 1), 4).replication == replication
+
+
+def test_groups_cross_no_server_where_all_have_room() -> None:
+    """Pairs in servers of three and of two, where groups may lie anywhere; threes only across them."""
+    cluster = replace(star_cluster(5), servers=((0, 1, 2), (3, 4)), tensor_groups="cluster")
+    problem = Problem(uniform_chain(2), cluster, 4)
+    assert device_groups(problem, 2) == ((0, 1), (3, 4))
+    assert device_groups(problem, 3) == ((0, 1, 2),)
+    assert device_groups(problem, 4) == ((0, 1, 2, 3),)

@@ -14,7 +14,19 @@ from hypothesis import strategies as st
 
 import pipeplan as pp
 from experiments.cli import main
-from simulator import TIME_PARTS, Explanation, Plan, Problem, ScheduleReplay, Stage, build_program, explain, simulate
+from simulator import (
+    CAUSES,
+    TIME_PARTS,
+    Explanation,
+    Plan,
+    Problem,
+    ScheduleReplay,
+    Stage,
+    build_program,
+    explain,
+    simulate,
+)
+from tests.chains import chain
 from tests.experiments.commands import refused
 from tests.simulator.strategies import ASYNCHRONOUS, plans, star_cluster
 from tests.simulator.test_time_split import network
@@ -210,3 +222,19 @@ def test_a_noisy_plan_is_not_explained() -> None:
     plan = Plan("hand", "gpipe", (Stage((0,), (0,)), Stage((1,), (1,))), (1, 1))
     with pytest.raises(ValueError, match="noisy"):
         explain(simulate(problem, plan, noise=0.1, rng=np.random.default_rng(1)))
+
+
+def test_a_slow_replica_idles_as_if_it_were_alone() -> None:
+    """Three stages of two replicas that share nothing: the slow one waits for its own, the other drains longer."""
+
+    def idle(copies: int, factor: float = 2.0) -> Any:
+        problem = Problem(chain([1.0, 3.0, 2.0]), star_cluster(3 * copies, bandwidth=1e15), 4 * copies)
+        stages = tuple(Stage((n,), tuple(range(n * copies, (n + 1) * copies))) for n in range(3))
+        plan = Plan("hand", "1f1b", stages, (copies,) * 4)
+        return explain(simulate(problem, plan, stragglers={2 * copies - 1: factor})).idle
+
+    alone, beside = idle(1), idle(2)
+    assert beside.devices.tolist() == [0, 1, 2, 3, 4, 5]
+    assert beside.seconds[1::2].tolist() == alone.seconds.tolist()
+    longer = beside.seconds[0::2] - idle(1, 1.0).seconds
+    assert longer.tolist() == [[33.0 * (cause == "drain") for cause in CAUSES]] * 3

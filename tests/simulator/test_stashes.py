@@ -186,6 +186,8 @@ def test_a_backward_holds_one_part_and_an_input_gradient_leaves_what_weights_nee
         at_once = stage_stash(costs, range(begin, end), word, at_once=True)
         assert at_once.made == at_once.made_for_input == costs.made_bytes(word)[begin:end].sum()
         assert largest_parts(costs, word)[begin, end] == stash.made
+        parts = kept_by_part(costs, range(begin, end), word)
+        assert [np.ceil(sum(one.values())) for one in parts] == [stash.kept, stash.kept_longer]
         assert kept_bytes(costs, word)[begin:end].sum() <= stash.kept
     whole = stage_stash(costs, range(len(costs.problem.workload)), "blocks")
     assert kept_bytes(costs, "blocks").sum() == whole.kept
