@@ -273,6 +273,7 @@ def test_opposite_pipelines_and_slices_are_plans(schedule: str, ranks: tuple[tup
     assert Evaluator(asked)(plan).iteration_seconds > 0.0
     assert pipeline_of(asked, plan) == one
     assert one.copies == 2
+    assert Neighbourhood(asked, Request(schedule=schedule), LayerCosts(asked)).allows(one)
     assert pipeline_of(asked, replace(plan, schedule="1f1b", options=())) != one
 
 
