@@ -254,6 +254,11 @@ def test_an_asynchronous_schedule_brings_its_own_updates() -> None:
         ({"communication": "telepathy"}, "communication 'telepathy' is unknown; choices: overlapped, send-blocking"),
         ({"forward_sizes": [1, 2, 3]}, "forward sizes need 2 micro-batches, got 3"),
         ({"forward_sizes": [1, 0]}, r"forward sizes of stage 0 must be at least 1 sample each, got \[1, 0\]"),
+        ({"forward_sizes": [1, 0.5]}, r"forward sizes of stage 0 must be whole samples, got \[1\.0, 0\.5\]"),
+        (
+            {"forward_sizes": [2**51, 2**51 + 1]},
+            r"forward sizes of stage 0 must sum to at most 2\^52 samples, got 4\.5036e\+15",
+        ),
         ({"forward_sizes": [[], [1, 1]]}, r"forward sizes of stage 0 must be at least 1 sample each, got \[\]"),
         ({"forward_sizes": [[1, 1]]}, "forward sizes need one list for each of 2 stages, got 1 lists"),
         ({"forward_sizes": [[1, 1], [1, 2]]}, "every stage must cover the same mini-batch"),

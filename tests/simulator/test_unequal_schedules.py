@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -103,8 +104,11 @@ def test_bad_sizes_are_refused() -> None:
         unequal_schedule("eager-1f1b", [[1]], [[1]])
     with pytest.raises(ValueError, match="sizes of stage 1 sum to 3 samples, those of stage 0 to 4"):
         unequal_schedule("gpipe", [[4], [3]], [[4], [4]])
-    with pytest.raises(ValueError, match="at least 1 sample each"):
-        unequal_schedule("gpipe", [[]], [[1]])
+    for sizes in ([], [1, 0]):
+        with pytest.raises(
+            ValueError, match=rf"^sizes of stage 0 must be at least 1 sample each, got {re.escape(str(sizes))}$"
+        ):
+            unequal_schedule("gpipe", [sizes], [[1]])
 
 
 @pytest.fixture
