@@ -32,7 +32,7 @@ from experiments.training.prediction import PipeMare
 from experiments.training.run import TrainingSettings
 from experiments.truth.measured_tables import read_tables
 from experiments.view.page import _small
-from experiments.view.page_option import window
+from experiments.view.page_option import window, written_page
 from hardware_profiles import Operation, Work, load_accelerator, load_cluster, load_stack, profile_text
 from hardware_profiles.collectives import CollectiveRates
 from hardware_profiles.numbers import check_real, check_whole, real_number, whole_number
@@ -41,12 +41,14 @@ from hardware_profiles.prediction_errors import ErrorClass
 from planners import SearchedSchedule
 from planners.pipedream.state_table import measured_seconds
 from planners.scheduler.schedule_problem import ScheduleProblem
+from planners.unequal.tables import candidate_sizes
 from simulator import (
     Failing,
     Gpt,
     OpSeconds,
     ScheduleFamily,
     build_schedule,
+    check_plan,
     check_recompute,
     explain,
     given_costs,
@@ -148,6 +150,25 @@ RULES: dict[str, Callable[[Path], object]] = {
     "no cluster is named 'a100-80'": lambda _: profile_text("a100-80", "cluster"),
     "--weight must be one number, or one per stage, and at most the seconds of a backward in f: 2, 3": lambda _: (
         _without([2.0, 3.0], [1.0] * 3, "f")
+    ),
+    **{
+        f"{way} sizes of plan 'mine' must be one list for each of 2 stages, of at least 1 sample each, that sum to 16; got lists "
+        "that sum to [7, 16]": lambda _, way=way: check_plan(
+            PROBLEM, replace(PLAN, **{"forward_sizes": ((16,),) * 2, f"{way}_sizes": ((7,), (16,))})
+        )
+        for way in ("forward", "backward")
+    },
+    "plan 'mine' has backward sizes of its stages and no forward sizes": lambda _: check_plan(
+        PROBLEM, replace(PLAN, backward_sizes=((16,),) * 2)
+    ),
+    "the mini-batch must have at least 1 sample, got 0": lambda _: TrainingSettings(batch=0),
+    "updates between evaluations must be at least 1, got 0": lambda _: TrainingSettings(evaluate_every=0),
+    "Adam needs epsilon > 0 and weight decay >= 0, got 1e-08 and -1.0": lambda _: Adam(weight_decay=-1.0),
+    "dgx-a100: size_bytes is at least 0: -1.0": lambda _: DGX.transfer_seconds(0, 1, -1.0),
+    "page.htm: the name must end in .html": lambda _: written_page("page.htm"),
+    "candidates 'odd' are unknown; choices: ": lambda _: candidate_sizes(8, "odd"),
+    "seconds on a, b: low, median and high are measured / predicted and must rise from above 0, got 0, 1, 2": lambda _: (
+        ErrorClass(figure="seconds", accelerators=("a", "b"), plans=(), median=1.0, low=0.0, high=2.0, rows=1)
     ),
     "give one of name and profile": lambda _: WorkloadSource(),
     "one of name and profile": lambda _: WorkloadSource(name="chain:4", profile="graph.txt"),
