@@ -72,7 +72,10 @@ OF_A_SHAPE = 2
 """Of these, plans that differ in cuts alone; and seeds of each schedule family."""
 
 SECONDS = 20.0
-"""Nominal seconds of replays where none are asked for."""
+"""Nominal seconds of replays where none are asked for; a round more where the last one gained GAINED."""
+
+GAINED = 0.005
+"""Part of the seconds of the best plan that a round of descents gains, at least, for one more where no work is asked for."""
 
 FIRST_ROUND = 5.0
 """Nominal seconds of the first round of descents; each further one ends at twice the work of the one before."""
@@ -256,7 +259,7 @@ class _Descents:
         self.done, self.done_at_best = 0.0, 0.0
         self.least: Key = (inf, inf)
         self.quickly: dict[Pipeline, dict[Plan, float]] = {}
-        self.busiest: dict[Pipeline, float] = {}
+        self.least_work: dict[Pipeline, float] = {}
         self.whole, self.passed, self.numbers = set[Plan](), set[tuple[Pipeline, int]](), count()
         self.boards = all(device.streams for device in problem.cluster.devices)
 
@@ -346,10 +349,14 @@ class _Descents:
         the work ends with a round, it answers no worse than where it ended with an earlier one.
         """
         self.least = min((score.key for score in self.replayed().values()), default=self.least)
+        asked = self.planner.request.asked("seconds") is not None
         whole, begun, end = self.most, 0.0, min(self.most, FIRST_ROUND * WORK_PER_SECOND)
         hopeless = not self.least[0] and self.least[1] * MOST_GAINED >= self.evaluate.beat
         while not hopeless:
+            before = self.least
             self._round(begun, end)
+            if end == whole and not asked and (before[0] or self.least[1] <= before[1] * (1.0 - GAINED)):
+                whole, asked = 2.0 * whole, True
             if end >= whole:
                 break
             begun, end = self.done, min(whole, 2.0 * end)
@@ -539,15 +546,19 @@ class _Descents:
         again with more recomputation.
         """
         found, idle, best, error = None, Counter[bool](), now, now.error
-        waiting = [one for each in among if self.goes_on for one in self._waiting(each, best.key)]
+        waiting = [one for each in among if self.goes_on for one in self._bounded(each, now.key)]
         heapify(waiting)
         more = set[Pipeline]()  # with more recomputation: what one that does not fit leads to may lead back to it
         while waiting and self.goes_on:
-            quick, _, one, plan = heappop(waiting)
+            quick, number, one, plan = heappop(waiting)
             if not best.key[0] and quick * error >= best.key[1] * NEAR:
                 break
             timed = plan.options != one.options
             if not best.key[0] and idle[timed] >= PATIENCE:
+                continue
+            if plan not in self.whole:
+                if (seconds := self._quick(one, plan)) < (inf if now.key[0] else now.key[1]):
+                    heappush(waiting, (seconds, number, one, plan))
                 continue
             made = self.evaluate.evaluations
             try:
@@ -564,29 +575,42 @@ class _Descents:
                 idle.clear()
             elif not score.fits and (best.key[0] or score.iteration_seconds < best.key[1]):
                 others = dict.fromkeys(self.moves.with_more_again(one, score.device))
-                for each in [each for other in others if other not in more for each in self._waiting(other, best.key)]:
+                for each in [each for other in others if other not in more for each in self._bounded(other, best.key)]:
                     heappush(waiting, each)
                 more.update(others)
         return None if found is None else (found, best)
 
     def _waiting(self, one: Pipeline, best: Key) -> Iterator[tuple[float, int, Pipeline, Plan]]:
         """A pipeline's plans that may be faster, each with its quick replay and its number; none of what is not asked for."""
+        for seconds, number, _, plan in self._bounded(one, best):
+            quick = seconds if plan in self.whole else self._quick(one, plan)
+            if best[0] or quick < best[1]:
+                yield quick, number, one, plan
+
+    def _bounded(self, one: Pipeline, best: Key) -> Iterator[tuple[float, int, Pipeline, Plan]]:
+        """The same, each with its quick replay where that is known, else with a bound on it that takes no order."""
         if not self.moves.allows(one) or (self.in_a_row and len(one.ranks) == 1):
             return
         below = inf if best[0] else best[1]
         if one not in self.quickly:
             alike = replace(one, zero=0, shard=0)  # what replicas divide only adds to forwards and backwards
-            if alike not in self.busiest:
-                self.busiest[alike] = max(map(self.quick.busiest_device, self._plans(alike)), default=0.0)
-            self.quickly[one] = {plan: self._at_least(plan, self.busiest[alike]) for plan in self._plans(one)}
+            if alike not in self.least_work:
+                self.least_work[alike] = max(map(self.quick.fill_and_work, islice(self._plans(alike), 1)), default=0.0)
+            least = self.least_work[alike]
+            if least >= below and self.evaluate.judge is None:
+                return
+            self.quickly[one] = {plan: self._at_least(plan, least) for plan in self._plans(one)}
+        for plan, seconds in self.quickly[one].items():
+            if seconds < below:
+                yield seconds, next(self.numbers), one, plan
+
+    def _quick(self, one: Pipeline, plan: Plan) -> float:
+        """The quick replay of one of a pipeline's plans, which is known from now on."""
+        self.done += QUICK_BY_STAGE * one.stages
+        self.whole.add(plan)
         known = self.quickly[one]
-        for plan, seconds in known.items():
-            if seconds < below and plan not in self.whole:
-                self.done += QUICK_BY_STAGE * one.stages
-                self.whole.add(plan)
-                known[plan] = max(seconds, self._at_least(plan, self.quick(plan)))
-            if known[plan] < below:
-                yield known[plan], next(self.numbers), one, plan
+        known[plan] = max(known[plan], self._at_least(plan, self.quick(plan)))
+        return known[plan]
 
     def _at_least(self, plan: Plan, seconds: float) -> float:
         """Lower bound on a plan's score whose seconds have one."""

@@ -132,7 +132,12 @@ def test_no_layer_is_faster_than_its_dsps_or_ddr(
     division = divide(made, works, "fp32")
     assert division.dsps.sum() <= made.dsps
     weights = sum(8 * work.parameters for work in works)
-    assert division.on_chip.tolist() == [weights <= made.on_chip_bytes]
+    left = (
+        made.on_chip_bytes - weights
+    )  # weights stay where they fit, unless what they leave is too little for features
+    assert bool(division.on_chip[0]) <= (left >= 0)
+    if all(4 * feature_traffic(work) <= left for work in works):
+        assert division.on_chip[0]
     if not division.on_chip[0]:
         moved = sum(weight_traffic(work, phase) for work in works)
         assert seconds >= 4 * moved / made.ddr_bandwidth * (1 - 1e-12)
