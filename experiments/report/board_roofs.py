@@ -201,16 +201,16 @@ BY_ROOF = ReportTable(
 )
 
 LAYERS = ReportTable(
-    "The longest layers, and sending their output",
+    "The longest layers in ms, and sending their output",
     "longest",
     {
         "layer": "{layer}",
         "bound by": "{roof}",
-        "ms": figure("seconds", ".4g", 1e3),
-        "DSP,\nms": figure("computing", ".4g", 1e3),
-        "weights,\nms": figure("weights", ".4g", 1e3),
-        "features,\nms": figure("features", ".4g", 1e3),
-        "link,\nms": figure("sending", ".4g", 1e3),
+        "all": figure("seconds", ".3g", 1e3),
+        "DSP": figure("computing", ".3g", 1e3),
+        "weights": figure("weights", ".3g", 1e3),
+        "features": figure("features", ".3g", 1e3),
+        "link": figure("sending", ".3g", 1e3),
     },
 )
 
