@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
-from itertools import count, islice
+from itertools import count, islice, takewhile
 from math import inf
 from typing import Any
 
@@ -73,6 +73,9 @@ OF_A_SHAPE = 2
 
 SECONDS = 20.0
 """Nominal seconds of replays where none are asked for; a round more where the last one gained GAINED."""
+
+DRY = 0.5
+"""Part of the work of a round: where one ends with less done, pipelines are sown that were left out on many devices."""
 
 GAINED = 0.005
 """Part of the seconds of the best plan that a round of descents gains, at least, for one more where no work is asked for."""
@@ -322,10 +325,13 @@ class _Descents:
             if (not least[0] and quick >= least[1]) or self.done + _work(seed) > most:
                 break
             least = min(least, self._sown(seed, plan))
-        if not least[0] and len(self.problem.cluster.devices) > SOWN_ON:
-            return
+        if least[0] or len(self.problem.cluster.devices) <= SOWN_ON:
+            self._sow_pipelines(least, most)
+
+    def _sow_pipelines(self, least: Key, most: float, *, looked_at: float = inf) -> None:
+        """Replay the quickest seeds of each several ranks and groups, until so much work is done, and look at no more of them."""
         quickest: dict[tuple[object, ...], tuple[float, int, Pipeline, Plan]] = {}
-        for one in self.moves.seeds(least=2):
+        for one in takewhile(lambda _: self.done < looked_at, self.moves.seeds(least=2)):
             for each in self._waiting(one, (0.0, inf)):
                 key = one.ranks, one.group
                 quickest[key] = min(quickest.get(key, each), each, key=lambda known: known[:2])
@@ -350,11 +356,16 @@ class _Descents:
         """
         self.least = min((score.key for score in self.replayed().values()), default=self.least)
         asked = self.planner.request.asked("seconds") is not None
+        sown = len(self.problem.cluster.devices) <= SOWN_ON or self.least[0] > 0.0
         whole, begun, end = self.most, 0.0, min(self.most, FIRST_ROUND * WORK_PER_SECOND)
         hopeless = not self.least[0] and self.least[1] * MOST_GAINED >= self.evaluate.beat
         while not hopeless:
             before = self.least
             self._round(begun, end)
+            if self.done < begun + DRY * (end - begun) and not sown:
+                self._sow_pipelines(self.least, end, looked_at=(begun + end) / 2.0)
+                sown, begun = True, self.done
+                continue
             if end == whole and not asked and (before[0] or self.least[1] <= before[1] * (1.0 - GAINED)):
                 whole, asked = 2.0 * whole, True
             if end >= whole:

@@ -209,6 +209,12 @@ class Neighbourhood:
                         laid = ranks_of(groups, ranks, copies * context)
                         empty = Pipeline(schedule, (), (), count, words, (), tensor * context, zero, context, expert)
                         yield from self._laid(empty, laid, held)
+                        if self._unlike(laid):
+                            yield from self._laid(empty, laid[::-1], held)
+
+    def _unlike(self, ranks: Ranks) -> bool:
+        """Whether ranks are of several kinds of device, so that a pipeline is another one the other way."""
+        return len({self.costs.kind_of_device(rank[0]) for rank in ranks}) > 1
 
     def _seed_copies(self, most: int, ranks: int, group: int) -> list[int]:
         """Replicas of each rank: on all devices, on half of them, on one, two, four, ... whole servers; and one."""
@@ -495,7 +501,7 @@ class Neighbourhood:
             beside = ranks_of(groups, ranks, count)
             apart = tuple(tuple(device for group in groups[rank::ranks] for device in group) for rank in range(ranks))
             yield from (replace(one, ranks=other) for other in (beside, apart) if other != one.ranks)
-        if len({self.costs.kind_of_device(rank[0]) for rank in one.ranks}) > 1:
+        if self._unlike(one.ranks):
             yield from self._laid(one, one.ranks[::-1], one.chunks)
         if GROUP in schedule_families()[one.schedule].options and one.chunks > 1:
             ranks, count = len(one.ranks), one.microbatches

@@ -560,6 +560,21 @@ def test_seeds_are_replayed_beside_other_plans_on_few_devices() -> None:
         assert (1 in ranks, max(ranks) > 1) == (True, more)
 
 
+def test_a_search_that_runs_dry_on_many_devices_sows_pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through 24 GPUs of two kinds in both directions; where no round is dry, in one."""
+    found = []
+    for dry in (0.5, 0.0):
+        monkeypatch.setattr(joint_search, "DRY", dry)
+        asked = problem("gnmt8", "sailor-gcp-24", 16)
+        search = joint_search._Descents(joint_search.JointSearch(), asked, evaluate := Evaluator(asked))
+        search.most = 2.0 * joint_search.WORK_PER_SECOND
+        search.evaluate(make_plan("data-parallel", asked).plan)
+        search.descend()
+        ways = {tuple(asked.cluster.devices[one.devices[0]].name for one in plan.stages) for plan in evaluate.replayed}
+        found.append(len({way[0] for way in ways if len(set(way)) == 2}))
+    assert found == [2, 1]
+
+
 def test_seeds_left_out_are_slow_or_do_not_fit() -> None:
     """Of one rank, with groups that divide tensors, contexts and experts: busy as long as was asked, or replays do not fit."""
     blocks = Gpt(4, 256, 8, vocabulary=512, sequence=64, experts=Experts(8, 2, 512)).workload()
