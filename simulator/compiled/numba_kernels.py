@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from importlib import import_module
 from itertools import islice
 from types import FrameType
 from typing import Any, TypeVar
@@ -18,23 +17,6 @@ from numba import njit, types
 from simulator.compiled.garbage import no_garbage_collection
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def _load_without_blas() -> None:
-    """Load numba's array functions, which would load all linear algebra of SciPy to see whether there is any: a seventh of a
-    second of every command. What calls it still loads it.
-    """
-    with suppress(AttributeError, ImportError):  # names that numba keeps to itself
-        from numba.np import linalg
-
-        own, linalg.ensure_blas = linalg.ensure_blas, lambda: None
-        try:
-            import_module("numba.np.arraymath")
-        finally:
-            linalg.ensure_blas = own
-
-
-_load_without_blas()
 
 
 def kernel(*, inner: bool = False, borrows: bool = False, **options: Any) -> Callable[[Function], Function]:
