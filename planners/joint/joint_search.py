@@ -106,8 +106,8 @@ SHARED, OF_SHARED = 3, 0.15
 AFTER_BEST = 3.0
 """Nominal seconds of replays, at least, without a better answer before the search ends."""
 
-QUICK_BY_STAGE = 20
-"""Ops whose replay takes as long as a stage of a quick replay."""
+QUICK_BY_STAGE, FILL_BY_STAGE = 20, 10
+"""Ops whose replay takes as long as a stage of a quick replay, and of the bound that takes no order."""
 
 Key = tuple[float, float]
 """Bytes that a plan misses, and its seconds: the least is the best."""
@@ -606,6 +606,7 @@ class _Descents:
         if one not in self.quickly:
             alike = replace(one, zero=0, shard=0)  # what replicas divide only adds to forwards and backwards
             if alike not in self.least_work:
+                self.done += FILL_BY_STAGE * one.stages
                 self.least_work[alike] = max(map(self.quick.fill_and_work, islice(self._plans(alike), 1)), default=0.0)
             least = self.least_work[alike]
             if least >= below and self.evaluate.judge is None:

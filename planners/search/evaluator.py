@@ -143,9 +143,10 @@ class Evaluator:
         key = engine, replace(plan, planner="")
         score = self._known.get(key)
         if score is None:
+            outcome = self._replay(plan, engine)  # what cannot run costs nothing, and is refused whatever remains
             if self.remaining <= 0:
                 raise BudgetSpent
-            outcome = self._outcomes[key] = self._replay(plan, engine)
+            self._outcomes[key] = outcome
             score = self._known[key] = self._judged(plan, outcome)
             self.credit(1, work_of(plan))
             if engine == self.engine:

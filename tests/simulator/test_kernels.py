@@ -198,8 +198,9 @@ def test_a_command_plans_without_a_place_for_a_cache(tmp_path: Path) -> None:
     words = ("plan", "--workload", "chain:4", "--cluster", "pipedream-b", "--devices", "2", "--batch", "4")
     done = run(tmp_path, "-m", "experiments.cli", *words, "--planner", "pipedream", "--json")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("\n") == 1
-    assert "NUMBA_CACHE_DIR" in done.stderr
+    said = [line for line in done.stderr.splitlines() if not line.startswith("planning with")]  # on a slow machine
+    assert len(said) == 1
+    assert "NUMBA_CACHE_DIR" in said[0]
 
 
 def test_one_decorator_makes_every_kernel() -> None:
