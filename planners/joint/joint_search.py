@@ -106,8 +106,8 @@ SHARED, OF_SHARED = 3, 0.15
 AFTER_BEST = 3.0
 """Nominal seconds of replays, at least, without a better answer before the search ends."""
 
-QUICK_BY_STAGE, FILL_BY_STAGE = 20, 10
-"""Ops whose replay takes as long as a stage of a quick replay, and of the bound that takes no order."""
+QUICK_BY_STAGE = 20
+"""Ops whose replay takes as long as a stage of a quick replay."""
 
 Key = tuple[float, float]
 """Bytes that a plan misses, and its seconds: the least is the best."""
@@ -262,7 +262,7 @@ class _Descents:
         self.done, self.done_at_best = 0.0, 0.0
         self.least: Key = (inf, inf)
         self.quickly: dict[Pipeline, dict[Plan, float]] = {}
-        self.least_work: dict[Pipeline, float] = {}
+        self.busiest: dict[Pipeline, float] = {}
         self.whole, self.passed, self.numbers = set[Plan](), set[tuple[Pipeline, int]](), count()
         self.boards = all(device.streams for device in problem.cluster.devices)
 
@@ -557,19 +557,15 @@ class _Descents:
         again with more recomputation.
         """
         found, idle, best, error = None, Counter[bool](), now, now.error
-        waiting = [one for each in among if self.goes_on for one in self._bounded(each, now.key)]
+        waiting = [one for each in among if self.goes_on for one in self._waiting(each, best.key)]
         heapify(waiting)
         more = set[Pipeline]()  # with more recomputation: what one that does not fit leads to may lead back to it
         while waiting and self.goes_on:
-            quick, number, one, plan = heappop(waiting)
+            quick, _, one, plan = heappop(waiting)
             if not best.key[0] and quick * error >= best.key[1] * NEAR:
                 break
             timed = plan.options != one.options
             if not best.key[0] and idle[timed] >= PATIENCE:
-                continue
-            if plan not in self.whole:
-                if (seconds := self._quick(one, plan)) < (inf if now.key[0] else now.key[1]):
-                    heappush(waiting, (seconds, number, one, plan))
                 continue
             made = self.evaluate.evaluations
             try:
@@ -586,43 +582,29 @@ class _Descents:
                 idle.clear()
             elif not score.fits and (best.key[0] or score.iteration_seconds < best.key[1]):
                 others = dict.fromkeys(self.moves.with_more_again(one, score.device))
-                for each in [each for other in others if other not in more for each in self._bounded(other, best.key)]:
+                for each in [each for other in others if other not in more for each in self._waiting(other, best.key)]:
                     heappush(waiting, each)
                 more.update(others)
         return None if found is None else (found, best)
 
     def _waiting(self, one: Pipeline, best: Key) -> Iterator[tuple[float, int, Pipeline, Plan]]:
         """A pipeline's plans that may be faster, each with its quick replay and its number; none of what is not asked for."""
-        for seconds, number, _, plan in self._bounded(one, best):
-            quick = seconds if plan in self.whole else self._quick(one, plan)
-            if best[0] or quick < best[1]:
-                yield quick, number, one, plan
-
-    def _bounded(self, one: Pipeline, best: Key) -> Iterator[tuple[float, int, Pipeline, Plan]]:
-        """The same, each with its quick replay where that is known, else with a bound on it that takes no order."""
         if not self.moves.allows(one) or (self.in_a_row and len(one.ranks) == 1):
             return
         below = inf if best[0] else best[1]
         if one not in self.quickly:
             alike = replace(one, zero=0, shard=0)  # what replicas divide only adds to forwards and backwards
-            if alike not in self.least_work:
-                self.done += FILL_BY_STAGE * one.stages
-                self.least_work[alike] = max(map(self.quick.fill_and_work, islice(self._plans(alike), 1)), default=0.0)
-            least = self.least_work[alike]
-            if least >= below and self.evaluate.judge is None:
-                return
-            self.quickly[one] = {plan: self._at_least(plan, least) for plan in self._plans(one)}
-        for plan, seconds in self.quickly[one].items():
-            if seconds < below:
-                yield seconds, next(self.numbers), one, plan
-
-    def _quick(self, one: Pipeline, plan: Plan) -> float:
-        """The quick replay of one of a pipeline's plans, which is known from now on."""
-        self.done += QUICK_BY_STAGE * one.stages
-        self.whole.add(plan)
+            if alike not in self.busiest:
+                self.busiest[alike] = max(map(self.quick.busiest_device, self._plans(alike)), default=0.0)
+            self.quickly[one] = {plan: self._at_least(plan, self.busiest[alike]) for plan in self._plans(one)}
         known = self.quickly[one]
-        known[plan] = max(known[plan], self._at_least(plan, self.quick(plan)))
-        return known[plan]
+        for plan, seconds in known.items():
+            if seconds < below and plan not in self.whole:
+                self.done += QUICK_BY_STAGE * one.stages
+                self.whole.add(plan)
+                known[plan] = max(seconds, self._at_least(plan, self.quick(plan)))
+            if known[plan] < below:
+                yield known[plan], next(self.numbers), one, plan
 
     def _at_least(self, plan: Plan, seconds: float) -> float:
         """Lower bound on a plan's score whose seconds have one."""

@@ -124,27 +124,24 @@ class QuickReplays:
         self.problem, self.layers = problem, layers
         self._before: dict[tuple[LayerCosts, int, int, Phase, Recompute], Floats] = {}
 
-    def fill_and_work(self, plan: Plan) -> float:
-        """Lower bound without an order: the longest that passes keep a device busy, and what its stages wait for before and,
-        where full backwards end all, others behind it. 0 as of a call, where replicas take whole micro-batches, and of slices.
+    def busiest_device(self, plan: Plan) -> float:
+        """Seconds for which forwards and full backwards keep the busiest device busy; 0 as of a call, and where weight gradients
+        are ops of their own.
         """
-        if _family_of(plan) is None or plan.replication != "split" or plan.slices > 1:
+        if _family_of(plan) is None or plan.schedule not in WHOLE_BACKWARDS:
             return 0.0
-        costs, sizes = PlanCosts(self.problem, plan, self.layers), np.array(plan.microbatches)
-        sizes, times = np.unique(sizes, return_counts=True)
-        whole = plan.schedule in WHOLE_BACKWARDS
-        work, waits, before = dict[int, float](), dict[int, float](), 0.0
+        costs, (sizes, times) = (
+            PlanCosts(self.problem, plan, self.layers),
+            np.unique(plan.microbatches, return_counts=True),
+        )
+        busy = dict[int, float]()
         for stage, held in enumerate(plan.stages):
             samples = -(-sizes // len(held.replicas))
-            forward, back, *parts = (
-                self._op_seconds(costs, kind, (stage, 0), samples) for kind in (KINDS[:2] if whole else KINDS)
+            passes = sum(
+                self._op_seconds(costs, kind, (stage, 0), samples) for kind in (OpKind.FORWARD, OpKind.BACKWARD)
             )
-            back = np.minimum(back, sum(parts)) if parts else back
-            waits.setdefault(held.devices[0], before)
-            work[held.devices[0]] = work.get(held.devices[0], 0.0) + float(np.dot(times, forward + back))
-            before += float(min(forward)) + (float(min(back)) if whole else 0.0)
-        overlapped = 1.0 if whole else min(1.0, self.problem.overlap)
-        return max(waits[one] + overlapped * work[one] for one in work) * (1.0 - SLACK)
+            busy[held.devices[0]] = busy.get(held.devices[0], 0.0) + float(np.dot(times, passes))
+        return max(busy.values()) * (1.0 - SLACK)
 
     def __call__(self, plan: Plan) -> float:
         """Lower bound on the seconds of an iteration; 0 for a plan with ops or devices that quick replays do not cover."""
