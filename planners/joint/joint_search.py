@@ -24,7 +24,7 @@ from planners.joint.orders import ops_of, ordered, within
 from planners.joint.pipeline import Pipeline, pipeline_of
 from planners.joint.told import complexity, next_best, own_order, passes_devices, simpler_plan, unordered
 from planners.partitioning.fraction_search import FractionSearch
-from planners.scheduler.bound import lower_bound
+from planners.scheduler.bound import lower_bound as order_bound
 from planners.scheduler.instance import instance_of
 from planners.scheduler.schedule_problem import ScheduleProblem
 from planners.search.candidates import (
@@ -50,6 +50,7 @@ from simulator import (
     Score,
     cuts_of,
     flushes,
+    lower_bound,
     schedule_families,
 )
 
@@ -72,13 +73,13 @@ OF_A_SHAPE = 2
 """Of these, plans that differ in cuts alone; and seeds of each schedule family."""
 
 SECONDS = 20.0
-"""Nominal seconds of replays where none are asked for; a round more where the last one gained GAINED."""
+"""Nominal seconds of replays where none are asked for; a round more where it is worth it."""
 
 DRY = 0.5
 """Part of the work of a round: where one ends with less done, pipelines are sown that were left out on many devices."""
 
-GAINED = 0.005
-"""Part of the seconds of the best plan that a round of descents gains, at least, for one more where no work is asked for."""
+GAINED, LEFT = 0.005, 0.2
+"""Parts of the seconds of the best plan that a round gains, and that the problem's bound leaves, at least, for a round more."""
 
 FIRST_ROUND = 5.0
 """Nominal seconds of the first round of descents; each further one ends at twice the work of the one before."""
@@ -355,7 +356,7 @@ class _Descents:
         the work ends with a round, it answers no worse than where it ended with an earlier one.
         """
         self.least = min((score.key for score in self.replayed().values()), default=self.least)
-        asked = self.planner.request.asked("seconds") is not None
+        more = self.planner.request.asked("seconds") is None
         sown = len(self.problem.cluster.devices) <= SOWN_ON or self.least[0] > 0.0
         whole, begun, end = self.most, 0.0, min(self.most, FIRST_ROUND * WORK_PER_SECOND)
         hopeless = not self.least[0] and self.least[1] * MOST_GAINED >= self.evaluate.beat
@@ -366,8 +367,8 @@ class _Descents:
                 self._sow_pipelines(self.least, end, looked_at=(begun + end) / 2.0)
                 sown, begun = True, self.done
                 continue
-            if end == whole and not asked and (before[0] or self.least[1] <= before[1] * (1.0 - GAINED)):
-                whole, asked = 2.0 * whole, True
+            if end == whole and more and self._is_worth_a_round(before):
+                whole, more = 2.0 * whole, False
             if end >= whole:
                 break
             begun, end = self.done, min(whole, 2.0 * end)
@@ -376,6 +377,14 @@ class _Descents:
         missing, seconds = min(score.key for score in replayed.values())
         best = [plan for plan, score in replayed.items() if score.key <= (missing, seconds * SAME)]
         return min(best, key=lambda plan: (complexity(plan), replayed[plan].peak_bytes, replayed[plan].key))
+
+    def _is_worth_a_round(self, before: Key) -> bool:
+        """Whether the last round was better than what was there before by GAINED, and more than LEFT may be gained still."""
+        missing, seconds = self.least
+        if not before[0] and seconds > before[1] * (1.0 - GAINED):
+            return False
+        least = lower_bound(self.problem, self.evaluate.layer_costs).of(flush=True).seconds
+        return missing > 0.0 or self.evaluate.judge is not None or least < seconds * (1.0 - LEFT)
 
     def _round(self, begun: float, end: float) -> None:
         """Descend until so much work is done, of which this round began at `begun`; then search orders, on boards fractions."""
@@ -473,7 +482,7 @@ class _Descents:
                 continue
             stages.add(alike)
             ops = ops_of(PlanCosts(self.problem, plan, self.evaluate.layer_costs))
-            if lower_bound(instance_of(ops)) > best * (1.0 - WORTH):
+            if order_bound(instance_of(ops)) > best * (1.0 - WORTH):
                 continue
             self.done += _work(one)
             peaks = self.evaluate.peak_bytes(plan) or {}

@@ -39,6 +39,7 @@ from simulator import (
     check_plan,
     equal_microbatches,
     flushes,
+    lower_bound,
     schedule_families,
     stages_from_cuts,
     workload_from_spec,
@@ -557,6 +558,21 @@ def test_seeds_are_replayed_beside_other_plans_on_few_devices() -> None:
         search._sow()
         ranks = {len(plan.stages) for plan in search.evaluate.replayed}
         assert (1 in ranks, max(ranks) > 1) == (True, more)
+
+
+def test_a_round_more_is_worth_it_where_the_last_gained_and_the_bound_leaves_much() -> None:
+    """Half of a percent, or memory that is missing no more; a fifth above the bound."""
+    asked = problem("chain:4", "dapple-b:4", 8)
+    search = joint_search._Descents(joint_search.JointSearch(), asked, Evaluator(asked))
+    bound = lower_bound(asked).of(flush=True).seconds
+    rounds = [((0.0, 2.02), 2.0), ((0.0, 2.005), 2.0), ((0.0, 1.4), 1.26), ((0.0, 1.4), 1.24), ((1.0, 1.0), 2.0)]
+    worth = []
+    for (missing, before), after in rounds:
+        search.least = 0.0, after * bound
+        worth.append(search._is_worth_a_round((missing, before * bound)))
+    assert worth == [True, False, True, False, True]
+    search.least = 1.0, bound
+    assert search._is_worth_a_round((2.0, bound))
 
 
 def test_a_search_that_runs_dry_on_many_devices_sows_pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
