@@ -140,6 +140,9 @@ SAME = 1.0 + 1e-6
 CANNOT_RUN = (InfeasiblePlanError, ScheduleError)
 """Why a neighbour has no replay: its ops or stages cannot be."""
 
+Look = tuple[float, int, Pipeline, Plan, float]
+"""Lower bound on a plan's quick replay, or that; its number; whose plan it is; and what the quick replay must be below."""
+
 Part = Callable[[Problem, Request], Planner | None]
 """(problem, request) -> a planner whose plans are begun with; None where it plans none of what is asked for."""
 
@@ -263,7 +266,7 @@ class _Descents:
         self.done, self.done_at_best = 0.0, 0.0
         self.least: Key = (inf, inf)
         self.quickly: dict[Pipeline, dict[Plan, float]] = {}
-        self.busiest: dict[Pipeline, float] = {}
+        self.least_work: dict[Pipeline, float] = {}
         self.whole, self.passed, self.numbers = set[Plan](), set[tuple[Pipeline, int]](), count()
         self.boards = all(device.streams for device in problem.cluster.devices)
 
@@ -322,7 +325,7 @@ class _Descents:
         least = least if least[0] else (0.0, min(least[1], self.evaluate.beat / MOST_GAINED))
         below = None if least[0] else least[1]
         alone = (each for one in self.moves.seeds(most=1, below=below) for each in self._waiting(one, least))
-        for quick, _, seed, plan in sorted(alone, key=lambda each: each[:2]):
+        for quick, _, seed, plan, _ in self._rising(alone):
             if (not least[0] and quick >= least[1]) or self.done + _work(seed) > most:
                 break
             least = min(least, self._sown(seed, plan))
@@ -331,12 +334,13 @@ class _Descents:
 
     def _sow_pipelines(self, least: Key, most: float, *, looked_at: float = inf) -> None:
         """Replay the quickest seeds of each several ranks and groups, until so much work is done, and look at no more of them."""
-        quickest: dict[tuple[object, ...], tuple[float, int, Pipeline, Plan]] = {}
-        for one in takewhile(lambda _: self.done < looked_at, self.moves.seeds(least=2)):
-            for each in self._waiting(one, (0.0, inf)):
-                key = one.ranks, one.group
-                quickest[key] = min(quickest.get(key, each), each, key=lambda known: known[:2])
-        for _, _, seed, plan in sorted(quickest.values(), key=lambda each: each[:2])[:SOWN]:
+        seeds = takewhile(lambda _: self.done < looked_at, self.moves.seeds(least=2))
+        quickest = dict[tuple[object, ...], tuple[Pipeline, Plan]]()
+        for _, _, seed, plan, _ in self._rising(each for one in seeds for each in self._waiting(one, (0.0, inf))):
+            quickest.setdefault((seed.ranks, seed.group), (seed, plan))
+            if len(quickest) == SOWN:
+                break
+        for seed, plan in quickest.values():
             if self.done + _work(seed) > most and not least[0]:
                 break
             least = min(least, self._sown(seed, plan))
@@ -508,8 +512,8 @@ class _Descents:
         for name in self.moves.families if len(self.problem.cluster.devices) <= SOWN_ON else ():
             request = replace(self.planner.request, schedule=name)
             seeds = islice(Neighbourhood(self.problem, request, self.evaluate.layer_costs).seeds(), SOWN)
-            waiting = [each for one in seeds for each in self._waiting(one, (0.0, self.least[1] * PROMISING))]
-            sown += [one for _, _, one, _ in sorted(waiting, key=lambda each: each[:2])[:OF_A_SHAPE]]
+            near = (each for one in seeds for each in self._waiting(one, (0.0, self.least[1] * PROMISING)))
+            sown += [one for _, _, one, _, _ in islice(self._rising(near), OF_A_SHAPE)]
         return list(dict.fromkeys([*found.values(), *sown]))
 
     def _starts(self) -> list[Pipeline]:
@@ -570,9 +574,11 @@ class _Descents:
         heapify(waiting)
         more = set[Pipeline]()  # with more recomputation: what one that does not fit leads to may lead back to it
         while waiting and self.goes_on:
-            quick, _, one, plan = heappop(waiting)
+            quick, _, one, plan, _ = look = heappop(waiting)
             if not best.key[0] and quick * error >= best.key[1] * NEAR:
                 break
+            if self._put_back(look, waiting):
+                continue
             timed = plan.options != one.options
             if not best.key[0] and idle[timed] >= PATIENCE:
                 continue
@@ -596,24 +602,45 @@ class _Descents:
                 more.update(others)
         return None if found is None else (found, best)
 
-    def _waiting(self, one: Pipeline, best: Key) -> Iterator[tuple[float, int, Pipeline, Plan]]:
-        """A pipeline's plans that may be faster, each with its quick replay and its number; none of what is not asked for."""
+    def _rising(self, looks: Iterable[Look]) -> Iterator[Look]:
+        """Those that stay below what they must be, by rising quick replay; which is run of those alone that may be the next."""
+        waiting = list(looks)
+        heapify(waiting)
+        while waiting:
+            look = heappop(waiting)
+            if not self._put_back(look, waiting):
+                yield look
+
+    def _put_back(self, look: Look, waiting: list[Look]) -> bool:
+        """Whether a look has a bound alone; it then waits again with its quick replay, if that is below what it must be."""
+        least, number, one, plan, below = look
+        known = self.quickly[one]
+        if plan not in self.whole:
+            self.whole.add(plan)
+            known[plan] = max(known[plan], self._at_least(plan, self.quick(plan)))
+        elif least == known[plan]:
+            return False
+        if known[plan] < below:
+            heappush(waiting, (known[plan], number, one, plan, below))
+        return True
+
+    def _waiting(self, one: Pipeline, best: Key) -> Iterator[Look]:
+        """A pipeline's plans that may be faster; none of what is not asked for.
+
+        Each counts as a quick replay when it is first looked at, whether or not a bound saves that.
+        """
         if not self.moves.allows(one) or (self.in_a_row and len(one.ranks) == 1):
             return
         below = inf if best[0] else best[1]
         if one not in self.quickly:
             alike = replace(one, zero=0, shard=0)  # what replicas divide only adds to forwards and backwards
-            if alike not in self.busiest:
-                self.busiest[alike] = max(map(self.quick.busiest_device, self._plans(alike)), default=0.0)
-            self.quickly[one] = {plan: self._at_least(plan, self.busiest[alike]) for plan in self._plans(one)}
-        known = self.quickly[one]
-        for plan, seconds in known.items():
-            if seconds < below and plan not in self.whole:
-                self.done += QUICK_BY_STAGE * one.stages
-                self.whole.add(plan)
-                known[plan] = max(seconds, self._at_least(plan, self.quick(plan)))
-            if known[plan] < below:
-                yield known[plan], next(self.numbers), one, plan
+            if alike not in self.least_work:
+                self.least_work[alike] = max(map(self.quick.fill_and_work, islice(self._plans(alike), 1)), default=0.0)
+            self.quickly[one] = {plan: self._at_least(plan, self.least_work[alike]) for plan in self._plans(one)}
+            self.done += QUICK_BY_STAGE * one.stages * len(self.quickly[one])
+        for plan, seconds in self.quickly[one].items():
+            if seconds < below:
+                yield seconds, next(self.numbers), one, plan, below
 
     def _at_least(self, plan: Plan, seconds: float) -> float:
         """Lower bound on a plan's score whose seconds have one."""

@@ -355,7 +355,7 @@ def closest_to_fit(
         raise ValueError("a choice needs at least one plan, got none")
     quick = QuickReplays(evaluate.problem, evaluate.layer_costs)
     waiting = [
-        (excess(evaluate.layer_costs, plan), quick.busiest_device(plan), number, False)
+        (excess(evaluate.layer_costs, plan), quick.fill_and_work(plan), number, False)
         for number, plan in enumerate(every)
     ]
     heapify(waiting)

@@ -9,7 +9,7 @@ search need not replay a plan whose quick replay is no faster than the best repl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from itertools import pairwise, product
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from hardware_profiles import OptionValue, Phase
 from simulator import (
     SLACK,
+    Kept,
     LayerCosts,
     OpKind,
     Plan,
@@ -53,8 +54,8 @@ ROWS = np.full(1 + max(map(int, KINDS)), -1)
 ROWS[list(map(int, KINDS))] = range(len(KINDS))
 """Row of each kind of op among KINDS, -1 for others."""
 
-KEPT = 64
-"""Orders of schedules that are kept for the next plans."""
+KEPT, MOST_KEPT = 64, 2**20
+"""Orders of schedules that are kept for the next plans, and ops of those that quick replays keep."""
 
 
 class Seconds(NamedTuple):
@@ -91,8 +92,9 @@ def columns_of(order: Schedule, samples: Integers) -> OrderColumns:
     """The columns of an order whose micro-batches have so many samples; sizes rise, and of each its slices."""
     sizes = np.unique(samples, return_inverse=True)[1].astype(np.int64)
     size_of = (sizes[:, None] * order.slices + np.arange(order.slices)).ravel()
-    first = np.zeros(len(order), dtype=np.bool_) if order.overlapped is None else order.overlapped
-    return OrderColumns(order.offsets, order.stage, order.kind, order.microbatch, size_of, first | np.roll(first, 1))
+    first = order.overlapped
+    paired = np.zeros(len(order), dtype=np.bool_) if first is None else first | np.roll(first, 1)
+    return OrderColumns(order.offsets, order.stage, order.kind, order.microbatch, size_of, paired)
 
 
 def order_of_plan(plan: Plan) -> Schedule:
@@ -123,31 +125,35 @@ class QuickReplays:
     def __init__(self, problem: Problem, layers: LayerCosts) -> None:
         self.problem, self.layers = problem, layers
         self._before: dict[tuple[LayerCosts, int, int, Phase, Recompute], Floats] = {}
+        self._orders: Kept[Hashable, Schedule] = Kept()
 
-    def busiest_device(self, plan: Plan) -> float:
-        """Seconds for which forwards and full backwards keep the busiest device busy; 0 as of a call, and where weight gradients
-        are ops of their own.
+    def fill_and_work(self, plan: Plan) -> float:
+        """Lower bound without an order: the longest that passes keep a device busy, and what its stages wait for before and,
+        where full backwards end all, others behind it. 0 as of a call, where replicas take whole micro-batches, and of slices.
         """
-        if _family_of(plan) is None or plan.schedule not in WHOLE_BACKWARDS:
+        if _family_of(plan) is None or plan.replication != "split" or plan.slices > 1:
             return 0.0
-        costs, (sizes, times) = (
-            PlanCosts(self.problem, plan, self.layers),
-            np.unique(plan.microbatches, return_counts=True),
-        )
-        busy = dict[int, float]()
+        costs, sizes = PlanCosts(self.problem, plan, self.layers), np.array(plan.microbatches)
+        sizes, times = np.unique(sizes, return_counts=True)
+        whole = plan.schedule in WHOLE_BACKWARDS
+        work, waits, before = dict[int, float](), dict[int, float](), 0.0
         for stage, held in enumerate(plan.stages):
             samples = -(-sizes // len(held.replicas))
-            passes = sum(
-                self._op_seconds(costs, kind, (stage, 0), samples) for kind in (OpKind.FORWARD, OpKind.BACKWARD)
+            forward, back, *parts = (
+                self._op_seconds(costs, kind, (stage, 0), samples) for kind in (KINDS[:2] if whole else KINDS)
             )
-            busy[held.devices[0]] = busy.get(held.devices[0], 0.0) + float(np.dot(times, passes))
-        return max(busy.values()) * (1.0 - SLACK)
+            back = np.minimum(back, sum(parts)) if parts else back
+            waits.setdefault(held.devices[0], before)
+            work[held.devices[0]] = work.get(held.devices[0], 0.0) + float(np.dot(times, forward + back))
+            before += float(min(forward)) + (float(min(back)) if whole else 0.0)
+        overlapped = 1.0 if whole else min(1.0, self.problem.overlap)
+        return max(waits[one] + overlapped * work[one] for one in work) * (1.0 - SLACK)
 
     def __call__(self, plan: Plan) -> float:
         """Lower bound on the seconds of an iteration; 0 for a plan with ops or devices that quick replays do not cover."""
         if _family_of(plan) is None:
             return 0.0
-        order = order_of_plan(plan)
+        order = self._order(plan)
         costs = PlanCosts(self.problem, plan, self.layers)
         samples = np.array(plan.microbatches)
         seconds = self._seconds(costs, order, np.unique(samples))
@@ -157,7 +163,15 @@ class QuickReplays:
             _end(costs, stage, one, *ends) for stage, (one, ends) in enumerate(zip(held, done.tolist(), strict=True))
         )
         busiest = self._busiest_channel(costs, held) if self.problem.contention else 0.0
-        return max(ended, busiest) * (1.0 - SLACK)
+        return float(max(ended, busiest)) * (1.0 - SLACK)
+
+    def _order(self, plan: Plan) -> Schedule:
+        """The ops of a plan of a family; those of the last plans, MOST_KEPT ops at most, are kept."""
+        key = plan.schedule, len(plan.stages), len(plan.microbatches), plan.chunks, plan.options
+        order = self._orders.used(key)
+        if order is None:
+            self._orders.keep(key, order := order_of_plan(plan), MOST_KEPT)
+        return order
 
     def _busiest_channel(self, costs: PlanCosts, held: Sequence[StageCollectives]) -> float:
         """Seconds for which transfers and reductions keep the busiest channel busy; long routes are told apart by identity."""

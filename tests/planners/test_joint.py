@@ -487,6 +487,21 @@ def descents(asked: Problem, seconds: float = 1.0) -> joint_search._Descents:
     return search
 
 
+def test_what_is_looked_at_is_replayed_quickly_where_it_may_be_the_next() -> None:
+    """The first of those below a limit are those of quick replays of all; a bound spares some of the rest."""
+    asked = PROBLEMS["mixed-devices"]
+    first, every = (joint_search._Descents(joint_search.JointSearch(), asked, Evaluator(asked)) for _ in range(2))
+    limit = 0.0, 0.035
+    least = [each for one in first.moves.seeds() for each in first._waiting(one, limit)]
+    quick = sorted((every.quick(plan), number) for _, number, _, plan, _ in least)
+    known = [(seconds, number) for seconds, number, *_ in islice(first._rising(least), 5)]
+    assert known == quick[:5]
+    assert 5 <= len(first.whole) < len(least) // 2
+    rest = [(seconds, number) for seconds, number, *_ in first._rising(least)]
+    assert rest == [one for one in quick if one[0] < limit[1]]
+    assert len(rest) < len(least)
+
+
 def test_orders_for_their_own_seconds_do_not_crowd_out_others() -> None:
     """Of a family with both, the quick replays of one kind err more: many of them are no better, yet one of the others is found;
     it is not, where as many of the others were no better.
@@ -498,8 +513,10 @@ def test_orders_for_their_own_seconds_do_not_crowd_out_others() -> None:
     timed = replace(plain, options=(("op_seconds", (1.0, 1.0, 1.0, 0.0)),))
 
     def found(many: Plan) -> Pipeline | None:
-        waiting = [(0.5, number, one, many) for number in range(joint_search.PATIENCE)]
-        last = (0.6, len(waiting), better, better.plan(asked, "by hand"))
+        waiting = [(0.5, number, one, many, 1.0) for number in range(joint_search.PATIENCE)]
+        last = (0.6, len(waiting), better, better.plan(asked, "by hand"), 1.0)
+        search.whole = {many, last[3]}  # their quick replays are known
+        search.quickly = {one: {many: 0.5}, better: {last[3]: 0.6}}
         scores = Mock(evaluations=0, judge=None)
 
         def score(plan: Plan) -> Score:
@@ -597,10 +614,10 @@ def test_seeds_left_out_are_slow_or_do_not_fit() -> None:
     evaluate = Evaluator(asked)
     moves, quick = Neighbourhood(asked, Request(), evaluate.layer_costs), QuickReplays(asked, evaluate.layer_costs)
     every = {one: one.plan(asked, "joint") for one in moves.seeds(most=1)}
-    below = float(np.median([quick.busiest_device(plan) for plan in every.values()]))
+    below = float(np.median([quick.fill_and_work(plan) for plan in every.values()]))
     kept, left = {*moves.seeds(most=1, below=below)}, [0, 0]
     for one in every.keys() - kept:
-        fast = quick.busiest_device(every[one]) < below
+        fast = quick.fill_and_work(every[one]) < below
         left[fast] += 1
         assert not (fast and evaluate(every[one]).fits)
     assert min(len(kept), *left) > 20
@@ -795,6 +812,6 @@ def test_what_replicas_divide_rules_no_other_out() -> None:
     whole = Pipeline("1f1b", (tuple(range(8)),), (), 1, (("none", 0),), zero=3)
     for one in (whole, replace(whole, zero=0)):
         next(descents._waiting(one, (0.0, float("inf"))))
-    divided, kept = (descents.quick.busiest_device(replace(whole, zero=zero).plan(asked, "joint")) for zero in (3, 0))
-    assert list(descents.busiest.values()) == [kept]
+    divided, kept = (descents.quick.fill_and_work(replace(whole, zero=zero).plan(asked, "joint")) for zero in (3, 0))
+    assert list(descents.least_work.values()) == [kept]
     assert kept < divided

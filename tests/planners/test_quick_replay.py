@@ -78,8 +78,10 @@ def _check(seed: int) -> None:
     problem, plan = _random(random.Random(seed))
     evaluate = Evaluator(problem)
     replayed = evaluate(plan).iteration_seconds
-    quick = QuickReplays(problem, evaluate.layer_costs)(plan)
+    quick, least = ((replays := QuickReplays(problem, evaluate.layer_costs))(plan), replays.fill_and_work(plan))
     assert 0.0 < quick <= replayed, (seed, plan)
+    assert least <= quick * (1.0 + 1e-9), (seed, plan)
+    assert bool(least) == (plan.replication == "split" and plan.slices == 1), (seed, plan)
     lone = max(plan.replicas) == 1 and problem.communication == "overlapped" and not problem.contention
     if lone and schedule_families()[plan.schedule].placement == "straight":
         assert quick == pytest.approx(replayed, rel=1e-9), (seed, plan)
@@ -110,6 +112,24 @@ def test_slices_take_their_own_seconds(slices: int) -> None:
     assert QuickReplays(problem, evaluate.layer_costs)(plan) == pytest.approx(
         evaluate(plan).iteration_seconds, rel=1e-9
     )
+
+
+def test_without_an_order_a_device_waits_for_those_before_it_and_works() -> None:
+    """Four equal stages, five micro-batches of one: the last waits for three forwards, and three full backwards follow; where
+    weight gradients are put off none need follow, and two stages of a device begin with its first.
+    """
+    problem = Problem(uniform_chain(4), load_cluster("pipedream-b:1"), 5)
+    quick = QuickReplays(problem, costs := Evaluator(problem).layer_costs)
+    forward, back, *parts = (
+        float(costs.seconds(0, 1, phase)[0]) for phase in ("forward", "backward", "input_gradient", "weight_gradient")
+    )
+    apart, around = (stages_from_cuts([1, 2, 3], 4, [(one,) for one in lies]) for lies in ((0, 1, 2, 3), (0, 1, 1, 0)))
+    seconds = [
+        quick.fill_and_work(Plan("test", name, stages, (1,) * 5))
+        for name, stages in (("1f1b", apart), ("zb-h1", apart), ("zb-v", around))
+    ]
+    assert sum(parts) == pytest.approx(back)
+    assert seconds == pytest.approx([8 * (forward + back), 8 * forward + 5 * back, 11 * forward + 10 * back], rel=1e-6)
 
 
 def test_what_it_does_not_know_takes_no_time() -> None:
