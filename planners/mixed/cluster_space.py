@@ -217,16 +217,23 @@ class ClusterSpace:
     # ---- transfers ----
 
     def _transfer_seconds(self, front: Variant, behind: Variant, samples: int) -> float:
-        """Seconds of a boundary tensor between blocks, where all groups of a server send at once.
+        """Seconds of a boundary tensor between blocks, where all groups of a server send at once."""
+        latency, bandwidth = self._flow((front.kind, front.degree), (behind.kind, behind.degree))
+        size = float(self.costs[front.kind].costs.cut_bytes[self.blocks.before + self.blocks.size]) * samples
+        return latency + size / bandwidth
+
+    @remembered
+    def _flow(self, front: tuple[int, int], behind: tuple[int, int]) -> tuple[float, float]:
+        """Latency, and bytes per second, from groups of one (kind, degree) to those of another.
 
         They send to another server, or inside the only one; where kinds are in racks of their own, all of a rack to another one.
         """
-        degree, cluster = max(front.degree, behind.degree), self.problem.cluster
-        sending, receiving = (self.groups[variant.kind, variant.degree] for variant in (front, behind))
+        degree, cluster = max(front[1], behind[1]), self.problem.cluster
+        sending, receiving = self.groups[front], self.groups[behind]
         depth = cluster.topology.parted((sending[0][0], receiving[0][0]))
         one, two = (self._way(groups, depth) for groups in (sending, receiving))
         several = self.problem.contention
-        if front.kind == behind.kind:
+        if front[0] == behind[0]:
             two = two[1:] or two
         senders, receivers = one[0], two[0]
         if set(senders) & set(receivers):
@@ -237,8 +244,7 @@ class ClusterSpace:
             for at in range(degree)
         ][: None if several else degree]
         flow = cluster.flow([pair for pair in pairs if pair[0] != pair[1]] or pairs[:1], 1 / degree)
-        size = float(self.costs[front.kind].costs.cut_bytes[self.blocks.before + self.blocks.size]) * samples
-        return flow.latency + size / flow.bandwidth
+        return flow.latency, flow.bandwidth
 
     def _way(self, groups: Groups, depth: int) -> list[Groups]:
         """Groups by the component that they are in, so deep in others."""

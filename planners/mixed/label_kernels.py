@@ -94,21 +94,29 @@ def least_needs(seconds: Floats, deepest: Integers, need: Floats, levels: Floats
     """`LeastAhead.needs`; seconds, deepest, need: of variants; behind the last number of stages all the same is assumed."""
     variants, width, _ = seconds.shape
     depth, prices = len(in_flight) - 2, need.shape[1]
-    found = np.full((len(levels), prices, depth + 1, width), np.inf)
-    found[:, :, :, 0] = 0.0
-    for level in range(len(levels)):
-        for behind in range(depth, -1, -1):
-            before = min(behind + 1, depth)
-            for end in range(1, width):
-                for begin in range(end - 1, -1, -1):
-                    for one in range(variants):
-                        fits = deepest[one, begin, end] >= in_flight[behind + 1]
-                        if fits and seconds[one, begin, end] <= levels[level]:
+    own, deep = seconds.transpose(2, 1, 0).copy(), deepest.transpose(2, 1, 0).copy()
+    rising = np.empty((width, width, variants), np.int64)
+    for end in range(1, width):
+        for begin in range(end):
+            rising[end, begin] = np.argsort(own[end, begin], kind="mergesort")
+    found = np.full((depth + 1, width, len(levels), prices), np.inf)
+    found[:, 0], least = 0.0, np.empty(prices)
+    for behind in range(depth, -1, -1):
+        before = min(behind + 1, depth)
+        for end in range(1, width):
+            for begin in range(end):
+                at, least[:] = 0, np.inf
+                for level in range(len(levels)):
+                    while at < variants and own[end, begin, rising[end, begin, at]] <= levels[level]:
+                        one = rising[end, begin, at]
+                        if deep[end, begin, one] >= in_flight[behind + 1]:
                             for price in range(prices):
-                                total = need[one, price] + found[level, price, before, begin]
-                                if total < found[level, price, behind, end]:
-                                    found[level, price, behind, end] = total
-    return found
+                                least[price] = min(least[price], need[one, price])
+                        at += 1
+                    for price in range(prices):
+                        total = least[price] + found[before, begin, level, price]
+                        found[behind, end, level, price] = min(found[behind, end, level, price], total)
+    return found.transpose(2, 3, 0, 1).copy()
 
 
 @kernel()
@@ -117,21 +125,25 @@ def least_sums(
 ) -> Floats:
     """`LeastAhead.sums`, as `least_needs`."""
     variants, width, _ = seconds.shape
-    depth = len(in_flight) - 2
-    found = np.full((len(worth), depth + 1, width), np.inf)
-    found[:, :, 0] = 0.0
+    depth, paid = len(in_flight) - 2, np.empty((variants, len(worth)))
     for number in range(len(worth)):
-        for behind in range(depth, -1, -1):
-            before = min(behind + 1, depth)
-            for end in range(1, width):
-                for begin in range(end):
-                    for one in range(variants):
-                        if deepest[one, begin, end] >= in_flight[behind + 1]:
-                            stage = seconds[one, begin, end] + worth[number] * need[one, price[number]]
-                            total = stage + found[number, before, begin]
-                            if total < found[number, behind, end]:
-                                found[number, behind, end] = total
-    return found
+        paid[:, number] = worth[number] * need[:, price[number]]
+    own, deep = seconds.transpose(2, 1, 0).copy(), deepest.transpose(2, 1, 0).copy()
+    found = np.full((depth + 1, width, len(worth)), np.inf)
+    found[:, 0], least = 0.0, np.empty(len(worth))
+    for behind in range(depth, -1, -1):
+        before = min(behind + 1, depth)
+        for end in range(1, width):
+            for begin in range(end):
+                least[:] = np.inf
+                for one in range(variants):
+                    if deep[end, begin, one] >= in_flight[behind + 1]:
+                        for number in range(len(worth)):
+                            least[number] = min(least[number], own[end, begin, one] + paid[one, number])
+                for number in range(len(worth)):
+                    total = least[number] + found[before, begin, number]
+                    found[behind, end, number] = min(found[behind, end, number], total)
+    return found.transpose(2, 0, 1).copy()
 
 
 @kernel(inline="always")

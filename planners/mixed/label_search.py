@@ -239,14 +239,16 @@ def _size(space: Space, samples: int, prices: Floats, most_stages: int) -> _Size
         np.array([pick(one[list(members)], axis=0) for members in sets])
         for pick, one in ((np.max, stages.seconds), (np.min, stages.deepest), (np.max, stages.update))
     )
+    forward = _between(stages.forward, sets)
+    backward = forward if stages.backward is stages.forward else _between(stages.backward, sets)
     priced = np.array([prices[:, one.kind] * one.degree for one in space.variants])
     tables = SetTables(
         seconds,
         deepest,
         update,
         np.zeros((0, 0, 0)),
-        _between(stages.forward, sets),
-        _between(stages.backward, sets),
+        forward,
+        backward,
         np.array([priced[list(members)].min(axis=0) for members in sets]),
     )
     first = np.arange(space.layers)
