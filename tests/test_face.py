@@ -358,11 +358,17 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: pp.simulate("gpipe", stages=2, microbatches=2, forward=1, backward=1, memory=4),
         "memory and stash_weight need stash",
     ),
-    "no stages": (lambda: pp.simulate("gpipe", forward=1, backward=1), "needs stages, and microbatches or minibatches"),
-    "no search": (lambda: pp.simulate("search", stages=2, forward=1, backward=1), "needs stages and microbatches"),
+    "no stages": (
+        lambda: pp.simulate("gpipe", forward=1, backward=1),
+        "schedule 'gpipe' needs stages, and microbatches or minibatches",
+    ),
+    "no search": (
+        lambda: pp.simulate("search", stages=2, forward=1, backward=1),
+        "schedule 'search' needs stages and microbatches",
+    ),
     "seconds": (
         lambda: pp.simulate("gpipe", **{**SCHEDULE, "forward": "x"}),
-        "forward must be a number, or one for each",
+        "forward must be a number, or one for each of 2 stages, got 'x'",
     ),
     "sizes": (lambda: pp.simulate("gpipe", **SCHEDULE, sizes=3), "sizes must be a Sequence"),
     "searched": (

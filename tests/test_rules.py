@@ -82,12 +82,18 @@ RULES: dict[str, Callable[[Path], object]] = {
     "dgx-a100: a cluster has at least one device": lambda _: replace(DGX, devices=(), nodes=()),
     "dgx-a100: 8 devices need as many nodes: 7": lambda _: replace(DGX, nodes=DGX.nodes[1:]),
     "dgx-a100: sharing is fair or fifo: 'lifo'": lambda _: replace(DGX, sharing="lifo"),  # type: ignore[arg-type]
-    "sharing is fair or fifo: 'lifo'": lambda _: replace(DGX.links[0], sharing="lifo"),  # type: ignore[arg-type]
-    "fabric is one of ": lambda _: replace(DGX.links[0], fabric="string"),  # type: ignore[arg-type]
+    "link server0.device0 - server0.switch: sharing is fair or fifo: 'lifo'": lambda _: replace(
+        DGX.links[0],
+        sharing="lifo",  # type: ignore[arg-type]
+    ),
+    (
+        "link server0.device0 - server0.switch: fabric is one of nvlink-3, nvlink-4, nvlink-5, pcie, "
+        "infiniband, efa, tcpx, ethernet: 'string'"
+    ): lambda _: replace(DGX.links[0], fabric="string"),  # type: ignore[arg-type]
     "size_bytes is at least 0: -1": lambda _: CollectiveRates(DGX.topology, DGX.allreduce).seconds(
         Operation.ALL_REDUCE, [0, 1], -1.0
     ),
-    "option x must be a text, a number or a list of them, got": lambda _: option_text("x", {"a": 1}),
+    "option x must be a text, a number or a list of them, got {'a': 1}": lambda _: option_text("x", {"a": 1}),
     "recompute 'twice' is unknown": lambda _: check_recompute(PROBLEM.workload, "twice"),
     "schedule '1f1b' needs its micro-batches, or mini-batches in their place": lambda _: named_schedule(
         "1f1b", 2, None
@@ -127,7 +133,7 @@ RULES: dict[str, Callable[[Path], object]] = {
         for text in ("x", "3", "3:", ":3", "2:2", "-1:2")
     },
     "'٣' must be K, the seeds 0 to K-1, or A:B, the seeds A to B-1, below 1,000,000,000": lambda _: seed_range("٣"),
-    "'5:5' must hold 1 to ": lambda _: seed_range("5:5"),
+    "'5:5' must hold 1 to 10,000 seeds, got 0": lambda _: seed_range("5:5"),
     "a page counts to 2147483647, got 2147483648": lambda _: _small(np.array([0, 2**31])),
     "the plan is on one server, and on none fewer is one": lambda _: _with_a_server_fewer(
         simulate(PROBLEM, PLAN), "uniform", 0
@@ -175,7 +181,9 @@ RULES: dict[str, Callable[[Path], object]] = {
     "attention goes with name; a profile has its own": lambda _: WorkloadSource(profile="graph.txt", attention="fused"),
     "sequence goes with name; a profile has its own": lambda _: WorkloadSource(profile="graph.txt", sequence=8),
     "gone: is not a folder": lambda here: read_inputs(here / "gone", OperatorGraph),
-    "holds no JSON object with ": lambda here: read_inputs(here, OperatorGraph),
+    "holds no JSON object with maxSizePerFPGA, maxFPGAs, maxCPUs, nodes, edges": lambda here: read_inputs(
+        here, OperatorGraph
+    ),
     "'2,,4': a part of the list is empty": lambda _: Listed(int)("2,,4"),
     "profiled_minibatch goes with profile": lambda _: WorkloadSource(name="chain:4", profiled_minibatch=4),
     "an order whose replicas take turns cannot be continued, got replicas (2,)": lambda _: repeated(

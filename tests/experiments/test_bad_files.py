@@ -49,9 +49,17 @@ BAD = {
         "must be from 1 to 10000000, got '1000",
     ),
     "5000 digits": ("txt", node(f"Conv2d(1{'0' * 5000}, 2, kernel_size=(3, 3))"), "must be from 1 to 10000000"),
-    "endless seconds": ("txt", node(LINEAR, "1.7e308"), "forward_compute_time must be from 0 to 1e+15, got '1.7e308'"),
-    "endless bytes": ("txt", node(LINEAR, size="1e308"), "activation_size must be from 0 to 1e+15, got '1e308'"),
-    "endless weights": ("txt", node(LINEAR, parameters="1e308"), "parameter_size must be from 0 to 1e+15"),
+    "endless seconds": (
+        "txt",
+        node(LINEAR, "1.7e308"),
+        "1: forward_compute_time must be from 0 to 1e+15, got '1.7e308'",
+    ),
+    "endless bytes": ("txt", node(LINEAR, size="1e308"), "1: activation_size must be from 0 to 1e+15, got '1e308'"),
+    "endless weights": (
+        "txt",
+        node(LINEAR, parameters="1e308"),
+        "1: parameter_size must be from 0 to 1e+15, got '1e308'",
+    ),
     "no time": ("txt", node(LINEAR, "0"), "no layer takes any time"),
     "deep lists": ("toml", "a = " + "[" * 1500, "nested too deeply"),
     "deep tables": ("toml", ".".join("a" * 1_000_000) + " = 1\n", "nested too deeply"),
@@ -64,18 +72,32 @@ BAD = {
         CLUSTER.replace("v100-sxm2", "v" * 300 + ".toml"),
         "$.servers[0].accelerator = ",
     ),
-    "lanes of 400 digits": ("toml", BOARD.replace("lanes = 8", f"lanes = {HUGE}"), "$.transceivers.lanes = 1000"),
+    "lanes of 400 digits": (
+        "toml",
+        BOARD.replace("lanes = 8", f"lanes = {HUGE}"),
+        (
+            "$.transceivers.lanes = 100000000000000000000000000000000000000000000000000000000000...: "
+            "must be from 1 to 100000 (serial links); check the unit"
+        ),
+    ),
     "an integer of 5000 digits": ("toml", GPU.replace("= 16", "= 1" + "0" * 5000), "has too many digits"),
-    "an accelerator without end": ("toml", CLUSTER.replace("v100-sxm2", "/dev/zero"), "is no regular file"),
+    "an accelerator without end": (
+        "toml",
+        CLUSTER.replace("v100-sxm2", "/dev/zero"),
+        (
+            "$.servers[0].accelerator = '/dev/zero': /dev/zero: cannot be read: is no regular file, but "
+            "a pipe, a socket or a device; write its content to a file"
+        ),
+    ),
     "a hundred million devices": (
         "toml",
         CLUSTER.replace("devices = 2", "devices = 100000000"),
-        "must be from 1 to 32768",
+        "$.servers[0].devices = 100000000: must be from 1 to 32768 (devices of a server); check the unit",
     ),
     "three thousand in a full graph": (
         "toml",
         CLUSTER.replace("devices = 2", "devices = 3000").replace('"switch"', '"full"'),
-        "a cluster has at most 65536 links",
+        "$.servers[0]: 2 servers of 3000 devices: a cluster has at most 65536 links, this one up to 8997000",
     ),
     "ten million blocks": ("json", CONFIG.replace('"n_layer": 2', '"n_layer": 10000000'), "expected `int` <= 10000"),
     "blocks of 400 digits": ("json", CONFIG.replace('"n_layer": 2', f'"n_layer": {HUGE}'), "expected `int` <= 10000"),
@@ -128,14 +150,19 @@ def test_a_name_that_is_too_much_is_a_usage_error(words: list[str], capsys: pyte
     ("text", "count", "code", "said"),
     [
         (CLUSTER, ":20000", 2, "at most 32768 devices"),
-        (CLUSTER, ":x", 2, "whole number from 1 to 32768"),
+        (CLUSTER, ":x", 2, "after the colon stands the number of servers, a whole number from 1 to 32768: 'x'"),
         (CLUSTER.replace("devices = 2\n", "devices = 20000\n"), "", 4, "at most 32768 devices"),
         (CLUSTER.replace("devices = 2\n", "devices = 20000\n"), ":3", 4, "at most 32768 devices"),
         (CLUSTER.split("[network]")[0], "", 4, "need a [network]"),
         (CLUSTER.split("[network]")[0], ":3", 4, "need a [network]"),
         (CLUSTER.split("[network]")[0].replace("count = 2", "count = 1"), ":3", 2, "need a [network]"),
         (CLUSTER.replace("v100-sxm2", "name:x"), ":3", 4, "accelerator 'name:x' is not known"),
-        ('name = "c"\n[[devices]]\nname = "a"\naccelerator = "p40"\n', ":2", 2, "does not scale"),
+        (
+            'name = "c"\n[[devices]]\nname = "a"\naccelerator = "p40"\n',
+            ":2",
+            2,
+            "$.devices: an explicit graph does not scale; name:count needs [[servers]]",
+        ),
     ],
 )
 def test_a_count_is_typed_and_a_cluster_is_a_file(

@@ -289,20 +289,27 @@ def test_bad_measurements_are_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     one = seconds(1, STACK, named=True)
     given = ["calibrate", "--out", str(out), "--plan", plan]
     said = refused(capsys, [*given, "--measured", str(1000 * one)])
-    assert "1,000 times less; is it in seconds?" in said
-    assert "1,000 times more" in refused(capsys, [*given, "--measured", str(one / 1000)])
-    assert "in GiB?" in refused(capsys, [*given, "--measured", str(one), "--memory", "20000"])
+    assert f"is predicted to take {one:.4g} seconds, 1,000 times less; is it in seconds?" in said
+    assert f"is predicted to take {one:.4g} seconds, 1,000 times more; is it in seconds?" in refused(
+        capsys, [*given, "--measured", str(one / 1000)]
+    )
+    assert " GiB, 2,997 times less; is it in GiB?" in refused(
+        capsys, [*given, "--measured", str(one), "--memory", "20000"]
+    )
     assert "once for each --plan, 1; got 0" in refused(capsys, given)
-    assert "above 0 seconds" in refused(capsys, [*given, "--measured", "0"])
+    assert "--measured must be above 0 seconds, got 0.0" in refused(capsys, [*given, "--measured", "0"])
     assert "--memory must be above 0 GiB, got 0" in refused(capsys, [*given, "--measured", str(one), "--memory", "0"])
     assert "'gone' is neither a number nor a log that is there" in refused(capsys, [*given, "--measured", "gone"])
-    assert "finite number" in refused(capsys, [*given, "--measured", "9" * 400])  # no name of a log
-    assert "--memory must be given once for each of 1 plans" in refused(
+    assert (
+        "'99999999999999999999999999999999999999999999999999999999999... must be a finite number of "
+        "at most 1.79769e+308"
+    ) in refused(capsys, [*given, "--measured", "9" * 400])  # no name of a log
+    assert "--memory must be given once for each of 1 plans, or not at all; got 2" in refused(
         capsys, [*given, "--measured", str(one), "--memory", "9", "--memory", "9"]
     )
     assert "--plan FILE: is missing" in refused(capsys, ["calibrate", "--out", str(out)])
     assert "--out FILE.toml: is missing" in refused(capsys, ["calibrate", "--plan", plan, "--measured", "1"])
-    assert "must end in .toml" in refused(
+    assert "mine.json: the name must end in .toml" in refused(
         capsys, ["calibrate", "--plan", plan, "--measured", "1", "--out", "mine.json"]
     )
     said = refused(capsys, [*given, "--measured", str(one), "--stack", "fsdp1-eager"], 3)

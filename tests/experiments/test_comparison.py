@@ -99,7 +99,14 @@ def test_a_planner_whose_question_raises_is_a_row_too(
         (_raising(ValueError("bad input")), None, 2),
         (_raising(TypeError("a bug")), None, 1),
         (_raising(InfeasiblePlanError("too large")), None, 3),
-        (_raising(ValueError("unused")), "its plans fit into no memory of this kind", 2),
+        (
+            _raising(ValueError("unused")),
+            (
+                "no planner of 1 applies: its plans fit into no memory of this kind; planners that take it: "
+                "joint, rule-of-thumb, data-parallel, uniform, greedy, pipeline-data and 16 more"
+            ),
+            2,
+        ),
         (_raising(KeyboardInterrupt()), None, 130),
         (_raising(KeyboardInterrupt(), after=1), None, 130),
         (UniformLayers(Request(), "broken"), None, 0),

@@ -54,7 +54,9 @@ def test_share_distance_is_the_time_in_the_wrong_group() -> None:
 
 def test_other_layers_are_refused() -> None:
     """A profile and a workload with different numbers of parametric layers cannot be aligned."""
-    with pytest.raises(ValueError, match="equally many layers with parameters: 1 and 2"):
+    with pytest.raises(
+        ValueError, match="odd: profile and workload must have equally many layers with parameters: 1 and 2"
+    ):
         compared("odd", 8, ROWS[:2], ROWS)
 
 

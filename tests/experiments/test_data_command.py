@@ -113,7 +113,14 @@ def test_places_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     ("words", "code", "said"),
     [
         ("data sailr", 2, "NAME 'sailr' is unknown (did you mean sailor?)"),
-        ("data --from .", 2, "--from: goes with the name of inputs"),
+        (
+            "data --from .",
+            2,
+            (
+                "--from: goes with the name of inputs; choices: dnn-partitioning, measured-tables, "
+                "pipedream-optimizer-runs, pipedream-profiles, piper, sailor, schedule-cases, schedule-optima"
+            ),
+        ),
         ("data sailor --from /no/such", 4, "/no/such: is not a folder"),
     ],
 )

@@ -27,11 +27,51 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 @pytest.mark.parametrize(
     ("planner", "schedule", "batch", "said"),
     [
-        ("pipedream", "1f1b-rr", 8, "updates without a flush (schedule 1f1b-rr)"),
-        ("uniform", "pipedream", 8, "updates without a flush (schedule pipedream)"),
-        ("uniform", "fbp-as", 8, "two lists of ops at once"),
-        ("uniform", "gpipe", 7, "micro-batches of unlike sizes (3, 4)"),
-        ("data-parallel", "gpipe", 6, "micro-batches of 3 samples on 2 replicas"),
+        (
+            "pipedream",
+            "1f1b-rr",
+            8,
+            (
+                "stack 'generic' launched by torch-csv does not run plan 'pipedream': it has no updates "
+                "without a flush (schedule 1f1b-rr)"
+            ),
+        ),
+        (
+            "uniform",
+            "pipedream",
+            8,
+            (
+                "stack 'generic' launched by torch-csv does not run plan 'uniform': it has no updates "
+                "without a flush (schedule pipedream)"
+            ),
+        ),
+        (
+            "uniform",
+            "fbp-as",
+            8,
+            (
+                "stack 'generic' launched by torch-csv does not run plan 'uniform': it has no two lists of "
+                "ops at once on a device (schedule fbp-as)"
+            ),
+        ),
+        (
+            "uniform",
+            "gpipe",
+            7,
+            (
+                "stack 'generic' launched by torch-csv does not run plan 'uniform': it has no micro-batches "
+                "of unlike sizes (3, 4)"
+            ),
+        ),
+        (
+            "data-parallel",
+            "gpipe",
+            6,
+            (
+                "stack 'generic' launched by torch-csv does not run plan 'data-parallel': it has no "
+                "micro-batches of 3 samples on 2 replicas"
+            ),
+        ),
     ],
 )
 def test_plans_that_torch_cannot_run_are_refused(
@@ -147,10 +187,13 @@ def test_sizes_that_are_equal_are_for_torch(capsys: pytest.CaptureFixture[str], 
     ("words", "said"),
     [
         (("--schedule", "pipedream", "--out", "a.txt", "--out", "a.csv"), "never flushes"),
-        (("--schedule", "gpipe", "--sizes", "1,2,1", "--out", "a.csv"), "one size"),
+        (
+            ("--schedule", "gpipe", "--sizes", "1,2,1", "--out", "a.csv"),
+            "--out a.csv: torch's micro-batches have one size, --sizes gives several; a name in .txt takes it",
+        ),
         (("--schedule", "gpipe", "--out", "a.json", "--out", "a.pdf"), "must end in .csv"),
         (("--schedule", "gpipe", "--out", "."), "must end in"),
-        (("--schedule", "gpipe", "--out", "there.csv"), "is a folder"),
+        (("--schedule", "gpipe", "--out", "there.csv"), "there.csv: is a folder; name a file"),
         (("--schedule", "gpipe", "--out", "file/child.csv"), "is a file, not a folder"),
         (("--schedule", "gpipe", "--gantt", "file/child"), "--gantt"),
         (("--schedule", "gpipe", "--size", "6x4"), "--size goes with --gantt"),

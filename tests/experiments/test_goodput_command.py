@@ -27,7 +27,13 @@ JOB = ("goodput", "--mtbf", "100", "--restart-seconds", "60", "--days", "1", "--
         ("--plan a --checkpoint-seconds 9 --devices 3", "--devices goes with --servers; a plan says its own"),
         ("--plan a --checkpoint-seconds 9 --replan greedy --slower 2", "--slower stands in place of --replan"),
         ("--servers 2 --checkpoint-seconds 9 --slower 2", "--slower goes with --spares"),
-        ("--servers 2 --checkpoint-seconds 9 --mtbf 0.001 --days 3000", "failures, at most 20,000,000: ask for fewer"),
+        (
+            "--servers 2 --checkpoint-seconds 9 --mtbf 0.001 --days 3000",
+            (
+                "2 runs of 3000 days, for 19 intervals, have 5.47e+09 failures, at most 20,000,000: ask for "
+                "fewer runs or days, or for one interval"
+            ),
+        ),
     ],
 )
 def test_options_that_are_no_job(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,28 +67,40 @@ def test_a_layout_is_a_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        ("megatron:Et*5|t*8L", "the stages have 13 blocks, gpt2 has 12"),
+        ("megatron:Et*5|t*8L", "--plan megatron: the stages have 13 blocks, gpt2 has 12"),
         ("megatron:Et*5|x|t*7L", "'x' is none of E (embedding), t (block), L (loss), | (next stage)"),
         ("megatron:t*12", "must begin with E, end with L"),
         ("megatron:", "must begin with E"),
-        ("megatron:E(t)*999999(t)*999999L", "layout 'E(t)*999999(t)*999999L' has more than 65,536 layers"),
+        (
+            "megatron:E(t)*999999(t)*999999L",
+            "--plan megatron: layout 'E(t)*999999(t)*999999L' has more than 65,536 layers",
+        ),
         ("megatron:Et*0|t*12L", "t*0 repeats nothing; a count is at least 1"),
         ("megatron:Et*6|(t|)*00t*6L", "(t|)*00 repeats nothing; a count is at least 1"),
-        ("megatron:Et*6||t*6L", "stage 1 would hold no layer"),
+        ("megatron:Et*6||t*6L", "--plan megatron: stage 1 would hold no layer; every stage holds one"),
         (
             "megatron:E" + "|".join("t" * 12) + "L",
-            "12 ranks × 1 pipelines × groups of 1 take 12 GPUs, dgx-a100 has 8",
+            "--plan megatron: 12 ranks × 1 pipelines × groups of 1 take 12 GPUs, dgx-a100 has 8",
         ),
         ("megatron:Et*4|t*4|t*4L --chunks 2", "layout of 3 stages, 2 per device: it must be a multiple"),
-        ("megatron:Et*6|t*6L --tensor 2,4", "tensor 2, 4: an imported plan has one value"),
+        ("megatron:Et*6|t*6L --tensor 2,4", "--plan megatron: tensor 2, 4: an imported plan has one value"),
         ("megatron:Et*6|t*6L --microbatches 3", "do not divide a batch of 16 evenly"),
         (
             "megaton:Et*6|t*6L",
-            "target 'megaton' is unknown (did you mean megatron?); choices: megatron, torchtitan, or the path",
+            (
+                "--plan 'megaton:Et*6|t*6L': target 'megaton' is unknown (did you mean megatron?); choices: "
+                "megatron, torchtitan, or the path of a plan file"
+            ),
         ),
         ("Et*6|t*6L", "--plan 'Et*6|t*6L': a form of megatron has its name before it: --plan 'megatron:Et*6|t*6L'"),
         ("job.toml", "a form of torchtitan has its name before it: --plan 'torchtitan:job.toml'"),
-        ("deepspeed:ds.json", "target 'deepspeed' is unknown"),
+        (
+            "deepspeed:ds.json",
+            (
+                "--plan 'deepspeed:ds.json': target 'deepspeed' is unknown; choices: megatron, torchtitan, "
+                "or the path of a plan file"
+            ),
+        ),
         ("megatron:Et*6|t*6L --planner large", "--planner is for a search"),
         ("megatron:Et*6|t*6L --placement v", "--placement is for a search"),
     ],
@@ -178,7 +190,7 @@ def test_a_sweep_reads_a_layout_at_every_point(capsys: pytest.CaptureFixture[str
         point = ["simulate", *words, "--batch", "16", "--tensor", str(row["tensor"]), "--engine", "compiled", "--json"]
         assert row["iteration_seconds"] == json.loads(ended(capsys, point)[1])["iteration_seconds"]
     assert (rows[2]["status"], rows[0]["layout"] != rows[1]["layout"]) == ("refused", True)
-    assert "2 ranks × 1 pipelines × groups of 8 take 16 GPUs, dgx-a100 has 8" in rows[2]["reason"]
+    assert "--plan megatron: 2 ranks × 1 pipelines × groups of 8 take 16 GPUs, dgx-a100 has 8" in rows[2]["reason"]
     said = refused(capsys, ["sweep", *words, "--tensor", "2", "--over", "tensor=1,2"])
     assert "tensor is swept, and given as (2,): say one of both" in said
 
@@ -302,7 +314,14 @@ def test_a_csv_of_torchtitan_is_the_plans_order(capsys: pytest.CaptureFixture[st
             "global_batch_size = 32",
             "training.global_batch_size = 32: the problem has 16 (--batch)",
         ),
-        ("local_batch_size = 4", "local_batch_size = 2", "is not the batch of 16"),
+        (
+            "local_batch_size = 4",
+            "local_batch_size = 2",
+            (
+                "training.local_batch_size = 2 in 4 pipelines is not the batch of 16: each would flush "
+                "several times in an iteration"
+            ),
+        ),
         (
             "microbatch_size = 1",
             "microbatch_size = 3",
@@ -323,7 +342,11 @@ def test_a_csv_of_torchtitan_is_the_plans_order(capsys: pytest.CaptureFixture[st
         ),
         ('mode = "none"', "mode = [1]", "activation_checkpoint.mode = '[1]'; choices: none, selective, full"),
         ('"Interleaved1F1B"', '["1F1B"]', "parallelism.pipeline_parallel_schedule = "),
-        ('"Interleaved1F1B"', '"Interleaved1F1B"\npipeline_parallel_schedule_csv = 5', "must be the path of a file"),
+        (
+            '"Interleaved1F1B"',
+            '"Interleaved1F1B"\npipeline_parallel_schedule_csv = 5',
+            "parallelism.pipeline_parallel_schedule_csv = '5' must be the path of a file",
+        ),
         ("[training]", "[training", "Expected ']'"),
     ],
 )

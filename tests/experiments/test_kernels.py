@@ -403,14 +403,14 @@ def test_without_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str], monke
     """One line says what to install."""
     monkeypatch.setattr("experiments.terminal.argument_types.find_spec", lambda name: None)
     line = refused(capsys, ["calibrate", "--kernels", "--out", str(tmp_path / "x.toml")], 2)
-    assert "install pipeplan[torch]" in line
+    assert "measuring kernels needs PyTorch, which is not installed; install pipeplan[torch]" in line
     assert not (tmp_path / "x.toml").exists()
 
 
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["--accelerator", "vcu118"], "is no GPU"),
+        (["--accelerator", "vcu118"], "--accelerator vcu118: is no GPU; its kernels have no shares to fit"),
         (["--accelerator", "h1000"], "h1000"),
         (["--plan", "a.json"], "--plan does not go with --kernels"),
     ],
@@ -426,7 +426,9 @@ def test_a_file_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     path = tmp_path / "bad.json"
     path.write_text('{"measurements": {"device": 3}}')
     out = ["--out", str(tmp_path / "mine.toml")]
-    assert "no document of measured kernels" in refused(capsys, ["calibrate", "--kernels", str(path), *out], 4)
+    assert "is no document of measured kernels: Expected `str`, got `int` - at `$.device`" in refused(
+        capsys, ["calibrate", "--kernels", str(path), *out], 4
+    )
     path.write_text('{"measurements": {}, "measurements": {}}')
     assert f"{path}:1: key 'measurements' stands twice" in refused(
         capsys, ["calibrate", "--kernels", str(path), *out], 4

@@ -321,5 +321,7 @@ def test_profiles_are_put_together(
     recorded(profile=json.loads(profile.to_json()), said=seen)
     other = iter((["a", "b"], ["a"]))
     monkeypatch.setattr(profiler, "_trace", lambda *given: [profiler._Call(name, layers[0]) for name in next(other)])
-    with pytest.raises(profiler.ModelError, match="runs other layers at 4 samples than at fewer"):
+    with pytest.raises(
+        profiler.ModelError, match="two of them: the model runs other layers at 4 samples than at fewer"
+    ):
         profiler.profile_model(Module(), "two", "two of them", settings)

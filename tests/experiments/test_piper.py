@@ -76,7 +76,10 @@ def test_files_of_another_form_are_named(tmp_path: Path) -> None:
         ({"maxDevices": 10**9}, "<= 10000"),
         ({"nodes": []}, "length >= 1"),
         ({"nodes": [{"id": 1, "TMPCs": {"1": []}}], "edges": []}, "node 1 must have a variant"),
-        ({"nodes": [{"id": 1, "TMPCs": {"1": [variant("a", 1), variant("a", 2)]}}], "edges": []}, "different ids"),
+        (
+            {"nodes": [{"id": 1, "TMPCs": {"1": [variant("a", 1), variant("a", 2)]}}], "edges": []},
+            "variants of node 1 at degree 1 must have different ids",
+        ),
         ({"nodes": 2 * [{"id": 1, "TMPCs": {"1": [variant("a", 1)]}}], "edges": []}, "nodes must have different ids"),
         ({"edges": 2 * [{"sourceId": 7, "destId": 3, "communicationCost": 1}]}, "different pairs of nodes"),
         ({"edges": [{"sourceId": 7, "destId": 9, "communicationCost": 1}]}, "edge 7 -> 9 must be between nodes"),
@@ -115,7 +118,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], recorded: R
     back = {"sourceId": 3, "destId": 7, "communicationCost": 1.0}
     write(tmp_path, "one.json", network(edges=[*network()["edges"], back]))
     assert main(["study", "piper", "--inputs", str(tmp_path)]) == 4
-    assert "must not stand before themselves" in capsys.readouterr().err
+    assert "nodes must not stand before themselves, these do: [0, 1, 0]" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not INPUTS.is_dir(), reason="no checkout piper in the folder PIPEPLAN_PUBLIC_INPUTS")

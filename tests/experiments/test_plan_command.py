@@ -78,13 +78,19 @@ def test_too_little_memory_is_infeasible(shared_data: Path, capsys: pytest.Captu
     [
         (["--workers", "4"], "--bandwidths must be one for each of 1 levels of --workers, got 0"),
         (["--workers", "4", "--bandwidths", "1e9", "2e9"], "got 2"),
-        (["--workers", "4", "--bandwidths", "-1"], "bandwidth of each level must be finite bytes per second > 0"),
+        (
+            ["--workers", "4", "--bandwidths", "-1"],
+            "bandwidth of each level must be finite bytes per second > 0, got (-1.0,)",
+        ),
         (["--workers", "4", "--bandwidths", "1e9", "--variant", "other"], "choices: paper, script"),
         (
             ["--workers", "4", "--bandwidths", "1e9", "--memory", "-5"],
-            "memory of a device must be a number of bytes > 0",
+            "memory of a device must be a number of bytes > 0, got -5.0",
         ),
-        (["--workers", "4", "--bandwidths", "1e9", "--planner", "uniform"], "--workers is for --planner pipedream"),
+        (
+            ["--workers", "4", "--bandwidths", "1e9", "--planner", "uniform"],
+            "--workers is for --planner pipedream, got 'uniform'",
+        ),
         (["--workers", "4", "--bandwidths", "1e9", "--cluster", "pipedream-a"], "--cluster does not go with --workers"),
         (["--workers", "4", "--bandwidths", "1e9", "--batch", "8"], "--batch does not go with --workers"),
         (["--workers", "4", "--bandwidths", "1e9", "--stages", "8"], "--stages does not go with --workers"),

@@ -151,13 +151,19 @@ def test_a_wrong_value_is_one_line(
         ('{"format": "pipeplan-plan-2", "plan": ' + "[" * 100_000, "nested too deeply"),
         ('{"format": "pipeplan-plan-2", "problem": {"cluster": ' + '{"a":' * 100_000, "nested too deeply"),
         ('{"format": "pipeplan-plan-2", "problem": {"cluster": {"a": 1}}}', "$.problem.cluster.a = 1: unknown key"),
-        (changed("problem.batch", 8).replace("8", "9" * 5000, 1), "a whole number has too many digits"),
+        (
+            changed("problem.batch", 8).replace("8", "9" * 5000, 1),
+            "1: not usable JSON: a whole number has too many digits",
+        ),
         (changed("problem.batch", 8).replace("8", "9" * 400, 1), "$.problem.batch = 9999"),
-        (changed("problem.batch", 8).replace("8", "NaN", 1), "NaN is no number"),
+        (changed("problem.batch", 8).replace("8", "NaN", 1), "1: not JSON: NaN is no number"),
         (changed("problem.overlap", 1.0).replace("1.0", "1e999", 1), "$.problem.overlap = inf"),
-        (changed("problem.batch", 8) + " " * (16 * 2**20), "larger than 16 MiB"),
-        (json.dumps(DOCUMENT).replace('"batch"', '"batch": 4, "batch"'), "key 'batch' stands twice in a table"),
-        (json.dumps(DOCUMENT).replace('"layers"', '"layers": [], "layers"', 1), "key 'layers' stands twice"),
+        (changed("problem.batch", 8) + " " * (16 * 2**20), "is larger than 16 MiB, the most that is read"),
+        (json.dumps(DOCUMENT).replace('"batch"', '"batch": 4, "batch"'), "1: key 'batch' stands twice in a table"),
+        (
+            json.dumps(DOCUMENT).replace('"layers"', '"layers": [], "layers"', 1),
+            "1: key 'layers' stands twice in a table",
+        ),
         (
             changed("plan.order", ["0F0 " * 21, "1B0"]),
             "$.plan.order: row 1, column 21: a schedule has at most 20 ops, this one has more",
@@ -535,7 +541,11 @@ def test_what_people_write_wrong_is_one_line(path: str, value: object, said: str
 def test_a_plan_needs_a_schedule_or_an_order() -> None:
     """Without an order there is no default."""
     with pytest.raises(
-        PlanFileError, match=r"\$\.plan\.schedule: is missing: a family .*, or beside it an order of ops"
+        PlanFileError,
+        match=(
+            r"plan: \$.plan.schedule: is missing: a family \(pipeplan list schedules\), or beside it an "
+            r"order of ops"
+        ),
     ):
         PlanFile.from_json(without("plan.schedule"))
 

@@ -148,7 +148,7 @@ def test_missing_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: 
     """Without PyTorch: one line, exit code 2."""
     monkeypatch.setattr("experiments.terminal.argument_types.find_spec", lambda name: None)
     assert main(["profile", "mlp"]) == 2
-    assert "install pipeplan[torch]" in capsys.readouterr().err
+    assert "measuring a model needs PyTorch, which is not installed; install pipeplan[torch]" in capsys.readouterr().err
 
 
 # ---- without PyTorch -------------------------------------------------------------------------------------------------
@@ -290,7 +290,9 @@ def test_models_are_built_as_described(tmp_path: Path, monkeypatch: pytest.Monke
             with pytest.raises(models.UsageError) as error:
                 models.find_model(spec, 1)
             refused[spec] = str(error.value)
-        with pytest.raises(models.UsageError, match="must be callable without arguments"):
+        with pytest.raises(
+            models.UsageError, match="model 'nets_for_a_test:needs': must be callable without arguments:"
+        ):
             models.find_model("nets_for_a_test:needs", 1)
     finally:
         sys.modules.pop("experiments.profiling.profiled_models")

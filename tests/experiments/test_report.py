@@ -592,7 +592,8 @@ def test_what_a_report_cannot_take(capsys: pytest.CaptureFixture[str], words: tu
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"), [("x", "'x' must be a number, or NAME=NUMBER,…"), ("a=1,a=2", "names an accelerator twice")]
+    ("text", "complaint"),
+    [("x", "'x' must be a number, or NAME=NUMBER,…"), ("a=1,a=2", "'a=1,a=2' names an accelerator twice")],
 )
 def test_what_is_no_price(capsys: pytest.CaptureFixture[str], text: str, complaint: str) -> None:
     """Refused before anything is planned."""

@@ -140,8 +140,12 @@ def test_the_documented_rows_are_those_of_the_study() -> None:
     ("name", "change", "words"),
     [
         (PROFILES, lambda found: [], "Expected `object`, got `array`"),
-        (PROFILES, lambda found: {}, "lacks 'OPT-350'"),
-        (PROFILES, lambda found: found["OPT-350"]["GH-96"]["4"]["2"].pop("1"), "lacks '1'"),
+        (PROFILES, lambda found: {}, "of 'OPT-350' in zone 'us-central1-a' it has not all inputs: lacks 'OPT-350"),
+        (
+            PROFILES,
+            lambda found: found["OPT-350"]["GH-96"]["4"]["2"].pop("1"),
+            "of 'OPT-350' in zone 'us-central1-a' it has not all inputs: lacks '1",
+        ),
         (
             PROFILES,
             lambda found: found["OPT-350"]["GH-96"]["4"]["2"].update({"1": [0.1]}),
@@ -152,7 +156,11 @@ def test_the_documented_rows_are_those_of_the_study() -> None:
             lambda found: found["OPT-350"]["2"]["0"].pop("params_floats"),
             "missing required field `params_floats`",
         ),
-        (NETWORK, lambda found: found[ZONE]["GH-96"]["4"][ZONE].pop("V100-16"), "lacks 'V100-16'"),
+        (
+            NETWORK,
+            lambda found: found[ZONE]["GH-96"]["4"][ZONE].pop("V100-16"),
+            "of 'OPT-350' in zone 'us-central1-a' it has not all inputs: lacks 'V100-16",
+        ),
     ],
 )
 def test_bad_inputs(

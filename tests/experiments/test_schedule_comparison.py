@@ -103,7 +103,10 @@ def test_the_best_order_found_is_compared_too(capsys: pytest.CaptureFixture[str]
         ("--schedule gpipe --schedule nope", "schedule 'nope' is unknown"),
         ("--schedule gpipe --schedule 1f1b --chunks 2", "none of the schedules gpipe, 1f1b takes chunks"),
         ("--schedule gpipe --schedule zb-v --transfer 1,2,3", "transfer must be one number where devices hold several"),
-        ("--schedule zb-v --schedule gpipe --update 1,2", "update must be one number, or one for each of 4 devices"),
+        (
+            "--schedule zb-v --schedule gpipe --update 1,2",
+            "update must be one number, or one for each of 4 devices, got 2",
+        ),
         ("--schedule gpipe --schedule 1f1b --explain", "--explain is of one schedule"),
         ("--schedule gpipe --schedule 1f1b --memory 3", "--memory and --stash-weight need --stash"),
     ],

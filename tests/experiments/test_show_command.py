@@ -33,7 +33,9 @@ def test_a_shown_file_is_the_same_profile(
 
 def test_a_name_of_two_profiles_needs_its_kind(capsys: pytest.CaptureFixture[str]) -> None:
     """The GH200 is a chip, and a cluster of them."""
-    assert "--kind says which: accelerator, cluster" in refused(capsys, ("show", "gh200"))
+    assert "gh200 is the name of several profiles; --kind says which: accelerator, cluster" in refused(
+        capsys, ("show", "gh200")
+    )
     for kind in ("accelerator", "cluster"):
         code, out, _ = ended(capsys, ("show", "gh200", "--kind", kind))
         assert (code, "kind" in tomllib.loads(out)) == (0, kind == "accelerator")
@@ -45,8 +47,11 @@ def test_a_name_of_two_profiles_needs_its_kind(capsys: pytest.CaptureFixture[str
     ("words", "said"),
     [
         ("show dgx-h10", "no accelerator, cluster or stack is named 'dgx-h10' (did you mean dgx-h100?)"),
-        ("show dgx-h100:4", "without a number of servers: pipeplan show dgx-h100"),
-        ("show ./mine.toml", "is a path"),
+        ("show dgx-h100:4", "dgx-h100:4: files are named without a number of servers: pipeplan show dgx-h100"),
+        (
+            "show ./mine.toml",
+            "./mine.toml is a path, where the name of an accelerator, a cluster or a stack is wanted",
+        ),
         ("show vgg16 --kind stack", "no stack is named 'vgg16'"),
         ("show h100 --kind board", "--kind 'board' is unknown; choices: accelerator, cluster, stack"),
         ("check dgx-h10", "did you mean dgx-h100?"),
@@ -64,7 +69,10 @@ def test_a_file_of_a_bundled_name_is_the_file(
     """A file without an ending in this folder is checked in place of the profile of that name."""
     monkeypatch.chdir(tmp_path)
     Path("dgx-h100").write_text("nothing = 1\n", encoding="utf-8")
-    assert "dgx-h100: $: an accelerator says kind" in refused(capsys, ("check", "dgx-h100"), 4)
+    assert (
+        'dgx-h100: $: an accelerator says kind = "gpu" or "accelerator" or "fpga", a stack kind = '
+        '"stack", a cluster has [[servers]] or [[devices]]; this file has only nothing'
+    ) in refused(capsys, ("check", "dgx-h100"), 4)
 
 
 def two_stages(cluster: str, second: int) -> PlanFile:

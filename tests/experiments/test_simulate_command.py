@@ -58,19 +58,22 @@ def test_a_stream_has_its_micro_batches_and_updates(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("gpipe --minibatches 3", "needs micro-batches per mini-batch (T) with mini-batches"),
+        ("gpipe --minibatches 3", "schedule 'gpipe' needs micro-batches per mini-batch (T) with mini-batches"),
         ("gpipe --minibatches 3 --microbatches 6", "in place of micro-batches"),
         ("gpipe --microbatches 6 --microbatches-per-minibatch 4", "6 micro-batches are no multiple of T=4"),
         ("gpipe --microbatches 6 --microbatches-per-minibatch 12", "6 micro-batches are no multiple of T=12"),
-        ("pipedream --microbatches 6 --microbatches-per-minibatch 2", "T is 1, got 2"),
+        (
+            "pipedream --microbatches 6 --microbatches-per-minibatch 2",
+            "schedule 'pipedream' updates after every micro-batch: T is 1, got 2",
+        ),
         (
             "2bw --minibatches 3 --microbatches-per-minibatch 1",
-            "at least as many micro-batches per mini-batch as stages",
+            "schedule '2bw' needs at least as many micro-batches per mini-batch as stages, got T=1, N=2",
         ),
-        ("1f1b-rr --microbatches 6", "needs replicas, one count per stage"),
+        ("1f1b-rr --microbatches 6", "schedule '1f1b-rr' needs replicas, one count per stage"),
         (
             "1f1b-sno --microbatches 6 --communication overlapped",
-            "contradicts schedule '1f1b-sno'; choices: send-blocking",
+            "communication 'overlapped' contradicts schedule '1f1b-sno'; choices: send-blocking",
         ),
         ("gpipe", "--schedule needs --stages and --microbatches"),
     ],
@@ -234,7 +237,10 @@ def test_a_plan_that_torch_cannot_run_has_no_csv(
     path = tmp_path / "ops.csv"
     assert main(("simulate", "--plan", plan_file, "--out", str(path))) == 2
     err = capsys.readouterr().err
-    assert "it has no micro-batches of unlike sizes (1, 2, 3)" in err
+    assert (
+        "torch-csv cannot run plan 'uniform' (straight): it has no micro-batches of unlike sizes (1, "
+        "2, 3); a name in .txt takes it"
+    ) in err
     assert "a name in .txt takes it" in err
     assert not path.exists()
 
@@ -270,7 +276,10 @@ def test_seconds_come_from_a_trace(
     assert main(("check", "split.json")) == 0
     assert "--backward 0.0015,0.003 --weight 0.0005,0.001" in capsys.readouterr().out
     for words, said in {
-        ("--profile", "whole.json"): "--weight says how many seconds of them",
+        ("--profile", "whole.json"): (
+            "schedule 'zb-h1' splits backwards, which --profile whole.json has whole: --weight says how "
+            "many seconds of them make gradients of weights"
+        ),
         (
             "--profile",
             "whole.json",

@@ -161,7 +161,7 @@ def test_sizes_are_checked() -> None:
             with pytest.raises(ValueError, match=r"must have shape \(individuals, 2\)"):
                 EVALUATORS[name](problem).forward_population(shaped)
     narrow = problem_from_callables(4, [float], [float], candidates=(1, 4))
-    with pytest.raises(ValueError, match="must be candidates"):
+    with pytest.raises(ValueError, match=r"sizes must be candidates, one of \[1, 4\]"):
         EVALUATORS["matrix"](narrow).forward_population([[2]])
 
 

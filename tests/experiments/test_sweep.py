@@ -65,15 +65,24 @@ def test_values_of_an_axis(text: object, values: tuple[object, ...]) -> None:
         ("x", "must be NAME=VALUES"),
         ("=3", "must be NAME=VALUES"),
         ("x=", "x: has no values"),
-        ("x=4,,8", "a value is empty"),
-        ("x=4,4", "'4' stands twice"),
-        ("x=8:4:+1", "8:4:+1 ends below where it begins"),
-        ("x=1:4:+0", "1:4:+0 does not rise"),
-        ("x=1:4:x1", "1:4:x1 does not rise"),
-        ("x=0:4:x2", "0:4:x2 does not rise"),
-        ("x=a:4:+1", "'a' is not a number"),
-        ("x=a{1,{2}}", "braces stand in pairs"),
-        ("x=1:1000000000:+1", "has more than 100,000 values"),
+        ("x=4,,8", "x=4,,8: a value is empty"),
+        ("x=4,4", "x: '4' stands twice"),
+        ("x=8:4:+1", "x=8:4:+1: 8:4:+1 ends below where it begins"),
+        (
+            "x=1:4:+0",
+            "x=1:4:+0: 1:4:+0 does not rise: steps are +N with N above 0, or xN with N above 1 from a start above 0",
+        ),
+        (
+            "x=1:4:x1",
+            "x=1:4:x1: 1:4:x1 does not rise: steps are +N with N above 0, or xN with N above 1 from a start above 0",
+        ),
+        (
+            "x=0:4:x2",
+            "x=0:4:x2: 0:4:x2 does not rise: steps are +N with N above 0, or xN with N above 1 from a start above 0",
+        ),
+        ("x=a:4:+1", "x=a:4:+1: 'a' is not a number"),
+        ("x=a{1,{2}}", r"x=a\{1,\{2\}\}: braces stand in pairs, and not in each other"),
+        ("x=1:1000000000:+1", "x: has more than 100,000 values, the most points of a sweep"),
     ],
 )
 def test_axes_that_are_none(text: str, said: str) -> None:
@@ -245,7 +254,7 @@ def test_a_study_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
         file.write_text(wrong, encoding="utf-8")
         assert said in refused(capsys, ("sweep", str(file)), 4)
     assert "no such file" in refused(capsys, ("sweep", str(tmp_path / "none.toml")), 4)
-    assert "no such profile" in refused(capsys, ("sweep", "--over", f"profile={tmp_path / 'none.txt'}"), 4)
+    assert "there is no such profile" in refused(capsys, ("sweep", "--over", f"profile={tmp_path / 'none.txt'}"), 4)
 
 
 # ---- stores ----------------------------------------------------------------------------------------------------------
@@ -309,17 +318,21 @@ def test_files_that_are_no_store(capsys: pytest.CaptureFixture[str], tmp_path: P
         assert "is no store of pipeplan sweep" in refused(capsys, (*words, str(path)), 4)
         assert "is no store of pipeplan sweep" in refused(capsys, ("sweep", "report", str(path)), 4)
         assert path.read_bytes() == content
-    assert "no such store" in refused(capsys, ("sweep", "report", str(tmp_path / "none.db")), 4)
+    assert "there is no such store" in refused(capsys, ("sweep", "report", str(tmp_path / "none.db")), 4)
     with sqlite3.connect(store, isolation_level=None) as database:
         database.execute("BEGIN EXCLUSIVE")
-        assert "another process is writing it" in refused(capsys, (*words, str(store)))
+        assert "another process is writing it; wait, or name another store" in refused(capsys, (*words, str(store)))
         database.execute("ROLLBACK")
         database.execute("UPDATE about SET value = '0.1.0' WHERE name = 'version'")
-    assert "is a store of pipeplan 0.1.0, this is" in refused(capsys, (*words, str(store)), 4)
+    assert "is a store of pipeplan 0.1.0, this is 0.2.0, whose answers may be others; name another file" in refused(
+        capsys, (*words, str(store)), 4
+    )
     with sqlite3.connect(store, isolation_level=None) as database:
         database.execute("UPDATE about SET value = '9' WHERE name = 'format'")
     database.close()
-    assert "is a store of form 9, this pipeplan has form 1" in refused(capsys, (*words, str(store)), 4)
+    assert "is a store of form 9, this pipeplan has form 1; name another file" in refused(
+        capsys, (*words, str(store)), 4
+    )
 
 
 def test_a_dead_scheduler_leaves_no_store(
@@ -388,7 +401,9 @@ def test_an_answer_that_was_cut_short_is_none(monkeypatch: pytest.MonkeyPatch) -
 
 def test_other_files_at_a_worker_are_noticed() -> None:
     """A question that is another one there is not answered."""
-    with pytest.raises(UsageError, match="other files behind the names"):
+    with pytest.raises(
+        UsageError, match="vm has another version of pipeplan, or other files behind the names of a question"
+    ):
         answered([("0" * 64, Question({"planner": "uniform"}))])
 
 

@@ -100,10 +100,19 @@ def test_an_answer_tells_whose_seconds_it_has(capsys: pytest.CaptureFixture[str]
     ("words", "said"),
     [
         ("plan --launchable megatrom --workload gpt2", "'megatrom' is unknown (did you mean megatron?)"),
-        ("plan --launchable megatron --workload vgg16", "no networks but transformers (vgg16)"),
+        (
+            "plan --launchable megatron --workload vgg16",
+            (
+                "megatron cannot run plans of vgg16 on pipedream-b, 16 GPUs, 1024 images: it has no networks "
+                "but transformers (vgg16)"
+            ),
+        ),
         (
             "compare --launchable megatron --workload chain:4 --cluster fpga-vcu118-4",
-            "no such devices as vcu118 (FPGA)",
+            (
+                "megatron cannot run plans of chain-4 on fpga-vcu118-4, 4 FPGAs, 4 samples: it has no such "
+                "devices as vcu118 (FPGA); no networks but transformers (chain-4)"
+            ),
         ),
         (
             "plan --launchable megatron --workload gpt2 --cluster dgx-a100:1 --stack maxtext",
@@ -115,7 +124,7 @@ def test_an_answer_tells_whose_seconds_it_has(capsys: pytest.CaptureFixture[str]
         ),
         ("export --workload gpt2", "--to"),
         ("export --workload gpt2 --to torch-csv --format text", "not allowed with"),
-        ("export --workload gpt2 --format torch-csv", "--to torch-csv"),
+        ("export --workload gpt2 --format torch-csv", "--format torch-csv: it launches plans: --to torch-csv"),
         ("export --workload gpt2 --to megatron --with-sends", "--with-sends is not of --to megatron"),
         ("export --workload gpt2 --format text --with-sends", "--with-sends goes with --to"),
         ("plan --workers 2 --bandwidths 1e9 --profile a.txt --launchable megatron", "--launchable"),
@@ -144,7 +153,9 @@ def test_a_stack_is_narrowed_to_what_a_launcher_runs() -> None:
     narrowed = stack.launched_by("mine", Runs(zero=(1, 2), schedules=("1f1b", "gpipe"), tensor=False))
     assert (narrowed.runs.zero, narrowed.runs.schedules, narrowed.runs.tensor) == ((1,), ("1f1b",), False)
     assert (narrowed.source, narrowed.runs.unequal, narrowed.products) == (stack.source, False, stack.products)
-    with pytest.raises(ValueError, match="runs no plan that mine does: zero: 0, 1 here, 2, 3 there"):
+    with pytest.raises(
+        ValueError, match="stack 'megatron-core' runs no plan that mine does: zero: 0, 1 here, 2, 3 there"
+    ):
         stack.launched_by("mine", Runs(zero=(2, 3)))
     problem = Problem(gpt2()[0].workload, gpt2()[0].cluster, 8, GENERIC.launched_by("mine", Runs(pipeline=False)))
     assert '"stack": "generic"' in PlanFile(problem).to_json()

@@ -84,7 +84,7 @@ def test_sends_stand_behind_what_they_send() -> None:
 
 def test_an_order_that_waits_for_itself_has_no_sends() -> None:
     """A backward before the forward of the next stage."""
-    with pytest.raises(ScheduleError, match="waits for itself"):
+    with pytest.raises(ScheduleError, match="schedule 'text' waits for itself: no rank's next op can begin"):
         with_communication(from_text("0F0 0B0\n1B0 1F0\n"))
 
 

@@ -238,10 +238,22 @@ def test_halves_of_a_block_have_the_versions_of_their_stages(
         ("--method xpipe --optimizer lion", "--optimizer 'lion' is unknown; choices: sgd, adam"),
         ("--method xpipe --split 1", "argument --split: '1': '' is not a number"),
         ("--method xpipe --split a:0.5", "argument --split: 'a:0.5': 'a' must be a whole number of at least 0"),
-        ("--method xpipe --split 2:0.5", "'2:0.5': block 2 cannot be split: the network has blocks 0 to 1"),
-        ("--method xpipe --split 1:1", "fraction 1 of the 3 outputs of block 1 leaves one of its parts without any"),
+        (
+            "--method xpipe --split 2:0.5",
+            "argument --split: '2:0.5': block 2 cannot be split: the network has blocks 0 to 1",
+        ),
+        (
+            "--method xpipe --split 1:1",
+            "argument --split: '1:1': fraction 1 of the 3 outputs of block 1 leaves one of its parts without any",
+        ),
         ("--method xpipe --network vgg", "--network 'vgg' is unknown; choices: mlp, convolutional"),
-        ("--method xpipe --network convolutional", "needs square images"),
+        (
+            "--method xpipe --network convolutional",
+            (
+                "a convolutional network needs square images and at least 2 stages, got samples of shape "
+                "(5,) and 3 stages"
+            ),
+        ),
         ("--method xpipe --lr-schedule sine", "--lr-schedule 'sine' is unknown"),
         ("--method xpipe --lr 0", "the learning rate must be a positive number, got 0.0"),
         ("--method xpipe --batch 1", "--batch 1 samples cannot be cut into 2 micro-batches"),
@@ -338,5 +350,11 @@ def test_work_is_counted_before_it_is_made(
 def test_work_is_counted_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """The order that is trained, times the seeds; the last that is allowed is allowed."""
     check_work(1, MOST_TRAINED // 4, 2)
-    with pytest.raises(ValueError, match="16,777,216 forwards and backwards are trained: those of 1 stages"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            "at most 16,777,216 forwards and backwards are trained: those of 1 stages, 4,194,304 "
+            "micro-batches and 3 seeds are more"
+        ),
+    ):
         check_work(1, MOST_TRAINED // 4, 3)

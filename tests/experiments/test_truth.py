@@ -148,9 +148,12 @@ def test_tables_of_a_folder(tmp_path: Path) -> None:
         ("64,4,2,32,0,1,1,1,2,0.5,,", "line 2: $.tp = '0'"),
         ("64,4,2,32,1,1,1,1,2,fast,,", "line 2: $.measured_s"),
         ("64,4,2,32,1,1,1,1,2,0.5,some,", "attention, full, minimal, none, selective, selective op"),
-        ("64,4,2", "line 2 has 3 cells"),
-        ('64,4,2,32,1,1,1,1,2,0.5,"full,', "cannot be read as a CSV file"),
-        ("65,4,2,32,1,1,1,1,2,0.5,,dgx-a100", "hidden must be a multiple of heads, 4"),
+        ("64,4,2", "line 2 has 3 cells, and there are 12 columns"),
+        ('64,4,2,32,1,1,1,1,2,0.5,"full,', "cannot be read as a CSV file: unexpected end of data"),
+        (
+            "65,4,2,32,1,1,1,1,2,0.5,,dgx-a100",
+            "hidden must be a multiple of heads, 4, where there is no head_size; got 65",
+        ),
     ],
 )
 def test_bad_cells_are_one_line(tmp_path: Path, line: str, said: str) -> None:
@@ -437,10 +440,21 @@ def test_collectives_of_two_devices_and_of_a_petabyte_are_the_ends(line: str, go
     [
         ({"dp": 4096, "tp": 2, "pp": 4}, {"dp": 4096, "tp": 2, "pp": 4, "cp": 2}, "32,768 devices at most, got 65,536"),
         ({"pp": 3, "interleave": 2}, {"pp": 7}, "must be at most the layers, the embedding and the head, 6; got 7"),
-        ({"head_size": 8, "heads": 5}, {"heads": 5}, "hidden must be a multiple of heads, 5"),
+        (
+            {"head_size": 8, "heads": 5},
+            {"heads": 5},
+            "hidden must be a multiple of heads, 5, where there is no head_size; got 64",
+        ),
         ({"pp": 2, "layers_per_stage": "1;5"}, {"pp": 2, "layers_per_stage": "0;6"}, "of at least 1 layer"),
         ({"pp": 3, "layers_per_stage": "2;2;2"}, {"pp": 2, "layers_per_stage": "2;2;2"}, "must be 2 parts"),
-        ({"pp": 2, "layers_per_stage": "3;3"}, {"pp": 2, "layers_per_stage": "3;2"}, "got 2, sum 5"),
+        (
+            {"pp": 2, "layers_per_stage": "3;3"},
+            {"pp": 2, "layers_per_stage": "3;2"},
+            (
+                r"layers_per_stage must be 2 parts of at least 1 layer, sum 6 \(embedding and head too\); got "
+                r"2, sum 5"
+            ),
+        ),
         ({"experts": 0, "dense_blocks": 0, "shared_intermediate": 0, "experts_per_token": 0}, {}, ""),
         ({"measured_s": 0.5}, {"measured_s": None}, "one of measured_s"),
     ],
@@ -584,7 +598,7 @@ def test_bad_fits_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     """A table that is not there, or of another kind; names that nobody knows; all rows held out; options that need --fit."""
     path, _ = measured_by(tmp_path, "generic", load_stack("generic"))
     given = ["study", "truth", "--fit", str(path)]
-    assert "there is no such table" in refused(capsys, ["study", "truth", "--fit", "lost.csv"], 4)
+    assert "lost.csv: there is no such table" in refused(capsys, ["study", "truth", "--fit", "lost.csv"], 4)
     assert "--fit: table 'lost' is unknown" in refused(
         capsys, ["study", "truth", "--tables", str(tmp_path), "--fit", "lost"]
     )
@@ -592,13 +606,17 @@ def test_bad_fits_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         capsys, ["study", "truth", "--tables", str(tmp_path), "--fit", "9" * 400]
     )  # no name of a file
     assert "--constants: constant 'speed' is unknown" in refused(capsys, [*given, "--constants", "speed"])
-    assert "no row is left to fit" in refused(capsys, [*given, "--hold", "1"], 4)
-    assert "must end in .toml" in refused(capsys, [*given, "--out", str(tmp_path / "out")])
+    assert "no row is left to fit: 6 rows, --hold 1" in refused(capsys, [*given, "--hold", "1"], 4)
+    assert "--fit writes a stack: the name must end in .toml" in refused(
+        capsys, [*given, "--out", str(tmp_path / "out")]
+    )
     assert "--hold goes with --fit" in refused(capsys, ["study", "truth", "--tables", str(tmp_path), "--hold", "0.5"])
     toml = ["study", "truth", "--tables", str(tmp_path), "--out", str(tmp_path / "mine.toml")]
-    assert "a stack is written with --fit" in refused(capsys, toml)
+    assert "a stack is written with --fit; without it name a folder" in refused(capsys, toml)
     (tmp_path / "sums.csv").write_text("gpus,bytes,out_of_place_us\n8,1024,30\n")
-    assert "takes a table of iterations" in refused(capsys, ["study", "truth", "--fit", str(tmp_path / "sums.csv")], 4)
+    assert "--fit takes a table of iterations, this one has rows of another kind" in refused(
+        capsys, ["study", "truth", "--fit", str(tmp_path / "sums.csv")], 4
+    )
 
 
 def test_tables_of_every_kind(tmp_path: Path, recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:

@@ -123,7 +123,7 @@ def test_a_window_shows_its_part() -> None:
     assert of(found.ops, lane=1, name="F") == [(2, 2.5), (2.5, 3.5), (3.5, 4)]
     assert found.ops.numbers["awaited"].tolist()[-3] == -1
     assert all(2.0 <= start < end <= 4.0 for layer in (found.idle, found.links) for start, end in of(layer))
-    with pytest.raises(ValueError, match="window 50:60 shows nothing of it"):
+    with pytest.raises(ValueError, match="window 50:60 shows nothing of it, which takes 16 s"):
         drawn(by_numbers("gpipe"), window=(50.0, 60.0))
 
 

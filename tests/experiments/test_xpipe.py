@@ -653,7 +653,7 @@ def test_time_to_accuracy_quick_run(
     [
         (["--target", "0"], "--target must be an accuracy between 0 and 1, got 0"),
         (["--workload", "vgg61"], "vgg61"),
-        (["--cluster", "dapple-b:2"], "has 2 devices, 8 are needed"),
+        (["--cluster", "dapple-b:2"], "cluster 'dapple-b:2' has 2 devices, 8 are needed"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -668,7 +668,9 @@ def test_2bw_is_planned_with_a_microbatch_a_stage_or_refused() -> None:
     problem = chain_problem(4)
     assert microbatch_counts(problem, Request(schedule="2bw"), 4) == tuple(range(4, 33))
     assert microbatch_counts(problem, Request(schedule="xpipe"), 4) == tuple(range(1, 33))
-    with pytest.raises(InfeasiblePlanError, match="needs at least 4 micro-batches, one per stage, got 2"):
+    with pytest.raises(
+        InfeasiblePlanError, match="schedule '2bw' needs at least 4 micro-batches, one per stage, got 2"
+    ):
         microbatch_counts(problem, Request(schedule="2bw", microbatches=2), 4)
 
 
@@ -676,5 +678,5 @@ def test_the_cluster_of_the_methods_may_be_taken_whole() -> None:
     """All devices of a cluster are taken, one more is refused with both numbers."""
     problem = method_throughput.cluster_problem(8, "alexnet", "dgx-a100:1", 8)
     assert len(problem.cluster.devices) == 8
-    with pytest.raises(ValueError, match="has 8 devices, 9 are needed"):
+    with pytest.raises(ValueError, match="cluster 'dgx-a100:1' has 8 devices, 9 are needed"):
         method_throughput.cluster_problem(9, "alexnet", "dgx-a100:1", 8)

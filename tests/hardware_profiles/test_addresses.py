@@ -119,7 +119,7 @@ def test_a_value_takes_the_place_of_its_rival() -> None:
 def test_a_whole_number_stays_whole() -> None:
     """Half as many racks again are three, not 3.0; of five there would be seven and a half."""
     assert after("racks.0.count=+50%")[0]["site"]["racks"][0] == {"count": 3, "wire": {"bits": 8.0}}
-    with pytest.raises(SettingError, match=r"3 becomes 4.5, where a whole number is wanted"):
+    with pytest.raises(SettingError, match=r"racks.1.count=\+50%: 3 becomes 4.5, where a whole number is wanted"):
         after("racks.1.count=+50%")
 
 
@@ -148,16 +148,22 @@ def test_a_whole_number_stays_whole() -> None:
         ("racks. count=3", "'racks. count' names no value; near it: site.racks.count"),
         ("racks [0].count=3", "'racks [0].count' names no value; near it: site.racks.count"),
         ("racks.-1.count=3", "'racks.-1.count' names no value; near it: site.racks.count"),
-        ("racks.\u0661.count=3", "site.racks has no '\u0661'; there: 0, 1"),
-        ("racks.01.count=3", "site.racks has no '01'; there: 0, 1"),
+        ("racks.\u0661.count=3", "racks.١.count=3: site.racks has no '١'; there: 0, 1"),
+        ("racks.01.count=3", "racks.01.count=3: site.racks has no '01'; there: 0, 1"),
         ("level.0=3", "'level.0' names no value; near it: site.level"),
         ("racks.5.count=3", "racks.5.count=3: site.racks has no '5'; there: 0, 1"),
-        ("chip[c].cost=3", "chip has no 'c'; there: a.1, b"),
-        ("site.wire.bits=*2", "there is no number to change, its file says bytes; give the value itself"),
-        ("racks.1.wire.bits=*2", "its file says none"),
+        ("chip[c].cost=3", "chip[c].cost=3: chip has no 'c'; there: a.1, b"),
+        (
+            "site.wire.bits=*2",
+            "site.wire.bits=*2: there is no number to change, its file says bytes; give the value itself",
+        ),
+        (
+            "racks.1.wire.bits=*2",
+            "racks.1.wire.bits=*2: there is no number to change, its file says none; give the value itself",
+        ),
         ("name=", "must be PATH=VALUE"),
-        ("wire.delay=*x", "a change is +10%, -10%, *2, /2, +8 or -8: 'x' is not a number"),
-        ("wire.delay=/0", "divides by 0"),
+        ("wire.delay=*x", "wire.delay=*x: a change is +10%, -10%, *2, /2, +8 or -8: 'x' is not a number"),
+        ("wire.delay=/0", "wire.delay=/0: divides by 0"),
     ],
 )
 def test_what_names_nothing_is_told(setting: str, said: str) -> None:

@@ -60,7 +60,7 @@ def test_levels_leave_out_width_one() -> None:
 
 def test_levels_refuse_unequal_servers() -> None:
     """Servers of different sizes, different devices or different links have no levels."""
-    with pytest.raises(ValueError, match="servers of equal size"):
+    with pytest.raises(ValueError, match=r"star: levels need servers of equal size; these hold \[1, 2\] devices"):
         star(3, servers=((0, 1), (2,))).levels()
     with pytest.raises(ValueError, match="one kind of accelerator"):
         replace(star(2), devices=(Stub(), Stub("other"))).levels()
@@ -95,13 +95,13 @@ def test_take_refuses_other_counts(count: int) -> None:
 
 def test_refuses_bad_devices() -> None:
     """Unknown ids, doubled members, doubled names and homeless devices are errors."""
-    with pytest.raises(ValueError, match="ids run from 0 to 1: 2"):
+    with pytest.raises(ValueError, match="star: device ids run from 0 to 1: 2"):
         star(2).route(0, 2)
-    with pytest.raises(ValueError, match="each device once"):
+    with pytest.raises(ValueError, match=r"star: an all-reduce names each device once: \(1, 1\)"):
         star(2).collectives.seconds(Operation.ALL_REDUCE, [1, 1], 1.0)
-    with pytest.raises(ValueError, match="'d0' is repeated"):
+    with pytest.raises(ValueError, match="star: devices and switches have names of their own; 'd0' is repeated"):
         replace(star(2), nodes=("d0", "d0"))
-    with pytest.raises(ValueError, match="exactly one server"):
+    with pytest.raises(ValueError, match=r"star: every device belongs to exactly one server: \(\(0,\),\)"):
         replace(star(2), servers=((0,),))
     with pytest.raises(ValueError, match="size_bytes is at least 0: -1"):
         star(2).transfer_seconds(0, 1, -1)
@@ -154,5 +154,5 @@ def test_levels_need_servers_with_equal_links() -> None:
     links += [Link("s0", "net", GIGA), Link("s1", "net", GIGA)]
     nodes = ("d0", "d1", "d2", "d3")
     cluster = Cluster("uneven", (Stub(),) * 4, nodes, ("s0", "s1", "net"), ((0, 1), (2, 3)), tuple(links))
-    with pytest.raises(ValueError, match="servers with equal links inside"):
+    with pytest.raises(ValueError, match="uneven: levels need servers with equal links inside, and racks"):
         cluster.levels()

@@ -161,7 +161,7 @@ def test_refuses_impossible_boards(changes: dict[str, object]) -> None:
 
 def test_refuses_precisions_without_a_rate() -> None:
     """A precision that the profile does not list is an error that lists the choices."""
-    with pytest.raises(ValueError, match="'bf16'; it has fp32, int8"):
+    with pytest.raises(ValueError, match="board: the profile gives no rate for precision 'bf16'; it has fp32, int8"):
         board().seconds(SMALL, 1, "forward", "bf16")
 
 

@@ -361,11 +361,27 @@ def test_is_a_value() -> None:
 @pytest.mark.parametrize(
     ("samples", "phase", "precision", "kind", "words"),
     [
-        (0, "forward", "fp32", "linear", "samples must be above 0: 0"),
-        (float("nan"), "forward", "fp32", "linear", "samples must be above 0: nan"),
-        (1, "sideways", "fp32", "linear", "'sideways'; choose from forward"),
-        (1, "forward", "fp8", "linear", "'fp8'; it has fp32, fp16"),
-        (1, "forward", "fp32", "magic", "'magic'; choose from input, convolution, linear"),
+        (0, "forward", "fp32", "linear", "plain: samples must be above 0: 0"),
+        (float("nan"), "forward", "fp32", "linear", "plain: samples must be above 0: nan"),
+        (
+            1,
+            "sideways",
+            "fp32",
+            "linear",
+            "plain: unknown phase 'sideways'; choose from forward, backward, input_gradient, weight_gradient",
+        ),
+        (1, "forward", "fp8", "linear", "plain: the profile gives no rate for precision 'fp8'; it has fp32, fp16"),
+        (
+            1,
+            "forward",
+            "fp32",
+            "magic",
+            (
+                "plain: unknown kind of layer 'magic'; choose from input, convolution, linear, attention, "
+                "recurrent, embedding, normalization, activation, pooling, dropout, elementwise, reshape, "
+                "loss"
+            ),
+        ),
     ],
 )
 def test_refuses_what_it_cannot_time(samples: float, phase: str, precision: str, kind: str, words: str) -> None:

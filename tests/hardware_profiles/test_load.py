@@ -281,8 +281,17 @@ def test_a_likeness_leads_to_a_measured_gpu(tmp_path: Path) -> None:
     """Not back to itself, not to an FPGA, not to nothing."""
     for like, words in (
         ("./mine.toml", r"mine.toml: \$\.like: leads back to itself$"),
-        ("vcu118", r"\$\.like = 'vcu118': must be a GPU with efficiencies, such as .*a100-80"),
-        ("a100", "not known"),
+        ("vcu118", r"\$.like = 'vcu118': must be a GPU with efficiencies, such as v100-sxm2, a100-80, b200"),
+        (
+            "a100",
+            (
+                r"\$.like = 'a100': accelerator 'a100' is not known \(did you mean a100-40\?\); choose from "
+                r"a100-40, a100-80, a100-pcie, b200, gb200, gh200, h100, h200, mi300x, p100, p40, "
+                r"rtx-2080-ti, rtx-3090, titan-rtx, titan-x, titan-x-pascal, tpu-v5p, u280, u50, u50lv, u55c, "
+                r"v100-pcie, v100-sxm2, v100-sxm2-32, vck190, vcu118, vcu129, zcu102, zcu104; or give the "
+                r"path of a .toml file"
+            ),
+        ),
     ):
         with pytest.raises(ProfileError, match=words) as caught:
             load_accelerator(written(tmp_path, MINIMAL.replace("a100-80", like)))
@@ -474,12 +483,12 @@ def complaint(path: str | Path) -> str:
             "tflops_fp32 = -1",
             ["$.compute.tflops_fp32 = -1", "must be from 0.001 to 100000 (10^12 FLOP/s)"],
         ),
-        ("tflops_fp32 = 82.6", "tflops_fp32 = inf", ["$.compute.tflops_fp32 = inf", "finite"]),
+        ("tflops_fp32 = 82.6", "tflops_fp32 = inf", ["$.compute.tflops_fp32 = inf: must be a finite number", "finite"]),
         ("memory_gib = 24", "memory_gib = 1" + "0" * 400, ["$.memory_gib = 1000", "..."]),
         ("tflops_fp32 = 82.6", "tflops_fp32 = true", ["$.compute.tflops_fp32 = True", "expected `float"]),
         ("tflops_fp16", "tflop_fp16", ["$.compute.tflop_fp16 = 165.2", "did you mean tflops_fp16?", "tflops_bf16"]),
         ("memory_gib = 24", "", ["$.memory_gib: is missing", "memory_bandwidth_gb_per_s"]),
-        ('kind = "gpu"', 'kind = "tpu"', ["$.kind = 'tpu'", "gpu, accelerator, fpga"]),
+        ('kind = "gpu"', 'kind = "tpu"', ["$.kind = 'tpu'", "$.kind = 'tpu': must be one of gpu, accelerator, fpga"]),
         ('name = "mine"', 'name = "my card"', ["$.name = 'my card'"]),
         ("tflops_fp32 = 82.6\ntflops_fp16 = 165.2", "", ["$.compute: needs at least one rate"]),
         ("[compute]", "[efficiency.magic]\n[compute]", ["$.efficiency.magic", "choose from convolution"]),
@@ -528,11 +537,22 @@ def test_one_line_says_what_is_wrong_with_a_cluster(tmp_path: Path, old: str, ne
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('["b", "c"]', '["b", "d"]', ["ends at 'd'", "choose from a, b, c, hub"]),
+        (
+            '["b", "c"]',
+            '["b", "d"]',
+            [
+                "ends at 'd'",
+                "triangle: link b - d ends at 'd', which is no device or switch; choose from a, b, c, hub",
+            ],
+        ),
         ('["b", "c"]', '["b"]', ["$.links[2].between"]),
-        ('["b", "hub"]', '["c", "b"]', ["linked twice"]),
-        ('name = "c"', 'name = "a"', ["'a' is repeated"]),
-        ('[[links]]\nbetween = ["b", "c"]\nbandwidth_gb_per_s = 2\n', "", ["device 2 (c) is not connected"]),
+        ('["b", "hub"]', '["c", "b"]', ["triangle: b and c are linked twice; give one faster link"]),
+        ('name = "c"', 'name = "a"', ["triangle: devices and switches have names of their own; 'a' is repeated"]),
+        (
+            '[[links]]\nbetween = ["b", "c"]\nbandwidth_gb_per_s = 2\n',
+            "",
+            ["triangle: device 2 (c) is not connected to device 0 (a); add a link"],
+        ),
     ],
 )
 def test_one_line_says_what_is_wrong_with_a_graph(tmp_path: Path, old: str, new: str, words: list[str]) -> None:
@@ -549,7 +569,10 @@ def test_files_that_are_no_profiles(tmp_path: Path) -> None:
     assert "is a directory" in complaint(tmp_path)
     assert "is empty" in complaint(written(tmp_path, ""))
     assert "is empty" in complaint(written(tmp_path, "# nothing\n"))
-    assert "this file has only colour" in complaint(written(tmp_path, "colour = 1\n"))
+    assert (
+        '$: an accelerator says kind = "gpu" or "accelerator" or "fpga", a stack kind = "stack", a '
+        "cluster has [[servers]] or [[devices]]; this file has only colour"
+    ) in complaint(written(tmp_path, "colour = 1\n"))
     path = tmp_path / "latin.toml"
     path.write_bytes(b'name = "caf\xe9"\n')
     assert "byte 11 (0xe9)" in complaint(path)
@@ -600,13 +623,15 @@ def test_a_cluster_is_counted_before_it_is_built(text: str | None, count: int, s
 
 def test_wrong_kind_of_file(tmp_path: Path) -> None:
     """An accelerator is no cluster, a cluster no accelerator, an explicit graph does not scale."""
-    with pytest.raises(ProfileError, match="where a cluster is wanted"):
+    with pytest.raises(ProfileError, match=r"\$.kind: is an accelerator, where a cluster is wanted"):
         load_cluster(written(tmp_path, MINIMAL))
     with pytest.raises(ProfileError, match="where an accelerator is wanted"):
         load_accelerator(written(tmp_path, PAIR))
     with pytest.raises(ProfileError, match=r"\$: is a cluster, where an accelerator is wanted$"):
         load_accelerator(written(tmp_path, GRAPH))
-    with pytest.raises(ProfileError, match="does not scale"):
+    with pytest.raises(
+        ProfileError, match=r"\$.devices: an explicit graph does not scale; name:count needs \[\[servers\]\]"
+    ):
         load_cluster(f"{written(tmp_path, GRAPH)}:2")
 
 

@@ -257,20 +257,29 @@ def test_servers_are_cabled_without_a_switch(
         ('topology = "torus"\nsides = [3, 3]', "cards = 1", "", r"inside\.sides = \[3, 3\]: hold 9 devices, of which"),
         ('topology = "torus"\nsides = [8, 1]', "cards = 1", "", r"inside\.sides\[1\] = 1"),
         ('topology = "ring"\nsides = [8]', "cards = 1", "", "topology ring has none; they go with torus, mesh, tree"),
-        ('topology = "hypercube"', "cards = 1", "", "must be one of chain, full, mesh, ring, shared-bus, switch, torus, tree"),
-        ('topology = "mesh"\nsides = [2, 4]\ncarries_network = true', "cards = 1", "", "carries_network: goes with"),
-        (SWITCH, 'topology = "torus"\nsides = [2, 2]', "", r"network\.sides = \[2, 2\]: hold 4 servers, of which there are 8"),
+        ('topology = "hypercube"', "cards = 1", "",
+         "must be one of chain, full, mesh, ring, shared-bus, switch, torus, tree"),
+        ('topology = "mesh"\nsides = [2, 4]\ncarries_network = true', "cards = 1", "",
+         r"\$.servers\[0\].inside.carries_network: goes with topology switch, shared-bus or tree: mesh"),
+        (SWITCH, 'topology = "torus"\nsides = [2, 2]', "",
+         r"network\.sides = \[2, 2\]: hold 4 servers, of which there are 8"),
         (SWITCH, 'topology = "ring"', "", "needs servers with equally many cards"),
         (SWITCH, 'fabric = "copper"', "", r"network\.fabric = 'copper': must be one of efa"),
         (SWITCH, "cards = 9", "", r"network\.cards = 9: a server of 8 devices has at most as many"),
-        (SWITCH, 'attach = "device"\ncards = 2', "", 'goes with attach = "server"'),
-        (TREE, "cards = 4", "", "stand on the switches that carry the network, of which a server has 2, 1"),
+        (SWITCH, 'attach = "device"\ncards = 2', "",
+         r'\$.network.cards = 2: goes with attach = "server"; each device has a card of its own'),
+        (TREE, "cards = 4", "",
+         r"\$.network.cards = 4: stand on the switches that carry the network, of which a server has 2, 1"),
         (SWITCH, "cards = 1", "[core]\nservers = 4\n", r"\$\.core: joins the spines"),
-        (SWITCH, "cards = 1", "[spine]\nservers = 2\n[core]\nservers = 3\n", r"core\.servers = 3: must be a multiple"),
-        (SWITCH, "cards = 1", '[spine]\nservers = 2\ntopology = "full"\n[core]\nservers = 4\n', "core: joins spines"),
+        (SWITCH, "cards = 1", "[spine]\nservers = 2\n[core]\nservers = 3\n",
+         r"\$.core.servers = 3: must be a multiple of \$.spine.servers = 2"),
+        (SWITCH, "cards = 1", '[spine]\nservers = 2\ntopology = "full"\n[core]\nservers = 4\n',
+         r"\$.core: joins spines; \$.spine.topology is full, not switch"),
         (SWITCH, "cards = 1", '[spine]\nservers = 2\ntopology = "torus"\nsides = [3]\n', r"sides = \[3\]: hold 3 switches"),
-        (SWITCH, 'attach = "device"\ntopology = "ring"', "[spine]\nservers = 2\n", "spine: joins switches of a network"),
-        ('topology = "switch"\nbandwidth_gbps = 0', "cards = 1", "", "must be from"),
+        (SWITCH, 'attach = "device"\ntopology = "ring"', "[spine]\nservers = 2\n",
+         r'\$.spine: joins switches of a network with topology = "switch": ring'),
+        ('topology = "switch"\nbandwidth_gbps = 0', "cards = 1", "",
+         r"\$.servers\[0\].inside.bandwidth_gbps = 0: must be from 1e-06 to 1e\+07 \(10\^9 bits/s\); check the unit"),
     ],
 )  # fmt: skip
 def test_a_network_that_cannot_be_is_refused(tmp_path: Path, inside: str, network: str, above: str, words: str) -> None:
@@ -282,5 +291,5 @@ def test_a_network_that_cannot_be_is_refused(tmp_path: Path, inside: str, networ
 
 def test_a_full_network_of_too_many_servers_is_not_built(tmp_path: Path) -> None:
     """Its links are counted first."""
-    with pytest.raises(ProfileError, match=r"\$\.network: a cluster has at most 65536 links"):
+    with pytest.raises(ProfileError, match=r"\$.network: a cluster has at most 65536 links, this one up to 80600"):
         cluster_of(tmp_path, 400, 1, "", 'topology = "full"')

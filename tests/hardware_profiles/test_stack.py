@@ -154,11 +154,23 @@ def test_every_constant_says_what_it_rests_on(name: str) -> None:
     ("said", "instead", "words"),
     [
         ("tensor = false", "tensors = false", "$.runs.tensors = False: unknown key (did you mean tensor?)"),
-        ("value = 1.25", "value = 0", "products must be from 0.05 to 100, got 0.0; check the unit"),
-        ("value = 2\n", "value = 2e6\n", "products of hopper must be from 0.05 to 100"),
-        ("value = 1.5", "value = 1500", "context must be from 0 to"),
-        ("value = 500", "value = 5e8", "block_pass must be from 0 to 10"),
-        ("block_pass_us]\nvalue = 500", "stragglers]\nvalue = 3", "stragglers must be from 0 to 1, got 3.0"),
+        ("value = 1.25", "value = 0", "stack mine: products must be from 0.05 to 100, got 0.0; check the unit"),
+        (
+            "value = 2\n",
+            "value = 2e6\n",
+            "stack mine: products of hopper must be from 0.05 to 100, got 2000000.0; check the unit",
+        ),
+        (
+            "value = 1.5",
+            "value = 1500",
+            "stack mine: context must be from 0 to 6.87195e+10, got 1610612736000.0; check the unit",
+        ),
+        ("value = 500", "value = 5e8", "stack mine: block_pass must be from 0 to 10, got 500.0; check the unit"),
+        (
+            "block_pass_us]\nvalue = 500",
+            "stragglers]\nvalue = 3",
+            "stack mine: stragglers must be from 0 to 1, got 3.0; check the unit",
+        ),
         ('source = "my runs"\nfitted', "fitted", "source"),
         ("zero = [3]", "zero = [4]", "$.runs.zero"),
         ('precision = "fp32"', 'precision = "fp33"', "$.gradients.precision"),

@@ -92,13 +92,19 @@ def test_clusters_of_switches_are_routed_without_a_search(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("links", "words"),
     [
-        ([Link("d0", "hub", 1.0), Link("d1", "nowhere", 1.0)], "ends at 'nowhere'.* choose from d0, d1, hub"),
-        ([Link("d0", "hub", 1.0)], r": device 1 \(d1\) is not connected to device 0 \(d0\)"),
+        (
+            [Link("d0", "hub", 1.0), Link("d1", "nowhere", 1.0)],
+            "star: link d1 - nowhere ends at 'nowhere', which is no device or switch; choose from d0, d1, hub",
+        ),
+        ([Link("d0", "hub", 1.0)], r"star: device 1 \(d1\) is not connected to device 0 \(d0\); add a link"),
         (
             [Link("d0", "hub", 1.0), Link("hub", "d0", 1.0), Link("d1", "hub", 1.0)],
-            ": hub and d0 are linked twice; give one faster link$",
+            "star: hub and d0 are linked twice; give one faster link",
         ),
-        ([Link("d0", "hub", 1.0, shared="x"), Link("d1", "hub", 2.0, shared="x")], "one medium.*another bandwidth"),
+        (
+            [Link("d0", "hub", 1.0, shared="x"), Link("d1", "hub", 2.0, shared="x")],
+            "links that share 'x' are one medium, but d1 - hub has another bandwidth: 2.0 against 1.0",
+        ),
     ],
 )
 def test_refuses_bad_graphs(links: list[Link], words: str) -> None:

@@ -145,7 +145,9 @@ def test_numbers_of_microbatches() -> None:
     assert microbatch_counts(large, Request(), 3) == tuple(sorted({*searched_counts(large), 3, 6, 12, 24, 48}))
     assert microbatch_counts(problem, Request(microbatches=5), 3) == (5,)
     assert (least_microbatches("2bw", 4), least_microbatches("gpipe", 4), least_microbatches(None, 4)) == (4, 1, 1)
-    with pytest.raises(InfeasiblePlanError, match="needs at least 3 micro-batches, one per stage, got 2"):
+    with pytest.raises(
+        InfeasiblePlanError, match="schedule '2bw' needs at least 3 micro-batches, one per stage, got 2"
+    ):
         microbatch_counts(problem, Request(schedule="2bw", microbatches=2), 3)
     with pytest.raises(ValueError, match="at most the batch of 13 samples, got 14"):
         microbatch_counts(problem, Request(microbatches=14), 3)

@@ -126,7 +126,9 @@ def test_int4_is_of_forward_passes_alone() -> None:
     with pytest.raises(InapplicablePlannerError, match=r"'int4' is of forward passes alone: plan --inference$"):
         pp.plan(narrow)
     plan = pp.plan(wide, "data-parallel").plan
-    with pytest.raises(InfeasiblePlanError, match="trains, and precision 'int4' is of forward passes alone"):
+    with pytest.raises(
+        InfeasiblePlanError, match="plan 'data-parallel' trains, and precision 'int4' is of forward passes alone"
+    ):
         pp.simulate(narrow, plan)
     with pytest.raises(ValueError, match="'int4': v100-sxm2 has no rate for it"):
         pp.Problem("alexnet", "pipedream-b", batch=1, precision="int4")

@@ -455,9 +455,15 @@ def test_more_than_one_worker_for_a_single_layer_is_data_parallel() -> None:
     [
         ({"levels": ()}, "one or more levels"),
         ({"levels": [Level(0, 1.0, 1.0)]}, "1 worker and more"),
-        ({"levels": [Level(2, 0.0, 1.0)]}, "^bandwidth of each level must be finite"),
-        ({"levels": [Level(2, 1.0, float("nan"))]}, "^collective_bandwidth of each level must be finite"),
-        ({"variant": "sosp"}, "paper, barrier, script"),
+        (
+            {"levels": [Level(2, 0.0, 1.0)]},
+            r"bandwidth of each level must be finite bytes per second > 0, got \(0.0,\)",
+        ),
+        (
+            {"levels": [Level(2, 1.0, float("nan"))]},
+            r"collective_bandwidth of each level must be finite bytes per second > 0, got \(nan,\)",
+        ),
+        ({"variant": "sosp"}, "variant must be one of paper, barrier, script, got 'sosp'"),
     ],
 )
 def test_bad_options_are_refused_in_one_line(options: dict[str, object], message: str) -> None:
@@ -470,7 +476,7 @@ def test_bad_options_are_refused_in_one_line(options: dict[str, object], message
 
 def test_levels_and_memory_are_checked_where_they_are_made() -> None:
     """A rate for each level; a device of a number of bytes above 0."""
-    with pytest.raises(ValueError, match="bandwidths must be 1, one per level"):
+    with pytest.raises(ValueError, match=r"bandwidths must be 1, one per level, got \(1.0, 2.0\)"):
         network_levels((2,), (1.0, 2.0))
     for capacity in (0.0, -1.0, float("nan")):
         with pytest.raises(ValueError, match="bytes > 0"):

@@ -199,7 +199,13 @@ def test_a_barrier_spares_the_gradients_of_the_last_round() -> None:
     assert simulate(problem, found).fits
     overlapped = replace(problem, replica_updates="overlapped")
     assert not simulate(overlapped, found).fits
-    with pytest.raises(InfeasiblePlanError, match="finds no partition of 2 states over 3 GPUs"):
+    with pytest.raises(
+        InfeasiblePlanError,
+        match=(
+            "planner 'pipedream' finds no partition of 2 states over 3 GPUs within 15 GiB per GPU; use "
+            "more GPUs, recomputation or a smaller batch"
+        ),
+    ):
         make_plan("pipedream", overlapped)
 
 
@@ -226,7 +232,13 @@ def test_partitions_fit_into_the_smallest_device(
     monkeypatch.setattr(pipedream_planner, "partition", streamed)
     make_plan("pipedream", problem)
     assert asked == {(4e9, copies, replicated)}
-    with pytest.raises(InfeasiblePlanError, match=r"over 2 GPUs within 0\.0009313 GiB per GPU"):
+    with pytest.raises(
+        InfeasiblePlanError,
+        match=(
+            r"planner 'pipedream' finds no partition of 4 states over 2 GPUs within 0.0009313 GiB per "
+            r"GPU; use more GPUs, recomputation or a smaller batch"
+        ),
+    ):
         make_plan("pipedream", with_memory(problem, 1e6))
 
 

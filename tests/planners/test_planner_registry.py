@@ -154,7 +154,9 @@ def test_what_may_be_a_planner(problem: Problem) -> None:
         assert (one.by_default, one.options) == (True, {})
     assert kind.reason(problem, Request(microbatches=8)) is None
     assert "a function, which hears no microbatches" in str(function.reason(problem, Request(microbatches=8)))
-    with pytest.raises(TypeError, match="not int"):
+    with pytest.raises(
+        TypeError, match=r"must be a function \(problem, evaluate, rng\) -> Plan, or a PlannerEntry, not int"
+    ):
         as_entry(3)
 
 

@@ -164,21 +164,45 @@ def test_devices_that_share_one_stage_of_several() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"replication": "split"}, "2 lists of ops of stage 0, .* on 2 devices, replication split"),
-        ({"stages": ((0,), (1,), (2,), (3,))}, "2 lists of ops of stage 0, .* on 1 devices"),
+        (
+            {"replication": "split"},
+            (
+                "schedule 'chimera' has 2 lists of ops of stage 0, which plan 'hand' puts on 2 devices, "
+                "replication split"
+            ),
+        ),
+        (
+            {"stages": ((0,), (1,), (2,), (3,))},
+            (
+                "schedule 'chimera' has 2 lists of ops of stage 0, which plan 'hand' puts on 1 devices, "
+                "replication round-robin"
+            ),
+        ),
         (
             {"stages": ((0, 3), (1, 2), (1, 2), (3, 0))},
-            "runs stages .1, 2. on one device, the plan puts stage 2 on device 1",
+            (
+                r"schedule 'chimera' runs stages \[1, 2\] on one device, the plan puts stage 2 on device 1 "
+                r"and stage 1 on device 2"
+            ),
         ),
         (
             {"stages": ((0, 3), (1, 2), (2, 1), (0, 3))},
-            "runs stages .0, 3. on one device, the plan puts stage 3 on device 0",
+            (
+                r"schedule 'chimera' runs stages \[0, 3\] on one device, the plan puts stage 3 on device 0 "
+                r"and stage 0 on device 3"
+            ),
         ),
         (
             {"stages": ((0, 3), (0, 3), (3, 0), (3, 0))},
             "device 0 of plan 'hand' holds stages that schedule 'chimera' runs on sev",
         ),
-        ({"microbatches": (8,)}, "one list of ops of stage 0, .* on 2 devices"),
+        (
+            {"microbatches": (8,)},
+            (
+                "schedule 'chimera' has one list of ops of stage 0, which plan 'hand' puts on 2 devices, "
+                "replication round-robin"
+            ),
+        ),
     ],
 )
 def test_a_placement_that_the_schedule_does_not_have_is_refused(changes: dict[str, Any], message: str) -> None:

@@ -136,10 +136,16 @@ def test_bytes_are_those_of_the_plan() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"schedule": "fbp-as"}, "no lists of ops that share a device"),
+        (
+            {"schedule": "fbp-as"},
+            (
+                r"traces cannot say plan 'hand' \(straight\): they have no lists of ops that share a device "
+                r"\(schedule fbp-as\)"
+            ),
+        ),
         (
             {"stages": plan_of("1f1b", [(0, 1, 2, 3)]).stages, "zero": 3, "shard": 2},
-            "no ZeRO among part of the replicas",
+            r"traces cannot say plan 'hand' \(4 s2\): they have no ZeRO among part of the replicas",
         ),
     ],
 )
@@ -152,7 +158,7 @@ def test_what_traces_cannot_say(changes: dict[str, Any], said: str) -> None:
 def test_nodes_are_counted_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than are written end in one line."""
     monkeypatch.setattr("simulator.chakra_traces.MOST_NODES", 100)
-    with pytest.raises(ValueError, match="at most 100 are written"):
+    with pytest.raises(ValueError, match="traces of plan 'hand' would have about 166 nodes; at most 100 are written"):
         execution_traces(GPT2, PLANS["1f1b"])
 
 

@@ -236,7 +236,14 @@ def test_a_stage_without_experts_may_have_fewer_devices_than_they_are_divided_am
 @pytest.mark.parametrize(
     ("workload", "wrong", "words"),
     [
-        (ATTENTION, plan(ATTENTION, 2, context=2), r"replicas of as many devices.*stage 0 has one each; choices: 1"),
+        (
+            ATTENTION,
+            plan(ATTENTION, 2, context=2),
+            (
+                "context 2 of plan 'hand' needs replicas of as many devices, or a multiple of them; stage 0 "
+                "has one each; choices: 1"
+            ),
+        ),
         (ATTENTION, plan(ATTENTION, 2, context=0), "^context 0 of plan 'hand' must be at least 1$"),
         *(
             (
@@ -246,19 +253,50 @@ def test_a_stage_without_experts_may_have_fewer_devices_than_they_are_divided_am
             )
             for degrees in ((3,), (0, 2), (2, 1), (1, 1, 1))
         ),
-        (ATTENTION, plan(ATTENTION, 3, 3, context=2), r"3 devices, which context 2 does not divide; choices: 1, 3"),
+        (
+            ATTENTION,
+            plan(ATTENTION, 3, 3, context=2),
+            "stage 0 of plan 'hand' has groups of 3 devices, which context 2 does not divide; choices: 1, 3",
+        ),
         (ATTENTION, plan(ATTENTION, 3, 3, context=3), r"8 tokens, which twice 3 does not divide; choices: 1, 2, 4"),
-        (ATTENTION, plan(ATTENTION, 2, 2, context=0), r"2 devices, which context 0 does not divide; choices: 1, 2"),
+        (
+            ATTENTION,
+            plan(ATTENTION, 2, 2, context=0),
+            "stage 0 of plan 'hand' has groups of 2 devices, which context 0 does not divide; choices: 1, 2",
+        ),
         (
             ATTENTION,
             plan(ATTENTION, 2, 2, context=2, schedule="seq1f1b", options=(("slices", 2),)),
             "^context 2 of plan 'hand' divides samples that schedule 'seq1f1b' cuts into slices; choices: 1$",
         ),
-        (EXPERTS, plan(EXPERTS, 2, 2, context=2), "'experts' has no context parallelism: it has no causal attention"),
-        (ATTENTION, plan(ATTENTION, 2, expert=2), "workload 'attention' has no layers of routed experts; choices: 1"),
-        (EXPERTS, plan(EXPERTS, 3, expert=3), r"has experts that this does not divide; choices: 1, 2, 4"),
-        (EXPERTS, plan(EXPERTS, 2, expert=4), r"the 2 groups \(replicas × context\) of stage 0; choices: 1, 2"),
-        (EXPERTS, plan(EXPERTS, 2, expert=2, replication="round-robin"), "these take turns; choices: 1"),
+        (
+            EXPERTS,
+            plan(EXPERTS, 2, 2, context=2),
+            "context 2 of plan 'hand': workload 'experts' has no context parallelism: it has no causal attention",
+        ),
+        (
+            ATTENTION,
+            plan(ATTENTION, 2, expert=2),
+            "expert 2 of plan 'hand': workload 'attention' has no layers of routed experts; choices: 1",
+        ),
+        (
+            EXPERTS,
+            plan(EXPERTS, 3, expert=3),
+            "expert 3 of plan 'hand': workload 'experts' has experts that this does not divide; choices: 1, 2, 4",
+        ),
+        (
+            EXPERTS,
+            plan(EXPERTS, 2, expert=4),
+            (
+                r"expert 4 of plan 'hand' does not divide the 2 groups \(replicas × context\) of stage 0; "
+                r"choices: 1, 2"
+            ),
+        ),
+        (
+            EXPERTS,
+            plan(EXPERTS, 2, expert=2, replication="round-robin"),
+            "expert 2 of plan 'hand' needs replicas that split every micro-batch, these take turns; choices: 1",
+        ),
     ],
 )
 def test_plans_that_cannot_divide_tokens_or_experts_are_refused(workload: Workload, wrong: Plan, words: str) -> None:
@@ -272,7 +310,13 @@ def test_a_context_may_span_servers_where_its_tensor_parallel_groups_may_not() -
     """Each part of the context is a group of its own."""
     problem = Problem(ATTENTION, star_cluster(4, bandwidth=4.0), 2)
     check_plan(problem, plan(ATTENTION, 2, 2, context=2))
-    with pytest.raises(InfeasiblePlanError, match=r"group \(0, 1\) on several servers"):
+    with pytest.raises(
+        InfeasiblePlanError,
+        match=(
+            r"stage 0 of plan 'hand' has group \(0, 1\) on several servers, and cluster 'star' says "
+            r"tensor_groups = 'server'; its servers have 1 devices"
+        ),
+    ):
         check_plan(problem, plan(ATTENTION, 4, 4, context=2))
 
 

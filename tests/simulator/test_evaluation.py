@@ -151,7 +151,7 @@ def test_passes_that_may_overlap_have_no_peaks_of_their_own() -> None:
     pair = replace(plan(3, schedule="gpipe"), stages=(Stage((0, 1, 2), (0,)), Stage((3, 4, 5), (1, 2))))
     evaluate = Evaluations(replace(PROBLEM, cluster=chain_cluster(3)))
     for other in (plan(3), pair, plan(3, schedule="gpipe", order=("0F0", "1F0"))):
-        with pytest.raises(ValueError, match="its passes may overlap"):
+        with pytest.raises(ValueError, match="plan 'hand' is not gpipe without replicas: its passes may overlap"):
             evaluate.pass_peak_bytes(other)
 
 
@@ -239,7 +239,10 @@ def test_a_plan_that_cannot_run_raises_as_a_simulation_does() -> None:
     evaluate = Evaluations(PROBLEM)
     with pytest.raises(InfeasiblePlanError, match="uses devices"):
         evaluate(plan(3, stages=(Stage((0, 1, 2), (0,)), Stage((3, 4, 5), (7,)))))
-    with pytest.raises(InfeasiblePlanError, match="sum to 8"):
+    with pytest.raises(
+        InfeasiblePlanError,
+        match="micro-batches of plan 'hand' must be at least 1 sample and sum to 8, got 2 that sum to 4",
+    ):
         evaluate(plan(3, microbatches=(2, 2)))
 
 
@@ -248,7 +251,13 @@ def test_each_cut_of_a_plan_is_checked_where_layers_matter() -> None:
     problem = Problem(Gpt(3, 64, 4, vocabulary=512, sequence=32).workload(), load_cluster("dgx-a100").take(6), 4)
     evaluate, layers = Evaluations(problem), len(problem.workload)
     groups = Stage(tuple(range(layers)), (0, 1, 2), (3,))
-    with pytest.raises(InfeasiblePlanError, match="groups of 3"):
+    with pytest.raises(
+        InfeasiblePlanError,
+        match=(
+            r"stage 0 of plan 'hand' has groups of 3, which does not divide the 4 key-value heads of "
+            r"layer 'block1.qkv'; choices: 1, 2, 4"
+        ),
+    ):
         evaluate(Plan("hand", "gpipe", (groups,), (4,)))
     starts = [problem.workload.layers.index(one) for one in problem.workload.layers if one.block]
     two, one = (starts[len(starts) * part // 3] for part in (2, 1))

@@ -145,7 +145,14 @@ def test_runs_repeat_and_checkpoints_stand_behind_iterations() -> None:
         ({}, {"days": 4000.0}, "days must be at most 3650"),
         ({}, {"runs": 0}, "runs must be a whole number of at least 1"),
         ({}, {"every": 0.0}, "seconds between checkpoints must be"),
-        ({"mean_seconds": 1.0}, {}, "have 4.92e.11 failures, at most 20,000,000: ask for fewer runs or days"),
+        (
+            {"mean_seconds": 1.0},
+            {},
+            (
+                r"100 runs of 30 days, for 19 intervals, have 4.92e\+11 failures, at most 20,000,000: ask for "
+                r"fewer runs or days, or for one interval"
+            ),
+        ),
     ],
 )
 def test_what_is_no_job(changes: dict[str, Any], asked: dict[str, Any], message: str) -> None:

@@ -318,23 +318,58 @@ def gpt_plan(*stages: tuple[tuple[int, ...], tuple[int, ...]], **changes: object
 @pytest.mark.parametrize(
     ("plan", "problem", "words"),
     [
-        (gpt_plan(((0, 1, 2), (3,))), GPT, r"does not divide the 8 key-value heads .* choices: 1, 2, 4, 8"),
+        (
+            gpt_plan(((0, 1, 2), (3,))),
+            GPT,
+            (
+                "stage 0 of plan 'hand' has groups of 3, which does not divide the 8 key-value heads of "
+                "layer 'block1.qkv'; choices: 1, 2, 4, 8"
+            ),
+        ),
         (gpt_plan(((0, 1, 2), (2,))), GPT, "has replicas of 2 devices, 3 devices in all"),
-        (gpt_plan(((0, 1), (2,)), ((1, 2), (2,))), GPT, "groups are the same or share no device"),
+        (
+            gpt_plan(((0, 1), (2,)), ((1, 2), (2,))),
+            GPT,
+            (
+                r"stage 1 of plan 'hand' has device 1 in group \(1, 2\), another stage in group \(0, 1\): "
+                r"groups are the same or share no device"
+            ),
+        ),
         (
             gpt_plan(((0, 1), (2,))),
             replace(GPT, cluster=star_cluster(4)),
-            r"group \(0, 1\) on several servers, .* tensor_groups = 'server'; its servers have 1 devices",
+            (
+                r"stage 0 of plan 'hand' has group \(0, 1\) on several servers, and cluster 'star' says "
+                r"tensor_groups = 'server'; its servers have 1 devices"
+            ),
         ),
-        (gpt_plan(((0, 1), ()), schedule="pipedream", zero=1), GPT, "updates without a flush; choices: 0"),
-        (gpt_plan(((0, 1), ()), replication="round-robin", zero=2), GPT, "these take turns; choices: 0, 1"),
+        (
+            gpt_plan(((0, 1), ()), schedule="pipedream", zero=1),
+            GPT,
+            "plan 'hand' divides states by zero 1, and schedule 'pipedream' updates without a flush; choices: 0",
+        ),
+        (
+            gpt_plan(((0, 1), ()), replication="round-robin", zero=2),
+            GPT,
+            "zero 2 of plan 'hand' needs replicas that split every micro-batch, these take turns; choices: 0, 1",
+        ),
         (gpt_plan(((0, 1), ()), shard=2), GPT, "shard 2 .* ZeRO divides, and zero is 0; choices: 0"),
         (
             gpt_plan(((0, 1), ()), ((2,), ()), zero=1, shard=3),
             GPT,
-            "shard 3 .* stage that has several, .* choices: 0, 2",
+            (
+                r"shard 3 of plan 'hand' must divide the groups \(replicas × context\) of every stage that "
+                r"has several, and be a multiple of expert 1; choices: 0, 2"
+            ),
         ),
-        (gpt_plan(((0, 1), ()), zero=1, shard=1), GPT, "shard 1 .* choices: 0, 2"),
+        (
+            gpt_plan(((0, 1), ()), zero=1, shard=1),
+            GPT,
+            (
+                r"shard 1 of plan 'hand' must divide the groups \(replicas × context\) of every stage that "
+                r"has several, and be a multiple of expert 1; choices: 0, 2"
+            ),
+        ),
     ],
 )
 def test_plans_that_no_group_can_run_are_refused(plan: Plan, problem: Problem, words: str) -> None:
@@ -347,7 +382,10 @@ def test_a_network_that_no_group_divides_is_refused() -> None:
     """Its layers do not say how."""
     image = Problem(load_workload("alexnet"), CLUSTER, 4)
     plan = Plan("hand", "gpipe", (Stage(tuple(range(len(image.workload))), (0, 1), (2,)),), (4,))
-    with pytest.raises(InfeasiblePlanError, match="no layer of workload 'alexnet' says how a group divides it"):
+    with pytest.raises(
+        InfeasiblePlanError,
+        match="plan 'hand' has groups of devices, and no layer of workload 'alexnet' says how a group divides it",
+    ):
         check_plan(image, plan)
 
 

@@ -107,18 +107,24 @@ def test_a_layer_out_of_range_is_refused_with_its_name_rule_and_value(figures: d
 
 
 BROKEN_GRAPHS = [
-    ({"layers": ()}, "at least one layer is needed, got none"),
-    ({"layers": (layer("a"), layer("a"))}, "layer names must be unique, got 'a' 2 times"),
-    ({"layers": (layer(""),)}, "name must not be empty"),
+    ({"layers": ()}, "workload 'w': at least one layer is needed, got none"),
+    ({"layers": (layer("a"), layer("a"))}, "workload 'w': layer names must be unique, got 'a' 2 times"),
+    ({"layers": (layer(""),)}, "workload 'w': layer '': name must not be empty"),
     (
         {"layers": (layer("a", parameters=2**62), layer("b", parameters=2**62))},
-        "parameters must be at most 2^63 - 1, got 9223372036854775808",
+        "workload 'w': parameters must be at most 2^63 - 1, got 9223372036854775808",
     ),
-    ({"edges": ((0, 2),)}, "edge indices must be from 0 to 1, got (0, 2)"),
-    ({"edges": ((-1, 1),)}, "edge indices must be from 0 to 1, got (-1, 1)"),
-    ({"edges": ((1, 0),)}, "layers must be in topological order (producer before consumer), got edge (1, 0)"),
-    ({"edges": ((1, 1),)}, "layers must be in topological order (producer before consumer), got edge (1, 1)"),
-    ({"edges": ((0, 1), (0, 1))}, "edges must be unique, got (0, 1) twice"),
+    ({"edges": ((0, 2),)}, "workload 'w': edge indices must be from 0 to 1, got (0, 2)"),
+    ({"edges": ((-1, 1),)}, "workload 'w': edge indices must be from 0 to 1, got (-1, 1)"),
+    (
+        {"edges": ((1, 0),)},
+        "workload 'w': layers must be in topological order (producer before consumer), got edge (1, 0)",
+    ),
+    (
+        {"edges": ((1, 1),)},
+        "workload 'w': layers must be in topological order (producer before consumer), got edge (1, 1)",
+    ),
+    ({"edges": ((0, 1), (0, 1))}, "workload 'w': edges must be unique, got (0, 1) twice"),
     ({"minibatch": 0}, "minibatch must be a whole number of at least 1, got 0"),
     ({"minibatch": True}, "minibatch must be a whole number of at least 1, got True"),
     ({"bytes_per_element": 0}, "bytes_per_element must be a whole number of at least 1, got 0"),

@@ -202,7 +202,10 @@ def test_forwards_that_run_again_early_are_free() -> None:
     early = replace(plan, order=("0F0 0A0 0B0", "1F0 1B0"))
     assert least(problem) == pytest.approx(6.0)
     assert least(problem) <= _replayed(problem, early) == pytest.approx(6.0, rel=1e-4)
-    with pytest.raises(InfeasiblePlanError, match="whose recompute says none"):
+    with pytest.raises(
+        InfeasiblePlanError,
+        match="the order of plan 'hand' runs forwards of stage 1 again, whose recompute says none",
+    ):
         simulate(problem, plan)
 
 

@@ -263,9 +263,15 @@ def test_an_asynchronous_schedule_brings_its_own_updates() -> None:
         ({"forward_sizes": [[1, 1]]}, "forward sizes need one list for each of 2 stages, got 1 lists"),
         ({"forward_sizes": [[1, 1], [1, 2]]}, "every stage must cover the same mini-batch"),
         ({"forward_sizes": [[1, 1], [2]]}, "device 1, position 1: op 1F1 is one too many, stage 1 has 1 micro-batches"),
-        ({"forward_sizes": [1, 2], "backward_sizes": [2, 2]}, "backward sizes of stage 0 sum to 4 samples"),
+        (
+            {"forward_sizes": [1, 2], "backward_sizes": [2, 2]},
+            (
+                "backward sizes of stage 0 sum to 4 samples, those of stage 0 forward to 3; every stage must "
+                "cover the same mini-batch"
+            ),
+        ),
         ({"split_replicas": [1]}, r"split replicas need a count of at least 1 for each of 2 stages, got \[1\]"),
-        ({"split_replicas": [1, 0]}, r"got \[1, 0\]"),
+        ({"split_replicas": [1, 0]}, r"split replicas need a count of at least 1 for each of 2 stages, got \[1, 0\]"),
         ({"forward_sizes": [[1, 1, 1], [1, 1, 1]]}, "device 0: op 0F2 is missing"),
         ({"forward_sizes": [1.5, 1.5]}, "sizes"),
     ],

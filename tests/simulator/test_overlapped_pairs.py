@@ -106,7 +106,13 @@ def test_rows_that_are_no_pair_are_named(first: int) -> None:
 
 def test_transfers_that_block_do_not_overlap() -> None:
     """A device that is busy sending cannot run two ops at once."""
-    with pytest.raises(ScheduleError, match="communication 'send-blocking' does not; choices: overlapped, free"):
+    with pytest.raises(
+        ScheduleError,
+        match=(
+            "schedule 'text' overlaps forwards and backwards, which communication 'send-blocking' does "
+            "not; choices: overlapped, free"
+        ),
+    ):
         replay_schedule(TWO, OpSeconds(1, 2), communication="send-blocking")
 
 

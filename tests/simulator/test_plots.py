@@ -340,7 +340,7 @@ def test_gantt_draws_into_given_axes_and_refuses_an_empty_window() -> None:
     assert ax.get_xlim() == (0.0, timeline.makespan_seconds)
     assert ax.get_ylim() == (2.0, 0.0)
     assert ax.get_xlabel() == "time (s)"
-    with pytest.raises(ValueError, match="window must rise"):
+    with pytest.raises(ValueError, match=r"a window must rise from at least 0 seconds, got 2.0 to 2.0"):
         gantt(timeline, window=(2.0, 2.0))
 
 

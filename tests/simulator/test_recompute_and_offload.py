@@ -109,16 +109,22 @@ def test_seconds_to_the_host_are_those_of_its_link() -> None:
 
 def test_a_stage_that_recomputes_nothing_has_no_forwards_to_run_again() -> None:
     """Its plan is refused."""
-    with pytest.raises(InfeasiblePlanError, match="runs forwards of stage 0 again, whose recompute says none"):
+    with pytest.raises(
+        InfeasiblePlanError,
+        match="the order of plan 'hand' runs forwards of stage 0 again, whose recompute says none",
+    ):
         outcome(("0F0 0F1 0A0 0A1 0B0 0B1",), "none")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0F0 0F1 0A0 0B0 0B1", "op 0A1 is missing"),
+        (
+            "0F0 0F1 0A0 0B0 0B1",
+            "device 0: stage 0 runs forwards again in ops of their own, all or none; op 0A1 is missing",
+        ),
         ("0F0 0B0 0A0", "op 0B0 waits for 0A0"),
-        ("0F0 0B0\n0O0", "op 0L0 is missing: what is offloaded is loaded back"),
+        ("0F0 0B0\n0O0", "device 0: op 0L0 is missing: what is offloaded is loaded back"),
         ("0F0 0B0\n0L0 0O0", "op 0L0 waits for 0O0"),
         ("0F0 0O0 0L0 0B0", "device 0, position 1: op 0O0 stands among other ops"),
         ("0O0 0L0\n0F0 0B0\n1F0 1L0 1B0 1O0", "device 1, position 1: op 1L0 stands among other ops"),
@@ -140,9 +146,13 @@ def test_text_has_them_and_torch_has_not() -> None:
         assert to_text(read) == to_text(schedule)
         assert read.device_of_rank().tolist() == schedule.device_of_rank().tolist()
     assert read.device_of_rank().tolist() == [0, 0, 1, 1]
-    with pytest.raises(ScheduleError, match="runs forwards again in ops of their own; torch does so within backwards"):
+    with pytest.raises(
+        ScheduleError, match="schedule 'text' runs forwards again in ops of their own; torch does so within backwards"
+    ):
         to_torch_csv(AGAIN)
-    with pytest.raises(ScheduleError, match="runs two lists of ops at once on a device"):
+    with pytest.raises(
+        ScheduleError, match="schedule 'text' runs two lists of ops at once on a device; torch runs one per rank"
+    ):
         to_torch_csv(AWAY)
 
 

@@ -45,7 +45,7 @@ def test_text_is_one_line_a_device_and_csv_one_row_a_rank() -> None:
         ("pipedream", {}, "never flushes"),
         ("xpipe", {}, "never flushes"),
         ("1f1b-rr", {"replicas": (2, 1)}, "never flushes"),
-        ("fbp-as", {}, "two lists of ops at once on a device"),
+        ("fbp-as", {}, "schedule 'fbp-as' runs two lists of ops at once on a device; torch runs one per rank"),
     ],
 )
 def test_what_torch_cannot_run_is_no_csv(name: str, options: dict[str, object], said: str) -> None:
@@ -56,7 +56,10 @@ def test_what_torch_cannot_run_is_no_csv(name: str, options: dict[str, object], 
 
 def test_replicas_in_turn_are_no_csv() -> None:
     """Two ranks of one stage with other micro-batches each, and no updates: torch knows no such replicas."""
-    with pytest.raises(ScheduleError, match="replicas in turn"):
+    with pytest.raises(
+        ScheduleError,
+        match="schedule 'text' gives whole micro-batches to replicas in turn; torch's replicas all run every one",
+    ):
         to_torch_csv(from_text("0F0 0B0\n0F1 0B1\n1F0 1B0 1F1 1B1\n"))
 
 
@@ -255,7 +258,7 @@ def test_a_pattern_of_many_ops_takes_no_longer_than_its_columns() -> None:
 
 def test_patterns_hold_patterns_and_lines_comments(tmp_path: Path) -> None:
     """The outer one moves what the inner one has made; a comment may hold commas, a file may begin with one."""
-    assert to_text(from_text("((0F0 0F1)*2+2 0B0)*2+4 # on, and on\n")) == ("0F0 0F1 0F2 0F3 0B0 0F4 0F5 0F6 0F7 0B4\n")
+    assert to_text(from_text("((0F0 0F1)*2+2 0B0)*2+4 # on, and on\n")) == "0F0 0F1 0F2 0F3 0B0 0F4 0F5 0F6 0F7 0B4\n"
     assert to_text(from_text("((0F1;0B0)OVERLAP_F_B)*2")) == "(0F1;0B0)OVERLAP_F_B (0F2;0B1)OVERLAP_F_B\n"
     path = tmp_path / "order.txt"
     path.write_text("# first, the forwards\n0F0 0B0\n\n# then nothing\n")
@@ -265,7 +268,7 @@ def test_patterns_hold_patterns_and_lines_comments(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("(((((((((0F0)*2)*2)*2)*2)*2)*2)*2)*2)*2", "patterns lie in each other 8 deep at most"),
+        ("(((((((((0F0)*2)*2)*2)*2)*2)*2)*2)*2)*2", "patterns lie in each other 8 deep at most, got '(0F0)*2'"),
         ("((0F0)*1000)*2000", "a schedule has at most 1,048,576 ops"),
         ("0F0 (0F1 0X0)*3", "row 1, column 2: op '0X0' is not"),
         ("(0F0 0B0)*999999999", "row 1, column 1: a schedule has at most 1,048,576 ops"),

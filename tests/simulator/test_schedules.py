@@ -309,7 +309,11 @@ def test_a_schedule_without_what_it_owes_is_named(made: Any, said: str) -> None:
         (("1f1b", 0, 2), {}, "stages must be at least 1, got 0"),
         (("1f1b", 2, 0), {}, "micro-batches must be at least 1, got 0"),
         (("1f1b", 2, 2), {"chunks": 2}, "schedule '1f1b' does not take chunks; it takes no options"),
-        (("interleaved-1f1b", 5, 2), {"chunks": 2}, "got 5 stages and 2 chunks"),
+        (
+            ("interleaved-1f1b", 5, 2),
+            {"chunks": 2},
+            r"interleaved-1f1b needs stages divisible by chunks \(stages per device\), got 5 stages and 2 chunks",
+        ),
         (("interleaved-1f1b", 4, 2), {"chunks": 0}, "must be at least 1, got 0"),
         (("1f1b-rr", 2, 2), {"replicas": (1,)}, r"one replica count of at least 1 for each of 2 stages, got \[1\]"),
         (("1f1b-rr", 2, 2), {"replicas": (1, 0)}, r"got \[1, 0\]"),
@@ -381,5 +385,11 @@ def test_sizes_of_schedules_are_checked_before_any_is_built(monkeypatch: pytest.
     memory = 600.0
     check_size(1, 2)
     memory = 599.0
-    with pytest.raises(ValueError, match=r"of 1 stages and 2 micro-batches need about 5\.59e-07 GiB of memory, this"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"a forward and a backward of 1 stages and 2 micro-batches need about 5.59e-07 GiB of memory, "
+            r"this machine has 5.58e-07 GiB"
+        ),
+    ):
         check_size(1, 2)

@@ -122,13 +122,16 @@ def test_one_of_two_kinds_of_chip() -> None:
         ("network.bandwidth_gbps=1e12", "must be from 1e-06 to 1e+07 (10^9 bits/s)"),
         ("network.bandwidth_gbps=fast", "$.network.bandwidth_gbps = 'fast': expected"),
         ("servers=0", "servers=0: $.servers[0].count = 0: must be from 1"),
-        ("servers=*0.7", "2 becomes 1.4, where a whole number is wanted"),
+        ("servers=*0.7", "servers=*0.7: 2 becomes 1.4, where a whole number is wanted"),
         ("accelerator=b20", "accelerator 'b20' is not known (did you mean b200?)"),
         ("precision=fp7", "must be one of bf16"),
         ("accelerator.memory_gib=1", "accelerator.memory_gib=1: $.reserve_gib = 2: must be below memory_gib, 1"),
         ("workload=vgg99", "did you mean vgg19?"),
         ("plan.zero=1", "names no value"),
-        ("accelerator.call_us=+10%", "its file says none; give the value itself"),
+        (
+            "accelerator.call_us=+10%",
+            "accelerator.call_us=+10%: there is no number to change, its file says none; give the value itself",
+        ),
         ("accelerator=v100-sxm2", "v100-sxm2 has no rate for it"),
     ],
 )
@@ -146,7 +149,9 @@ def test_a_cluster_of_python_has_no_files() -> None:
     made = Cluster("made", cluster.devices, cluster.nodes, cluster.switches, cluster.servers, cluster.links)
     one = replace(problem(), cluster=made)
     assert change_settings(one, {"batch": 16}).problem.batch == 16
-    with pytest.raises(SettingError, match="cluster 'made' was made in Python"):
+    with pytest.raises(
+        SettingError, match=r"network.bandwidth_gbps=1: cluster 'made' was made in Python: it has no file to change"
+    ):
         change_settings(one, ["network.bandwidth_gbps=1"])
     with pytest.raises(
         SettingError, match=r"^cluster 'made' was made in Python: it has no file whose numbers could change$"

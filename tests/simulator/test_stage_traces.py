@@ -143,7 +143,12 @@ def test_functions_of_torch_are_passes_on_cpus(tmp_path: Path) -> None:
     assert (found.forward, found.backward) == (pytest.approx((0.003,)), pytest.approx((0.006,)))
     assert found.microbatches == 3
     events.append(python(f"{MEGATRON}forward_backward_pipelining_with_interleaving", 0.0, 9.0))
-    with pytest.raises(WorkloadFileError, match="do not tell the stages of a rank apart"):
+    with pytest.raises(
+        WorkloadFileError,
+        match=(
+            "has forward_backward_pipelining_with_interleaving, whose functions do not tell the stages of a rank apart"
+        ),
+    ):
         read_stage_times(written(tmp_path / "run.json", events, rank=0))
 
 

@@ -108,12 +108,24 @@ def test_a_measured_tied_head_has_half_of_its_backward_for_the_weights() -> None
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"tied_to": "nobody"}, "must name an earlier layer that owns the weight, got 'nobody'"),
-        ({"tied_to": "head"}, "must name an earlier layer that owns the weight, got 'head'"),
+        (
+            {"tied_to": "nobody"},
+            "workload 'tied': layer 'head': tied_to must name an earlier layer that owns the weight, got 'nobody'",
+        ),
+        (
+            {"tied_to": "head"},
+            "workload 'tied': layer 'head': tied_to must name an earlier layer that owns the weight, got 'head'",
+        ),
         ({"tied_parameters": 0}, "tied_parameters must be from 1 to the 1000 of 'table'"),
         ({"tied_parameters": 1001}, "tied_parameters must be from 1 to the 1000 of 'table'"),
-        ({"tied_to": "", "tied_parameters": 5}, "tied_parameters go with tied_to, got 5 without"),
-        ({"tied_parameters": -1}, "tied_parameters must be a whole number of at least 0"),
+        (
+            {"tied_to": "", "tied_parameters": 5},
+            "workload 'tied': layer 'head': tied_parameters go with tied_to, got 5 without",
+        ),
+        (
+            {"tied_parameters": -1},
+            "workload 'tied': layer 'head': tied_parameters must be a whole number of at least 0, got -1",
+        ),
     ],
 )
 def test_a_tie_names_an_earlier_owner_that_is_large_enough(changes: dict[str, Any], said: str) -> None:

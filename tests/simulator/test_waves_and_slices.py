@@ -314,7 +314,13 @@ def test_networks_without_slices_are_refused(workload: str | Workload, slices: i
 def test_stages_of_slices_keep_what_later_slices_read() -> None:
     """Recomputation of all of a stage, or of blocks, is refused, and options that are no number of at least 1."""
     for word in ("blocks", "whole"):
-        with pytest.raises(InfeasiblePlanError, match="stage 0 cannot run all of itself, or blocks, again, as later"):
+        with pytest.raises(
+            InfeasiblePlanError,
+            match=(
+                "plan 'hand' slices sequences: stage 0 cannot run all of itself, or blocks, again, as later "
+                "slices read what earlier ones keep"
+            ),
+        ):
             simulate(*sliced_plan(2, recompute=word))
     problem, plan = sliced_plan(2)
     for wrong in (0, "two"):

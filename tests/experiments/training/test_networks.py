@@ -150,7 +150,13 @@ def test_impossible_networks_are_refused() -> None:
     """No stages; a convolution of a table."""
     with pytest.raises(ValueError, match="at least 1 stage, got 0"):
         perceptron(0, (4,), 2)
-    with pytest.raises(ValueError, match="square images"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"a convolutional network needs square images and at least 2 stages, got samples of shape "
+            r"\(30,\) and 4 stages"
+        ),
+    ):
         convolutional(4, (30,), 2)
 
 
@@ -194,7 +200,7 @@ def test_a_block_in_parts_is_timed_as_a_layer_in_parts(blobs: DataSet) -> None:
     ("number", "fraction", "message"),
     [
         (3, 0.5, "block 3 cannot be split: the network has blocks 0 to 2"),
-        (0, 0.5, "only dense blocks can, this is a Convolution"),
+        (0, 0.5, "block 0 cannot be split: only dense blocks can, this is a Convolution"),
         (2, 0.1, "fraction 0.1 of the 3 outputs of block 2 leaves one of its parts without any"),
     ],
 )

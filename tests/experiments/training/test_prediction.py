@@ -183,7 +183,13 @@ def test_synchronous_refuses_a_stale_version() -> None:
     """Micro-batch 4 at T=2 needs exactly 2 updates."""
     stage = FakeStage(Position(0, 2, 2), version=2)
     assert value(PREDICTION_RULES["synchronous"].forward(stage, 4)) == 2.0
-    with pytest.raises(ValueError, match="after 2 updates, not 3"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            "synchronous training needs an order that flushes after every mini-batch: stage 0 starts "
+            "micro-batch 6 after 2 updates, not 3"
+        ),
+    ):
         PREDICTION_RULES["synchronous"].forward(stage, 6)
 
 
@@ -226,5 +232,5 @@ def test_bad_options_are_refused() -> None:
         replace(XPipe(), forward_rounding="up")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="one of adam, literal"):
         XPipe(correction="none")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="anneal_updates >= 1"):
+    with pytest.raises(ValueError, match="PipeMare needs anneal_updates >= 1 and warmup_updates >= 0, got 0 and 0"):
         PipeMare(anneal_updates=0)

@@ -269,11 +269,17 @@ def test_convolutional_network_trains(hand: Any) -> None:
     ("options", "message"),
     [
         ({"method": "magic"}, "unknown method 'magic'; choose one of synchronous, naive"),
-        ({"method": "synchronous"}, "needs an order that flushes"),
+        (
+            {"method": "synchronous"},
+            (
+                "synchronous training needs an order that flushes after every mini-batch: stage 0 starts "
+                "micro-batch 2 after 0 updates, not 1"
+            ),
+        ),
         ({"method": "2bw"}, "got T=2, N=3"),
         ({"settings": TrainingSettings(batch=1)}, "1 samples cannot be cut into 2 micro-batches"),
         ({"settings": TrainingSettings(batch=97)}, r"1 to 96 samples \(blobs has no more\), got 97"),
-        ({"seed": -1}, "non-negative numbers"),
+        ({"seed": -1}, r"seeds must be one or more non-negative numbers, got \[-1\]"),
     ],
 )
 def test_bad_requests_are_refused(hand: Any, blobs: DataSet, options: dict[str, Any], message: str) -> None:
@@ -291,7 +297,7 @@ def test_bad_settings_are_refused(hand: Any, blobs: DataSet) -> None:
     network = perceptron(2, blobs.features, blobs.classes)
     with pytest.raises(ValueError, match="2 blocks, 3 stages"):
         Training(order, "naive", network, blobs, Adam(), SETTINGS)
-    with pytest.raises(ValueError, match="jobs must be at least 1"):
+    with pytest.raises(ValueError, match="jobs must be at least 1, got 0"):
         train(
             Training(order, "naive", perceptron(3, blobs.features, blobs.classes), blobs, Adam(), SETTINGS), [0], jobs=0
         )

@@ -99,7 +99,14 @@ def test_stages_run_again_where_their_activations_have_no_room() -> None:
     found = make_plan("umpipe", little)
     assert found.outcome.fits
     assert set(found.plan.recompute) == {"whole"}
-    with pytest.raises(InfeasiblePlanError, match="finds no partition of 6 layers over 3 GPUs within"):
+    with pytest.raises(
+        InfeasiblePlanError,
+        match=(
+            r"planner 'umpipe' finds no partition of 6 layers over 3 GPUs within 0.009313 GiB per GPU, "
+            r"with the whole batch in flight and micro-batches of 1 samples or more; use more GPUs, a "
+            r"smaller batch or granularity"
+        ),
+    ):
         make_plan("umpipe", with_memory(problem(), 1e7))
     with pytest.raises(ValueError, match="recompute cannot be 'none'"):
         make_plan("umpipe", problem(), Request(recompute="none"))

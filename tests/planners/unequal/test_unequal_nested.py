@@ -139,7 +139,7 @@ def test_a_known_bound_spares_building() -> None:
 def test_wrong_cuts_are_refused() -> None:
     """More stages than layers, and starts that are no cuts."""
     _, build = builder(1)
-    with pytest.raises(ValueError, match=r"stages must be in 1\.\.8"):
+    with pytest.raises(ValueError, match=r"stages must be in 1..8, the number of layers, not 9"):
         search_partition(build, LAYERS, 9)
     for wrong in ((2, 2), (5, 2), (0, 3), (3, 8), (3,)):
         with pytest.raises(ValueError, match="cuts must be 2 ascending layers"):

@@ -185,8 +185,24 @@ def test_every_name_is_in_one_family(monkeypatch: pytest.MonkeyPatch, no_plugins
         ("chain:0", None, "got 'chain:0'"),
         ("chain:99999999999999999999", None, "with 1 to 100000 layers"),
         ("gpt2", 0, "sequence must be a whole number of at least 1, got 0"),
-        ("none.json", None, r"none\.json: cannot be read: No such file"),
-        ("./none", None, "none: cannot be read: No such file"),
+        (
+            "none.json",
+            None,
+            (
+                "none.json: cannot be read: No such file or directory; a workload's file is the config.json "
+                "of a Hugging Face model or PipeDream's graph.txt; the JSON of pipeplan profile goes with "
+                "--profile"
+            ),
+        ),
+        (
+            "./none",
+            None,
+            (
+                "none: cannot be read: No such file or directory; a workload's file is the config.json of a "
+                "Hugging Face model or PipeDream's graph.txt; the JSON of pipeplan profile goes with "
+                "--profile"
+            ),
+        ),
         ("none.txt", 8, "has no sequence length to set"),
         ("", None, "workload '' is not known"),
     ],

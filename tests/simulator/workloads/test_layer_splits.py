@@ -165,17 +165,20 @@ def test_the_bound_is_that_of_the_whole_layers() -> None:
         ({"splits": ()}, "stage 1 of plan 'hand' holds layer 1, which stage 0 holds"),
         (
             {"splits": (LayerSplit(0, 0.5),)},
-            "splits layer 0 into 2 parts, which stands in stages 0: it must stand in 2 neigh",
+            "plan 'hand' splits layer 0 into 2 parts, which stands in stages 0: it must stand in 2 neighbouring ones",
         ),
         (
             {"splits": (*HALF, LayerSplit(1, 0.75))},
-            "splits layer 1 into 3 parts, which stands in stages 0-1: it must stand in 3",
+            (
+                "plan 'hand' splits layer 1 into 3 parts, which stands in stages 0-1: it must stand in 3 "
+                "neighbouring ones"
+            ),
         ),
         (
             {"splits": (*HALF, LayerSplit(1, 0.5))},
-            "by rising layer and fraction, got layer 1 at 0.5 after layer 1 at 0.5",
+            "plan 'hand': splits must be by rising layer and fraction, got layer 1 at 0.5 after layer 1 at 0.5",
         ),
-        ({"splits": (LayerSplit(7, 0.5),)}, "split of layer 7: the workload has layers 0 to 2"),
+        ({"splits": (LayerSplit(7, 0.5),)}, "plan 'hand': split of layer 7: the workload has layers 0 to 2"),
         (
             {"splits": (LayerSplit(1, 0.001),)},
             r"has 40 weights: a part of it between fractions \(0.0, 0.001, 1.0\) has none",
@@ -209,7 +212,10 @@ def test_only_the_generic_stack_runs_shared_layers() -> None:
         with pytest.raises(PlanNotRunError, match="it has no layers that stages share by output channels"):
             check(named, plan_of())
     odd = replace(problem.cluster, devices=(UnitDevice(sublinear=False),) * 2)  # type: ignore[arg-type]
-    with pytest.raises(InfeasiblePlanError, match="accelerator unit is not sublinear: what parts take is not known"):
+    with pytest.raises(
+        InfeasiblePlanError,
+        match="plan 'hand' splits layers, and accelerator unit is not sublinear: what parts take is not known",
+    ):
         check_plan(replace(problem, cluster=odd), plan_of())
 
 

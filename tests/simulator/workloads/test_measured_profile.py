@@ -103,15 +103,44 @@ def without(key: str) -> Callable[[dict[str, Any]], object]:
     [
         (without("edges"), r"profile.json: \$\.edges: is missing"),
         (lambda one: one.update(minibatch=0), r"\$\.minibatch = 0: expected `int` >= 1"),
-        (lambda one: one.update(extra=1), r"unknown key"),
-        (lambda one: one["measurement"].update(device_name="x" * 101), r"\$\.measurement\.device_name = 'xxx.* <= 100"),
-        (lambda one: one.update(format="other"), r"\$\.format = 'other': must be 'pipeplan-profile-1'"),
-        (lambda one: one.update(edges=[[1, 0]]), r"topological order .* got edge \(1, 0\)"),
+        (
+            lambda one: one.update(extra=1),
+            (
+                r"\$.extra = 1: unknown key; choose from format, name, sample, minibatch, bytes_per_element, "
+                r"measurement, layers, edges"
+            ),
+        ),
+        (
+            lambda one: one["measurement"].update(device_name="x" * 101),
+            (
+                r"\$.measurement.device_name = "
+                r"'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...: expected `str` of length "
+                r"<= 100"
+            ),
+        ),
+        (
+            lambda one: one.update(format="other"),
+            r"\$.format = 'other': must be 'pipeplan-profile-1', as pipeplan profile writes it",
+        ),
+        (
+            lambda one: one.update(edges=[[1, 0]]),
+            (
+                r"workload 'small': layers must be in topological order \(producer before consumer\), got "
+                r"edge \(1, 0\)"
+            ),
+        ),
         (
             lambda one: one["layers"][0].update(kind="nonsense"),
-            r"\$\.layers\[0\]\.kind = 'nonsense': must be one of ",
+            (
+                r"\$.layers\[0\].kind = 'nonsense': must be one of activation, attention, convolution, "
+                r"dropout, elementwise, embedding, input, linear, loss, normalization, pooling, recurrent, "
+                r"reshape"
+            ),
         ),
-        (lambda one: one["layers"][0]["timings"].reverse(), r"layer 'a': measured samples must be positive and rise"),
+        (
+            lambda one: one["layers"][0]["timings"].reverse(),
+            "workload 'small': layer 'a': measured samples must be positive and rise, got 2 after 8",
+        ),
         (
             lambda one: one["layers"][1]["timings"][0].update(forward_seconds=-1.0),
             r"\$\.layers\[1\]\.timings\[0\]\.forward_seconds = -1.0: expected `float` >= 0.0",

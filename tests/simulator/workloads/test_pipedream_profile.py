@@ -181,7 +181,7 @@ def test_figures_of_no_sample_or_layer_are_refused(small: Path) -> None:
     with pytest.raises(ValueError, match=r"^profiled_minibatch must be at least 1 sample, got 0"):
         read_profile(small, profiled_minibatch=0)
     small.write_text(node(1, "Input", 1, 0, "8"))
-    with pytest.raises(WorkloadFileError, match="every node is an Input"):
+    with pytest.raises(WorkloadFileError, match="1: every node is an Input; there is nothing to compute"):
         read_profile(small, profiled_minibatch=1)
 
 

@@ -13,5 +13,5 @@ def test_a_uniform_chain_has_equal_layers() -> None:
     assert workload.edges == ((0, 1), (1, 2), (2, 3), (3, 4))
     figures = {(one.flop, one.parameters, one.output_elements, one.stashed_elements) for one in workload.layers}
     assert figures == {(1e9, 1_000_000, 1e5, 1e5)}
-    with pytest.raises(ValueError, match="at least one layer is needed, got none"):
+    with pytest.raises(ValueError, match="workload 'chain-0': at least one layer is needed, got none"):
         uniform_chain(0)
