@@ -27,7 +27,7 @@ tables), and what the model's form leaves of those that constants were fitted to
 SPREADS: Mapping[str, float] = {
     "products": 0.15,
     "attention": 0.35,
-    "elementwise": 0.3,
+    "elementwise": 0.7,
     "tensor_collectives": 0.3,
     "replica_collectives": 0.5,
     "odd_heads": 1.0,

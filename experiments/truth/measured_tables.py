@@ -60,7 +60,8 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
         recompute_modules: operations that run again, as `core_attn;layernorm`; sequence_parallel; precision
     flash: fused attention; attention: its form, in place of that; fused_loss: a loss that the framework fuses
     gradient_reduction: whole (after the last backward) or in buckets, while it goes on; gradient_bytes: 2, 4, or 0 for those of
-        the precision; zero: 0 to 3; distributed_optimizer: zero 1; optimizer: adam where nothing is said
+        the precision; zero: 0 to 3; distributed_optimizer: zero 1; shard: replicas that divide what zero says, where it is not
+        all (hybrid sharding); optimizer: adam where nothing is said
     machine: a cluster of `pipeplan list clusters`, or a file, from the folder of the table; where it is missing, what MACHINES of
         `predictions` knows of `hardware`, `cluster` and `nodes`, or what --machine says
     nodes: servers, each with the same share of the GPUs; gpus_per_node: that share; as few servers as hold them where nothing is
@@ -109,6 +110,7 @@ class MeasuredRun(msgspec.Struct, kw_only=True, frozen=True):
     gradient_reduction: GradientReduction | None = None
     gradient_bytes: GradientBytes | None = None
     zero: Zero | None = None
+    shard: Annotated[int, msgspec.Meta(ge=0, le=MOST_DEVICES)] = 0
     distributed_optimizer: bool | None = None
     optimizer: OptimizerName = "adam"
     measured_peak_bytes: _Amount | None = None

@@ -121,6 +121,8 @@ STACKS: tuple[tuple[str, str], ...] = (
     ("nemo", "megatron-core"),
     ("nvidia/dgxc-benchmarking", "megatron-core"),
     ("maxtext", "maxtext"),
+    ("nanotron", "pytorch-eager"),
+    ("internevo", "pytorch-eager"),
     ("torchtitan eager", "fsdp2-eager"),
     ("fsdp2 eager", "fsdp2-eager"),
     ("torchtitan", "fsdp2-compiled"),
@@ -293,7 +295,7 @@ def training_problem(run: MeasuredRun, machine: str | None = None, stack: str | 
     schedule = "interleaved-1f1b" if run.interleave > 1 else "1f1b"
     zero = _zero(run, runtime)
     sizes = (size,) * (run.global_batch // size)
-    return problem, Plan("measured", schedule, stages, sizes, zero=zero, context=run.cp, expert=run.ep)
+    return problem, Plan("measured", schedule, stages, sizes, zero=zero, shard=run.shard, context=run.cp, expert=run.ep)
 
 
 def _zero(run: MeasuredRun, runtime: Runtime) -> Zero:

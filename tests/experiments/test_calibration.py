@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import hardware_profiles
-from experiments.calibration.fit import NOISE, SPREADS, FitError, Model, Observation, _step, _taken, fit
+from experiments.calibration.fit import NOISE, OTHER_SPREAD, SPREADS, FitError, Model, Observation, _step, _taken, fit
 from experiments.calibration.logs import read_logs
 from experiments.terminal.output import InputError
 from hardware_profiles import (
@@ -129,13 +129,13 @@ def test_a_constant_stops_at_the_end_of_its_range() -> None:
 
 def test_priors_decide_what_nothing_tells() -> None:
     """Without tensor-parallel groups their collectives stay where they are, with the spread that they had; casts, which no rows
-    told, are expected to be as far off as other elementwise kernels."""
+    told, have the spread of such."""
     found = fit(STACK, observations(changed_stack(STACK, {"elementwise": 1.4}, ("hopper",)), (1,)))
     collectives = next(one for one in found.constants if one.name == "tensor_collectives")
     assert not collectives.told
     assert (collectives.after, collectives.spread_after) == (collectives.before, SPREADS["tensor_collectives"])
     others = {one.name: one.spread_before for one in found.constants if one.name not in SPREADS}
-    assert others == {"casts": SPREADS["elementwise"]}
+    assert others == {"casts": OTHER_SPREAD}
     with pytest.raises(FitError, match="nothing was measured"):
         fit(STACK, [])
 
