@@ -33,6 +33,7 @@ from .addresses import (
     value_words as value_words,
     values_in as values_in,
 )
+from .arrays import Flags as Flags, Floats as Floats, Integers as Integers
 from .chips import CHIPS as CHIPS
 from .cluster import (
     Cluster as Cluster,

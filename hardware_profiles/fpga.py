@@ -35,9 +35,7 @@ from hardware_profiles.option_declarations import Bounds
 from hardware_profiles.words import brief
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from hardware_profiles.arrays import Flags
     from hardware_profiles.fpga_division import Divisions
 
 
@@ -180,7 +178,7 @@ class FieldProgrammableGateArray:
         return float(of_stage(self, tuple(works), precision).seconds(samples, phase)[0])
 
     def divided(
-        self, works: Sequence[Work], held: NDArray[np.bool_], precision: Precision, *, copies: int | None = None
+        self, works: Sequence[Work], held: Flags, precision: Precision, *, copies: int | None = None
     ) -> Divisions:
         """How the board is divided over the layers of each of several stages, for code that asks for many.
 

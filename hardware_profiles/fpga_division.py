@@ -27,16 +27,15 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from hardware_profiles.accelerator import PRECISION_BYTES, ZERO_COST_KINDS, Phase, Precision, Work, passes
+from hardware_profiles.arrays import Flags, Floats, Integers
 from hardware_profiles.gpu import demand
 
 if TYPE_CHECKING:
     from hardware_profiles.fpga import FieldProgrammableGateArray
 
-Floats = NDArray[np.float64]
-Switches = NDArray[np.bool_]
 
 CLOSE_ENOUGH = 1e-12
 """Relative width of the interval at which the search for the least time stops."""
@@ -61,11 +60,11 @@ class Divisions:
     board: FieldProgrammableGateArray
     works: Sequence[Work]
     precision: Precision
-    held: Switches
-    dsps: NDArray[np.int64]
-    on_chip: Switches
+    held: Flags
+    dsps: Integers
+    on_chip: Flags
     free_bytes: Floats
-    _known: dict[tuple[float, Phase], tuple[Floats, Switches]] = field(default_factory=dict, init=False)
+    _known: dict[tuple[float, Phase], tuple[Floats, Flags]] = field(default_factory=dict, init=False)
     _weights: dict[Phase, Floats] = field(default_factory=dict, init=False)
 
     def seconds(self, samples: float, phase: Phase) -> Floats:
@@ -136,7 +135,7 @@ class Divisions:
         features = self._features * samples * PRECISION_BYTES[self.precision]
         return weights + np.where(features <= self.free_bytes[:, None], 0.0, features)
 
-    def _needs(self, samples: float, phase: Phase) -> tuple[Floats, Switches]:
+    def _needs(self, samples: float, phase: Phase) -> tuple[Floats, Flags]:
         """FLOP that each layer could do on its DSPs in one of `passes`, and whether it does or moves anything, each [layers]."""
         key = samples, phase
         if key not in self._known:
@@ -174,7 +173,7 @@ def divide(
     board: FieldProgrammableGateArray,
     works: Sequence[Work],
     precision: Precision,
-    held: Switches | None = None,
+    held: Flags | None = None,
     *,
     copies: int | None = None,
 ) -> Divisions:

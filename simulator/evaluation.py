@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Flags, Floats, Integers
 from simulator.compiled.garbage import no_garbage_collection
 from simulator.costs.given import CollectiveForm, StageCollectives
 from simulator.costs.layer_costs import KEPT_SPLITS, LayerCosts
@@ -39,9 +39,6 @@ from simulator.results.score import Score
 from simulator.results.steady_state import SteadyState
 from simulator.schedules.ops import BACKWARD_KINDS, OpKind
 from simulator.workloads.layer_splits import LayerSplit
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 _UPDATING = OpKind.UPDATE, OpKind.PREDICT
 
@@ -523,9 +520,9 @@ class _Prepared:
     ask_samples: Integers
     ask_column: Integers
     updates: tuple[int, ...]
-    computing: NDArray[np.bool_]
+    computing: Flags
     move_boundary: Integers
-    move_down: NDArray[np.bool_]
+    move_down: Flags
     move_samples: Floats
     move_latency: Floats
     move_bandwidth: Floats

@@ -8,9 +8,8 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardware_profiles import counted, percent
+from hardware_profiles import Flags, Floats, counted, percent
 from simulator.costs.plan_costs import PlanCosts
 from simulator.engines.timeline import Timeline, moves_of
 from simulator.lowering.fill import fill
@@ -149,7 +148,7 @@ class Explanation(Explained):
             ],
         }
 
-    def _rows(self) -> Iterator[tuple[int, int, float, NDArray[np.float64], tuple[tuple[Piece, ...], ...]]]:
+    def _rows(self) -> Iterator[tuple[int, int, float, Floats, tuple[tuple[Piece, ...], ...]]]:
         idle = self.idle
         yield from zip(idle.devices.tolist(), self.members, idle.busy.tolist(), idle.seconds, idle.pieces, strict=True)
 
@@ -368,7 +367,7 @@ def _classes_by_boundary(program: Program) -> dict[tuple[int, int], set[int]]:
     return found
 
 
-def _receives_of(program: Program, sends: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _receives_of(program: Program, sends: Flags) -> Flags:
     """The receives behind some sends, which are the same transfers."""
     found = np.zeros(len(program), dtype=np.bool_)
     receives = np.flatnonzero(program.kind == OpKind.RECEIVE)
@@ -376,7 +375,7 @@ def _receives_of(program: Program, sends: NDArray[np.bool_]) -> NDArray[np.bool_
     return found
 
 
-def _with_faster(program: Program, tasks: NDArray[np.bool_], classes: Iterable[int] = ()) -> Program:
+def _with_faster(program: Program, tasks: Flags, classes: Iterable[int] = ()) -> Program:
     """The program with some tasks and transfer classes FASTER."""
     factor = np.where(tasks, 1.0 / FASTER, 1.0)
     moving = np.ones(len(program.transfer_seconds))

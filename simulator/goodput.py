@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardware_profiles import brief, check_real, check_whole, percent
+from hardware_profiles import Floats, Integers, brief, check_real, check_whole, percent
 from simulator.engines.failing import SPENT, Failing
 from simulator.options.disturbance_limits import LEAST_SECONDS, MOST_DAYS, MOST_RUNS, MOST_SECONDS
 from simulator.results.text_tables import Explained, TextTable
@@ -68,8 +67,8 @@ class Goodput(Explained):
     failing: Failing
     days: float
     intervals: tuple[Interval, ...]
-    shares: NDArray[np.float64]
-    failures: NDArray[np.int64]
+    shares: Floats
+    failures: Integers
     iteration_seconds: float = 0.0
 
     def __repr__(self) -> str:
@@ -185,7 +184,7 @@ def goodput(
         )
     from simulator.engines.failures import days_of
 
-    known: dict[float, list[tuple[NDArray[np.float64], int]]] = {}
+    known: dict[float, list[tuple[Floats, int]]] = {}
 
     def of(interval: float) -> Interval:
         whole = _whole(interval, iteration_seconds)

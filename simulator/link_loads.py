@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardware_profiles import Cluster, Operation
+from hardware_profiles import Cluster, Floats, Operation
 from simulator.costs.plan_costs import PlanCosts, peers_of
 from simulator.engines.timeline import moves_of
 from simulator.lowering.program import Program
@@ -46,9 +45,9 @@ class LinkLoads:
     """
 
     cluster: Cluster
-    forth: NDArray[np.float64]
-    back: NDArray[np.float64]
-    busy: NDArray[np.float64]
+    forth: Floats
+    back: Floats
+    busy: Floats
 
     def busiest(self) -> list[int]:
         """Links that carry anything, the busiest first."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Floats, Integers
 from simulator.costs.given import StageCollectives, TiedReduction, Transfer
 from simulator.costs.plan_costs import PlanCosts
 from simulator.lowering.fill import fill
@@ -37,7 +37,7 @@ class _FreeCosts(PlanCosts):
         """The same for one slice of the sequences."""
         return _FreeCosts(super().of_slice(number), self.free)
 
-    def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
+    def seconds(self, kind: OpKind, stage: int, replica: int, samples: Integers) -> Floats:
         """Seconds of an op without the parts that are free."""
         own = {OpKind.RECOMPUTE: "recomputation", OpKind.UPDATE: "optimizer", OpKind.PREDICT: "optimizer"}.get(kind, "")
         names = own, *(own if own in self.free else name for name in (*GROUPS, "gradient sync"))

@@ -27,7 +27,8 @@ from experiments.terminal.argument_types import check_choice
 from experiments.terminal.output import tracked
 from experiments.unequal_sizes.evaluators import EVALUATORS, Evaluate
 from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
-from planners.unequal import Floats, Integers, UnequalProblem, exact_sizes, powers_of_two
+from hardware_profiles import Floats, Integers
+from planners.unequal import UnequalProblem, exact_sizes, powers_of_two
 from simulator import kernel
 
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardware_profiles import RANGES, Stack, changed_stack, optional_members, percent
+from hardware_profiles import RANGES, Flags, Floats, Stack, changed_stack, optional_members, percent
 from simulator import Evaluations, Plan, Problem, Score
 
 NOISE = 0.03
@@ -97,7 +96,7 @@ class Fitted:
     constants: tuple[Told, ...]
     figures: tuple[FittedFigure, ...]
     model: Model
-    covariance: NDArray[np.float64]
+    covariance: Floats
 
     def predicted(self, observed: Sequence[Observation], *, fitted: bool = True) -> list[float]:
         """The figures of others, with the constants that were found, or with those before."""
@@ -116,7 +115,7 @@ class Fitted:
         return FittedFigure(name, "seconds", before, after, *errors)
 
 
-def _error(slopes: NDArray[np.float64], covariance: NDArray[np.float64]) -> float:
+def _error(slopes: Floats, covariance: Floats) -> float:
     return float(math.sqrt(slopes @ covariance @ slopes + NOISE**2))
 
 
@@ -129,21 +128,21 @@ class Model:
     names: tuple[str, ...]
 
     @property
-    def start(self) -> NDArray[np.float64]:
+    def start(self) -> Floats:
         """The stack's own constants, as they are fitted."""
         return np.array([_fitted(name, self._own(name)) for name in self.names])
 
     @property
-    def spreads(self) -> NDArray[np.float64]:
+    def spreads(self) -> Floats:
         """Of the priors."""
         return np.array([SPREADS.get(name, OTHER_SPREAD) for name in self.names])
 
     @property
-    def ends(self) -> NDArray[np.float64]:
+    def ends(self) -> Floats:
         """The least and the most that each constant may be, as they are fitted: [2, constants]."""
         return np.array([[_fitted(name, RANGES[name][end]) for name in self.names] for end in (0, 1)])
 
-    def end(self, constants: Sequence[Told]) -> NDArray[np.float64]:
+    def end(self, constants: Sequence[Told]) -> Floats:
         """Where a fit ended."""
         return np.array([_fitted(one.name, one.after) for one in constants])
 
@@ -152,33 +151,31 @@ class Model:
         known = dict(constant.generations)
         return float(next((known[one].value for one in self.generations if one in known), constant.value))
 
-    def values(self, where: NDArray[np.float64]) -> dict[str, float]:
+    def values(self, where: Floats) -> dict[str, float]:
         """Constants by name, within their ranges."""
         return {name: _value(name, float(at)) for name, at in zip(self.names, where, strict=True)}
 
-    def changed(self, where: NDArray[np.float64]) -> Stack:
+    def changed(self, where: Floats) -> Stack:
         """The stack with other constants."""
         return changed_stack(self.stack, self.values(where), self.generations)
 
-    def logarithms(self, observed: Sequence[Observation], where: NDArray[np.float64]) -> NDArray[np.float64]:
+    def logarithms(self, observed: Sequence[Observation], where: Floats) -> Floats:
         """Of the predicted figures."""
         stack = self.changed(where)
         scores = {
             key: _score(replace(one.problem, stack=stack), one.plan)
             for key, one in {(id(one.problem), id(one.plan)): one for one in observed}.items()
         }
-        found: NDArray[np.float64] = np.log(
-            [_figure(scores[id(one.problem), id(one.plan)], one.what) for one in observed]
-        )
+        found: Floats = np.log([_figure(scores[id(one.problem), id(one.plan)], one.what) for one in observed])
         return found
 
     def slopes(
         self,
         observed: Sequence[Observation],
-        where: NDArray[np.float64],
-        here: NDArray[np.float64],
-        among: NDArray[np.bool_] | None = None,
-    ) -> NDArray[np.float64]:
+        where: Floats,
+        here: Floats,
+        among: Flags | None = None,
+    ) -> Floats:
         """Derivatives of the logarithms by the constants, [observations, constants]: differences of a tenth of a spread.
 
         here: the logarithms; among: constants whose derivatives are wanted (default all), those of others are 0
@@ -273,24 +270,24 @@ def fit(
     return Fitted(model.changed(where), generations, constants, figures, model, covariance)
 
 
-def _covariance(slopes: NDArray[np.float64], spreads: NDArray[np.float64]) -> NDArray[np.float64]:
+def _covariance(slopes: Floats, spreads: Floats) -> Floats:
     """Of the constants, once the observations are known."""
     precision = slopes.T @ slopes / NOISE**2 + np.diag(1.0 / spreads**2)
     return np.asarray(np.linalg.inv(precision), dtype=np.float64)
 
 
-def _rms(off: NDArray[np.float64]) -> float:
+def _rms(off: Floats) -> float:
     return float(np.sqrt(np.mean(off**2)))
 
 
 def _step(
-    slopes: NDArray[np.float64],
-    off: NDArray[np.float64],
-    moved: NDArray[np.float64],
-    spreads: NDArray[np.float64],
-    told: NDArray[np.bool_],
-    room: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    slopes: Floats,
+    off: Floats,
+    moved: Floats,
+    spreads: Floats,
+    told: Flags,
+    room: Floats,
+) -> Floats:
     """Gauss and Newton's, of the constants that may move; one that would leave its range stops at its end, and the others make up
     for it.
 
@@ -312,16 +309,16 @@ def _step(
 def _taken(
     model: Model,
     observed: Sequence[Observation],
-    measured: NDArray[np.float64],
-    start: NDArray[np.float64],
-    spreads: NDArray[np.float64],
-    where: NDArray[np.float64],
-    here: NDArray[np.float64],
-    step: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    measured: Floats,
+    start: Floats,
+    spreads: Floats,
+    where: Floats,
+    here: Floats,
+    step: Floats,
+) -> tuple[Floats, Floats, float]:
     """The step, halved until it is none for the worse: where it leads, the figures there, and its length in spreads."""
 
-    def cost(at: NDArray[np.float64], figures: NDArray[np.float64]) -> float:
+    def cost(at: Floats, figures: Floats) -> float:
         return float((((figures - measured) / NOISE) ** 2).sum() + (((at - start) / spreads) ** 2).sum())
 
     now = cost(where, here)

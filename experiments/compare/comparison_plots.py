@@ -13,9 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from numpy.typing import NDArray
 
-from hardware_profiles import GIB, legible, percent
+from hardware_profiles import GIB, Floats, legible, percent
 from simulator.results.figures import ALARM, BLUE, INK, beside, figures, legend_below, panels, unframed
 
 if TYPE_CHECKING:
@@ -174,7 +173,7 @@ def _capacity_in_view(plans: Sequence[Bar]) -> bool:
     return max(plan.capacity_gib for plan in plans) <= 3.0 * max(plan.peak_gib for plan in plans)
 
 
-def _bars(ax: Axes, plans: Sequence[Bar], values: NDArray[np.float64], colors: Sequence[str]) -> NDArray[np.float64]:
+def _bars(ax: Axes, plans: Sequence[Bar], values: Floats, colors: Sequence[str]) -> Floats:
     """A bar a plan, hatched where it does not fit; their places."""
     places = np.arange(len(plans), dtype=np.float64)
     for bar, plan in zip(ax.barh(places, values, 0.62, color=colors, zorder=2), plans, strict=True):
@@ -183,7 +182,7 @@ def _bars(ax: Axes, plans: Sequence[Bar], values: NDArray[np.float64], colors: S
     return places
 
 
-def _whiskers(ax: Axes, places: NDArray[np.float64], ends: Sequence[tuple[float, float]], most: float) -> float:
+def _whiskers(ax: Axes, places: Floats, ends: Sequence[tuple[float, float]], most: float) -> float:
     """Draw the errors of bars, from end to end; the greatest of bars and ends."""
     low, high = np.array(ends).T
     ax.hlines(places, low, high, color=INK, linewidth=1.0, zorder=4)

@@ -25,7 +25,6 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from experiments.report.board_roofs import board_problem
 from experiments.studies.input_sets import lacking
@@ -36,6 +35,7 @@ from experiments.truth.measured_tables import BoardInference, read_tables
 from hardware_profiles import (
     Divisions,
     FieldProgrammableGateArray,
+    Floats,
     Precision,
     Work,
     load_accelerator,
@@ -56,8 +56,6 @@ ARRAYS: Mapping[str, Mapping[str, float]] = {
     "array of channels": {"efficiency": 1.0, "reduction_half": 0.0},
 }
 """Constants of an array for the check of training, by its words."""
-
-Floats = NDArray[np.float64]
 
 
 def run(options: argparse.Namespace) -> Findings:

@@ -11,10 +11,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.markers import CARETDOWNBASE
-from numpy.typing import NDArray
 
 from experiments.modern_schedules.memory_points import over_seeds
-from hardware_profiles import percent
+from hardware_profiles import Floats, percent
 from simulator.results.figures import (
     FAINT,
     INK,
@@ -74,7 +73,7 @@ class Frame(NamedTuple):
         shown = [y for y in ys if y >= LEAST_SHOWN]
         return cls((0.8 * min(xs), max(LEAST_SHOWN, 0.7 * min(shown))), (1.4 * max(xs), 1.4 * max(shown)))
 
-    def along(self, line: Sequence[Point]) -> NDArray[np.float64]:
+    def along(self, line: Sequence[Point]) -> Floats:
         """Places along a line, close to each other: points from the lower left corner of the panel, float64 [n, 2]."""
         decade = PANEL / np.log10(np.array(self.most) / np.array(self.least))
         corners = decade * np.log10(np.maximum(line, self.least) / np.array(self.least))

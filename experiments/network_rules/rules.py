@@ -12,11 +12,10 @@ from itertools import permutations
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from experiments.terminal.output import tracked
 from experiments.truth.errors import kendall, regret
-from hardware_profiles import Precision, load_cluster
+from hardware_profiles import Floats, Precision, load_cluster
 from simulator import (
     InfeasiblePlanError,
     Plan,
@@ -99,7 +98,7 @@ def _drawn(problem: Problem, rng: np.random.Generator) -> Plan:
     )
 
 
-def _cuts(problem: Problem, shares: NDArray[np.float64]) -> list[int]:
+def _cuts(problem: Problem, shares: Floats) -> list[int]:
     """Where stages end that have these shares of the work, or nearly, and a layer at least."""
     work = np.cumsum([layer.flop for layer in problem.workload.layers])
     wanted = np.searchsorted(work, work[-1] * shares.cumsum()[:-1] / shares.sum()).tolist()

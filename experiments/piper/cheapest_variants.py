@@ -10,11 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Floats, Integers
 from simulator import kernel
-
-Floats = NDArray[np.float64]
 
 NO, YES, UNKNOWN = 0, 1, -1
 
@@ -29,7 +27,7 @@ class Variants(NamedTuple):
 
     costs: Floats
     bytes: Floats
-    counts: NDArray[np.int64]
+    counts: Integers
 
 
 @kernel(error_model="numpy")
@@ -90,7 +88,7 @@ def fits_within(variants: Variants, limit: float, memory: float) -> int:
 
 
 @kernel(error_model="numpy")
-def _choices(variants: Variants, limit: float, memory: float) -> tuple[int, bool, NDArray[np.int64], NDArray[np.int64]]:
+def _choices(variants: Variants, limit: float, memory: float) -> tuple[int, bool, Integers, Integers]:
     """Choices that can be within limit and memory and that no other one beats in both, the cheapest first.
 
     Returns how many there are; whether some were left out, as there were more than MOST_CHOICES side by side; and of each layer,

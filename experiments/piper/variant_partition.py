@@ -21,10 +21,8 @@ from numpy.typing import NDArray
 
 from experiments.piper.cheapest_variants import NO, YES, Variants, cheapest_variants, fits_within
 from experiments.piper.variant_problem import VariantProblem, VariantStage, plan_seconds_per_sample
+from hardware_profiles import Flags, Floats, Integers
 from simulator import down_sets, gap_above, kernel
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 SET_LIMIT = 2_000
 """Down-sets from which on only a part of them is searched."""
@@ -112,7 +110,7 @@ class _Figures(NamedTuple):
     sent: Floats
     received: Floats
     edges: Integers
-    members: NDArray[np.bool_]
+    members: Flags
     outer: Integers
     offsets: Integers
     work: Floats
@@ -125,7 +123,7 @@ class _Figures(NamedTuple):
     microbatches: int
 
 
-def _figures(problem: VariantProblem, sets: NDArray[np.bool_]) -> _Figures:
+def _figures(problem: VariantProblem, sets: Flags) -> _Figures:
     most = max(len(variants) for layer in problem.layers for variants in layer.values())
     degrees, edges = problem.degrees, list(problem.edges)
     shape = (len(degrees), len(problem.layers), most)
@@ -338,7 +336,7 @@ def _fewest_devices(
 class _VariantSearch:
     """Plans of one problem between some down-sets."""
 
-    def __init__(self, problem: VariantProblem, sets: NDArray[np.bool_]) -> None:
+    def __init__(self, problem: VariantProblem, sets: Flags) -> None:
         self._problem = problem
         self._figures = _figures(problem, sets)
 

@@ -19,16 +19,12 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from experiments.studies.input_sets import INPUT_SETS
 from experiments.studies.public_inputs import Amount, read_json
 from experiments.terminal.output import InputError
-from hardware_profiles import GIB
+from hardware_profiles import GIB, Floats, Integers
 from planners.mixed import MixedPipeline, StageVariants, Variant
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 PROFILES, LAYERS, NETWORK = INPUT_SETS["sailor"].files
 """Files of a checkout: seconds by network, GPU, samples, degree and layer; sizes of layers by degree; rates between groups."""

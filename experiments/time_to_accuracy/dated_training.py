@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from experiments.terminal.output import UsageError
 from experiments.training.clocks import ClusterClock, MethodCase
 from experiments.training.method_throughput import BATCH, DEVICES, balanced_stages, cluster_problem, data_parallel_plan
 from experiments.training.seed_grid import CaseResult, TrainingSetting, rule_with
+from hardware_profiles import Floats
 from simulator import LayerCosts, Plan, equal_microbatches, simulate
 
 OTHER_CLUSTERS = ("dapple-c", "dgx-a100:1")
@@ -56,7 +56,7 @@ class MachineClock:
             raise UsageError(f"--workload {workload}: {len(self.stages)} stages, {DEVICES} are needed")
         self.clock = ClusterClock(self.problem, self.stages, LayerCosts(self.problem))
 
-    def update_seconds(self, case: MethodCase, setting: TrainingSetting, minibatches: int) -> NDArray[np.float64]:
+    def update_seconds(self, case: MethodCase, setting: TrainingSetting, minibatches: int) -> Floats:
         """When each update was done, float64 [minibatches]."""
         if case.label == DATA_PARALLEL:
             seconds = simulate(self.problem, data_parallel_plan(self.problem)).iteration_seconds
@@ -74,9 +74,7 @@ class MachineClock:
         return {"peak_memory_bytes": outcome.fullest.peak_bytes, "fits": outcome.fits}
 
 
-def target_record(
-    result: CaseResult, seconds: NDArray[np.float64], target: float, updates_per_epoch: int
-) -> dict[str, Any]:
+def target_record(result: CaseResult, seconds: Floats, target: float, updates_per_epoch: int) -> dict[str, Any]:
     """Epochs and seconds until the test accuracy is first at the target: median over the seeds that reach it, and how many do."""
     reached = [
         int(run.evaluated_updates[np.argmax(run.evaluated_accuracy >= target)])

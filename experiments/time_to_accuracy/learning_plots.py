@@ -10,14 +10,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from numpy.typing import NDArray
 
 from experiments.compare.method_looks import look_of
 from experiments.terminal.report_tables import STALE_WORDS, marked
 from experiments.training.clocks import MethodCase
 from experiments.training.method_plots import GRID, plain
 from experiments.training.seed_grid import CaseResult
-from hardware_profiles import legible, percent
+from hardware_profiles import Floats, legible, percent
 from simulator.results.figures import (
     FAINT,
     INK,
@@ -32,9 +31,7 @@ from simulator.results.figures import (
 )
 
 
-def curve(
-    result: CaseResult, measure: str, updates: NDArray[np.float64], window: int = 44
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def curve(result: CaseResult, measure: str, updates: Floats, window: int = 44) -> tuple[Floats, Floats]:
     """Simulated seconds and the mean over seeds of a measure: `loss`, the mini-batches' loss as a running mean over `window`
     of them, or `accuracy`, of the test samples at each evaluation. updates: seconds of the updates."""
     runs = result.runs
@@ -63,7 +60,7 @@ MARKED = 6
 """Marks on a curve."""
 
 
-def time_figure(curves: Sequence[tuple[CaseResult, NDArray[np.float64]]], target: float, clock: str) -> Figure:
+def time_figure(curves: Sequence[tuple[CaseResult, Floats]], target: float, clock: str) -> Figure:
     """Train loss and test accuracy over simulated seconds, one line per method, one column per group of methods.
 
     The first case is drawn thinly in every column, for comparison.

@@ -9,7 +9,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from experiments.terminal.output import progress
 from experiments.umpipe.memory_fronts import memory_fronts
@@ -17,7 +16,7 @@ from experiments.umpipe.readings import JOINT, OWN_PARTITION, SIZES, ReadingChoi
 from experiments.umpipe.search_comparison import COMPILED_FORM, MATRIX_FORM, Instance, exact, search_all
 from experiments.umpipe.system_baselines import Partitions, baseline_seconds, tuned_gpipe
 from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
-from hardware_profiles import load_cluster
+from hardware_profiles import Floats, load_cluster
 from planners.unequal import (
     Cuts,
     FoundSizes,
@@ -174,7 +173,7 @@ def gains_by_baseline(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float
     return found
 
 
-def tolerance(published: float | NDArray[np.float64]) -> NDArray[np.float64]:
+def tolerance(published: float | Floats) -> Floats:
     """How near a gain must come to a published one to agree with it."""
     return NEAR * np.maximum(1.0, 10.0 * np.asarray(published))
 

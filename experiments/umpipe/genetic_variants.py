@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planners.unequal import Genetic, Integers, Population, PopulationEvaluator, UnequalProblem
+from hardware_profiles import Integers
+from planners.unequal import Genetic, Population, PopulationEvaluator, UnequalProblem
 
 
 @dataclass(frozen=True, slots=True)

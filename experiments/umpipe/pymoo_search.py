@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Integers
 from planners.unequal import Compiled, FoundSizes, UnequalProblem, evaluated_sizes
 
 
@@ -41,7 +41,7 @@ def pymoo_search(problem: UnequalProblem, seed: int, *, individuals: int = 200, 
         def __init__(self) -> None:
             super().__init__(n_var=2 * stages, n_obj=1, xl=0, xu=np.array(allowed) - 1, vtype=int)
 
-        def _evaluate(self, vectors: NDArray[np.int64], out: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        def _evaluate(self, vectors: Integers, out: dict[str, Any], *args: Any, **kwargs: Any) -> None:
             nonlocal best
             chosen = sizes[np.asarray(vectors, dtype=np.int64)]
             values = evaluate(chosen[:, :stages], chosen[:, stages:])

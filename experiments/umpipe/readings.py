@@ -25,12 +25,12 @@ from itertools import accumulate
 import numpy as np
 
 from experiments.umpipe.search_comparison import exact
+from hardware_profiles import Floats
 from planners import minimax_cuts
 from planners.unequal import (
     CANDIDATES,
     Chain,
     Cuts,
-    Floats,
     InfeasibleSizes,
     Sized,
     UnequalProblem,

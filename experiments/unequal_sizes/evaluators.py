@@ -15,16 +15,8 @@ from numpy.typing import ArrayLike
 from experiments.unequal_sizes.matrix_form import Matrix
 from experiments.unequal_sizes.plain_recurrence import Recurrence
 from experiments.unequal_sizes.table_costs import program_of
-from planners.unequal import (
-    Compiled,
-    Floats,
-    Integers,
-    PopulationEvaluator,
-    UnequalProblem,
-    differing_stages,
-    evaluate_rows,
-    population,
-)
+from hardware_profiles import Floats, Integers
+from planners.unequal import Compiled, PopulationEvaluator, UnequalProblem, differing_stages, evaluate_rows, population
 from simulator import Program, kernel
 from simulator.engines import event_loop, reference
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from planners.unequal import Chain, Floats, Integers, PopulationEvaluator
+from hardware_profiles import Floats, Integers
+from planners.unequal import Chain, PopulationEvaluator
 
 WIDTHS = (8, 24, 80, 288, 1056, 4128)
 PAIR_TABLE_ENTRIES = 1 << 22

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Floats, Integers
 from planners.unequal import Chain, PopulationEvaluator
 
 
@@ -48,7 +48,7 @@ def chain_profile(chain: Chain, sizes: Sequence[int], differs: Sequence[int] = (
 class Recurrence(PopulationEvaluator):
     """The plain recurrence: one individual after the other."""
 
-    def chain_seconds(self, chain: Chain, sizes: NDArray[np.int64], differs: NDArray[np.int64]) -> NDArray[np.float64]:
+    def chain_seconds(self, chain: Chain, sizes: Integers, differs: Integers) -> Floats:
         """Seconds of one pass."""
         rows = zip(sizes.tolist(), differs.tolist(), strict=True)
         return np.array([chain_profile(chain, *row)[-1][-1] for row in rows])

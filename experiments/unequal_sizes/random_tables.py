@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from planners.unequal import Floats, UnequalProblem
+from hardware_profiles import Floats
+from planners.unequal import UnequalProblem
 
 
 def affine_table(rng: np.random.Generator, rows: int, samples: int) -> Floats:

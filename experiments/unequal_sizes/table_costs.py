@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardware_profiles import Channel
+from hardware_profiles import Channel, Floats, Integers
 from planners.unequal import UnequalProblem, blocks
 from simulator import Costs, OpKind, Program, Transfer, lower, unequal_schedule
 
@@ -21,7 +20,7 @@ class TableCosts(Costs):
     """
 
     problem: UnequalProblem
-    again: NDArray[np.float64]
+    again: Floats
 
     @property
     def channels(self) -> tuple[Channel, ...]:
@@ -33,7 +32,7 @@ class TableCosts(Costs):
         """A stage's own."""
         return stage
 
-    def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
+    def seconds(self, kind: OpKind, stage: int, replica: int, samples: Integers) -> Floats:
         """A row of the tables."""
         forward, backward = self.problem.forward[stage], self.problem.backward[stage]
         again = np.asarray(self.problem.again)[stage]

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import legible
+from hardware_profiles import Flags, Floats, Integers, legible
 from simulator import (
     CAUSE_WORDS,
     CAUSES,
@@ -28,8 +28,6 @@ from simulator.results.gantt_plots import KIND_COLORS, KIND_WORDS, GanttRow, cli
 from simulator.results.memory_plots import memory_steps
 from simulator.results.traces import free_tracks
 
-Floats = NDArray[np.float64]
-Rows = NDArray[np.int64]
 Window = tuple[float, float]
 
 MOST_BOXES = 600_000
@@ -106,7 +104,7 @@ class BoxLayer:
     """
 
     looks: tuple[Look, ...]
-    look: Rows
+    look: Integers
     start: Floats
     end: Floats
     numbers: Mapping[str, NDArray[np.number]]
@@ -213,10 +211,10 @@ class _Drawing:
         self.moves = self._moves()
         self.count = sum(int(np.count_nonzero(self._within(row.start, row.end))) for row in self.rows) + len(self.moves)
 
-    def _within(self, start: Floats, end: Floats) -> NDArray[np.bool_]:
+    def _within(self, start: Floats, end: Floats) -> Flags:
         return (end > self.window[0]) & (start < self.window[1]) & (end > start)
 
-    def _moves(self) -> Rows:
+    def _moves(self) -> Integers:
         """Transfers in the window from the first lane of each row, one of those that are alike."""
         moves, lane = self.timeline.transfers, self.timeline.lane
         chosen = np.flatnonzero(np.isin(lane[moves.producer], self.firsts) & self._within(moves.start, moves.end))
@@ -276,7 +274,7 @@ class _Drawing:
         copies = standing.copies
         return sum(copies[int(self.timeline.replica[self.begins[lane]])] for lane in row.lanes)
 
-    def _link_lanes(self) -> tuple[Rows, list[tuple[str, str, int]]]:
+    def _link_lanes(self) -> tuple[Integers, list[tuple[str, str, int]]]:
         """The lane of each transfer: one for each row that sends and the stages of the row that receives; and their words."""
         moves, lane = self.timeline.transfers, self.timeline.lane
         sends = [self.row_of_lane[one] for one in lane[moves.producer[self.moves]].tolist()]
@@ -296,7 +294,7 @@ class _Drawing:
         moves = self.timeline.transfers
         return np.bincount(moves.producer, moves.size_bytes, minlength=len(self.timeline)).astype(np.float64)
 
-    def _ops(self, found: Explanation, of_row: Sequence[int], sent: Floats) -> tuple[BoxLayer, Rows]:
+    def _ops(self, found: Explanation, of_row: Sequence[int], sent: Floats) -> tuple[BoxLayer, Integers]:
         """The layer of ops and collectives, and the box of each task, -1 for none, int64 [tasks]."""
         timeline, awaited = self.timeline, found.awaited
         box, columns, boxes = np.full(len(timeline), -1), [], 0
@@ -329,7 +327,7 @@ class _Drawing:
     def _clipped(self, start: Floats, end: Floats) -> tuple[Floats, Floats]:
         return np.maximum(start, self.window[0]), np.minimum(end, self.window[1])
 
-    def _links(self, lane: Rows, box: Rows, lanes: Sequence[Lane]) -> BoxLayer:
+    def _links(self, lane: Integers, box: Integers, lanes: Sequence[Lane]) -> BoxLayer:
         """The layer of transfers; those of a lane that are on their way together lie on several tracks of it."""
         moves, timeline = self.timeline.transfers, self.timeline
         start, end = moves.start[self.moves], moves.end[self.moves]
@@ -356,7 +354,7 @@ class _Drawing:
         numbers = {"producer": _boxes_of(box, producer), "op": _boxes_of(box, consumer)}
         return BoxLayer(looks, found, *clipped, numbers)
 
-    def _idle(self, found: Explanation, of_row: Sequence[int], box: Rows) -> BoxLayer:
+    def _idle(self, found: Explanation, of_row: Sequence[int], box: Integers) -> BoxLayer:
         """The layer of idle intervals, of the first lane of each row."""
         firsts = set(self.firsts.tolist())
         columns: list[tuple[float, ...]] = []
@@ -420,12 +418,12 @@ class _Drawing:
         )
 
 
-def _boxes_of(box: Rows, tasks: NDArray[np.integer]) -> Rows:
+def _boxes_of(box: Integers, tasks: NDArray[np.integer]) -> Integers:
     """The boxes of tasks; -1 of -1."""
     return np.where(tasks >= 0, box[tasks], -1) if len(box) else np.full(len(tasks), -1)
 
 
-def _looks(table: Floats, look: Callable[[Sequence[float]], Look]) -> tuple[tuple[Look, ...], Rows]:
+def _looks(table: Floats, look: Callable[[Sequence[float]], Look]) -> tuple[tuple[Look, ...], Integers]:
     """The distinct columns of a table as looks, and the look of each column."""
     if not table.shape[1]:
         return (), np.zeros(0, dtype=np.int64)

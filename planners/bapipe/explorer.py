@@ -28,9 +28,8 @@ from itertools import chain, pairwise
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardware_profiles import counted, percent
+from hardware_profiles import Floats, Integers, counted, percent
 from planners.estimate.memory import StageBytes, least_excess, least_needed, may_have_room
 from planners.estimate.pipeline_seconds import pipelined
 from planners.partitioning.fraction_search import FractionSearch
@@ -63,8 +62,7 @@ from planners.search.request import Request
 from planners.straight.baselines import DataParallel, UniformLayers
 from simulator import InfeasiblePlanError, Plan, Problem, Score, Stage, cuts_of, equal_microbatches, schedule_families
 
-FloatArray = NDArray[np.float64]
-Layers = NDArray[np.int64]
+Layers = Integers
 """Indices of the layers of a stage."""
 
 PARTITIONS = ("inter-layer", "coarse-grained", "stages and transfers")
@@ -502,7 +500,7 @@ class _Explorer:
         costs, layers = self.evaluate.layer_costs, np.arange(len(self.problem.workload), dtype=np.int64)
         return ideal_stage_seconds([costs.stage_seconds(device, layers, samples, "forward") for device in devices])
 
-    def transfer_seconds(self, devices: Sequence[int], samples: int) -> FloatArray:
+    def transfer_seconds(self, devices: Sequence[int], samples: int) -> Floats:
         """Seconds of a micro-batch over each cut on the slowest link between neighbours, float64 [layers + 1]."""
         cluster = self.problem.cluster
         sizes = self.problem.workload.cut_elements() * self.problem.element_bytes * samples

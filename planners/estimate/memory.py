@@ -15,6 +15,7 @@ from typing import NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Floats, Integers
 from simulator import (
     LayerCosts,
     OpKind,
@@ -34,9 +35,6 @@ from simulator import (
     least_group,
     stage_stash,
 )
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 ROUNDING = 1e-12
 """Relative tolerance: more than the rounding of a sum of the same numbers in another order."""
@@ -109,9 +107,7 @@ def most_held(schedule: Schedule, each: Floats) -> tuple[Floats, Integers]:
 
 
 @kernel()
-def _walk(
-    offsets: NDArray[np.int64], stage: NDArray[np.int32], kind: NDArray[np.int8], each: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _walk(offsets: Integers, stage: NDArray[np.int32], kind: NDArray[np.int8], each: Floats) -> tuple[Floats, Integers]:
     """Both figures of `most_held`, from one walk over the ops; most is held when a forward starts."""
     together, most = np.zeros(len(offsets) - 1), np.zeros(len(each), dtype=np.int64)
     own = np.empty(len(each), dtype=np.int64)
@@ -336,7 +332,7 @@ def most_bytes(costs: PlanCosts, in_flight: Sequence[int]) -> list[float]:
     return found
 
 
-def stage_begins(problem: Problem) -> NDArray[np.int64]:
+def stage_begins(problem: Problem) -> Integers:
     """Layers that a stage may begin at, rising, and the number of layers: where its stack does not cut blocks none inside one."""
     blocks = np.array([layer.block for layer in problem.workload.layers])
     inside = (blocks[1:] > 0) & (blocks[1:] == blocks[:-1])
@@ -509,12 +505,12 @@ def _furthest_ends(
 
 @kernel()
 def _last_within(
-    before: NDArray[np.float64],
-    room: NDArray[np.float64],
-    once: NDArray[np.float64],
-    entering: NDArray[np.float64],
-    count: NDArray[np.float64],
-) -> NDArray[np.int64]:
+    before: Floats,
+    room: Floats,
+    once: Floats,
+    entering: Floats,
+    count: Floats,
+) -> Integers:
     """The last layer before which a stage needs no more than its room, int64 [stages, layers + 1], by its first layer.
 
     before: bytes of the layers before each layer; room: what these may be at the stage's end; both float64 [stages, layers + 1]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
+from hardware_profiles import Floats, Integers
 
-Seconds = TypeVar("Seconds", float, NDArray[np.float64])
+Seconds = TypeVar("Seconds", float, Floats)
 
 
-def rounds_and_fill(microbatches: Seconds, chunks: int | NDArray[np.int64] = 1) -> tuple[Seconds, float]:
+def rounds_and_fill(microbatches: Seconds, chunks: int | Integers = 1) -> tuple[Seconds, float]:
     """Factors of the closed form `pipelined`: on the seconds of the slowest part, m - 1/v, and of all parts in turn, 1/v."""
     return microbatches - 1 / chunks, 1 / chunks  # type: ignore[return-value]
 
@@ -18,8 +17,8 @@ def rounds_and_fill(microbatches: Seconds, chunks: int | NDArray[np.int64] = 1) 
 def pipelined(
     through: Seconds,
     slowest: Seconds,
-    microbatches: float | NDArray[np.int64] | NDArray[np.float64],
-    chunks: int | NDArray[np.int64] = 1,
+    microbatches: float | Integers | Floats,
+    chunks: int | Integers = 1,
 ) -> Seconds:
     """Seconds in which m micro-batches pass a pipeline: the first goes through all of it, each other one follows behind the part
     that is the slowest.

@@ -11,13 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardware_profiles import Operation
+from hardware_profiles import Floats, Integers, Operation
 from simulator import BUCKET_BYTES, MOST_BUCKETS, Problem, Zero
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 class Moved(Protocol):
@@ -73,7 +69,7 @@ def reduced_seconds(
 
 
 def scattered_seconds(
-    problem: Problem, moved: Moved, units: Floats, zero: Zero | NDArray[np.int64], tied: Floats | float = 0.0
+    problem: Problem, moved: Moved, units: Floats, zero: Zero | Integers, tied: Floats | float = 0.0
 ) -> Floats:
     """Seconds after the last backward in which gradients of the last unit are scattered (ZeRO 2 and 3), and weights of the first
     one gathered for the next iteration (3); tied: elements that are reduced apart.

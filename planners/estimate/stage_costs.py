@@ -12,9 +12,8 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardware_profiles import Phase, reduce_seconds
+from hardware_profiles import Floats, Integers, Phase, reduce_seconds
 from planners.estimate.like_blocks import LikeBlocks, shortened
 from planners.search.remembered import remembered
 from simulator import (
@@ -30,8 +29,6 @@ from simulator import (
     stage_stash,
     unit_begins,
 )
-
-Floats = NDArray[np.float64]
 
 FIRST, MIDDLE, LAST, ONLY = range(4)
 """Places of a stage in its pipeline."""
@@ -68,7 +65,7 @@ class StageCosts:
         self._units: dict[Parallelism, Floats] = {}
 
     @cached_property
-    def probes(self) -> tuple[NDArray[np.int64], ...]:
+    def probes(self) -> tuple[Integers, ...]:
         """Layers of the probed stages, through whose figures `line` goes."""
         begin = self.blocks.before + (self.count - 2) * self.blocks.size
         inner = np.arange(begin, begin + 2 * self.blocks.size)
@@ -109,7 +106,7 @@ class StageCosts:
         return (every, launch_waits(kernels, launches, phase)) if every.any() else None
 
     @cached_property
-    def _layers(self) -> NDArray[np.int64]:
+    def _layers(self) -> Integers:
         """For each layer of the network, the probed layer that stands for it, int64 [layers]."""
         block = np.arange(self.whole.count)
         held = np.where(block < self.whole.count - 1, np.minimum(block, max(self.count - 2, 0)), self.count - 1)

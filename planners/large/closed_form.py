@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardware_profiles import Operation, reduce_seconds
+from hardware_profiles import Floats, Integers, Operation, reduce_seconds
 from planners.estimate.like_blocks import LikeBlocks
 from planners.estimate.memory import in_flight, state_bytes, two_largest, unit_bytes
 from planners.estimate.pipeline_seconds import pipelined, rounds_and_fill
@@ -32,7 +31,7 @@ from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, Pass,
 from planners.large.division import BlockDivision, divided
 from planners.large.rank_groups import RankGroups
 from planners.large.rank_waits import RankWaits
-from planners.large.shapes import Integers, Shape
+from planners.large.shapes import Shape
 from planners.large.tails import Tails
 from planners.search.remembered import remembered
 from simulator import (
@@ -41,8 +40,6 @@ from simulator import (
     Recompute,
     Zero,
 )
-
-Floats = NDArray[np.float64]
 
 PASSES: tuple[Pass, Pass] = ("forward", "backward")
 
@@ -142,7 +139,7 @@ class ClosedForm:
             most = min(blocks, 2 * most)
 
 
-def chunk_blocks(count: int | NDArray[np.int64], chunks: int, *, last: bool) -> NDArray[np.int64]:
+def chunk_blocks(count: int | Integers, chunks: int, *, last: bool) -> Integers:
     """Blocks of each stage of a device that holds `count` of them, int64 [..., chunks].
 
     All stages but one have equally many; the first, or the last of the last device, has the rest: an end of the network has more

@@ -14,14 +14,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Floats, Integers
 from planners.estimate.memory import least_in_flight, state_bytes, unit_bytes
 from planners.estimate.pipeline_seconds import pipelined
 from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line
 from planners.large.closed_form import PASSES, ClosedForm
-from planners.large.shapes import Integers, Shape, unlike
+from planners.large.shapes import Shape, unlike
 from simulator import least_group
 
-Floats = NDArray[np.float64]
 Counts = NDArray[np.int16]
 
 HALVINGS = 10

@@ -11,13 +11,9 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Flags, Floats, Integers
 from planners.large.shape_bounds import ShapeBounds
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 
 class ShapeOrder:

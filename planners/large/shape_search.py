@@ -16,9 +16,8 @@ from itertools import count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardware_profiles import gibibytes, percent
+from hardware_profiles import Flags, Floats, Integers, gibibytes, percent
 from planners.estimate.like_blocks import like_blocks
 from planners.estimate.memory import one_stage_in_flight, state_bytes
 from planners.estimate.stage_costs import ONLY
@@ -42,9 +41,6 @@ from simulator import (
     Zero,
     stages_from_cuts,
 )
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 SCHEDULES = "1f1b", "interleaved-1f1b"
 """Schedules of one stage per device, and of several."""
@@ -304,7 +300,7 @@ class _ShapeSearch:
             )
         return [float(one) for one in self._all_bounds[numbers, zeros]]
 
-    def _bounds_of(self, numbers: NDArray[np.int64]) -> Floats:
+    def _bounds_of(self, numbers: Integers) -> Floats:
         """Seconds that no division of some shapes undercuts, by what replicas divide, float64 [numbers, zeros]."""
         unknown = numbers[np.isnan(self._bounds[numbers, 0])]
         if len(unknown):

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Integers
 from planners.search.replay_work import replay_work
 from simulator import Parallelism, divisors
-
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,13 @@ from __future__ import annotations
 from functools import cached_property, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardware_profiles import Operation, Rates, reduce_seconds
+from hardware_profiles import Floats, Integers, Operation, Rates, reduce_seconds
 from planners.estimate.replica_traffic import gathered_seconds, reduced_seconds, scattered_seconds, update_seconds
 from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, StageCosts
 from planners.large.rank_groups import RankGroups
-from planners.large.shapes import Integers, Shape, unlike
+from planners.large.shapes import Shape, unlike
 from simulator import Parallelism
-
-Floats = NDArray[np.float64]
 
 
 class Tails:

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from hardware_profiles import Operation, Rates
+from hardware_profiles import Floats, Integers, Operation, Rates
 from planners.estimate.like_blocks import LikeBlocks
 from planners.estimate.memory import one_stage_in_flight, state_bytes, two_largest, unit_bytes
 from planners.estimate.pipeline_seconds import pipelined
@@ -30,7 +30,7 @@ from planners.estimate.replica_traffic import (
     update_seconds,
 )
 from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, Pass, StageCosts
-from planners.mixed.space import Floats, Integers, MixedPipeline, StageVariants, Variant
+from planners.mixed.space import MixedPipeline, StageVariants, Variant
 from planners.search.remembered import remembered
 from simulator import (
     LayerCosts,

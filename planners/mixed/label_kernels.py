@@ -11,12 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Floats, Integers
 from simulator import kernel
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 MOST_LABELS = 400_000
 """Labels of one search at most; what comes after is left out, as where the width is reached."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Flags, Floats, Integers
 from planners.estimate.pipeline_seconds import rounds_and_fill
 from planners.mixed.label_kernels import (
     NEED,
@@ -26,7 +26,7 @@ from planners.mixed.label_kernels import (
     least_seconds,
     least_sums,
 )
-from planners.mixed.space import Floats, Integers, MixedPipeline, Space, StageVariants, price_ratios, variant_sets
+from planners.mixed.space import MixedPipeline, Space, StageVariants, price_ratios, variant_sets
 from planners.mixed.whole_counts import TooManyShares, whole_counts
 
 FIRST_WIDTH, WIDTHS = 8, (64, 256)
@@ -273,7 +273,7 @@ def _between(transfers: Floats, sets: Sequence[Sequence[int]]) -> Floats:
 
 
 def _least_ahead(
-    space: Space, stages: StageVariants, usable: NDArray[np.bool_], need: Floats, slowest: float, in_flight: Integers
+    space: Space, stages: StageVariants, usable: Flags, need: Floats, slowest: float, in_flight: Integers
 ) -> LeastAhead:
     """Least figures of the stages in front of a cut."""
     both = np.ix_(np.arange(space.layers + 1), usable, usable)

@@ -12,13 +12,11 @@ from itertools import pairwise, product
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+
+from hardware_profiles import Flags, Floats, Integers
 
 MOST_POWER = 2
 """Exponent of the largest power of two by which prices of more than two kinds differ."""
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +121,7 @@ class Space(Protocol):
         """Seconds of an iteration; infinite where its groups cannot be placed."""
 
 
-def variant_sets(variants: Sequence[Variant], usable: NDArray[np.bool_]) -> tuple[tuple[int, ...], ...]:
+def variant_sets(variants: Sequence[Variant], usable: Flags) -> tuple[tuple[int, ...], ...]:
     """Sets of variants that the replicas of a stage may mix: one recompute policy, and at most one variant per kind of device."""
     found: dict[tuple[int, ...], None] = {}
     for policy in sorted({one.policy for one in variants}):

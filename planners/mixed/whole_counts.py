@@ -8,7 +8,8 @@ from itertools import combinations
 
 import numpy as np
 
-from planners.mixed.space import Floats, Integers, Variant
+from hardware_profiles import Floats, Integers
+from planners.mixed.space import Variant
 
 MOST_STEPS = 20_000
 """Most shares of stages that a search tries before it gives up."""

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardware_profiles import Phase
+from hardware_profiles import Floats, Phase
 from planners.estimate.memory import room_for_stashes
 from planners.scheduler.bound import lower_bound
 from planners.scheduler.instance import instance_of
@@ -28,8 +27,6 @@ from simulator import (
     stages_from_cuts,
     to_text,
 )
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Integers
 from planners.partitioning.fastest_cuts import fastest_cuts, least_seconds
 from planners.partitioning.partition_costs import every_cuts, makespans, straight_costs
 from simulator import LayerCosts
@@ -30,7 +30,7 @@ def equal_partition(
     `fastest_cuts` finds within EQUAL_SLACK: of a size that divides the batch, the fastest.
     """
     layers = len(costs.problem.workload)
-    every: NDArray[np.int64] | None = None
+    every: Integers | None = None
     if math.comb(layers - 1, len(devices) - 1) <= MOST_PARTITIONS:
         every = every_cuts(layers, len(devices))
     held = [costs.problem.batch] * len(devices)

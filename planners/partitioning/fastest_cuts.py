@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Floats, Integers
 from planners.estimate.memory import ROUNDING
 from planners.estimate.pipeline_seconds import pipelined, rounds_and_fill
 from planners.partitioning.partition_costs import PartitionCosts
@@ -33,11 +33,11 @@ TIGHTER = 0.01
 class Tables(NamedTuple):
     """The arrays of `PartitionCosts`, as compiled code takes them; `furthest` is there."""
 
-    stage_seconds: NDArray[np.float64]
-    kind: NDArray[np.int64]
-    link_seconds: NDArray[np.float64]
-    latency_seconds: NDArray[np.float64]
-    furthest: NDArray[np.int64]
+    stage_seconds: Floats
+    kind: Integers
+    link_seconds: Floats
+    latency_seconds: Floats
+    furthest: Integers
 
 
 class Ahead(NamedTuple):
@@ -48,8 +48,8 @@ class Ahead(NamedTuple):
     weight: of the slowest, which all micro-batches but one follow; limit: seconds that a partition may take
     """
 
-    rest: NDArray[np.float64]
-    floor: NDArray[np.float64]
+    rest: Floats
+    floor: Floats
     weight: float
     limit: float
 
@@ -95,9 +95,7 @@ def fastest_cuts(
     return [one for one in found if one[0] <= found[0][0] * (1.0 + share)]
 
 
-def _good_seconds(
-    costs: PartitionCosts, microbatches: int, tables: Tables, least_sum: float, floor: NDArray[np.float64]
-) -> float:
+def _good_seconds(costs: PartitionCosts, microbatches: int, tables: Tables, least_sum: float, floor: Floats) -> float:
     """The least makespan of a few partitions: those of least sum whose stages and links are within caps, rising from `floor`.
 
     least_sum: of all stages and links; floor: seconds of the fastest slowest stage of each pass, float64 [passes]
@@ -127,7 +125,7 @@ def _tables(costs: PartitionCosts) -> Tables:
     )
 
 
-def _capped(tables: Tables, caps: NDArray[np.float64]) -> Tables:
+def _capped(tables: Tables, caps: Floats) -> Tables:
     """The tables without the stages and links that take longer than `caps` in a pass, float64 [passes].
 
     Of stages: without the ends behind the last one within the caps; others remain where seconds fall as layers are added.
@@ -138,7 +136,7 @@ def _capped(tables: Tables, caps: NDArray[np.float64]) -> Tables:
 
 
 @kernel()
-def _last_ends(stage_seconds: NDArray[np.float64], caps: NDArray[np.float64]) -> NDArray[np.int64]:
+def _last_ends(stage_seconds: Floats, caps: Floats) -> Integers:
     """The last end with which a stage is within the caps in every pass, by kind and first layer; that layer where none is."""
     passes, kinds, places, _ = stage_seconds.shape
     last = np.empty((kinds, places), dtype=np.int64)
@@ -188,15 +186,13 @@ class _Band:
     """
 
     tables: Tables
-    rest: NDArray[np.float64]
-    floor: NDArray[np.float64]
-    least: NDArray[np.float64]
-    upto: NDArray[np.float64]
+    rest: Floats
+    floor: Floats
+    least: Floats
+    upto: Floats
 
 
-def _narrowed(
-    tables: Tables, weight: float, limit: float, above: NDArray[np.float64], upto: NDArray[np.float64]
-) -> _Band | None:
+def _narrowed(tables: Tables, weight: float, limit: float, above: Floats, upto: Floats) -> _Band | None:
     """The band `above` < slowest <= `upto` without what a limit in seconds rules out; None where nothing is left."""
     capped = _capped(tables, upto)
     while True:
@@ -238,7 +234,7 @@ def _labels(
 
 
 @kernel()
-def _completions(tables: Tables) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _completions(tables: Tables) -> tuple[Floats, Floats]:
     """Least sum, and least slowest of each pass, of stage s and all behind it (its own link first) where it begins at layer i.
 
     float64 [stages + 1, layers + 1] and [passes, stages + 1, layers + 1]; inf where that cannot be: where the stages before
@@ -271,7 +267,7 @@ def _completions(tables: Tables) -> tuple[NDArray[np.float64], NDArray[np.float6
 
 
 @kernel()
-def _quickest_once(tables: Tables, rest: NDArray[np.float64]) -> NDArray[np.int64]:
+def _quickest_once(tables: Tables, rest: Floats) -> Integers:
     """The cuts with the least sum, int64 [stages - 1]; of equal sums those with the fastest slowest stage, its link included.
 
     rest: least sums, of `_completions`; the first one is finite
@@ -303,8 +299,8 @@ def _quickest_once(tables: Tables, rest: NDArray[np.float64]) -> NDArray[np.int6
 
 @kernel()
 def _extended(
-    tables: Tables, stage: int, state: NDArray[np.float64], place: NDArray[np.int64], ahead: Ahead, most: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64], bool]:
+    tables: Tables, stage: int, state: Floats, place: Integers, ahead: Ahead, most: int
+) -> tuple[Floats, Integers, bool]:
     """Every partial partition with one stage more that is not beaten: its sum and slowest of each pass; its end and parent.
 
     The third value is False where they are more than `most`.
@@ -369,7 +365,7 @@ def _extended(
 
 
 @kernel(inner=True, borrows=True)
-def _least_seconds(states: NDArray[np.float64], row: int, step: NDArray[np.float64], ahead: Ahead, end: int) -> float:
+def _least_seconds(states: Floats, row: int, step: Floats, ahead: Ahead, end: int) -> float:
     """Least makespan that can follow from a partial partition (sum, slowest of each pass) and a step that ends before `end`."""
     rest, floor, weight, _ = ahead
     bottleneck = 0.0

@@ -25,9 +25,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Flags, Floats, Integers
 from simulator import down_sets, gap_above, kernel
-
-Floats = NDArray[np.float64]
 
 LOAD_RULES = ("sum", "max")
 
@@ -257,7 +256,7 @@ def _merged(problem: PlacementProblem, holder: Sequence[int]) -> tuple[Placement
     ), held
 
 
-def _chain(sets: NDArray[np.bool_]) -> list[int]:
+def _chain(sets: Flags) -> list[int]:
     """Rows of sets, each inside the next, from the first to the last."""
     chain = [0]
     for row in range(1, len(sets)):
@@ -277,12 +276,12 @@ class _Sets(NamedTuple):
     """
 
     members: NDArray[np.uint64]
-    crosses: NDArray[np.bool_]
+    crosses: Flags
     crossing: NDArray[np.int32]
-    offsets: NDArray[np.int64]
+    offsets: Integers
     quickest: Floats
     seconds: Floats
-    barred: NDArray[np.int64]
+    barred: Integers
     held: Floats
     in_flight: Floats
     weighted: Floats
@@ -305,15 +304,15 @@ class _DeviceClasses(NamedTuple):
     flights: float64 [choices], mini-batches in flight on the first part on it
     """
 
-    before: NDArray[np.int64]
+    before: Integers
     memory: Floats
-    pays: NDArray[np.bool_]
+    pays: Flags
     left: Floats
     flights: Floats
     added: bool
 
 
-def _packed(rows: NDArray[np.bool_]) -> NDArray[np.uint64]:
+def _packed(rows: Flags) -> NDArray[np.uint64]:
     """Rows of bits as uint64 [rows, words]."""
     padded = np.zeros((rows.shape[0], -(-rows.shape[1] // 64) * 64), dtype=np.bool_)
     padded[:, : rows.shape[1]] = rows
@@ -329,7 +328,7 @@ def _outputs(problem: PlacementProblem) -> _Outputs:
     return _Outputs(_packed(spans), _packed(makers), np.array([output.seconds for output in problem.outputs]))
 
 
-def _sets(problem: PlacementProblem, sets: NDArray[np.bool_]) -> _Sets:
+def _sets(problem: PlacementProblem, sets: Flags) -> _Sets:
     by_unit = np.ascontiguousarray(sets.T)
     crosses = np.zeros((len(sets), len(problem.outputs)), dtype=np.bool_)
     for column, output in enumerate(problem.outputs):
@@ -351,7 +350,7 @@ def _sets(problem: PlacementProblem, sets: NDArray[np.bool_]) -> _Sets:
     )
 
 
-def _quickest(problem: PlacementProblem, sets: NDArray[np.bool_]) -> Floats:
+def _quickest(problem: PlacementProblem, sets: Flags) -> Floats:
     """Seconds of each set's units, each on the class that is quickest; a running sum: what holds more never has less."""
     least = np.min([one.seconds for one in problem.classes], axis=0)
     return np.ascontiguousarray(np.cumsum(np.where(sets, least, 0.0), axis=1)[:, -1])
@@ -482,7 +481,7 @@ def _least_loads(
 class _PlacementSearch:
     """Placements between some down-sets of a problem."""
 
-    def __init__(self, problem: PlacementProblem, sets: NDArray[np.bool_]) -> None:
+    def __init__(self, problem: PlacementProblem, sets: Flags) -> None:
         self._members = sets
         self._sets, self._outputs, self._devices = _sets(problem, sets), _outputs(problem), _devices(problem)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Floats, Integers
 from simulator import LayerCosts, kernel
 
 StageSeconds = Callable[[int, int, int], float]
@@ -35,7 +35,7 @@ def ideal_stage_seconds(whole: Sequence[float]) -> float:
     return 1.0 / sum(1.0 / seconds for seconds in whole)
 
 
-def minimax_cuts(points: Sequence[int], totals: NDArray[np.float64]) -> list[int]:
+def minimax_cuts(points: Sequence[int], totals: Floats) -> list[int]:
     """Cuts, out of `points`, with the fastest slowest stage; every stage gets at least one layer. Exact.
 
     points: layers before each place where the network may be cut, rising, from 0 to all layers
@@ -54,7 +54,7 @@ def minimax_cuts(points: Sequence[int], totals: NDArray[np.float64]) -> list[int
 
 
 @kernel()
-def _slowest_origins(held: NDArray[np.float64]) -> NDArray[np.int64]:
+def _slowest_origins(held: Floats) -> Integers:
     """For each stage and each point that it may end at, the point that it begins at, int64 [stages, points].
 
     held: float64 [stages, points]; seconds of all layers before each point
@@ -145,7 +145,7 @@ def balanced_cuts(costs: LayerCosts, points: Sequence[int], devices: Sequence[in
     return filled_cuts(points, len(devices), seconds)
 
 
-def coarse_points(transfer_seconds: NDArray[np.float64], stages: int, allowed: float) -> list[int]:
+def coarse_points(transfer_seconds: Floats, stages: int, allowed: float) -> list[int]:
     """Places to cut at: those with transfers of at most `allowed` seconds, or the fastest ones if these are too few.
 
     transfer_seconds: float64 [layers + 1], of the cut before each layer; the ends are no cuts and always kept

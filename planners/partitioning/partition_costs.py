@@ -9,9 +9,8 @@ from functools import lru_cache
 from itertools import combinations, pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardware_profiles import Cluster, Phase
+from hardware_profiles import Cluster, Floats, Integers, Phase
 from planners.estimate.memory import furthest_ends, stage_begins
 from planners.estimate.pipeline_seconds import pipelined
 from simulator import LayerCosts, SecondsOfStages
@@ -42,11 +41,11 @@ class PartitionCosts:
         or None where memory is no limit
     """
 
-    stage_seconds: NDArray[np.float64]
+    stage_seconds: Floats
     kind: tuple[int, ...]
-    link_seconds: NDArray[np.float64]
-    latency_seconds: NDArray[np.float64]
-    furthest: NDArray[np.int64] | None = None
+    link_seconds: Floats
+    latency_seconds: Floats
+    furthest: Integers | None = None
 
     def __post_init__(self) -> None:
         passes, kinds, layers = self.stage_seconds.shape[:3]
@@ -80,15 +79,13 @@ def uniform_cuts(layers: int, stages: int) -> list[int]:
     return [size * stage + min(stage, more) for stage in range(1, stages)]
 
 
-def every_cuts(layers: int, stages: int) -> NDArray[np.int64]:
+def every_cuts(layers: int, stages: int) -> Integers:
     """All partitions into so many stages, in the order of their cuts, int64 [partitions, stages - 1]."""
     chosen = list(combinations(range(1, layers), stages - 1))
     return np.array(chosen, dtype=np.int64).reshape(len(chosen), stages - 1)
 
 
-def makespans(
-    costs: PartitionCosts, cuts: NDArray[np.int64], microbatches: int, last: PartitionCosts | None = None
-) -> NDArray[np.float64]:
+def makespans(costs: PartitionCosts, cuts: Integers, microbatches: int, last: PartitionCosts | None = None) -> Floats:
     """The makespans of many partitions on idle links, float64 [partitions]; inf where a stage or a cut must not be.
 
     cuts: int64 [partitions, stages - 1]; last: costs of one micro-batch more, no longer than the others, behind them
@@ -117,7 +114,7 @@ def makespans(
     return np.where(np.isnan(total), math.inf, total)
 
 
-def _busy(costs: PartitionCosts, number: int, bounds: NDArray[np.int64]) -> NDArray[np.float64]:
+def _busy(costs: PartitionCosts, number: int, bounds: Integers) -> Floats:
     """Seconds of the stages and of the links between them in one pass, in its order, float64 [processes, partitions]."""
     stages, ends = len(costs.kind), bounds.T
     busy = np.empty((2 * stages - 1, len(bounds)))
@@ -162,15 +159,15 @@ def straight_costs(
 
 
 @lru_cache(maxsize=KEPT)
-def _stage_seconds(costs: LayerCosts, devices: tuple[int, ...], samples: int, alternating: bool) -> NDArray[np.float64]:
+def _stage_seconds(costs: LayerCosts, devices: tuple[int, ...], samples: int, alternating: bool) -> Floats:
     """`stage_seconds` of `PartitionCosts` for a device of each kind; kept for the next partitions with equal micro-batches."""
     layers = len(costs.problem.workload)
     some = np.triu(np.ones((layers + 1, layers + 1)), 1)
 
-    def tables(phase: Phase, again: bool = False) -> NDArray[np.float64]:
+    def tables(phase: Phase, again: bool = False) -> Floats:
         return np.array([_ranges(costs, device, samples, phase, again) for device in devices])
 
-    def passes(phase: Phase) -> NDArray[np.float64]:
+    def passes(phase: Phase) -> Floats:
         beside = np.array([costs.pass_seconds(device, phase) for device in devices])
         return tables(phase) + beside[:, None, None] * some
 
@@ -179,7 +176,7 @@ def _stage_seconds(costs: LayerCosts, devices: tuple[int, ...], samples: int, al
     return (forward + backward)[None] if alternating else np.array([forward, backward])
 
 
-def _ranges(costs: LayerCosts, device: int, samples: int, phase: Phase, again: bool) -> NDArray[np.float64]:
+def _ranges(costs: LayerCosts, device: int, samples: int, phase: Phase, again: bool) -> Floats:
     """Seconds of one pass of layers i to j - 1 as one stage, float64 [layers + 1, layers + 1].
 
     again: only of those that a backward runs again
@@ -201,7 +198,7 @@ def _ranges(costs: LayerCosts, device: int, samples: int, phase: Phase, again: b
 
 
 @lru_cache(maxsize=KEPT_RANGES)
-def _streamed_ranges(costs: LayerCosts, device: int, samples: int, phase: Phase, again: bool) -> NDArray[np.float64]:
+def _streamed_ranges(costs: LayerCosts, device: int, samples: int, phase: Phase, again: bool) -> Floats:
     """Seconds of a board for the layers between each two of `_places`, by the first of these."""
     return _streamed_stages(costs, device, again)(samples, phase)
 
@@ -226,9 +223,7 @@ def _places(costs: LayerCosts) -> list[int]:
     return sorted({0, *inside.tolist(), len(work) - 1})
 
 
-def _boundaries(
-    costs: LayerCosts, devices: Sequence[int], samples: int, alternating: bool
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _boundaries(costs: LayerCosts, devices: Sequence[int], samples: int, alternating: bool) -> tuple[Floats, Floats]:
     """Seconds that a micro-batch keeps each link busy in each pass, by cut, and what it waits beyond that."""
     cluster, sizes = costs.problem.cluster, costs.cut_bytes * samples
     known = {pair: both_ways(cluster, *pair) for pair in set(pairwise(devices))}

@@ -17,8 +17,8 @@ from math import comb, inf
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Floats, Integers
 from planners.estimate.memory import (
     given_lack_room,
     in_flight_of,
@@ -46,7 +46,7 @@ from planners.search.quick_replay import (
 from planners.search.remembered import remembered
 from simulator import SLACK, LayerCosts, Plan, Problem, Schedule, equal_microbatches, schedule_families
 
-Cuts = NDArray[np.int64]
+Cuts = Integers
 """Layers before each boundary, int64 [partitions, stages - 1]."""
 
 FEW_CUTS = 8192
@@ -167,9 +167,7 @@ def fastest_given(
     return min(plans, key=lambda plan: evaluate(plan).iteration_seconds, default=None)
 
 
-def least_seconds_of(
-    evaluate: Evaluator, schedule: str, devices: tuple[int, ...], counts: Sequence[int]
-) -> NDArray[np.float64]:
+def least_seconds_of(evaluate: Evaluator, schedule: str, devices: tuple[int, ...], counts: Sequence[int]) -> Floats:
     """Lower bounds on the seconds of pipelines on these devices under any cuts, by number of micro-batches; 0 for boards that
     stream.
     """
@@ -239,7 +237,7 @@ class _Cuts:
         row, bounds = self._row, np.array([0, *cuts, self.layers])
         least, more = divmod(self.problem.batch, self.shape.microbatches)
 
-        def stages(samples: int) -> NDArray[np.float64]:
+        def stages(samples: int) -> Floats:
             before = np.array([self.rows.seconds_before(device, samples) for device in row.alike])
             return np.asarray(before[row.kind, bounds[1:]] - before[row.kind, bounds[:-1]] + row.beside[row.kind])
 
@@ -332,7 +330,7 @@ class _Cuts:
         alone = 2 * len(STEPS) * (self.stages - 1)
         return next((number for number in (self._moves_of_runs, alone) if number * self.ops <= ROUND), 0)
 
-    def quick(self, cuts: Cuts) -> NDArray[np.float64]:
+    def quick(self, cuts: Cuts) -> Floats:
         """Seconds of the quick replays of partitions, float64 [partitions]; inf for those that cannot be, or do not fit."""
         columns = columns_of(self._order, self._sizes)
         return np.asarray(replay_cuts(columns, self._seconds, ROWS, cuts)) * (1.0 - SLACK)
@@ -347,7 +345,7 @@ class _Cuts:
         return float(replay_cuts(columns, self._seconds_within(anywhere), ROWS, alone)[0]) * (1.0 - SLACK)
 
     @cached_property
-    def _sizes(self) -> NDArray[np.int64]:
+    def _sizes(self) -> Integers:
         return np.array(equal_microbatches(self.problem.batch, self.shape.microbatches), dtype=np.int64)
 
     @cached_property
@@ -356,7 +354,7 @@ class _Cuts:
         return order_of(self.shape.schedule, self.stages, self.shape.microbatches, chunks, ())
 
     @property
-    def _held(self) -> NDArray[np.int64]:
+    def _held(self) -> Integers:
         """Samples that each stage has in flight at most."""
         schedule, count = self.shape.schedule, self.shape.microbatches
         in_flight = in_flight_of(schedule, self.stages, count, lambda: self._order)
@@ -372,7 +370,7 @@ class _Cuts:
         """The tables of the quick replays of cuts within memory."""
         return self._seconds_within(np.asarray(self._partition_costs.furthest))
 
-    def _seconds_within(self, furthest: NDArray[np.int64]) -> StraightSeconds:
+    def _seconds_within(self, furthest: Integers) -> StraightSeconds:
         """The tables of the quick replays of stages that end no further; see `StraightSeconds`."""
         costs, problem, row = self.costs, self.problem, self._row
         alike = row.alike
@@ -411,7 +409,7 @@ class _ShapeRow:
         self.counts = np.array(counts, dtype=np.int64)
 
     @cached_property
-    def least(self) -> NDArray[np.float64]:
+    def least(self) -> Floats:
         """Lower bounds on the seconds under any cuts: m rounds of a device behind one round of all devices before it; by m.
 
         With devices as fast as the fastest, of which each has t[d] seconds of a micro-batch, T >= t[0] + ... + t[d - 1] + m t[d]
@@ -445,9 +443,9 @@ class _Bounded:
     """Shapes by rows, with lower bounds on the seconds of each, float64 [shapes]."""
 
     rows: Sequence[_ShapeRow]
-    least: NDArray[np.float64]
-    row_of: NDArray[np.int64]
-    microbatches: NDArray[np.int64]
+    least: Floats
+    row_of: Integers
+    microbatches: Integers
 
     def search(self, place: int) -> _Cuts:
         """The search of the cuts of a shape."""
@@ -482,11 +480,11 @@ class _DeviceRow(NamedTuple):
     """
 
     alike: tuple[int, ...]
-    kind: NDArray[np.int64]
+    kind: Integers
     streams: bool
-    beside: NDArray[np.float64]
-    latency: NDArray[np.float64]
-    byte_seconds: NDArray[np.float64]
+    beside: Floats
+    latency: Floats
+    byte_seconds: Floats
 
 
 class _Rows:
@@ -526,6 +524,6 @@ class _Rows:
         return float(self.costs.round_trip_seconds(device, samples).sum())
 
     @remembered
-    def seconds_before(self, device: int, samples: int) -> NDArray[np.float64]:
+    def seconds_before(self, device: int, samples: int) -> Floats:
         """Seconds of a forward and a backward of the layers before each cut, float64 [layers + 1]."""
         return np.append(0.0, np.cumsum(self.costs.round_trip_seconds(device, samples)))

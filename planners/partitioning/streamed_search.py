@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import comb, inf
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Floats, Integers
 from planners.estimate.pipeline_seconds import pipelined
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import PartitionCosts, every_cuts, straight_costs
@@ -22,7 +22,7 @@ from planners.search.evaluator import Evaluator
 from planners.search.remembered import remembered
 from simulator import Plan
 
-Cuts = NDArray[np.int64]
+Cuts = Integers
 """Layers before each boundary, int64 [partitions, stages - 1]."""
 
 MOST_PARTITIONS = 20_000
@@ -118,7 +118,7 @@ class StreamedSearch:
                 break
         return cuts
 
-    def estimates(self, devices: tuple[int, ...], count: int, cuts: Cuts) -> NDArray[np.float64]:
+    def estimates(self, devices: tuple[int, ...], count: int, cuts: Cuts) -> Floats:
         """Seconds of partitions, float64 [partitions]; inf for those that cannot fit.
 
         One micro-batch's way through all stages and back, rounds of the slowest stage behind it, and updates: a stage's begins

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Flags, Integers
 from planners.estimate.memory import most_in_flight, samples_in_flight
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
@@ -46,12 +46,12 @@ def cuts_within(costs: PartitionCosts) -> Iterator[tuple[int, ...]]:
     return behind((), 0) if live[0, 0] else iter(())
 
 
-def _live(furthest: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _live(furthest: Integers) -> Flags:
     """Whether stage s and those behind it can hold the layers from b on, bool [stages, layers + 1].
 
     No dead end is followed: there are exponentially many of them where the last stages hold too little.
     """
-    live: NDArray[np.bool_] = np.asarray(furthest >= furthest.shape[1] - 1)
+    live: Flags = np.asarray(furthest >= furthest.shape[1] - 1)
     live[:, -1] = False  # every stage holds a layer
     begins = np.arange(furthest.shape[1])
     for stage in reversed(range(len(live) - 1)):
@@ -107,7 +107,7 @@ def fitting_cuts(costs: PartitionCosts, evaluate: Evaluator, plan_of: PlanOf) ->
     return next((plan for plan in map(plan_of, every) if evaluate(plan).fits), None)
 
 
-def _most_held(evaluate: Evaluator, plan: Plan) -> NDArray[np.int64]:
+def _most_held(evaluate: Evaluator, plan: Plan) -> Integers:
     """Most micro-batches whose activations each stage of a plan holds at once, int64 [stages]; 1 where lanes run side by side."""
     if schedule_families()[plan.schedule].lanes:
         return np.ones(len(plan.stages), dtype=np.int64)

@@ -22,10 +22,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Floats
 from planners.estimate.memory import in_flight_bytes
 from simulator import kernel
 
-Floats = NDArray[np.float64]
 Integers = NDArray[np.int64] | NDArray[np.int32]
 
 RING = 0

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Integers
 from planners.estimate.memory import in_flight_bytes
 from planners.pipedream.dynamic_program import RING, StateTotals, held_copies, synchronization_seconds
 from planners.pipedream.partitioner import LevelStage, slice_total, totals_of
@@ -47,7 +48,7 @@ class FlushedPipeline(NamedTuple):
     devices: int
     samples: int
     microbatches: int
-    in_flight: NDArray[np.int64]
+    in_flight: Integers
     memory_bytes: float
     weight_copies: float
     recompute: bool
@@ -195,9 +196,7 @@ def _least_replicas(network: StateTotals, pipeline: FlushedPipeline, limit: floa
 
 
 @kernel(error_model="numpy")
-def _fewest_devices(
-    network: StateTotals, pipeline: FlushedPipeline, limit: float
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _fewest_devices(network: StateTotals, pipeline: FlushedPipeline, limit: float) -> tuple[Integers, Integers]:
     """fewest [k, start]: devices for the states from `start` on in k stages (devices + 1: more); following: the first's end.
 
     Up to the fewest stages that are within the devices; only of what the states before `start` leave devices for, if every stage

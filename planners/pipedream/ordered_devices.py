@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Floats, Integers
 from planners.pipedream.dynamic_program import (
     BARRIER,
     RING,
@@ -33,8 +33,6 @@ from planners.pipedream.dynamic_program import (
 from planners.pipedream.partitioner import LevelStage, MemoryLimit, totals_of, version_memory
 from planners.pipedream.state_table import StateTable
 from simulator import kernel
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +94,7 @@ def ordered_partition(
 
 
 @kernel(error_model="numpy")
-def _solved(
-    network: StateTotals, costs: _Costs, form: int, most: int
-) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
+def _solved(network: StateTotals, costs: _Costs, form: int, most: int) -> tuple[Floats, Integers, Integers]:
     """A(0..j, m), the last state before its last stage (-1: none), and that stage's replicas, each [states, devices + 1]."""
     count, states = costs.seconds.shape
     copies = copies_of(RING, count, costs.held)

@@ -20,7 +20,7 @@ from math import ceil, inf, isfinite, prod, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Level
+from hardware_profiles import Floats, Level
 from planners.pipedream.dynamic_program import (
     BARRIER,
     RING,
@@ -290,7 +290,7 @@ def _transfer_seconds(form: int, table: StateTable, stage: LevelStage, bandwidth
     return max(float(2.0 * sent[end - 1] / bandwidth / stage.workers) for end in ends)
 
 
-def slice_total(totals: NDArray[np.float64], start: int, stop: int) -> float:
+def slice_total(totals: Floats, start: int, stop: int) -> float:
     """Sum over states [start, stop) of values given as running totals, (states,)."""
     return float(totals[stop - 1] - (totals[start - 1] if start > 0 else 0.0))
 
@@ -352,14 +352,14 @@ class _Slices:
     written down, which hold at least wherever more is downstream.
     """
 
-    def __init__(self, free: NDArray[np.float64], context: NDArray[np.int32]) -> None:
+    def __init__(self, free: Floats, context: NDArray[np.int32]) -> None:
         states = len(free)
         self.context, self._values, self._filled = context, free, states
         self.row = np.tile(np.arange(states, dtype=np.int32), (int(context.max(initial=0)) + 1, 1))
         self._within: dict[int, list[int]] = {}
 
     @property
-    def values(self) -> NDArray[np.float64]:
+    def values(self) -> Floats:
         """Seconds by row and end, float64 [rows, states]."""
         return self._values[: self._filled]
 
@@ -371,7 +371,7 @@ class _Slices:
         """Whether seconds of slices from `start` on within memory are known, of this context or of one with less downstream."""
         return int(self.row[context, start]) >= len(self.row[0])
 
-    def limit(self, context: int, start: int, seconds: NDArray[np.float64]) -> None:
+    def limit(self, context: int, start: int, seconds: Floats) -> None:
         """Write down the seconds of slices from `start` on within the memory of a context, by their end."""
         if self._filled == len(self._values):
             self._values = np.concatenate([self._values, np.empty_like(self._values)])
@@ -394,7 +394,7 @@ class _Levels:
     straight: bool
     transfers: bool
     memory: MemoryLimit
-    _free: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    _free: dict[int, Floats] = field(default_factory=dict)
     _fewest: dict[tuple[int, float], tuple[Integers, Integers]] = field(default_factory=dict)
     _inner: dict[_Context, _Slices] = field(default_factory=dict)
     _inside: dict[tuple[_Context, int, int], tuple[float, list[list[LevelStage]]]] = field(default_factory=dict)
@@ -597,7 +597,7 @@ class _Levels:
             self._inner[key] = _Slices(self._all_slices(level - 1), context)
         return self._inner[key]
 
-    def _all_slices(self, level: int) -> NDArray[np.float64]:
+    def _all_slices(self, level: int) -> Floats:
         """Seconds of every slice on all workers of a level without a limit of memory, but for the script's own test."""
         if level not in self._free:
             self._free[level] = solve_all_rows(self.form, *self._arguments(level, Fraction(0), free=True))

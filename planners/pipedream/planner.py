@@ -10,9 +10,8 @@ from math import inf
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardware_profiles import GIB, Component, Level, Operation, counted
+from hardware_profiles import GIB, Component, Integers, Level, Operation, counted
 from planners.estimate.memory import in_flight_of, least_excess, most_bytes, most_in_flight
 from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
 from planners.pipedream.ordered_devices import OrderedDevices, ordered_partition
@@ -381,7 +380,7 @@ def _whole(problem: Problem) -> Stage:
     return Stage(tuple(range(len(problem.workload))), devices_in_order(problem))
 
 
-def _in_flight(name: str, stages: int, microbatches: int) -> NDArray[np.int64]:
+def _in_flight(name: str, stages: int, microbatches: int) -> Integers:
     """Micro-batches in flight on each stage of a schedule at its peak, the last stage first, int64 [stages]."""
     return in_flight_of(name, stages, microbatches, lambda: order_of(name, stages, microbatches, 1, ()))[::-1].copy()
 

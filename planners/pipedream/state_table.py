@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Floats
 from simulator import AntichainStates, Workload, antichain_states, measured_layer_seconds
 
 
@@ -31,13 +31,13 @@ class StateTable:
     """
 
     states: AntichainStates
-    seconds: NDArray[np.float64]
-    parameter_bytes: NDArray[np.float64]
-    copy_bytes: NDArray[np.float64]
-    stash_bytes: NDArray[np.float64]
-    activation_bytes: NDArray[np.float64]
-    output_bytes: NDArray[np.float64]
-    augmented_output_bytes: NDArray[np.float64]
+    seconds: Floats
+    parameter_bytes: Floats
+    copy_bytes: Floats
+    stash_bytes: Floats
+    activation_bytes: Floats
+    output_bytes: Floats
+    augmented_output_bytes: Floats
 
     def __len__(self) -> int:
         """Number of states."""
@@ -49,7 +49,7 @@ class StateTable:
         return float(self.seconds[-1])
 
 
-def measured_seconds(workload: Workload, minibatch: int | None = None) -> NDArray[np.float64]:
+def measured_seconds(workload: Workload, minibatch: int | None = None) -> Floats:
     """Forward + backward seconds of each layer for a mini-batch on the profiled device, (layers,).
 
     At other sizes than the profiled ones: see `simulator.measured_layer_seconds`. Raises ValueError if a layer that is no
@@ -79,7 +79,7 @@ def measured_table(workload: Workload, minibatch: int | None = None) -> StateTab
 
 def state_table(
     workload: Workload,
-    seconds: NDArray[np.float64],
+    seconds: Floats,
     *,
     minibatch: int | None = None,
     bytes_per_element: float | None = None,
@@ -118,7 +118,7 @@ def state_table(
 
 
 @lru_cache(maxsize=1)
-def _copies(workload: Workload, states: AntichainStates, width: int) -> NDArray[np.float64]:
+def _copies(workload: Workload, states: AntichainStates, width: int) -> Floats:
     """Bytes of shared weights (`width` an element) that the stage of states [start, last] holds without their owner, by both."""
     tied = workload.tied_weights()
     if not tied:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.scheduler.instance import Codes, Integers, ScheduleInstance
+from hardware_profiles import Integers
+from planners.scheduler.instance import Codes, ScheduleInstance
 from planners.scheduler.order_replay import Form, Trace, replay, replay_again
 from simulator import kernel
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planners.scheduler.instance import MOST_MEMORY, Codes, Floats, Integers, ScheduleInstance
+from hardware_profiles import Floats, Integers
+from planners.scheduler.instance import MOST_MEMORY, Codes, ScheduleInstance
 from planners.scheduler.order_replay import Trace, replay
 from simulator import kernel
 

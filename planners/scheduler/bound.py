@@ -35,8 +35,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from hardware_profiles import Floats, Integers
 from planners.scheduler.heads import Ways, end_by_heads, nested_keep, seconds_between
-from planners.scheduler.instance import WEIGHT, Floats, Integers, ScheduleInstance
+from planners.scheduler.instance import WEIGHT, ScheduleInstance
 from planners.scheduler.turning import end_by_turns
 from planners.scheduler.windows import end_by_windows, is_refuted, small
 from simulator import kernel

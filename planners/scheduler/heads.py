@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planners.scheduler.instance import Floats, Integers, ScheduleInstance
+from hardware_profiles import Floats, Integers
+from planners.scheduler.instance import ScheduleInstance
 from simulator import kernel
 
 RECENT = 12

@@ -15,16 +15,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Flags, Floats, Integers
 from planners.scheduler.schedule_problem import ScheduleProblem
 from simulator import OpKind, Schedule, kernel
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 Codes = NDArray[np.int16]
 
-Marks = NDArray[np.bool_]
 
-Columns = tuple[Integers, Integers, Floats, Marks, Floats, Marks, Marks, Integers, Integers, Integers]
+Columns = tuple[Integers, Integers, Floats, Flags, Floats, Flags, Flags, Integers, Integers, Integers]
 """Columns of a `ScheduleInstance` by position, from `device` to `reserve`."""
 
 FORWARD, INPUT, WEIGHT = 0, 1, 2
@@ -54,10 +52,10 @@ class ScheduleInstance(NamedTuple):
     device: Integers
     passes: Integers
     seconds: Floats
-    split: Marks
+    split: Flags
     lag: Floats
-    first: Marks
-    last: Marks
+    first: Flags
+    last: Flags
     keep: Integers
     freed: Integers
     reserve: Integers
@@ -144,9 +142,9 @@ def _units(values: Floats, rounded: Callable[[Floats], Floats]) -> Integers:
     return units
 
 
-def _near(values: Floats) -> NDArray[np.bool_]:
+def _near(values: Floats) -> Flags:
     """Which values are whole but for the rounding of decimal fractions."""
-    near: NDArray[np.bool_] = np.abs(values - np.round(values)) <= 1e-12 * np.abs(values)
+    near: Flags = np.abs(values - np.round(values)) <= 1e-12 * np.abs(values)
     return near
 
 

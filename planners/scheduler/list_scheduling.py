@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hardware_profiles import Floats, Integers
 from planners.scheduler.bound import ways_of
-from planners.scheduler.instance import Floats, Integers, ScheduleInstance
+from planners.scheduler.instance import ScheduleInstance
 from planners.scheduler.order_replay import Trace
 from simulator import kernel
 

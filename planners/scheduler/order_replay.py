@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planners.scheduler.instance import Codes, Floats, Integers, ScheduleInstance
+from hardware_profiles import Floats, Integers
+from planners.scheduler.instance import Codes, ScheduleInstance
 from simulator import kernel
 
 MARKS = 16

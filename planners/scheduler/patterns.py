@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from planners.scheduler.instance import Codes, Integers, ScheduleInstance
+from hardware_profiles import Flags, Integers
+from planners.scheduler.instance import Codes, ScheduleInstance
 from planners.scheduler.schedule_problem import ScheduleProblem
 from simulator import SCHEDULES, Schedule, build_schedule
 
@@ -55,7 +55,7 @@ def one_at_a_time(instance: ScheduleInstance) -> Codes:
     return np.concatenate(parts).astype(np.int16)
 
 
-def _down_and_up(rows: Integers, positions: int, split: NDArray[np.bool_]) -> Integers:
+def _down_and_up(rows: Integers, positions: int, split: Flags) -> Integers:
     """Codes of one micro-batch on the positions of a device: forwards, then backwards from the last on."""
     backwards = np.stack([positions + rows, 2 * positions + rows], axis=1)[::-1]
     wanted = np.stack([np.ones_like(split), split], axis=1)[::-1]

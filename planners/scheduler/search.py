@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import MOST_SEED, brief, check_real, check_whole, percent, unchosen
+from hardware_profiles import MOST_SEED, Integers, brief, check_real, check_whole, percent, unchosen
 from planners.scheduler.alternation import Alternation, alternate, alternations
 from planners.scheduler.annealing import Walk, anneal, cost_of
 from planners.scheduler.blocks import BuildingBlock, blocks_of, paused_blocks, replay_block, warm_ups
 from planners.scheduler.bound import OBJECTIVES, Objective, bound_below, lower_bound, spare_seconds, ways_of
-from planners.scheduler.instance import Codes, Integers, ScheduleInstance, codes_of, instance_of, peaks_of, schedule_of
+from planners.scheduler.instance import Codes, ScheduleInstance, codes_of, instance_of, peaks_of, schedule_of
 from planners.scheduler.list_scheduling import TIGHT, ListSetting, list_schedule, settings_of
 from planners.scheduler.order_replay import Form, Trace, replay, trace_of
 from planners.scheduler.patterns import one_at_a_time, pattern_names, pattern_of

@@ -9,10 +9,10 @@ and everywhere at once, begin where no exchange of single ops leads.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Flags, Floats
 from planners.scheduler.bound import ways_of
-from planners.scheduler.instance import Codes, Floats, ScheduleInstance
+from planners.scheduler.instance import Codes, ScheduleInstance
 from planners.scheduler.list_scheduling import can_finish
 from planners.scheduler.order_replay import Trace
 from simulator import kernel
@@ -81,7 +81,7 @@ def sequence(instance: ScheduleInstance, keys: Floats, order: Codes) -> bool:
     positions, devices = len(instance.device), len(instance.limit)
     done, row_of = np.zeros(3 * positions, dtype=np.int64), instance.offsets[:devices].copy()
     memory = np.zeros(devices, dtype=np.int64)
-    refused: NDArray[np.bool_] = np.zeros(positions, dtype=np.bool_)  # until something is freed
+    refused: Flags = np.zeros(positions, dtype=np.bool_)  # until something is freed
     left = instance.offsets[devices]
     while left > 0:
         best, least = -1, np.inf

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Floats
 from planners.scheduler.schedule_problem import Numbers, ScheduleProblem
 from simulator import BY_BLOCK, Recompute
-
-Floats = NDArray[np.float64]
 
 
 class StageOps(NamedTuple):

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Floats, Integers
 from planners.scheduler.annealing import EXPONENTIAL, REACH, draw, keep
 from planners.scheduler.blocks import BuildingBlock
-from planners.scheduler.instance import Codes, Floats, Integers, ScheduleInstance, from_positions
+from planners.scheduler.instance import Codes, ScheduleInstance, from_positions
 from simulator import kernel
 
 EDGES = 3

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from hardware_profiles import Floats, Integers
 from planners.scheduler.heads import Ways
-from planners.scheduler.instance import Floats, Integers, ScheduleInstance
+from planners.scheduler.instance import ScheduleInstance
 from simulator import kernel
 
 LARGEST = 2**20

@@ -16,10 +16,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Flags, Floats, Integers
 from planners.scheduler.heads import Ways, heads_of, nested_keep
-from planners.scheduler.instance import Floats, Integers, ScheduleInstance
+from planners.scheduler.instance import ScheduleInstance
 from simulator import kernel
 
 LARGEST = 200_000
@@ -335,7 +335,7 @@ def _beside(
     places: Integers,
     numbers: Integers,
     counted: Integers,
-    weights: NDArray[np.bool_],
+    weights: Flags,
     step: int,
     before: Integers,
     extra: Integers,

@@ -13,11 +13,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Floats
 from simulator import LayerCosts, OpKind, Plan, PlanCosts, Problem, schedule_families
-
-Floats = NDArray[np.float64]
 
 OPTION = "op_seconds"
 """Option of the families whose order depends on seconds."""

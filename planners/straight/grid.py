@@ -20,9 +20,8 @@ from itertools import chain, pairwise, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardware_profiles import Operation, Rates, gibibytes, reduce_seconds, scaled
+from hardware_profiles import Floats, Integers, Operation, Rates, gibibytes, reduce_seconds, scaled
 from planners.estimate.memory import StageBytes, most_held
 from planners.estimate.pipeline_seconds import pipelined
 from planners.partitioning.fastest_cuts import fastest_cuts
@@ -219,10 +218,10 @@ class _Transfers:
     behind, channel, bandwidth: the rank, channel and bytes per second of every hop
     """
 
-    crowd: NDArray[np.int64]
-    behind: NDArray[np.int64]
-    channel: NDArray[np.int64]
-    bandwidth: NDArray[np.float64]
+    crowd: Integers
+    behind: Integers
+    channel: Integers
+    bandwidth: Floats
 
 
 def _transfers(problem: Problem, groups: Groups) -> _Transfers:
@@ -512,17 +511,15 @@ class _Grid:
     def _transfers(self, groups: Groups) -> _Transfers:
         return _transfers(self.problem, groups)
 
-    def most_held(self, shape: GridShape) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def most_held(self, shape: GridShape) -> tuple[Floats, Integers]:
         """Most micro-batches of all stages of each rank at once, float64 [ranks], and of each stage, int64 [stages]."""
         return self._most_held(shape.schedule, shape.stages, shape.microbatches, shape.chunks)
 
     @remembered
-    def _most_held(
-        self, name: str, stages: int, microbatches: int, chunks: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _most_held(self, name: str, stages: int, microbatches: int, chunks: int) -> tuple[Floats, Integers]:
         return most_held(order_of(name, stages, microbatches, chunks, ()), np.ones(stages))
 
-    def _links(self, groups: Groups, chunks: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    def _links(self, groups: Groups, chunks: int) -> tuple[Integers, Integers, Floats]:
         """Boundary, channel and bytes per second of every hop of a micro-batch, there and back."""
         round_trip = self._transfers(groups)
         laps = np.arange(chunks)[:, None] * len(groups)

@@ -1,6 +1,6 @@
 """Public names, each in its module; loaded when they are first used."""
 
-from .chain import Chain as Chain, Floats as Floats, Integers as Integers
+from .chain import Chain as Chain
 from .compiled import (
     Compiled as Compiled,
     PopulationEvaluator as PopulationEvaluator,

@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from hardware_profiles import Floats, Integers
 
 
 class Step(NamedTuple):

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planners.unequal.chain import Chain, Floats, Integers
+from hardware_profiles import Floats, Integers
+from planners.unequal.chain import Chain
 from planners.unequal.problem import UnequalProblem
 from simulator import kernel
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Flags, Floats, Integers
 from planners.search.evaluator import BudgetSpent
-from planners.unequal.chain import Chain, Floats, Integers
+from planners.unequal.chain import Chain
 from planners.unequal.compiled import Compiled, PopulationEvaluator
 from planners.unequal.found_sizes import FoundSizes, Report
 from planners.unequal.greedy import evaluated_sizes, greedy_chain, greedy_pairs
@@ -192,7 +192,7 @@ class Population:
         mutated = np.where(where, changed, children)
         return self._tied(rng, mutated, where) if self.paired else mutated
 
-    def _tied(self, rng: np.random.Generator, children: Integers, mutated: NDArray[np.bool_]) -> Integers:
+    def _tied(self, rng: np.random.Generator, children: Integers, mutated: Flags) -> Integers:
         """In half of the children, a stage of which one gene mutated takes that size (within the caps) for both passes."""
         half = children.shape[1] // 2
         forward, backward = children[:, :half], children[:, half:]

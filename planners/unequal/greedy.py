@@ -9,8 +9,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from hardware_profiles import Integers
 from planners.unequal import compiled
-from planners.unequal.chain import Chain, Integers
+from planners.unequal.chain import Chain
 from planners.unequal.found_sizes import FoundSizes, Report
 from planners.unequal.problem import UnequalProblem
 from planners.unequal.profiles import Front, best_of_each_size, lower_bound, origin

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planners.unequal.chain import Chain, Floats, Step
+from hardware_profiles import Floats
+from planners.unequal.chain import Chain, Step
 from planners.unequal.problem import UnequalProblem
 from planners.unequal.profiles import Front, extend, least_ends, spread, tail_of_process, tails
 from planners.unequal.sweep import Decision

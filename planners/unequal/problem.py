@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planners.unequal.chain import Chain, Floats
+from hardware_profiles import Floats
+from planners.unequal.chain import Chain
 from simulator import InfeasiblePlanError
 
 RECOMPUTATION = ("none", "always", "where-differs")

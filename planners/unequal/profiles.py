@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planners.unequal.chain import Chain, Floats, Integers, Step
+from hardware_profiles import Floats, Integers
+from planners.unequal.chain import Chain, Step
 from planners.unequal.problem import UnequalProblem
 from simulator import kernel
 

@@ -19,8 +19,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from hardware_profiles import Floats, Integers
 from planners.search.evaluator import BudgetSpent, Evaluator
-from planners.unequal.chain import Chain, Floats, Integers
+from planners.unequal.chain import Chain
 from planners.unequal.compiled import Compiled
 from planners.unequal.found_sizes import Cuts
 from planners.unequal.problem import UnequalProblem, near_sizes

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hardware_profiles import Floats
 from planners.search.evaluator import BudgetSpent
-from planners.unequal.chain import Floats
 from planners.unequal.found_sizes import Report
 from planners.unequal.greedy import trace
 from planners.unequal.profiles import Front, non_dominated

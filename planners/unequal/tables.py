@@ -9,10 +9,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from hardware_profiles import Phase
+from hardware_profiles import Floats, Phase
 from planners.estimate.memory import FlushedBytes
 from planners.partitioning.partition_costs import straight_costs
-from planners.unequal.chain import Floats
 from planners.unequal.problem import InfeasibleSizes, UnequalProblem, powers_of_two
 from simulator import LayerCosts, Plan, Problem, Recompute, stages_from_cuts
 

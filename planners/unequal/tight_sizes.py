@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hardware_profiles import Floats
 from planners.estimate.memory import StageBytes, furthest_ends
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
 from planners.partitioning.tight_memory import cuts_within
 from planners.search.evaluator import Evaluator
-from planners.unequal.chain import Floats
 from planners.unequal.compiled import Compiled
 from planners.unequal.found_sizes import Cuts
 from planners.unequal.problem import UnequalProblem, near_sizes, powers_of_two

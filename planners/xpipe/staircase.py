@@ -18,13 +18,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Floats, Integers
 from planners.estimate.memory import RangeBytes
 from simulator import SLACK, kernel
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 PRECISION = 1e-6
 """Relative width at which the bisection of `fastest_staircase` ends."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hardware_profiles import GIB
+from hardware_profiles import GIB, Floats
 from planners.estimate.memory import RangeBytes, range_bytes, reaches_the_end, samples_in_flight
 from planners.partitioning.partition_costs import both_ways
 from planners.search.candidates import device_choices, microbatch_counts, straight_plan, straight_shape
@@ -23,7 +23,7 @@ from planners.search.memory_retry import shrunk
 from planners.search.notes import Note
 from planners.search.remembered import remembered
 from planners.search.request import Request
-from planners.xpipe.staircase import SAFE, Floats, Staircase, fastest_staircase
+from planners.xpipe.staircase import SAFE, Staircase, fastest_staircase
 from simulator import COPY_RULES, SLACK, InfeasiblePlanError, Plan, Problem, Score, stream_micro_batches
 
 SCHEDULE = "xpipe"

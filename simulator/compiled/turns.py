@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Integers
+
 Column = Sequence[int] | NDArray[np.integer]
 MOST_AS_IT_STANDS = 2**20
 """Tasks that take as long as they stand, 0.7 s, as numba takes to load."""
@@ -88,8 +90,8 @@ def take_turns(waits: LaneTasks, state: TurnState) -> int:
 
 
 def turns(
-    lane_offsets: NDArray[np.int64], dependency_offsets: NDArray[np.int64], dependency: NDArray[np.int32]
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    lane_offsets: Integers, dependency_offsets: Integers, dependency: NDArray[np.int32]
+) -> tuple[NDArray[np.int32], Integers]:
     """Tasks in a feasible order, int32, as far as they can run, and the progress of each lane, int64 [lanes].
 
     Where nothing has loaded numba yet, that takes longer than MOST_AS_IT_STANDS tasks.

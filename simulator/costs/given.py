@@ -9,9 +9,8 @@ from numbers import Real
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardware_profiles import MOST_AMOUNT, Channel, brief, check_real, shown
+from hardware_profiles import MOST_AMOUNT, Channel, Floats, Integers, brief, check_real, shown
 from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import Schedule
 
@@ -147,7 +146,7 @@ class Costs(Protocol):
     def device(self, stage: int, replica: int) -> int:
         """Device of one replica of a stage."""
 
-    def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
+    def seconds(self, kind: OpKind, stage: int, replica: int, samples: Integers) -> Floats:
         """Duration of ops of `kind` over each number of samples, float64 [len(samples)]."""
 
     def group(self, stage: int, replica: int) -> Hashable:
@@ -226,7 +225,7 @@ class GivenCosts(Costs):
         """The device of a replica: `devices[stage][replica]`."""
         return self.devices[stage][replica]
 
-    def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
+    def seconds(self, kind: OpKind, stage: int, replica: int, samples: Integers) -> Floats:
         """The given number, times the samples if numbers are per sample."""
         numbers = {
             OpKind.FORWARD: self.forward,

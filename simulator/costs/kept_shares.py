@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardware_profiles import PRODUCTS, Precision
+from hardware_profiles import PRODUCTS, Flags, Floats, Precision
 from simulator.options.training_options import Recompute
 from simulator.workloads.layers import Workload
 
 
-def products_of(workload: Workload) -> NDArray[np.bool_]:
+def products_of(workload: Workload) -> Flags:
     """Which layers are products of weights, bool [layers]."""
     return np.array([layer.kind in PRODUCTS and layer.has_weight_gradient for layer in workload.layers])
 
 
-def kept_shares(workload: Workload, precision: Precision, recompute: Recompute) -> NDArray[np.float64]:
+def kept_shares(workload: Workload, precision: Precision, recompute: Recompute) -> Floats:
     """Share of each layer's output that a policy keeps where it runs the layer's block again, float64 [layers].
 
     Of every second product, as torchtitan counts them in each block (`distributed/activation_checkpoint.py`, b5bcd76c): it keeps

@@ -10,12 +10,15 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from hardware_profiles import (
     BACKWARD_LAUNCHES,
     PRECISION_BYTES,
     Accelerator,
+    Flags,
+    Floats,
+    Integers,
     Phase,
     Rates,
     Work,
@@ -37,7 +40,7 @@ from simulator.workloads.shares import Parallelism, Share, share_of
 _PASSES: Mapping[Phase, float] = {"forward": 1.0, "backward": 1.0, "input_gradient": 0.5, "weight_gradient": 0.5}
 """Passes over a block for which each phase counts."""
 
-SecondsOfStages = Callable[[int, Phase], NDArray[np.float64]]
+SecondsOfStages = Callable[[int, Phase], Floats]
 """(samples, phase) -> seconds of one pass of each of several stages, float64 [stages]."""
 
 
@@ -88,11 +91,11 @@ class _Collective(NamedTuple):
 
     rates: Rates
     others: float
-    sizes: NDArray[np.float64]
-    forward: NDArray[np.float64]
-    backward: NDArray[np.float64]
+    sizes: Floats
+    forward: Floats
+    backward: Floats
 
-    def times(self, phase: Phase) -> NDArray[np.float64]:
+    def times(self, phase: Phase) -> Floats:
         """How often it runs in a pass of a phase, float64 [layers]; weight gradients have none."""
         if phase == "weight_gradient":
             return np.zeros(len(self.sizes))
@@ -112,14 +115,14 @@ class LayerCosts:
         self._members: dict[Member, LayerCosts] = {self.member: self}
         self._alike: LayerCosts | None = None
         self._divided: LayerCosts | None = None  # those of the same division, on whatever servers
-        self._seconds: dict[tuple[int, int, Phase], NDArray[np.float64]] = {}
-        self._kernels: dict[tuple[int, int, Phase], NDArray[np.float64]] = {}
-        self._launches: dict[tuple[int, Phase], NDArray[np.float64]] = {}
+        self._seconds: dict[tuple[int, int, Phase], Floats] = {}
+        self._kernels: dict[tuple[int, int, Phase], Floats] = {}
+        self._launches: dict[tuple[int, Phase], Floats] = {}
         self._streamed: dict[tuple[int, bytes, int, Phase], float] = {}
         self._slices: dict[tuple[int, int], LayerCosts] = {}
-        self._kept: dict[Recompute, NDArray[np.float64]] = {}
-        self._kept_products: dict[Recompute, NDArray[np.float64]] = {}
-        self._made: dict[Recompute, NDArray[np.float64]] = {}
+        self._kept: dict[Recompute, Floats] = {}
+        self._kept_products: dict[Recompute, Floats] = {}
+        self._made: dict[Recompute, Floats] = {}
         self._split: Kept[tuple[LayerSplit, ...], tuple[LayerCosts]] = Kept()
         self.structures = STRUCTURES
         self.places: Kept[Hashable, Any] = Kept()  # of their stages, as `PlanCosts` has them
@@ -127,7 +130,7 @@ class LayerCosts:
         self._accelerators, self._kind_of_device = problem.cluster.kinds
 
     @cached_property
-    def rooms(self) -> NDArray[np.float64]:
+    def rooms(self) -> Floats:
         """`Problem.rooms`: bytes that a plan may allocate on each device, float64 [devices]."""
         return np.array(self.problem.rooms, dtype=np.float64)
 
@@ -215,7 +218,7 @@ class LayerCosts:
             return self._divided.works
         return tuple(share.work for share in self.shares)
 
-    def seconds(self, device: int, samples: int, phase: Phase) -> NDArray[np.float64]:
+    def seconds(self, device: int, samples: int, phase: Phase) -> Floats:
         """Seconds of one pass of every layer over `samples` samples on a device, float64 [layers]: kernel time plus waits for the
         host, and what the stack takes of every block.
 
@@ -236,7 +239,7 @@ class LayerCosts:
         return self._seconds[key]
 
     @cached_property
-    def _parts_of_blocks(self) -> NDArray[np.float64]:
+    def _parts_of_blocks(self) -> Floats:
         """Each layer's part of its block, float64 [layers]: evenly over those with weights of their own, which have all passes;
         0 where a measured profile includes what a framework takes.
         """
@@ -245,7 +248,7 @@ class LayerCosts:
         count = Counter(counted)
         return np.array([1.0 / count[one] if one and not self._measured else 0.0 for one in counted])
 
-    def launch_seconds(self, device: int, phase: Phase) -> NDArray[np.float64]:
+    def launch_seconds(self, device: int, phase: Phase) -> Floats:
         """Seconds that the host needs to launch each layer's pass, float64 [layers]; 0 where a measured profile includes them. A
         backward takes 1.5 times a forward, divided over the gradients that the layer has; a cast is launched with its product.
         """
@@ -256,13 +259,13 @@ class LayerCosts:
             self._launches[key] = self._counted_launch_seconds(device, phase)
         return self._launches[key]
 
-    def _counted_launch_seconds(self, device: int, phase: Phase) -> NDArray[np.float64]:
+    def _counted_launch_seconds(self, device: int, phase: Phase) -> Floats:
         accelerator = self._accelerators[self._kind_of_device[device]]
         launch = self.problem.stack.launches.on(accelerator) * optional_members(accelerator).launch_overhead
         if not launch or self._measured:
             return np.zeros(len(self.works))
 
-        def runs(parts: Iterable[Phase]) -> NDArray[np.float64]:
+        def runs(parts: Iterable[Phase]) -> Floats:
             """Number of these passes in which each layer runs a kernel, independent of the number of samples."""
             kernels = (self.kernel_seconds(device, 1, one) for one in parts)
             return sum((np.where(seconds > 0.0, 1.0, 0.0) for seconds in kernels), np.zeros(len(self.works)))
@@ -273,7 +276,7 @@ class LayerCosts:
             launches = BACKWARD_LAUNCHES * runs(passes(phase)) / np.maximum(runs(passes("backward")), 1.0)
         return launches * launch
 
-    def kernel_seconds(self, device: int, samples: int, phase: Phase) -> NDArray[np.float64]:
+    def kernel_seconds(self, device: int, samples: int, phase: Phase) -> Floats:
         """Seconds for which one pass of each layer over `samples` samples keeps a device busy, float64 [layers], without launch
         overhead.
         """
@@ -296,7 +299,7 @@ class LayerCosts:
         return self._kernels[key]
 
     @cached_property
-    def _unlike_layers(self) -> tuple[list[tuple[Layer, Work]], NDArray[np.int64]]:
+    def _unlike_layers(self) -> tuple[list[tuple[Layer, Work]], Integers]:
         """Layers of which no two take equal seconds, with their works, and the place of each layer among them: blocks repeat."""
         if self._divided is not None:
             return self._divided._unlike_layers
@@ -310,7 +313,7 @@ class LayerCosts:
             place.append(places[like])
         return found, np.array(place, dtype=np.int64)
 
-    def _sort_seconds(self, accelerator: Accelerator, samples: int, phase: Phase) -> NDArray[np.float64]:
+    def _sort_seconds(self, accelerator: Accelerator, samples: int, phase: Phase) -> Floats:
         """Seconds in which tokens that are exchanged are put into the order of experts, or back, float64 [layers]; gradients as
         they were.
         """
@@ -321,7 +324,7 @@ class LayerCosts:
         return np.array([seconds[elements] for elements in self._sorted.tolist()])
 
     @cached_property
-    def _sorted(self) -> NDArray[np.float64]:
+    def _sorted(self) -> Floats:
         """Elements per sample that each layer puts into the order of a device's experts behind their exchange, or back into that
         of the devices before it, float64 [layers]; 0 where no other device has experts, or each has one.
         """
@@ -346,13 +349,13 @@ class LayerCosts:
         return tuple(sorted({(one, one if layers[one].experts else two) for one, two in across}))
 
     @cached_property
-    def _casts(self) -> NDArray[np.bool_]:
+    def _casts(self) -> Flags:
         """Layers whose operands are cast to a narrower precision than the rest has, bool [layers]."""
         layers, stored = self.problem.workload.layers, self.problem.stored_precision
         return np.array([not layer.measured and self.problem.precision_of(layer) != stored for layer in layers])
 
     @cached_property
-    def _narrowed(self) -> NDArray[np.float64]:
+    def _narrowed(self) -> Floats:
         """What a group that divides tokens moves of a tensor in a forward and in an input gradient, times its bytes, float64
         [2, layers]: operands of products are gathered as they are cast, sums are scattered as they are.
         """
@@ -361,7 +364,7 @@ class LayerCosts:
         splits = [[layer.split == one for layer in problem.workload.layers] for one in gathered]
         return np.where(self._casts & np.array(splits) & problem.sequence_parallel, width, 1.0)
 
-    def _cast_seconds(self, accelerator: Accelerator, samples: int, phase: Phase) -> NDArray[np.float64]:
+    def _cast_seconds(self, accelerator: Accelerator, samples: int, phase: Phase) -> Floats:
         """Seconds in which the operands of each layer are cast, float64 [layers]: the input in a forward, the output's gradient
         in the backward, before they are gathered; weights are cast once an iteration, which is not counted.
         """
@@ -391,7 +394,7 @@ class LayerCosts:
         return tuple(float(optional_members(one).pass_overhead) for one in self._accelerators)
 
     def stage_seconds(
-        self, device: int, layers: NDArray[np.int64], samples: int, phase: Phase, *, again: Recompute | None = None
+        self, device: int, layers: Integers, samples: int, phase: Phase, *, again: Recompute | None = None
     ) -> float:
         """Seconds of one pass of some layers as one stage: the sum of its layers (or the streaming device's own rule) plus the
         framework overhead.
@@ -415,7 +418,7 @@ class LayerCosts:
             self._streamed[key] = seconds
         return self._streamed[key]
 
-    def seconds_of_stages(self, device: int, held: NDArray[np.bool_]) -> SecondsOfStages:
+    def seconds_of_stages(self, device: int, held: Flags) -> SecondsOfStages:
         """A function that gives `stage_seconds` of several stages at once; a streaming board divides itself over the layers of
         each only once.
 
@@ -428,18 +431,18 @@ class LayerCosts:
             return own
         rows = [np.flatnonzero(row) for row in held]
 
-        def one_by_one(samples: int, phase: Phase) -> NDArray[np.float64]:
+        def one_by_one(samples: int, phase: Phase) -> Floats:
             return np.array([self.stage_seconds(device, row, samples, phase) if len(row) else 0.0 for row in rows])
 
         return one_by_one
 
-    def round_trip_seconds(self, device: int, samples: int) -> NDArray[np.float64]:
+    def round_trip_seconds(self, device: int, samples: int) -> Floats:
         """Seconds of forward plus backward of every layer, with the recomputation that the problem asks for, float64 [layers]."""
         forward = self.seconds(device, samples, "forward")
         total = forward + self.seconds(device, samples, "backward")
         return total + forward * self.runs_again(self.problem.recompute)
 
-    def parts(self, recompute: Recompute) -> NDArray[np.int64]:
+    def parts(self, recompute: Recompute) -> Integers:
         """For each layer the number (from 1) of the part that backward recomputes together, int64 [layers]; 0 where nothing is
         recomputed.
         """
@@ -450,7 +453,7 @@ class LayerCosts:
             return np.array([layer.block for layer in layers])
         return np.full(len(layers), int(recompute == "whole"))
 
-    def parts_again(self, recompute: Recompute, layers: ArrayLike, blocks: int = 0) -> NDArray[np.int64]:
+    def parts_again(self, recompute: Recompute, layers: ArrayLike, blocks: int = 0) -> Integers:
         """`parts` of the layers of a stage, which recomputes so many of its first blocks; 0 stands for all of them."""
         number = self.parts(recompute)[np.asarray(layers, dtype=np.int64)]
         if not blocks:
@@ -458,17 +461,17 @@ class LayerCosts:
         first = np.unique(number[number > 0])[:blocks]
         return np.where(np.isin(number, first), number, 0)
 
-    def runs_again(self, recompute: Recompute) -> NDArray[np.float64]:
+    def runs_again(self, recompute: Recompute) -> Floats:
         """Share of each layer's forward that a recompute policy runs again, float64 [layers]."""
         return (self.parts(recompute) > 0) * (1.0 - self._kept_shares(recompute))
 
-    def made_bytes(self, recompute: Recompute) -> NDArray[np.float64]:
+    def made_bytes(self, recompute: Recompute) -> Floats:
         """Bytes per sample of `stashed_bytes` that backward recomputes, float64 [layers]."""
         if recompute not in self._made:
             self._made[recompute] = self._bytes_made(recompute)
         return self._made[recompute]
 
-    def _bytes_made(self, recompute: Recompute) -> NDArray[np.float64]:
+    def _bytes_made(self, recompute: Recompute) -> Floats:
         if recompute == "attention":
             return self._attention_bytes
         again = self.stashed_bytes * (self.parts(recompute) > 0)
@@ -476,7 +479,7 @@ class LayerCosts:
             again = again - self._attention_bytes * (again > 0)
         return again - self._stashed_products(recompute)
 
-    def products_bytes(self, recompute: Recompute) -> NDArray[np.float64]:
+    def products_bytes(self, recompute: Recompute) -> Floats:
         """Bytes per sample of outputs that a policy keeps of what it does not run again of a block, float64 [layers].
 
         Those that something in their block is made of which a backward needs, beside those that a layer stashes anyway.
@@ -486,7 +489,7 @@ class LayerCosts:
         return self._kept_products[recompute]
 
     @cached_property
-    def _needed_beside(self) -> NDArray[np.bool_]:
+    def _needed_beside(self) -> Flags:
         """Which layers have an output that no layer stashes and something in their block is made of which a backward needs, bool
         [layers].
         """
@@ -498,7 +501,7 @@ class LayerCosts:
             stashed[producer] |= reads and self._stashes(producer, consumer)
         return needed & ~stashed
 
-    def _stashed_products(self, recompute: Recompute) -> NDArray[np.float64]:
+    def _stashed_products(self, recompute: Recompute) -> Floats:
         """Bytes per sample of what layers stash that a policy keeps of another layer in the same block, float64 [layers]."""
         kept, read = self._kept_shares(recompute), np.zeros(len(self.works))
         for producer, consumer in self._edges_in_blocks:
@@ -510,14 +513,14 @@ class LayerCosts:
         """Whether what a layer keeps of its input is what another one has put out: a product keeps it of attention alone."""
         return bool(self._attention[producer] or not self._products[consumer])
 
-    def _kept_shares(self, recompute: Recompute) -> NDArray[np.float64]:
+    def _kept_shares(self, recompute: Recompute) -> Floats:
         """`kept_shares` of the layers, float64 [layers]."""
         if recompute not in self._kept:
             self._kept[recompute] = kept_shares(self.problem.workload, self.problem.precision, recompute)
         return self._kept[recompute]
 
     @cached_property
-    def _reads_of_block(self) -> NDArray[np.float64]:
+    def _reads_of_block(self) -> Floats:
         """Bytes per sample of `_stashed_inputs`, float64 [layers]; none of a dropout, which stashes its mask."""
         masks = np.array([layer.kind == "dropout" for layer in self.problem.workload.layers])
         return np.where(masks, 0.0, self._stashed_inputs)
@@ -529,32 +532,32 @@ class LayerCosts:
         return tuple(edge for edge in self.problem.workload.edges if 0 < layers[edge[0]].block == layers[edge[1]].block)
 
     @cached_property
-    def _products(self) -> NDArray[np.bool_]:
+    def _products(self) -> Flags:
         """Which layers are products of weights."""
         return products_of(self.problem.workload)
 
     @cached_property
-    def _attention(self) -> NDArray[np.bool_]:
+    def _attention(self) -> Flags:
         return np.array([layer.kind == "attention" for layer in self.problem.workload.layers])
 
     @cached_property
-    def _attention_bytes(self) -> NDArray[np.float64]:
+    def _attention_bytes(self) -> Floats:
         """What attention layers stash apart from their inputs, bytes per sample: scores, masks, softmax output."""
         return np.where(self._attention, self.stashed_bytes - self._stashed_inputs, 0.0)
 
     @cached_property
-    def _stashed_inputs(self) -> NDArray[np.float64]:
+    def _stashed_inputs(self) -> Floats:
         """Bytes per sample of `stashed_bytes` that are layer inputs, float64 [layers]; all of them for a first layer, whose input
         is data.
         """
         return np.minimum(self.stashed_bytes, np.where(self._read_bytes > 0.0, self._read_bytes, np.inf))
 
     @cached_property
-    def _read_bytes(self) -> NDArray[np.float64]:
+    def _read_bytes(self) -> Floats:
         """Bytes per sample that each layer reads from other layers, float64 [layers]."""
         return np.array([work.input_elements for work in self.works]) * self.problem.element_bytes
 
-    def _collective_seconds(self, samples: int, phase: Phase) -> NDArray[np.float64]:
+    def _collective_seconds(self, samples: int, phase: Phase) -> Floats:
         """Seconds of the collectives of one pass of each layer on a member of a group, float64 [layers]."""
         found = np.zeros(len(self.works))
         for one in self._collectives:
@@ -563,7 +566,7 @@ class LayerCosts:
             found += seconds[number] * one.times(phase)
         return found
 
-    def sent_bytes(self, layers: NDArray[np.int64], phase: Phase) -> float:
+    def sent_bytes(self, layers: Integers, phase: Phase) -> float:
         """Bytes per sample that a member of a group sends to its peers in one pass of some layers."""
         moved = (one.others * one.sizes * one.times(phase) for one in self._collectives)
         return float(sum(one[layers].sum() for one in moved))
@@ -598,7 +601,7 @@ class LayerCosts:
         return tuple(found)
 
     @property
-    def exchanged_bytes(self) -> NDArray[np.float64]:
+    def exchanged_bytes(self) -> Floats:
         """Bytes per sample that a member exchanges with those that have other experts before each layer, and behind it, in a
         forward, and in an input gradient as well, float64 [2, layers].
         """
@@ -608,7 +611,7 @@ class LayerCosts:
         return sizes
 
     @cached_property
-    def expert_parameters(self) -> NDArray[np.float64]:
+    def expert_parameters(self) -> Floats:
         """Weight elements of each layer in routed experts, float64 [layers]."""
         experts = [layer.experts > 0 for layer in self.problem.workload.layers]
         return np.where(experts, self.parameters, 0.0)
@@ -644,7 +647,7 @@ class LayerCosts:
         return answered_seconds(accelerator, work, 1, "forward", precision)
 
     @cached_property
-    def parameters(self) -> NDArray[np.float64]:
+    def parameters(self) -> Floats:
         """Weight elements of each layer, float64 [layers]; a tied weight counts at its owner."""
         return np.array([share.parameters for share in self.shares], dtype=np.float64)
 
@@ -685,12 +688,12 @@ class LayerCosts:
         return float(own + copies)
 
     @cached_property
-    def parameters_before(self) -> NDArray[np.float64]:
+    def parameters_before(self) -> Floats:
         """Prefix sums of the own weight elements, before each cut, float64 [layers + 1]."""
         return np.concatenate([[0.0], np.cumsum(self.parameters)])
 
     @cached_property
-    def stashed_bytes(self) -> NDArray[np.float64]:
+    def stashed_bytes(self) -> Floats:
         """Bytes per sample that each layer stashes from forward to backward, float64 [layers]."""
         problem, logits = self.problem, self.problem.stack.logits.value
         times = [logits if layer.kind == "loss" else 1.0 for layer in problem.workload.layers]
@@ -703,13 +706,13 @@ class LayerCosts:
         )
 
     @cached_property
-    def loss_bytes(self) -> NDArray[np.float64]:
+    def loss_bytes(self) -> Floats:
         """Those of `stashed_bytes` that losses keep, float64 [layers]; 0 for other layers."""
         losses = [layer.kind == "loss" for layer in self.problem.workload.layers]
         return np.where(losses, self.stashed_bytes, 0.0)
 
     @cached_property
-    def weight_stashed_bytes(self) -> NDArray[np.float64]:
+    def weight_stashed_bytes(self) -> Floats:
         """Bytes per sample of `stashed_bytes` that each layer's weight gradient needs, float64 [layers]; the end of the input
         gradient frees the rest.
 
@@ -720,30 +723,30 @@ class LayerCosts:
         return np.where(needs, self._stashed_inputs, 0.0)
 
     @cached_property
-    def cut_bytes(self) -> NDArray[np.float64]:
+    def cut_bytes(self) -> Floats:
         """Bytes per sample that cross the cut before each layer, float64 [layers + 1]; for a member of a group, its part."""
         return self._cut_bytes(self._outputs)
 
     @cached_property
-    def gathered_cut_bytes(self) -> NDArray[np.float64]:
+    def gathered_cut_bytes(self) -> Floats:
         """The part of `cut_bytes` that every member of a group holds whole, float64 [layers + 1]."""
         return self._cut_bytes(self._whole_outputs)
 
-    def _cut_bytes(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
-        sizes: NDArray[np.float64] = self.problem.workload.cut_elements(outputs) * self.problem.element_bytes
+    def _cut_bytes(self, outputs: Floats) -> Floats:
+        sizes: Floats = self.problem.workload.cut_elements(outputs) * self.problem.element_bytes
         return sizes
 
     @property
-    def output_bytes(self) -> NDArray[np.float64]:
+    def output_bytes(self) -> Floats:
         """Bytes per sample of each layer's output, float64 [layers]; for a member of a group, its part."""
         return self._outputs * self.problem.element_bytes
 
     @cached_property
-    def _outputs(self) -> NDArray[np.float64]:
+    def _outputs(self) -> Floats:
         return np.array([share.output for share in self.shares])
 
     @cached_property
-    def _whole_outputs(self) -> NDArray[np.float64]:
+    def _whole_outputs(self) -> Floats:
         layers = self.problem.workload.layers
         whole = [share.output == layer.output_elements for share, layer in zip(self.shares, layers, strict=True)]
         return np.where(whole, self._outputs, 0.0)
@@ -758,7 +761,7 @@ class LayerCosts:
         return float(sum(outputs[producer] for producer in crossing) * self.problem.element_bytes)
 
 
-def launch_waits(kernels: NDArray[np.float64], launches: NDArray[np.float64], phase: Phase) -> NDArray[np.float64]:
+def launch_waits(kernels: Floats, launches: Floats, phase: Phase) -> Floats:
     """Seconds that a device waits for the host before each layer of a pass, float64 [layers].
 
     Layer i ends at max(end of the layer before, launches up to i) + kernels[i]: the waits up to i are the most by which launches

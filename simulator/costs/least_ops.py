@@ -26,10 +26,10 @@ from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hardware_profiles import (
     PRECISION_BYTES,
+    Floats,
     Operation,
     Phase,
     Rates,
@@ -43,8 +43,6 @@ from simulator.plans.plan import Problem, expert_degrees
 from simulator.workloads.layers import Layer
 from simulator.workloads.sequence_slices import slice_of
 from simulator.workloads.shares import Parallelism, Share, share_of
-
-Floats = NDArray[np.float64]
 
 MOST_SIZES = 4096
 """Sizes of ops that an accelerator which is not `sublinear` is asked for; of larger batches nothing is known of it."""

@@ -37,8 +37,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from hardware_profiles import Floats
 from simulator.costs.layer_costs import LayerCosts
-from simulator.costs.least_ops import Floats, LeastOps, LeastOpsOf
+from simulator.costs.least_ops import LeastOps, LeastOpsOf
 from simulator.plans.plan import Problem
 
 SLACK = 1e-10

@@ -8,11 +8,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hardware_profiles import (
     Channel,
+    Floats,
     Flow,
+    Integers,
     Operation,
     Phase,
     Rates,
@@ -655,7 +656,7 @@ class PlanCosts:
             )
         return bandwidth
 
-    def seconds(self, kind: OpKind, stage: int, replica: int, samples: NDArray[np.int64]) -> NDArray[np.float64]:
+    def seconds(self, kind: OpKind, stage: int, replica: int, samples: Integers) -> Floats:
         """Seconds of an op over each number of samples: its layers (or those recomputed, or its offload over the host link),
         framework overhead, and collectives of the device's groups.
         """
@@ -715,7 +716,7 @@ class PlanCosts:
         again = self.recomputation(stage) if kind is OpKind.RECOMPUTE else None
         return layers.stage_seconds(device, run, samples, _PHASES[kind], again=again)
 
-    def layers_of(self, kind: OpKind, stage: int) -> NDArray[np.int64]:
+    def layers_of(self, kind: OpKind, stage: int) -> Integers:
         """Layers of a stage that an op of this kind runs."""
         held, policy = np.array(self.plan.stages[stage].layers, dtype=np.int64), self.recomputation(stage)
         if kind is not OpKind.RECOMPUTE:
@@ -809,7 +810,7 @@ class PlanCosts:
         bounds = np.cumsum([0, *map(len, self.unit_layers[stage])])[:-1]
         forward, backward = (np.add.reduceat(self._layer_shares(stage, one), bounds) for one in _PASSES)
 
-        def seconds(operation: Operation, dense: NDArray[np.float64], width: float) -> list[float]:
+        def seconds(operation: Operation, dense: Floats, width: float) -> list[float]:
             return [places.moved_seconds(operation, *one) for one in zip(dense * width, experts * width, strict=True)]
 
         gathers = seconds(Operation.ALL_GATHER, weights, problem.element_bytes)
@@ -828,7 +829,7 @@ class PlanCosts:
         replicas = len(self._places[stage].groups) if self.plan.replication == "split" else 1
         return max(1, max(self.plan.microbatches) // replicas)
 
-    def _layer_shares(self, stage: int, phase: Phase) -> NDArray[np.float64]:
+    def _layer_shares(self, stage: int, phase: Phase) -> Floats:
         """Each layer's part of the seconds of a pass of its stage, float64 [layers of the stage]."""
         groups, widest = self._places[stage].groups, self._places[stage].widest
         held = np.array(self.plan.stages[stage].layers, dtype=np.int64)
@@ -859,7 +860,7 @@ class PlanCosts:
         cut = cut_buckets(dense, experts, self._layer_shares(stage, "backward"), whole=whole)
         return cut if (dense + experts).any() else []
 
-    def unit_elements(self, stage: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    def unit_elements(self, stage: int) -> tuple[Floats, Floats, Floats]:
         """Elements on a device of each unit: dense weights that are gathered, those whose gradients are scattered, without
         `tied_reductions`, and divided experts; float64 [units] each.
         """
@@ -878,7 +879,7 @@ class PlanCosts:
         """Where the replicas of a stage are."""
         return self._places[stage]
 
-    def _reduced_parameters(self, stage: int, degree: int) -> NDArray[np.float64]:
+    def _reduced_parameters(self, stage: int, degree: int) -> Floats:
         """Weight elements per layer in a stage's buckets, on a device of a group of `degree` devices, float64 [2, layers of the
         stage]: dense weights, and divided experts.
         """
@@ -894,7 +895,7 @@ class PlanCosts:
 
 
 def cut_buckets(
-    dense: NDArray[np.float64], experts: NDArray[np.float64], shares: NDArray[np.float64], *, whole: bool = False
+    dense: Floats, experts: Floats, shares: Floats, *, whole: bool = False
 ) -> list[tuple[float, float, float]]:
     """Cut the gradients of a stage into buckets, last layer first: share of the backward, bytes of dense gradients, bytes of
     expert gradients.

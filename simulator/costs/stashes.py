@@ -14,9 +14,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardware_profiles import LAYER_KINDS
+from hardware_profiles import LAYER_KINDS, Floats, Integers
 from simulator.costs.layer_costs import LayerCosts
 from simulator.options.training_options import BY_BLOCK, Recompute
 
@@ -78,7 +77,7 @@ def stage_stash(
     return StageStash(float(np.ceil(kept)), most, for_input, float(np.ceil(longer[~inside].sum())), float(left.sum()))
 
 
-def read_from_outside(costs: LayerCosts, part: NDArray[np.int64]) -> NDArray[np.float64]:
+def read_from_outside(costs: LayerCosts, part: Integers) -> Floats:
     """Bytes per sample of the tensors that each layer is the first in its part to read from outside of the part, float64
     [layers].
 
@@ -115,7 +114,7 @@ def gradient_in_work(costs: LayerCosts, layers: Sequence[int], recompute: Recomp
 
 
 @lru_cache(maxsize=1)
-def gradients_in_work(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
+def gradients_in_work(costs: LayerCosts, recompute: Recompute) -> Floats:
     """`gradient_in_work` of stages of layers i to j - 1, float64 [layers + 1, layers + 1]."""
     shapes = [_product_in_work(costs, number) for number in range(len(costs.works))]
     sizes = np.zeros((len(shapes) + 1, len(shapes) + 1))
@@ -183,7 +182,7 @@ def kept_by_part(
     return KeptByPart(kept, kept_longer)
 
 
-def kept_bytes(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
+def kept_bytes(costs: LayerCosts, recompute: Recompute) -> Floats:
     """Bytes per sample that each layer adds to its stage's stash, float64 [layers], beside `entering_bytes`."""
     kept = costs.stashed_bytes - costs.made_bytes(recompute)
     kept = kept + costs.products_bytes(recompute)
@@ -191,7 +190,7 @@ def kept_bytes(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=1)
-def entering_bytes(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
+def entering_bytes(costs: LayerCosts, recompute: Recompute) -> Floats:
     """Bytes per sample that a stage of layers i to j - 1 keeps of what it receives, float64 [layers + 1, layers + 1]: its input
     where all of it runs again; where it begins within a block that does, what it reads of the block's other layers.
     """
@@ -209,21 +208,21 @@ def entering_bytes(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float6
     return entering
 
 
-def largest_parts(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
+def largest_parts(costs: LayerCosts, recompute: Recompute) -> Floats:
     """Bytes per sample of the largest part that a stage of layers i to j - 1 recomputes at once, beyond what its loss keeps,
     float64 [layers + 1, layers + 1].
     """
     return np.maximum(_parts_made(costs, recompute) - _losses(costs, recompute), 0.0)
 
 
-def _losses(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
+def _losses(costs: LayerCosts, recompute: Recompute) -> Floats:
     """Bytes per sample that losses of layers i to j - 1 keep which do not run again, float64 [layers + 1, layers + 1]."""
     before = np.append(0.0, np.cumsum(np.where(costs.parts(recompute) == 0, costs.loss_bytes, 0.0)))
     return np.asarray(before - before[:, None])
 
 
 @lru_cache(maxsize=1)
-def _parts_made(costs: LayerCosts, recompute: Recompute) -> NDArray[np.float64]:
+def _parts_made(costs: LayerCosts, recompute: Recompute) -> Floats:
     """Bytes per sample of the largest part that layers i to j - 1 make again, float64 [layers + 1, layers + 1]."""
     number, made = costs.parts(recompute), costs.made_bytes(recompute)
     layers = len(number)

@@ -10,15 +10,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Flags, Floats, Integers
 from simulator.compiled.numba_kernels import kernel
 from simulator.engines.event_heap import ARRIVED, KINDS, LEAVES, Heap, push
 from simulator.engines.fair_links import TIE
 from simulator.lowering.flows import FlowColumns
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _BEGUN, _CHANGED, UNSETTLED, _ANNOUNCED, _RESTS = range(5)
 """Counters: flows that have begun; channels on the list of those that have changed; whether any rate or first end may have;
@@ -45,7 +42,7 @@ class Flows(NamedTuple):
     ends: Floats
     number: Integers
     arrival: Integers
-    watched: NDArray[np.bool_]
+    watched: Flags
     first: Integers
     last: Integers
     tree: Integers
@@ -55,7 +52,7 @@ class Flows(NamedTuple):
     valid: Integers
     busy_until: Floats
     changed: Integers
-    on_list: NDArray[np.bool_]
+    on_list: Flags
     room: Floats
     load: Floats
     passed: Integers

@@ -5,13 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Floats, Integers
 from simulator.compiled.numba_kernels import kernel
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
-
 
 LANE, ARRIVAL, HEAD, SHARE, ARRIVED, LEAVES = range(6)
 """Kinds of events; `simulator.engines.event_loop` says what happens at each."""

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Flags, Floats, Integers
 from simulator.compiled.numba_kernels import kernel
 from simulator.engines.compiled_flows import UNSETTLED, Flows, Passing, ask, leave, no_flows, rest
 from simulator.engines.event_heap import (
@@ -39,9 +40,6 @@ from simulator.engines.timeline import Timeline, timeline_of
 from simulator.lowering.flows import NO_FLOWS, FlowColumns, flow_columns, shares_fairly
 from simulator.lowering.program import LaneKind, Program, describe_deadlock
 from simulator.schedules.schedule import DeadlockError
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 class Prepared(NamedTuple):
@@ -129,7 +127,7 @@ class _Groups(NamedTuple):
 class _Shares(NamedTuple):
     """Lanes of shared devices, as in the engine's `_Sharing`; announced: number of the event that is valid for each device."""
 
-    active: NDArray[np.bool_]
+    active: Flags
     left: Floats
     need: Floats
     slowdown: Floats
@@ -146,7 +144,7 @@ class _State(NamedTuple):
     end: Floats
     arrival: Floats
     position: Integers
-    idle: NDArray[np.bool_]
+    idle: Flags
     missing: Integers
     channel_free: Floats
     heap: Heap

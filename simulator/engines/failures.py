@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import simpy
-from numpy.typing import NDArray
 
+from hardware_profiles import Floats
 from simulator.engines.failing import SPENT, Failing
 
 _TRAINING, _CHECKPOINTS, _LOST, _RESTARTS, _WAITING, _SLOWER = range(len(SPENT))
@@ -25,7 +25,7 @@ _TRAINING, _CHECKPOINTS, _LOST, _RESTARTS, _WAITING, _SLOWER = range(len(SPENT))
 Steps = Generator[simpy.Event, Any, None]
 
 
-def days_of(failing: Failing, every: float, seconds: float, seed: Sequence[int]) -> tuple[NDArray[np.float64], int]:
+def days_of(failing: Failing, every: float, seconds: float, seed: Sequence[int]) -> tuple[Floats, int]:
     """What one run spends its seconds on, float64 [len(SPENT)], which sum to them, and its failures.
 
     every: seconds of training between checkpoints

@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Floats
 from simulator.compiled.garbage import no_garbage_collection
 from simulator.engines import event_loop
 from simulator.engines.recurrence import makespans_of_values, narrow, order_of
 from simulator.engines.timeline import Timeline, timeline_of
 from simulator.lowering.program import NoisyProgram
-
-Floats = NDArray[np.float64]
 
 DRAWN = 2**21
 """Factors that are drawn at once, about: 16 MB."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Floats, Integers
 from simulator.compiled.numba_kernels import kernel
 from simulator.compiled.turns import turns
 from simulator.engines.timeline import Timeline, timeline_of
@@ -36,7 +37,7 @@ class Order(NamedTuple):
     task: NDArray[np.int32]
     place: NDArray[np.int32]
     previous: NDArray[np.int32]
-    offsets: NDArray[np.int64]
+    offsets: Integers
     dependency: NDArray[np.int32]
     transfer: Numbers
     last: NDArray[np.int32]
@@ -91,9 +92,9 @@ def replay(program: Program) -> Timeline:
 def replay_values(
     order: Order,
     value: Numbers,
-    values: NDArray[np.float64],
-    lags: NDArray[np.float64],
-    times: NDArray[np.float64],
+    values: Floats,
+    lags: Floats,
+    times: Floats,
 ) -> float:
     """Replay a structure: write starts and ends, by position, into `times`; return the end of the last task.
 
@@ -126,9 +127,7 @@ def replay_values(
 
 
 @kernel()
-def makespans_of_values(
-    order: Order, value: Numbers, values: NDArray[np.float64], lags: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def makespans_of_values(order: Order, value: Numbers, values: Floats, lags: Floats) -> Floats:
     """End of the last task of a structure for each row of values, float64 [rows]; on one core.
 
     Eight rows at a time, beside each other in vector registers: eight additions and maxima are one instruction or two.
@@ -154,9 +153,9 @@ def makespans_of_values(
 def _replay_eight(
     order: Order,
     value: Numbers,
-    taken: NDArray[np.float64],
-    lags: NDArray[np.float64],
-    end: NDArray[np.float64],
+    taken: Floats,
+    lags: Floats,
+    end: Floats,
 ) -> None:
     """Eight replays of a structure beside each other; taken: float64 [values, 8]; end: float64 [n + 1, 8]."""
     _, _, previous, offsets, dependency, transfer, _ = order

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import brief
+from hardware_profiles import Flags, Floats, Integers, brief
 from simulator.lowering.program import LaneKind, Program
 from simulator.schedules.ops import OpKind, computes
 
@@ -49,10 +49,10 @@ class Timeline:
     kind: NDArray[np.int8]
     microbatch: NDArray[np.int32]
     replica: NDArray[np.int32]
-    first_sample: NDArray[np.int64]
-    samples: NDArray[np.int64]
-    start: NDArray[np.float64]
-    end: NDArray[np.float64]
+    first_sample: Integers
+    samples: Integers
+    start: Floats
+    end: Floats
     lane_kind: NDArray[np.int8]
     transfers: Transfers
     lane_sharing: NDArray[np.int32] | None = None
@@ -69,11 +69,11 @@ class Timeline:
         """End of the last task."""
         return float(self.end.max()) if len(self.end) else 0.0
 
-    def compute(self) -> NDArray[np.bool_]:
+    def compute(self) -> Flags:
         """bool [tasks]: rows that are F, B, I, W, or the forward again."""
         return computes(self.kind)
 
-    def second_of_pair(self) -> NDArray[np.bool_]:
+    def second_of_pair(self) -> Flags:
         """bool [tasks]: rows that are the second op of an overlapped pair; their start and end are the first one's."""
         return np.zeros(len(self), dtype=np.bool_) if self.together is None else self.together != np.arange(len(self))
 
@@ -86,7 +86,7 @@ class Timeline:
         """Ids of the devices that compute, rising."""
         return np.unique(self.device[self.compute()])
 
-    def busy_seconds(self) -> NDArray[np.float64]:
+    def busy_seconds(self) -> Floats:
         """Compute seconds of each device of `devices()`.
 
         Where lanes share a device, the seconds in which any of them computes; where they divide it in fixed shares, the mean of
@@ -124,7 +124,7 @@ class Timeline:
             longest_stage=float(1.0 - ideal / (last - first).max()),
         )
 
-    def peak_in_flight(self, *, unit: str = "microbatches") -> NDArray[np.int64]:
+    def peak_in_flight(self, *, unit: str = "microbatches") -> Integers:
         """Most micro-batches (or samples, `unit="samples"`) that each device of `devices()` held at once.
 
         One is held from the start of its forward to the end of its backward (of its weight gradient where backward is split).
@@ -170,7 +170,7 @@ class Timeline:
         return pd.DataFrame({name: getattr(self, name) for name in names})
 
 
-def _covered_seconds(start: NDArray[np.float64], end: NDArray[np.float64]) -> float:
+def _covered_seconds(start: Floats, end: Floats) -> float:
     """Seconds that at least one of the intervals covers."""
     order = np.argsort(start, kind="stable")
     reached = np.maximum.accumulate(end[order])
@@ -189,9 +189,9 @@ class Transfers:
 
     producer: NDArray[np.int32]
     consumer: NDArray[np.int32]
-    start: NDArray[np.float64]
-    end: NDArray[np.float64]
-    size_bytes: NDArray[np.float64]
+    start: Floats
+    end: Floats
+    size_bytes: Floats
 
     def __len__(self) -> int:
         return len(self.start)
@@ -202,9 +202,9 @@ class Transfers:
 
 def timeline_of(
     program: Program,
-    start: NDArray[np.float64],
-    end: NDArray[np.float64],
-    arrival: NDArray[np.float64] | None = None,
+    start: Floats,
+    end: Floats,
+    arrival: Floats | None = None,
 ) -> Timeline:
     """Join a program with the times an engine found.
 
@@ -241,9 +241,9 @@ def _several_lanes(program: Program) -> bool:
 def _transfers(
     program: Program,
     lane: NDArray[np.int32],
-    start: NDArray[np.float64],
-    end: NDArray[np.float64],
-    arrival: NDArray[np.float64] | None,
+    start: Floats,
+    end: Floats,
+    arrival: Floats | None,
 ) -> Transfers:
     moves = moves_of(program)
     size = program.transfer_bytes[moves.transfer]
@@ -264,10 +264,10 @@ class Moves:
     producer: NDArray[np.int32]
     consumer: NDArray[np.int32]
     transfer: NDArray[np.int32]
-    row: NDArray[np.int64]
+    row: Integers
 
 
-def _borrowed(program: Program, consumers: NDArray[np.int32]) -> NDArray[np.bool_]:
+def _borrowed(program: Program, consumers: NDArray[np.int32]) -> Flags:
     """bool [dependencies]: those that the first op of an overlapped pair has on behalf of the second."""
     if program.together is None:
         return np.zeros(len(consumers), dtype=np.bool_)

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Integers
 from simulator.schedules.checks import Bounds, check_complete
 from simulator.schedules.ops import HOST_KINDS, LETTERS, OpKind, among, computes
 from simulator.schedules.schedule import Schedule, stages_in
-
-Rows = NDArray[np.int64]
 
 MOST_SAMPLES = 2**52
 """Most samples of a mini-batch: their sums are exact in float64."""
@@ -28,7 +27,7 @@ def sample_bounds(name: str, sizes: Sequence[int] | Sequence[Sequence[int]] | No
     per_stage = list(sizes) if nested else [sizes] * schedule.stages
     if len(per_stage) != schedule.stages:
         raise ValueError(f"{name} need one list for each of {schedule.stages} stages, got {len(per_stage)} lists")
-    made: dict[int, NDArray[np.int64]] = {}
+    made: dict[int, Integers] = {}
     result = []
     for stage, stage_sizes in enumerate(per_stage):
         bounds = made.get(id(stage_sizes))
@@ -105,16 +104,16 @@ class LaneOps:
     device: of the schedule, of each lane
     """
 
-    lane_offsets: NDArray[np.int64]
+    lane_offsets: Integers
     stage: NDArray[np.int32]
     kind: NDArray[np.int8]
     microbatch: NDArray[np.int32]
     replica: NDArray[np.int32]
-    first: NDArray[np.int64]
-    samples: NDArray[np.int64]
-    rows_of_stage: list[list[tuple[int, Rows]]]
+    first: Integers
+    samples: Integers
+    rows_of_stage: list[list[tuple[int, Integers]]]
     in_turn: list[int]
-    overlapped: Rows
+    overlapped: Integers
     slices: int
     device: list[int]
 
@@ -123,14 +122,12 @@ class LaneOps:
         """Number of compute lanes."""
         return len(self.lane_offsets) - 1
 
-    def lane_of_row(self) -> Rows:
+    def lane_of_row(self) -> Integers:
         """int64 [rows]: the lane of each op."""
         return np.repeat(np.arange(self.lanes), np.diff(self.lane_offsets))
 
 
-def copy_to_replicas(
-    one: CoveredSchedule, replicas: NDArray[np.int64], replayed: Sequence[int] | None = None
-) -> LaneOps:
+def copy_to_replicas(one: CoveredSchedule, replicas: Integers, replayed: Sequence[int] | None = None) -> LaneOps:
     """Put the schedule's ops on lanes: a rank is one lane, or one for each device that shares its micro-batches.
 
     replayed: those of as many replicas of each stage that have lanes, if not all
@@ -186,7 +183,7 @@ def copy_to_replicas(
     return ops
 
 
-def _cover(ops: LaneOps, rows: Rows, forward: NDArray[np.int64], backward: NDArray[np.int64], count: int) -> None:
+def _cover(ops: LaneOps, rows: Integers, forward: Integers, backward: Integers, count: int) -> None:
     """Write the sample range of each row of a stage, whose replicas divide every micro-batch by `count`."""
     kind, microbatch = ops.kind[rows], ops.microbatch[rows].astype(np.int64)
     for bounds, select in (
@@ -211,7 +208,7 @@ class Duration(NamedTuple):
     slice_number: int | None = None
 
 
-def durations(ops: LaneOps) -> tuple[NDArray[np.int32], list[tuple[Duration, NDArray[np.int64]]]]:
+def durations(ops: LaneOps) -> tuple[NDArray[np.int32], list[tuple[Duration, Integers]]]:
     """Distinct durations: the index of each row's, int32 [rows], and the durations with their numbers of samples."""
     sizes, size = np.unique(ops.samples, return_inverse=True)
     columns = [one.astype(np.int64) for one in (ops.stage, ops.replica, ops.kind, ops.microbatch % ops.slices, size)]

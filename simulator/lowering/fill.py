@@ -8,14 +8,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Flags, Floats, Integers
 from simulator.costs.given import Costs, Route, StageCollectives, TiedReduction, Transfer
 from simulator.costs.stand_ins import StandIns
 from simulator.lowering.coverage import Duration
 from simulator.lowering.program import LaneKind, Program
 from simulator.lowering.structure import Structure
 from simulator.schedules.ops import BACKWARD_KINDS, HOST_KINDS, OpKind, among
-
-Values = NDArray[np.float64]
 
 _BESIDE = {OpKind.FORWARD: OpKind.BACKWARD, OpKind.BACKWARD: OpKind.FORWARD}
 """Kind of op -> kind on the other lane of a device that is divided in fixed shares."""
@@ -28,8 +27,8 @@ class Collectives(NamedTuple):
     shares: float64; parts of the seconds of ops: of the buckets, of units forward, and backward
     """
 
-    seconds: Values
-    shares: Values
+    seconds: Floats
+    shares: Floats
 
 
 _NO_COLLECTIVES = Collectives(np.zeros(0), np.zeros(0))
@@ -131,9 +130,7 @@ def fill(structure: Structure, costs: Costs, stand_ins: StandIns | None = None) 
     )
 
 
-def _overlap_slowdown(
-    structure: Structure, costs: Costs, devices: NDArray[np.int32], computes: NDArray[np.bool_]
-) -> NDArray[np.float64] | None:
+def _overlap_slowdown(structure: Structure, costs: Costs, devices: NDArray[np.int32], computes: Flags) -> Floats | None:
     """How much slower each lane computes while its device communicates; None for not at all, as where transfers take lanes."""
     slower = np.zeros(len(devices) + len(structure.reducing))
     pairs = zip(devices.tolist(), computes.tolist(), strict=True)
@@ -190,9 +187,9 @@ def _pairs(structure: Structure, costs: Costs) -> NDArray[np.int32]:
     return np.array([0, *(known.setdefault(one, len(known)) for one in ends)], dtype=np.int32)
 
 
-def _asked(structure: Structure, costs: Costs) -> Values:
+def _asked(structure: Structure, costs: Costs) -> Floats:
     """The durations that a structure asks for; symmetrically placed replicas share them."""
-    known: dict[Hashable, Values] = {}
+    known: dict[Hashable, Floats] = {}
     found = []
     for what, samples in structure.asked:
         kind, stage, replica, slice_number = what
@@ -205,12 +202,12 @@ def _asked(structure: Structure, costs: Costs) -> Values:
 
 def values_of(
     structure: Structure,
-    asked: Values,
-    transfer_seconds: Values,
+    asked: Floats,
+    transfer_seconds: Floats,
     collectives: Collectives,
     *,
     overlapped: Callable[[int, int, float], float],
-) -> tuple[Values, Values | None]:
+) -> tuple[Floats, Floats | None]:
     """Values of a structure, and least seconds of tasks on lanes that share a device (None: there is no such floor).
 
     asked: the durations that the structure asks for, float64; transfer_seconds: float64 [transfer classes]
@@ -241,7 +238,7 @@ def values_of(
     return values, least
 
 
-def durations(structure: Structure, costs: Costs, what: Duration, samples: NDArray[np.int64]) -> Values:
+def durations(structure: Structure, costs: Costs, what: Duration, samples: Integers) -> Floats:
     """Durations of one kind, stage, replica and slice, by number of samples; 0 for none.
 
     A backward includes recomputation, unless this is an op of its own.
@@ -254,7 +251,7 @@ def durations(structure: Structure, costs: Costs, what: Duration, samples: NDArr
         costs = costs.of_slice(slice_number)
     again = stage not in structure.apart and costs.recomputes(stage)
 
-    def alone(one: OpKind) -> Values:
+    def alone(one: OpKind) -> Floats:
         seconds = costs.seconds(one, stage, replica, samples)
         if again and one in BACKWARD_KINDS:
             seconds = seconds + costs.seconds(OpKind.RECOMPUTE, stage, replica, samples)

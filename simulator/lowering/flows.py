@@ -6,12 +6,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Flags, Floats, Integers
 from simulator.lowering.program import Program
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 class FlowColumns(NamedTuple):
@@ -31,13 +28,13 @@ class FlowColumns(NamedTuple):
     offsets: Integers
     channel: Integers
     share: Floats
-    several: NDArray[np.bool_]
+    several: Flags
     slowness: Floats
     latency: Floats
     slot: Integers
     member_offsets: Integers
     members: Integers
-    first_come: NDArray[np.bool_]
+    first_come: Flags
 
     @property
     def slots(self) -> int:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardware_profiles import unchosen
+from hardware_profiles import Integers, unchosen
 from simulator.compiled.turns import turns
 from simulator.costs.given import CollectiveForm, Costs
 from simulator.lowering.coverage import CoveredSchedule, LaneOps, copy_to_replicas, covered
@@ -102,7 +101,7 @@ def _check_order(complete: CoveredSchedule) -> None:
 
 
 def _running(
-    complete: CoveredSchedule, replicas: NDArray[np.int64], replayed: Sequence[int] | None = None, **assembled: Any
+    complete: CoveredSchedule, replicas: Integers, replayed: Sequence[int] | None = None, **assembled: Any
 ) -> Structure:
     """The structure of a schedule; DeadlockError for lanes that wait for each other.
 

@@ -8,7 +8,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import Channel, brief, counted
+from hardware_profiles import Channel, Flags, Floats, Integers, brief, counted
 from simulator.costs.given import Route
 from simulator.lowering.structure import Structure
 from simulator.options.disturbance_limits import check_noise
@@ -28,10 +28,10 @@ class Deliveries:
     row_offsets: int64 [deliveries + 1]; rows: int64 [dependencies]; the dependencies that a delivery serves
     """
 
-    offsets: NDArray[np.int64]
+    offsets: Integers
     transfer: NDArray[np.int32]
-    row_offsets: NDArray[np.int64]
-    rows: NDArray[np.int64]
+    row_offsets: Integers
+    rows: Integers
 
     def __len__(self) -> int:
         return len(self.transfer)
@@ -82,7 +82,7 @@ class Program:
     Raises ValueError where all seconds together are more than MOST_SECONDS, so that no sum of them can overflow.
     """
 
-    lane_offsets: NDArray[np.int64]
+    lane_offsets: Integers
     lane_device: NDArray[np.int32]
     lane_kind: NDArray[np.int8]
     lane_sharing: NDArray[np.int32]
@@ -90,26 +90,26 @@ class Program:
     stage: NDArray[np.int32]
     microbatch: NDArray[np.int32]
     replica: NDArray[np.int32]
-    first_sample: NDArray[np.int64]
-    samples: NDArray[np.int64]
-    seconds: NDArray[np.float64]
-    dependency_offsets: NDArray[np.int64]
+    first_sample: Integers
+    samples: Integers
+    seconds: Floats
+    dependency_offsets: Integers
     dependency: NDArray[np.int32]
     transfer: NDArray[np.int32]
-    transfer_seconds: NDArray[np.float64]
-    transfer_bytes: NDArray[np.float64]
+    transfer_seconds: Floats
+    transfer_bytes: Floats
     transfer_route: tuple[Route, ...]
     lane_route: tuple[Route, ...]
     channels: tuple[Channel, ...] = ()
     lane_occupancy: tuple[tuple[float, ...], ...] = ()
-    least_seconds: NDArray[np.float64] | None = None
+    least_seconds: Floats | None = None
     sends: NDArray[np.int32] | None = None
-    transfer_slowdown: NDArray[np.float64] | None = None
+    transfer_slowdown: Floats | None = None
     together: NDArray[np.int32] | None = None
     transfer_loads: tuple[tuple[float, ...], ...] = ()
     transfer_pair: NDArray[np.int32] | None = None
     transfer_copies: tuple[tuple[int, ...], ...] = ()
-    overlap_slowdown: NDArray[np.float64] | None = None
+    overlap_slowdown: Floats | None = None
     taking_part: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
@@ -191,7 +191,7 @@ class Program:
         used = [(channel, share) for channel, share in zip(route, shares, strict=True) if share > 0.0]
         return tuple(channel for channel, _ in used), tuple(share for _, share in used)
 
-    def computing(self) -> NDArray[np.bool_]:
+    def computing(self) -> Flags:
         """bool [tasks]: tasks of lanes that compute, but for those that send and receive."""
         moving = among(self.kind, (OpKind.SEND, OpKind.RECEIVE))
         return np.asarray((self.lane_kind == LaneKind.COMPUTE)[self.lane_of_task()] & ~moving)
@@ -207,11 +207,11 @@ class NoisyProgram:
     """
 
     base: Program
-    of_task: NDArray[np.int64]
-    of_class: NDArray[np.int64]
+    of_task: Integers
+    of_class: Integers
     drawn: int
 
-    def factors(self, spread: float, rng: np.random.Generator, rows: int) -> NDArray[np.float64]:
+    def factors(self, spread: float, rng: np.random.Generator, rows: int) -> Floats:
         """Factors of so many replays, float64 [rows, drawn + 1]: log-normal, of mean 1, `spread` that of their logarithm.
 
         Row by row in the order of the generator's numbers, however many are drawn at once.
@@ -221,7 +221,7 @@ class NoisyProgram:
         factors[:, :-1] = rng.lognormal(-0.5 * spread * spread, spread, (rows, self.drawn))
         return factors
 
-    def program(self, factors: NDArray[np.float64]) -> Program:
+    def program(self, factors: Floats) -> Program:
         """The program with one row of factors."""
         base, of_task, slower = self.base, factors[self.of_task], factors[self.of_class]
         return replace(
@@ -272,7 +272,7 @@ MOST_TOLD = 2
 
 
 def describe_deadlock(
-    tasks: Program | Structure, lane_device: NDArray[np.integer], position: NDArray[np.int64], done: NDArray[np.bool_]
+    tasks: Program | Structure, lane_device: NDArray[np.integer], position: Integers, done: Flags
 ) -> str:
     """One line for the first lanes that are stuck: device, position, op, and what it waits for.
 

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Integers
 from simulator.costs.given import CollectiveForm
-from simulator.lowering.coverage import Duration, LaneOps, Rows, durations
+from simulator.lowering.coverage import Duration, LaneOps, durations
 from simulator.lowering.unit_lanes import DOWNWARDS, UnitLane, parts_of_units, unit_lanes, units_in_order
 from simulator.lowering.waits import Move, Waits, sendings
 from simulator.schedules.ops import BACKWARD_KINDS, OpKind, among
@@ -23,7 +24,7 @@ from simulator.schedules.schedule import Lanes, Schedule
 Columns = dict[str, NDArray[Any]]
 """Columns of the program, by name."""
 
-Dependencies = tuple[Rows, Rows, NDArray[np.int32]]
+Dependencies = tuple[Integers, Integers, NDArray[np.int32]]
 """Consuming task, producing task, transfer class."""
 
 
@@ -49,30 +50,30 @@ class Structure:
     reducing: the stage that each collective lane counts to, in the order of the lanes: of buckets, of ties, of units
     """
 
-    lane_offsets: NDArray[np.int64]
+    lane_offsets: Integers
     kind: NDArray[np.int8]
     stage: NDArray[np.int32]
     microbatch: NDArray[np.int32]
     replica: NDArray[np.int32]
-    first_sample: NDArray[np.int64]
-    samples: NDArray[np.int64]
+    first_sample: Integers
+    samples: Integers
     value: NDArray[np.int32]
-    dependency_offsets: NDArray[np.int64]
+    dependency_offsets: Integers
     dependency: NDArray[np.int32]
     transfer: NDArray[np.int32]
     sends: NDArray[np.int32] | None
     together: NDArray[np.int32] | None
-    asked: tuple[tuple[Duration, NDArray[np.int64]], ...]
-    duration_of: NDArray[np.int64]
-    sends_offsets: NDArray[np.int64]
-    sends_class: NDArray[np.int64]
-    pairs: NDArray[np.int64]
+    asked: tuple[tuple[Duration, Integers], ...]
+    duration_of: Integers
+    sends_offsets: Integers
+    sends_class: Integers
+    pairs: Integers
     moves: tuple[Move, ...]
     free: bool
     forms: tuple[CollectiveForm, ...]
     ties: tuple[tuple[int, ...], ...]
-    part_duration: NDArray[np.int64]
-    part_share: NDArray[np.int64]
+    part_duration: Integers
+    part_share: Integers
     apart: tuple[int, ...]
     lane_first: tuple[tuple[int, int], ...]
     reducing: tuple[int, ...]
@@ -232,9 +233,9 @@ class _Values:
         self.first_gather = self.first_tie + ties
         self.first_scatter = self.first_gather + self.units
         self._first_part = self.first_scatter + self.units + int(updates[-1])
-        self.parts: list[tuple[Rows, Rows]] = []  # durations and shares
+        self.parts: list[tuple[Integers, Integers]] = []  # durations and shares
 
-    def _pair(self, first: Rows) -> None:
+    def _pair(self, first: Integers) -> None:
         """Number what overlapped pairs take, by the durations of both, and behind these the 0 of their second ops."""
         of_both = np.stack([self.of_row[first], self.of_row[first + 1]], axis=1).astype(np.int64)
         self.pairs, number = np.unique(of_both, axis=0, return_inverse=True)
@@ -242,7 +243,7 @@ class _Values:
         self.of_row[first + 1] = self.first_transfer + len(self.pairs)
         self.first_transfer += len(self.pairs) + 1
 
-    def _tell_by_sending(self, rows: Rows, classes: Rows, count: int) -> None:
+    def _tell_by_sending(self, rows: Integers, classes: Integers, count: int) -> None:
         """Tell durations apart by what their ops send, so that a duration and its sending are one value."""
         sent = np.bincount(rows, minlength=len(self.of_row))
         signature = np.zeros(len(self.of_row), dtype=np.int64)
@@ -265,7 +266,7 @@ class _Values:
         """Value of the all-gather of what a stage's replicas have updated."""
         return self.first_scatter + self.units + int(self._update_gather_of_stage[stage])
 
-    def cut(self, durations: Rows, shares: Rows) -> Rows:
+    def cut(self, durations: Integers, shares: Integers) -> Integers:
         """Values of the parts of some durations, none of which was cut into these shares before, int64 [durations, shares]."""
         first = self._first_part + sum(len(one) for one, _ in self.parts)
         self.parts.append((np.repeat(durations, len(shares)), np.tile(shares, len(durations))))
@@ -320,10 +321,10 @@ class _Reduction:
 
     stage: int
     form: CollectiveForm
-    rounds: list[tuple[int, Rows]]
+    rounds: list[tuple[int, Integers]]
 
 
-def _rounds(schedule: Schedule, ops: LaneOps, stage: int) -> list[tuple[int, Rows]]:
+def _rounds(schedule: Schedule, ops: LaneOps, stage: int) -> list[tuple[int, Integers]]:
     """Rounds of gradient all-reduce of a stage, in order.
 
     Flushed: one round, the last gradient of each lane. Asynchronous: the last gradient of each update's mini-batch; round-robin
@@ -348,14 +349,14 @@ def _rounds(schedule: Schedule, ops: LaneOps, stage: int) -> list[tuple[int, Row
     return list(zip(distinct.tolist(), np.split(rows[order], starts[1:]), strict=True))
 
 
-def _of_minibatch(ops: LaneOps, gradient: Rows, updating: Rows) -> Rows:
+def _of_minibatch(ops: LaneOps, gradient: Integers, updating: Integers) -> Integers:
     """The last gradient of each update's own mini-batch: replicas in turn may run later ones before they update."""
     order = np.argsort(ops.microbatch[gradient], kind="stable")
     place = np.searchsorted(ops.microbatch[gradient[order]], ops.microbatch[updating], side="right") - 1
     return gradient[order[place]]
 
 
-def _round_of_update(ops: LaneOps, stage: int, updating: Rows) -> NDArray[np.int32]:
+def _round_of_update(ops: LaneOps, stage: int, updating: Integers) -> NDArray[np.int32]:
     return ops.microbatch[updating] // max(1, ops.in_turn[stage])
 
 
@@ -442,7 +443,7 @@ class _TiedRounds:
     """
 
     stages: tuple[int, ...]
-    rounds: list[tuple[Rows, int]]
+    rounds: list[tuple[Integers, int]]
 
 
 def _tied_rounds(schedule: Schedule, ops: LaneOps, stages: tuple[int, ...]) -> _TiedRounds:
@@ -498,9 +499,9 @@ def _tied_tasks(
 class _Updates(NamedTuple):
     """Update ops that end a flushed mini-batch, in the order of the tasks, after lanes with gradients; int64 [updates] each."""
 
-    lane: Rows
-    stage: Rows
-    replica: Rows
+    lane: Integers
+    stage: Integers
+    replica: Integers
 
 
 def _trailing_updates(ops: LaneOps, *, wanted: bool) -> _Updates:
@@ -552,12 +553,12 @@ class _TaskRows:
     trailing: tasks of the trailing updates; lane_offsets: of compute lanes, then of all-reduce lanes
     """
 
-    lane_offsets: NDArray[np.int64]
-    first: Rows
-    main: Rows
-    last: Rows
-    width: Rows
-    trailing: Rows
+    lane_offsets: Integers
+    first: Integers
+    main: Integers
+    last: Integers
+    width: Integers
+    trailing: Integers
 
     @property
     def tasks(self) -> int:
@@ -566,7 +567,7 @@ class _TaskRows:
 
 def _lay_out(
     ops: LaneOps,
-    parts: Rows,
+    parts: Integers,
     moves: _Moves | None,
     trailing: _Updates,
     reduce_lengths: list[int],
@@ -614,7 +615,7 @@ def _columns(
         columns[name] = np.zeros(layout.tasks, dtype=held.dtype)
         columns[name][target] = np.repeat(held, layout.width)
 
-    def cut(rows: Rows, shares: Sequence[int]) -> None:
+    def cut(rows: Integers, shares: Sequence[int]) -> None:
         """Let the parts of some rows take these shares of their durations."""
         known, number = np.unique(values.of_row[rows], return_inverse=True)
         parts = values.cut(known.astype(np.int64), np.array(shares))
@@ -645,7 +646,7 @@ def _together(ops: LaneOps, layout: _TaskRows) -> NDArray[np.int32]:
     return result
 
 
-def _rank_within(values: Rows) -> Rows:
+def _rank_within(values: Integers) -> Integers:
     """Position of each entry among the equal entries before it; equal entries stand in order of appearance."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
@@ -656,9 +657,7 @@ def _rank_within(values: Rows) -> Rows:
     return result
 
 
-def _by_consumer(
-    tasks: int, depend: list[Dependencies]
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
+def _by_consumer(tasks: int, depend: list[Dependencies]) -> tuple[Integers, NDArray[np.int32], NDArray[np.int32]]:
     """Dependencies by consuming task, as offsets and two columns."""
     consumer, producer, transfer = (np.concatenate([one[i] for one in depend]) for i in range(3))
     offsets = np.concatenate([[0], np.cumsum(np.bincount(consumer, minlength=tasks))])

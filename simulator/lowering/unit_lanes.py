@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Flags, Integers
 from simulator.costs.given import CollectiveForm
-from simulator.lowering.coverage import LaneOps, Rows
+from simulator.lowering.coverage import LaneOps
 from simulator.schedules.ops import OpKind, among
 
 DOWNWARDS = OpKind.FORWARD, OpKind.RECOMPUTE
@@ -38,10 +38,10 @@ SCATTERING = OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT
 class Parts(NamedTuple):
     """Parts of ops: row of each op on the rank's first lane, and number of the part, int64 [parts]."""
 
-    rows: Rows
-    numbers: Rows
+    rows: Integers
+    numbers: Integers
 
-    def of(self, some: Rows) -> Parts:
+    def of(self, some: Integers) -> Parts:
         """The parts that are selected."""
         return Parts(self.rows[some], self.numbers[some])
 
@@ -49,7 +49,7 @@ class Parts(NamedTuple):
 class UnitWaits(NamedTuple):
     """Waits between collectives of a lane, int64 [waits], and parts of ops."""
 
-    tasks: Rows
+    tasks: Integers
     parts: Parts
 
 
@@ -58,10 +58,10 @@ class _Uses(NamedTuple):
     last part; columns as in `UnitLane`.
     """
 
-    gathers: NDArray[np.bool_]
-    stage: Rows
-    unit: Rows
-    microbatch: Rows
+    gathers: Flags
+    stage: Integers
+    unit: Integers
+    microbatch: Integers
     first: Parts
     last: Parts
 
@@ -77,10 +77,10 @@ class UnitLane:
     """
 
     lanes: tuple[int, ...]
-    gathers: NDArray[np.bool_]
-    stage: Rows
-    unit: Rows
-    microbatch: Rows
+    gathers: Flags
+    stage: Integers
+    unit: Integers
+    microbatch: Integers
     after: UnitWaits
     before: UnitWaits
 
@@ -93,7 +93,7 @@ class UnitLane:
         return sorted(set(self.stage.tolist()))
 
 
-def parts_of_units(ops: LaneOps, forms: Sequence[CollectiveForm]) -> Rows:
+def parts_of_units(ops: LaneOps, forms: Sequence[CollectiveForm]) -> Integers:
     """Parts of each op, int64 [rows]: as many as its stage has units, where these gather or scatter; an overlapped pair is not
     cut."""
     parts = np.ones(len(ops.stage), dtype=np.int64)
@@ -110,7 +110,7 @@ def units_in_order(kind: int, units: int) -> range:
     return range(units) if kind in DOWNWARDS else range(units - 1, -1, -1)
 
 
-def unit_lanes(ops: LaneOps, forms: Sequence[CollectiveForm], parts: Rows) -> list[UnitLane]:
+def unit_lanes(ops: LaneOps, forms: Sequence[CollectiveForm], parts: Integers) -> list[UnitLane]:
     """The lanes of all ranks whose stages have units; parts: as in `parts_of_units`."""
     ranks: dict[tuple[int, ...], None] = {}
     for held, form in zip(ops.rows_of_stage, forms, strict=True):
@@ -123,7 +123,7 @@ def unit_lanes(ops: LaneOps, forms: Sequence[CollectiveForm], parts: Rows) -> li
     return [found for lanes in ranks if len(found := _unit_lane(ops, forms, parts, lanes))]
 
 
-def _unit_lane(ops: LaneOps, forms: Sequence[CollectiveForm], parts: Rows, lanes: tuple[int, ...]) -> UnitLane:
+def _unit_lane(ops: LaneOps, forms: Sequence[CollectiveForm], parts: Integers, lanes: tuple[int, ...]) -> UnitLane:
     uses = _uses(ops, forms, parts, lanes[0])
     every, weights = np.arange(len(uses.gathers)), int(uses.gathers.sum())
     width = max(form.units for form in forms)
@@ -150,7 +150,7 @@ def _unit_lane(ops: LaneOps, forms: Sequence[CollectiveForm], parts: Rows, lanes
     )
 
 
-def _uses(ops: LaneOps, forms: Sequence[CollectiveForm], parts: Rows, lane: int) -> _Uses:
+def _uses(ops: LaneOps, forms: Sequence[CollectiveForm], parts: Integers, lane: int) -> _Uses:
     """The uses of units by the ops of a lane; consecutive uses of one unit's weights count as one."""
     own = np.arange(ops.lane_offsets[lane], ops.lane_offsets[lane + 1])
     units = np.array([form.units for form in forms])[ops.stage[own]]

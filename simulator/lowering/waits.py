@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.lowering.coverage import LaneOps, Rows, op_name
+from hardware_profiles import Integers
+from simulator.lowering.coverage import LaneOps, op_name
 from simulator.schedules.ops import BACKWARD_KINDS, HOST_KINDS, OpKind, among
 from simulator.schedules.schedule import ScheduleError
 
@@ -19,8 +20,8 @@ Move = tuple[tuple[int, int], tuple[int, int], int]
 class Waits:
     """Data dependencies between base rows; `transfer`: index of its move in `moves`, from 1; 0 for none."""
 
-    consumer: Rows
-    producer: Rows
+    consumer: Integers
+    producer: Integers
     transfer: NDArray[np.int32]
     moves: tuple[Move, ...]
 
@@ -44,13 +45,13 @@ class _TransferClasses:
 class _Covering:
     """Rows of one stage and direction over all its lanes, by the first sample that they cover."""
 
-    rows: Rows
-    lane: NDArray[np.int64]
-    first: NDArray[np.int64]
-    end: NDArray[np.int64]
+    rows: Integers
+    lane: Integers
+    first: Integers
+    end: Integers
 
 
-def _covering(ops: LaneOps, held: tuple[Rows, Rows], kinds: tuple[OpKind, ...]) -> _Covering:
+def _covering(ops: LaneOps, held: tuple[Integers, Integers], kinds: tuple[OpKind, ...]) -> _Covering:
     """Rows of some kinds that cover any sample; held: rows of the stage, lane by lane, and their lanes."""
     wanted = np.zeros(max(OpKind) + 1, dtype=np.bool_)
     wanted[list(kinds)] = True
@@ -66,8 +67,8 @@ def _covering(ops: LaneOps, held: tuple[Rows, Rows], kinds: tuple[OpKind, ...]) 
 def data_waits(ops: LaneOps, stages: int) -> Waits:
     """Waits of every op: for activations from the stage before, gradients from the stage behind, and its own stash."""
     classes = _TransferClasses()
-    consumers: list[Rows] = []
-    producers: list[Rows] = []
+    consumers: list[Integers] = []
+    producers: list[Integers] = []
     numbers: list[NDArray[np.int32]] = []
 
     def join(down: _Covering, up: _Covering, *, moves: bool = False) -> None:
@@ -103,7 +104,7 @@ def data_waits(ops: LaneOps, stages: int) -> Waits:
     return Waits(np.concatenate(consumers), np.concatenate(producers), np.concatenate(numbers), tuple(classes.moves))
 
 
-def sendings(waits: Waits) -> tuple[Rows, Rows]:
+def sendings(waits: Waits) -> tuple[Integers, Integers]:
     """Rows that send, rising, and the transfer classes that each sends, rising per row."""
     moving = np.flatnonzero(waits.transfer)
     key = np.unique(waits.producer[moving] * np.int64(waits.classes) + waits.transfer[moving])
@@ -148,7 +149,7 @@ def begin_together(waits: Waits, ops: LaneOps) -> Waits:
 
 def _match(
     ops: LaneOps, down: _Covering, up: _Covering, classes: _TransferClasses | None
-) -> tuple[Rows, Rows, NDArray[np.int32]]:
+) -> tuple[Integers, Integers, NDArray[np.int32]]:
     """A wait for every row of `up` that shares a sample with a row of `down`, but for those that the lane's order implies.
 
     Those that it contradicts stay, and can never end.
@@ -173,7 +174,12 @@ def _match(
 
 
 def _classify(
-    ops: LaneOps, lanes: tuple[Rows, Rows], consumer: Rows, producer: Rows, shared: Rows, classes: _TransferClasses
+    ops: LaneOps,
+    lanes: tuple[Integers, Integers],
+    consumer: Integers,
+    producer: Integers,
+    shared: Integers,
+    classes: _TransferClasses,
 ) -> NDArray[np.int32]:
     """Transfer class of each wait: one transfer per producer and receiving lane carries all samples that the lane needs.
 

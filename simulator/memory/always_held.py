@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Floats
 from simulator.costs.plan_costs import PlanCosts
 from simulator.engines.timeline import Timeline
 from simulator.memory.device_memory import CATEGORIES
@@ -13,7 +13,7 @@ from simulator.plans.plan import Plan, Problem, family_of
 from simulator.schedules.ops import OpKind
 
 
-def always_there(problem: Problem, elements: float, copies: int = 1, gradients: int = 1) -> NDArray[np.float64]:
+def always_there(problem: Problem, elements: float, copies: int = 1, gradients: int = 1) -> Floats:
     """Whole bytes of weights, gradients and optimizer states on a device, float64 [len(CATEGORIES)].
 
     elements: weight elements; copies: of the weights; gradients: of how many rounds
@@ -24,7 +24,7 @@ def always_there(problem: Problem, elements: float, copies: int = 1, gradients: 
     return row
 
 
-def copy_bytes(costs: PlanCosts, place: tuple[int, int], copies: int, gradients: int) -> NDArray[np.float64]:
+def copy_bytes(costs: PlanCosts, place: tuple[int, int], copies: int, gradients: int) -> Floats:
     """`always_there` for the weights of a (stage, replica) on each of its devices, divided among replicas as its ZeRO stage says.
 
     Where it divides gradients, those of the unit in use and of the one that is scattered are buffers; where it divides weights,

@@ -20,12 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Flags, Floats, Integers
 from simulator.engines.timeline import Moves, Timeline, Transfers
 from simulator.lowering.program import Program
 from simulator.schedules.ops import BACKWARD_KINDS, HOST_KINDS, OpKind, among, computes
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 START, END, ARRIVAL, DEPARTURE = range(4)
 """Moments of a task: it begins, it ends, what it sent arrives, what it sent leaves."""
@@ -65,7 +63,7 @@ class MemoryChanges:
         """Bytes that each change takes (negative: frees); size: bytes of each kind, float64 [changes]."""
         return np.sign(self.factor) * whole_part(np.abs(self.factor) * size, self.begin, self.end, self.whole)
 
-    def places(self, lasting: NDArray[np.bool_]) -> Integers:
+    def places(self, lasting: Flags) -> Integers:
         """Sort key among changes at the same time, int64 [changes].
 
         lasting: bool [changes]; whether the task, or the transfer that arrives, takes time
@@ -75,7 +73,7 @@ class MemoryChanges:
 
 
 def memory_changes(
-    tasks: Program | Timeline, recomputes: NDArray[np.bool_], moves: Moves | Transfers | None = None
+    tasks: Program | Timeline, recomputes: Flags, moves: Moves | Transfers | None = None
 ) -> MemoryChanges:
     """The memory changes of a program, or of its timeline.
 
@@ -87,7 +85,7 @@ def memory_changes(
     )
 
 
-def _of_ops(tasks: Program | Timeline, recomputes: NDArray[np.bool_]) -> list[MemoryChanges]:
+def _of_ops(tasks: Program | Timeline, recomputes: Flags) -> list[MemoryChanges]:
     rows = np.flatnonzero(computes(tasks.kind) | among(tasks.kind, HOST_KINDS))
     slot = tasks.stage[rows].astype(np.int64) * (int(tasks.replica.max(initial=0)) + 1) + tasks.replica[rows]
     rows, slot = (one[np.argsort(slot, kind="stable")] for one in (rows, slot))
@@ -111,7 +109,7 @@ def _of_ops(tasks: Program | Timeline, recomputes: NDArray[np.bool_]) -> list[Me
     made = np.where(input_gradient & ~np.isin(slot, slot[kind == OpKind.RECOMPUTE]), MADE_FOR_INPUT, MADE)
     halved, weight_gradient = input_gradient & ends, kind == OpKind.WEIGHT_GRADIENT
     freed = (kind == OpKind.BACKWARD) | halved
-    every: tuple[tuple[NDArray[np.bool_], int, int, NDArray[np.integer] | int], ...] = (
+    every: tuple[tuple[Flags, int, int, NDArray[np.integer] | int], ...] = (
         ((kind == OpKind.FORWARD) & begins, START, 1, KEPT),
         (kind == OpKind.OFFLOAD, END, -1, KEPT),
         (kind == OpKind.RELOAD, START, 1, KEPT),
@@ -127,7 +125,7 @@ def _of_ops(tasks: Program | Timeline, recomputes: NDArray[np.bool_]) -> list[Me
     return [changes(rows, *one[1:]) for rows, one in zip(at, every, strict=True) if len(rows) or one is every[0]]
 
 
-def _marked(count: int, rows: Integers) -> NDArray[np.bool_]:
+def _marked(count: int, rows: Integers) -> Flags:
     """Whether each of so many rows is among some, bool [count]."""
     found = np.zeros(count, dtype=np.bool_)
     found[rows] = True
@@ -164,7 +162,7 @@ def _rows(
     return MemoryChanges(*(one if isinstance(one, np.ndarray) else np.full(len(task), one) for one in columns))
 
 
-def parts_of(group: NDArray[np.integer], chosen: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def parts_of(group: NDArray[np.integer], chosen: Flags) -> tuple[Integers, Integers]:
     """For each chosen row: how many rows of its group stand before it, and how many there are; int64 [rows], 0 and 1 for the
     others.
 
@@ -179,9 +177,7 @@ def parts_of(group: NDArray[np.integer], chosen: NDArray[np.bool_]) -> tuple[NDA
     return part, parts
 
 
-def whole_part(
-    amount: NDArray[np.float64], begin: NDArray[np.int64], end: NDArray[np.int64], whole: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def whole_part(amount: Floats, begin: Integers, end: Integers, whole: Integers) -> Floats:
     """The share from `begin` to `end` of `whole` of an amount of whole bytes, in whole bytes; all shares sum to the amount."""
     upto = np.where(end == whole, amount, np.floor(amount * end / whole))
     return np.asarray(upto - np.floor(amount * begin / whole))

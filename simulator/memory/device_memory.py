@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hardware_profiles import GIB, brief, gibibytes
+from hardware_profiles import GIB, Floats, brief, gibibytes
 
 CATEGORIES = ("weights", "weight versions", "gradients", "optimizer", "activations", "workspace", "buffers")
 """What memory holds. Weight versions: copies beside the current weights; workspace: activations that a recomputing backward makes
@@ -30,8 +27,8 @@ class DeviceMemory:
 
     device: int
     capacity_bytes: float
-    times: NDArray[np.float64]
-    bytes: NDArray[np.float64]
+    times: Floats
+    bytes: Floats
     reserve_bytes: float = 0.0
     reserved_bytes: float = 0.0
     driver_bytes: float = 0.0

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import optional_members
+from hardware_profiles import Floats, Integers, optional_members
 from simulator.costs.plan_costs import PlanCosts
 from simulator.costs.stand_ins import StandIns
 from simulator.costs.stashes import ACTIVATION_PARTS, KeptByPart, StageStash
@@ -29,9 +29,6 @@ from simulator.memory.changes import (
 )
 from simulator.memory.device_memory import CATEGORIES, DeviceMemory
 from simulator.schedules.ops import OpKind
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 _CATEGORY = np.array([CATEGORIES.index(name) for name in ("activations", "workspace", "buffers")])[[0, 1, 1, 0, 1, 2]]
 """Category of each size of `simulator.memory.changes`."""
@@ -103,7 +100,7 @@ class _Held(NamedTuple):
     stashed: of a sample in each slice of the sequences
     """
 
-    always: NDArray[np.float64]
+    always: Floats
     in_work: float
     stashed: list[tuple[StageStash, KeptByPart]]
 

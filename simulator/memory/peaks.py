@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Flags, Floats, Integers
 from simulator.compiled.numba_kernels import kernel
 from simulator.engines.timeline import Moves, moves_of
 from simulator.lowering.program import Program
@@ -26,9 +27,6 @@ from simulator.memory.changes import (
     MemoryChanges,
     memory_changes,
 )
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 class MemoryEvents(NamedTuple):
@@ -68,12 +66,10 @@ class MemoryEvents(NamedTuple):
     limit_offsets: Integers
     limit_size: Integers
     limit_factor: Floats
-    limit_sure: NDArray[np.bool_]
+    limit_sure: Flags
 
 
-def memory_events(
-    program: Program, recomputes: NDArray[np.bool_], position: NDArray[np.integer] | None = None
-) -> MemoryEvents:
+def memory_events(program: Program, recomputes: Flags, position: NDArray[np.integer] | None = None) -> MemoryEvents:
     """The memory changes of a program in compiled form, by rising device.
 
     recomputes: bool [stages]
@@ -111,7 +107,7 @@ def _times(program: Program, changes: MemoryChanges, moves: Moves, position: Int
     return time
 
 
-_Limits = tuple[Integers, Integers, Floats, NDArray[np.bool_]]
+_Limits = tuple[Integers, Integers, Floats, Flags]
 """Columns: device, size, the most times that it can be held at once, whether it is."""
 
 
@@ -180,7 +176,7 @@ def _joined(one: Integers, other: Integers) -> Integers:
     return one * width + other
 
 
-def _differs(*columns: NDArray[np.integer]) -> NDArray[np.bool_]:
+def _differs(*columns: NDArray[np.integer]) -> Flags:
     """Whether each row differs from the one before it; True for the first."""
     result = np.zeros(len(columns[0]), dtype=np.bool_)
     result[:1] = True

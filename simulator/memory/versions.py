@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Floats, Integers
 from simulator.engines.timeline import Timeline
 from simulator.schedules.ops import COMPUTE_KINDS, OpKind
 
-Integers = NDArray[np.int64]
 Kept = Literal["current", "forward", "entry", "minibatch-entry"]
 
 
@@ -53,8 +52,8 @@ class VersionTable:
     replica: Integers
     kind: Integers
     microbatch: Integers
-    start: NDArray[np.float64]
-    end: NDArray[np.float64]
+    start: Floats
+    end: Floats
     seen: Integers
     synchronous: Integers
     forward_seen: Integers

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from hardware_profiles import legible, percent
+from hardware_profiles import Flags, Floats, Integers, legible, percent
 from simulator.engines.timeline import Timeline
 from simulator.lowering.program import LaneKind
 from simulator.results.figures import (
@@ -109,13 +109,13 @@ class GanttRow:
     thin: bool
     lanes: tuple[int, ...]
     stages: tuple[int, ...]
-    task: NDArray[np.int64]
+    task: Integers
     kind: NDArray[np.int8]
     microbatch: NDArray[np.int32]
     chunk: NDArray[np.int32]
     half: NDArray[np.int8]
-    start: NDArray[np.float64]
-    end: NDArray[np.float64]
+    start: Floats
+    end: Floats
 
     def __len__(self) -> int:
         return len(self.start)
@@ -126,7 +126,7 @@ class GanttRow:
         row = self.chosen(shown, shown)
         return replace(row, start=np.maximum(row.start, begin), end=np.minimum(row.end, end))
 
-    def chosen(self, opens: NDArray[np.bool_], closes: NDArray[np.bool_]) -> GanttRow:
+    def chosen(self, opens: Flags, closes: Flags) -> GanttRow:
         """Merge boxes: the i-th result begins where the i-th of `opens` does and ends where the i-th of `closes` does."""
         return replace(
             self,
@@ -279,9 +279,9 @@ class Shares:
     shares: float64 [looks, bins], of a bin's time; what remains is idle
     """
 
-    edges: NDArray[np.float64]
+    edges: Floats
     looks: tuple[tuple[int, int], ...]
-    shares: NDArray[np.float64]
+    shares: Floats
 
 
 def shared_time(row: GanttRow, point: float) -> tuple[GanttRow, tuple[Shares, ...]]:
@@ -422,7 +422,7 @@ def _seconds(value: float) -> str:
 
 def _gantt_figure(
     rows: Sequence[GanttRow],
-    heights: NDArray[np.float64],
+    heights: Floats,
     handles: Sequence[Patch],
     *,
     titled: bool,
@@ -533,7 +533,7 @@ def joined(row: GanttRow, gap: float) -> GanttRow:
     return row.chosen(np.append(True, ~near), np.append(~near, True))
 
 
-def visible_widths(row: GanttRow, least: float) -> NDArray[np.float64]:
+def visible_widths(row: GanttRow, least: float) -> Floats:
     """Drawn width of each box in seconds [boxes]: at least `least`, but never into the next box.
 
     The least width shrinks where many boxes need it, so that all of them add no more than a twentieth of the row's time.
@@ -547,15 +547,13 @@ def visible_widths(row: GanttRow, least: float) -> NDArray[np.float64]:
     return np.where(width > 0, np.maximum(width, wished), 0.0)
 
 
-def _numbered_boxes(
-    rows: Sequence[GanttRow], per_second: float, row_points: float
-) -> dict[tuple[int, int], NDArray[np.int64]]:
+def _numbered_boxes(rows: Sequence[GanttRow], per_second: float, row_points: float) -> dict[tuple[int, int], Integers]:
     """Which boxes to number, by (row, kind): all boxes of a kind in a row, or none.
 
     A kind for which fewer than half of the rows have room gets no numbers. `per_second` is points per second. Boxes that a window
     has cut narrow do not count, and get no number.
     """
-    chosen: dict[tuple[int, int], NDArray[np.int64]] = {}
+    chosen: dict[tuple[int, int], Integers] = {}
     if row_points * 0.6 < _SMALLEST:
         return chosen
     rows_of_kind: Counter[int] = Counter()
@@ -580,7 +578,7 @@ def _room(microbatch: int, size: float) -> float:
 
 
 def _draw_numbers(
-    ax: Axes, rows: Sequence[GanttRow], middle: NDArray[np.float64], factor: float, per_second: float, row_points: float
+    ax: Axes, rows: Sequence[GanttRow], middle: Floats, factor: float, per_second: float, row_points: float
 ) -> None:
     chosen = _numbered_boxes(rows, per_second, row_points)
     sizes: dict[int, float] = {}
@@ -632,7 +630,7 @@ def _draw_transfers(
         ax.plot(xs, [ys[0] + side, ys[1] - side], color=FAINT, linewidth=0.8, zorder=3)
 
 
-def _lane_pairs(timeline: Timeline, transfers: NDArray[np.int64]) -> list[tuple[int, int]]:
+def _lane_pairs(timeline: Timeline, transfers: Integers) -> list[tuple[int, int]]:
     producer, consumer = timeline.transfers.producer[transfers], timeline.transfers.consumer[transfers]
     return list(zip(timeline.lane[producer].tolist(), timeline.lane[consumer].tolist(), strict=True))
 
@@ -640,8 +638,8 @@ def _lane_pairs(timeline: Timeline, transfers: NDArray[np.int64]) -> list[tuple[
 def _gantt_axes(
     ax: Axes,
     rows: Sequence[GanttRow],
-    bottom: NDArray[np.float64],
-    heights: NDArray[np.float64],
+    bottom: Floats,
+    heights: Floats,
     row_points: float,
     scale: float,
 ) -> None:

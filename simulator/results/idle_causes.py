@@ -19,17 +19,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardware_profiles import brief
+from hardware_profiles import Floats, Integers, brief
 from simulator.engines.timeline import Timeline
 from simulator.lowering.program import LaneKind, Program
 from simulator.memory.device_memory import DeviceMemory
 from simulator.results.time_split import TIME_PARTS, Awaited, awaited_last, gathers_behind, rows_of_units
 from simulator.schedules.ops import OpKind, among, computes
-
-Floats = NDArray[np.float64]
-Rows = NDArray[np.int64]
 
 CAUSES = ("fill", "drain", "op", "order", "memory", "straggler", "transfer", "reduction")
 """Why a device is idle."""
@@ -71,7 +67,7 @@ class IdleTime:
     pieces: of each device's units (lanes with fixed shares of a device are units of their own), rising
     """
 
-    devices: Rows
+    devices: Integers
     seconds: Floats
     busy: Floats
     pieces: tuple[tuple[tuple[Piece, ...], ...], ...]
@@ -154,7 +150,7 @@ def _could_begin(timeline: Timeline, awaited: Awaited) -> Floats:
     return found
 
 
-def _gaps(units: Sequence[Rows], start: Floats, stop: Floats, could: Floats, begin: float) -> list[_Gap]:
+def _gaps(units: Sequence[Integers], start: Floats, stop: Floats, could: Floats, begin: float) -> list[_Gap]:
     """could: as `_could_begin`."""
     found = []
     for number, own in enumerate(units):

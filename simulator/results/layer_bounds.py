@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hardware_profiles import (
     Accelerator,
     FieldProgrammableGateArray,
+    Floats,
     Phase,
     brief,
     cluster_of_one,
@@ -28,8 +28,6 @@ from simulator.costs.plan_costs import PlanCosts
 from simulator.plans.plan import Plan, Problem
 from simulator.results.text_tables import Explained, TextTable
 from simulator.workloads.shares import Parallelism
-
-Floats = NDArray[np.float64]
 
 BOUNDS = ("FLOP", "bandwidth", "launch", "link")
 """What a layer may be bound by."""

@@ -12,9 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from numpy.typing import NDArray
 
-from hardware_profiles import legible
+from hardware_profiles import Floats, legible
 from simulator.memory.device_memory import CATEGORIES, DeviceMemory
 from simulator.plans.plan import ranges
 from simulator.results.figures import ALARM, DPI, INK, Picture, beside, byte_unit, figures, fitting, time_unit, unframed
@@ -48,7 +47,7 @@ MOST_BARS = 24
 # ---- numbers ------------------------------------------------------------------------------------------------
 
 
-def memory_steps(memory: DeviceMemory, most: int = 1000) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def memory_steps(memory: DeviceMemory, most: int = 1000) -> tuple[Floats, Floats]:
     """Reduce the memory of one device to at most `most` + 1 steps: times [steps], and bytes [steps, len(CATEGORIES)].
 
     The steps themselves where they are few enough, the last of those at one moment; otherwise, and where the peak lasts no time,

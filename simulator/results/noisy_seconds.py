@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hardware_profiles import brief, percent
+from hardware_profiles import Floats, brief, percent
 from simulator.options.disturbance_limits import QUANTILES
 from simulator.results.text_tables import Explained, TextTable
 
@@ -24,7 +23,7 @@ class NoisySeconds(Explained):
 
     noise: float
     quiet: float
-    seconds: NDArray[np.float64]
+    seconds: Floats
 
     def __repr__(self) -> str:
         return brief(self, f"{len(self.seconds)} replays, median {self.quantile(0.5):.6g} s")

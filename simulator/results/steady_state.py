@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Floats, Integers
 from simulator.engines.timeline import Timeline
 from simulator.schedules.ops import OpKind
 
@@ -57,7 +57,7 @@ class SteadyState:
         return TOLERANCE * self.end / (self.end - self.begin) if self.end > self.begin else 0.0
 
 
-def steady_state(timeline: Timeline, samples: NDArray[np.int64], turns: int) -> SteadyState:
+def steady_state(timeline: Timeline, samples: Integers, turns: int) -> SteadyState:
     """The steady state of a stream.
 
     samples: int64 [micro-batches of the stream, at least 2]; of each
@@ -86,7 +86,7 @@ def steady_state(timeline: Timeline, samples: NDArray[np.int64], turns: int) -> 
     return SteadyState(overall, 0, drift, float(done[begin]), float(done[last]))
 
 
-def _completions(timeline: Timeline, count: int) -> NDArray[np.float64]:
+def _completions(timeline: Timeline, count: int) -> Floats:
     """Time at which each micro-batch and all before it are complete, float64 [count]."""
     rows = np.flatnonzero(np.isin(timeline.kind, (OpKind.BACKWARD, OpKind.INPUT_GRADIENT)) & (timeline.stage == 0))
     done = np.zeros(count)
@@ -94,7 +94,7 @@ def _completions(timeline: Timeline, count: int) -> NDArray[np.float64]:
     return np.maximum.accumulate(done)
 
 
-def _between_fill_and_drain(timeline: Timeline, done: NDArray[np.float64]) -> tuple[int, int]:
+def _between_fill_and_drain(timeline: Timeline, done: Floats) -> tuple[int, int]:
     """First and last micro-batch of the middle of a stream, between fill and drain.
 
     The drain begins when the first replica of the input stage that has samples has ended its last forward: until then nothing is
@@ -109,7 +109,7 @@ def _between_fill_and_drain(timeline: Timeline, done: NDArray[np.float64]) -> tu
     return last // 4, last
 
 
-def _period(gaps: NDArray[np.float64], sizes: NDArray[np.int64], watched: int, tolerance: float) -> int:
+def _period(gaps: Floats, sizes: Integers, watched: int, tolerance: float) -> int:
     """The smallest number of micro-batches after which gaps and sizes repeat, over the last `watched` of them; 0 if none."""
     for period in range(1, len(gaps) - watched + 1):
         if abs(gaps[-1] - gaps[-1 - period]) <= tolerance:

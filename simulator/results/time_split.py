@@ -15,14 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import brief
+from hardware_profiles import Floats, Integers, brief
 from simulator.costs.plan_costs import PlanCosts
 from simulator.engines.timeline import Timeline, timeline_of
 from simulator.lowering.program import LaneKind, Program
 from simulator.schedules.ops import BACKWARD_KINDS, HOST_KINDS, OpKind, among
-
-Floats = NDArray[np.float64]
-Rows = NDArray[np.int64]
 
 TIME_PARTS = (
     "computation",
@@ -60,8 +57,8 @@ class TimeSplit:
     hidden: float64 [rows, 2]; seconds of transfers, and of reductions on lanes of their own, for which a device did not wait
     """
 
-    devices: Rows
-    members: Rows
+    devices: Integers
+    members: Integers
     seconds: Floats
     hidden: Floats
 
@@ -102,8 +99,8 @@ class Awaited(NamedTuple):
 
     made: Floats
     there: Floats
-    part: Rows
-    task: Rows
+    part: Integers
+    task: Integers
 
 
 def time_split(costs: PlanCosts, program: Program, timeline: Timeline, window: tuple[float, float]) -> TimeSplit:
@@ -133,7 +130,7 @@ def time_split(costs: PlanCosts, program: Program, timeline: Timeline, window: t
     return TimeSplit(np.array(leads), members, seconds, hidden)
 
 
-def rows_of_units(program: Program, timeline: Timeline) -> list[Rows]:
+def rows_of_units(program: Program, timeline: Timeline) -> list[Integers]:
     """The tasks that keep each unit busy, in the order in which they start.
 
     A device is one unit, as are lanes that share it; lanes with fixed shares of it are units of their own.
@@ -160,7 +157,7 @@ def _busy(start: Floats, stop: Floats) -> Floats:
     return np.asarray(each[last] - each[first])
 
 
-def _idle(own: Rows, start: Floats, stop: Floats, awaited: Awaited, window: tuple[float, float]) -> Floats:
+def _idle(own: Integers, start: Floats, stop: Floats, awaited: Awaited, window: tuple[float, float]) -> Floats:
     """Idle seconds of a device by the part that it waits for, float64 [len(TIME_PARTS)]."""
     begin, end = window
     free = np.maximum.accumulate(np.concatenate([[begin], stop[own]]))

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Floats, Integers
 from simulator.engines.timeline import Timeline
 from simulator.lowering.program import LaneKind
 from simulator.memory.device_memory import CATEGORIES, DeviceMemory
@@ -62,7 +62,7 @@ def chrome_trace(
     }
 
 
-def _nanoseconds(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+def _nanoseconds(seconds: Floats) -> Integers:
     return np.rint(seconds * 1e9).astype(np.int64)
 
 
@@ -90,7 +90,7 @@ def _task_tracks(timeline: Timeline) -> list[tuple[int, int]]:
     ]
 
 
-def free_tracks(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+def free_tracks(start: Integers, end: Integers) -> Integers:
     """The lowest track, from 0, on which each interval overlaps no other: int64 [intervals]."""
     track = np.zeros(len(start), dtype=np.int64)
     busy: list[tuple[int, int]] = []  # end, track
@@ -159,9 +159,7 @@ def _direction(timeline: Timeline, row: int) -> str:
     return "F" if timeline.kind[row] == OpKind.FORWARD else "B"
 
 
-def _op_events(
-    timeline: Timeline, start: NDArray[np.int64], end: NDArray[np.int64], tracks: Sequence[tuple[int, int]]
-) -> list[Event]:
+def _op_events(timeline: Timeline, start: Integers, end: Integers, tracks: Sequence[tuple[int, int]]) -> list[Event]:
     names = _op_names(timeline)
     events: list[Event] = []
     for row, name in enumerate(names):
@@ -214,9 +212,7 @@ def _transfer_events(timeline: Timeline, device_word: str) -> list[Event]:
     return events
 
 
-def _flow_events(
-    timeline: Timeline, start: NDArray[np.int64], end: NDArray[np.int64], tracks: Sequence[tuple[int, int]]
-) -> list[Event]:
+def _flow_events(timeline: Timeline, start: Integers, end: Integers, tracks: Sequence[tuple[int, int]]) -> list[Event]:
     """Arrows from the middle of the producing op (a flow binds to the slice around it) to the start of the consuming op."""
     moved = timeline.transfers
     events: list[Event] = []

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Integers
 from simulator.costs.stand_ins import StandIns
 from simulator.engines.timeline import Timeline, Transfers
 from simulator.lowering.program import LaneKind
 from simulator.plans.plan import Plan
 from simulator.schedules.ops import OpKind
-
-Rows = NDArray[np.int64]
 
 
 def whole_timeline(timeline: Timeline, plan: Plan, stand_ins: StandIns) -> Timeline:
@@ -52,7 +50,7 @@ def whole_timeline(timeline: Timeline, plan: Plan, stand_ins: StandIns) -> Timel
     )
 
 
-def _lanes(timeline: Timeline, sizes: Rows, stand_ins: StandIns) -> list[tuple[int, int]]:
+def _lanes(timeline: Timeline, sizes: Integers, stand_ins: StandIns) -> list[tuple[int, int]]:
     """Of each lane of all replicas the one that stands for it, and its replica, 0 for collectives: a rank has one lane for each
     replica in a row, or one without ops.
     """
@@ -68,7 +66,7 @@ def _lanes(timeline: Timeline, sizes: Rows, stand_ins: StandIns) -> list[tuple[i
     return found
 
 
-def _transfers(timeline: Timeline, rows: Rows, replica: Rows) -> Transfers:
+def _transfers(timeline: Timeline, rows: Integers, replica: Integers) -> Transfers:
     """The transfers of all replicas; rows, replica: of each row of the whole timeline, who stands for it, and its own."""
     moves, count = timeline.transfers, int(replica.max(initial=0)) + 1
     key = rows * count + replica

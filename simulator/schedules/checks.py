@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Integers
 from simulator.schedules.ops import HOST_KINDS, LETTERS, Op, OpKind, among
 from simulator.schedules.schedule import Schedule, ScheduleError
 
-Bounds = Sequence[NDArray[np.int64]]
+Bounds = Sequence[Integers]
 """Per stage: int64 [micro-batches + 1], first sample of each micro-batch and the end."""
 
-Counts = NDArray[np.int64]
+Counts = Integers
 
 BETWEEN_KINDS = (OpKind.UPDATE, OpKind.PREDICT)
 """Kinds of ops between those of micro-batches; they cover no samples."""
@@ -85,7 +85,7 @@ def _check_columns(schedule: Schedule) -> None:
 class _Slots:
     """Micro-batches of all stages, one after another; begins: int64 [stages + 1], the first of each stage, and the end."""
 
-    begins: NDArray[np.int64]
+    begins: Integers
 
     @staticmethod
     def of(bounds: Bounds) -> _Slots:
@@ -126,7 +126,7 @@ def _is_complete(schedule: Schedule, forward: Bounds, backward: Bounds) -> bool:
     return _in_place(schedule, slots, _forwards_of(forward, backward, down))
 
 
-def _mixed(schedule: Schedule) -> NDArray[np.int64]:
+def _mixed(schedule: Schedule) -> Integers:
     """Rows of offloads and reloads that stand in a list of other ops."""
     rank, host = schedule.rank_of_row(), among(schedule.kind, HOST_KINDS)
     others = np.zeros(schedule.ranks, dtype=np.bool_)

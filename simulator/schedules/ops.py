@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import shown
+from hardware_profiles import Flags, shown
 
 
 class OpKind(IntEnum):
@@ -51,18 +51,18 @@ COMPUTE_KINDS = (OpKind.FORWARD, OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.
 """The kinds that torch calls compute: F B I W."""
 
 
-def computes(kind: NDArray[np.integer]) -> NDArray[np.bool_]:
+def computes(kind: NDArray[np.integer]) -> Flags:
     """Mask of the kinds that compute on a micro-batch: those of torch, and recomputation."""
     return np.asarray((kind <= OpKind.WEIGHT_GRADIENT) | (kind == OpKind.RECOMPUTE))
 
 
-def among(kind: NDArray[np.integer], kinds: tuple[OpKind, ...]) -> NDArray[np.bool_]:
+def among(kind: NDArray[np.integer], kinds: tuple[OpKind, ...]) -> Flags:
     """Mask of the rows of a column that are of some kinds."""
     return np.asarray(_table(kinds)[kind])
 
 
 @cache
-def _table(kinds: tuple[OpKind, ...]) -> NDArray[np.bool_]:
+def _table(kinds: tuple[OpKind, ...]) -> Flags:
     return np.array([one in kinds for one in OpKind])
 
 

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_profiles import GIB, MOST_COUNT, brief, check_fields, check_whole
+from hardware_profiles import GIB, MOST_COUNT, Flags, Integers, brief, check_fields, check_whole
 from simulator.schedules.ops import BACKWARD_KINDS, Op, OpKind, computes
 
 Lanes = Literal["shared", "split"]
@@ -97,7 +97,7 @@ class Schedule:
     name: str
     stages: int
     microbatches: int
-    offsets: NDArray[np.int64]
+    offsets: Integers
     stage: NDArray[np.int32]
     kind: NDArray[np.int8]
     microbatch: NDArray[np.int32]
@@ -105,7 +105,7 @@ class Schedule:
     device: NDArray[np.int32] | None = None
     lanes: Lanes | None = None
     credit: NDArray[np.int32] | None = None
-    overlapped: NDArray[np.bool_] | None = None
+    overlapped: Flags | None = None
     slices: int = 1
 
     def __post_init__(self) -> None:
@@ -180,7 +180,7 @@ class Schedule:
                 begins[held][device] = min(first, begins[held].get(device, first))
         return tuple(tuple(sorted(one, key=one.__getitem__)) for one in begins)
 
-    def replicas(self) -> NDArray[np.int64]:
+    def replicas(self) -> Integers:
         """int64 [stages]: devices that run each stage."""
         return np.array([len(devices) for devices in self.holders()], dtype=np.int64)
 

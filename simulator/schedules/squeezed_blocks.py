@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Flags, Integers
 from simulator.compiled.numba_kernels import kernel
 
-Integers = NDArray[np.int64]
 Letters = NDArray[np.uint8]
 
 DOWN, UP, UP_INPUT, DOWN_INPUT, UP_WEIGHT, DOWN_WEIGHT = range(6)
@@ -26,7 +26,7 @@ class _Devices(NamedTuple):
     """
 
     order: Letters
-    waiting: NDArray[np.bool_]
+    waiting: Flags
     places: Integers
     ends: Integers
     done: Integers

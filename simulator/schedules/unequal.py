@@ -25,12 +25,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hardware_profiles import Integers
 from simulator.schedules.ops import LETTERS, OpKind
 from simulator.schedules.schedule import Columns, Schedule, from_columns
 
-Bounds = NDArray[np.int64]
+Bounds = Integers
 """int64 [micro-batches + 1]: first sample of each micro-batch, rising, and the end."""
 
 StageOps = list[tuple[str, int]]

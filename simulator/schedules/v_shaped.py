@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Flags, Integers
 from simulator.schedules.ops import BACKWARD_KINDS, LETTERS, OpKind
 from simulator.schedules.schedule import Schedule, from_columns
 from simulator.schedules.timed_v import OpSecondsOption, timed
@@ -83,7 +84,7 @@ def from_letters(name: str, stages: int, microbatches: int, devices: Sequence[st
     return with_pairs(from_columns(name, stages, microbatches, columns), overlapped)
 
 
-def with_pairs(schedule: Schedule, overlapped: Sequence[NDArray[np.bool_]]) -> Schedule:
+def with_pairs(schedule: Schedule, overlapped: Sequence[Flags]) -> Schedule:
     """The schedule with the rows of each device that overlap those behind them, if there are any."""
     rows = np.concatenate(overlapped)
     return replace(schedule, overlapped=rows) if rows.any() else schedule
@@ -93,7 +94,7 @@ _KIND_OF_CODE = np.zeros(128, dtype=np.int8)
 _KIND_OF_CODE[[ord(letter) for letter in LETTERS + LETTERS.lower()]] = 2 * list(range(len(LETTERS)))
 
 
-def read_letters(letters: str) -> tuple[NDArray[np.bool_], NDArray[np.int8], NDArray[np.int64], NDArray[np.bool_]]:
+def read_letters(letters: str) -> tuple[Flags, NDArray[np.int8], Integers, Flags]:
     """For each op: whether it is on the way back, its kind, its micro-batch, and whether it overlaps the op behind it.
 
     Micro-batches are counted for the forwards and for the backwards, whole or split, of each of the two stages; its n-th weight

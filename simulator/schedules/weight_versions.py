@@ -21,6 +21,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Flags
 from simulator.schedules.flushed import alternation
 from simulator.schedules.ops import OpKind
 from simulator.schedules.schedule import Columns, Schedule, check_size, from_columns
@@ -122,7 +123,7 @@ def repeated_minibatches(schedule: Schedule, times: int) -> Schedule:
         )
     check_size(schedule.stages, schedule.microbatches * times)
     columns: list[Columns] = []
-    overlapped: list[NDArray[np.bool_]] = []
+    overlapped: list[Flags] = []
     for rank in range(schedule.ranks):
         rows = slice(int(schedule.offsets[rank]), int(schedule.offsets[rank + 1]))
         held = np.unique(schedule.stage[rows])

@@ -24,6 +24,7 @@ from graphlib import CycleError, TopologicalSorter
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware_profiles import Flags, Floats, Integers
 from simulator.workloads.layers import Workload
 
 STATE_LIMIT = 2_000
@@ -47,11 +48,11 @@ class AntichainStates:
     lost: which states were left out, in words; empty where these are all
     """
 
-    members: NDArray[np.bool_]
-    frontier: NDArray[np.bool_]
-    augmented: NDArray[np.bool_]
+    members: Flags
+    frontier: Flags
+    augmented: Flags
     predecessors: NDArray[np.int32]
-    offsets: NDArray[np.int64]
+    offsets: Integers
     lost: str = ""
 
     def __len__(self) -> int:
@@ -64,7 +65,7 @@ class AntichainStates:
         position = int(np.searchsorted(inside, inner))
         return position < len(inside) and int(inside[position]) == inner
 
-    def totals(self, values: NDArray[np.float64], rows: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
+    def totals(self, values: Floats, rows: Flags | None = None) -> Floats:
         """Sum of one value per layer over each state's `members`, `frontier` or `augmented` (None: members), (states,)."""
         # It is added strictly from left to right; a pairwise or BLAS sum may differ between machines.
         if rows is None and self._first_layers is not None:
@@ -73,7 +74,7 @@ class AntichainStates:
         terms = np.asarray(values, dtype=np.float64)[layer]
         return np.bincount(state, weights=terms, minlength=len(self.members)).astype(np.float64, copy=False)
 
-    def _pairs(self, rows: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def _pairs(self, rows: Flags) -> Integers:
         """States and the layers that `rows` says of them, int64 [2, pairs]; those of this object's own rows are kept."""
         own = next(
             (place for place, one in enumerate((self.members, self.frontier, self.augmented)) if one is rows), -1
@@ -83,11 +84,11 @@ class AntichainStates:
         return self._known_pairs[own]
 
     @cached_property
-    def _known_pairs(self) -> dict[int, NDArray[np.int64]]:
+    def _known_pairs(self) -> dict[int, Integers]:
         return {}
 
     @cached_property
-    def _first_layers(self) -> NDArray[np.int64] | None:
+    def _first_layers(self) -> Integers | None:
         """How many of the first layers each state holds, int64 [states], where none holds any other; else None."""
         held = self.members.sum(axis=1)
         last = self.members.shape[1] - 1 - self.members[:, ::-1].argmax(axis=1)
@@ -150,7 +151,7 @@ def antichain_states(workload: Workload, *, drop_inputs: bool = True, limit: int
     return AntichainStates(members, frontier, augmented, predecessors, offsets, lost)
 
 
-def down_sets(count: int, edges: Sequence[tuple[int, int]], limit: int = STATE_LIMIT) -> tuple[NDArray[np.bool_], str]:
+def down_sets(count: int, edges: Sequence[tuple[int, int]], limit: int = STATE_LIMIT) -> tuple[Flags, str]:
     """Down-sets: sets of nodes that contain all predecessors of their nodes, bool (sets, nodes); and in words what was left out.
 
     edges: (before, behind), of an acyclic graph of nodes 0 to count - 1 in any numbering
@@ -331,9 +332,7 @@ def _bits(mask: int) -> list[int]:
     return positions
 
 
-def _augmented(
-    members: NDArray[np.bool_], ancestors: NDArray[np.bool_], edges: Sequence[tuple[int, int]], left_out: set[int]
-) -> NDArray[np.bool_]:
+def _augmented(members: Flags, ancestors: Flags, edges: Sequence[tuple[int, int]], left_out: set[int]) -> Flags:
     """PipeDream's augmented antichain of each state (see `AntichainStates.augmented`), (states, layers)."""
     count = members.shape[1]
     kept_edges = [edge for edge in edges if not left_out & set(edge)]
@@ -350,14 +349,14 @@ def _augmented(
     return augmented
 
 
-def _unpack(masks: list[int], count: int) -> NDArray[np.bool_]:
+def _unpack(masks: list[int], count: int) -> Flags:
     width = (count + 7) // 8
     packed = np.frombuffer(b"".join(mask.to_bytes(width, "little") for mask in masks), dtype=np.uint8)
     bits = np.unpackbits(packed.reshape(len(masks), width), axis=1, count=count, bitorder="little")
     return bits.astype(np.bool_)
 
 
-def _inside(members: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def _inside(members: Flags) -> tuple[NDArray[np.int32], Integers]:
     """For each state the states strictly inside it, as one array and where each state's part begins."""
     states = members.shape[0]
     packed = np.packbits(members, axis=1)

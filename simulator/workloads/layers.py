@@ -18,12 +18,12 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from hardware_profiles import (
     LAYER_KINDS,
     MOST_COUNT,
     Bounds,
+    Floats,
     Work,
     blaming,
     brief,
@@ -237,7 +237,7 @@ class Workload:
         """Whether it has transformer blocks, and no measured seconds, which are of one framework and machine."""
         return any(layer.block for layer in self.layers) and not self.measured
 
-    def input_elements(self) -> npt.NDArray[np.float64]:
+    def input_elements(self) -> Floats:
         """Elements per sample that each layer reads, the outputs of its producers summed: shape (layers,), float64."""
         incoming: list[list[float]] = [[] for _ in self.layers]
         for producer, consumer in self.edges:
@@ -282,7 +282,7 @@ class Workload:
         """The blocks that some layers belong to."""
         return {self.layers[layer].block for layer in layers} - {0}
 
-    def cut_elements(self, outputs: npt.NDArray[np.float64] | None = None) -> npt.NDArray[np.float64]:
+    def cut_elements(self, outputs: Floats | None = None) -> Floats:
         """Elements per sample that cross each cut: entry i is between layers[:i] and layers[i:].
 
         outputs: what counts of each layer's output, (layers,); by default all of it

@@ -10,17 +10,10 @@ from itertools import combinations, pairwise, product
 import numpy as np
 import pytest
 
+from hardware_profiles import Floats, Integers
 from planners.mixed import label_kernels, label_search
 from planners.mixed.label_search import search
-from planners.mixed.space import (
-    Floats,
-    Integers,
-    MixedPipeline,
-    StageVariants,
-    Variant,
-    price_ratios,
-    variant_sets,
-)
+from planners.mixed.space import MixedPipeline, StageVariants, Variant, price_ratios, variant_sets
 from planners.mixed.whole_counts import TooManyShares, whole_counts
 from tests.records import Recorded
 

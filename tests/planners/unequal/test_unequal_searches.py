@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from experiments.umpipe.genetic_variants import DistinctSurvivors, SingleChromosome
 from experiments.unequal_sizes.evaluators import POPULATION_EVALUATORS
 from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
+from hardware_profiles import Floats, Integers
 from planners.unequal import (
     RECOMPUTATION,
     Compiled,
@@ -26,7 +27,6 @@ from planners.unequal import (
     powers_of_two,
     sweep,
 )
-from planners.unequal.chain import Floats, Integers
 from planners.unequal.exact import _decisions
 from planners.unequal.genetic import Population
 from planners.unequal.greedy import greedy_chain
