@@ -21,7 +21,6 @@ from .accelerator import (
 from .addresses import (
     Address as Address,
     Change as Change,
-    Place as Place,
     Setting as Setting,
     SettingError as SettingError,
     addresses_of as addresses_of,
@@ -34,7 +33,6 @@ from .addresses import (
     values_in as values_in,
 )
 from .arrays import Flags as Flags, Floats as Floats, Integers as Integers
-from .chips import CHIPS as CHIPS
 from .cluster import (
     Cluster as Cluster,
     ClusterSource as ClusterSource,
@@ -87,12 +85,10 @@ from .load import (
     profile_kinds as profile_kinds,
     profile_text as profile_text,
     prediction_error as prediction_error,
-    read_errors as read_errors,
     schema as schema,
     stack_of_table as stack_of_table,
     tables_with_accelerators as tables_with_accelerators,
     toml_table as toml_table,
-    shipped_errors as shipped_errors,
     stack_names as stack_names,
     user_roots as user_roots,
 )
@@ -139,7 +135,6 @@ from .prediction_errors import (
     accelerator_kind as accelerator_kind,
 )
 from .reading import (
-    MOST_BYTES as MOST_BYTES,
     FileError as FileError,
     read_bytes as read_bytes,
     at_most as at_most,

@@ -202,7 +202,7 @@ class OptionalMembers(NamedTuple):
     reserve_bytes: memory beside `memory_bytes` that no plan may fill
     host_bandwidth: bytes/s to the host, and as many back at the same time; 0 where it is not known
     generation: name of its architecture, such as "ampere", by which constants of stacks are told
-    chip: kind of chip, one of `hardware_profiles.CHIPS`, by which stacks say what they run on; empty where it is not known
+    chip: kind of chip, one of `hardware_profiles.chips.CHIPS`, by which stacks say what they run on; empty where it is not known
     spread: mean error of its seconds, as a part of them, where its kind alone tells the shares that layers reach; else 0
     launch_overhead: seconds that the host needs before it can send the next layer's forward, not part of `seconds`
     pass_overhead: seconds that a framework takes for the forward of a stage, and as much for its backward, not part of `seconds`

@@ -10,20 +10,15 @@ from .partitioning.largest_load import (
     LOAD_RULES as LOAD_RULES,
     DeviceClass as DeviceClass,
     Output as Output,
-    PlacedParts as PlacedParts,
     PlacementProblem as PlacementProblem,
     least_largest_load as least_largest_load,
 )
 from .partitioning.minimax_cuts import (
-    coarse_points as coarse_points,
-    filled_cuts as filled_cuts,
-    ideal_stage_seconds as ideal_stage_seconds,
     minimax_cuts as minimax_cuts,
 )
 from .partitioning.partition_costs import (
     PartitionCosts as PartitionCosts,
     straight_costs as straight_costs,
-    uniform_cuts as uniform_cuts,
 )
 from .bapipe.explorer import (
     BaPipe as BaPipe,

@@ -45,7 +45,6 @@ from .costs.layer_costs import (
 from .costs.lower_bound import (
     SLACK as SLACK,
     BoundTerm as BoundTerm,
-    LowerBound as LowerBound,
     gap_above as gap_above,
     lower_bound as lower_bound,
 )
@@ -70,8 +69,8 @@ from .workloads.layers import (
     Workload as Workload,
 )
 from .lowering.lower import check_schedule as check_schedule, lower as lower
-from .engines.failing import SPENT as SPENT, Failing as Failing
-from .goodput import Goodput as Goodput, daly as daly, goodput as goodput, young as young
+from .engines.failing import Failing as Failing
+from .goodput import Goodput as Goodput, goodput as goodput
 from .options.disturbance_limits import (
     LEAST_SECONDS as LEAST_SECONDS,
     MOST_DAYS as MOST_DAYS,
@@ -82,7 +81,6 @@ from .options.disturbance_limits import (
     QUANTILES as QUANTILES,
 )
 from .options.training_options import (
-    COMMUNICATIONS as COMMUNICATIONS,
     REPLICA_UPDATES as REPLICA_UPDATES,
     Communication as Communication,
     GradientBytes as GradientBytes,
@@ -94,7 +92,6 @@ from .options.training_options import (
 )
 from .memory.always_held import always_there as always_there
 from .memory.device_memory import CATEGORIES as CATEGORIES, DeviceMemory as DeviceMemory
-from .memory.over_time import memory_over_time as memory_over_time
 from .results.memory_tables import (
     ACTIVATIONS as ACTIVATIONS,
     activations_by_part as activations_by_part,
@@ -148,7 +145,7 @@ from .costs.plan_costs import (
     unit_begins as unit_begins,
 )
 from .costs.taken_collectives import TakenCollective as TakenCollective, taken_collectives as taken_collectives
-from .lowering.program import LaneKind as LaneKind, Program as Program
+from .lowering.program import Program as Program
 from .schedules.schedule import (
     DeadlockError as DeadlockError,
     Schedule as Schedule,
@@ -186,20 +183,16 @@ from .schedules.placements import (
     chains_of as chains_of,
 )
 from .schedules.unequal import (
-    UNEQUAL_SCHEDULES as UNEQUAL_SCHEDULES,
     unequal_schedule as unequal_schedule,
 )
 from .schedules.weight_versions import (
     METHOD_SCHEDULES as METHOD_SCHEDULES,
     VERSION_METHODS as VERSION_METHODS,
-    microbatches_per_minibatch as microbatches_per_minibatch,
-    repeated_minibatches as repeated_minibatches,
 )
 from .plan_replay import (
     ENGINES as ENGINES,
     Engine as Engine,
     build_program as build_program,
-    replay_compiled as replay_compiled,
     stream_micro_batches as stream_micro_batches,
 )
 from .simulation import (
@@ -217,7 +210,7 @@ from .results.text_tables import (
 )
 from .results.time_split import TIME_PARTS as TIME_PARTS, TimeSplit as TimeSplit
 from .results.traces import chrome_trace as chrome_trace
-from .results.chakra_messages import TraceNode as TraceNode, check_chakra as check_chakra
+from .results.chakra_messages import check_chakra as check_chakra
 from .chakra_traces import ExecutionTraces as ExecutionTraces, execution_traces as execution_traces
 from .memory.versions import (
     COPY_RULES as COPY_RULES,
@@ -243,7 +236,6 @@ from .workloads.measured_profile import (
     checked_profile as checked_profile,
     is_measured_profile as is_measured_profile,
     load_measured_profile as load_measured_profile,
-    read_measured_profile as read_measured_profile,
 )
 from .workloads.stage_traces import (
     StageTimes as StageTimes,
@@ -261,14 +253,13 @@ from .workloads.catalog import (
 )
 from .explanation import CAUSE_WORDS as CAUSE_WORDS, Explanation as Explanation, explain as explain
 from .results.idle_causes import CAUSES as CAUSES
-from .results.layer_bounds import LayerBounds as LayerBounds, layer_bounds as layer_bounds
+from .results.layer_bounds import layer_bounds as layer_bounds
 from .sensitivity import Sensitivity as Sensitivity, sensitivity as sensitivity
 from .settings import (
-    Changed as Changed,
     Settings as Settings,
     adapted_plan as adapted_plan,
     change_settings as change_settings,
     known_addresses as known_addresses,
     values_of as values_of,
 )
-from .what_if import WHAT_IFS as WHAT_IFS, seconds_without as seconds_without
+from .what_if import seconds_without as seconds_without

@@ -3,33 +3,17 @@
 from .data import (
     DATA_SETS as DATA_SETS,
     DataSet as DataSet,
-    digits as digits,
 )
 from .networks import (
-    Block as Block,
-    Convolution as Convolution,
-    Dense as Dense,
-    DensePart as DensePart,
     NETWORKS as NETWORKS,
     Network as Network,
-    convolutional as convolutional,
-    cross_entropy as cross_entropy,
-    perceptron as perceptron,
     split_block as split_block,
 )
 from .optimizers import (
-    Adam as Adam,
     LEARNING_RATE_SCHEDULES as LEARNING_RATE_SCHEDULES,
-    LearningRateSchedule as LearningRateSchedule,
-    MomentumSGD as MomentumSGD,
     OPTIMIZERS as OPTIMIZERS,
-    Optimizer as Optimizer,
-    OptimizerState as OptimizerState,
 )
 from .order import (
-    TrainingOrder as TrainingOrder,
-    joined as joined,
-    repeated as repeated,
     training_order as training_order,
 )
 from .prediction import PREDICTION_RULES as PREDICTION_RULES, PredictionRule as PredictionRule

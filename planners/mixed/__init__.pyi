@@ -1,4 +1,4 @@
 """Public names, each in its module; loaded when they are first used."""
 
 from .label_search import FoundPipelines as FoundPipelines, search as search
-from .space import MixedPipeline as MixedPipeline, Space as Space, StageVariants as StageVariants, Variant as Variant
+from .space import MixedPipeline as MixedPipeline, StageVariants as StageVariants, Variant as Variant

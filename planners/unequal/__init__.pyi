@@ -25,7 +25,7 @@ from .problem import (
     UnequalProblem as UnequalProblem,
     powers_of_two as powers_of_two,
 )
-from .profiles import lower_bound as lower_bound, tails as tails
+from .profiles import tails as tails
 from .found_sizes import Cuts as Cuts, FoundSizes as FoundSizes, Sized as Sized
 from .tables import (
     CANDIDATES as CANDIDATES,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.cli import main
-from experiments.training import DataSet
+from experiments.training.data import DataSet
 
 
 def ended(

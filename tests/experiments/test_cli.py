@@ -13,7 +13,8 @@ import pytest
 
 from experiments.cli import COMMANDS, main, parser_of
 from experiments.terminal.command_parser import MEANT, meant
-from simulator import BoundTerm, LowerBound, simulation
+from simulator import BoundTerm, simulation
+from simulator.costs.lower_bound import LowerBound
 from tests.experiments.commands import ended, refused
 from tests.records import without_measured
 

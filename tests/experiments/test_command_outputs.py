@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 import simulator
 from experiments.cli import main
-from experiments.training import DATA_SETS
+from experiments.training.data import DATA_SETS
 from tests.experiments.commands import noisy_clusters
 from tests.records import Recorded, lines, without_measured
 

@@ -15,7 +15,8 @@ from experiments.dnn_partitioning.__main__ import FOLDER, PUBLISHED
 from experiments.dnn_partitioning.graph_files import OperatorGraph
 from experiments.studies.public_inputs import read_inputs
 from experiments.terminal.output import InputError
-from planners import PlacedParts, PlacementProblem, least_largest_load
+from planners import PlacementProblem, least_largest_load
+from planners.partitioning.largest_load import PlacedParts
 from tests.records import Recorded, lines
 
 INPUTS = Path(os.environ.get("PIPEPLAN_PUBLIC_INPUTS", "")) / "dnn-partitioning" / "throughput-inputs"

@@ -22,7 +22,8 @@ from experiments.truth.error_classes import (
 )
 from experiments.truth.measured_tables import MeasuredRun, MeasuredTable, read_tables
 from experiments.truth.predictions import training_problem
-from hardware_profiles import GENERIC, Constant, Stack, changed_stack, load_stack, read_errors, shipped_errors
+from hardware_profiles import GENERIC, Constant, Stack, changed_stack, load_stack
+from hardware_profiles.load import read_errors, shipped_errors
 from simulator import Evaluations
 
 COLUMNS = "hidden,heads,layers,seq,dp,micro_batch,global_batch,measured_s,machine,stack"

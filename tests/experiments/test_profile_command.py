@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from experiments.cli import main
-from simulator import load_measured_profile, read_measured_profile
+from simulator import load_measured_profile
+from simulator.workloads.measured_profile import read_measured_profile
 from tests.experiments.commands import refused
 from tests.records import Recorded, lines
 

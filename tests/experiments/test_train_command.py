@@ -11,18 +11,10 @@ from typing import Any
 import pytest
 
 from experiments.cli import main
-from experiments.training import (
-    DATA_SETS,
-    NETWORKS,
-    OPTIMIZERS,
-    MomentumSGD,
-    TrainingSettings,
-    check_work,
-    convolutional,
-    perceptron,
-    training_order,
-)
+from experiments.training import DATA_SETS, NETWORKS, OPTIMIZERS, TrainingSettings, check_work, training_order
 from experiments.training.clocks import MethodCase, given_clock, network_clock, network_workload
+from experiments.training.networks import convolutional, perceptron
+from experiments.training.optimizers import MomentumSGD
 from experiments.training.run import MOST_TRAINED
 from hardware_profiles import load_cluster
 from simulator import COPY_RULES, METHOD_SCHEDULES, OpKind, OpSeconds, build_schedule

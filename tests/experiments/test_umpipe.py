@@ -31,11 +31,11 @@ from planners.unequal import (
     UnequalTables,
     candidate_sizes,
     exact_sizes,
-    lower_bound,
     powers_of_two,
     tables_of,
     unequal_problem,
 )
+from planners.unequal.profiles import lower_bound
 from simulator import Problem, load_workload
 from tests.records import REWRITE, Recorded, lines, readable, weight
 from tests.unequal import problem_from_callables

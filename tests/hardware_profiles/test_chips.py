@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hardware_profiles import (
-    CHIPS,
     LAYER_KINDS,
     GraphicsProcessor,
     Phase,
@@ -26,6 +25,7 @@ from hardware_profiles import (
     optional_members,
     percent,
 )
+from hardware_profiles.chips import CHIPS
 from planners import make_plan
 from simulator import Gpt, Problem
 from tests.records import Recorded

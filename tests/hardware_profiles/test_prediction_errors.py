@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from hardware_profiles import (
-    CHIPS,
     GENERIC,
     ErrorClass,
     ProfileError,
@@ -21,10 +20,10 @@ from hardware_profiles import (
     load_accelerator,
     load_stack,
     prediction_error,
-    read_errors,
-    shipped_errors,
     stack_names,
 )
+from hardware_profiles.chips import CHIPS
+from hardware_profiles.load import read_errors, shipped_errors
 from hardware_profiles.prediction_errors import ENOUGH, PredictionError, least_interval
 
 A100, H100, TPU, BOARD = map(load_accelerator, ("a100-80", "h100", "tpu-v5p", "vcu118"))

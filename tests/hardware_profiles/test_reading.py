@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from hardware_profiles import MOST_BYTES, complaint_of, printable, read_bytes, shown
+from hardware_profiles import complaint_of, printable, read_bytes, shown
 from hardware_profiles.documents import explained
+from hardware_profiles.reading import MOST_BYTES
 
 
 class Inner(msgspec.Struct):

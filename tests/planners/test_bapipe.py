@@ -15,20 +15,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hardware_profiles import Cluster, load_accelerator, load_cluster
-from planners import (
-    Evaluator,
-    Request,
-    RuleOfThumb,
-    coarse_points,
-    explore,
-    filled_cuts,
-    formula_seconds,
-    ideal_stage_seconds,
-    make_plan,
-    minimax_cuts,
-)
+from planners import Evaluator, Request, RuleOfThumb, explore, formula_seconds, make_plan, minimax_cuts
 from planners.bapipe import explorer as bapipe
 from planners.partitioning.fraction_search import GRAIN, FractionSearch, places_of, streamed_fractions
+from planners.partitioning.minimax_cuts import coarse_points, filled_cuts, ideal_stage_seconds
 from planners.search.candidates import straight_plan
 from planners.testing import line
 from simulator import (

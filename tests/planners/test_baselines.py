@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from hardware_profiles import load_cluster
-from planners import Evaluator, Request, make_plan, uniform_cuts
-from planners.partitioning.partition_costs import straight_costs
+from planners import Evaluator, Request, make_plan
+from planners.partitioning.partition_costs import straight_costs, uniform_cuts
 from planners.partitioning.tight_memory import tight_plan
 from planners.search.candidates import device_choices, devices_in_order, microbatch_counts, straight_plan
 from planners.straight.baselines import DataParallel, GreedyBalance, _rows, promising_cuts

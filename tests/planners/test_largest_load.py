@@ -9,7 +9,8 @@ from math import inf
 import numpy as np
 import pytest
 
-from planners import DeviceClass, Output, PlacedParts, PlacementProblem, least_largest_load
+from planners import DeviceClass, Output, PlacementProblem, least_largest_load
+from planners.partitioning.largest_load import PlacedParts
 
 
 def problem_of(

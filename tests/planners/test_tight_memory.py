@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles import load_cluster
-from planners import Evaluator, Request, make_plan, planner_entry, uniform_cuts
+from planners import Evaluator, Request, make_plan, planner_entry
 from planners.bapipe.explorer import schedules
 from planners.estimate.memory import most_held, most_in_flight
 from planners.partitioning import tight_memory
-from planners.partitioning.partition_costs import straight_costs
+from planners.partitioning.partition_costs import straight_costs, uniform_cuts
 from planners.partitioning.tight_memory import cuts_within, fitting_cuts, tight_plan
 from planners.search.candidates import devices_in_order, microbatch_counts, straight_plan
 from planners.straight.baselines import DataParallel

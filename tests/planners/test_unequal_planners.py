@@ -21,13 +21,13 @@ from planners.unequal import (
     balanced_problem,
     exact_sizes,
     limited_problem,
-    lower_bound,
     tables_of,
     unequal_plan,
     unequal_problem,
 )
 from planners.unequal.found_sizes import Report
 from planners.unequal.planners import MOST_DURATIONS, SEARCHES, UnequalSizes, _bound
+from planners.unequal.profiles import lower_bound
 from planners.unequal.tables import blocks, candidate_sizes
 from simulator import Problem, check_plan, load_workload, simulate
 from simulator.engines import reference as engine

@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 
 from hardware_profiles import Channel, Cluster, Link, load_accelerator
 from simulator import (
-    COMMUNICATIONS,
     REPLICA_UPDATES,
     SCHEDULES,
-    UNEQUAL_SCHEDULES,
     Bucket,
     LayerSplit,
     Op,
@@ -41,9 +39,10 @@ from simulator import (
     to_text,
 )
 from simulator.costs.given import StageCollectives, TiedReduction
-from simulator.options.training_options import BY_BLOCK, WEIGHT_VERSIONS, Recompute
+from simulator.options.training_options import BY_BLOCK, COMMUNICATIONS, WEIGHT_VERSIONS, Recompute
 from simulator.schedules.ops import HOST_KINDS
 from simulator.schedules.schedule import columns_of, from_ranks
+from simulator.schedules.unequal import UNEQUAL_SCHEDULES
 from tests.chains import random_chain
 
 A, F, B, I, W, U = (  # noqa: E741

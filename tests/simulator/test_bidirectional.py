@@ -23,11 +23,11 @@ from simulator import (
     from_text,
     given_costs,
     lower,
-    replay_compiled,
     simulate,
     stages_from_cuts,
 )
 from simulator.engines import reference as simpy_engine
+from simulator.plan_replay import replay_compiled
 from tests.chains import random_chain
 from tests.simulator.strategies import bits, star_cluster
 

@@ -16,14 +16,13 @@ from simulator import (
     ExecutionTraces,
     Plan,
     Problem,
-    TraceNode,
     build_program,
     execution_traces,
     stages_from_cuts,
     workload_from_spec,
 )
 from simulator.plan_replay import replay_on
-from simulator.results.chakra_messages import NODE_TYPES, _messages
+from simulator.results.chakra_messages import NODE_TYPES, TraceNode, _messages
 
 GPT2 = Problem(workload_from_spec("gpt2"), load_cluster("dgx-a100:1"), 32)
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from simulator import (
     Bucket,
     DeadlockError,
-    LaneKind,
     OpKind,
     OpSeconds,
     Program,
@@ -26,6 +25,7 @@ from simulator import (
     lower,
 )
 from simulator.engines.reference import replay
+from simulator.lowering.program import LaneKind
 from tests.simulator.noise import with_noise
 from tests.simulator.strategies import HandCosts, channel, lower_unchecked, programs
 

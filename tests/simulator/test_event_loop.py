@@ -22,12 +22,12 @@ from simulator import (
     from_text,
     given_costs,
     lower,
-    replay_compiled,
     simulate,
 )
 from simulator.engines import event_loop
 from simulator.engines import reference as engine
 from simulator.engines.timeline import Timeline
+from simulator.plan_replay import replay_compiled
 from simulator.schedules.schedule import ScheduleError
 from tests.simulator.noise import with_noise
 from tests.simulator.strategies import HandCosts, bits, chain_cluster, channel, lower_unchecked, programs

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles import Channel
-from simulator import DeadlockError, LaneKind, Plan, Problem, Program, Timeline, simulate, stages_from_cuts
+from simulator import DeadlockError, Plan, Problem, Program, Timeline, simulate, stages_from_cuts
 from simulator.engines import event_loop
 from simulator.engines import reference as engine
 from simulator.engines.fair_links import fair_speeds
+from simulator.lowering.program import LaneKind
 from simulator.schedules.schedule import ScheduleError
 from tests.chains import random_chain
 from tests.simulator.noise import with_noise

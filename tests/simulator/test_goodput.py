@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import Failing, daly, goodput, young
+from simulator import Failing, goodput
 from simulator.engines.failing import SPENT
 from simulator.engines.failures import days_of
+from simulator.goodput import daly, young
 
 
 class FailingAt:

@@ -37,7 +37,6 @@ from simulator import (
     InfeasiblePlanError,
     Layer,
     LayerCosts,
-    LowerBound,
     Plan,
     Problem,
     Stage,
@@ -53,7 +52,7 @@ from simulator import (
 )
 from simulator.costs.layer_costs import measured_layer_seconds
 from simulator.costs.least_ops import LeastOps, LeastOpsOf
-from simulator.costs.lower_bound import best_weighted_sum
+from simulator.costs.lower_bound import LowerBound, best_weighted_sum
 from simulator.costs.plan_costs import StagePlaces
 from simulator.plans.plan import tensor_groups
 from simulator.results.time_split import TIME_PARTS

@@ -12,7 +12,6 @@ import pytest
 from simulator import (
     Bucket,
     DeadlockError,
-    LaneKind,
     OpKind,
     OpSeconds,
     Program,
@@ -25,6 +24,7 @@ from simulator import (
 from simulator.engines import recurrence
 from simulator.engines import reference as engine
 from simulator.engines.recurrence import replay
+from simulator.lowering.program import LaneKind
 from simulator.lowering.waits import Waits, sendings
 from tests.simulator.strategies import HandCosts
 

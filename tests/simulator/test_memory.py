@@ -25,12 +25,12 @@ from simulator import (
     Workload,
     from_text,
     lower,
-    memory_over_time,
     simulate,
 )
 from simulator.engines.recurrence import replay
 from simulator.engines.timeline import Timeline
 from simulator.memory.changes import parts_of, whole_part
+from simulator.memory.over_time import memory_over_time
 from simulator.workloads.transformer import Transformer
 from tests.chains import chain, measured_chain
 from tests.simulator.strategies import chain_cluster

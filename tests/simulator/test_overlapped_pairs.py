@@ -21,12 +21,12 @@ from simulator import (
     check_schedule,
     chrome_trace,
     from_text,
-    repeated_minibatches,
     replay_schedule,
     simulate,
     to_text,
 )
 from simulator.schedules.schedule import Schedule
+from simulator.schedules.weight_versions import repeated_minibatches
 from tests.chains import chain
 from tests.simulator.strategies import chain_cluster
 

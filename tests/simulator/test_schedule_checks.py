@@ -20,7 +20,6 @@ from hardware_profiles import load_cluster
 from simulator import (
     REPLICA_UPDATES,
     SCHEDULES,
-    UNEQUAL_SCHEDULES,
     Evaluations,
     InfeasiblePlanError,
     OpKind,
@@ -47,6 +46,7 @@ from simulator import (
 )
 from simulator.schedules.checks import check_complete
 from simulator.schedules.schedule import LANES
+from simulator.schedules.unequal import UNEQUAL_SCHEDULES
 from tests.simulator.order_oracle import runs, with_a_fault
 from tests.simulator.strategies import Words, composition, from_lists, from_words, op_lists
 

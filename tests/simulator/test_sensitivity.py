@@ -11,18 +11,8 @@ import pytest
 import pipeplan as pp
 from experiments.cli import main
 from hardware_profiles import FieldProgrammableGateArray, GraphicsProcessor, SettingError
-from simulator import (
-    Layer,
-    LayerBounds,
-    Plan,
-    Problem,
-    Stage,
-    Workload,
-    change_settings,
-    layer_bounds,
-    sensitivity,
-    simulate,
-)
+from simulator import Layer, Plan, Problem, Stage, Workload, change_settings, layer_bounds, sensitivity, simulate
+from simulator.results.layer_bounds import LayerBounds
 from simulator.sensitivity import FACTORS, STEP
 from simulator.settings import numbers_of
 from tests.experiments.commands import refused

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_profiles import load_cluster
-from simulator import TIME_PARTS, WHAT_IFS, Plan, Problem, Stage, load_workload, seconds_without, simulate
+from simulator import TIME_PARTS, Plan, Problem, Stage, load_workload, seconds_without, simulate
+from simulator.what_if import WHAT_IFS
 from tests.simulator.strategies import ASYNCHRONOUS, plans, star_cluster
 from tests.simulator.test_context_and_experts import ATTENTION, EXPERTS
 from tests.simulator.test_context_and_experts import plan as one_stage

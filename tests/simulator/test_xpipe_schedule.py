@@ -28,13 +28,12 @@ from simulator import (
     check_schedule,
     given_costs,
     lower,
-    microbatches_per_minibatch,
-    repeated_minibatches,
     simulate,
     version_table,
 )
 from simulator.engines import recurrence
 from simulator.engines import reference as engine
+from simulator.schedules.weight_versions import microbatches_per_minibatch, repeated_minibatches
 from simulator.workloads.synthetic import uniform_chain
 
 ENGINES = {"simpy": engine.replay, "recurrence": recurrence.replay}

@@ -5,18 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.training import (
+from experiments.training import DataSet, Network
+from experiments.training.clocks import network_workload
+from experiments.training.networks import (
     Convolution,
-    DataSet,
     Dense,
     DensePart,
-    Network,
     convolutional,
     cross_entropy,
     perceptron,
     split_block,
 )
-from experiments.training.clocks import network_workload
 from experiments.training.prediction import Array
 from simulator import LayerSplit, split_workload
 

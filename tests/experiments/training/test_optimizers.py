@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.training import LEARNING_RATE_SCHEDULES, OPTIMIZERS, Adam, MomentumSGD, Optimizer
+from experiments.training import LEARNING_RATE_SCHEDULES, OPTIMIZERS
+from experiments.training.optimizers import Adam, MomentumSGD, Optimizer
 
 
 def test_momentum_by_hand() -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from experiments.training import joined, repeated, training_order
+from experiments.training import training_order
+from experiments.training.order import joined, repeated
 from simulator.schedules.ops import OpKind
 
 F, B, U = OpKind.FORWARD, OpKind.BACKWARD, OpKind.UPDATE

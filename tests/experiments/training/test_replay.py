@@ -11,24 +11,18 @@ import numpy as np
 import pytest
 
 from experiments.training import (
-    Adam,
     DataSet,
-    Dense,
-    MomentumSGD,
-    Optimizer,
     Training,
-    TrainingOrder,
     TrainingRun,
     TrainingSettings,
-    convolutional,
-    digits,
-    joined,
     minibatches_per_epoch,
-    perceptron,
-    repeated,
     train,
     training_order,
 )
+from experiments.training.data import digits
+from experiments.training.networks import Dense, convolutional, perceptron
+from experiments.training.optimizers import Adam, MomentumSGD, Optimizer
+from experiments.training.order import TrainingOrder, joined, repeated
 from experiments.training.prediction import PREDICTION_RULES, PipeMare
 from simulator.memory.versions import COPY_RULES, version_table
 from simulator.schedules.ops import OpKind

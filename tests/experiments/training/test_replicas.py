@@ -10,18 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.training import (
-    DataSet,
-    MomentumSGD,
-    PredictionRule,
-    Training,
-    TrainingRun,
-    TrainingSettings,
-    perceptron,
-    train,
-    training_order,
-)
-from experiments.training.networks import cross_entropy
+from experiments.training import DataSet, PredictionRule, Training, TrainingRun, TrainingSettings, train, training_order
+from experiments.training.networks import cross_entropy, perceptron
+from experiments.training.optimizers import MomentumSGD
 from simulator import OpKind, Timeline, simulate
 from simulator.memory.versions import version_table
 from tests.simulator.test_pipedream_runtime import plan_of, problem_of

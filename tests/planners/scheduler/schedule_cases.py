@@ -9,18 +9,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from planners.scheduler.schedule_problem import ScheduleProblem
-from simulator import (
-    OpKind,
-    OpSeconds,
-    Schedule,
-    Timeline,
-    chains_of,
-    check_schedule,
-    given_costs,
-    lower,
-    replay_compiled,
-)
+from simulator import OpKind, OpSeconds, Schedule, Timeline, chains_of, check_schedule, given_costs, lower
 from simulator.engines import reference
+from simulator.plan_replay import replay_compiled
 
 PLACEMENTS = ("straight", "interleaved", "v", "wave", "bidirectional")
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from experiments.unequal_sizes.random_tables import FAMILIES, random_problem
 from hardware_profiles import Integers
 from planners.search.evaluator import BudgetSpent
-from planners.unequal import Compiled, FoundSizes, UnequalProblem, exact, exact_sizes, lower_bound, sweep
+from planners.unequal import Compiled, FoundSizes, UnequalProblem, exact, exact_sizes, sweep
 from planners.unequal.found_sizes import Report
+from planners.unequal.profiles import lower_bound
 from planners.unequal.sweep import Known
 from tests.unequal import makespan, problem_from_callables
 

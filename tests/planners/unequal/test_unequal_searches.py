@@ -23,7 +23,6 @@ from planners.unequal import (
     exact_sizes,
     greedy_dp,
     local_greedy,
-    lower_bound,
     powers_of_two,
     sweep,
 )
@@ -31,7 +30,7 @@ from planners.unequal.exact import _decisions
 from planners.unequal.genetic import Population
 from planners.unequal.greedy import greedy_chain
 from planners.unequal.planners import SEARCHES
-from planners.unequal.profiles import Front, origin
+from planners.unequal.profiles import Front, lower_bound, origin
 from planners.unequal.sweep import Known
 from tests.unequal import makespan, problem_from_callables
 

@@ -11,14 +11,8 @@ from typing import Any
 import pytest
 
 from hardware_profiles import load_cluster
-from simulator import (
-    LayerCosts,
-    Problem,
-    WorkloadFileError,
-    checked_profile,
-    load_measured_profile,
-    read_measured_profile,
-)
+from simulator import LayerCosts, Problem, WorkloadFileError, checked_profile, load_measured_profile
+from simulator.workloads.measured_profile import read_measured_profile
 from tests.simulator.strategies import UnitDevice, star_cluster
 
 
