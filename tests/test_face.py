@@ -135,7 +135,9 @@ def test_a_problem_by_names_is_the_problem_of_its_parts() -> None:
     fused = pp.Problem("gpt2", "pipedream-b", sequence=8, attention="fused").workload
     assert fused == pp.load_workload("gpt2", 8, "fused")
     for option, value in (("sequence", 7), ("attention", "fused")):
-        with pytest.raises(ValueError, match=f"{option} {value} is for a workload given by name"):
+        with pytest.raises(
+            ValueError, match=f"^{option} {value} is for a workload given by name; 'vgg16' has its own$"
+        ):
             pp.Problem(workload, cluster, **{option: value})
     with pytest.raises(ValueError, match="vgg16"):
         pp.Problem("vgg61", "pipedream-b")

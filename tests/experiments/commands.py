@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,6 +29,8 @@ def refused(
     """The one line on stderr of a command that ends with this exit code and prints nothing."""
     found, out, err = ended(capsys, words, run)
     assert (found, out, err.count("\n")) == (code, "", 1), (words, found, out, err)
+    if code == 4:
+        assert any(Path(word.rpartition("=")[2].partition(":")[2] or word).name in err for word in words), err
     return err
 
 

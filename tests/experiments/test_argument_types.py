@@ -102,7 +102,9 @@ def test_sizes_of_figures_have_both_ends() -> None:
     """Width and height, each within what is drawn."""
     assert inches("3.5x2") == (3.5, 2.0)
     for word in ("3", "3x", "0.5x2", "3x101", "3xnan", "2x2x2"):
-        with pytest.raises(argparse.ArgumentTypeError, match="must be WIDTHxHEIGHT, each from 1 to 100 inches"):
+        with pytest.raises(
+            argparse.ArgumentTypeError, match=f"^'{word}' must be WIDTHxHEIGHT, each from 1 to 100 inches$"
+        ):
             inches(word)
 
 

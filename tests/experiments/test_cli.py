@@ -130,7 +130,14 @@ def test_noise_repeats_under_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
         (2, (*SIMULATE, "--engine", "fast"), "simpy"),
         (2, (*SIMULATE[:4], "1000000000", *SIMULATE[5:]), "a schedule has at most"),
         (2, (*SIMULATE[:6], "2147483648", *SIMULATE[7:]), "a schedule has at most"),
-        (2, (*SIMULATE[:6], "9" * 400, *SIMULATE[7:]), "a whole number of at most 1,000,000,000,000"),
+        (
+            2,
+            (*SIMULATE[:6], "9" * 400, *SIMULATE[7:]),
+            (
+                "'99999999999999999999999999999999999999999999999999999999999... must be a whole number of at "
+                "most 1,000,000,000,000"
+            ),
+        ),
         (2, (*REPEATED, "--minibatches", "2147483648"), "a schedule has at most"),
         (
             2,

@@ -134,6 +134,7 @@ def test_execution_traces_are_a_file_a_rank(
     assert not list(tmp_path.glob("shared*"))
 
 
+ENDINGS = "the name must end in .csv (torch), .txt (lines of ops) or .json (trace)"
 SIMULATE = ("simulate", "--stages", "2", "--microbatches", "3", "--forward", "1", "--backward", "2")
 
 
@@ -186,19 +187,28 @@ def test_sizes_that_are_equal_are_for_torch(capsys: pytest.CaptureFixture[str], 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--schedule", "pipedream", "--out", "a.txt", "--out", "a.csv"), "never flushes"),
+        (
+            ("--schedule", "pipedream", "--out", "a.txt", "--out", "a.csv"),
+            (
+                "schedule 'pipedream' never flushes; torch's pipelines run one update after all micro-batches, "
+                "which is another algorithm"
+            ),
+        ),
         (
             ("--schedule", "gpipe", "--sizes", "1,2,1", "--out", "a.csv"),
             "--out a.csv: torch's micro-batches have one size, --sizes gives several; a name in .txt takes it",
         ),
-        (("--schedule", "gpipe", "--out", "a.json", "--out", "a.pdf"), "must end in .csv"),
-        (("--schedule", "gpipe", "--out", "."), "must end in"),
+        (("--schedule", "gpipe", "--out", "a.json", "--out", "a.pdf"), f"a.pdf: {ENDINGS}"),
+        (("--schedule", "gpipe", "--out", "."), f".: {ENDINGS}"),
         (("--schedule", "gpipe", "--out", "there.csv"), "there.csv: is a folder; name a file"),
         (("--schedule", "gpipe", "--out", "file/child.csv"), "is a file, not a folder"),
         (("--schedule", "gpipe", "--gantt", "file/child"), "--gantt"),
         (("--schedule", "gpipe", "--size", "6x4"), "--size goes with --gantt"),
         (("--schedule", "gpipe", "--window", "1:2"), "--window goes with --gantt"),
-        (("--schedule", "gpipe", "--gantt", "a", "--window", "13:14", "--out", "b.txt"), "13:14 shows nothing"),
+        (
+            ("--schedule", "gpipe", "--gantt", "a", "--window", "13:14", "--out", "b.txt"),
+            "a: window 13:14 shows nothing of the timeline, which takes 12 s",
+        ),
         (("--schedule", "gpipe", "--gantt", "a", "--size", "2x1", "--out", "b.txt"), "no room for its rows: at least"),
     ],
 )

@@ -68,15 +68,18 @@ def test_a_layout_is_a_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     ("plan", "said"),
     [
         ("megatron:Et*5|t*8L", "--plan megatron: the stages have 13 blocks, gpt2 has 12"),
-        ("megatron:Et*5|x|t*7L", "'x' is none of E (embedding), t (block), L (loss), | (next stage)"),
-        ("megatron:t*12", "must begin with E, end with L"),
-        ("megatron:", "must begin with E"),
+        (
+            "megatron:Et*5|x|t*7L",
+            "layout 'Et*5|x|t*7L': 'x' is none of E (embedding), t (block), L (loss), | (next stage)",
+        ),
+        ("megatron:t*12", "layout 't*12' must begin with E, end with L, and have one of each"),
+        ("megatron:", "layout '' must begin with E"),
         (
             "megatron:E(t)*999999(t)*999999L",
             "--plan megatron: layout 'E(t)*999999(t)*999999L' has more than 65,536 layers",
         ),
-        ("megatron:Et*0|t*12L", "t*0 repeats nothing; a count is at least 1"),
-        ("megatron:Et*6|(t|)*00t*6L", "(t|)*00 repeats nothing; a count is at least 1"),
+        ("megatron:Et*0|t*12L", "layout 'Et*0|t*12L': t*0 repeats nothing; a count is at least 1"),
+        ("megatron:Et*6|(t|)*00t*6L", "layout 'Et*6|(t|)*00t*6L': (t|)*00 repeats nothing; a count is at least 1"),
         ("megatron:Et*6||t*6L", "--plan megatron: stage 1 would hold no layer; every stage holds one"),
         (
             "megatron:E" + "|".join("t" * 12) + "L",

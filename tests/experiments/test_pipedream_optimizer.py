@@ -201,15 +201,21 @@ def test_document_and_table(
     recorded(printed=lines(found[1]))
 
 
+RECORD = "must be a recorded run as a JSON object"
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("", ""),
-        ("not json\n", ":1"),
-        ("[1]\n", ":1"),
-        ("\n\n{}\n", ":3"),
+        ("", ": "),
+        ("not json\n", f":1: {RECORD}: :1: not JSON"),
+        ("[1]\n", f":1: {RECORD}: Expected `object`, got `array`"),
+        ("\n\n{}\n", ":3: "),
         (json.dumps(ROW | {"straight": "no"}) + "\n", ":1"),
-        (json.dumps(ROW) + "\n" + json.dumps(ROW | {"levels_top_first": []}), ":2"),
+        (
+            json.dumps(ROW) + "\n" + json.dumps(ROW | {"levels_top_first": []}),
+            f":2: {RECORD}: levels_top_first must have 1 levels, got 0",
+        ),
         (json.dumps(ROW | {"slowest_stage_seconds": 0.0}), ":1"),
         (json.dumps(ROW | {"dp_speedup_over_one": 0}), ":1"),
     ],
@@ -221,14 +227,21 @@ def test_bad_files_are_one_line_and_exit_4(
     path = tmp_path / "runs.jsonl"
     path.write_text(text)
     words = ["study", "pipedream-optimizer", "--runs", str(path), "--profiles", str(tmp_path)]
-    assert refused(capsys, words, 4).startswith(f"pipeplan study pipedream-optimizer: {path}{line}: ")
+    assert refused(capsys, words, 4).startswith(f"pipeplan study pipedream-optimizer: {path}{line}")
 
 
 def test_missing_files_and_folders_are_exit_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No runs, a folder as runs, no profile."""
     (tmp_path / "runs.jsonl").write_text(json.dumps(ROW))
-    for runs in (tmp_path / "absent", tmp_path, tmp_path / "runs.jsonl"):
-        refused(capsys, ["study", "pipedream-optimizer", "--runs", str(runs), "--profiles", str(tmp_path)], 4)
+    (tmp_path / "latin.jsonl").write_bytes(b"\xe9")
+    for name, said in (
+        ("absent", "absent: must be a readable text file: No such file or directory"),
+        ("", f"{tmp_path.name}: must be a readable text file: Is a directory"),
+        ("latin.jsonl", "latin.jsonl: must be a readable text file: 'utf-8' codec can't decode byte 0xe9"),
+        ("runs.jsonl", ""),
+    ):
+        words = ["study", "pipedream-optimizer", "--runs", str(tmp_path / name), "--profiles", str(tmp_path)]
+        assert said in refused(capsys, words, 4)
 
 
 def test_every_recorded_run_is_matched(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:

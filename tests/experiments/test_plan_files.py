@@ -130,7 +130,7 @@ def test_a_wrong_value_is_one_line(
     file.write_text(changed(path, value), encoding="utf-8")
     before = sorted(tmp_path.iterdir())
     err = refused(capsys, ("export", "--format", "text", "--out", str(tmp_path / "ops"), "--plan", str(file)), 4)
-    assert "plan.json: $." in err or "not JSON" in err
+    assert "plan.json: $." in err or "1: not JSON: Infinity is no number" in err
     assert err.rstrip("\n").isprintable()
     assert len(err) <= 300 + len(str(tmp_path))
     assert sorted(tmp_path.iterdir()) == before
@@ -147,9 +147,15 @@ def test_a_wrong_value_is_one_line(
         ('{"format": "pipeplan-plan-2", "problem": {', "not JSON"),
         (without("problem.batch"), "$.problem.batch: is missing"),
         (without("plan.stages"), "$.plan.stages: is missing"),
-        ("[" * 100_000, "nested too deeply"),
-        ('{"format": "pipeplan-plan-2", "plan": ' + "[" * 100_000, "nested too deeply"),
-        ('{"format": "pipeplan-plan-2", "problem": {"cluster": ' + '{"a":' * 100_000, "nested too deeply"),
+        ("[" * 100_000, "1: not usable JSON: lists or tables are nested too deeply"),
+        (
+            '{"format": "pipeplan-plan-2", "plan": ' + "[" * 100_000,
+            "1: not usable JSON: lists or tables are nested too deeply",
+        ),
+        (
+            '{"format": "pipeplan-plan-2", "problem": {"cluster": ' + '{"a":' * 100_000,
+            "1: not usable JSON: lists or tables are nested too deeply",
+        ),
         ('{"format": "pipeplan-plan-2", "problem": {"cluster": {"a": 1}}}', "$.problem.cluster.a = 1: unknown key"),
         (
             changed("problem.batch", 8).replace("8", "9" * 5000, 1),

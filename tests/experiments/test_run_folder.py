@@ -79,7 +79,9 @@ def test_a_list_that_is_none_of_ours_is_refused_before_the_work(tmp_path: Path, 
     """And nothing is removed."""
     (tmp_path / MANIFEST).write_text(content, encoding="utf-8")
     (tmp_path / "a").touch()
-    with pytest.raises(UsageError, match="is no list of files of pipeplan"):
+    with pytest.raises(
+        UsageError, match=f"^--out {tmp_path}: {MANIFEST} there is no list of files of pipeplan; move it"
+    ):
         RunFolder(tmp_path, "one")
     assert names(tmp_path) == {"a", MANIFEST}
 

@@ -140,11 +140,11 @@ def test_the_documented_rows_are_those_of_the_study() -> None:
     ("name", "change", "words"),
     [
         (PROFILES, lambda found: [], "Expected `object`, got `array`"),
-        (PROFILES, lambda found: {}, "of 'OPT-350' in zone 'us-central1-a' it has not all inputs: lacks 'OPT-350"),
+        (PROFILES, lambda found: {}, "of 'OPT-350' in zone 'us-central1-a' it has not all inputs: lacks 'OPT-350'"),
         (
             PROFILES,
             lambda found: found["OPT-350"]["GH-96"]["4"]["2"].pop("1"),
-            "of 'OPT-350' in zone 'us-central1-a' it has not all inputs: lacks '1",
+            "of 'OPT-350' in zone 'us-central1-a' it has not all inputs: lacks '1'",
         ),
         (
             PROFILES,
@@ -159,7 +159,7 @@ def test_the_documented_rows_are_those_of_the_study() -> None:
         (
             NETWORK,
             lambda found: found[ZONE]["GH-96"]["4"][ZONE].pop("V100-16"),
-            "of 'OPT-350' in zone 'us-central1-a' it has not all inputs: lacks 'V100-16",
+            "of 'OPT-350' in zone 'us-central1-a' it has not all inputs: lacks 'V100-16'",
         ),
     ],
 )

@@ -92,10 +92,21 @@ def test_the_bundled_file(
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[1", "{}", "[]", '[{"schedule": "1f1b"}]', '[{"schedule": "1f1b", "expected_makespan": 1}]']
+    ("text", "said"),
+    [
+        ("", "1: not JSON"),
+        ("[1", "1: not JSON"),
+        ("{}", " "),
+        ("[]", " "),
+        (
+            '[{"schedule": "1f1b"}]',
+            " case 0: $.expected_makespan: is missing; keys of this table: schedule, expected_make",
+        ),
+        ('[{"schedule": "1f1b", "expected_makespan": 1}]', " case 0: KeyError: 'devices'"),
+    ],
 )
 def test_a_bad_file_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, said: str
 ) -> None:
     """Exit code 4 and one line that names the file."""
     path = tmp_path / "cases.json"
@@ -104,4 +115,4 @@ def test_a_bad_file_is_one_line(
     assert run_study("schedule-cases") == 4
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert "cases.json" in err
+    assert f"{path}:{said}" in err

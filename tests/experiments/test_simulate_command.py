@@ -102,8 +102,10 @@ def test_a_file_says_its_own_counts(capsys: pytest.CaptureFixture[str], tmp_path
     """Counts beside --schedule-csv are refused."""
     path = tmp_path / "schedule.csv"
     path.write_text("0F0,0B0\n")
-    assert main(("simulate", "--schedule-csv", str(path), option, "1", *SECONDS)) == 2
-    assert "come from the file" in capsys.readouterr().err
+    said = "counts come from the file with --schedule-csv, a row of ops for each device: leave"
+    given = ("simulate", "--schedule-csv", str(path), *SECONDS, option, "1")
+    assert f"{option}: {said} it out" in refused(capsys, given)
+    assert f"{option}, --slices: {said} them out" in refused(capsys, (*given, "--slices", "2"))
 
 
 SEARCH = ("simulate", "--schedule", "search", "--stages", "4", "--microbatches", "8", *SECONDS)

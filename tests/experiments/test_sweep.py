@@ -62,8 +62,8 @@ def test_values_of_an_axis(text: object, values: tuple[object, ...]) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x", "must be NAME=VALUES"),
-        ("=3", "must be NAME=VALUES"),
+        ("x", "'x' must be NAME=VALUES, as in batch=64:1024:x2"),
+        ("=3", "'=3' must be NAME=VALUES, as in batch=64:1024:x2"),
         ("x=", "x: has no values"),
         ("x=4,,8", "x=4,,8: a value is empty"),
         ("x=4,4", "x: '4' stands twice"),
@@ -96,7 +96,9 @@ def test_a_grid_is_counted_before_it_is_made() -> None:
     """Up to MOST_POINTS; no axis twice, and one at least."""
     thousand = [read_axis(name, "1:1000:+1") for name in "abc"]
     assert check_grid(thousand[:1]) == 1000
-    with pytest.raises(UsageError, match=f"are 1,000,000,000 points; a sweep has at most {MOST_POINTS:,}"):
+    with pytest.raises(
+        UsageError, match=f"1,000 a × 1,000 b × 1,000 c are 1,000,000,000 points; a sweep has at most {MOST_POINTS:,}"
+    ):
         check_grid(thousand)
     with pytest.raises(UsageError, match="a is swept twice"):
         check_grid([thousand[0], thousand[0]])
@@ -254,7 +256,8 @@ def test_a_study_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
         file.write_text(wrong, encoding="utf-8")
         assert said in refused(capsys, ("sweep", str(file)), 4)
     assert "no such file" in refused(capsys, ("sweep", str(tmp_path / "none.toml")), 4)
-    assert "there is no such profile" in refused(capsys, ("sweep", "--over", f"profile={tmp_path / 'none.txt'}"), 4)
+    lost = tmp_path / "none.txt"
+    assert f"{lost}: there is no such profile" in refused(capsys, ("sweep", "--over", f"profile={lost}"), 4)
 
 
 # ---- stores ----------------------------------------------------------------------------------------------------------

@@ -233,7 +233,7 @@ def test_the_study_ends_with_one_document(
     assert main(["study", "truth", "--tables", str(tmp_path), "--machine", "runs=nowhere"]) == 2
     assert "nowhere" in capsys.readouterr().err
     assert main(["study", "truth", "--tables", str(tmp_path), "--machine", "gone=dgx-a100"]) == 2
-    assert "gone" in capsys.readouterr().err
+    assert f"--machine: table 'gone' is not in {tmp_path}; choices: lost, products, runs" in capsys.readouterr().err
     assert main(["study", "truth"]) == 2
     assert "pipeplan data measured-tables" in capsys.readouterr().err
     assert main(["study", "truth", "--columns", "--json"]) == 0
@@ -606,15 +606,14 @@ def test_bad_fits_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         capsys, ["study", "truth", "--tables", str(tmp_path), "--fit", "9" * 400]
     )  # no name of a file
     assert "--constants: constant 'speed' is unknown" in refused(capsys, [*given, "--constants", "speed"])
-    assert "no row is left to fit: 6 rows, --hold 1" in refused(capsys, [*given, "--hold", "1"], 4)
-    assert "--fit writes a stack: the name must end in .toml" in refused(
-        capsys, [*given, "--out", str(tmp_path / "out")]
-    )
+    assert f"{path}: no row is left to fit: 6 rows, --hold 1" in refused(capsys, [*given, "--hold", "1"], 4)
+    out = str(tmp_path / "out")
+    assert f"--out {out}: --fit writes a stack: the name must end in .toml" in refused(capsys, [*given, "--out", out])
     assert "--hold goes with --fit" in refused(capsys, ["study", "truth", "--tables", str(tmp_path), "--hold", "0.5"])
-    toml = ["study", "truth", "--tables", str(tmp_path), "--out", str(tmp_path / "mine.toml")]
-    assert "a stack is written with --fit; without it name a folder" in refused(capsys, toml)
+    toml = ["study", "truth", "--tables", str(tmp_path), "--out", f"{out}.toml"]
+    assert f"--out {out}.toml: a stack is written with --fit; without it name a folder" in refused(capsys, toml)
     (tmp_path / "sums.csv").write_text("gpus,bytes,out_of_place_us\n8,1024,30\n")
-    assert "--fit takes a table of iterations, this one has rows of another kind" in refused(
+    assert "sums.csv: --fit takes a table of iterations, this one has rows of another kind" in refused(
         capsys, ["study", "truth", "--fit", str(tmp_path / "sums.csv")], 4
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, get_args
@@ -93,14 +94,17 @@ def test_a_pair_that_cannot_begin_is_named(text: str, message: str) -> None:
             replay_schedule(from_text(text), OpSeconds(1, 2), engine=engine)
 
 
-@pytest.mark.parametrize("first", [0, 4, 7])
-def test_rows_that_are_no_pair_are_named(first: int) -> None:
+@pytest.mark.parametrize(
+    ("first", "place", "ops"), [(0, (0, 0), "0F0 0F1"), (4, (1, 0), "1F0 1F1"), (7, (1, 3), "1B1")]
+)
+def test_rows_that_are_no_pair_are_named(first: int, place: tuple[int, int], ops: str) -> None:
     """Two forwards, an op and one of another list, the last op of all."""
     overlapped = np.zeros(len(TWO), dtype=np.bool_)
     overlapped[first] = True
     wrong: Schedule = replace(TWO, overlapped=overlapped)
+    said = "device {}, position {}: an overlapped pair is a forward and a backward (or an input gradient), got {}"
     for check in (check_schedule, lambda schedule: replay_schedule(schedule, OpSeconds(1, 2))):
-        with pytest.raises(ScheduleError, match="an overlapped pair is a forward and a backward"):
+        with pytest.raises(ScheduleError, match=re.escape(said.format(*place, ops)) + "$"):
             check(wrong)
 
 

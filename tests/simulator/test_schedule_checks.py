@@ -299,10 +299,38 @@ def elsewhere(schedule: Schedule, whole: Schedule, wrong: str, said: str) -> boo
 @pytest.mark.parametrize(
     ("column", "value", "said"),
     [
-        ("kind", np.zeros(7, dtype=np.int8), "do not belong together"),
-        ("offsets", np.array([0, 4, 4, 9]), "do not belong together"),
-        ("device", np.zeros(3, dtype=np.int32), "do not belong together"),
-        ("credit", np.array([1, 0], dtype=np.int32), "do not belong together"),
+        (
+            "kind",
+            np.zeros(7, dtype=np.int8),
+            (
+                "the columns of schedule 'text' do not belong together: whole numbers of 8 ops in 2 lists, a "
+                "device of each list, a credit of at least 1 of each stage"
+            ),
+        ),
+        (
+            "offsets",
+            np.array([0, 4, 4, 9]),
+            (
+                "the columns of schedule 'text' do not belong together: whole numbers of 8 ops in 3 lists, a "
+                "device of each list, a credit of at least 1 of each stage"
+            ),
+        ),
+        (
+            "device",
+            np.zeros(3, dtype=np.int32),
+            (
+                "the columns of schedule 'text' do not belong together: whole numbers of 8 ops in 2 lists, a "
+                "device of each list, a credit of at least 1 of each stage"
+            ),
+        ),
+        (
+            "credit",
+            np.array([1, 0], dtype=np.int32),
+            (
+                "the columns of schedule 'text' do not belong together: whole numbers of 8 ops in 2 lists, a "
+                "device of each list, a credit of at least 1 of each stage"
+            ),
+        ),
         (
             "kind",
             np.array([0, 0, 1, 6, 0, 1, 0, 1], dtype=np.int8),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,30 @@ def test_text_is_one_line_a_device_and_csv_one_row_a_rank() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("pipedream", {}, "never flushes"),
-        ("xpipe", {}, "never flushes"),
-        ("1f1b-rr", {"replicas": (2, 1)}, "never flushes"),
+        (
+            "pipedream",
+            {},
+            (
+                "schedule 'pipedream' never flushes; torch's pipelines run one update after all micro-batches, "
+                "which is another algorithm"
+            ),
+        ),
+        (
+            "xpipe",
+            {},
+            (
+                "schedule 'xpipe' never flushes; torch's pipelines run one update after all micro-batches, "
+                "which is another algorithm"
+            ),
+        ),
+        (
+            "1f1b-rr",
+            {"replicas": (2, 1)},
+            (
+                "schedule '1f1b-rr' never flushes; torch's pipelines run one update after all micro-batches, "
+                "which is another algorithm"
+            ),
+        ),
         ("fbp-as", {}, "schedule 'fbp-as' runs two lists of ops at once on a device; torch runs one per rank"),
     ],
 )
@@ -140,7 +162,12 @@ def test_patterns_hold_pairs() -> None:
 )
 def test_a_pair_is_a_forward_and_a_backward(cell: str) -> None:
     """Anything else is named."""
-    with pytest.raises(ScheduleError, match=r"row 1, column 1: a pair is a forward and a backward, as in \(0F4;1B2\)"):
+    with pytest.raises(
+        ScheduleError,
+        match=re.escape(
+            f"row 1, column 1: a pair is a forward and a backward, as in (0F4;1B2)OVERLAP_F_B, got {cell!r}"
+        ),
+    ):
         from_text(cell)
 
 

@@ -116,8 +116,20 @@ def test_a_measured_tied_head_has_half_of_its_backward_for_the_weights() -> None
             {"tied_to": "head"},
             "workload 'tied': layer 'head': tied_to must name an earlier layer that owns the weight, got 'head'",
         ),
-        ({"tied_parameters": 0}, "tied_parameters must be from 1 to the 1000 of 'table'"),
-        ({"tied_parameters": 1001}, "tied_parameters must be from 1 to the 1000 of 'table'"),
+        (
+            {"tied_parameters": 0},
+            (
+                "workload 'tied': layer 'head': tied_parameters must be from 1 to the 1000 of 'table' and the "
+                "same in all layers tied to it, got 0"
+            ),
+        ),
+        (
+            {"tied_parameters": 1001},
+            (
+                "workload 'tied': layer 'head': tied_parameters must be from 1 to the 1000 of 'table' and the "
+                "same in all layers tied to it, got 1001"
+            ),
+        ),
         (
             {"tied_to": "", "tied_parameters": 5},
             "workload 'tied': layer 'head': tied_parameters go with tied_to, got 5 without",

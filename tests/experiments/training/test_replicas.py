@@ -127,7 +127,10 @@ def test_methods_without_a_rule_for_rounds_are_refused(method: str, blobs: DataS
     """What a stage with rounds of three would use of an input stage's version, or predict, no paper says."""
     order = training_order(timeline_of((3, 1), "overlapped"), 1)
     network = perceptron(2, blobs.features, blobs.classes, hidden=7)
-    with pytest.raises(ValueError, match="naive and pipedream are for both"):
+    with pytest.raises(
+        ValueError,
+        match=rf"^method '{method}' is .* without replicas in turn, got replicas \[3, 1\]; naive and pipedream are for both",
+    ):
         train_once(order, method, network, blobs, MomentumSGD(), SETTINGS)
 
 

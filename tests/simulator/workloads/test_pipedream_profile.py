@@ -163,6 +163,27 @@ def test_a_malformed_profile_is_one_line_with_file_and_line(text: str, line: int
     assert "\n" not in str(caught.value)
 
 
+TWICE = RELU + node(2, "Add") + "\tnode1 -- node2\n\tnode1 -- node2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (RELU + "\n" + RELU, "3: a node is already on line 1"),
+        (RELU + "\tnode1 -- node7\n", "2: edge to a node which has no line of its own"),
+        (TWICE, "4: an edge is already on line 3"),
+        (RELU + node(2, "ReLU", -1), "2: forward_compute_time must be from 0 to 1e+15"),
+    ],
+)
+def test_of_a_profile_that_another_file_names_no_content_is_told(text: str, said: str, tmp_path: Path) -> None:
+    """The place and the rule."""
+    path = tmp_path / "broken.txt"
+    path.write_text(text)
+    with pytest.raises(WorkloadFileError) as caught:
+        read_profile(path)
+    assert caught.value.untold == f"{path}:{said}"
+
+
 def test_missing_file_directory_and_binary_junk(tmp_path: Path) -> None:
     """What is not a text file is told apart."""
     junk = tmp_path / "junk.txt"
