@@ -290,7 +290,7 @@ class DspTable(FileTable, frozen=True, kw_only=True):
     reduction_half: Annotated[float, within((0, 4096), (0, 1e7), "multiply-adds of an output")] = REDUCTION_HALF
     depthwise: Annotated[float, within((1e-3, 1), (1e-6, 1), "share of the array's multiply-adds")] | None = None
     per_sample: DspBlocks | None = None
-    port_bytes: Annotated[float, within((1e-3, 64), (1e-9, 1e6), "bytes a cycle and DSP block")] | None = None
+    port_bytes: Annotated[float, within((1e-3, 64), (1e-9, 1e6), "bytes per cycle and DSP block")] | None = None
     macs_per_cycle_fp32: MacsPerCycle | None = None
     macs_per_cycle_fp16: MacsPerCycle | None = None
     macs_per_cycle_bf16: MacsPerCycle | None = None

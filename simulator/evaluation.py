@@ -37,10 +37,8 @@ from simulator.plans.keys import LAYERS, NOTHING, ORDER, PARTS, Kept, key_of
 from simulator.plans.plan import Plan, Problem, Stage, check_plan, family_of, plan_of_parts
 from simulator.results.score import Score
 from simulator.results.steady_state import SteadyState
-from simulator.schedules.ops import BACKWARD_KINDS, OpKind
+from simulator.schedules.ops import BACKWARD_KINDS, BETWEEN_KINDS, OpKind
 from simulator.workloads.layer_splits import LayerSplit
-
-_UPDATING = OpKind.UPDATE, OpKind.PREDICT
 
 MOST_TASKS = 2**20
 """Tasks of all structures that are kept, at about 300 bytes each; the ones that were used last stay."""
@@ -437,8 +435,8 @@ class Evaluations:
             ask_stage=np.array([one.stage for one in what]),
             ask_samples=np.array(samples),
             ask_column=np.array(columns),
-            updates=tuple(row for row, one in enumerate(what) if one.kind in _UPDATING),
-            computing=np.array([one.kind not in _UPDATING for one in what]),
+            updates=tuple(row for row, one in enumerate(what) if one.kind in BETWEEN_KINDS),
+            computing=np.array([one.kind not in BETWEEN_KINDS for one in what]),
             move_boundary=np.array([0, *(min(source[0], target[0]) for source, target, _ in structure.moves)]),
             move_down=np.array([False, *(source[0] < target[0] for source, target, _ in structure.moves)]),
             move_samples=np.array(

@@ -1,4 +1,4 @@
-"""Sweep growth: how many more points a second `pipeplan sweep` answers with more workers.
+"""Sweep growth: how many more points per second `pipeplan sweep` answers with more workers.
 
 Every sweep is a process of its own, as a user starts it, whose interpreter and workers are part of it; each number of workers
 answers the same points in turn, and the fastest round counts. On a machine that others use the seconds by the clock are those

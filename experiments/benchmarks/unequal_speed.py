@@ -179,7 +179,7 @@ def table(report: dict[str, Any]) -> str:
         f"{core['stream_max_plus_per_second'] / 1e6:.0f} M independent"
     ]
     for row in report["shapes"]:
-        lines.append(f"{row['shape']}: {row['max_plus_per_evaluation']:.0f} max-plus an evaluation")
+        lines.append(f"{row['shape']}: {row['max_plus_per_evaluation']:.0f} max-plus per evaluation")
         for name, found in row["evaluators"].items():
             lines.append(
                 f"  {name:<18}{found['evaluations_per_cpu_second']:>14,.0f} /CPU s"

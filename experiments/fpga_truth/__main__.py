@@ -9,7 +9,7 @@ Beside the error with the board's own constants stands that of a board left out:
 the share of the memory's bandwidth fitted to the rows of all other boards, on a grid, by the mean square of logarithms.
 
 Energy is the model's (`simulator.plan_energy`) at the measured images per second, and, apart, at the predicted ones.
-A figure of training in fp32 is a check: EF-Train (46.99 GFLOP/s on a ZCU102; 256 multiply-adds a cycle in its source, 100 MHz
+A figure of training in fp32 is a check: EF-Train (46.99 GFLOP/s on a ZCU102; 256 multiply-adds per cycle in its source, 100 MHz
 recalled), whose abstract names no network: VGG-16 here. That is 92 % of its array's peak, where Vitis-AI's arrays reach 80 % in
 endless sums: with their constants, and as an array of channels (its abstract), which is not filled anew for each output.
 """
@@ -190,7 +190,7 @@ def _by_constants(row: BoardPrediction, grid: Floats) -> Floats:
 
 
 def training_check(array: str, **constants: Any) -> dict[str, Any]:
-    """FLOP/s of training VGG-16 in fp32 on a ZCU102 with 256 multiply-adds a cycle at 100 MHz, beside EF-Train's.
+    """FLOP/s of training VGG-16 in fp32 on a ZCU102 with 256 multiply-adds per cycle at 100 MHz, beside EF-Train's.
 
     array: which constants of an array these are, in words
     """

@@ -90,7 +90,7 @@ def measure(effort: Effort) -> dict[str, Any]:
 
 
 def left_out() -> list[str]:
-    """Families with a flush that need another machine: several lanes a device, or other ways to send."""
+    """Families with a flush that need another machine: several lanes per device, or other ways to send."""
     return [name for name, one in schedule_families().items() if one.flush and name not in comparable_families()]
 
 

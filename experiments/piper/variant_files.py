@@ -11,10 +11,7 @@ from typing import Annotated
 import msgspec
 
 from experiments.piper.variant_problem import LayerVariant, VariantProblem
-from experiments.studies.public_inputs import Amount, NodeNumber, PositiveAmount, check_graph
-from hardware_profiles import MOST_COUNT
-
-_Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_COUNT)]
+from experiments.studies.public_inputs import Amount, Count, NodeNumber, PositiveAmount, check_graph
 
 
 class FileVariant(msgspec.Struct, frozen=True):
@@ -33,7 +30,7 @@ class FileNode(msgspec.Struct, frozen=True):
     """A layer: its variants by tensor-parallel degree."""
 
     id: NodeNumber
-    variants: dict[_Count, tuple[FileVariant, ...]] = msgspec.field(name="TMPCs")
+    variants: dict[Count, tuple[FileVariant, ...]] = msgspec.field(name="TMPCs")
 
 
 class FileEdge(msgspec.Struct, frozen=True):
@@ -50,7 +47,7 @@ class VariantFile(msgspec.Struct, frozen=True):
     devices: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = msgspec.field(name="maxDevices")
     memory_bytes: PositiveAmount = msgspec.field(name="maxMemoryPerDevice")
     bandwidth: PositiveAmount
-    microbatches: _Count = msgspec.field(name="mbsInBatch")
+    microbatches: Count = msgspec.field(name="mbsInBatch")
     nodes: Annotated[tuple[FileNode, ...], msgspec.Meta(min_length=1)]
     edges: tuple[FileEdge, ...]
 

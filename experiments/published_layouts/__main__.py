@@ -76,7 +76,7 @@ def _replays(layout: PublishedLayout) -> Iterator[tuple[float, Problem, Plan, Sc
 
 
 def in_a_v(plan: Plan, schedule: str) -> Plan:
-    """The plan of two stages a device with the second ones on the devices in the other direction, and a schedule of a V."""
+    """The plan of two stages per device with the second ones on the devices in the other direction, and a schedule of a V."""
     there = [stage.devices for stage in plan.stages[: len(plan.stages) // 2]]
     places = zip(plan.stages, [*there, *reversed(there)], strict=True)
     return replace(plan, schedule=schedule, stages=tuple(replace(stage, devices=devices) for stage, devices in places))

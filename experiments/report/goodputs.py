@@ -28,7 +28,7 @@ class FailingJob:
 
     outcome: of the plan that runs; servers, devices: in its place, the devices with `per` device
     mtbf_hours: mean hours between failures of one server, or of what `per` says
-    checkpoint_seconds: for which a checkpoint stops training; checkpoint_gb_per_s: 10^9 bytes a second at which it is written
+    checkpoint_seconds: for which a checkpoint stops training; checkpoint_gb_per_s: 10^9 bytes per second at which it is written
     restart_seconds: from a failure until training goes on
     spares: servers that stand by; None: there is always one; repair_hours: until one that failed is there again
     replan: planner of the plan with a server fewer while no spare is there; slower: in its place, by what factor it is slower

@@ -79,7 +79,7 @@ def goodput(
     job: an answer of a search, a plan's replay, or a number of servers
     mtbf_hours: mean hours between failures of one server, or `per` "device" or "job"; devices: of a number of servers, with the
         former
-    checkpoint_seconds: for which a checkpoint stops training; or checkpoint_gb_per_s: 10^9 bytes a second, at which the plan's
+    checkpoint_seconds: for which a checkpoint stops training; or checkpoint_gb_per_s: 10^9 bytes per second, at which the plan's
         weights and states of the optimizer are written; checkpoint_every: seconds of training between two, default the best
     restart_seconds: from a failure until training goes on
     spares: servers that stand by, by default there is always one; repair_hours: until one that failed is there again, default 24

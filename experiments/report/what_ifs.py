@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.compare.efficiency import efficiency
+from experiments.compare.problem_options import DEFAULT_PLANNER
 from experiments.report.limits import limit_sentence, limits
 from hardware_profiles import GIB, Change, percent
 from planners import DECISIONS, Request, Result, make_plan, planner_entries
@@ -23,8 +24,6 @@ from simulator import (
     decisions,
     simulate,
 )
-
-DEFAULT_PLANNER = "joint"
 
 BEFORE, KEPT, ANEW = "as it was", "the same plan", "planned anew"
 """The three answers, in words."""

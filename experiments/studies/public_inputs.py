@@ -11,10 +11,11 @@ import msgspec
 from experiments.studies.study_harness import Findings
 from experiments.terminal.output import InputError, say
 from experiments.terminal.report_tables import Cell, ReportTable, Row, either, figure
-from hardware_profiles import explained, json_value, read_bytes
+from hardware_profiles import MOST_COUNT, explained, json_value, read_bytes
 
 Form = TypeVar("Form", bound=msgspec.Struct)
 
+Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_COUNT)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 PositiveAmount = Annotated[float, msgspec.Meta(gt=0, le=1e18)]
 NodeNumber = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]

@@ -15,8 +15,8 @@ import numpy as np
 
 from experiments.sweep.axes import Axis
 from experiments.sweep.sweep_plots import MOST_CELLS, MOST_LINES, MOST_TICKS, RING, line_look, rises_by_factors
-from experiments.sweep.swept import COLUMNS, MOST_ROWS, Row, Swept, place_words
-from experiments.terminal.report_tables import written_cell
+from experiments.sweep.swept import COLUMNS, MOST_ROWS, Swept, place_words
+from experiments.terminal.report_tables import Row, written_cell
 from experiments.view.page_frame import COMPONENTS, framed
 from hardware_profiles import GIB, counted, legible
 from simulator.results.figures import FAINT, GREY, INK, capacities_in_view, figures, series_look

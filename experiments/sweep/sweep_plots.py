@@ -15,7 +15,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from experiments.compare.method_looks import look_of
 from experiments.sweep.axes import Axis
-from experiments.sweep.swept import Row, Swept, place_words
+from experiments.sweep.swept import Swept, place_words
+from experiments.terminal.report_tables import Row
 from hardware_profiles import GIB, counted, legible
 from simulator.results.figures import (
     FAINT,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 from experiments.sweep.axes import Axis, Value
 from experiments.sweep.study import FIGURES, SAMPLES
 from experiments.terminal.output import to_csv
-from experiments.terminal.report_tables import Cell, ReportTable, figure, share
+from experiments.terminal.report_tables import Cell, ReportTable, Row, figure, share
 from hardware_profiles import GIB, brief, counted
 from simulator import Explained, TextTable
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Row = Mapping[str, Any]
 
 MOST_ROWS = 60
 """Rows of a printed table at most; CSV, JSON and pandas have all."""

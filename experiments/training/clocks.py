@@ -164,7 +164,7 @@ class MethodCase:
 
 
 def network_workload(network: Network, data: DataSet) -> Workload:
-    """The trained network as a workload of one layer a block, so that a cluster can time it; fp32."""
+    """The trained network as a workload of one layer per block, so that a cluster can time it; fp32."""
     layers, edges = list[Layer](), list[tuple[int, int]]()
     makers, parts = list[int](), list[int]()  # of what a block reads, and those of itself so far
     for number, block in enumerate(network):

@@ -185,7 +185,7 @@ def streamed_fractions(problem: Problem, devices: Sequence[int], samples: int) -
 
 
 def _works_between(works: Sequence[Work], begin: int, end: int) -> list[Work]:
-    """The works of the parts [begin, end), counted in GRAIN parts a layer; a layer's parts are one."""
+    """The works of the parts [begin, end), counted in GRAIN parts per layer; a layer's parts are one."""
     found = []
     for number in range(begin // GRAIN, -(-end // GRAIN)):
         share = (min(end, (number + 1) * GRAIN) - max(begin, number * GRAIN)) / GRAIN

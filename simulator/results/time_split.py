@@ -19,7 +19,7 @@ from hardware_profiles import Floats, Integers, brief
 from simulator.costs.plan_costs import PlanCosts
 from simulator.engines.timeline import Timeline, timeline_of
 from simulator.lowering.program import LaneKind, Program
-from simulator.schedules.ops import BACKWARD_KINDS, HOST_KINDS, OpKind, among
+from simulator.schedules.ops import BACKWARD_KINDS, BETWEEN_KINDS, HOST_KINDS, OpKind, among
 
 TIME_PARTS = (
     "computation",
@@ -42,7 +42,6 @@ _COMPUTATION, _RECOMPUTATION, _TENSOR, _CONTEXT, _EXPERT, _TRANSFERS, _SYNC, _OP
 ROUNDING = 1e-12
 """Relative; less than two sums of the same seconds in another order may differ by."""
 
-_ADMINISTRATION = (OpKind.UPDATE, OpKind.PREDICT)
 
 _MOVING = (OpKind.SEND, OpKind.RECEIVE, *HOST_KINDS)
 
@@ -175,7 +174,7 @@ def _op_shares(costs: PlanCosts, program: Program, timeline: Timeline) -> Floats
     plan = costs.plan
     of_slice = timeline.microbatch % plan.slices
     columns = np.stack([timeline.kind, timeline.stage, timeline.replica, timeline.samples, of_slice]).astype(np.int64)
-    working = timeline.compute() | among(timeline.kind, _ADMINISTRATION)
+    working = timeline.compute() | among(timeline.kind, BETWEEN_KINDS)
     distinct, number = np.unique(columns[:, working], axis=1, return_inverse=True)
     apart = set(timeline.stage[timeline.kind == OpKind.RECOMPUTE].tolist())
     split = _splits_devices(program)
@@ -227,7 +226,7 @@ def _op_parts(costs: PlanCosts, op: list[int], apart: set[int], split: bool) -> 
         found[part] += parts.computing
         found[[_TENSOR, _CONTEXT, _EXPERT, _SYNC]] += parts[1:]
 
-    if kind in _ADMINISTRATION:
+    if kind in BETWEEN_KINDS:
         add(kind, _OPTIMIZER)
     elif samples:
         kinds = (OpKind.FORWARD, OpKind.BACKWARD) if split and kind in (OpKind.FORWARD, OpKind.BACKWARD) else (kind,)

@@ -14,16 +14,13 @@ from typing import NoReturn
 import numpy as np
 
 from hardware_profiles import Integers
-from simulator.schedules.ops import HOST_KINDS, LETTERS, Op, OpKind, among
+from simulator.schedules.ops import BETWEEN_KINDS, HOST_KINDS, LETTERS, Op, OpKind, among
 from simulator.schedules.schedule import Schedule, ScheduleError
 
 Bounds = Sequence[Integers]
 """Per stage: int64 [micro-batches + 1], first sample of each micro-batch and the end."""
 
 Counts = Integers
-
-BETWEEN_KINDS = (OpKind.UPDATE, OpKind.PREDICT)
-"""Kinds of ops between those of micro-batches; they cover no samples."""
 
 _OF_BACKWARD = (OpKind.BACKWARD, OpKind.INPUT_GRADIENT, OpKind.WEIGHT_GRADIENT, OpKind.RECOMPUTE)
 """Kinds numbered by backward micro-batches."""

@@ -69,6 +69,9 @@ def _table(kinds: tuple[OpKind, ...]) -> Flags:
 HOST_KINDS = (OpKind.OFFLOAD, OpKind.RELOAD)
 """Kinds with lists of their own: they occupy the link to the host, not the device."""
 
+BETWEEN_KINDS = (OpKind.UPDATE, OpKind.PREDICT)
+"""Kinds of ops between those of micro-batches; they cover no samples."""
+
 BACKWARD_KINDS = (OpKind.BACKWARD, OpKind.INPUT_GRADIENT)
 """Kinds that the previous stage waits for, and that a forward may overlap."""
 
