@@ -106,11 +106,13 @@ RUNTIMES: Mapping[str, Runtime] = {
     "nvidia-nemo/megatron-bridge": NEMO,
     "megatron-lm": Runtime(4, 1, last_rank=True),
     "eth-easl/sailor": Runtime(communication="both-blocking"),
+    "nanotron": Runtime(4, 1, communication="both-blocking", fused=True),
 }
 """Of rows that do not say it, by words of their `framework` and `source`. SimuMax 4dcaae5 ran Megatron-LM in bf16, which sums
 gradients in fp32, and with a distributed optimizer; the first block of networks with experts had none (its
 simu_tools/megatron_scripts/scripts/run_pretrain_deepseekv2.sh). Sailor cf2c8e3 ran DeepSpeed's pipeline, which refuses
-asynchronous sends and receives (its deepspeed/p2p.py). NeMo's and Megatron-Bridge's recipes reduce gradients of two bytes while
+asynchronous sends and receives (its deepspeed/p2p.py). nanotron's transfers send sizes first, which the receiver's host waits for
+(its p2p.py). NeMo's and Megatron-Bridge's recipes reduce gradients of two bytes while
 backwards go on, with Transformer Engine's attention and sequence parallelism of tensor groups."""
 
 STACKS: tuple[tuple[str, str], ...] = (
