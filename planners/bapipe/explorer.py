@@ -503,7 +503,7 @@ class _Explorer:
     def transfer_seconds(self, devices: Sequence[int], samples: int) -> Floats:
         """Seconds of a micro-batch over each cut on the slowest link between neighbours, float64 [layers + 1]."""
         cluster = self.problem.cluster
-        sizes = self.problem.workload.cut_elements() * self.problem.element_bytes * samples
+        sizes = self.evaluate.layer_costs.cut_bytes * samples
         rates = [cluster.point_to_point(one, two) for one, two in pairwise(devices)]
         if not rates:
             return np.zeros(len(sizes))

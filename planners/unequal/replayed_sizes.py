@@ -117,7 +117,7 @@ class SizeBounds:
         seconds: dict[int, float] = {}
         stations = list(zip(pairwise(self.tables.devices), self.cuts, strict=True))
         for place, (ends, cut) in enumerate(reversed(stations) if up else stations):
-            size = float(self.tables.crossing_bytes[cut]) * problem.batch
+            size = float(self.tables.costs.cut_bytes[cut]) * problem.batch
             for channel in problem.cluster.route(*(ends[::-1] if up else ends)):
                 links.setdefault(channel, []).append(place)
                 lasting = size / problem.cluster.channels[channel].bandwidth

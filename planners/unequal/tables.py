@@ -36,7 +36,6 @@ class UnequalTables:
     """Costs of a chain of layers at every number of samples, for any cuts into stages.
 
     problem: whose costs these are; devices: of each stage of a pipeline, in order
-    crossing_bytes: float64 [layers + 1]; per sample, across the cut before each layer
     only: sizes whose seconds are asked for, the others count as nothing; () for all
     stages: seconds of 0..batch samples by (kind of accelerator, first layer, end layer), float64 [3, batch + 1], rows as of
         PASSES; filled as they are asked for
@@ -45,14 +44,13 @@ class UnequalTables:
     problem: Problem
     devices: tuple[int, ...]
     costs: LayerCosts
-    crossing_bytes: Floats
     only: tuple[int, ...] = ()
     stages: dict[tuple[int, int, int], Floats] = field(default_factory=dict, repr=False)
 
     @property
     def layers(self) -> int:
         """Number of layers."""
-        return len(self.crossing_bytes) - 1
+        return len(self.problem.workload)
 
     def stage_seconds(self, stage: int, first: int, end: int) -> Floats:
         """Seconds of layers `first` to `end` - 1 as one stage, as the replay has them: [3, batch + 1], as in `stages`."""
@@ -80,7 +78,7 @@ class UnequalTables:
         [2, batch + 1], down and up, and the latencies of both ways, which delay a transfer and let the next one go.
         """
         near, far = self.devices[link], self.devices[link + 1]
-        amounts = self.crossing_bytes[cut] * np.arange(self.problem.batch + 1)
+        amounts = self.costs.cut_bytes[cut] * np.arange(self.problem.batch + 1)
         ways = [self.problem.cluster.point_to_point(*ends) for ends in ((near, far), (far, near))]
         return np.array([amounts / bandwidth for _, bandwidth in ways]), sum(latency for latency, _ in ways)
 
@@ -95,7 +93,7 @@ def tables_of(
     """
     layer_costs = (costs or LayerCosts(problem)).across(devices)
     only = {*sizes, *(problem.batch % size for size in sizes)} - {0}
-    return UnequalTables(problem, tuple(devices), layer_costs, layer_costs.cut_bytes, tuple(sorted(only)))
+    return UnequalTables(problem, tuple(devices), layer_costs, tuple(sorted(only)))
 
 
 def memory_limits(tables: UnequalTables) -> list[float]:

@@ -388,7 +388,7 @@ def _space(tables: UnequalTables, cuts: Cuts, sizes: Sequence[int]) -> _Space | 
     """Choices of each stage of a partition with which it may fit; None if a stage has none."""
     unequal, batch, chosen = unequal_problem(tables, cuts, sizes), tables.problem.batch, np.array(sizes)
     limits, held = np.array(memory_limits(tables))[:, None], [tables.stage_bytes(*ends) for ends in tables.ranges(cuts)]
-    sent = [*tables.crossing_bytes[list(cuts)].tolist(), 0.0]
+    sent = [*tables.costs.cut_bytes[list(cuts)].tolist(), 0.0]
     kinds = (False, True) if unequal.coupled else (True,)
     forward, backward, least = list[Floats](), list[Floats](), []
     for again in kinds:
