@@ -24,7 +24,6 @@ COMMUNICATIONS: tuple[str, ...] = get_args(Communication)
 """The ways in which transfers and computation share a device; `simulator.lowering.lower` says what each does."""
 
 WeightVersions = Literal["stashing", "vertical-sync"]
-WEIGHT_VERSIONS: tuple[str, ...] = get_args(WeightVersions)
 """What PipeDream's asynchronous schedules keep of old weights: a stage's backward uses the weights of its own forward, or
 every stage uses those that the input stage had for the minibatch."""
 

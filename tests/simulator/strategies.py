@@ -39,7 +39,7 @@ from simulator import (
     to_text,
 )
 from simulator.costs.given import StageCollectives, TiedReduction
-from simulator.options.training_options import BY_BLOCK, COMMUNICATIONS, WEIGHT_VERSIONS, Recompute
+from simulator.options.training_options import BY_BLOCK, COMMUNICATIONS, Recompute, WeightVersions
 from simulator.schedules.ops import HOST_KINDS
 from simulator.schedules.schedule import columns_of, from_ranks
 from simulator.schedules.unequal import UNEQUAL_SCHEDULES
@@ -502,7 +502,7 @@ def plans(draw: st.DrawFn, count: int, names: Sequence[str] = SYNCHRONOUS) -> tu
         ),
         overlap=draw(st.sampled_from((1.0, 0.6))),
         contention=draw(st.booleans()),
-        weight_versions=draw(st.sampled_from(WEIGHT_VERSIONS)),
+        weight_versions=draw(st.sampled_from(get_args(WeightVersions))),
         replica_updates=draw(st.sampled_from(REPLICA_UPDATES)),
     )
     sizes = tuple(composition(draw, batch, many)) if draw(st.booleans()) else equal_microbatches(batch, many)
