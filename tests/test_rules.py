@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,6 +35,7 @@ from experiments.truth.measured_tables import read_tables
 from experiments.view.page import _small
 from experiments.view.page_option import window, written_page
 from hardware_profiles import Operation, Work, load_accelerator, load_cluster, load_stack, profile_text
+from hardware_profiles.accelerator import checked_rates
 from hardware_profiles.collectives import CollectiveRates
 from hardware_profiles.numbers import check_real, check_whole, real_number, whole_number
 from hardware_profiles.option_declarations import option_text
@@ -59,7 +61,8 @@ from simulator import (
     simulate,
     workload_from_spec,
 )
-from simulator.schedules import as_family
+from simulator.options.disturbance_limits import check_noise
+from simulator.schedules import _plugged_in_schedule, as_family
 from simulator.schedules.unequal import bounds_of
 from simulator.workloads.catalog import _function
 from simulator.workloads.gnmt import gnmt
@@ -72,6 +75,24 @@ A100 = load_accelerator("a100-80")
 DGX = load_cluster("dgx-a100:1")
 PRODUCT = Work(kind="linear", flop=1.0, parameters=1.0, output_elements=1.0, input_elements=1.0)
 PROBLEM, PLAN = CASES["replicas"]
+
+RATES = "fp32, tf32, fp16, bf16, fp8, int8, int4, int3, int2, int1"
+
+
+def _planned(here: Path, stage: dict[str, str]) -> object:
+    """A plan file of one stage, read again."""
+    problem = {"workload": "alexnet", "cluster": "pipedream-b:1", "batch": 8}
+    plan = {"schedule": "gpipe", "microbatches": [8], "stages": [stage | {"devices": "0"}]}
+    (here / "one.json").write_text(json.dumps({"format": "pipeplan-plan-2", "problem": problem, "plan": plan}))
+    return pp.PlanFile.read_plan(here / "one.json")
+
+
+def _logged(here: Path) -> object:
+    """A log of torchtitan of one step, of samples without tokens."""
+    file = here / "steps.log"
+    file.write_text("step: 1  loss: 9.2  grad_norm: 1.2  memory: 8.00GiB(10.1%)  tps: 100  tflops: 4.3  mfu: 4.7%\n")
+    return read_logs(file, 0, 1, 1, warm_up=0)
+
 
 IN_TURN: dict[str, Any] = {"stages": 1, "microbatches": 4, "replicas": (2,), "forward": 1, "backward": 2, "update": 1}
 
@@ -204,6 +225,24 @@ RULES: dict[str, Callable[[Path], object]] = {
     "an order is repeated at least once, got 0": lambda _: repeated(
         training_order(pp.simulate("1f1b", stages=2, microbatches=2, forward=1, backward=2, update=1).timeline, 2), 0
     ),
+    f"x: rates needs at least one precision, of {RATES}": lambda _: checked_rates("x", "rates", {}),
+    f"x: rates maps a precision ({RATES}) to a rate above 0: fp7 = 1.0": lambda _: checked_rates(
+        "x", "rates", {"fp7": 1.0}
+    ),
+    "noise must be at least 0 and below 2 (standard deviation of the logarithm), got -0.5": lambda _: check_noise(-0.5),
+    "schedule 'odd', a plug-in, was asked for 2 stages and 4 micro-batches, and has 3 and 4": lambda _: (
+        _plugged_in_schedule(
+            "odd", as_family(lambda stages, microbatches: build_schedule("gpipe", stages + 1, microbatches)), 2, 4, {}
+        )
+    ),
+    "heads must be a multiple of key-value heads (3), got 4": lambda _: Gpt(1, 8, 4, key_value_heads=3),
+    "$.plan.stages[0].blocks: workload 'alexnet' has no blocks; choices: layers": lambda here: _planned(
+        here, {"blocks": "1-2"}
+    ),
+    "$.plan.stages[0].layers: '0-x' must be whole numbers and ranges of them, as in '0-14, 16'": lambda here: _planned(
+        here, {"layers": "0-x"}
+    ),
+    "steps.log: tells tokens per second, and the plan's samples have no tokens": _logged,
     "nothing: is not a folder of measured tables": lambda here: read_tables(here / "nothing", {}),
     "steps.log: No such file or directory": lambda here: read_logs(here / "steps.log", 1, 1, 1),
     "vgg16 has no transformer blocks": lambda _: plan_of_layout(
@@ -274,6 +313,8 @@ FILES = {
     "job.toml": b"parallelism = 3",
     "alone.toml": b"[training]\nlocal_batch_size = 3\n"
     b"[parallelism]\ndata_parallel_shard_degree = 8\n[activation_checkpoint]\nmode = 'none'",
+    "used": b"""{"format": "pipeplan-plan-2", "problem": {"workload": "alexnet", "cluster": "pipedream-b:2", "batch": 8},
+    "plan": {"schedule": "gpipe", "microbatches": [8], "stages": [{"layers": "0-21", "devices": "12"}]}}""",
     "parts.toml": b"[parallelism]\npipeline_parallel_degree = 2\nmodule_fqns_per_model_part = [1]",
 }
 COMMANDS = {
@@ -304,6 +345,9 @@ COMMANDS = {
             "parts.toml": "parts.toml: parallelism.module_fqns_per_model_part must be a list of lists of module names",
         }.items()
     },
+    f"plan {GPT} --launchable deepspeed --sequence-parallel": "--sequence-parallel: deepspeed has none",
+    f"simulate {GPT} --plan megatron:Et*12L --stack a,b": "--stack a,b: a plan that is there runs under one",
+    "simulate --plan used --cluster pipedream-b:1": "pipedream-b:1 has devices 0 to 7, --plan used uses device 12",
     "sweep study.toml store": "store: a store stands behind report; a sweep has one study file",
     "sweep x={1,2}": "x={1,2} is no study file; quote what has braces, which a shell expands: --over 'NAME=A:{1,2}'",
     "sweep study.toml": "study.toml",

@@ -262,8 +262,13 @@ def test_the_least_settings_of_a_genetic_search() -> None:
     least = Genetic(individuals=2, elites=0, generations=0)
     plan = least(problem, np.random.default_rng(0))
     assert (plan.makespan_seconds, plan.evaluations) == (4.0, 2)
-    for wrong in ({"individuals": 1}, {"elites": -1}, {"elites": 2}, {"generations": -1}):
-        with pytest.raises(ValueError, match="2 or more individuals, fewer elites and generations >= 0"):
+    for wrong, got in (
+        ({"individuals": 1}, "1 individuals, 0 elites, 0 generations"),
+        ({"elites": -1}, "2 individuals, -1 elites, 0 generations"),
+        ({"elites": 2}, "2 individuals, 2 elites, 0 generations"),
+        ({"generations": -1}, "2 individuals, 0 elites, -1 generations"),
+    ):
+        with pytest.raises(ValueError, match=f"2 or more individuals, fewer elites and generations >= 0, not {got}$"):
             replace(least, **wrong)  # type: ignore[arg-type]
     assert replace(least, elites=1).elites == 1
 
