@@ -176,7 +176,7 @@ def test_bad_problems_are_refused() -> None:
         with pytest.raises(ValueError, match="seconds of units must be numbers >= 0"):
             DeviceClass(1, np.array([0.0, seconds]))
     none = np.zeros(0)
-    with pytest.raises(ValueError, match="one for each of the same 1 or more units"):
+    with pytest.raises(ValueError, match=r"one for each of the same 1 or more units, got shapes {\(0,\)}"):
         PlacementProblem((), (), (DeviceClass(1, none),), none, none)
     with pytest.raises(ValueError, match="at most 20,000 choices by class, got 30,003"):
         replace(problem, classes=(*problem.classes, DeviceClass(10_000, np.ones(2))))

@@ -306,10 +306,18 @@ def test_durations_say_what_they_are() -> None:
     ]
 
 
-@pytest.mark.parametrize("rows", [np.zeros((2, 5)), np.zeros(6), np.full((1, 6), -1.0), np.full((1, 6), np.inf)])
-def test_durations_of_another_form_are_refused(rows: np.ndarray) -> None:
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (np.zeros((2, 5)), r"seconds must have shape \(rows, 6\), got \(2, 5\)"),
+        (np.zeros(6), r"seconds must have shape \(rows, 6\), got \(6,\)"),
+        (np.full((1, 6), -1.0), "seconds must be finite and at least 0"),
+        (np.full((1, 6), np.inf), "seconds must be finite and at least 0"),
+    ],
+)
+def test_durations_of_another_form_are_refused(rows: np.ndarray, said: str) -> None:
     """Six durations: two stages, forward, backward, update."""
-    with pytest.raises(ValueError, match="seconds must"):
+    with pytest.raises(ValueError, match=said):
         Evaluations(PROBLEM).makespans(plan(3), rows)
 
 
@@ -317,5 +325,7 @@ def test_an_asynchronous_plan_has_no_table_of_durations() -> None:
     """Its seconds are those of a steady state, which a simulation finds."""
     asynchronous = plan(3, schedule="pipedream")
     assert Evaluations(PROBLEM).durations(asynchronous) is None
-    with pytest.raises(ValueError, match="asynchronous"):
+    with pytest.raises(
+        ValueError, match=r"^plan 'hand' is asynchronous or its stages are not contiguous: it has no table"
+    ):
         Evaluations(PROBLEM).makespans(asynchronous, np.zeros((1, 6)))

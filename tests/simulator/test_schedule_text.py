@@ -299,7 +299,7 @@ def test_patterns_hold_patterns_and_lines_comments(tmp_path: Path) -> None:
         ("((0F0)*1000)*2000", "a schedule has at most 1,048,576 ops"),
         ("0F0 (0F1 0X0)*3", "row 1, column 2: op '0X0' is not"),
         ("(0F0 0B0)*999999999", "row 1, column 1: a schedule has at most 1,048,576 ops"),
-        ("0F0 ()*999999999", "row 1, column 2: a repeated pattern holds at least one op"),
+        ("0F0 ()*999999999", "row 1, column 2: a repeated pattern holds at least one op, got '()*999999999'"),
         ("(0F0)*2+99999999", "row 1, column 1: a repeated micro-batch has a number below 67,108,864, got 99,999,999"),
         ("(0F0 0B0)*0", "at least one op, got none"),
         ("(0F0 0B0)*x", "row 1, column 1: '(0F0 0B0)*x' is no pattern"),
