@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import ast
-import contextlib
-import inspect
 import math
 import random
 import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import fields, replace
-from enum import Enum
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +30,6 @@ from simulator import (
     build_program,
     given_costs,
 )
-from tests.records import Recorded
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -55,35 +50,6 @@ def test_the_face_has_no_logic() -> None:
         aliases += [alias.asname for alias in node.names]
     assert len(aliases) == len(set(aliases)) <= 24
     assert set(aliases) == {name for name in dir(pp) if not name.startswith("_")}
-
-
-def defaults(offered: Any) -> list[str]:
-    """What holds where a caller says nothing, by parameter; what is no plain value by its type."""
-    plain = (bool, int, float, str, tuple, type(None))
-    return [
-        f"{one.name} = {one.default!r}"
-        if isinstance(one.default, plain)
-        else f"{one.name}: {type(one.default).__name__}"
-        for one in inspect.signature(offered).parameters.values()
-        if one.default is not inspect.Parameter.empty
-    ]
-
-
-@pytest.mark.parametrize("package", ["hardware_profiles", "simulator", "planners", "experiments"])
-def test_defaults_of_what_packages_offer(package: str, recorded: Recorded) -> None:
-    """Of their functions and classes, and of the public methods of these."""
-    found: dict[str, list[str]] = {}
-    faced = import_module(package)
-    for name, offered in ((one, getattr(faced, one)) for one in sorted(dir(faced))):
-        own = inspect.isfunction(offered) or (inspect.isclass(offered) and not issubclass(offered, Enum | Exception))
-        if name.startswith("_") or not own:
-            continue
-        methods = vars(offered) if inspect.isclass(offered) else {}
-        for label, one in {name: offered, **{f"{name}.{method}": one for method, one in methods.items()}}.items():
-            if (inspect.isfunction(one) and "._" not in label) or (one is offered and methods):
-                with contextlib.suppress(ValueError):  # protocols of Python's own have no signature
-                    found[label] = defaults(one)
-    recorded(**{label: one for label, one in found.items() if one})
 
 
 def test_the_face_goes_where_the_packages_go() -> None:

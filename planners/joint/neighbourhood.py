@@ -1,4 +1,4 @@
-"""Neighbourhood: the pipelines that decide one thing otherwise than a given one."""
+"""Neighbourhood: the pipelines that differ from a given one in one decision."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from simulator import (
 )
 
 Move = Callable[[Pipeline], Iterator[Pipeline]]
-"""A pipeline -> those that decide one thing otherwise."""
+"""A pipeline -> those that differ from it in one decision."""
 
 DIVIDING = ("zb-h1", "zb-h2", "interleaved-zb", "zb-v", "v-half", "v-min", "dualpipev", "dualpipe")
 """Schedule families that are searched whose backwards are divided into gradients of inputs and of weights."""
