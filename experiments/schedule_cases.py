@@ -138,8 +138,10 @@ def check_case(case: dict[str, Any], where: str) -> dict[str, Any]:
         return row
     try:
         simpy_line, recurrence_line = replay_case(case, family)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{where}: {type(error).__name__}: {error}") from None
+    except KeyError as error:
+        raise InputError(f"{where}: has no {error}, which a case of {schedule!r} needs") from None
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{where}: {error}") from None
     row["simpy"], row["recurrence"] = simpy_line.makespan_seconds, recurrence_line.makespan_seconds
     row["relative_error"] = max(relative_error(row["simpy"], expected), relative_error(row["recurrence"], expected))
     row["why"] = "; ".join(

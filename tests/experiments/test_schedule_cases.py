@@ -102,7 +102,11 @@ def test_the_bundled_file(
             '[{"schedule": "1f1b"}]',
             " case 0: $.expected_makespan: is missing; keys of this table: schedule, expected_make",
         ),
-        ('[{"schedule": "1f1b", "expected_makespan": 1}]', " case 0: KeyError: 'devices'"),
+        ('[{"schedule": "1f1b", "expected_makespan": 1}]', " case 0: has no 'devices', which a case of '1f1b' needs"),
+        (
+            '[{"schedule": "1f1b", "expected_makespan": 1, "devices": 2, "microbatches": 2, "F": [1, 2, 3], "B": 1, "p2p": 0}]',
+            " case 0: forward needs one number or one for each of 2 stages, got 3 numbers",
+        ),
     ],
 )
 def test_a_bad_file_is_one_line(
