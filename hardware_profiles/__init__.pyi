@@ -32,7 +32,7 @@ from .addresses import (
     value_words as value_words,
     values_in as values_in,
 )
-from .arrays import Flags as Flags, Floats as Floats, Integers as Integers
+from .array_types import Flags as Flags, Floats as Floats, Integers as Integers
 from .cluster import (
     Cluster as Cluster,
     ClusterSource as ClusterSource,

@@ -35,7 +35,7 @@ from hardware_profiles.option_declarations import Bounds
 from hardware_profiles.words import brief
 
 if TYPE_CHECKING:
-    from hardware_profiles.arrays import Flags
+    from hardware_profiles.array_types import Flags
     from hardware_profiles.fpga_division import Divisions
 
 

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hardware_profiles.accelerator import PRECISION_BYTES, ZERO_COST_KINDS, Phase, Precision, Work, passes
-from hardware_profiles.arrays import Flags, Floats, Integers
+from hardware_profiles.array_types import Flags, Floats, Integers
 from hardware_profiles.gpu import demand
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Arrays: the kinds of NumPy arrays that signatures name; docstrings give their shapes and units."""
+"""Types of NumPy arrays that signatures name; docstrings give their shapes and units."""
 
 import numpy as np
 from numpy.typing import NDArray
