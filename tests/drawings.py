@@ -36,7 +36,14 @@ def drawing(figure: Figure) -> dict[str, Any]:
 
 
 def _panel(axes: Axes) -> dict[str, Any]:
+    """What it says and where it stands; the weight of all that is only a look, of marks, words, axes, legend and frame."""
     legend = axes.get_legend()
+    axis_looks = [_axis_look(one) for one in (axes.xaxis, axes.yaxis) if axes.axison]
+    frame = [
+        f"{name}, {to_hex(one.get_edgecolor())}"
+        for name, one in axes.spines.items()
+        if axes.axison and one.get_visible()
+    ]
     return _said(
         titles=_texts((axes._left_title, axes.title)),  # type: ignore[attr-defined]
         x=_axis(axes.xaxis) if axes.axison else None,
@@ -47,12 +54,7 @@ def _panel(axes: Axes) -> dict[str, Any]:
         images=[[image.get_cmap().name, *image.get_clim(), _digits(image.get_array())] for image in axes.images],
         texts=_texts(axes.texts),
         legend=None if legend is None else _legend(legend),
-        layers=_layers(axes),
-        frame=[
-            f"{name}, {to_hex(one.get_edgecolor())}"
-            for name, one in axes.spines.items()
-            if axes.axison and one.get_visible()
-        ],
+        look=weight([axis_looks, frame, _layers(axes)]),
     )
 
 
@@ -106,7 +108,7 @@ def _said(**values: Any) -> dict[str, Any]:
 
 
 def _axis(axis: Axis) -> dict[str, Any]:
-    """Label, scale unless it is linear, ends, ticks where the code sets them, and how they look."""
+    """Label, scale unless it is linear, ends, and ticks where the code sets them."""
     locator = axis.get_major_locator()
     fixed = locator if isinstance(locator, FixedLocator) else None
     return _said(
@@ -115,8 +117,11 @@ def _axis(axis: Axis) -> dict[str, Any]:
         ends=_digits(axis.get_view_interval()),
         ticks=fixed and _digits(fixed()),
         names=fixed and list(dict.fromkeys(axis.get_major_formatter().format_ticks(list(fixed())))),
-        look=_look(axis.get_label().get_text() and f"label {axis.get_label().get_fontsize():g}", *_tick_look(axis)),
     )
+
+
+def _axis_look(axis: Axis) -> str:
+    return _look(axis.get_label().get_text() and f"label {axis.get_label().get_fontsize():g}", *_tick_look(axis))
 
 
 def _tick_look(axis: Axis) -> Iterator[str]:
@@ -202,13 +207,13 @@ def _legend(legend: Legend) -> dict[str, Any]:
         else type(one).__name__
         for one in legend.legend_handles
     )
-    entries = {text.get_text(): look for text, look in zip(legend.get_texts(), looks, strict=True)}
     sizes = {f"{text.get_fontsize():g}" for text in legend.get_texts()}
+    look = _look(f"words {' '.join(sorted(sizes))}", legend.get_frame_on() and "framed", f"{legend.handlelength:g}")
     return _said(
         title=legend.get_title().get_text(),
         columns=legend._ncols,  # type: ignore[attr-defined]
-        entries=entries,
-        look=_look(f"words {' '.join(sorted(sizes))}", legend.get_frame_on() and "framed", f"{legend.handlelength:g}"),
+        entries=[text.get_text() for text in legend.get_texts()],
+        look=weight([*looks, look]),
     )
 
 

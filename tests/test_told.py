@@ -87,9 +87,13 @@ IN_WORDS = (
     "a comparison",
     "what no longer fits",
     "a report of a replay",
-    "a report of experts",
     "an explanation of a window",
     "what is felt",
+    "a report of experts",
+    "an explanation",
+    "noise and stragglers",
+    "what cannot be",
+    "a sweep",
 )
 """Answers whose records are weights: another one of the kind is recorded whole, or the words say its figures."""
 

@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from experiments.cli import COMMANDS
 from experiments.studies.catalogue import STUDIES
 from experiments.terminal.argument_types import Listed, Option, add_options, inches, written_figure
-from tests.records import Recorded
+from tests.records import Recorded, plain
 
 OPTIONS: dict[str, Option] = {
     "--flag": "a flag",
@@ -134,20 +135,17 @@ def test_the_default_that_help_names_is_the_one_that_is_taken() -> None:
 
 
 def test_options_of_commands_and_studies(recorded: Recorded) -> None:
-    """How many values each takes, their names, what may be given, what holds without it, and whether it is needed."""
+    """How many values each takes, their names, what may be given, what holds without it, and whether it is needed; then the
+    commands that take it so."""
+    found: dict[str, dict[str, list[Any]]] = {}
+    for command, parser in parsers():
+        for one in parser._actions:
+            if one.dest != "help":
+                default = str(one.default) if isinstance(one.default, Path) else one.default
+                choices = one.choices and sorted(map(str, one.choices))
+                said = [one.nargs, one.metavar, choices, default, one.required]
+                alike = found.setdefault(" ".join(one.option_strings) or one.dest, {})
+                alike.setdefault(str(plain(said)), [said]).append(command)
     recorded(
-        **{
-            command: {
-                " ".join(one.option_strings) or one.dest: [
-                    one.nargs,
-                    one.metavar,
-                    one.choices and sorted(map(str, one.choices)),
-                    str(one.default) if isinstance(one.default, Path) else one.default,
-                    one.required,
-                ]
-                for one in parser._actions
-                if one.dest != "help"
-            }
-            for command, parser in parsers()
-        }
+        **{name: [[*said, " ".join(commands)] for said, *commands in alike.values()] for name, alike in found.items()}
     )

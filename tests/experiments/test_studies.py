@@ -22,7 +22,7 @@ from experiments.terminal.output import InputError
 from experiments.terminal.report_tables import marked
 from experiments.testing import check_study
 from experiments.time_to_accuracy.dated_training import CASES
-from tests.records import Recorded
+from tests.records import Recorded, weights
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -133,10 +133,10 @@ def test_a_study_runs_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_the_table_of_studies(capsys: pytest.CaptureFixture[str], recorded: Recorded) -> None:
-    """One row a study: name, minutes, minutes with --quick, question, figures; recorded is what their help says."""
+    """One row a study: name, minutes, minutes with --quick, question, figures; recorded is the weight of what their help says."""
     assert main(["study"]) == 0
     printed = capsys.readouterr().out
-    recorded(**{name: [study.epilog, options_of(study)] for name, study in STUDIES.items()})
+    recorded(**weights({name: [study.epilog, options_of(study)] for name, study in STUDIES.items()}))
     rows = [line.split() for line in printed.splitlines()]
     for name, study in STUDIES.items():
         (row,) = [row for row in rows if row[:1] == [name]]

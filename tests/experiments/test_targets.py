@@ -246,8 +246,8 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 def test_what_every_target_lacks_and_writes(recorded: Recorded) -> None:
-    """By what a plan asks for, and target: its lacks, or the files and notes of a launch; of all but the first plan the lines
-    that are not those of the first."""
+    """By target and what plans ask for: its lacks, or the files and notes of a launch; of all but the first plan the lines that
+    are not those of the first."""
     found = {
         words: {name: told_by(one, *cut_plan(**asked)) for name, one in TARGETS.items()}
         for words, asked in ASKED.items()
@@ -257,7 +257,17 @@ def test_what_every_target_lacks_and_writes(recorded: Recorded) -> None:
     for told in others:
         for name, texts in told.items():
             told[name] = {file: [line for line in text if line not in known[name]] for file, text in texts.items()}
-    recorded(**found)
+    recorded(**{name: by_sameness({words: told[name] for words, told in found.items()}) for name in TARGETS})
+
+
+def by_sameness(told: dict[str, dict[str, list[str]]]) -> list[dict[str, Any]]:
+    """What is told, each once, with the words of all plans that are told it."""
+    same: dict[str, dict[str, Any]] = {}
+    for words, texts in told.items():
+        same.setdefault(str(texts), {"of": [], **{name: text for name, text in texts.items() if text}})["of"].append(
+            words
+        )
+    return list(same.values())
 
 
 def told_by(target: Target, problem: Problem, plan: Plan) -> Any:

@@ -37,7 +37,7 @@ from planners.unequal import (
 )
 from planners.unequal.profiles import lower_bound
 from simulator import Problem, load_workload
-from tests.records import REWRITE, Recorded, lines, readable, weight
+from tests.records import REWRITE, Recorded, lines, readable, weight, weights
 from tests.unequal import problem_from_callables
 
 
@@ -223,7 +223,8 @@ def test_an_interrupt_keeps_what_is_complete_and_says_so(
     "quick", [pytest.param(False, id="full", marks=pytest.mark.slow), pytest.param(True, id="quick")]
 )
 def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked for, in order: settings of the networks, instances of random tables, searches, fronts, partitions."""
+    """What is asked for, in order: settings of the networks, instances of random tables, searches, fronts, partitions. (Of the
+    full study by weight.)"""
     asked: list[list[object]] = []
 
     tables: dict[str, list[float]] = {}
@@ -259,7 +260,8 @@ def test_sweeps(quick: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(umpipe, "search_all", search_all)
     monkeypatch.setattr(umpipe, "memory_fronts", fronts)
     report = umpipe.measure(quick)
-    recorded(asked=asked, tables=tables, tried=report.tried, shown=report.shown.setting if report.shown else None)
+    found = {"asked": asked, "tables": tables, "tried": report.tried, "shown": report.shown and report.shown.setting}
+    recorded(**(found if quick else weights(found)))
 
 
 def test_a_tuned_baseline_is_never_slower_than_one_with_a_fixed_number() -> None:
@@ -368,7 +370,8 @@ def test_a_small_study(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     with_constant_seconds(document)
     umpipe_tables.print_document(document | {"gains": gains, "readings": readings})
     printed = lines(capsys.readouterr().out)
-    recorded(**document, gains=weight(shown), readings=over, printed=[line for line in printed if "──" not in line])
+    printed = [line for line in printed if "──" not in line]
+    recorded(**weights(document), gains=weight(shown), readings=weight(over), printed=printed)
 
 
 def test_what_is_measured_is_told_and_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from hardware_profiles.algorithms import Steps, binomial, in_switch, in_switch_t
 from hardware_profiles.collectives import _least
 from hardware_profiles.fabrics import FABRICS
 from tests.hardware_profiles.clusters import GIGA, star
-from tests.records import Recorded
+from tests.records import Recorded, weights
 
 REDUCE, SCATTER, GATHER = Operation
 STEPS = Steps(10.0, 1.0, 5.0, 2.0, 7.0, 8.0, 4.0)
@@ -202,9 +202,9 @@ def test_less_of_anything_is_never_faster(
 @pytest.mark.parametrize("fabric", sorted(FABRICS))
 def test_ways_over_a_fabric(fabric: str, recorded: Recorded) -> None:
     """Microseconds, and nanoseconds per kilobyte, of every way to run a collective over links of 1 GB/s: among eight devices of a
-    server whose switch adds up, among two of each of four servers, and one of each; and of exchanges."""
+    server whose switch adds up, among two of each of four servers, and one of each; and of exchanges. (All but one by weight.)"""
     links = [Link(f"d{one}", "hub", GIGA, 2e-6, in_switch=0.4, fabric=fabric) for one in range(8)]
-    found = {}
+    found: dict[str, dict[str, list[float]]] = {}
     for name, servers, devices in (
         ("server", (tuple(range(8)),), range(8)),
         ("pairs", tuple((one, one + 1) for one in range(0, 8, 2)), range(8)),
@@ -212,31 +212,30 @@ def test_ways_over_a_fabric(fabric: str, recorded: Recorded) -> None:
         ("two", (tuple(range(5)), (5, 6, 7)), (0, 1, 5, 6)),
         ("five", (tuple(range(5)), (5, 6, 7)), range(5)),
     ):
-        here = star(8, *links, servers=servers).collectives
+        here, ways = star(8, *links, servers=servers).collectives, found.setdefault(name, {})
         for operation in Operation:
             for way in here.ways(operation, (tuple(devices),)):
-                found[f"{name}: {operation.name.lower()} {way.name}"] = [1e6 * way.latency, 1e12 * way.seconds_per_byte]
+                ways[f"{operation.name.lower()} {way.name}"] = [1e6 * way.latency, 1e12 * way.seconds_per_byte]
         ((latency, rate),) = here.alltoall_rates(devices)
-        found[f"{name}: exchange"] = [1e6 * latency, 1e12 * rate]
-    recorded(**{"us, ns per kB": found})
+        ways["exchange"] = [1e6 * latency, 1e12 * rate]
+    recorded(**{"us, ns per kB": found if fabric == "nvlink-4" else weights(found)})
 
 
 @pytest.mark.parametrize("name", ["dgx-1-v100", "dgx-a100:2", "dgx-b200:2", "pipedream-a", "sailor-mit-4"])
 def test_collectives_of_shipped_clusters(name: str, recorded: Recorded) -> None:
     """Microseconds of a mebibyte and of a gibibyte by the quickest way, of every collective and of exchanges, among the first
-    devices of a cluster; channels that sums keep busy, and for how large a part of their seconds."""
-    here, found = load_cluster(name), {}
+    devices of a cluster; channels that sums keep busy, and for how large a part of their seconds. (All but one by weight.)"""
+    here, found = load_cluster(name), dict[str, dict[str, float]]()
     for count in (2, 3, 5, 8, 12):
         devices = range(min(count, len(here.devices)))
+        among = found.setdefault(f"{len(devices)} devices", {})
         for operation in Operation:
             for size in (2.0**20, 2.0**30):
                 way = here.collectives.taken(operation, size, devices)
                 assert way is not None
-                found[f"{len(devices)}: {operation.name.lower()} of {size:.0f} bytes, {way.name}"] = 1e6 * way.seconds(
-                    size
-                )
-        found[f"{len(devices)}: exchange"] = 1e6 * reduce_seconds(here.collectives.alltoall_rates(devices), 2.0**20)
+                among[f"{operation.name.lower()} of {size:.0f} bytes, {way.name}"] = 1e6 * way.seconds(size)
+        among["exchange"] = 1e6 * reduce_seconds(here.collectives.alltoall_rates(devices), 2.0**20)
         channels, busy = here.collectives.busy(Operation.ALL_REDUCE, devices)
-        found[f"{len(devices)}: busy channels"] = len(channels)
-        found[f"{len(devices)}: busy seconds"] = sum(busy)
-    recorded(us=found)
+        among["busy channels"] = len(channels)
+        among["busy seconds"] = sum(busy)
+    recorded(us=found if name == "dgx-a100:2" else weights(found))

@@ -47,15 +47,15 @@ from tests.planners.scheduler.test_bounds import drawn
 from tests.planners.test_found import table_of
 from tests.planners.test_largest_load import problem_of
 from tests.planners.test_mixed_search import DrawnSpace
-from tests.records import Recorded
+from tests.records import Recorded, weight
 
 Stepped = Callable[..., None]
 
 
 @pytest.fixture
 def stepped(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> Stepped:
-    """Runs cases with the kernels of some modules uncompiled; records what each returns, and by kernel how often it was called in
-    each case, and the sum of the numbers that it was given."""
+    """Runs cases with the kernels of some modules uncompiled; records what each returns, and how often each kernel was called,
+    with the weight of the calls and of the numbers given, by case (or the weight of all kernels)."""
     counts: dict[str, list[list[float]]] = {}
 
     def counted(name: str, function: Any) -> Any:
@@ -67,7 +67,7 @@ def stepped(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> Stepped:
 
         return call
 
-    def run(cases: dict[str, Callable[[], Any]], *modules: ModuleType) -> None:
+    def run(cases: dict[str, Callable[[], Any]], *modules: ModuleType, whole: bool = True) -> None:
         for module in modules:
             for name, value in [*vars(module).items()]:
                 if hasattr(value, "py_func"):
@@ -79,8 +79,9 @@ def stepped(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> Stepped:
                 known.append([0, 0.0])
             with np.errstate(all="ignore"):
                 answers[name] = case()
-        called = {name: known for name, known in sorted(counts.items()) if any(count for count, _ in known)}
-        recorded(answers=answers, calls=called)
+        called = {name: [sum(count for count, _ in known), weight(known)] for name, known in sorted(counts.items())}
+        called = {name: known for name, known in called.items() if known[0]}
+        recorded(answers=answers, calls=called if whole else weight(called))
 
     return run
 
@@ -278,6 +279,7 @@ def test_orders_of_ops(placement: str, number: int, stepped: Stepped) -> None:
             "rounds": repeated,
         },
         *SCHEDULER,
+        whole=placement == "straight",
     )
 
 
