@@ -78,8 +78,8 @@ def plan_over_stacks(
     problem: under any stack; the answer's problem is that of the stack it is for
     stacks: searched by rising lower bound; none for the problem's own alone
     seed, budget, progress: of every search, as in `make_plan`
-    A stack whose lower bound is not below the best plan so far is not searched. For one that is nowhere quicker than another one
-    that was, the other's best plan is replayed in place of a search. Where none of them runs any plan of this planner the answer
+    A stack whose lower bound is not below the best plan so far is not searched, nor one under which no plan takes fewer seconds or
+    bytes than under another that was: the other's best plan is replayed. Where none of them runs any plan of this planner the answer
     is for the problem's own stack, and a note says so. After an interrupt the answer is the best so far, and marked.
     Raises as `make_plan` does; of stacks that all have no plan that fits, what the first of them says. Of a planner that does not
     apply the error names those that do.
@@ -154,8 +154,7 @@ class _StackSearch:
             self.slower[name] = least
             return True
         try:
-            if (beaten := self._of_a_quicker(problem)) is not None:
-                self.beaten[name] = beaten
+            if self._is_answered(problem, least):
                 return True
             result = self.found[name] = self.plan(problem, beat)
         except NotFasterError as slower:
@@ -172,18 +171,28 @@ class _StackSearch:
         self.interrupted = result.interrupted and self.budget is None
         return not self.interrupted
 
-    def _of_a_quicker(self, problem: Problem) -> NotFasterError | None:
-        """What the best plan takes of a stack that was searched and under which every plan is as fast or faster, as far as
-        seconds alone count; None where there is none, or it does not fit.
+    def _is_answered(self, problem: Problem, least: float) -> bool:
+        """Whether the search under another stack answers for this one, as every plan is as fast and as small there.
+
+        Its best plan is told; where that does not fit into memory here, the least that any plan takes; where none did there, why.
         """
-        began, plans = time.process_time(), {name: result.plan for name, result in self.found.items()}
-        plans |= {name: slower.plan for name, slower in self.beaten.items()}
-        for name, plan in plans.items() if PlanJudge.of(problem, self.request or Request()) is None else ():
-            if problem.stack.is_nowhere_quicker(self.asked[name].stack, problem.cluster.kinds[0]):
-                score = Evaluator(problem)(plan)
-                if score.fits:
-                    return NotFasterError(plan, score, 1, time.process_time() - began)
-        return None
+        if PlanJudge.of(problem, self.request or Request()) is not None:
+            return False
+        name, searched = problem.stack.name, (*self.found, *self.beaten, *self.refused)
+        quicker = next((one for one in searched if self._is_nowhere_quicker(problem, one)), None)
+        if quicker in self.refused:
+            self.refused[name] = self.refused[quicker]
+        elif quicker is not None:
+            began, plan = time.process_time(), (self.found | self.beaten)[quicker].plan
+            score = Evaluator(problem)(plan)
+            if score.fits:
+                self.beaten[name] = NotFasterError(plan, score, 1, time.process_time() - began)
+            else:
+                self.slower[name] = least
+        return quicker is not None
+
+    def _is_nowhere_quicker(self, problem: Problem, other: str) -> bool:
+        return problem.stack.is_nowhere_quicker(self.asked[other].stack, problem.cluster.kinds[0])
 
     def fastest(self) -> Result:
         """The fastest answer that fits, or the fastest, with what the others came to."""
