@@ -78,9 +78,9 @@ def plan_over_stacks(
     problem: under any stack; the answer's problem is that of the stack it is for
     stacks: searched by rising lower bound; none for the problem's own alone
     seed, budget, progress: of every search, as in `make_plan`
-    A stack whose lower bound is not below the best plan so far is not searched, nor one under which no plan takes fewer seconds or
-    bytes than under another that was: the other's best plan is replayed. Where none of them runs any plan of this planner the answer
-    is for the problem's own stack, and a note says so. After an interrupt the answer is the best so far, and marked.
+    A stack whose lower bound is not below the best plan so far is not searched, nor one under which no plan takes fewer seconds
+    or bytes than under another that was: the other's best plan is replayed. Where none of them runs any plan of this planner the
+    answer is for the problem's own stack, and a note says so. After an interrupt the answer is the best so far, and marked.
     Raises as `make_plan` does; of stacks that all have no plan that fits, what the first of them says. Of a planner that does not
     apply the error names those that do.
     """

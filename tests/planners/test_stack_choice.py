@@ -184,7 +184,7 @@ def test_an_interrupt_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_stack_that_is_nowhere_quicker_is_not_searched(
     changed: dict[str, Any], searched: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other one's plan is replayed under it, or its bound told where that does not fit; not where it can be the better one."""
+    """The other one's plan is replayed under it, or its bound told where that does not fit; it may be better elsewhere."""
     calls: list[str] = []
 
     def counted(planner: Any, asked: Problem, *others: Any, **named: Any) -> Any:
