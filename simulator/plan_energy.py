@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -84,16 +83,6 @@ class Energy:
             f"{name} {percent(joules / self.joules, '.0f')}" for name, joules in self.parts.items() if joules > 0.0
         ]
         return f"{told} ({', '.join(shares)})" if len(self.parts) > NAMELESS else told
-
-    def record(self) -> dict[str, Any]:
-        """The figures by name, in base units."""
-        return {
-            "joules": self.joules,
-            "joules_by_part": dict(self.parts),
-            "joules_per_sample": self.joules_per_sample,
-            "watts": self.watts,
-            "joule_seconds": self.joules * self.seconds,
-        }
 
 
 NAMELESS = 2

@@ -51,7 +51,10 @@ def _panel(axes: Axes) -> dict[str, Any]:
         lines=_together((_line_look(line), (line.get_xdata(), line.get_ydata())) for line in axes.lines),
         patches=_together((_patch_look(patch), _box(patch)) for patch in axes.patches),
         collections=_together((_collection_look(one), _paths(one)) for one in axes.collections),
-        images=[[image.get_cmap().name, *image.get_clim(), _digits(image.get_array())] for image in axes.images],
+        images=[
+            [image.get_cmap().name, to_hex(image.get_cmap().get_bad()), *image.get_clim(), _digits(image.get_array())]
+            for image in axes.images
+        ],
         texts=_texts(axes.texts),
         legend=None if legend is None else _legend(legend),
         look=weight([axis_looks, frame, _layers(axes)]),

@@ -75,7 +75,7 @@ def throughput_figure(balanced: Sequence[Row], cluster: Sequence[Row], problem: 
         axes.set(xlabel=title, xlim=(0, max(*values, least) * 1.04), ylim=(-0.6, len(rows) - 0.4))
         plain(axes)
         axes.tick_params(axis="y", length=0)
-    right.axvline(capacity, color=ALARM, linewidth=1.2, zorder=3)
+    right.axvline(capacity, color=ALARM, linewidth=1.2)
     titled(right, f"line: capacity, {capacity:g} GiB", color=ALARM)
     return figure
 

@@ -117,8 +117,7 @@ class ClusterSpace:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Divisors of the batch."""
-        most = min(self.problem.batch, MOST_SAMPLES)
-        return tuple(one for one in divisors(self.problem.batch) if one <= most and len(self.replicas(one)))
+        return tuple(one for one in divisors(self.problem.batch) if one <= MOST_SAMPLES and len(self.replicas(one)))
 
     def replicas(self, samples: int) -> Sequence[int]:
         """Numbers that divide the batch into whole micro-batches."""

@@ -57,12 +57,9 @@ def copies_held(timeline: Timeline, plan: Plan, weight_versions: str) -> dict[tu
     name = weight_versions if family.copies == "problem" else family.copies or "stashing"
     rule = COPY_RULES["pipedream" if name == "stashing" else name]
     table = version_table(timeline, 1 if name == "vertical-sync" else len(plan.microbatches))
-    if name == "stashing":
-        copies = rule.by_replica(table)
-    else:  # the replicas of a stage keep room for as many as the fullest of them
-        copies = {slot: int(peak) for slot, peak in zip(slots, rule(table)[[stage for stage, _ in slots]], strict=True)}
+    copies = rule(table).tolist()  # the replicas of a stage keep room for as many as the fullest of them
     gradients = dict.fromkeys(slots, 1) | (_gradient_copies(timeline) if plan.replication == "round-robin" else {})
-    return {slot: (copies[slot], gradients[slot]) for slot in slots}
+    return {slot: (copies[slot[0]], gradients[slot]) for slot in slots}
 
 
 def _gradient_copies(timeline: Timeline) -> dict[tuple[int, int], int]:

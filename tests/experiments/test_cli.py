@@ -116,6 +116,7 @@ def test_noise_repeats_under_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
         (2, ("study", "schedule-search", "--cases="), "option --cases needs a value, got ''"),
         (2, ("study", "schedule-search", "--seconds", "3"), "--seconds goes with --cases"),
         (4, ("study", "schedule-search", "--cases", "/no/such/file"), "/no/such/file: No such file"),
+        (2, ("check", "--", "--no-such-file"), "no accelerator, cluster or stack is named '--no-such-file'"),
         (2, ("study", "unequal-speed", "--family", "x"), "--family"),
         (2, ("plan", ""), "plan: '' belongs to no option"),
         (2, ("train", "--method", "xpipe", "--cluster", "nope"), "cluster 'nope' is not known"),

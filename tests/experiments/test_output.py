@@ -321,12 +321,13 @@ def report_tables() -> Iterator[tuple[str, ReportTable]]:
 
 
 class Alike(dict[str, Any]):
-    """A row whose every value is the same."""
+    """A row whose every value is the same, and which of them were read."""
 
     def __init__(self, value: int) -> None:
-        self.value = value
+        self.value, self.read = value, list[str]()
 
     def __missing__(self, key: str) -> int:
+        self.read.append(key)
         return self.value
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -334,24 +335,29 @@ class Alike(dict[str, Any]):
         return self[key]
 
 
-def written(heading: str, cell: Cell) -> str:
-    """What a cell says of a row of threes, of 3 * 2^30 where bytes are shown; nothing where it is of a text or a list."""
+def written(heading: str, cell: Cell) -> tuple[str, str]:
+    """What a cell reads of a row of threes, of 3 * 2^30 where bytes are shown, and says of it: nothing of a text or a list."""
     row = Alike(3 * 2**30 if re.search("[GM]i?B|ops/s", heading) else 3)
     try:
-        return cell.format_map(row) if isinstance(cell, str) else cell(row)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return ""
+        said = cell.format_map(row) if isinstance(cell, str) else cell(row)
+    except (AttributeError, KeyError, TypeError):
+        said = ""
+    return ", ".join(dict.fromkeys(row.read)), said
 
 
 def test_cells_of_every_table_have_their_units() -> None:
-    """How each column writes numbers of its row, which are in base units: per cent, milliseconds, GiB, places, words behind;
-    of the columns that write a number, or a text, as it is, no line is kept."""
-    lines = [
-        f"{place}: {' '.join(heading.split())}: {shown}"
-        for place, table in report_tables()
-        for heading, cell in table.columns.items()
-        if (shown := written(heading, cell)) not in ("3", "")
-    ]
+    """What each column reads of its row, and how it writes numbers, which are in base units: per cent, milliseconds, GiB, places,
+    words behind; of the columns that write a number, or a text, as it is, no line is kept. No two of a table read the same."""
+    lines = []
+    for place, table in report_tables():
+        cells = {heading: written(heading, cell) for heading, cell in table.columns.items()}
+        told = [one for one in cells.values() if one[1]]
+        assert len(told) == len(set(told)), place
+        lines += [
+            f"{place}: {' '.join(heading.split())}: {read}: {said}"
+            for heading, (read, said) in cells.items()
+            if said not in ("3", "")
+        ]
     assert_text(GOLDEN / "cells.txt", "\n".join(lines) + "\n")
 
 

@@ -19,6 +19,7 @@ from experiments.compare.efficiency import efficiency, used_parameters
 from experiments.report import pareto as pareto_search
 from experiments.report.limits import Limit, limit_sentence, limits
 from experiments.report.pareto import GIB, Pareto, UnbeatenPlan, in_less_memory, pareto
+from experiments.terminal import output
 from hardware_profiles import GENERIC, GraphicsProcessor, Power, load_cluster, load_stack, percent
 from planners import Request, plan_over_stacks
 from simulator import (
@@ -513,11 +514,15 @@ def test_stages_that_are_alike_are_counted() -> None:
 def test_the_command_prints_the_document_and_saves_the_figure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One document; the figure is the file that is named."""
+    """One document; the figure is the file that is named; on stderr is where the searches are."""
     saved: list[str] = []
     monkeypatch.setattr(simulator, "save", lambda figure, stem: saved.append(stem))
+    monkeypatch.setattr(output, "EVERY", 0.0)
     words = ("plan", *QUESTION, "--planner", "uniform", "--schedule", "gpipe", "--pareto", "1", "--price", "3")
-    document = json.loads(said(capsys, *words, "--json", "--figure", "front.png"))
+    assert main([*words, "--json", "--figure", "front.png"]) == 0
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert printed.err.startswith("planning with uniform ")
     assert {one["devices"] for one in document["plans"]} == {1}
     assert all(one["cost"] == pytest.approx(3 * one["device_hours"]) for one in document["plans"])
     assert saved == [Path("front.png")]
@@ -585,10 +590,14 @@ def test_the_tables_say_what_the_document_says(capsys: pytest.CaptureFixture[str
         ),
     ],
 )
-def test_what_a_report_cannot_take(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], complaint: str) -> None:
-    """One line, exit code 2."""
-    assert "\n" not in said(capsys, *words, code=2).strip()
-    assert complaint in said(capsys, *words, code=2)
+def test_what_a_report_cannot_take(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], complaint: str
+) -> None:
+    """One line, exit code 2, before anything is planned."""
+    monkeypatch.setattr(plan_command.planners, "plan_by", lambda *asked, **options: pytest.fail("it plans"))
+    told = said(capsys, *words, code=2).strip()
+    assert complaint in told
+    assert "\n" not in told
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import permutations
 
@@ -111,6 +112,19 @@ def test_refuses_bad_graphs(links: list[Link], words: str) -> None:
     """Dangling links, unconnected devices, doubled links and contradicting media are named."""
     with pytest.raises(ValueError, match=words):
         star(2, *links)
+
+
+@pytest.mark.parametrize(
+    ("devices", "named"),
+    [
+        (11, "d0, d1, d10, d2, d3, d4, d5, d6, d7, d8, d9, hub"),
+        (12, "d0, d1, d10, d11, d2, d3, d4, d5, d6, d7, d8, d9, ..."),
+    ],
+)
+def test_twelve_ends_of_a_link_are_named(devices: int, named: str) -> None:
+    """In their order; of more, that there are others."""
+    with pytest.raises(ValueError, match=f"choose from {re.escape(named)}$"):
+        star(devices, Link("d0", "nowhere", 1.0))
 
 
 @pytest.mark.parametrize(

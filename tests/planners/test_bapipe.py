@@ -486,8 +486,9 @@ def test_stages_and_transfers_are_weighed_together() -> None:
     problem = by_hand([3.0, 1.0, 3.0, 1.0], [1.0, 100.0, 100.0, 1.0], 8, bandwidth=10.0)
     search = explorer(problem)
     assert search.cuts((0, 1), 8, "inter-layer") == [2]
-    best = explored(problem, Request(microbatches=8)).best
-    assert [stage.layers[0] for stage in best.plan.stages] in ([0, 1], [0])
+    found = explored(problem, Request(microbatches=8))
+    assert [stage.layers[0] for stage in found.best.plan.stages] in ([0, 1], [0])
+    assert {one.origin for one in found.candidates} >= {*bapipe.PARTITIONS}
 
 
 def test_the_first_four_and_the_other_methods_are_replayed() -> None:

@@ -432,6 +432,7 @@ def test_a_context_takes_no_less_of_all_devices_than_the_one_before(
 def test_beyond_the_work_only_what_may_be_the_best_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no work is left: the first that fits, and others that would be faster if their replays kept its proportion."""
     monkeypatch.setattr(shape_search, "MOST_WORK", 0)
+    monkeypatch.setattr(shape_search, "MOST_LEFT_OUT", 15)
     problem = small(2, 2, 4)
     search = search_of(problem)
     replayed = search.replayed()

@@ -133,6 +133,7 @@ def test_groups_that_no_server_has_room_for(tmp_path: Path, problem: Problem) ->
     path.write_text(CLUSTER.replace("devices = 2", "devices = 3").replace("count = 1", "count = 2"))
     problem = replace(problem, cluster=load_cluster(path), batch=96)
     pairs = ClusterSpace(problem, space(problem).blocks, Choices((2,), ("none",), 0), {})
+    assert pairs.sizes == (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)  # and not all 96 in one
     found = search(pairs, 3e4, 4)
     assert max(counts for _, pipeline in found.pipelines for counts in np.sum(pipeline.counts, axis=0)) == 2
     assert found.bound < found.pipelines[0][0]

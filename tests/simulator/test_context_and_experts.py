@@ -259,9 +259,9 @@ def test_a_stage_without_experts_may_have_fewer_devices_than_they_are_divided_am
             "stage 0 of plan 'hand' has groups of 3 devices, which context 2 does not divide; choices: 1, 3",
         ),
         (
-            ATTENTION,
-            plan(ATTENTION, 3, 3, context=3),
-            r"workload 'attention' has samples of 8 tokens, which twice 3 does not divide; choices: 1, 2, 4",
+            replace(ATTENTION, layers=tuple(replace(one, causal_tokens=6) for one in ATTENTION.layers)),
+            plan(ATTENTION, 2, 2, context=2),
+            "workload 'attention' has samples of 6 tokens, which twice 2 does not divide; choices: 1, 3",
         ),
         (
             ATTENTION,

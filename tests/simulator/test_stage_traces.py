@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import pipeplan as pp
-from simulator import read_any_profile, read_stage_times
+from simulator import is_stage_trace, read_any_profile, read_stage_times
 from simulator.workloads.network_files import WorkloadFileError
 
 Event = dict[str, Any]
@@ -253,6 +253,7 @@ def test_what_is_told_of_other_files(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(WorkloadFileError, match=said):
             read_any_profile(tmp_path / name)
+    assert not is_stage_trace("x" * 5000)  # the system refuses to look
 
 
 RUN = """

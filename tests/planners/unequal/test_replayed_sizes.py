@@ -113,6 +113,18 @@ def test_changes_are_followed_while_they_are_faster(monkeypatch: pytest.MonkeyPa
     assert sorted(size for ((size,),) in known) == [1, 2, 3, 4, 5, 6]
 
 
+def test_the_work_is_so_many_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ops for three plans the third is replayed, the fourth is not; what is known costs nothing."""
+    monkeypatch.setattr(module, "OPS", 3 * module.LEAST_OPS)
+    bounds = SimpleNamespace(unequal=SimpleNamespace(samples=8))
+    score = SimpleNamespace(fits=True, iteration_seconds=1.0)
+    replays = module._SizeReplays("hand", bounds, lambda plan: score)  # type: ignore[arg-type]
+    monkeypatch.setattr(module._SizeReplays, "plan", lambda self, pair: pair)
+    assert [replays(((size,), (size,))) for size in (1, 2, 2, 4)] == [1.0] * 4
+    with pytest.raises(module._WorkDone):
+        replays(((8,), (8,)))
+
+
 def test_changes_are_those_of_one_stage_or_of_a_whole_pass() -> None:
     """One stage has a size near its own, or that of a stage beside it; or both sizes of a stage become one that is near either; a
     pass goes a size up or down as a whole, or becomes the other."""
