@@ -30,7 +30,7 @@ from math import inf
 import numpy as np
 
 from hardware_profiles import Floats, Integers, counted, percent
-from planners.estimate.memory import StageBytes, least_excess, least_needed, may_have_room
+from planners.estimate.memory import copied_bytes, least_excess, least_needed, may_have_room, range_bytes
 from planners.estimate.pipeline_seconds import pipelined
 from planners.partitioning.fraction_search import FractionSearch
 from planners.partitioning.minimax_cuts import balanced_cuts, coarse_points, ideal_stage_seconds
@@ -579,12 +579,10 @@ class _Explorer:
     ) -> tuple[str, str]:
         if self.request.schedule is not None:
             return self.request.schedule, "requested"
-        stages = StageBytes(self.evaluate.layer_costs)
-        fits = all(
-            stages.needed(one[0], one[-1] + 1, min(2 * (len(devices) - stage), count) * samples, samples)
-            <= self.problem.room_bytes(device)
-            for stage, (one, device) in enumerate(zip(held, devices, strict=True))
-        )
+        costs, (begin, last) = self.evaluate.layer_costs, np.array([[one[0], one[-1]] for one in held]).T
+        in_flight = np.minimum(2 * np.arange(len(devices), 0, -1), count) * samples
+        needed = range_bytes(costs).needed(begin, last + 1, in_flight, samples) + copied_bytes(costs, begin, last + 1)
+        fits = bool((needed <= costs.rooms[list(devices)]).all())
         if streams(self.problem):
             if sending > forward and fits:
                 return "fbp-as", "bandwidth is tight: a/F exceeds the link"

@@ -8,7 +8,7 @@ Buffers of transfers are not counted: where they are wanted a caller adds one bo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import inf
 from typing import NamedTuple, get_args
 
@@ -223,54 +223,6 @@ def in_flight_bytes(recompute: bool, flights: float, stash: float, entry: float)
 # ---- stages of contiguous layers ----
 
 
-class StageBytes:
-    """Bytes on one device of stages of contiguous layers under the recompute policy of a problem.
-
-    Stages are given by their first layer and the one behind their last, as numbers or arrays.
-    """
-
-    def __init__(self, costs: LayerCosts) -> None:
-        self.costs, recompute = costs, costs.problem.recompute
-        self.kept = kept_bytes(costs, recompute)
-        """Bytes per sample that each layer keeps beside what its stage receives, float64 [layers]."""
-        self.kept_before = np.concatenate([[0.0], np.cumsum(self.kept)])
-        """Bytes per sample that all layers before each cut keep, float64 [layers + 1]."""
-
-    def states(self, ranges: Sequence[tuple[int, int]]) -> float:
-        """Weights, gradients and optimizer states of a device that holds some ranges of layers."""
-        return self.costs.range_elements(ranges) * self.costs.member.state_bytes
-
-    def stashed(self, begin: Integers, end: Integers) -> Floats:
-        """Bytes per sample that each stage keeps from its forward to its backward."""
-        return np.asarray(self.entering[begin, end] + (self.kept_before[end] - self.kept_before[begin]))
-
-    @cached_property
-    def entering(self) -> Floats:
-        """Bytes per sample that layers i to j - 1 keep of what they receive, float64 [layers + 1, layers + 1]."""
-        return entering_bytes(self.costs, self.costs.problem.recompute)
-
-    @cached_property
-    def made(self) -> Floats:
-        """Most per sample that the backward of layers i to j - 1 makes again at once, float64 [layers + 1, layers + 1]."""
-        return largest_parts(self.costs, self.costs.problem.recompute)
-
-    @cached_property
-    def in_work(self) -> Floats:
-        """Bytes of gradients of products of layers i to j - 1 before they are added up, float64 [layers + 1, layers + 1]."""
-        return gradients_in_work(self.costs, self.costs.problem.recompute)
-
-    def needed(self, begin: int, end: int, in_flight: int, samples: int) -> float:
-        """Bytes of one stage in all, with so many samples in flight, in micro-batches of `samples`."""
-        flight = float(self.stashed(np.array(begin), np.array(end))) * in_flight
-        return self.states([(begin, end)]) + flight + float(self.made[begin, end] * samples + self.in_work[begin, end])
-
-    def all_needed(self, in_flight: int, samples: int) -> Floats:
-        """`needed` of layers i to j - 1, without copies of tied weights, float64 [layers + 1, layers + 1]."""
-        held = self.costs.parameters * self.costs.member.state_bytes + self.kept * in_flight
-        before = np.concatenate([[0.0], np.cumsum(held)])
-        return np.asarray(before - before[:, None] + self.entering * in_flight + self.made * samples + self.in_work)
-
-
 class FlushedBytes(NamedTuple):
     """Whole bytes of a stage under a flush, as a replay counts them, but for tensors on their way.
 
@@ -342,11 +294,13 @@ def stage_begins(problem: Problem) -> Integers:
 
 
 class RangeBytes(NamedTuple):
-    """What stages of layers i to j - 1 need on a device; L layers.
+    """What stages of layers i to j - 1 need on a device under the recompute policy of a problem, but for copies of tied weights
+    (`copied_bytes`); L layers.
 
     states, kept: float64 [L + 1]; bytes of weights with their gradients and optimizer states, and bytes per sample that stay from
-        forward to backward, of the layers before each one
-    entering, made, in_work: float64 [L + 1, L + 1]; see `StageBytes`
+        forward to backward, beside what a stage receives, of the layers before each one
+    entering, made, in_work: float64 [L + 1, L + 1]; per sample what a stage keeps of what it receives, and the most that its
+        backward makes again at once; gradients of its products before they are added up
     ends: int64 [L + 1]; the last layer up to each one before which a stage may end
     """
 
@@ -357,15 +311,42 @@ class RangeBytes(NamedTuple):
     in_work: Floats
     ends: Integers
 
+    def stashed(self, begin: Integers | int, end: Integers | int) -> Floats:
+        """Bytes per sample that each stage keeps from its forward to its backward."""
+        return np.asarray(self.kept[end] - self.kept[begin] + self.entering[begin, end])
+
+    def held(self, begin: Integers | int, end: Integers | int, in_flight: Integers | Floats | int) -> Floats:
+        """Bytes that each stage keeps between its passes, with so many samples in flight."""
+        return np.asarray(self.states[end] - self.states[begin] + self.stashed(begin, end) * in_flight)
+
+    def needed(
+        self, begin: Integers | int, end: Integers | int, in_flight: Integers | Floats | int, samples: int
+    ) -> Floats:
+        """Bytes of each stage in all, with so many samples in flight, in micro-batches of `samples`."""
+        beside = self.made[begin, end] * samples + self.in_work[begin, end]
+        return np.asarray(self.held(begin, end, in_flight) + beside)
+
 
 @lru_cache(maxsize=1)
 def range_bytes(costs: LayerCosts) -> RangeBytes:
-    """The bytes of ranges of a network's layers, but for copies of tied weights; kept for the next ones."""
-    stages = StageBytes(costs)
-    states = np.append(0.0, np.cumsum(costs.parameters * costs.member.state_bytes))
+    """The bytes of ranges of a network's layers; kept for the next ones."""
+    recompute = costs.problem.recompute
+    states, kept = (
+        np.append(0.0, np.cumsum(each))
+        for each in (costs.parameters * costs.member.state_bytes, kept_bytes(costs, recompute))
+    )
     places = stage_begins(costs.problem)
     ends = places[np.searchsorted(places, np.arange(len(states)), side="right") - 1]
-    return RangeBytes(states, stages.kept_before, stages.entering, stages.made, stages.in_work, ends)
+    made, in_work = largest_parts(costs, recompute), gradients_in_work(costs, recompute)
+    return RangeBytes(states, kept, entering_bytes(costs, recompute), made, in_work, ends)
+
+
+def copied_bytes(costs: LayerCosts, begin: Integers | int, end: Integers | int) -> Floats:
+    """Bytes of each stage's copies of tied weights whose owner stands before it, with their gradients and optimizer states."""
+    held = np.zeros(np.shape(begin))
+    for user, elements in _copied_weights(costs):
+        held = held + np.where(user[begin] < end, elements * costs.member.state_bytes, 0.0)
+    return held
 
 
 def lacks_room(costs: LayerCosts, devices: Sequence[int], samples: int, in_flight: Integers | Floats) -> bool:
@@ -394,12 +375,8 @@ def given_lack_room(
 ) -> bool:
     """Whether a stage between such bounds, cuts with both ends, has no room on its device; arguments as in `furthest_ends`."""
     room = costs.rooms[list(devices)]
-    every, begin, end = range_bytes(costs), bounds[:-1], bounds[1:]
-    kept = every.kept[end] - every.kept[begin] + every.entering[begin, end]
-    needed = every.states[end] - every.states[begin] + kept * in_flight
-    needed = needed + every.made[begin, end] * samples + every.in_work[begin, end]
-    for user, elements in _copied_weights(costs):
-        needed = needed + np.where(user[begin] < end, elements * costs.member.state_bytes, 0.0)
+    begin, end = bounds[:-1], bounds[1:]
+    needed = range_bytes(costs).needed(begin, end, in_flight, samples) + copied_bytes(costs, begin, end)
     return bool((needed > room * (1.0 + SAFE)).any())
 
 
@@ -423,11 +400,10 @@ def least_needed(costs: LayerCosts, plan: Plan) -> Score | None:
     runs = all(len(one.layers) == end - begin + 1 for one, begin, end in zip(stages, first, last, strict=True))
     if not runs or costs.rooms.max() > room or _streams(costs):
         return None
-    every, end, count = range_bytes(costs), last + 1, len(plan.microbatches)
+    count = len(plan.microbatches)
     samples = -(-min(plan.microbatches) // np.array([len(one.replicas) for one in stages]))
     in_flight = in_flight_of(plan.schedule, len(stages), count) * samples
-    kept = every.kept[end] - every.kept[first] + every.entering[first, end]
-    needed = every.states[end] - every.states[first] + kept * in_flight
+    needed = range_bytes(costs).held(first, last + 1, in_flight)
     fullest = int(needed.argmax())
     return Score(inf, float(needed[fullest]) * (1.0 - SAFE), room, stages[fullest].devices[0])
 
@@ -487,14 +463,13 @@ def _furthest_ends(
     spare: tuple[float, ...],
 ) -> Integers:
     """`furthest_ends` by the memory of the devices; kept for the same stages on other devices."""
-    stages, width, layers = StageBytes(costs), costs.member.state_bytes, len(costs.problem.workload)
+    every, width, layers = range_bytes(costs), costs.member.state_bytes, len(costs.problem.workload)
     count = np.array(in_flight, dtype=np.float64)[:, None]
-    once = stages.made * samples + stages.in_work
-    held = costs.parameters * width + stages.kept * count
-    before = np.concatenate([np.zeros_like(count), np.cumsum(held, axis=1)], axis=1)
+    once = every.made * samples + every.in_work
+    before = every.states + every.kept * count
     memory, free = np.array([memory_bytes, spare])[:, :, None]
     room = memory * (1.0 + ROUNDING) - free + before
-    entering = stages.entering, count[:, 0]
+    entering = every.entering, count[:, 0]
     furthest = _last_within(before, room, once, *entering)
     # a stage that holds the user of a tied weight needs room for the copy, or ends before it
     for user, elements in _copied_weights(costs):

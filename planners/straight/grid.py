@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hardware_profiles import Floats, Integers, Operation, Rates, gibibytes, reduce_seconds, scaled
-from planners.estimate.memory import StageBytes, most_held
+from planners.estimate.memory import most_held, range_bytes
 from planners.estimate.pipeline_seconds import pipelined
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
@@ -263,8 +263,8 @@ class _Grid:
         rates = GroupRates(scaled(tensor, times))
         state = problem.divided_state_bytes(division.zero, division.replicas or 1)
         self.costs = evaluate.layer_costs.at(Parallelism(division.degree), rates, state)
-        self.bytes = StageBytes(self.costs)
-        self.whole_bytes = self.bytes.states([(0, len(problem.workload))])
+        self.bytes = range_bytes(self.costs)
+        self.whole_bytes = self._state_bytes([(0, len(problem.workload))])
         """Bytes of all weights, gradients and optimizer states."""
 
     # ---- the grid ----
@@ -368,7 +368,7 @@ class _Grid:
 
     def _may_fit(self, shape: GridShape) -> bool:
         """Whether the devices together hold all weights, and activations of the fewest micro-batches that any stage holds."""
-        state, kept = self.whole_bytes, float(self.bytes.kept_before[-1]) * self._samples(shape)
+        state, kept = self.whole_bytes, float(self.bytes.kept[-1]) * self._samples(shape)
         return state + kept <= self._ranks(shape.groups).memory_bytes
 
     def _has_room(self, shape: GridShape) -> bool:
@@ -476,8 +476,12 @@ class _Grid:
         whole = self.problem.recompute == "whole"
         again = float(stages.made[0, -1]) * samples / (shape.stages if whole else 1)
         inputs = float(stages.entering[:, -1].mean()) * samples if whole else 0.0
-        kept = float(stages.kept_before[-1]) * samples / shape.stages + inputs
+        kept = float(stages.kept[-1]) * samples / shape.stages + inputs
         return self.whole_bytes / shape.stages, again + float(stages.in_work[0, -1]), kept
+
+    def _state_bytes(self, ranges: Sequence[tuple[int, int]]) -> float:
+        """Bytes of weights, gradients and optimizer states of a device that holds some ranges of layers."""
+        return self.costs.range_elements(ranges) * self.costs.member.state_bytes
 
     def _memory_bytes(self, group: Sequence[int]) -> float:
         rooms = self.problem.rooms
@@ -495,7 +499,7 @@ class _Grid:
         together, _ = most_held(schedule, self.bytes.stashed(begin, end) * samples)
         for rank, (group, held) in enumerate(zip(shape.groups, together + made + in_work, strict=True)):
             stages = range(rank, shape.stages, len(shape.groups))
-            state = self.bytes.states([(bounds[s], bounds[s + 1]) for s in stages])
+            state = self._state_bytes([(bounds[s], bounds[s + 1]) for s in stages])
             fullest = max(fullest, float(state + held) / self._memory_bytes(group))
         return fullest
 

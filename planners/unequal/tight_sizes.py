@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hardware_profiles import Floats
-from planners.estimate.memory import StageBytes, furthest_ends
+from planners.estimate.memory import furthest_ends, range_bytes
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
 from planners.partitioning.tight_memory import cuts_within
@@ -371,8 +371,9 @@ def _stored_or_recomputed(tables: UnequalTables) -> tuple[LayerCosts, ...]:
 
 def _roomiest(tables: UnequalTables, costs: PartitionCosts) -> Cuts:
     """The partition whose fullest stage, without tied weights, fills the least share of its device: seconds stand for bytes."""
-    kinds = map(StageBytes, _stored_or_recomputed(tables))
-    needs = np.min([one.all_needed(tables.problem.batch, 1) for one in kinds], axis=0)
+    begin, end = np.ogrid[: len(tables.costs.parameters) + 1, : len(tables.costs.parameters) + 1]
+    kinds = map(range_bytes, _stored_or_recomputed(tables))
+    needs = np.min([one.needed(begin, end, tables.problem.batch, 1) for one in kinds], axis=0)
     shares = np.maximum(needs, 0.0) / np.array(memory_limits(tables))[:, None, None]
     full = PartitionCosts(
         stage_seconds=shares[None],

@@ -14,8 +14,8 @@ import pytest
 from hardware_profiles import load_cluster
 from planners.estimate.memory import (
     RangeBytes,
-    StageBytes,
     _last_within,
+    copied_bytes,
     furthest_ends,
     given_lack_room,
     least_excess,
@@ -24,6 +24,7 @@ from planners.estimate.memory import (
     most_bytes,
     most_held,
     most_in_flight,
+    range_bytes,
     reaches_the_end,
     room_for_stashes,
 )
@@ -82,7 +83,8 @@ def test_room_is_what_weights_gradients_and_states_of_a_replay_leave(seed: int) 
 def test_stages_need_the_peaks_of_replays_but_for_buffers_of_transfers(seed: int) -> None:
     """What the closed form says is there at the peak of every device, and beside it nothing but boundary tensors."""
     problem, plan = random_pipeline(random.Random(seed))
-    stages = StageBytes(LayerCosts(problem))
+    costs = LayerCosts(problem)
+    stages = range_bytes(costs)
     bounds = [*(stage.layers[0] for stage in plan.stages), len(problem.workload)]
     ranks, samples = len(plan.stages) // plan.chunks, plan.microbatches[0]
     begin, end = np.array(bounds[:-1]), np.array(bounds[1:])
@@ -94,7 +96,8 @@ def test_stages_need_the_peaks_of_replays_but_for_buffers_of_transfers(seed: int
         own = range(rank, len(plan.stages), ranks)
         once = [float(stages.made[bounds[n], bounds[n + 1]] * samples) for n in own]
         in_work = max(float(stages.in_work[bounds[n], bounds[n + 1]]) for n in own)
-        sure = stages.states([(bounds[n], bounds[n + 1]) for n in own]) + float(held[rank]) + in_work
+        states = costs.range_elements([(bounds[n], bounds[n + 1]) for n in own]) * costs.member.state_bytes
+        sure = states + float(held[rank]) + in_work
         # bytes of a sample are rounded up by stage and by part
         rounded = 64.0 * samples * len(plan.microbatches)
         buffers = float(memory.bytes[:, -1].max())
@@ -102,27 +105,26 @@ def test_stages_need_the_peaks_of_replays_but_for_buffers_of_transfers(seed: int
         assert memory.peak_bytes <= sure + max(once) + buffers + rounded
         if plan.chunks == 1:
             in_flight = (flight * samples).tolist()
-            needed = stages.needed(bounds[rank], bounds[rank + 1], in_flight[rank], samples)
+            here = bounds[rank], bounds[rank + 1]
+            needed = float(stages.needed(*here, in_flight[rank], samples) + copied_bytes(costs, *here))
             assert needed <= memory.peak_bytes * (1 + 1e-12)
             for room, fits in ((needed, True), (needed - rounded, False)):
                 device = replace(problem.cluster.devices[0], memory_bytes=room)  # type: ignore[type-var]
                 cluster = replace(problem.cluster, devices=(device,) * 4)
-                costs = LayerCosts(replace(problem, cluster=cluster))
-                reach = furthest_ends(costs, range(ranks), samples, in_flight)
+                small = LayerCosts(replace(problem, cluster=cluster))
+                reach = furthest_ends(small, range(ranks), samples, in_flight)
                 assert (reach[rank, bounds[rank]] >= bounds[rank + 1]) == fits
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_all_stages_at_once_need_what_each_needs(seed: int) -> None:
-    """Of any first and last layer, but for copies of tied weights, which each stage holds anew."""
+def test_a_stage_holds_its_weights_and_copies_of_tied_ones(seed: int) -> None:
+    """Of any first and last layer: with no sample in flight, weights, gradients and states of its layers and of its copies."""
     choose = random.Random(seed)
     costs = LayerCosts(random_pipeline(choose)[0])
-    stages, layers = StageBytes(costs), len(costs.parameters)
-    in_flight, samples = choose.randint(2, 9), choose.randint(2, 9)
-    every = stages.all_needed(in_flight, samples)
+    every, layers = range_bytes(costs), len(costs.parameters)
     for begin, end in (sorted(choose.sample(range(layers + 1), 2)) for _ in range(20)):
-        copies = stages.states([(begin, end)]) - costs.parameters[begin:end].sum() * costs.member.state_bytes
-        assert stages.needed(begin, end, in_flight, samples) == pytest.approx(every[begin, end] + copies)
+        states = costs.range_elements([(begin, end)]) * costs.member.state_bytes
+        assert every.held(begin, end, 0) + copied_bytes(costs, begin, end) == pytest.approx(states)
 
 
 @pytest.mark.parametrize("word", ["none", "blocks"])
@@ -130,7 +132,7 @@ def test_gradients_in_work_of_ranges_are_those_of_their_stages(word: Recompute) 
     """A shape that two layers of a stage have counts once, whatever stage they are in."""
     problem = Problem(NETWORKS[0], load_cluster("dgx-a100:1"), 4, precision="bf16", gradient_bytes=4, recompute=word)
     costs = LayerCosts(problem)
-    stages, layers = StageBytes(costs), len(problem.workload)
+    stages, layers = range_bytes(costs), len(problem.workload)
     for begin, end in ((0, layers), (0, 3), (2, 12), (7, 30), (layers - 1, layers)):
         assert stages.in_work[begin, end] == gradient_in_work(costs, range(begin, min(end, layers)), word)
     assert stages.in_work[0, layers] > 0.0
@@ -194,13 +196,13 @@ def test_what_a_plan_needs_at_least_is_what_its_fullest_stage_keeps(seed: int) -
     plan = Plan("", schedule, stages, choose.choice(((5, 5, 5, 5, 4), (8, 8, 8), (24,))))
     problem = replace(problem, cluster=load_cluster("dgx-a100:1"), recompute=choose.choice(("none", "whole")))
     costs = LayerCosts(problem)
-    bytes_of, needed = StageBytes(costs), []
+    bytes_of, needed = range_bytes(costs), []
     flights = most_in_flight(build_schedule(schedule, len(stages), len(plan.microbatches)))
     for stage, flight in zip(stages, flights.tolist(), strict=True):
         begin, end = stage.layers[0], stage.layers[-1] + 1
         states = float(costs.parameters[begin:end].sum()) * costs.member.state_bytes
         samples = -(-min(plan.microbatches) // len(stage.devices))
-        needed.append(states + flight * samples * float(bytes_of.stashed(np.array(begin), np.array(end))))
+        needed.append(states + flight * samples * float(bytes_of.stashed(begin, end)))
     found, fullest = least_needed(costs, plan), int(np.argmax(needed))
     assert found is not None
     assert found.peak_bytes == pytest.approx(max(needed), rel=1e-8)
@@ -212,7 +214,7 @@ def test_what_a_plan_needs_at_least_is_what_its_fullest_stage_keeps(seed: int) -
     bounds = np.array([*(stage.layers[0] for stage in stages), len(problem.workload)])
     in_flight = flights * 3
     most = max(
-        bytes_of.needed(begin, end, flight, 3)
+        float(bytes_of.needed(begin, end, flight, 3) + copied_bytes(costs, begin, end))
         for (begin, end), flight in zip(pairwise(bounds.tolist()), in_flight.tolist(), strict=True)
     )
     for share, lacks in ((1.0, False), (1.0 - 1e-6, True)):
