@@ -205,11 +205,6 @@ class _LeastSeconds:
         return self.costs.update_seconds(device, float(self.costs.parameters.sum()))
 
 
-def best_weighted_sum(seconds: Floats) -> float:
-    """The sum of `best_weights`; seconds: float64 [kinds, jobs]."""
-    return _weighted_sum(seconds, best_weights(seconds))
-
-
 def best_weights(seconds: Floats) -> Floats:
     """Weights y >= 0 of sum 1 for which the sum over jobs of min over kinds of y[kind] * seconds[kind, job] is the largest found,
     float64 [kinds].

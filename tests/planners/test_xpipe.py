@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, product
+from itertools import cycle, islice, pairwise, product
 from math import inf
 
 import numpy as np
@@ -16,7 +16,7 @@ from planners.search.candidates import straight_plan
 from planners.testing import line
 from planners.xpipe.staircase import PRECISION, Staircase, fastest_staircase, staircase_seconds
 from planners.xpipe.stream_planner import StaircaseSearch
-from simulator import InfeasiblePlanError, Problem, Workload, simulate, workload_from_spec
+from simulator import InfeasiblePlanError, Problem, Workload, equal_microbatches, simulate, workload_from_spec
 from simulator.plan_replay import stream_micro_batches
 from tests.chains import chain
 from tests.planners.conftest import with_memory
@@ -41,7 +41,9 @@ def test_the_closed_form_is_what_a_replay_attains_or_less(seed: int, contention:
     search = StaircaseSearch("xpipe", Request(), one, Evaluator(one))
     cuts = sorted(rng.choice(np.arange(1, len(one.workload)), stages - 1, replace=False).tolist())
     devices = tuple(range(stages))
-    seconds = count * staircase_seconds(search.staircase(search.row(devices), count), cuts)
+    costs, sizes = search.staircase(search.row(devices), count), equal_microbatches(batch, count)
+    assert costs.in_flight.tolist() == [sum(islice(cycle(sizes), stages - stage)) for stage in range(stages)]
+    seconds = count * staircase_seconds(costs, cuts)
     replayed = simulate(one, straight_plan("xpipe", one, "xpipe", cuts, devices, count)).iteration_seconds
     assert seconds <= replayed * (1.0 + 1e-9)
     if not updates:

@@ -52,7 +52,7 @@ from simulator import (
 )
 from simulator.costs.layer_costs import measured_layer_seconds
 from simulator.costs.least_ops import LeastOps, LeastOpsOf
-from simulator.costs.lower_bound import LowerBound, best_weighted_sum
+from simulator.costs.lower_bound import LowerBound, best_weights
 from simulator.costs.plan_costs import StagePlaces
 from simulator.plans.plan import tensor_groups
 from simulator.results.time_split import TIME_PARTS
@@ -131,6 +131,11 @@ def test_profile_rows_between_sizes_are_used() -> None:
     layer = replace(bare.layers[0], measured=((1.0, 1.0, 1.0), (4.0, 1.0, 1.0), (8.0, 4.0, 4.0)))
     problem = Problem(replace(bare, layers=(layer,)), _switched((_gpu(),)), 6)
     assert least(problem, flush=False) == pytest.approx(6 * 0.5)
+
+
+def best_weighted_sum(seconds: np.ndarray) -> float:
+    """The sum over jobs of the least of all kinds, at the weights that are found."""
+    return float((seconds.T * best_weights(seconds)).min(axis=1).sum())
 
 
 def test_devices_that_differ_by_layer_take_what_they_are_good_at() -> None:
