@@ -224,7 +224,7 @@ def test_sweeps_can_be_read(recorded: Recorded) -> None:
         (
             {"batch": 64 * 2**n, "cluster": f"dgx-a100:{2**place}"},
             {"status": "planned", "feasible": (n, place) != (4, 0), "decisions": {"schedule": f"schedule-{n // 3}"}}
-            | {"iteration_seconds": 0.4 * 2**n / 1.7**place, "samples_per_second": 160.0 * 1.7**place + 20.0 * n}
+            | {"iteration_seconds": 0.4 * 2**n / 1.7**place, "samples_per_second": 1600.0 * 1.7**place + 20.0 * n}
             | {"peak_memory_bytes": GIB * 2.0 ** (4 + n - place), "plan_devices": 8 * 2**place}
             | {"capacity_bytes": (300.0 if place else 2000.0) * GIB},
         )

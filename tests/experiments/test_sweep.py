@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pipeplan as pp
@@ -51,6 +52,7 @@ def document(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> 
         ("dgx:{1,2},tpu:{1:4:x2}", ("dgx:1", "dgx:2", "tpu:1", "tpu:2", "tpu:4")),
         ("+10%,*2,-8,true,1f1b", ("+10%", "*2", -8, True, "1f1b")),
         ([1, "a", [4, 4, 8]], (1, "a", "4,4,8")),
+        (np.array([8, 16]), (8, 16)),
         (3, (3,)),
     ],
 )
