@@ -63,6 +63,7 @@ from simulator import (
 )
 from simulator.options.disturbance_limits import check_noise
 from simulator.schedules import _plugged_in_schedule, as_family
+from simulator.schedules.schedule import check_counts
 from simulator.schedules.unequal import bounds_of
 from simulator.workloads.catalog import _function
 from simulator.workloads.gnmt import gnmt
@@ -288,6 +289,7 @@ ENDS: dict[str, tuple[Callable[[float], object], tuple[float, ...], tuple[float,
     "updates of PipeMare's annealing": (lambda one: PipeMare(anneal_updates=int(one)), (1,), (0,)),
     "updates of PipeMare's warm-up": (lambda one: PipeMare(warmup_updates=int(one)), (0,), (-1,)),
     "a gradient of weights of a measured backward": (lambda one: _without([2.0, 2.0], [one], "f"), (0.0, 2.0), (2.1,)),
+    "a schedule's chunks": (lambda one: check_counts(chunks=int(one)), (2**26,), (2**26 + 1,)),
     "ends of a swept range": (lambda one: read_over(f"batch=4:{one}:+1"), (4, 5), (3,)),
 }
 """What takes a number, numbers at its ends that it takes, and those next to them that it refuses."""

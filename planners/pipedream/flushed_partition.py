@@ -96,7 +96,7 @@ def _within(table: StateTable, pipeline: FlushedPipeline, limit: float) -> tuple
             break  # its all-reduce would take longer: the device stays idle
         stages[slowest], seconds[slowest] = helped, _seconds(table, pipeline, helped)
     sending = [2.0 * table.output_bytes[stage.start - 1] / pipeline.bandwidth for stage in stages[1:]]
-    return tuple(stages), float(max(*seconds, *sending, 0.0))
+    return tuple(stages), float(max(seconds + sending))
 
 
 def _seconds(table: StateTable, pipeline: FlushedPipeline, stage: LevelStage) -> float:

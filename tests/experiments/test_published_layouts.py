@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 import experiments.published_layouts.__main__ as study
+import pipeplan as pp
 from experiments.published_layouts.published_runs import LAYOUTS, PublishedLayout
 from experiments.studies.study_harness import run_study
 from experiments.truth.predictions import training_problem
@@ -116,6 +117,21 @@ def test_a_pipeline_in_a_v() -> None:
     assert [stage.layers for stage in folded.stages] == [stage.layers for stage in plan.stages]
     ((seconds, _, replayed, _),) = study._replays(asked)
     assert (replayed, seconds) == (folded, study.Evaluations(problem)(folded).iteration_seconds)  # type: ignore[union-attr]
+
+
+def test_a_row_says_whether_what_was_published_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of replays the fastest: as long as was published, and a hundred times as long or as short."""
+    layout, problem = LAYOUTS[0], pp.Problem("chain:2", "pipedream-a", 2, devices=1)
+    plan = pp.plan(problem, "data-parallel").plan
+    for times, inside in ((1.0, True), (100.0, False), (0.01, False)):
+        seconds = times * layout.iteration_seconds
+        score = study.Evaluations(problem)(plan)
+        monkeypatch.setattr(
+            study, "_replays", lambda _, s=seconds, e=score: [(2 * s, None, None, None), (s, problem, plan, e)]
+        )
+        row = study._row(layout, planned=False)
+        assert (row["seconds"], row["off"], row["inside"]) == (seconds, pytest.approx(times - 1.0), inside)
+        assert row["error_low"] < seconds < row["error_high"]
 
 
 def test_layouts_are_drawn_as_shares_of_what_was_published(recorded: Recorded) -> None:

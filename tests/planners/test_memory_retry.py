@@ -5,15 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
+from hardware_profiles import load_cluster
+from planners import make_plan
 from planners.search.memory_retry import ROUNDS, missing_bytes, shrunk, within_memory
-from simulator import Score
+from simulator import Problem, Score
+from tests.chains import chain
+from tests.planners.conftest import with_memory
 
 
 def score(seconds: float, peak: float, device: int = 0) -> Score:
     """Of a plan whose fullest device holds 100 bytes."""
     return Score(seconds, peak, 100.0, device)
+
+
+@pytest.mark.parametrize(
+    ("planner", "seed", "share", "most"),
+    [("pipedream", 1, 0.99, 7.0), ("xpipe", 1, 0.99, 1.1), ("pipedream-flush", 2, 0.95, 1.0)],
+)
+def test_searches_look_again_in_less_memory(planner: str, seed: int, share: float, most: float) -> None:
+    """Of a chain with a little less memory than its plan needs: one that fits, `most` times as long at most."""
+    rng = np.random.default_rng(seed)
+    flop, sent, weights = rng.uniform(1e9, 5e9, 6), rng.uniform(1e6, 2e7, 6), rng.integers(1e5, 3e6, 6)
+    workload = chain(flop.tolist(), output_elements=sent.tolist(), parameters=weights.tolist())
+    problem = Problem(workload, load_cluster("pipedream-a").take(4), 16)
+    loose = make_plan(planner, problem).outcome
+    tight = make_plan(planner, with_memory(problem, share * max(one.peak_bytes for one in loose.memory))).outcome
+    assert tight.fits
+    assert tight.iteration_seconds <= most * loose.iteration_seconds
 
 
 @pytest.mark.parametrize(

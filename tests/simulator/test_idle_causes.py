@@ -214,6 +214,20 @@ def test_the_commands_tell_the_same(capsys: pytest.CaptureFixture[str], tmp_path
         capsys, ("simulate", "--plan", str(path), "--explain", "--noise", "0.1")
     )
     assert "has devices 0 to 0" in refused(capsys, ("explain", "--plan", str(path), "--cluster", "pipedream-c:1"))
+    schedule = (
+        "simulate",
+        "--schedule",
+        "1f1b",
+        "--stages",
+        "2",
+        "--microbatches",
+        "2",
+        "--forward",
+        "1",
+        "--backward",
+        "2",
+    )
+    assert main((*schedule, "--explain", "--noise", "0.1")) == 0
 
 
 def test_a_noisy_plan_is_not_explained() -> None:
