@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import fields, replace
 from functools import partial
-from itertools import islice, product
+from itertools import combinations, islice, product
 from typing import Any
 
 import numpy as np
@@ -139,6 +139,18 @@ def test_partitions_of_boards(recorded: Recorded, monkeypatch: pytest.MonkeyPatc
         seconds, cuts = StreamedSearch(evaluate)._best_cuts(boards, count)
         values[f"{most}, {boards}, {count}"] = [seconds, len(cuts), cuts[:3]]
     recorded(**values, whole=[StreamedSearch(evaluate)._whole_seconds(samples) for samples in (1, 3, 16)])
+
+
+def test_partitions_of_boards_are_estimated_each_by_itself() -> None:
+    """Some fit and some do not: the same figures one after the other and all at once."""
+    layers = random_chain(6, np.random.default_rng(5), flop=4e8, parameters=400_000, output_elements=4e4)
+    cluster = load_cluster("fpga-mixed-4")
+    cluster = replace(cluster, devices=tuple(replace(one, ddr_bytes=2e7) for one in cluster.devices))  # type: ignore[type-var]
+    search, boards = StreamedSearch(Evaluator(Problem(layers, cluster, 16, precision="int8"))), (0, 1, 2)
+    cuts = np.array([*combinations(range(1, 6), 2)])
+    found = search.estimates(boards, 4, cuts)
+    assert 0 < np.isinf(found).sum() < len(cuts)
+    assert found.tolist() == [search.estimates(boards, 4, one[None])[0] for one in cuts]
 
 
 def test_shapes_are_replayed_from_the_most_promising_on(monkeypatch: pytest.MonkeyPatch) -> None:

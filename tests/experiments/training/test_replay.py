@@ -291,10 +291,11 @@ def test_bad_settings_are_refused(hand: Any, blobs: DataSet) -> None:
     network = perceptron(2, blobs.features, blobs.classes)
     with pytest.raises(ValueError, match="2 blocks, 3 stages"):
         Training(order, "naive", network, blobs, Adam(), SETTINGS)
+    training = Training(order, "naive", perceptron(3, blobs.features, blobs.classes), blobs, Adam(), SETTINGS)
     with pytest.raises(ValueError, match="jobs must be at least 1, got 0"):
-        train(
-            Training(order, "naive", perceptron(3, blobs.features, blobs.classes), blobs, Adam(), SETTINGS), [0], jobs=0
-        )
+        train(training, [0], jobs=0)
+    with pytest.raises(ValueError, match=r"seeds must be one or more non-negative numbers, got \[\]"):
+        train(training, [])
 
 
 def test_stale_weights_cost_accuracy_on_digits(hand: Any) -> None:
