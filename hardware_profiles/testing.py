@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from itertools import pairwise
 
-from hardware_profiles.accelerator import LAYER_KINDS, PRECISION_BYTES, Accelerator, Phase, Precision, Work, streaming
+from hardware_profiles.accelerator import LAYER_KINDS, Accelerator, Phase, Precision, Work, optional_members, streaming
 from hardware_profiles.plugins import about
 
 PHASES: tuple[Phase, ...] = ("forward", "backward", "input_gradient", "weight_gradient")
@@ -24,13 +24,15 @@ def works() -> dict[str, Work]:
 def check_accelerator(device: Accelerator) -> None:
     """Assert what a device owes: a name, memory, seconds of every layer, and the laws that it says it keeps.
 
-    Of precisions it may refuse some, in one line. Raises AssertionError, with a note of the layer, for what is not kept.
+    It is asked in the precisions that it says it has (`OptionalMembers`; without them in all), of which it may refuse some, in
+    one line. Raises AssertionError, with a note of the layer, for what is not kept.
     """
     assert isinstance(device, Accelerator), "it lacks a member: name, memory_bytes, streams, sublinear, seconds"
     assert device.name, "it has no name"
     assert device.memory_bytes > 0, "it holds nothing"
-    taken = [precision for precision in PRECISION_BYTES if _takes(device, precision)]  # type: ignore[arg-type]
-    assert taken, f"it refuses every precision of {', '.join(PRECISION_BYTES)}"
+    listed = optional_members(device).precisions
+    taken = [precision for precision in listed if _takes(device, precision)]  # type: ignore[arg-type]
+    assert taken, f"it refuses every precision of {', '.join(listed)}"
     for precision in taken:
         for kind, work in works().items():
             for phase in PHASES:
