@@ -14,7 +14,7 @@ from .costs.given import (
     Transfer as Transfer,
     given_costs as given_costs,
 )
-from .plans.keys import Kept as Kept
+from .plans.keys import Kept as Kept, kept_with_its_first as kept_with_its_first
 from .plans.lacks import plan_lacks as plan_lacks, problem_lacks as problem_lacks
 from .disturbances import check_disturbances as check_disturbances
 from .evaluation import Evaluations as Evaluations

@@ -40,9 +40,9 @@ from planners.partitioning.tight_memory import tight_plan
 from planners.pipedream.partitioner import partition
 from planners.pipedream.planner import (
     ClusterView,
-    KnownPartitions,
     PipeDreamFlush,
     cluster_views,
+    known_partitions,
     place_stages,
     problem_table,
     without_levels,
@@ -518,7 +518,7 @@ class _Explorer:
         found = [one.plan.stages for one in flushed]
         if without_levels(problem) is None:
             share = max(equal_microbatches(problem.batch, min(len(problem.cluster.devices), problem.batch)))
-            table, known = problem_table(problem, self.evaluate, share), KnownPartitions.of_problem(problem)
+            table, known = problem_table(problem, self.evaluate, share), known_partitions(problem)
 
             def free(view: ClusterView) -> tuple[Stage, ...]:
                 one = partition(table, view.levels)

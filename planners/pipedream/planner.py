@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from math import inf
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -43,6 +42,7 @@ from simulator import (
     Workload,
     antichain_states,
     equal_microbatches,
+    kept_with_its_first,
 )
 
 StagesWithin = Callable[[Sequence[Score]], "tuple[Stage, ...] | None"]
@@ -116,7 +116,7 @@ class PipeDreamFlush:
             most = most_bytes(PlanCosts(problem, plan, evaluate.layer_costs), in_flight)
             return schedule in WHOLE_BACKWARDS and max(most) <= min(problem.rooms)
 
-        partitions = KnownPartitions.of_problem(problem)
+        partitions = known_partitions(problem)
         searches = {count: self._search(problem, evaluate, schedule, count, partitions) for count in counts}
         first = [search(()) or whole(count) for count, search in searches.items()]
         return closest_to_fit(first, evaluate, retried=retried, surely_fits=surely_fits, excess=least_excess)
@@ -157,18 +157,10 @@ class PipeDreamFlush:
 
 
 class KnownPartitions:
-    """Partitions of one problem, which several planners ask for; kept with the problem, for as long as it lives."""
+    """Partitions of one problem, which several planners ask for."""
 
     def __init__(self) -> None:
         self._known = dict[Hashable, "tuple[Stage, ...] | None"]()
-
-    @classmethod
-    def of_problem(cls, problem: Problem) -> KnownPartitions:
-        """Those of a problem; of one without a hash, as an accelerator may have none, new ones."""
-        try:
-            return _known_partitions.setdefault(problem, cls())
-        except TypeError:
-            return cls()
 
     def of(self, key: Hashable, find: Callable[[], tuple[Stage, ...] | None]) -> tuple[Stage, ...] | None:
         """The stages of a partition, None where there is none; key: of all that decides it, but for the problem."""
@@ -177,7 +169,10 @@ class KnownPartitions:
         return self._known[key]
 
 
-_known_partitions: WeakKeyDictionary[Problem, KnownPartitions] = WeakKeyDictionary()
+@kept_with_its_first
+def known_partitions(problem: Problem) -> KnownPartitions:
+    """The partitions of a problem that have been asked for; kept with the problem."""
+    return KnownPartitions()
 
 
 def inapplicable(problem: Problem) -> str | None:
@@ -244,7 +239,7 @@ def _in_levels(problem: Problem, table: StateTable, samples: int) -> Iterator[St
 
     table: of so many samples
     """
-    memory, partitions = _memory_limit(problem, min(problem.rooms)), KnownPartitions.of_problem(problem)
+    memory, partitions = _memory_limit(problem, min(problem.rooms)), known_partitions(problem)
 
     def searched(view: ClusterView, form: tuple[str, bool], left: MemoryLimit) -> tuple[Stage, ...] | None:
         try:

@@ -33,13 +33,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from math import inf
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from hardware_profiles import Floats
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.least_ops import LeastOps, LeastOpsOf
+from simulator.plans.keys import kept_with_its_first
 from simulator.plans.plan import Problem
 
 SLACK = 1e-10
@@ -97,23 +97,9 @@ class LowerBound:
         return max((one for one in self.terms if flush or not one.flushed), key=lambda one: one.seconds)
 
 
-_known: WeakKeyDictionary[Problem, LowerBound] = WeakKeyDictionary()
-"""The bound of each problem, for as long as it lives."""
-
-
+@kept_with_its_first
 def lower_bound(problem: Problem, layer_costs: LayerCosts | None = None) -> LowerBound:
-    """The lower bound of a problem; it is kept with the problem, unless an accelerator has no hash, so that it may change."""
-    try:
-        known = _known.get(problem)
-    except TypeError:
-        return _found(problem, layer_costs)
-    if known is None:
-        known = _known[problem] = _found(problem, layer_costs)
-    return known
-
-
-def _found(problem: Problem, layer_costs: LayerCosts | None) -> LowerBound:
-    """The same, found anew."""
+    """The lower bound of a problem; it is kept with the problem."""
     ops = LeastOpsOf(problem, LayerCosts(problem) if layer_costs is None else layer_costs)
     least = [_LeastSeconds(ops, experts) for experts in ops.expert_degrees]
     both = BoundTerm("work and latency", min(one.work_and_latency_seconds() for one in least), True)

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sized
 from dataclasses import fields
+from functools import wraps
 from operator import attrgetter
 from threading import RLock
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value", bound=Sized)
+First = TypeVar("First", bound=Hashable)
+Answer = TypeVar("Answer")
+More = ParamSpec("More")
 
 NOTHING: Mapping[str, str] = {"decides": "nothing of what runs"}
 ORDER: Mapping[str, str] = {"decides": "which ops run, and in which order"}
@@ -26,6 +31,25 @@ def key_of(kind: type, *left: Mapping[str, str]) -> Callable[[Any], tuple[Any, .
     """
     names = [one.name for one in fields(kind) if one.metadata not in left]
     return attrgetter(*names) if len(names) > 1 else lambda value: tuple(getattr(value, name) for name in names)
+
+
+def kept_with_its_first(find: Callable[Concatenate[First, More], Answer]) -> Callable[Concatenate[First, More], Answer]:
+    """The function, whose answer is kept for as long as its first argument lives, for all that are equal to that; for one without
+    a hash, as an accelerator has none that may change, it is found anew.
+    """
+    known: WeakKeyDictionary[First, Answer] = WeakKeyDictionary()
+
+    @wraps(find)
+    def answer(first: First, *more: More.args, **named: More.kwargs) -> Answer:
+        try:
+            found = known.get(first)
+        except TypeError:
+            return find(first, *more, **named)
+        if found is None:
+            found = known[first] = find(first, *more, **named)
+        return found
+
+    return answer
 
 
 _ONE_AT_A_TIME = RLock()
