@@ -140,8 +140,7 @@ REPLAY: dict[str, Option] = {
     "--forward F": ("seconds of a forward: one number, or one per stage", numbers),
     "--backward B": ("seconds of a full backward; of the input gradient if --weight is given", numbers),
     "--weight W": ("seconds of a weight gradient (default 0)", numbers),
-    "--profile FILE": "for these, --stages and --microbatches: a torch.profiler trace of a pipelined run, or a folder of one "
-    "per rank",
+    "--profile FILE": "in place of these, --stages and --microbatches: a trace of torch.profiler, or a folder of one per rank",
     "--update U": ("seconds of an update (default 0)", numbers),
     "--predict P": ("seconds of a weight prediction (default 0)", numbers),
     "--transfer C": ("one-way transfer seconds (default 0): one number, or one per boundary between stages", numbers),

@@ -40,7 +40,7 @@ def kept_with_its_first(find: Callable[Concatenate[First, More], Answer]) -> Cal
     known: WeakKeyDictionary[First, Answer] = WeakKeyDictionary()
 
     @wraps(find)
-    def answer(first: First, *more: More.args, **named: More.kwargs) -> Answer:
+    def answer(first: First, /, *more: More.args, **named: More.kwargs) -> Answer:
         try:
             found = known.get(first)
         except TypeError:
