@@ -1,4 +1,7 @@
-"""Networks layer by layer: work, weights, outputs and what autograd keeps, each worked out by hand from the published shapes."""
+"""Networks layer by layer: work, weights, outputs and what autograd keeps, each worked out by hand from the published shapes.
+
+Those of convolutional networks add up to the published figures, below, and each is recorded by weight in test_catalog.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ import pytest
 
 from simulator.workloads import gnmt
 from simulator.workloads.catalog import load_workload
-from simulator.workloads.image_networks import alexnet, resnet50, vgg16
 from simulator.workloads.language_models import Bert, Gpt, Llama, Opt
 from simulator.workloads.layers import Workload
 from simulator.workloads.sequence_slices import keys_and_values
@@ -46,118 +48,6 @@ def chain(*layers: tuple[str, float, int, float, float], reads: str = "") -> lis
         found.append(Row(*layer, reads))
         reads = layer[0]
     return found
-
-
-# ---- convolutional networks -----------------------------------------------------------------------------------------
-
-
-def test_alexnet() -> None:
-    """Krizhevsky 2014, as torchvision has it: maps of 55, 27, 13 and 6 pixels; an int64 index is two fp32 elements."""
-    conv1, pool1, conv2, pool2 = 64 * 55**2, 64 * 27**2, 192 * 27**2, 192 * 13**2
-    conv3, conv4, conv5, pool5 = 384 * 13**2, 256 * 13**2, 256 * 13**2, 256 * 6**2
-    assert rows(alexnet()) == chain(
-        ("conv1", 11**2 * 3 * conv1, 11**2 * 3 * 64 + 64, conv1, 3 * 224**2),
-        ("relu1", 0, 0, conv1, 0),
-        ("pool1", 0, 0, pool1, conv1 + 2 * pool1),
-        ("conv2", 5**2 * 64 * conv2, 5**2 * 64 * 192 + 192, conv2, pool1),
-        ("relu2", 0, 0, conv2, 0),
-        ("pool2", 0, 0, pool2, conv2 + 2 * pool2),
-        ("conv3", 9 * 192 * conv3, 9 * 192 * 384 + 384, conv3, pool2),
-        ("relu3", 0, 0, conv3, 0),
-        ("conv4", 9 * 384 * conv4, 9 * 384 * 256 + 256, conv4, conv3),
-        ("relu4", 0, 0, conv4, 0),
-        ("conv5", 9 * 256 * conv5, 9 * 256 * 256 + 256, conv5, conv4),
-        ("relu5", 0, 0, conv5, 0),
-        ("pool5", 0, 0, pool5, conv5 + 2 * pool5),
-        ("flatten", 0, 0, pool5, 0),
-        ("dropout6", 0, 0, pool5, pool5 / 4),
-        ("fc6", 9216 * 4096, 9216 * 4096 + 4096, 4096, 9216),
-        ("relu6", 0, 0, 4096, 0),
-        ("dropout7", 0, 0, 4096, 1024),
-        ("fc7", 4096 * 4096, 4096 * 4096 + 4096, 4096, 4096),
-        ("relu7", 0, 0, 4096, 0),
-        ("fc8", 4096 * 1000, 4096 * 1000 + 1000, 1000, 4096),
-        ("loss", 0, 0, 1, 1000),
-    )
-
-
-def test_the_ends_of_vgg() -> None:
-    """Simonyan & Zisserman 2015, table 1, D: five halvings of 224 pixels leave 7 x 7 of 512 channels."""
-    found = {row.name: row for row in rows(vgg16())}
-    assert found["conv1_1"] == Row("conv1_1", 27 * 64 * 224**2, 27 * 64 + 64, 64 * 224**2, 3 * 224**2, "")
-    assert found["conv5_3"] == Row("conv5_3", 9 * 512**2 * 14**2, 9 * 512**2 + 512, 512 * 14**2, 512 * 14**2, "relu5_2")
-    pool5 = 512 * 7**2
-    assert list(found.values())[-10:] == chain(
-        ("pool5", 0, 0, pool5, 512 * 14**2 + 2 * pool5),
-        ("flatten", 0, 0, pool5, 0),
-        ("fc6", pool5 * 4096, (pool5 + 1) * 4096, 4096, pool5),
-        ("relu6", 0, 0, 4096, 0),
-        ("dropout6", 0, 0, 4096, 1024),
-        ("fc7", 4096**2, 4097 * 4096, 4096, 4096),
-        ("relu7", 0, 0, 4096, 0),
-        ("dropout7", 0, 0, 4096, 1024),
-        ("fc8", 4096 * 1000, 4097 * 1000, 1000, 4096),
-        ("loss", 0, 0, 1, 1000),
-        reads="relu5_3",
-    )
-
-
-def test_the_ends_of_resnet() -> None:
-    """He et al. 2016, table 1: 7x7 of stride 2 and a 3x3 pool before the blocks, a mean over 7x7 pixels behind them."""
-    found = rows(resnet50())
-    conv1, pool1 = 64 * 112**2, 64 * 56**2
-    assert found[:4] == chain(
-        ("conv1", 49 * 3 * conv1, 49 * 3 * 64, conv1, 3 * 224**2),
-        ("bn1", 0, 128, conv1, conv1),
-        ("relu1", 0, 0, conv1, 0),
-        ("pool1", 0, 0, pool1, conv1 + 2 * pool1),
-    )
-    assert found[-4:] == chain(
-        ("pool5", 0, 0, 2048, 2048 * 7**2),
-        ("flatten", 0, 0, 2048, 0),
-        ("fc", 2048 * 1000, 2049 * 1000, 1000, 2048),
-        ("loss", 0, 0, 1, 1000),
-        reads="conv5_3.relu3",
-    )
-
-
-def test_a_resnet_block_that_halves_the_maps() -> None:
-    """conv3_1: the 3x3 convolution and the projection have the stride; the shared input is kept once; sums are in place."""
-    before, narrow, half, wide = 256 * 56**2, 128 * 56**2, 128 * 28**2, 512 * 28**2
-    block = [row for row in rows(resnet50()) if row.name.startswith("conv3_1.")]
-    main = [
-        ("conv1", 256 * narrow, 256 * 128, narrow, before),
-        ("bn1", 0, 256, narrow, narrow),
-        ("relu1", 0, 0, narrow, 0),
-        ("conv2", 9 * 128 * half, 9 * 128 * 128, half, narrow),
-        ("bn2", 0, 256, half, half),
-        ("relu2", 0, 0, half, 0),
-        ("conv3", 128 * wide, 128 * 512, wide, half),
-        ("bn3", 0, 1024, wide, wide),
-    ]
-    shortcut = [("downsample", 256 * wide, 256 * 512, wide, 0), ("downsample_bn", 0, 1024, wide, wide)]
-    assert block == [
-        *chain(*((f"conv3_1.{name}", *rest) for name, *rest in main), reads="conv2_3.relu3"),  # type: ignore[arg-type]
-        *chain(*((f"conv3_1.{name}", *rest) for name, *rest in shortcut), reads="conv2_3.relu3"),  # type: ignore[arg-type]
-        Row("conv3_1.add", 0, 0, wide, 0, "conv3_1.bn3 conv3_1.downsample_bn"),
-        Row("conv3_1.relu3", 0, 0, wide, 0, "conv3_1.add"),
-    ]
-
-
-@pytest.mark.parametrize(("depth", "blocks"), [(50, (3, 4, 6, 3)), (101, (3, 4, 23, 3))])
-def test_resnet_stages(depth: int, blocks: tuple[int, ...]) -> None:
-    """He et al. 2016, table 1: the blocks of each stage, their maps, and one projection a stage."""
-    found = {row.name: row for row in rows(load_workload(f"resnet{depth}"))}
-    shapes = zip(blocks, (256 * 56**2, 512 * 28**2, 1024 * 14**2, 2048 * 7**2), strict=True)
-    expected = {
-        f"conv{stage}_{block}.relu3": out
-        for stage, (count, out) in enumerate(shapes, 2)
-        for block in range(1, count + 1)
-    }
-    assert {name: row.out for name, row in found.items() if name.endswith(".relu3")} == expected
-    assert [name for name in found if name.endswith("downsample")] == [
-        f"conv{stage}_1.downsample" for stage in range(2, 6)
-    ]
 
 
 # ---- recurrent networks ---------------------------------------------------------------------------------------------
