@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -371,34 +371,13 @@ def simulate(
         without = simulate(problem, plan, engine=alone, layer_costs=whole, bounded=False)
         told = Stragglers(slow, without.iteration_seconds)
     standing = None if noise or slow else stand_ins(costs)
-    contention = problem.contention
-
-    def filled(stream: int) -> tuple[Schedule, Program]:
-        schedule, structure = plan_structure(costs, stream, standing)
-        program = fill(structure, costs, standing)
-        return schedule, slowed(program, slow, computing_shares(costs, program), plan.groups) if slow else program
-
-    def replay(stream: int) -> tuple[tuple[Schedule, Timeline, SteadyState | None], SteadyState | None]:
-        schedule, program = filled(stream)
-        timeline = replay_on(program, engine, contention=contention)
-        steady = None if schedule.flush else steady_of(plan, timeline, schedule.microbatches)
-        return (schedule, timeline, steady), steady
-
-    noisy = None
+    runs, noisy = _Runs(costs, engine, slow, standing), None
     if noise:
         if rng is None:
             raise ValueError("noise needs a random generator")
-        schedule, program = filled(0)
-        count, batch = schedule.microbatches, problem.batch
-
-        def seconds_of(timeline: Timeline) -> float:
-            return steady_of(plan, timeline, count).seconds_per_sample * batch
-
-        asked = Draws(noise, rng, replays, engine, contention, None if schedule.flush else seconds_of)
-        _, timeline, noisy = drawn(program, asked)
-        steady = None if schedule.flush else steady_of(plan, timeline, count)
+        (schedule, timeline, steady), noisy = runs.noisy(noise, rng, replays)
     else:
-        schedule, timeline, steady = grown(plan, replay)
+        schedule, timeline, steady = grown(plan, runs.calm)
     outcome = Outcome(
         problem=problem,
         plan=plan,
@@ -415,6 +394,52 @@ def simulate(
     )
     _check_bound(outcome)
     return outcome
+
+
+class _Run(NamedTuple):
+    """A replay of a plan; steady: of a stream."""
+
+    schedule: Schedule
+    timeline: Timeline
+    steady: SteadyState | None
+
+
+class _Runs(NamedTuple):
+    """How a plan is replayed; slow: factor of the seconds that a device computes; standing: components for all like them."""
+
+    costs: PlanCosts
+    engine: Engine
+    slow: Mapping[int, float]
+    standing: StandIns | None
+
+    def _filled(self, stream: int) -> tuple[Schedule, Program]:
+        schedule, structure = plan_structure(self.costs, stream, self.standing)
+        program = fill(structure, self.costs, self.standing)
+        if not self.slow:
+            return schedule, program
+        return schedule, slowed(program, self.slow, computing_shares(self.costs, program), self.costs.plan.groups)
+
+    def _steady(self, timeline: Timeline, schedule: Schedule) -> SteadyState | None:
+        return None if schedule.flush else steady_of(self.costs.plan, timeline, schedule.microbatches)
+
+    def calm(self, stream: int) -> tuple[_Run, SteadyState | None]:
+        """A replay of so many micro-batches (0: of the plan's own), and how steady it is."""
+        schedule, program = self._filled(stream)
+        timeline = replay_on(program, self.engine, contention=self.costs.problem.contention)
+        steady = self._steady(timeline, schedule)
+        return _Run(schedule, timeline, steady), steady
+
+    def noisy(self, noise: float, rng: np.random.Generator, replays: int) -> tuple[_Run, NoisySeconds | None]:
+        """The first of some replays with noise, and the seconds of all."""
+        schedule, program = self._filled(0)
+        plan, count, problem = self.costs.plan, schedule.microbatches, self.costs.problem
+
+        def seconds_of(timeline: Timeline) -> float:
+            return steady_of(plan, timeline, count).seconds_per_sample * problem.batch
+
+        read = None if schedule.flush else seconds_of
+        _, timeline, seconds = drawn(program, Draws(noise, rng, replays, self.engine, problem.contention, read))
+        return _Run(schedule, timeline, self._steady(timeline, schedule)), seconds
 
 
 class UndercutBoundError(RuntimeError):
