@@ -104,8 +104,10 @@ def test_smaller_stages_keep_their_weights_on_the_chip() -> None:
 
 
 def test_features_go_to_ddr_where_they_do_not_fit() -> None:
-    """400 bytes of input a sample: two samples are kept on the chip, three are written (40 s each) and read again."""
-    works = [product(100, features=400)]
+    """400 bytes of input a sample: two samples are kept on the chip, three are written (40 s each) and read again; of a reshape,
+    which computes nothing, no input is kept.
+    """
+    works = [product(100, features=400), Work("reshape", 0.0, 400.0, 400.0, 0.0)]
     division = divide(board(), works, "int8")
     assert division.sample_seconds(2, "forward") == 1.0
     assert division.sample_seconds(3, "forward") == 40.0
