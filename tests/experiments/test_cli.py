@@ -7,10 +7,12 @@ import re
 import shlex
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
+import pipeplan as pp
 from experiments.cli import COMMANDS, main, parser_of
 from experiments.terminal.command_parser import MEANT, meant
 from simulator import BoundTerm, simulation
@@ -491,6 +493,17 @@ def test_topics_of_help_are_named_where_none_is_meant(capsys: pytest.CaptureFixt
     said = refused(capsys, ("plan", "--help", "serch"))
     assert "topic of help 'serch' is unknown" in said
     assert "search" in said
+
+
+def test_without_a_seed_commands_and_functions_draw_alike() -> None:
+    """Of whatever takes a seed the default is the same."""
+    _, commands = parser_of(COMMANDS)
+    told = [one.get_default("seed") for one in commands.values() if "--seed" in one._option_string_actions]
+    asked = [
+        signature(one).parameters["seed"].default for one in (pp.compare, pp.goodput, pp.plan, pp.simulate, pp.what_if)
+    ]
+    assert len(told) > 4
+    assert len({*told, *asked}) == 1
 
 
 def test_what_other_tools_call_an_option_names_one_that_is_there() -> None:

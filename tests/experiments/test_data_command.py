@@ -56,6 +56,10 @@ def test_a_list_and_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert (code, set(sets)) == (0, set(INPUT_SETS))
     assert sets["pipedream-profiles"]["studies"] == ["cost-model", "pipedream-optimizer", "pipedream-tables"]
     assert sets["schedule-cases"]["repository"] is None
+    told = ended(capsys, ("data",))[1]
+    assert told.count("not stated") == sum(
+        one[key] is None for one in sets.values() for key in ("repository", "commit", "licence")
+    )
     code, out, _ = ended(capsys, ("data", "piper"))
     assert code == 0
     assert "published: https://github.com/msr-fiddle/piper\ncommit of the figures: d7fc8cf\nlicence: MIT" in out

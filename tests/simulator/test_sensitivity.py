@@ -67,6 +67,8 @@ def test_what_a_file_does_not_allow_has_no_seconds() -> None:
     assert one.seconds[0] is not None
     assert one.slope is not None
     assert "-" in found.tables()[0].rows[0]
+    whole, bars = found.outcome.iteration_seconds, found.plot().axes[0].patches
+    assert [bar.get_width() for bar in bars] == [pytest.approx(one.seconds[0] - whole), 0.0]  # type: ignore[attr-defined]
 
 
 def test_of_two_members_each_has_its_own_number() -> None:

@@ -122,6 +122,9 @@ def test_tracks_flows_and_busy_time(
     trace = chrome_trace(timeline)
     assert_no_overlap(trace)
     assert_flows(trace, len(timeline.transfers))
+    for event in of_phase(trace, "X"):
+        begin, end = (1e6 * event["args"][f"{one}_seconds"] for one in ("start", "end"))
+        assert (event["ts"], event["ts"] + event["dur"]) == pytest.approx((begin, end), abs=2e-3)
     compute = [event for event in of_phase(trace, "X") if event["cat"] == "compute"]
     assert len(compute) == timeline.ops
     assert sum(event["dur"] for event in compute) == pytest.approx(timeline.busy_seconds().sum() * 1e6, rel=1e-6)
