@@ -10,7 +10,7 @@ from math import inf
 
 import numpy as np
 
-from hardware_profiles import GIB, Component, Integers, Level, Operation, counted
+from hardware_profiles import GIB, Component, Level, Operation, counted
 from planners.estimate.memory import in_flight_of, least_excess, most_bytes, most_in_flight
 from planners.pipedream.flushed_partition import FlushedPipeline, flushed_partition
 from planners.pipedream.ordered_devices import OrderedDevices, ordered_partition
@@ -129,11 +129,13 @@ class PipeDreamFlush:
         if without_levels(problem) is not None:
             return lambda misses: None
         view, states = cluster_views(problem)[-1], problem_states(problem, evaluate)
+        stages = min(len(view.components), len(states))
+        in_flight = in_flight_of(schedule, stages, count, lambda: order_of(schedule, stages, count, 1, ()))
         pipeline = FlushedPipeline(
             devices=len(view.components),
             samples=microbatches[0],
             microbatches=count,
-            in_flight=_in_flight(schedule, min(len(view.components), len(states)), count),
+            in_flight=in_flight[::-1].copy(),
             memory_bytes=min(problem.rooms),
             weight_copies=problem.state_bytes / problem.element_bytes,
             recompute=problem.recompute in (*BY_BLOCK, "whole"),
@@ -373,11 +375,6 @@ def _placed(
 def _whole(problem: Problem) -> Stage:
     """The whole network on every device."""
     return Stage(tuple(range(len(problem.workload))), devices_in_order(problem))
-
-
-def _in_flight(name: str, stages: int, microbatches: int) -> Integers:
-    """Micro-batches in flight on each stage of a schedule at its peak, the last stage first, int64 [stages]."""
-    return in_flight_of(name, stages, microbatches, lambda: order_of(name, stages, microbatches, 1, ()))[::-1].copy()
 
 
 def _forms(problem: Problem) -> tuple[tuple[str, bool], ...]:
