@@ -139,7 +139,7 @@ def test_every_command_that_takes_a_plan_is_asked() -> None:
 
 
 def test_questions_take_every_form(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """And say what they say of the same plan from a file."""
+    """And say what they say of the same plan from a file: `compare` and `explain` of both forms, the others of one in turn."""
     file, job = tmp_path / "found.json", tmp_path / "job.toml"
     degrees = ["--tensor", "2", "--microbatches", "4"]
     options = [*GPT2, "--stack", "generic"]  # which predicts all of them
@@ -151,11 +151,14 @@ def test_questions_take_every_form(capsys: pytest.CaptureFixture[str], tmp_path:
         r',\s+"recompute": \[[^]]+\]|(?s:"others".*)'  # that it is none, torchtitan says, which leaves no other plan
     )
     own = rf'{names}|"planning_seconds": \S+|{recompute}'
-    for name, words in QUESTIONS.items():
+    for number, (name, words) in enumerate(QUESTIONS.items()):
         asked = [name, *words.format(out=tmp_path / "out").split()]
         beside = [degrees, [], degrees] if name == "compare" else [[]] * 3  # its planners hear them, too
-        told = [ended(capsys, (*asked, "--plan", *form, *more)) for form, more in zip(forms, beside, strict=True)]
-        assert [code for code, *_ in told] == [0] * 3, told
+        pairs = [*zip(forms, beside, strict=True)]
+        if name not in ("compare", "explain"):
+            del pairs[1 + number % 2]
+        told = [ended(capsys, (*asked, "--plan", *form, *more)) for form, more in pairs]
+        assert [code for code, *_ in told] == [0] * len(pairs), told
         assert len({re.sub(own, "", out) for _, out, _ in told}) == 1, name
 
 
