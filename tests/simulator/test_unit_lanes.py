@@ -116,6 +116,33 @@ def test_interleaved_stages_of_a_device_share_a_lane() -> None:
     assert {one.bytes[0][-1] for one in outcome.memory} == {2 * size}
 
 
+@pytest.mark.parametrize("zero", [2, 3])
+def test_overlapped_pairs_are_not_cut_and_units_come_and_go_around_them(zero: Any) -> None:
+    """Of stages of two units: a pair takes 2 + 4 s as a whole, behind gathers of both units of its stages, before the scatters of
+    both of its backward."""
+    places = [(one, one + 1) for one in (0, 2, 2, 0)]
+    stages = tuple(Stage((2 * one, 2 * one + 1), place) for one, place in enumerate(places))
+    problem = Problem(network(8), star_cluster(4, bandwidth=2.0**25), 12)
+    outcome = simulate(problem, Plan("hand", "dualpipev", stages, (2,) * 6, zero=zero))
+    line, of = outcome.timeline, list(zip(outcome.timeline.stage, outcome.timeline.microbatch, strict=True))
+    (second,) = np.nonzero(line.second_of_pair() & (line.replica == 0))
+    assert len(second)
+    for row in (*second, *line.together[second]):  # type: ignore[index]
+        begin, end = line.start[row], line.end[row]
+        assert end - begin == 2.0 + 4.0
+        assert zero == 2 or sum(come <= begin for _, come in times(outcome, G, int(line.stage[row]))) >= 2
+        if line.kind[row] == F:
+            continue
+        scatters = np.flatnonzero((line.kind == S) & (line.device == line.device[row]))
+        assert sum(of[one] == of[row] and line.start[one] >= end for one in scatters) == 2
+        # it makes the gradients of two units, and no more are whole: all before it have been scattered
+        whole = (
+            np.isin(line.kind, (B, OpKind.WEIGHT_GRADIENT)) & (line.device == line.device[row]) & (line.end <= begin)
+        )
+        before = {of[one] for one in np.flatnonzero(whole)}
+        assert all(line.end[one] <= begin for one in scatters if of[one] in before)
+
+
 def test_blocks_are_units() -> None:
     """Layers of a block stand in one unit, however large; small ones outside join the unit before them."""
     sizes, blocks = (9, 9, 9, 9, 9, 1, 1), (0, 1, 1, 2, 2, 0, 0)
