@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from hardware_profiles import SettingError, addresses_of, find_address, read_setting, set_in, settings_of, values_in
+from hardware_profiles.addresses import _list
 
 
 class Wire(msgspec.Struct, kw_only=True):
@@ -114,6 +115,12 @@ def test_a_value_takes_the_place_of_its_rival() -> None:
     """A wire says bits or bytes; what it is set to is what it says."""
     found, _ = after("site.wire.bits=16")
     assert found["site"]["wire"] == {"bits": 16, "delay": 4}
+
+
+def test_only_whole_numbers_are_written_as_ranges() -> None:
+    """Of texts `0-2` is one."""
+    assert _list("0-2, 5", whole=True) == [0, 1, 2, 5]
+    assert _list("0-2, 5", whole=False) == ["0-2", 5]
 
 
 def test_a_whole_number_stays_whole() -> None:

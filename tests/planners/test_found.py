@@ -168,6 +168,7 @@ def test_shapes_are_replayed_from_the_most_promising_on(monkeypatch: pytest.Monk
         plans = StreamedSearch(evaluate).fastest("streamed", named)
         found.append(([evaluate(plan).key for plan in plans], evaluate.evaluations))
     assert found[0] == found[1]
+    assert len(found[0][0]) == 1  # of the only schedule
 
 
 def array_sums(value: Any) -> dict[str, list[float]]:

@@ -140,7 +140,7 @@ NAMES: dict[str, Callable[[int], int]] = {"1f1b": int, "gpipe": int, "zb-h1": in
 
 
 @given(st.sampled_from(sorted(NAMES)), st.integers(1, 4), st.integers(1, 6), st.data())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_causes_sum_to_the_idle_time(name: str, devices: int, microbatches: int, data: st.DataObject) -> None:
     """Of whole seconds exactly: each piece lies where the device runs nothing, and all of them are the time in which it does."""
     stages = NAMES[name](devices)

@@ -8,6 +8,7 @@ import pytest
 
 from hardware_profiles import load_cluster
 from simulator import Plan, Problem, Stage, equal_microbatches, plan_words, stages_from_cuts, workload_from_spec
+from simulator.plans.lacks import _recomputes_unlike
 
 
 def problem(workload: str, cluster: str, batch: int) -> Problem:
@@ -42,6 +43,9 @@ def test_a_transformer_as_engineers_write_it() -> None:
     )
     some = replace(plan, recompute=("blocks", "blocks"), recomputed_blocks=(2, 2))
     assert "recompute 2 of 12 blocks ·" in plan_words(asked, some)
+    counts = ((), (2, 2), (0, 12), (2, 0), (2, 3))  # 0 stands for all of a stage
+    unlike = [_recomputes_unlike(asked, replace(some, recomputed_blocks=one)) for one in counts]
+    assert unlike == [False, False, False, True, True]
 
 
 def test_unlike_replicas_and_sizes() -> None:

@@ -57,6 +57,9 @@ def test_the_drawing_of_the_module() -> None:
     first, second = credited_orders(forward, backward, [4, 2])
     assert first == [("F", 0), ("F", 1), ("B", 0), ("B", 1), ("B", 2), ("B", 3)]
     assert second == [("F", 0), ("F", 1), ("B", 0), ("F", 2), ("F", 3), ("B", 1)]
+    assert (
+        unequal_schedule("gpipe", [[2, 2], [1, 1, 1, 1]], [[1, 3], [4]]).microbatches == 4
+    )  # the most of any stage and pass
 
 
 @settings(max_examples=30, deadline=None)
