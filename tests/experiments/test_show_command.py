@@ -29,6 +29,8 @@ def test_a_shown_file_is_the_same_profile(
     copy = tmp_path / "mine.toml"
     copy.write_text(out, encoding="utf-8")
     assert load(copy) == load(words[0])
+    document = json.loads(ended(capsys, ("show", *words, "--json"))[1])
+    assert document == {"kind": load.__name__.removeprefix("load_"), "name": words[0], "text": out}
 
 
 def test_a_name_of_two_profiles_needs_its_kind(capsys: pytest.CaptureFixture[str]) -> None:

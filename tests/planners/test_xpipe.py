@@ -32,7 +32,8 @@ def problem(workload: Workload = GNMT, batch: int = 8, *, contention: bool = Tru
 @pytest.mark.parametrize("contention", [False, True])
 @pytest.mark.parametrize("seed", range(6))
 def test_the_closed_form_is_what_a_replay_attains_or_less(seed: int, contention: bool) -> None:
-    """Equal micro-batches without updates meet it where no links are shared; whatever there is, no replay is faster."""
+    """Equal micro-batches without updates meet it where no links are shared; whatever there is, no replay is faster. Its stages
+    have the samples in flight and the bytes of weights, copies and states of the replay's."""
     rng = np.random.default_rng(seed)
     count, stages, updates = int(rng.integers(1, 6)), int(rng.integers(1, 5)), seed % 2 > 0
     bare = chain(rng.uniform(1e9, 1e10, 9).tolist(), output_elements=rng.uniform(1e5, 1e7, 9).tolist())
@@ -44,7 +45,12 @@ def test_the_closed_form_is_what_a_replay_attains_or_less(seed: int, contention:
     costs, sizes = search.staircase(search.row(devices), count), equal_microbatches(batch, count)
     assert costs.in_flight.tolist() == [sum(islice(cycle(sizes), stages - stage)) for stage in range(stages)]
     seconds = count * staircase_seconds(costs, cuts)
-    replayed = simulate(one, straight_plan("xpipe", one, "xpipe", cuts, devices, count)).iteration_seconds
+    outcome = simulate(one, straight_plan("xpipe", one, "xpipe", cuts, devices, count))
+    replayed, states = outcome.iteration_seconds, np.diff(costs.held.states[[0, *cuts, len(one.workload)]])
+    assert states.tolist() == [
+        sum(device.peak_parts[name] for name in ("weights", "weight versions", "gradients", "optimizer"))
+        for device in outcome.memory
+    ]
     assert seconds <= replayed * (1.0 + 1e-9)
     if not updates:
         assert contention or seconds == pytest.approx(replayed, rel=1e-9)
