@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, fields, replace
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -233,6 +234,23 @@ def test_partitions_without_a_plan_count_in_the_budget_that_a_refusal_names(monk
     named = int(re.search(r"a budget above ([\d,]+) tries more", str(raised.value))[1].replace(",", ""))  # type: ignore[index]
     with pytest.raises(InfeasiblePlanError, match="no sizes fit"):
         make_plan("best-equal", too_tight(), budget=named + 1)
+
+
+def test_plans_that_fit_are_kept_where_the_work_ends() -> None:
+    """Of two partitions the roomier's first plan fits, and the other's is one too many; where none fits the end is told."""
+    spaces: Any = [SimpleNamespace(room=room, equal=(), plans=[f"plan {room}"]) for room in (1.0, 2.0)]
+
+    def fits(plan: str) -> bool:
+        if plan == "plan 1.0":
+            raise tight_sizes._LimitReached
+        return well
+
+    replays: Any = SimpleNamespace(fits=fits, left=lambda space: iter(space.plans))
+    well = True
+    assert tight_sizes._starts(replays, spaces) == ["plan 2.0"]
+    well = False
+    with pytest.raises(tight_sizes._LimitReached):
+        tight_sizes._starts(replays, spaces)
 
 
 @pytest.mark.parametrize(("most", "some"), [(10, False), (9, True)])
