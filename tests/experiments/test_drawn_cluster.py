@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from math import hypot, prod
 from pathlib import Path
@@ -117,6 +118,14 @@ def test_a_plan_loads_the_links_between_its_stages(tmp_path: Path) -> None:
     bandwidth = outcome.problem.cluster.channels[outcome.problem.cluster.route(0, 4)[1]].bandwidth
     assert card["busy"] == pytest.approx(size / bandwidth / outcome.iteration_seconds)
     assert [row[0] for row in loads.table().rows] == ["2", "8"]
+    first, second = outcome.plan.stages
+    inside = simulate(
+        outcome.problem, replace(outcome.plan, stages=(first, replace(second, devices=(1,))))
+    ).link_loads()
+    scale = (
+        draw(outcome.problem.cluster, inside).axes[-1].get_ylim()
+    )  # of the other server, whose links carry nothing, too
+    assert scale == pytest.approx((0.0, 100.0 * max(one["busy"] for one in inside.record())))
 
 
 def test_all_that_devices_send_is_on_their_links() -> None:
