@@ -249,3 +249,14 @@ def test_a_search_that_was_interrupted_ends_the_study(monkeypatch: pytest.Monkey
     monkeypatch.setattr(planners, "plan_by", lambda *given, seed: replace(found, interrupted=True))
     with pytest.raises(KeyboardInterrupt):
         next(bapipe_explore.plan_rows("gpu", iter([("2 V100", problem)])))
+
+
+def test_a_plan_is_compared_with_a_reference_where_one_fits() -> None:
+    """Of seconds and of peaks how many times as good; nothing where no reference fits."""
+    problem = Problem(random_chain(4, np.random.default_rng(0)), load_cluster("pipedream-a").take(2), 4)
+    own, other = (make_plan(name, problem).outcome for name in ("uniform", "data-parallel"))
+    told = bapipe_explore._plan_row(problem, "own", own, other)
+    assert told["speedup"] == other.iteration_seconds / own.iteration_seconds
+    assert told["memory_reduction"] == other.fullest.peak_bytes / own.fullest.peak_bytes
+    alone = bapipe_explore._plan_row(problem, "own", own, None)
+    assert (alone["speedup"], alone["memory_reduction"]) == (None, None)

@@ -208,3 +208,7 @@ def test_fractions_that_even_boards_out_are_taken_where_they_are_faster() -> Non
     evened = {cut: evaluate(search.evened(plan)).iteration_seconds for cut, plan in cuts.items()}
     assert evened[1] < 0.7 * evaluate(cuts[1]).iteration_seconds
     assert max(evened.values()) <= evaluate(cuts[4]).iteration_seconds
+    climbed = [evaluate(plan).key for plan in (cuts[1], *search.climbed(cuts[1]))]
+    assert len(climbed) > 1
+    assert climbed == sorted(climbed, reverse=True)
+    assert climbed[-1][1] <= 1.01 * max(evened.values())
