@@ -12,6 +12,7 @@ from hardware_profiles import load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry, search_schedule
 from planners.modern.layouts import Layout, LayoutCosts
 from planners.modern.order_search import AN_ORDER, FEW, FINALISTS, LARGEST, LISTS, OrderSearch, _Layouts
+from planners.search.candidates import straight_plan
 from planners.testing import line
 from simulator import InfeasiblePlanError, LayerCosts, Problem, check_schedule, simulate
 from simulator.memory.device_memory import CATEGORIES
@@ -220,6 +221,16 @@ def test_requests_fix_the_placement_and_the_stages() -> None:
     plan = make_plan("scheduler", problem, Request(stages=8, options={**few, "placement": "wave"})).plan
     assert [stage.devices[0] for stage in plan.stages] == [0, 1, 1, 0] * 2
     assert make_plan("scheduler", problem, Request(microbatches=2, options=few)).plan.microbatches == (4, 4)
+
+
+@pytest.mark.parametrize("count", [1, 3, 12])
+def test_a_shape_is_estimated_as_equal_stages_take(count: int) -> None:
+    """Two alike devices, eight alike layers, nothing sent: what 1F1B takes, but for latencies."""
+    problem = Problem(chain([2e9] * 8, output_elements=[0.0] * 8, parameters=[0] * 8), line(speeds=(1.0, 1.0)), 12)
+    layouts = _Layouts(OrderSearch(), problem, Evaluator(problem), np.random.default_rng(0))
+    outcome = simulate(problem, straight_plan("hand", problem, "1f1b", (4,), (0, 1), count))
+    estimate = layouts._estimate(Layout("straight", (0, 1), (4,), count, ("none",) * 2))
+    assert estimate == pytest.approx(outcome.iteration_seconds, rel=3e-3)
 
 
 def test_a_climb_moves_cuts_and_keeps_every_layer() -> None:
