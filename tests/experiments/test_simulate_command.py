@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import pipeplan as pp
 from experiments.cli import main
 from simulator import CATEGORIES, Plan, PlanFile, Problem, simulate
 from tests.experiments.commands import refused
@@ -245,6 +246,17 @@ def test_a_plan_that_torch_cannot_run_has_no_csv(
     ) in err
     assert "a name in .txt takes it" in err
     assert not path.exists()
+
+
+def test_how_replicas_are_launched_is_no_result(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """One document on stdout, beside the file of ops; a line on stderr."""
+    problem = pp.Problem("chain:4", "pipedream-a", 4, devices=2)
+    pp.PlanFile(problem, pp.plan(problem, "data-parallel", microbatches=2).plan).write(tmp_path / "plan.json")
+    assert main(("simulate", "--plan", str(tmp_path / "plan.json"), "--json", "--out", str(tmp_path / "ops.csv"))) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["feasible"]
+    assert err.startswith("pipeplan simulate: ")
+    assert err.count("\n") == 1
 
 
 def trace_of(path: Path, **milliseconds: float) -> None:
