@@ -44,7 +44,6 @@ from simulator.results.gantt_plots import (
     gantt_rows,
     joined,
     readable_window,
-    shade,
     shared_time,
     visible_widths,
 )
@@ -106,25 +105,6 @@ def drawn_texts(timeline: Timeline, **options: Any) -> list[str]:
     return [text.get_text() for text in gantt(timeline, **options).texts if text.get_text().isdigit()]
 
 
-def test_rows_stand_with_stage_0_on_top() -> None:
-    """Rows go by stage; the boxes of a row are its ops by start."""
-    rows = gantt_rows(replayed("1f1b", 3, 2))
-    assert [row.label for row in rows] == ["stage 0 (GPU 0)", "stage 1 (GPU 1)", "stage 2 (GPU 2)"]
-    last = rows[2]
-    assert last.kind.tolist() == [OpKind.FORWARD, OpKind.BACKWARD] * 2
-    assert last.microbatch.tolist() == [0, 0, 1, 1]
-    assert last.start.tolist() == [2, 3, 5, 6]
-    assert last.end.tolist() == [3, 5, 6, 8]
-
-
-def test_stages_of_one_device_share_a_row_shaded_by_position() -> None:
-    """An interleaved device is one row; its second stage is drawn lighter."""
-    rows = gantt_rows(replayed("interleaved-1f1b", 4, 2, chunks=2), device_word="FPGA")
-    assert [row.label for row in rows] == ["stages 0, 2 (FPGA 0)", "stages 1, 3 (FPGA 1)"]
-    assert rows[0].chunk[:4].tolist() == [0, 0, 1, 1]
-    assert all(late > early for late, early in zip(shade("#204060", 1, 2), shade("#204060", 0, 2), strict=True))
-
-
 OPPOSITE = """0F0 0F1 3F2 3B2 3F3 3B3 0B0 0B1
 1F0 1F1 2F2 2F3 2B2 1B0 2B3 1B1
 1F2 2F0 1F3 2F1 2B0 1B2 2B1 1B3
@@ -145,16 +125,6 @@ def seven_kinds() -> Timeline:
     )
 
 
-def test_pipelines_in_opposite_directions_stand_by_device() -> None:
-    """Four devices, each with a stage of either direction: rows 0, 1, 2, 3, not both holders of stage 0 first."""
-    assert [row.label for row in gantt_rows(opposite())] == [
-        "stages 0, 3 (GPU 0)",
-        "stages 1, 2 (GPU 1)",
-        "stages 1, 2 (GPU 2)",
-        "stages 0, 3 (GPU 3)",
-    ]
-
-
 def test_buckets_too_narrow_to_be_seen_are_joined() -> None:
     """Gaps below the least and a narrow box beside them: one block; wide boxes, gaps and other kinds stay apart."""
     row = replace(
@@ -172,38 +142,11 @@ def test_buckets_too_narrow_to_be_seen_are_joined() -> None:
     assert joined(wide, 0.5).start.tolist() == wide.start.tolist()
 
 
-def test_the_legend_names_what_is_drawn() -> None:
-    """Updates that take no time are not drawn and not named; every kind that takes time is."""
-
-    def names(update: float) -> list[str]:
-        schedule = build_schedule("1f1b", 2, 2)
-        timeline = recurrence.replay(lower(schedule, given_costs(2, OpSeconds(1.0, 2.0, update=update)), updates=True))
-        legend = gantt(timeline).get_legend()
-        assert legend is not None
-        return [text.get_text() for text in legend.get_texts()]
-
-    assert names(0.0) == ["forward", "backward", "idle"]
-    assert names(0.5) == ["forward", "backward", "update", "idle"]
-
-
 def test_a_window_of_everything_is_no_cut() -> None:
     """Two timelines on one axis: the shorter is whole, its makespan is called that; a real cut says so."""
     timeline = replayed("1f1b", 2, 2)
     assert gantt(timeline, window=(0.0, 20.0)).get_xlabel() == "time (s)"
     assert "a cut of 4 s" in gantt(timeline, window=(0.0, 4.0)).get_xlabel()
-
-
-def test_replicas_are_named_and_their_all_reduce_is_a_thin_row_below() -> None:
-    """Replicas of a stage are numbered, all-reduce follows them, and a backward in parts is one box."""
-    rows = gantt_rows(replicated(2))
-    assert [(row.label, row.thin) for row in rows] == [
-        ("stage 0 · replica 0 (GPU 0)", False),
-        ("stage 0 · replica 1 (GPU 1)", False),
-        ("stage 0 all-reduce", True),
-        ("stage 1 (GPU 10)", False),
-    ]
-    assert rows[0].kind.tolist() == [OpKind.FORWARD, OpKind.BACKWARD, OpKind.UPDATE]
-    assert (rows[0].end - rows[0].start).tolist() == [1.0, 2.0, 0.5]
 
 
 def test_equal_replicas_share_a_row_where_there_are_many() -> None:
@@ -302,14 +245,6 @@ def test_a_chart_of_very_many_boxes_is_an_image_in_a_drawing(monkeypatch: pytest
         behind, *boxes = gantt(timeline).collections
         assert not behind.get_rasterized()
         assert {bool(one.get_rasterized()) for one in boxes} == {updates}
-
-
-def test_only_collectives_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of computation keep each of their boxes, however narrow."""
-    rows: list[Any] = []
-    monkeypatch.setattr(gantt_plots, "joined", lambda row, gap: rows.append(row) or row)
-    gantt(replicated(2))
-    assert [row.thin for row in rows] == [True]
 
 
 def test_boxes_too_narrow_to_be_told_apart_are_shares_of_the_time() -> None:
