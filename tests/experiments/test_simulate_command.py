@@ -190,7 +190,7 @@ def test_a_plan_is_replayed_from_its_file(plan_file: str, capsys: pytest.Capture
     assert document["feasible"]
     assert Path(files[1]).read_text().startswith("0F0 ")
     assert Path(files[0]).read_text().startswith("0F0,")
-    assert json.loads(Path(files[2]).read_text())
+    assert json.loads(Path(files[2]).read_text())["otherData"]["name"] == expected.schedule.name
     for name in ("gantt.png", "gantt-memory.png"):
         assert (tmp_path / name).stat().st_size > 1000
     assert main(("simulate", "--plan", plan_file)) == 0

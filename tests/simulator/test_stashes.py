@@ -139,6 +139,8 @@ def test_what_losses_keep_is_of_the_layers_that_a_stage_has() -> None:
     assert (kept > 0).tolist() == [kind == "loss" for kind in kinds]
     for begin, end in combinations(range(5), 2):
         assert _losses(costs, "none")[begin, end] == kept[begin:end].sum()
+        # what a loss keeps is there before a part is made again
+        assert largest_parts(costs, "blocks")[begin, end] == stage_stash(costs, range(begin, end), "blocks").made
 
 
 def walked(costs: LayerCosts, held: range, word: Recompute, op: str) -> tuple[float, float, float]:
