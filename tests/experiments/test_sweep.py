@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from experiments.sweep import asking, runs, study
 from experiments.sweep.axes import MOST_POINTS, check_grid, read_axis, read_over
 from experiments.sweep.contents import Contents
 from experiments.sweep.runs import Answered, Batches, answer_all, answered
+from experiments.sweep.store import Store
 from experiments.sweep.study import FIGURES, Question, make_study, read_options
 from experiments.sweep.swept import Swept
 from experiments.terminal.output import UsageError
@@ -307,6 +308,21 @@ def test_a_store_answers_what_it_knows(
     assert document(capsys, *SMALL, *GRID, "--out", store) == whole
     assert len(asked) == 15
     assert document(capsys, "report", store) == whole
+
+
+def test_what_fails_halfway_leaves_nothing_in_a_store(tmp_path: Path) -> None:
+    """The points before the failure are undone, and the store goes on."""
+
+    def points() -> Iterator[tuple[dict[str, Any], str]]:
+        yield {"batch": 8}, "one"
+        raise KeyboardInterrupt
+
+    with Store(tmp_path / "store.db") as store:
+        with pytest.raises(KeyboardInterrupt):
+            store.begin(points())
+        assert store.rows() == []
+        store.begin([({"batch": 8}, "one")])
+        assert len(store.rows()) == 1
 
 
 def test_files_that_are_no_store(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from simulator import (
     CAUSES,
     TIME_PARTS,
     Explanation,
+    OpKind,
     Plan,
     Problem,
     ScheduleReplay,
@@ -26,6 +27,7 @@ from simulator import (
     explain,
     simulate,
 )
+from simulator.results.idle_causes import is_collective
 from tests.chains import chain
 from tests.experiments.commands import refused
 from tests.simulator.strategies import ASYNCHRONOUS, plans, star_cluster
@@ -214,20 +216,17 @@ def test_the_commands_tell_the_same(capsys: pytest.CaptureFixture[str], tmp_path
         capsys, ("simulate", "--plan", str(path), "--explain", "--noise", "0.1")
     )
     assert "has devices 0 to 0" in refused(capsys, ("explain", "--plan", str(path), "--cluster", "pipedream-c:1"))
-    schedule = (
-        "simulate",
-        "--schedule",
-        "1f1b",
-        "--stages",
-        "2",
-        "--microbatches",
-        "2",
-        "--forward",
-        "1",
-        "--backward",
-        "2",
-    )
-    assert main((*schedule, "--explain", "--noise", "0.1")) == 0
+    schedule = "simulate --schedule 1f1b --stages 2 --microbatches 2 --forward 1 --backward 2"
+    assert main((*schedule.split(), "--explain", "--noise", "0.1")) == 0
+
+
+def test_collectives_are_those_of_replicas() -> None:
+    """Each task of a plan whose stages have replicas, by its kind."""
+    problem = Problem(chain([1.0] * 2, parameters=[1000] * 2), star_cluster(4, bandwidth=16.0), 4)
+    line = simulate(problem, Plan("hand", "1f1b", (Stage((0,), (0, 1)), Stage((1,), (2, 3))), (2, 2), zero=1)).timeline
+    kinds = np.isin(line.kind, (OpKind.REDUCE, OpKind.SCATTER, OpKind.GATHER))
+    assert [is_collective(line, task) for task in range(len(line))] == kinds.tolist()
+    assert 0 < kinds.sum() < len(line)
 
 
 def test_a_noisy_plan_is_not_explained() -> None:
