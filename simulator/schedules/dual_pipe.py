@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.schedules.schedule import Schedule, from_columns
-from simulator.schedules.v_shaped import from_letters, read_letters, v_devices, with_pairs
+from simulator.schedules.schedule import Schedule
+from simulator.schedules.v_shaped import from_letters, of_letters, read_letters, v_devices
 
 
 def dualpipe_v(stages: int, microbatches: int) -> Schedule:
@@ -38,16 +38,12 @@ def dualpipe(stages: int, microbatches: int) -> Schedule:
         raise ValueError(f"dualpipe mirrors its pipeline, so it needs an even number of stages, got {stages} stages")
     half = stages // 2
     down = (microbatches + 1) // 2
-    columns, overlapped = [], []
-    for device in range(stages):
-        near = min(device, stages - 1 - device)
-        up, kind, number, paired = read_letters(_letters(near, half, down))
-        upwards = up if device < half else ~up  # which ops are of the pipeline up
-        real = number < np.where(upwards, microbatches - down, down)
-        stage = np.where(upwards, stages - 1 - device, device)
-        columns.append((stage[real], kind[real], (number + np.where(upwards, down, 0))[real]))
-        overlapped.append((paired & np.roll(real, -1))[real])
-    return with_pairs(from_columns("dualpipe", stages, microbatches, columns), overlapped)
+    read = read_letters([_letters(min(device, stages - 1 - device), half, down) for device in range(stages)])
+    upwards = read.up ^ (read.device >= half)  # which ops are of the pipeline up
+    real = read.microbatch < np.where(upwards, microbatches - down, down)
+    stage = np.where(upwards, stages - 1 - read.device, read.device)
+    number = read.microbatch + np.where(upwards, down, 0)
+    return of_letters("dualpipe", stages, microbatches, read._replace(stage=stage, microbatch=number), real)
 
 
 def _letters(device: int, devices: int, microbatches: int) -> str:

@@ -10,14 +10,14 @@ gradient, W weight gradient, B both gradients at once; two in parentheses overla
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardware_profiles import Flags, Integers
-from simulator.schedules.ops import BACKWARD_KINDS, LETTERS, OpKind
-from simulator.schedules.schedule import Schedule, from_columns
+from simulator.schedules.ops import LETTERS
+from simulator.schedules.schedule import Schedule
 from simulator.schedules.timed_v import OpSecondsOption, timed
 
 
@@ -75,40 +75,58 @@ def v_devices(name: str, stages: int) -> int:
 
 def from_letters(name: str, stages: int, microbatches: int, devices: Sequence[str]) -> Schedule:
     """A schedule from the letters of each device, without the ops of micro-batches beyond `microbatches`."""
-    read = [read_letters(letters) for letters in devices]
-    columns, overlapped = [], []
-    for device, (up, kind, number, paired) in enumerate(read):
-        real = number < microbatches
-        columns.append((np.where(up, stages - 1 - device, device)[real], kind[real], number[real]))
-        overlapped.append((paired & np.roll(real, -1))[real])
-    return with_pairs(from_columns(name, stages, microbatches, columns), overlapped)
+    read = read_letters(devices)
+    stage = np.where(read.up, stages - 1 - read.device, read.device)
+    return of_letters(name, stages, microbatches, read._replace(stage=stage), read.microbatch < microbatches)
 
 
-def with_pairs(schedule: Schedule, overlapped: Sequence[Flags]) -> Schedule:
-    """The schedule with the rows of each device that overlap those behind them, if there are any."""
-    rows = np.concatenate(overlapped)
-    return replace(schedule, overlapped=rows) if rows.any() else schedule
+class Letters(NamedTuple):
+    """The ops that the letters of all devices stand for, as columns.
+
+    up: whether an op is on the way back; stage: of its device, 0 where it is not known yet
+    paired: whether it overlaps the op behind it
+    """
+
+    device: Integers
+    up: Flags
+    stage: Integers
+    kind: NDArray[np.int8]
+    microbatch: Integers
+    paired: Flags
+
+
+def of_letters(name: str, stages: int, microbatches: int, read: Letters, real: Flags) -> Schedule:
+    """The schedule of those ops that are real; one may overlap the one behind it where both are."""
+    lengths = np.bincount(read.device[real], minlength=int(read.device[-1]) + 1)
+    overlapped = (read.paired & np.roll(real, -1))[real]
+    return Schedule(
+        name,
+        stages,
+        microbatches,
+        np.append(0, np.cumsum(lengths)),
+        read.stage[real].astype(np.int32),
+        read.kind[real],
+        read.microbatch[real].astype(np.int32),
+        overlapped=overlapped if overlapped.any() else None,
+    )
 
 
 _KIND_OF_CODE = np.zeros(128, dtype=np.int8)
 _KIND_OF_CODE[[ord(letter) for letter in LETTERS + LETTERS.lower()]] = 2 * list(range(len(LETTERS)))
 
 
-def read_letters(letters: str) -> tuple[Flags, NDArray[np.int8], Integers, Flags]:
-    """For each op: whether it is on the way back, its kind, its micro-batch, and whether it overlaps the op behind it.
+def read_letters(devices: Sequence[str]) -> Letters:
+    """The ops of each device's letters.
 
-    Micro-batches are counted for the forwards and for the backwards, whole or split, of each of the two stages; its n-th weight
-    gradient belongs to its n-th input gradient.
+    Micro-batches are counted for the forwards and for the backwards, whole or split, of each of a device's two stages; its n-th
+    weight gradient belongs to its n-th input gradient.
     """
-    codes = np.frombuffer(letters.encode("ascii"), dtype=np.uint8)
+    codes = np.frombuffer("".join(devices).encode("ascii"), dtype=np.uint8)
+    device = np.repeat(np.arange(len(devices)), [len(letters) for letters in devices])
     is_op = codes >= ord("A")
     paired = np.concatenate([[0], codes[:-1]])[is_op] == ord("(")
-    codes = codes[is_op]
+    codes, device = codes[is_op], device[is_op]
     up, kind = codes >= ord("a"), _KIND_OF_CODE[codes]
-    number = np.empty(len(codes), dtype=np.int64)
-    for side in (up, ~up):
-        for kinds in ((OpKind.FORWARD,), BACKWARD_KINDS):
-            own = np.flatnonzero(side & np.isin(kind, kinds))
-            number[own] = np.arange(len(own))
-        number[side & (kind == OpKind.WEIGHT_GRADIENT)] = number[side & (kind == OpKind.INPUT_GRADIENT)]
-    return up, kind, number, paired
+    from simulator.schedules.letter_kernels import microbatches_of
+
+    return Letters(device, up, np.zeros_like(device), kind, microbatches_of(device, up, kind), paired)
