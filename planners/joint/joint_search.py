@@ -19,7 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from planners.joint.climbs import Climbs
 from planners.joint.neighbourhood import CHUNKS, DIVIDING, FAMILIES, Neighbourhood
+from planners.joint.niches import Niches
 from planners.joint.orders import ops_of, ordered, within
 from planners.joint.pipeline import Pipeline, pipeline_of
 from planners.joint.told import complexity, next_best, own_order, passes_devices, simpler_plan, unordered
@@ -46,6 +48,7 @@ from simulator import (
     Plan,
     PlanCosts,
     Problem,
+    Recompute,
     ScheduleError,
     Score,
     cuts_of,
@@ -98,8 +101,8 @@ ORDERS = 2
 WORTH = 0.01
 """Part of the best seconds that a bound must leave to gain, for a search for an order."""
 
-ORDERED = 1.1
-"""How far above the best a pipeline may be whose order is searched."""
+ORDERABLE, ORDERED = 24, 1.3
+"""Pipelines, at most, of which those with most to gain have their orders searched, and how far above the best they may be."""
 
 SHARED, OF_SHARED = 3, 0.15
 """Plans on boards, the fastest of unlike schedules and devices, whose cuts are moved into layers; the part of the work for it."""
@@ -108,7 +111,7 @@ AFTER_BEST = 3.0
 """Nominal seconds of replays, at least, without a better answer before the search ends."""
 
 QUICK_BY_STAGE = 20
-"""Ops whose replay takes as long as a stage of a quick replay."""
+"""Ops whose replay takes as long as a stage of a quick replay, or of what a climb begins with."""
 
 Key = tuple[float, float]
 """Bytes that a plan misses, and its seconds: the least is the best."""
@@ -127,6 +130,19 @@ SOWN, OF_SEEDS = 32, 0.15
 
 OF_OTHERS = 8
 """Plans of other schedules, the fastest, whose stages are replayed under the one that is asked for."""
+
+NICHE, NICHES, BELOW, WORTHY = True, 24, 2.0, 1.2
+NICHED_ON = 32
+"""Devices up to which niches are climbed."""
+
+NICHES, BEGUN_BELOW, CLIMBED_BELOW = 24, 2.0, 1.2
+"""Niches that are climbed, at most, and how far above the fastest plan their estimates may be to begin with and to climb."""
+
+CUTS, LOOKED_AT = "layers of stages", 24
+"""The decision whose neighbours are looked at that estimates choose, so many of them."""
+
+UNCLIMBED = CUTS, "recomputation", "ZeRO"
+"""Decisions whose neighbours are not climbed from."""
 
 PATIENCE = 12
 """Neighbours that are replayed without a better one before the rest of a decision's are given up."""
@@ -262,13 +278,17 @@ class _Descents:
             evaluate.look_for(passes_devices)
         self.moves = Neighbourhood(problem, planner.request, evaluate.layer_costs)
         self.quick = QuickReplays(problem, evaluate.layer_costs)
+        self.climbs = Climbs(problem, evaluate.layer_costs, self.quick)
         self.most = float(planner.request.asked("seconds") or SECONDS) * WORK_PER_SECOND
         self.done, self.done_at_best = 0.0, 0.0
         self.least: Key = (inf, inf)
         self.quickly: dict[Pipeline, dict[Plan, float]] = {}
         self.least_work: dict[Pipeline, float] = {}
         self.whole, self.passed, self.numbers = set[Plan](), set[tuple[Pipeline, int]](), count()
+        self.ordered = set[Pipeline]()
+        self.few = len(problem.cluster.devices) <= SOWN_ON
         self.boards = all(device.streams for device in problem.cluster.devices)
+        self.climbs_niches = len(problem.cluster.devices) <= NICHED_ON and not self.boards
 
     @property
     def goes_on(self) -> bool:
@@ -285,7 +305,7 @@ class _Descents:
     def begin(self, rng: np.random.Generator) -> InfeasiblePlanError | None:
         """Replay the plans to begin with; why the last of the parts that found none did not."""
         refusal = self._of_parts(self.planner.request, rng)
-        if len(self.problem.cluster.devices) > SOWN_ON and not self.replayed():
+        if not self.few and not self.replayed():
             self._of_other_schedules(rng)
             if self.replayed():
                 return refusal  # far nearer than any seed
@@ -329,8 +349,42 @@ class _Descents:
             if (not least[0] and quick >= least[1]) or self.done + _work(seed) > most:
                 break
             least = min(least, self._sown(seed, plan))
-        if least[0] or len(self.problem.cluster.devices) <= SOWN_ON:
+        if self.climbs_niches:
+            self._sow_niches(least)
+        if least[0] or (self.few and self.boards):
             self._sow_pipelines(least, most)
+
+    def _sow_niches(self, least: Key) -> None:
+        """Replay the fastest pipelines of the most promising niches, by what estimates of their placement err at least; those
+        that do not fit with more recomputation.
+        """
+        words = sorted(self.moves.words, key=self.moves.again_seconds)
+        niches, errors = Niches(self.moves, self.climbs, words[0]), dict[str, float]()
+        waiting = list(niches.begun(inf if least[0] else least[1] * BEGUN_BELOW))
+        for _ in range(min(NICHES, len(waiting))):
+            waiting.sort(key=lambda each: each[0] * errors.get(each[1].placement, 1.0))
+            seconds, niche, one = waiting.pop(0)
+            if not least[0] and seconds * errors.get(niche.placement, 1.0) > least[1] * CLIMBED_BELOW:
+                break
+            for seconds, there in niches.fastest(one):
+                known = self._replayed(there)
+                if known is None:
+                    continue
+                errors[niche.placement] = min(errors.get(niche.placement, inf), max(1.0, known.key[1] / seconds))
+                least = min(least, known.key)
+                if known.key[0] and (least[0] or known.key[1] < least[1] * CLIMBED_BELOW):
+                    least = min(least, self._sown_with_more_again(there, words[1:]))
+
+    def _sown_with_more_again(self, one: Pipeline, words: Iterable[Recompute]) -> Key:
+        """The key of the first of some policies with which a pipeline fits, climbed with it; else of the last."""
+        known = None
+        for word in words:
+            other = replace(one, recompute=((word, 0),) * one.stages)
+            there = self.climbs.climbed(other)
+            known = self._replayed(other if there is None else there[1]) or known
+            if known is not None and not known.key[0]:
+                break
+        return (inf, inf) if known is None else known.key
 
     def _sow_pipelines(self, least: Key, most: float, *, looked_at: float = inf) -> None:
         """Replay the quickest seeds of each several ranks and groups, until so much work is done, and look at no more of them."""
@@ -361,7 +415,7 @@ class _Descents:
         """
         self.least = min((score.key for score in self.replayed().values()), default=self.least)
         more = self.planner.request.asked("seconds") is None
-        sown = len(self.problem.cluster.devices) <= SOWN_ON or self.least[0] > 0.0
+        sown = self.few or self.least[0] > 0.0
         whole, begun, end = self.most, 0.0, min(self.most, FIRST_ROUND * WORK_PER_SECOND)
         hopeless = not self.least[0] and self.least[1] * MOST_GAINED >= self.evaluate.beat
         while not hopeless:
@@ -472,30 +526,44 @@ class _Descents:
                         one.seconds = min(one.seconds, score.key[1] if score.fits else inf)
 
     def _orderable(self) -> dict[Plan, _Orderable]:
-        """The fastest pipelines of unlike stages that fit and, by a bound on their orders, may be faster than the best."""
-        found, stages = dict[Plan, _Orderable](), set[Pipeline]()
+        """Pipelines of unlike stages that fit and whose orders no earlier round searched: those with most to gain, by a bound on
+        their orders and what they take.
+        """
+        promise, stages = dict[Plan, float](), set[Pipeline]()
         replayed, (_, best) = self.replayed(), self.least
         for plan in sorted(replayed, key=lambda one: replayed[one].key):
             score, one = replayed[plan], pipeline_of(self.problem, plan)
-            if len(found) == ROUNDS[0][0] or not score.fits or score.iteration_seconds > best * ORDERED:
+            if len(promise) == ORDERABLE or not score.fits or score.iteration_seconds > best * ORDERED:
                 break
-            if one is None or len(one.ranks) == 1 or one.opposite or one.slices > 1:
+            if (
+                one is None
+                or len(one.ranks) == 1
+                or one.opposite
+                or one.slices > 1
+                or self.done + _work(one) > self.most
+            ):
                 continue
-            alike = replace(one, schedule=schedule_families()[one.schedule].placement, options=())
-            if alike in stages or self.done + _work(one) > self.most:
+            alike = _unordered(one)
+            if alike in stages or alike in self.ordered:
                 continue
             stages.add(alike)
-            ops = ops_of(PlanCosts(self.problem, plan, self.evaluate.layer_costs))
-            if order_bound(instance_of(ops)) > best * (1.0 - WORTH):
-                continue
-            self.done += _work(one)
-            peaks = self.evaluate.peak_bytes(plan) or {}
-            limited = within(
-                ops, plan, {device: self.problem.room_bytes(device) - peak for device, peak in peaks.items()}
-            )
-            if limited is not None:
-                found[plan] = _Orderable(limited, _work(one), score.iteration_seconds)
-        return found
+            least = order_bound(instance_of(ops_of(PlanCosts(self.problem, plan, self.evaluate.layer_costs))))
+            if least <= best * (1.0 - WORTH):
+                promise[plan] = least * score.iteration_seconds
+        chosen = sorted(promise, key=lambda plan: promise[plan])[: ROUNDS[0][0]]
+        orderable = {plan: self._limited(plan, replayed[plan].iteration_seconds) for plan in chosen}
+        return {plan: one for plan, one in orderable.items() if one is not None}
+
+    def _limited(self, plan: Plan, seconds: float) -> _Orderable | None:
+        """The ops of a plan within the memory that it leaves; None where its own order is none of them."""
+        one = pipeline_of(self.problem, plan)
+        assert one is not None
+        self.ordered.add(_unordered(one))
+        self.done += _work(one)
+        peaks = self.evaluate.peak_bytes(plan) or {}
+        free = {device: self.problem.room_bytes(device) - peak for device, peak in peaks.items()}
+        ops = within(ops_of(PlanCosts(self.problem, plan, self.evaluate.layer_costs)), plan, free)
+        return None if ops is None else _Orderable(ops, _work(one), seconds)
 
     def _of_families(self) -> list[Pipeline]:
         """Of each schedule family, which free descents may leave too soon: the fastest pipeline that was replayed, if near the
@@ -509,7 +577,7 @@ class _Descents:
             if (one := pipeline_of(self.problem, plan)) is not None:
                 found.setdefault(one.schedule, one)
         sown = list[Pipeline]()
-        for name in self.moves.families if len(self.problem.cluster.devices) <= SOWN_ON else ():
+        for name in self.moves.families if self.few else ():
             request = replace(self.planner.request, schedule=name)
             seeds = islice(Neighbourhood(self.problem, request, self.evaluate.layer_costs).seeds(), SOWN)
             near = (each for one in seeds for each in self._waiting(one, (0.0, self.least[1] * PROMISING)))
@@ -544,7 +612,7 @@ class _Descents:
             for name in decisions:
                 while self.goes_on:
                     assert now is not None
-                    found = self._best(self.moves.decisions[name](one), now)
+                    found = self._best(self._near(name, one), now, climbing=self.few and name not in UNCLIMBED)
                     if found is None:
                         break
                     (one, now), moved = found, True
@@ -552,6 +620,18 @@ class _Descents:
                         return now.key, one
                     self.passed.add((one, len(decisions)))
         return ((inf, inf) if now is None else now.key), one
+
+    def _near(self, name: str, one: Pipeline) -> Iterable[Pipeline]:
+        """The neighbours that a decision makes of a pipeline; of many partitions the fastest, and where they lead."""
+        near = list(self.moves.decisions[name](one))
+        if name != CUTS or len(near) <= LOOKED_AT:
+            return near
+        seconds = self.climbs.seconds(one, np.array([other.cuts for other in near], dtype=np.int64))
+        if seconds is None:
+            return near
+        climbed = self.climbs.climbed(one)
+        fastest = [near[place] for place in np.argsort(seconds, kind="stable")[:LOOKED_AT]]
+        return fastest if climbed is None else dict.fromkeys((climbed[1], *fastest))
 
     def _replayed(self, one: Pipeline) -> _Known | None:
         """What is known of the faster of a pipeline's orders; None where it cannot run."""
@@ -561,8 +641,9 @@ class _Descents:
                 known.append(_Known(self.evaluate(plan).key, self._at_least(plan, self.quick(plan))))
         return min(known, key=lambda each: each.key, default=None)
 
-    def _best(self, among: Iterable[Pipeline], now: _Known) -> tuple[Pipeline, _Known] | None:
-        """The fastest of some pipelines, if it is faster than the one that is known `now`.
+    def _best(self, among: Iterable[Pipeline], now: _Known, *, climbing: bool) -> tuple[Pipeline, _Known] | None:
+        """The fastest of some pipelines, if it is faster than the one that is known `now`; climbing: those that are replayed, and
+        differ in more than cuts, also with the cuts where these lead.
 
         They are replayed by rising quick replay, as far as one that errs as that of `now` does promises less seconds, and until
         PATIENCE of them were no better, of orders for their own seconds and of others each, as the quick replays of these err
@@ -572,7 +653,10 @@ class _Descents:
         found, idle, best, error = None, Counter[bool](), now, now.error
         waiting = [one for each in among if self.goes_on for one in self._waiting(each, best.key)]
         heapify(waiting)
-        more = set[Pipeline]()  # with more recomputation: what one that does not fit leads to may lead back to it
+        climbed, more = (
+            set[Pipeline](),
+            set[Pipeline](),
+        )  # with more recomputation: what one that does not fit leads to may lead back to it
         while waiting and self.goes_on:
             quick, _, one, plan, _ = look = heappop(waiting)
             if not best.key[0] and quick * error >= best.key[1] * NEAR:
@@ -582,6 +666,10 @@ class _Descents:
             timed = plan.options != one.options
             if not best.key[0] and idle[timed] >= PATIENCE:
                 continue
+            if climbing and (alike := replace(one, cuts=())) not in climbed:
+                climbed.add(alike)
+                for each in self._climbed(one, best.key):
+                    heappush(waiting, each)
             made = self.evaluate.evaluations
             try:
                 score = self.evaluate(plan)
@@ -601,6 +689,14 @@ class _Descents:
                     heappush(waiting, each)
                 more.update(others)
         return None if found is None else (found, best)
+
+    def _climbed(self, one: Pipeline, best: Key) -> Iterator[Look]:
+        """Where moves of cuts lead from a pipeline, if they lead anywhere, and it may be faster there."""
+        began = self.climbs.work
+        there = self.climbs.climbed(one)
+        self.done += QUICK_BY_STAGE * one.stages + self.climbs.work - began
+        if there is not None and there[1] != one:
+            yield from self._waiting(there[1], best)
 
     def _rising(self, looks: Iterable[Look]) -> Iterator[Look]:
         """Those that stay below what they must be, by rising quick replay; which is run of those alone that may be the next."""
@@ -655,6 +751,11 @@ class _Descents:
             yield from with_timed(self.problem, (plan,), self.evaluate.layer_costs)
         except ValueError:
             return
+
+
+def _unordered(one: Pipeline) -> Pipeline:
+    """The same for pipelines that differ in their order alone."""
+    return replace(one, schedule=schedule_families()[one.schedule].placement, options=())
 
 
 def _work(one: Pipeline) -> int:

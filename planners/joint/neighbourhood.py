@@ -179,11 +179,11 @@ class Neighbourhood:
 
         below: seconds; of one rank only those that may fit and undercut them, if any are given
         """
-        again = min(self.words, key=self._again)
+        again = min(self.words, key=self.again_seconds)
         layers, asked = len(self.problem.workload), self.request.stages
         most = most if self.problem.stack.runs.pipeline else 1
         looped = [
-            (name, held) for name in (*SEEDS, *self.families) if name in self.families for held in self._chunks(name)
+            (name, held) for name in (*SEEDS, *self.families) if name in self.families for held in self.chunks(name)
         ]
         degrees = product(self.tensors, self.contexts)
         looped = looped[:1] if asked is None else [one for one in looped if asked % one[1] == 0]
@@ -192,7 +192,7 @@ class Neighbourhood:
         for bounds, (tensor, context), (schedule, held) in product(bounded, degrees, looped):
             groups = bounds.groups(tensor)
             for ranks in _some_counts(min(len(groups) // context, layers // held, most or layers)):
-                if ranks < least or (ranks == 1 and self._goes_both_ways(schedule)):
+                if ranks < least or (ranks == 1 and self.goes_both_ways(schedule)):
                     continue
                 zeros = self.zeros if ranks == 1 else self.zeros[:1]
                 for copies in self._seed_copies(len(groups) // context, ranks, tensor * context):
@@ -208,9 +208,9 @@ class Neighbourhood:
                         words = ((again, 0),) * (ranks * held)
                         laid = ranks_of(groups, ranks, copies * context)
                         empty = Pipeline(schedule, (), (), count, words, (), tensor * context, zero, context, expert)
-                        yield from self._laid(empty, laid, held)
+                        yield from self.laid(empty, laid, held)
                         if self._unlike(laid):
-                            yield from self._laid(empty, laid[::-1], held)
+                            yield from self.laid(empty, laid[::-1], held)
 
     def _unlike(self, ranks: Ranks) -> bool:
         """Whether ranks are of several kinds of device, so that a pipeline is another one the other way."""
@@ -239,10 +239,10 @@ class Neighbourhood:
         """Other families on the same ranks, with near numbers of micro-batches; other numbers of stages are cut anew."""
         alone = max(map(len, one.ranks)) == 1
         for name in self.families:
-            if self._goes_both_ways(name) and not alone:
+            if self.goes_both_ways(name) and not alone:
                 continue
             ranks = len(one.ranks)
-            for chunks in self._chunks(name):
+            for chunks in self.chunks(name):
                 if name == one.schedule and chunks == one.chunks:
                     continue
                 if ranks == 1 and (
@@ -255,9 +255,9 @@ class Neighbourhood:
                 if chunks == one.chunks and self._lies_alike(name, one.schedule):
                     yield from self.slices_of(other) if name == "seq1f1b" else (other, *self.counts(other))
                 elif name != "seq1f1b":  # of whole sequences it is 1f1b
-                    yield from self._laid(other, one.ranks, chunks)
+                    yield from self.laid(other, one.ranks, chunks)
 
-    def _goes_both_ways(self, name: str) -> bool:
+    def goes_both_ways(self, name: str) -> bool:
         """Whether a family has pipelines in opposite directions, each stage on two ranks of one device."""
         return schedule_families()[name].placement == "bidirectional"
 
@@ -266,7 +266,7 @@ class Neighbourhood:
         placements = {schedule_families()[name].placement for name in names}
         return len(placements) == 1 or placements.issubset(ONE_A_RANK)
 
-    def _chunks(self, name: str) -> tuple[int, ...]:
+    def chunks(self, name: str) -> tuple[int, ...]:
         family, asked = schedule_families()[name], self.request.chunks
         if "chunks" not in family.options:
             possible: tuple[int, ...] = (family.chunks,)
@@ -322,7 +322,7 @@ class Neighbourhood:
             among += [[stage] for stage in range(one.stages)] if one.chunks > 1 else []
         for stages in among:
             for word in self.words:
-                if any(self._again(word) < self._again(one.recompute[stage][0]) for stage in stages):
+                if any(self.again_seconds(word) < self.again_seconds(one.recompute[stage][0]) for stage in stages):
                     yield _recomputing(one, dict.fromkeys(stages, (word, 0)))
             yield from self._counted(one, stages, FEWER)
             again = [stage for stage in stages if one.recompute[stage][0] != "none"]
@@ -334,8 +334,8 @@ class Neighbourhood:
         rank = next(rank for rank, held in enumerate(one.ranks) if device in held)
         own = [stage for stage, held in enumerate(one.rank_of_stage) if held == rank]
         for stages in (own, range(one.stages)) if self.unlike else (range(one.stages),):
-            least = min(self._again(one.recompute[stage][0]) for stage in stages)
-            more = [word for word in self.words if self._again(word) > least]
+            least = min(self.again_seconds(one.recompute[stage][0]) for stage in stages)
+            more = [word for word in self.words if self.again_seconds(word) > least]
             yield from (_recomputing(one, dict.fromkeys(stages, (word, 0))) for word in more)
             yield from self._counted(one, stages, MORE)
 
@@ -360,7 +360,7 @@ class Neighbourhood:
             if (found := _recomputing(one, changed)) != one:
                 yield found
 
-    def _again(self, word: Recompute) -> float:
+    def again_seconds(self, word: Recompute) -> float:
         """Seconds of what runs again, of all layers for one sample on the first device."""
         if word not in self._seconds_again:
             seconds = self.costs.seconds(devices_in_order(self.problem)[0], 1, "forward")
@@ -404,7 +404,7 @@ class Neighbourhood:
     # ---- devices ----
 
     def replicas(self, one: Pipeline) -> Iterator[Pipeline]:
-        """A replica goes to another rank or idles, an idle one joins; two neighbouring ranks become one, one becomes two."""
+        """A replica, or half of them, go to another rank, one idles, an idle one joins; two ranks become one, one becomes two."""
         if one.chunks > 1 or one.opposite or not self.problem.stack.runs.unequal:
             return
         used = {device for rank in one.ranks for device in rank}
@@ -413,9 +413,10 @@ class Neighbourhood:
         for giver in range(len(ranks)):
             if len(ranks[giver]) == group:
                 continue
-            for taker in range(len(ranks)):
+            some = sorted({1, len(ranks[giver]) // group // 2})
+            for taker, replicas in product(range(len(ranks)), some):
                 if taker != giver:
-                    yield from self._recut(one, _given(ranks, giver, taker, group))
+                    yield from self._recut(one, _given(ranks, giver, taker, group * replicas))
             yield from self._recut(one, (*ranks[:giver], ranks[giver][:-group], *ranks[giver + 1 :]))
         for taker in range(len(ranks)) if spare else ():
             yield from self._recut(one, (*ranks[:taker], ranks[taker] + spare[0], *ranks[taker + 1 :]))
@@ -451,7 +452,7 @@ class Neighbourhood:
         other = replace(one, ranks=ranks)
         if len(one.cuts) + 1 == len(ranks):
             yield other
-        yield from self._laid(other, ranks, 1)
+        yield from self.laid(other, ranks, 1)
 
     def degrees(self, one: Pipeline) -> Iterator[Pipeline]:
         """Twice one degree for half of another (tensor, context, ranks, replicas); other experts; fewer devices."""
@@ -490,7 +491,7 @@ class Neighbourhood:
             return
         same = replace(same, group=tensor * context, context=context, shard=0)
         held = one.chunks if ranks > 1 else 1
-        yield from self._laid(same, ranks_of(groups, ranks, data * context), held)
+        yield from self.laid(same, ranks_of(groups, ranks, data * context), held)
 
     def placements(self, one: Pipeline) -> Iterator[Pipeline]:
         """Replicas beside each other or apart; the pipeline through its devices the other way; micro-batches in larger groups."""
@@ -502,7 +503,7 @@ class Neighbourhood:
             apart = tuple(tuple(device for group in groups[rank::ranks] for device in group) for rank in range(ranks))
             yield from (replace(one, ranks=other) for other in (beside, apart) if other != one.ranks)
         if self._unlike(one.ranks):
-            yield from self._laid(one, one.ranks[::-1], one.chunks)
+            yield from self.laid(one, one.ranks[::-1], one.chunks)
         if GROUP in schedule_families()[one.schedule].options and one.chunks > 1:
             ranks, count = len(one.ranks), one.microbatches
             sizes = [size for size in range(ranks, count + 1) if is_group(size, count, ranks)]
@@ -518,7 +519,7 @@ class Neighbourhood:
 
     # ---- laying out anew ----
 
-    def _laid(self, one: Pipeline, ranks: Ranks, chunks: int) -> Iterator[Pipeline]:
+    def laid(self, one: Pipeline, ranks: Ranks, chunks: int) -> Iterator[Pipeline]:
         """The pipeline on other ranks, with so many stages each, cut so that seconds are even; none where layers are too few."""
         cuts = self.balanced(ranks, one.group, chunks, one.schedule)
         if cuts is None:

@@ -27,6 +27,7 @@ from planners.estimate.memory import (
     samples_in_flight,
     stage_begins,
 )
+from planners.partitioning.cut_moves import MOST_ROUNDS, climbed, moved, number_of_moves
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import PartitionCosts, every_cuts, straight_costs, uniform_cuts
 from planners.search.candidates import straight_plan
@@ -37,7 +38,7 @@ from planners.search.quick_replay import (
     PHASES,
     ROWS,
     WHOLE_BACKWARDS,
-    StraightSeconds,
+    CutSeconds,
     columns_of,
     order_of,
     replay_cuts,
@@ -54,12 +55,6 @@ FEW_CUTS = 8192
 
 OPS = 512
 """Forwards and backwards of a partition for which FEW_CUTS are few: of longer ones fewer are."""
-
-STEPS = (1, 2, 4, 8)
-"""Layers by which a move shifts cuts."""
-
-MOST_ROUNDS = 40
-"""Rounds of moves of one shape at most; each takes the best move."""
 
 PROMISING = 1.1
 """Cuts are moved where their quick replay takes less than this many times the best replay."""
@@ -270,30 +265,22 @@ class _Cuts:
         uniform = self._places[uniform_cuts(len(self._places) - 1, self.stages)]
         begun = np.array([found[0][1], uniform], dtype=np.int64).reshape(2, -1)
         cuts = begun[np.argsort(self.quick(begun), kind="stable")]
-        seconds = float(self.quick(cuts[:1])[0])
-        if seconds >= PROMISING * best:
+        if float(self.quick(cuts[:1])[0]) >= PROMISING * best:
             return cuts
-        for _ in range(MOST_ROUNDS):
-            moved = np.vstack([cuts[:1], self._moves(cuts[0])])
-            every = self.quick(moved)
-            cuts = moved[np.argsort(every, kind="stable")]
-            if every.min() >= seconds * (1.0 - SLACK):
-                break
-            seconds = float(every.min())
-        return cuts
+        return climbed(cuts[0], self.quick, self._moves)
 
     def replayed_moves(self, plan: Plan) -> Plan:
         """A plan of this shape after moves that make its replay faster: quick replays do not know links that others share."""
         for _ in range(MOST_ROUNDS):
             best = evaluated = self.evaluate(plan).iteration_seconds
             cuts = np.array([stage.layers[0] for stage in plan.stages[1:]], dtype=np.int64)
-            moved = self._moves(cuts)
-            seconds = self.quick(moved) if len(moved) else np.zeros(0)
+            near = self._moves(cuts)
+            seconds = self.quick(near) if len(near) else np.zeros(0)
             most = min(REPLAYED, MOST_REPLAYED_OPS // self.ops)
             for one in np.argsort(seconds, kind="stable")[:most].tolist():
                 if seconds[one] >= best:
                     break
-                other = self.plan(plan.planner, moved[one].tolist())
+                other = self.plan(plan.planner, near[one].tolist())
                 score = self.evaluate(other)
                 if score.fits and score.iteration_seconds < best:
                     plan, best = other, score.iteration_seconds
@@ -302,16 +289,11 @@ class _Cuts:
         return plan
 
     def _moves(self, cuts: Cuts) -> Cuts:
-        """One cut shifted by STEPS places, or a run of them by one, either way; within ROUND."""
-        boundaries, shifts = len(cuts), list[Cuts]()
-        alone = self._number_of_moves < self._moves_of_runs
-        for first in range(boundaries if self._number_of_moves else 0):
-            for last in range(first, first + 1 if alone else boundaries):
-                run = np.arange(boundaries)
-                chosen = ((run >= first) & (run <= last)).astype(np.int64)
-                shifts += [sign * step * chosen for step in (STEPS if first == last else STEPS[:1]) for sign in (-1, 1)]
-        moved = np.searchsorted(self._places, cuts) + np.array(shifts, dtype=np.int64).reshape(len(shifts), boundaries)
-        return np.asarray(self._places[np.clip(moved, 0, len(self._places) - 1)])
+        """One cut shifted, or a run of them, as far as ROUND permits."""
+        number = self._number_of_moves
+        if not number:
+            return np.zeros((0, len(cuts)), dtype=np.int64)
+        return moved(cuts, self._places, runs=number == number_of_moves(len(cuts), runs=True))
 
     @cached_property
     def _places(self) -> Cuts:
@@ -319,16 +301,10 @@ class _Cuts:
         return stage_begins(self.problem)
 
     @property
-    def _moves_of_runs(self) -> int:
-        """Moves of single cuts and of runs of them."""
-        boundaries = self.stages - 1
-        return boundaries * (boundaries - 1 + 2 * len(STEPS))
-
-    @property
     def _number_of_moves(self) -> int:
         """Moves that are looked at, within ROUND: also of runs, of single cuts alone, or none."""
-        alone = 2 * len(STEPS) * (self.stages - 1)
-        return next((number for number in (self._moves_of_runs, alone) if number * self.ops <= ROUND), 0)
+        numbers = (number_of_moves(self.stages - 1, runs=runs) for runs in (True, False))
+        return next((number for number in numbers if number * self.ops <= ROUND), 0)
 
     def quick(self, cuts: Cuts) -> Floats:
         """Seconds of the quick replays of partitions, float64 [partitions]; inf for those that cannot be, or do not fit."""
@@ -366,12 +342,12 @@ class _Cuts:
         return straight_costs(self.costs, self.shape.devices, samples, alternating=True, in_flight=self._held.tolist())
 
     @cached_property
-    def _seconds(self) -> StraightSeconds:
+    def _seconds(self) -> CutSeconds:
         """The tables of the quick replays of cuts within memory."""
         return self._seconds_within(np.asarray(self._partition_costs.furthest))
 
-    def _seconds_within(self, furthest: Integers) -> StraightSeconds:
-        """The tables of the quick replays of stages that end no further; see `StraightSeconds`."""
+    def _seconds_within(self, furthest: Integers) -> CutSeconds:
+        """The tables of the quick replays of stages that end no further; see `CutSeconds`."""
         costs, problem, row = self.costs, self.problem, self._row
         alike = row.alike
         sizes = np.unique(self._sizes).tolist()
@@ -386,14 +362,18 @@ class _Cuts:
         elements = costs.parameters_before
         updates = [elements * (costs.update_seconds(one, elements[-1]) / max(elements[-1], 1.0)) for one in alike]
         sublinear = [problem.cluster.devices[one].sublinear for one in alike]
-        return StraightSeconds(
+        return CutSeconds(
             before=np.array(before),
             beside=np.array([[costs.pass_seconds(device, PHASES[kind]) for device in alike] for kind in KINDS]),
             kind=row.kind,
             crossing=np.array([costs.cut_bytes * size for size in sizes]),
             latency=row.latency,
             byte_seconds=row.byte_seconds,
-            contended=bool(problem.contention),
+            busy_seconds=row.byte_seconds if problem.contention else np.zeros_like(row.byte_seconds),
+            overlap=1.0,
+            reductions=np.zeros((self.stages, self.layers + 1)),
+            bucket=np.zeros(self.stages),
+            loads=np.zeros((0, 2, self.stages)),
             updates=np.array(updates) * np.array(sublinear)[:, None],
             furthest=np.ascontiguousarray(furthest, dtype=np.int64),
         )

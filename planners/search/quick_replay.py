@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from itertools import pairwise, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,7 +153,7 @@ class QuickReplays:
         """Lower bound on the seconds of an iteration; 0 for a plan with ops or devices that quick replays do not cover."""
         if _family_of(plan) is None:
             return 0.0
-        order = self._order(plan)
+        order = self.order(plan.schedule, len(plan.stages), len(plan.microbatches), plan.chunks, plan.options)
         costs = PlanCosts(self.problem, plan, self.layers)
         samples = np.array(plan.microbatches)
         seconds = self._seconds(costs, order, np.unique(samples))
@@ -165,12 +165,11 @@ class QuickReplays:
         busiest = self._busiest_channel(costs, held) if self.problem.contention else 0.0
         return float(max(ended, busiest)) * (1.0 - SLACK)
 
-    def _order(self, plan: Plan) -> Schedule:
-        """The ops of a plan of a family; those of the last plans, MOST_KEPT ops at most, are kept."""
-        key = plan.schedule, len(plan.stages), len(plan.microbatches), plan.chunks, plan.options
+    def order(self, *key: Any) -> Schedule:
+        """As `order_of`; those of the last plans, MOST_KEPT ops at most, are kept."""
         order = self._orders.used(key)
         if order is None:
-            self._orders.keep(key, order := order_of_plan(plan), MOST_KEPT)
+            self._orders.keep(key, order := order_of(*key), MOST_KEPT)
         return order
 
     def _busiest_channel(self, costs: PlanCosts, held: Sequence[StageCollectives]) -> float:
@@ -180,7 +179,7 @@ class QuickReplays:
         for stage, (near, far) in enumerate(pairwise(plan.stages) if plan.replication == "split" else ()):
             if len(near.devices) == len(far.devices) and not near.degrees:
                 size = costs.boundary_bytes[stage] * batch / len(near.devices)
-                for channel, uses in self._uses(near.devices, far.devices).items():
+                for channel, uses in self.uses(near.devices, far.devices).items():
                     busy[channel] += uses * size / channels[channel].bandwidth
         reduced: dict[tuple[int, int], tuple[tuple[int, ...], tuple[float, ...], float]] = {}
         for one in held:
@@ -192,7 +191,7 @@ class QuickReplays:
             busy[np.array(route, dtype=np.int64)] += seconds * np.array(shares or 1.0)
         return float(busy.max(initial=0.0))
 
-    def _uses(self, near: tuple[int, ...], far: tuple[int, ...]) -> Counter[int]:
+    def uses(self, near: tuple[int, ...], far: tuple[int, ...]) -> Counter[int]:
         """How often transfers of a micro-batch pass each channel, there and back."""
         route = self.problem.cluster.route
         pairs = [*zip(near, far, strict=True), *zip(far, near, strict=True)]
@@ -218,7 +217,7 @@ class QuickReplays:
             sent, among = costs.boundary_bytes[stage] / slices, 1 if turns else max(near, far)
             size = sent * (parts[stage] if near == far else sizes / among)
             for way, ends in enumerate(((stage, stage + 1), (stage + 1, stage))):
-                latency, bandwidth, busy = self._fastest_link(costs, *ends) if turns else self._link(costs, *ends)
+                latency, bandwidth, busy = self._fastest_link(costs, *ends) if turns else self.link(costs, *ends)
                 occupied[way, stage] = sent * (sizes // among) * busy
                 delayed[way, stage] = latency + size / bandwidth
         flat = ops.reshape(*ops.shape[:2], -1)
@@ -245,7 +244,7 @@ class QuickReplays:
             found.append(before[end] - before[begin] + layers.pass_seconds(device, PHASES[kind]))
         return np.array(found)
 
-    def _link(self, costs: PlanCosts, source: int, target: int) -> tuple[float, float, float]:
+    def link(self, costs: PlanCosts, source: int, target: int) -> tuple[float, float, float]:
         """Latency and bytes per second of a transfer between two stages, and seconds per byte for which all of a micro-batch's
         keep the busiest of its channels busy.
         """
@@ -294,13 +293,17 @@ def _end(costs: PlanCosts, stage: int, held: StageCollectives, began: float, end
     return max(free, reduced) + update + (held.update_gather.seconds if held.update_gather else 0.0)
 
 
-class StraightSeconds(NamedTuple):
-    """Seconds of pipelines with one device per stage, for any cuts; K sizes, D kinds of device.
+class CutSeconds(NamedTuple):
+    """Seconds of pipelines of equal replicas, for any cuts; S stages, K sizes, D kinds of device.
 
     before: float64 [kinds, D, K, layers + 1]; seconds of the ops of the layers before each cut; beside: float64 [kinds, D]
     kind: int64 [S]; of the device of each stage
-    crossing: float64 [K, layers + 1]; bytes of a micro-batch at each cut
-    latency, byte_seconds: float64 [2, S - 1]; of each link, down and up; contended: whether transfers occupy it
+    crossing: float64 [K, layers + 1]; bytes of a micro-batch that a replica sends at each cut
+    latency, byte_seconds: float64 [2, S - 1]; of each link, down and up; busy_seconds: per byte that keeps it from the next one
+    overlap: as of `Seconds`
+    reductions: float64 [S, layers + 1]; seconds to reduce the gradients of the layers before each cut, of each stage's replicas
+    bucket: float64 [S]; seconds of a bucket of these, inf where gradients are reduced at once
+    loads: float64 [channels, 2, S]; seconds that a channel is busy per second of these, and per byte that crosses behind a stage
     updates: float64 [D, layers + 1]; seconds of the update of the layers before each cut, at least
     furthest: int64 [S, layers + 1]; the last layer before which a stage that begins at a layer may end
     """
@@ -311,19 +314,25 @@ class StraightSeconds(NamedTuple):
     crossing: Floats
     latency: Floats
     byte_seconds: Floats
-    contended: bool
+    busy_seconds: Floats
+    overlap: float
+    reductions: Floats
+    bucket: Floats
+    loads: Floats
     updates: Floats
     furthest: Integers
 
 
 @kernel()
-def replay_cuts(order: OrderColumns, costs: StraightSeconds, row_of: Integers, cuts: Integers) -> Floats:
+def replay_cuts(order: OrderColumns, costs: CutSeconds, row_of: Integers, cuts: Integers) -> Floats:
     """Quick replays of partitions, float64 [partitions]; inf where a stage has no layer or ends too late.
 
+    Gradients are reduced behind the last backward of their stage.
     cuts: int64 [partitions, stages - 1]; row_of: as in `_run`
     """
     kinds, _, sizes, places = costs.before.shape
     stages, found = len(costs.kind), np.full(len(cuts), np.inf)
+    reducing, ready = np.zeros((2, stages))
     ops, occupied, delayed = (
         np.zeros((kinds, stages, sizes)),
         np.zeros((2, max(stages - 1, 0), sizes)),
@@ -341,20 +350,47 @@ def replay_cuts(order: OrderColumns, costs: StraightSeconds, row_of: Integers, c
                     sums = costs.before[row, costs.kind[s], size]
                     ops[row, s, size] = sums[end] - sums[begin] + costs.beside[row, costs.kind[s]]
                 for way in range(2 if s < stages - 1 else 0):
-                    lasting = costs.crossing[size, end] * costs.byte_seconds[way, s]
-                    occupied[way, s, size] = lasting if costs.contended else 0.0
-                    delayed[way, s, size] = costs.latency[way, s] + lasting
+                    occupied[way, s, size] = costs.crossing[size, end] * costs.busy_seconds[way, s]
+                    delayed[way, s, size] = (
+                        costs.latency[way, s] + costs.crossing[size, end] * costs.byte_seconds[way, s]
+                    )
             begin = end
         if not possible:
             continue
-        done = _run(order, Seconds(ops, occupied, delayed, 1.0), row_of)
+        done = _run(order, Seconds(ops, occupied, delayed, costs.overlap), row_of)
         begin, latest = 0, 0.0
         for s in range(stages):
             end = cuts[number, s] if s < stages - 1 else places - 1
+            reducing[s] = costs.reductions[s, end] - costs.reductions[s, begin]
             update = costs.updates[costs.kind[s], end] - costs.updates[costs.kind[s], begin]
-            latest, begin = max(latest, done[s, 2] + update), end
+            ready[s] = done[s, 1]
+            if reducing[s] > costs.bucket[s]:  # the first bucket is there before the last
+                part = costs.bucket[s] / reducing[s]
+                first = done[s, 0] + part * (done[s, 1] - done[s, 0])
+                ready[s] = max(first, done[s, 1] + costs.bucket[s] - reducing[s])
+            latest, begin = max(latest, max(done[s, 2], ready[s] + reducing[s]) + update), end
+        if len(costs.loads):
+            latest = max(latest, _channels_end(costs.loads, ready, reducing, costs.crossing[0], cuts[number]))
         found[number] = latest
     return found
+
+
+@kernel(inner=True)
+def _channels_end(loads: Floats, ready: Floats, reducing: Floats, crossing: Floats, cuts: Integers) -> float:
+    """When the last channel has reduced the gradients of all stages, one after another once they are ready, or has had all work.
+
+    ready: of each stage; reducing: its seconds
+    """
+    last, latest = np.argsort(-ready), 0.0
+    for channel in range(len(loads)):
+        behind, busy = 0.0, 0.0
+        for s in last:
+            behind += loads[channel, 0, s] * reducing[s]
+            latest = max(latest, ready[s] + behind)
+        for s in range(len(cuts)):
+            busy += loads[channel, 1, s] * crossing[cuts[s]]
+        latest = max(latest, behind + busy)
+    return latest
 
 
 @kernel()

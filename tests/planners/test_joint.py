@@ -162,7 +162,7 @@ def test_a_stack_without_interleaving_has_one_stage_a_rank() -> None:
     """Families with one keep theirs, others have none."""
     asked = replace(PROBLEMS["two-servers"], stack=Stack(name="plain", runs=Runs(interleaved=False)))
     moves = Neighbourhood(asked, Request(), LayerCosts(asked))
-    assert [moves._chunks(name) for name in ("1f1b", "gpipe", "zb-v", "interleaved-1f1b")] == [(1,), (1,), (), ()]
+    assert [moves.chunks(name) for name in ("1f1b", "gpipe", "zb-v", "interleaved-1f1b")] == [(1,), (1,), (), ()]
 
 
 @pytest.mark.parametrize("name", BESIDE)
@@ -436,9 +436,9 @@ def test_what_does_not_fit_leads_to_each_pipeline_with_more_recomputation_once(m
     looked_at, most = Counter[Pipeline](), [0]
     best, waiting = joint_search._Descents._best, joint_search._Descents._waiting
 
-    def counted_best(self: Any, among: Iterator[Pipeline], now: Any) -> Any:
+    def counted_best(self: Any, among: Iterator[Pipeline], now: Any, *, climbing: bool) -> Any:
         looked_at.clear()
-        found = best(self, dict.fromkeys(among), now)
+        found = best(self, dict.fromkeys(among), now, climbing=climbing)
         most.append(max(looked_at.values(), default=0))
         return found
 
@@ -525,7 +525,7 @@ def test_orders_for_their_own_seconds_do_not_crowd_out_others() -> None:
 
         scores.side_effect = score
         with patch.object(search, "_waiting", lambda *_: [*waiting, last]), patch.object(search, "evaluate", scores):
-            best = search._best([one], joint_search._Known((0.0, 1.0), 1.0))
+            best = search._best([one], joint_search._Known((0.0, 1.0), 1.0), climbing=False)
         return best and best[0]
 
     assert (found(timed), found(plain)) == (better, None)
@@ -567,8 +567,8 @@ def test_seeds_that_lead_nowhere_below_another_answer_are_not_replayed() -> None
 
 
 def test_seeds_are_replayed_beside_other_plans_on_few_devices() -> None:
-    """On sixteen of one rank and of several; on more of them those of several only where nothing fits."""
-    for devices, more in ((16, True), (17, False)):
+    """On 32 of one rank and of several; on more of them those of several only where nothing fits."""
+    for devices, more in ((32, True), (33, False)):
         asked = problem("chain:4", f"dapple-c:{devices}", 16)
         search = joint_search._Descents(planner_entry("joint").planner(Request()), asked, Evaluator(asked))
         search.evaluate(make_plan("data-parallel", asked).plan)

@@ -1,0 +1,113 @@
+"""Tests of `planners.joint.climbs` and `niches`: estimates against replays, where climbs lead, what is begun with."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from hardware_profiles import load_cluster
+from planners import Request
+from planners.joint.climbs import Climbs
+from planners.joint.neighbourhood import Neighbourhood
+from planners.joint.niches import Niches
+from planners.joint.pipeline import Pipeline
+from planners.search.quick_replay import QuickReplays
+from simulator import SLACK, LayerCosts, Problem, load_workload, simulate
+from simulator.evaluation import Evaluations
+
+NONE = ("none", 0)
+FAMILIES = {"1f1b": 1, "zb-h2": 1, "zb-v": 2, "interleaved-1f1b": 3}
+
+
+class Searched:
+    """A problem with what a search of it asks."""
+
+    def __init__(self, workload: str, cluster: str, batch: int, *, contention: bool = True) -> None:
+        self.problem = Problem(
+            load_workload(workload), load_cluster(cluster), batch, contention=contention, optimizer="momentum"
+        )
+        self.layers = LayerCosts(self.problem)
+        self.quick = QuickReplays(self.problem, self.layers)
+        self.climbs = Climbs(self.problem, self.layers, self.quick)
+        self.moves = Neighbourhood(self.problem, Request(), self.layers)
+        self.evaluate = Evaluations(self.problem, self.layers)
+
+    def seconds(self, one: Pipeline) -> float:
+        """As a climb estimates a pipeline."""
+        found = self.climbs.seconds(one, np.array([one.cuts], dtype=np.int64))
+        assert found is not None
+        return float(found[0])
+
+    def replayed(self, one: Pipeline) -> float:
+        score = self.evaluate(one.plan(self.problem, ""))
+        assert score is not None
+        return score.iteration_seconds
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_of_lone_devices_on_links_of_their_own_the_estimate_is_the_quick_replay(name: str) -> None:
+    """Nothing is reduced, and no transfer meets another; but for the update, whose seconds are as if they were in proportion."""
+    searched, chunks = Searched("vgg16", "dapple-c:4", 24, contention=False), FAMILIES[name]
+    ranks = tuple((device,) for device in range(4))
+    empty = Pipeline(name, (), (), 8, (NONE,) * 4 * chunks)
+    for one in searched.moves.laid(empty, ranks, chunks):
+        for other in (one, *islice(searched.moves.cuts(one), 6)):
+            quick = searched.quick(other.plan(searched.problem, ""))
+            assert searched.seconds(other) * (1.0 - SLACK) == pytest.approx(quick, rel=3e-3)
+
+
+def test_estimates_are_near_replays() -> None:
+    """Of replicas on servers that share one card, in unequal numbers too, within a tenth but for one in ten."""
+    searched, choose, errors = Searched("bert-large", "dapple-b:8", 32), random.Random(5), []
+    for _ in range(24):
+        name, chunks = choose.choice([*FAMILIES.items()])
+        sizes = choose.choice([(2, 2), (4, 4), (2, 2, 2), (1, 1, 1, 1), *([(5, 3), (1, 2, 3)] if chunks == 1 else [])])
+        ends = np.cumsum(sizes).tolist()
+        ranks = tuple(tuple(range(end - size, end)) for end, size in zip(ends, sizes, strict=True))
+        empty = Pipeline(name, (), (), choose.choice([1, 2, 4]) * len(ranks), (NONE,) * len(ranks) * chunks)
+        for one in searched.moves.laid(empty, ranks, chunks):
+            errors.append(searched.seconds(one) / searched.replayed(one) - 1.0)
+    assert np.quantile(np.abs(errors), 0.9) < 0.1, sorted(errors)
+
+
+def test_a_climb_ends_where_no_move_of_cuts_is_faster() -> None:
+    """And is what a replay prefers to where it began, as on few devices estimates hardly err."""
+    searched = Searched("vgg16", "dapple-b:4", 32)
+    empty = Pipeline("1f1b", (), (), 4, (NONE,) * 3)
+    (one,) = searched.moves.laid(empty, ((0, 1), (2,), (3,)), 1)
+    found = searched.climbs.climbed(replace(one, cuts=(1, 2)))
+    assert found is not None
+    seconds, there = found
+    assert seconds == searched.seconds(there)
+    assert all(searched.seconds(other) >= seconds for other in searched.moves.cuts(there))
+    assert searched.replayed(there) < searched.replayed(replace(one, cuts=(1, 2)))
+    assert simulate(searched.problem, there.plan(searched.problem, "")).iteration_seconds == searched.replayed(there)
+
+
+def test_what_estimates_do_not_know_is_not_climbed() -> None:
+    """Two directions, and a number of blocks that run again."""
+    searched = Searched("bert-large", "dapple-b:4", 16)
+    both = Pipeline("chimera", ((0,), (1,)), (101,), 4, (NONE,) * 2)
+    again = replace(both, schedule="1f1b", recompute=(("blocks", 2), NONE))
+    assert [searched.climbs.climbed(one) for one in (both, again)] == [None, None]
+    assert searched.climbs.climbed(replace(again, recompute=(("blocks", 0), NONE))) is not None
+
+
+def test_every_niche_is_begun_with_once_and_climbed_to_no_more_seconds() -> None:
+    """Of each placement, stages a rank, ranks and replicas one pipeline; of uneven stages also one of other replicas."""
+    searched = Searched("vgg16", "dapple-b:4", 32)
+    niches = Niches(searched.moves, searched.climbs, "none")
+    begun = [*niches.begun(1e9)]
+    names = [niche for _, niche, _ in begun]
+    assert len(set(names)) == len(names)
+    assert {(one.ranks, one.replicas) for one in names} == {(2, 1), (2, 2), (3, 1), (4, 1)}
+    assert {one.placement for one in names} == {"straight", "interleaved", "v", "wave"}
+    straight = next(one for _, niche, one in begun if niche[:3] == ("straight", 1, 2))
+    (seconds, even), (less, uneven) = niches.fastest(straight)
+    assert less < seconds <= searched.seconds(straight)
+    assert len(set(even.replicas)) == 1 < len(set(uneven.replicas))
+    assert not [*niches.begun(0.0)]
