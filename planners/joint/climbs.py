@@ -36,17 +36,17 @@ from planners.search.quick_replay import (
 from planners.search.remembered import remembered
 from simulator import Kept, LayerCosts, PlanCosts, Problem, Recompute, equal_microbatches, schedule_families
 
-OPS = 500.0
-"""Ops of quick replays of many partitions that take as long as a unit of `replay_work`."""
+OPS, BY_STAGE = 500.0, 2.0
+"""Ops of quick replays of many partitions that take as long as a unit of `replay_work`, and units by stage of what they need."""
 
 MOST_KEPT = 2**24
 """Numbers of the tables that are kept for the next pipelines."""
 
-Ranks = tuple[int, ...]
+Rank = tuple[int, ...]
 """Devices of a rank."""
 
 
-class _Reduction(NamedTuple):
+class _RankReduction(NamedTuple):
     """What the replicas of a rank reduce: seconds per weight element, those of a last bucket, and the share of these for which
     each channel is busy.
     """
@@ -92,7 +92,7 @@ class Climbs:
         self.problem, self.layers, self.quick = problem, layers, quick
         self.places, self.work = stage_begins(problem), 0.0
         self._known: Kept[object, _Sized] = Kept()
-        self._reductions = dict[object, _Reduction]()
+        self._reductions = dict[object, _RankReduction]()
         self._members = dict[object, LayerCosts]()
 
     def seconds(self, one: Pipeline, cuts: Integers) -> Floats | None:
@@ -129,6 +129,7 @@ class Climbs:
         known = self._known.used(key)
         if known is None:
             found = self._made(one)
+            self.work += BY_STAGE * one.stages
             known = _Sized(1 if found is None else found[1].before.size, tables=found)
             self._known.keep(key, known, MOST_KEPT)
         return known.tables
@@ -191,7 +192,7 @@ class Climbs:
             self._known.keep(key, known, MOST_KEPT)
         return known.links
 
-    def _are_known(self, one: Pipeline, held: list[Ranks]) -> bool:
+    def _are_known(self, one: Pipeline, held: list[Rank]) -> bool:
         """Whether the devices of a pipeline's stages wait for nothing but transfers, reductions and groups of like devices."""
         leads, kinds = [self.problem.cluster.devices[own[0]] for own in held], self.layers.kind_of_device
         if any(self.layers.streams(own[0]) for own in held):
@@ -202,7 +203,7 @@ class Climbs:
             len(set(one.replicas)) == 1 and all(len(set(map(kinds, own[: one.group]))) == 1 for own in held)
         )
 
-    def _found_links(self, one: Pipeline, held: list[Ranks]) -> _Links:
+    def _found_links(self, one: Pipeline, held: list[Rank]) -> _Links:
         costs, stages = _CostsOf(self, one), one.stages
         replicas, numbers = tuple(len(own) // one.group for own in held), np.zeros((3, 2, stages - 1))
         loads: defaultdict[int, Floats] = defaultdict(lambda: np.zeros((2, stages)))
@@ -236,7 +237,7 @@ class Climbs:
         )
 
     @remembered
-    def _transfer(self, near: Ranks, far: Ranks, group: int) -> tuple[float, float, dict[int, float]]:
+    def _transfer(self, near: Rank, far: Rank, group: int) -> tuple[float, float, dict[int, float]]:
         """Latency of a transfer between two ranks, its seconds per byte of a micro-batch, and those for which channels are busy.
 
         Each replica sends its samples to the replicas that take them, by the first device of its group.
@@ -253,11 +254,11 @@ class Climbs:
                     busy[channel] += shared / cluster.channels[channel].bandwidth
         return latency, 1.0 / bandwidth / max(copies, others), dict(busy)
 
-    def _reduction(self, costs: _CostsOf, stage: int, own: Ranks) -> _Reduction:
+    def _reduction(self, costs: _CostsOf, stage: int, own: Rank) -> _RankReduction:
         """What a rank reduces, as the first of its stages does that is asked for."""
         one = costs.pipeline
         if len(own) == 1:
-            return _Reduction()
+            return _RankReduction()
         key = own, one.group, one.context, one.expert, one.zero, one.shard
         if key not in self._reductions:
             self._reductions[key] = _reduction_of(costs.made, stage)
@@ -286,13 +287,13 @@ class _CostsOf:
         return PlanCosts(problem, self.pipeline.plan(problem, ""), self._climbs.layers)
 
 
-def _reduction_of(costs: PlanCosts, stage: int) -> _Reduction:
+def _reduction_of(costs: PlanCosts, stage: int) -> _RankReduction:
     own, held, elements = costs.collectives(stage), costs.plan.stages[stage].layers, costs.layers.parameters_before
     seconds = sum(bucket.seconds for bucket in own.buckets) + sum(unit.scatter for unit in own.units)
     seconds += own.update_gather.seconds if own.update_gather else 0.0
     weights = elements[held[-1] + 1] - elements[held[0]]
     route, shares = own.busy if own.buckets else ((), ())
-    return _Reduction(
+    return _RankReduction(
         float(seconds / weights) if weights else 0.0,
         own.buckets[-1].seconds if len(own.buckets) > 1 else inf,
         tuple(zip(route, shares or (1.0,) * len(route), strict=True)),

@@ -138,6 +138,9 @@ NICHED_ON = 32
 NICHES, BEGUN_BELOW, CLIMBED_BELOW = 24, 2.0, 1.2
 """Niches that are climbed, at most, and how far above the fastest plan their estimates may be to begin with and to climb."""
 
+OF_NICHES = 1.8
+"""Work that climbs of niches may take, per work of the first round, which it comes beside."""
+
 CUTS, LOOKED_AT = "layers of stages", 24
 """The decision whose neighbours are looked at that estimates choose, so many of them."""
 
@@ -361,7 +364,10 @@ class _Descents:
         words = sorted(self.moves.words, key=self.moves.again_seconds)
         niches, errors = Niches(self.moves, self.climbs, words[0]), dict[str, float]()
         waiting = list(niches.begun(inf if least[0] else least[1] * BEGUN_BELOW))
+        most = OF_NICHES * min(self.most, FIRST_ROUND * WORK_PER_SECOND)
         for _ in range(min(NICHES, len(waiting))):
+            if self.climbs.work > most:
+                break
             waiting.sort(key=lambda each: each[0] * errors.get(each[1].placement, 1.0))
             seconds, niche, one = waiting.pop(0)
             if not least[0] and seconds * errors.get(niche.placement, 1.0) > least[1] * CLIMBED_BELOW:
@@ -694,7 +700,7 @@ class _Descents:
         """Where moves of cuts lead from a pipeline, if they lead anywhere, and it may be faster there."""
         began = self.climbs.work
         there = self.climbs.climbed(one)
-        self.done += QUICK_BY_STAGE * one.stages + self.climbs.work - began
+        self.done += self.climbs.work - began
         if there is not None and there[1] != one:
             yield from self._waiting(there[1], best)
 
