@@ -1,9 +1,9 @@
 """Planner `joint`: every decision of a flushed pipeline searched together.
 
 The planners that search a part of the decisions exactly (shapes of large models, the pipeline × data grid, mixed devices) give
-plans to begin with. From the fastest of unlike ones the search descends: it replays the neighbours that one decision makes of a
-plan, goes to the best one, and ends where no neighbour is faster. A quick replay, which is never slower than a replay, rules most
-neighbours out before they are replayed.
+plans to begin with, climbs of niches others. From the fastest of unlike ones the search descends: it replays the neighbours
+that one decision makes of a plan, goes to the best one, and ends where no neighbour is faster. A quick replay, which is never
+slower than a replay, rules most neighbours out before they are replayed.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ AFTER_BEST = 3.0
 """Nominal seconds of replays, at least, without a better answer before the search ends."""
 
 QUICK_BY_STAGE = 20
-"""Ops whose replay takes as long as a stage of a quick replay, or of what a climb begins with."""
+"""Ops whose replay takes as long as a stage of a quick replay."""
 
 Key = tuple[float, float]
 """Bytes that a plan misses, and its seconds: the least is the best."""
@@ -131,7 +131,6 @@ SOWN, OF_SEEDS = 32, 0.15
 OF_OTHERS = 8
 """Plans of other schedules, the fastest, whose stages are replayed under the one that is asked for."""
 
-NICHE, NICHES, BELOW, WORTHY = True, 24, 2.0, 1.2
 NICHED_ON = 32
 """Devices up to which niches are climbed."""
 
