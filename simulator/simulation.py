@@ -371,7 +371,7 @@ def simulate(
         without = simulate(problem, plan, engine=alone, layer_costs=whole, bounded=False)
         told = Stragglers(slow, without.iteration_seconds)
     standing = None if noise or slow else stand_ins(costs)
-    runs, noisy = _Runs(costs, engine, slow, standing), None
+    runs, noisy = _PlanReplays(costs, engine, slow, standing), None
     if noise:
         if rng is None:
             raise ValueError("noise needs a random generator")
@@ -396,7 +396,7 @@ def simulate(
     return outcome
 
 
-class _Run(NamedTuple):
+class _PlanReplay(NamedTuple):
     """A replay of a plan; steady: of a stream."""
 
     schedule: Schedule
@@ -404,7 +404,7 @@ class _Run(NamedTuple):
     steady: SteadyState | None
 
 
-class _Runs(NamedTuple):
+class _PlanReplays(NamedTuple):
     """How a plan is replayed; slow: factor of the seconds that a device computes; standing: components for all like them."""
 
     costs: PlanCosts
@@ -422,14 +422,14 @@ class _Runs(NamedTuple):
     def _steady(self, timeline: Timeline, schedule: Schedule) -> SteadyState | None:
         return None if schedule.flush else steady_of(self.costs.plan, timeline, schedule.microbatches)
 
-    def calm(self, stream: int) -> tuple[_Run, SteadyState | None]:
+    def calm(self, stream: int) -> tuple[_PlanReplay, SteadyState | None]:
         """A replay of so many micro-batches (0: of the plan's own), and how steady it is."""
         schedule, program = self._filled(stream)
         timeline = replay_on(program, self.engine, contention=self.costs.problem.contention)
         steady = self._steady(timeline, schedule)
-        return _Run(schedule, timeline, steady), steady
+        return _PlanReplay(schedule, timeline, steady), steady
 
-    def noisy(self, noise: float, rng: np.random.Generator, replays: int) -> tuple[_Run, NoisySeconds | None]:
+    def noisy(self, noise: float, rng: np.random.Generator, replays: int) -> tuple[_PlanReplay, NoisySeconds | None]:
         """The first of some replays with noise, and the seconds of all."""
         schedule, program = self._filled(0)
         plan, count, problem = self.costs.plan, schedule.microbatches, self.costs.problem
@@ -439,7 +439,7 @@ class _Runs(NamedTuple):
 
         read = None if schedule.flush else seconds_of
         _, timeline, seconds = drawn(program, Draws(noise, rng, replays, self.engine, problem.contention, read))
-        return _Run(schedule, timeline, self._steady(timeline, schedule)), seconds
+        return _PlanReplay(schedule, timeline, self._steady(timeline, schedule)), seconds
 
 
 class UndercutBoundError(RuntimeError):
