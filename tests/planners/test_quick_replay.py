@@ -114,6 +114,24 @@ def test_slices_take_their_own_seconds(slices: int) -> None:
     )
 
 
+@pytest.mark.parametrize("updated", range(4))
+def test_the_later_of_two_pipelines_ends_a_stage(updated: int) -> None:
+    """Where links take no time and one stage has weights, two pipelines that meet take as long as replayed, whichever of the two
+    has the more work: its gradients are reduced behind the last backward of both.
+    """
+    network = chain(
+        [1e9, 5e9, 2e9, 1e10], parameters=[10**6 * (stage == updated) for stage in range(4)], output_elements=[1e-3] * 4
+    )
+    cluster = load_cluster("pipedream-b:1").take(4)
+    cluster = replace(cluster, links=tuple(replace(one, latency=0.0) for one in cluster.links))
+    stages = stages_from_cuts([1, 2, 3], 4, [(rank, 3 - rank) for rank in range(4)])
+    for sizes in ((1, 3), (3, 1), (1, 3, 1, 2, 4, 1)):
+        problem = Problem(network, cluster, sum(sizes), contention=False)
+        plan, evaluate = Plan("test", "chimera", stages, sizes, "round-robin"), Evaluator(problem)
+        quick = QuickReplays(problem, evaluate.layer_costs)(plan)
+        assert quick == pytest.approx(evaluate(plan).iteration_seconds, rel=1e-6)
+
+
 def test_without_an_order_a_device_waits_for_those_before_it_and_works() -> None:
     """Four equal stages, five micro-batches of one: the last waits for three forwards, and three full backwards follow; where
     weight gradients are put off none need follow, and two stages of a device begin with its first.
