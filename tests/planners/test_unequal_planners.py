@@ -32,6 +32,7 @@ from planners.unequal.tables import blocks, candidate_sizes
 from simulator import Problem, check_plan, load_workload, simulate
 from simulator.engines import reference as engine
 from simulator.workloads.synthetic import uniform_chain
+from tests.chains import chain
 from tests.planners.reasons import applicable_planners
 
 NAMES = ("exact-unequal", "tidgap", "greedy-dp", "local-greedy", "best-equal")
@@ -154,6 +155,19 @@ def test_partition_and_sizes_together_are_never_worse() -> None:
         nested, balanced = (make_plan(name, problem, request) for name in ("unequal-nested", "exact-unequal"))
         assert float(nested.details["makespan_seconds"]) <= float(balanced.details["makespan_seconds"])  # type: ignore[arg-type]
     assert nested.details["proven_optimal"]  # among powers of two all 15 partitions were seen
+
+
+@pytest.mark.parametrize("best", [1, 2, 3])
+def test_the_number_of_stages_is_the_fastest(best: int) -> None:
+    """Where it is not asked for: one where every output is large, two where one is small, three where all are."""
+    sent = {1: [1e8] * 6, 2: [1e8, 1e8, 1.0, 1e8, 1e8, 1e8], 3: [1.0] * 6}[best]
+    problem = Problem(chain([1e11] * 6, output_elements=sent), load_cluster("dapple-c").take(3), 6, recompute=True)
+    for name in ("tidgap", "greedy-dp", "local-greedy", "best-equal", "unequal-nested"):
+        found = make_plan(name, problem)
+        asked = {stages: make_plan(name, problem, Request(stages=stages)) for stages in (1, 2, 3)}
+        seconds = {stages: one.outcome.iteration_seconds for stages, one in asked.items()}
+        assert len(found.plan.stages) == min(seconds, key=seconds.__getitem__) == best
+        assert found.outcome.iteration_seconds == seconds[best]
 
 
 def test_more_stages_than_devices_are_refused(vgg: dict[bool, Problem]) -> None:
