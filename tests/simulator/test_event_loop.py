@@ -27,7 +27,7 @@ from simulator import (
 from simulator.engines import event_loop
 from simulator.engines import reference as engine
 from simulator.engines.timeline import Timeline
-from simulator.plan_replay import replay_compiled
+from simulator.plan_replay import replay_compiled, replay_on
 from simulator.schedules.schedule import ScheduleError
 from tests.simulator.noise import with_noise
 from tests.simulator.strategies import HandCosts, bits, chain_cluster, channel, lower_unchecked, programs
@@ -102,12 +102,17 @@ def test_many_events_of_one_moment_keep_their_order(name: str) -> None:
 
 
 def test_makespan_of_a_prepared_program() -> None:
-    """Two tensors of 2 s leave for one channel at 1 and 2: the last forward ends at 6, the last backward at 12."""
+    """Two tensors of 2 s leave for one channel at 1 and 2: the last forward ends at 6, the last backward at 12; at 5 and 10 where
+    links are unlimited, as every engine has them unless it is told."""
     costs = HandCosts((1.0, 1.0), (1.0, 1.0), transfer_bytes=2.0, routes={(0, 1): (0,), (1, 0): (1,)})
     costs = HandCosts(**{**costs.__dict__, "channels": (channel(1.0),) * 2})
     program = lower(build_schedule("gpipe", 2, 2), costs)
     assert event_loop.makespan(event_loop.prepare(program, contention=True)) == 12.0
     assert event_loop.makespan(event_loop.prepare(program)) == 10.0
+    for replay in (engine.replay, event_loop.replay, replay_compiled):
+        assert replay(program, contention=True).makespan_seconds == 12.0
+        assert replay(program).makespan_seconds == 10.0
+    assert [replay_on(program, name).makespan_seconds for name in ("simpy", "compiled", "recurrence")] == [10.0] * 3
 
 
 def test_a_deadlock_has_no_makespan() -> None:
