@@ -331,6 +331,9 @@ def test_servers_have_cards_of_their_own(tmp_path: Path) -> None:
     cluster = load_cluster(written(tmp_path, text + "[network]\nbandwidth_gb_per_s = 1\n"))
     reached = [cluster.point_to_point(*pair)[1] for pair in ((0, 1), (0, 2), (2, 0))]
     assert reached == pytest.approx([1e9, 0.25e9, 0.25e9])
+    cabled = load_cluster(written(tmp_path, text + "[network]\nbandwidth_gb_per_s = 1\ntopology = 'full'\n"))
+    both = [cabled.point_to_point(*pair)[1] for pair in ((0, 1), (1, 0), (0, 2), (2, 1))]
+    assert both == pytest.approx([1e9, 1e9, 0.25e9, 0.25e9])
     racks = load_cluster(written(tmp_path, text + "[network]\nbandwidth_gb_per_s = 1\n[spine]\nservers = 3\n"))
     assert [link.bandwidth for link in racks.links if link.second == "spine"] == pytest.approx([2.25e9])
     lone = 'name = "own"\n' + server.format(1, "network_bandwidth_gbps = 2")
