@@ -131,6 +131,22 @@ def test_a_question_is_its_words_and_what_stands_behind_them(tmp_path: Path) -> 
     assert not set(keys(said, "batch=8,16", "network.bandwidth_gbps=5,/2")) & set(before)
 
 
+def test_an_option_of_a_planner_is_given_or_swept(tmp_path: Path) -> None:
+    """One that has no words of its own: the question is the same, and another than without it; a plan has none."""
+    said = {"workload": "chain:4", "cluster": "pipedream-a", "planner": "greedy-dp"}
+    given = keys(said | {"option": {"candidates": "all"}}, "batch=8,16")
+    assert given == keys(said, "batch=8,16", "option.candidates=all")
+    assert given == keys(said | {"option.candidates": "all"}, "batch=8,16")
+    assert not set(given) & set(keys(said, "batch=8,16"))
+    problem = pp.Problem("chain:4", "pipedream-a", 8, devices=2)
+    file = {"problem": str(tmp_path / "problem.json")}
+    pp.PlanFile(problem).write(file["problem"])
+    assert len(set(keys(file | {"option.candidates": "all"}, "batch=8,16"))) == 2
+    pp.PlanFile(problem, pp.plan(problem, "uniform").plan).write(tmp_path / "plan.json")
+    with pytest.raises(UsageError, match=r"--option\.candidates does not go with --plan"):
+        keys({"plan": str(tmp_path / "plan.json"), "option.candidates": "all"}, "batch=8,16")
+
+
 def test_a_changed_plugin_is_not_answered_from_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another version of its package, or another text of its module, as while it is written; one that is gone is another, too."""
     said = {"workload": "chain:4", "cluster": "pipedream-a", "planner": "uniform"}
