@@ -234,6 +234,20 @@ def test_parts_of_a_sample_take_less_than_all_of_it_in_a_row(how: str) -> None:
     assert least(problem) <= _replayed(problem, plan) < 96.0
 
 
+@pytest.mark.parametrize("devices", [8, 16])
+def test_groups_of_many_devices_take_no_less_than_the_work(devices: int) -> None:
+    """Four layers of 48 FLOP each way, one sample, a group of all devices, up to MOST_TOGETHER and beyond: 384 s in a row on one
+    without gradients of weights, and together the work, 576 s over all of them.
+    """
+    layers = tuple(replace(one, split="heads") for one in chain([48.0] * 4, parameters=[1] * 4).layers)
+    cluster = replace(star_cluster(devices, bandwidth=1e12), tensor_groups="cluster")
+    problem = Problem(Workload("wide", layers, tuple(pairwise(range(4)))), cluster, 1)
+    (stage,) = stages_from_cuts((), 4, [tuple(range(devices))])
+    plan = Plan("hand", "gpipe", (replace(stage, degrees=(devices,)),), (1,))
+    assert least(problem) == pytest.approx(576.0 / devices)
+    assert _replayed(problem, plan) == pytest.approx(576.0 / devices, rel=1e-3)
+
+
 @dataclass(frozen=True)
 class _Heavy(UnitDevice):
     """A device that takes a second for each weight and for each sample; gradients of weights and updates are free."""
