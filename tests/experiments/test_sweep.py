@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +167,25 @@ def test_a_changed_plugin_is_not_answered_from_the_store(tmp_path: Path, monkeyp
     assert install("1.0", "def plan(): ...\n") == first
     others = [before, first, install("1.1", "def plan(): ...\n"), install("1.1", "def plan(): return 1\n")]
     assert len({key for one in others for key in one}) == 8
+
+
+@pytest.mark.parametrize(("jobs", "processes"), [(None, 2), (1, 1), (2, 2), (8, 3)])
+def test_a_sweep_has_the_processes_that_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, jobs: int | None, processes: int
+) -> None:
+    """Or as many as there are cores, here two, and never more than questions."""
+    asked: list[int] = []
+
+    def alone(n_jobs: int, **more: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
+        asked.append(n_jobs)
+        return lambda parts: (function(*given) for function, given, _ in parts)
+
+    monkeypatch.setattr(runs, "Parallel", alone)
+    monkeypatch.setattr(runs, "cpu_count", lambda: 2)
+    monkeypatch.setattr(runs, "answered", lambda batch: runs.Answered([(batch[0][0], {})], 1.0, False))
+    batches = runs.Batches((name, Question({}, ())) for name in "abc")
+    assert [part.told[0][0] for part in runs.on_this_machine(jobs)(batches)] == ["a", "b", "c"]
+    assert asked == [processes]
 
 
 def test_rows_are_the_answers_of_plan(capsys: pytest.CaptureFixture[str]) -> None:

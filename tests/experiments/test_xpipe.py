@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,25 @@ def test_a_grid_does_not_depend_on_its_processes(clusters: DataSet) -> None:
     assert seen == [1, 2, 3, 4]
     assert one[1].copies == (3, 3, 3, 3)
     assert one[0].record()["label"] == "synchronous"
+
+
+@pytest.mark.parametrize(("jobs", "processes"), [(None, 2), (1, 1), (2, 2), (8, 3)])
+def test_a_grid_has_the_processes_that_are_asked_for(
+    clusters: DataSet, monkeypatch: pytest.MonkeyPatch, jobs: int | None, processes: int
+) -> None:
+    """Or as many as there are cores, here two, and never more than parts: 11 seeds are trained in three."""
+    asked: list[int] = []
+
+    def alone(n_jobs: int, **more: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
+        asked.append(n_jobs)
+        return lambda parts: (function(*given) for function, given, _ in parts)
+
+    monkeypatch.setattr(training_grid, "Parallel", alone)
+    monkeypatch.setattr(training_grid, "cpu_count", lambda: 2)
+    monkeypatch.setattr(training_grid, "_train", lambda case, setting, data, seeds, every: ((1,), list(seeds)))
+    (found,) = train_grid([(MethodCase("synchronous", "synchronous", 2), SMALL)], clusters, range(11), jobs=jobs)
+    assert list(found.runs) == list(range(11))
+    assert asked == [processes]
 
 
 def test_comparisons_are_with_the_synchronous_case_of_the_setting(clusters: DataSet) -> None:
