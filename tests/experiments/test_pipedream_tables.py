@@ -34,7 +34,7 @@ from experiments.studies.study_harness import run_study
 from experiments.terminal.run_folder import MANIFEST
 from experiments.training.method_throughput import data_parallel_plan
 from hardware_profiles import load_cluster
-from simulator import Problem, load_workload, read_profile
+from simulator import Problem, Workload, load_workload, read_profile
 from tests.chains import random_chain
 from tests.experiments.commands import refused
 from tests.records import Recorded, lines
@@ -88,9 +88,14 @@ def test_a_fit_leaves_out_one_row_of_several(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_rows_that_a_constant_was_fitted_to_are_those_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each once, with the others of its cluster; the rest have no figure of the kind."""
-    network = load_workload("alexnet")
-    monkeypatch.setattr(published_rows, "read_profile", lambda path, profiled_minibatch: network)
+    """Each once, with the others of its cluster; the rest have no figure of the kind. A profile is read as it is told to be."""
+    network, samples = load_workload("alexnet"), dict[str, int | None]()
+
+    def read(path: Path, profiled_minibatch: int | None) -> Workload:
+        samples[path.stem] = profiled_minibatch
+        return network
+
+    monkeypatch.setattr(published_rows, "read_profile", read)
     monkeypatch.setattr(published_rows, "run_gpipe", lambda row, workload: [])
     monkeypatch.setattr(
         published_rows,
@@ -108,7 +113,9 @@ def test_rows_that_a_constant_was_fitted_to_are_those_left_out(monkeypatch: pyte
         "left_out",
         lambda own: [{"of": len(own), "name": row.model, "within_tolerance": 0} for row, _ in own],
     )
-    document = reproduce(Path(), RUN)
+    document = reproduce(Path(), RUN, profiled_minibatches={"resnet50": 64})
+    assert samples == {name: 64 if name == "resnet50" else None for name in samples}
+    assert "resnet50" in samples
     fitted = [row for row in RUN if row.model in FITTED.get(row.cluster, ())]
     told = {one["row"]: one["left_out"] for one in document["rows"] if one["left_out"]}
     assert [(row, one["name"]) for row, one in told.items()] == [(row, row.model) for row in fitted]
