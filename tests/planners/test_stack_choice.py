@@ -11,6 +11,7 @@ import pytest
 
 from hardware_profiles import GENERIC, Constant, Runs, Stack, load_cluster, load_stack
 from planners import (
+    Evaluator,
     InapplicablePlannerError,
     NotFasterError,
     Request,
@@ -20,7 +21,17 @@ from planners import (
     plan_over_stacks,
     stacks_that_run,
 )
-from simulator import InfeasiblePlanError, Plan, PlanNotRunError, Problem, Stage, load_workload, lower_bound, simulate
+from simulator import (
+    InfeasiblePlanError,
+    Plan,
+    PlanNotRunError,
+    Problem,
+    Score,
+    Stage,
+    load_workload,
+    lower_bound,
+    simulate,
+)
 from simulator.workloads.language_models import Llama
 
 TWICE = Stack(name="twice", products=Constant(2.0), attention=Constant(2.0))
@@ -140,6 +151,20 @@ def test_a_stack_without_asynchronous_schedules_refuses_pipedream() -> None:
     workload = Llama(8, 8192, 16, 256, 4096, intermediate=32768, key_value_heads=16).workload()
     with pytest.raises(PlanNotRunError, match="does not run plan 'pipedream': it has no schedule 1f1b-rr"):
         make_plan("pipedream", replace(problem(8), workload=workload, stack=ONE_F_ONE_B))
+
+
+def test_no_plan_is_worse_than_one_that_its_stack_does_not_run() -> None:
+    """It fits no memory, and one that needs a million times what there is comes before it."""
+    asked = replace(problem(), stack=ONE_F_ONE_B)
+    evaluate = Evaluator(asked)
+    plan = only("gpipe")(asked, evaluate, None)
+    refused = evaluate(plan)
+    assert not refused.fits
+    assert refused.capacity_bytes == asked.room_bytes(0)
+    assert refused.key > Score(1e9, 1e6 * refused.capacity_bytes, refused.capacity_bytes, 0).key
+    assert isinstance(evaluate.refusal, PlanNotRunError)
+    assert evaluate(replace(plan, schedule="1f1b")).fits
+    assert evaluate.refusal is None
 
 
 def test_what_fits_under_no_stack_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,11 +13,11 @@ import pipeplan as pp
 from experiments.cli import main
 from hardware_profiles import FieldProgrammableGateArray, GraphicsProcessor, SettingError
 from simulator import Layer, Plan, Problem, Stage, Workload, change_settings, layer_bounds, sensitivity, simulate
-from simulator.results.layer_bounds import LayerBounds
+from simulator.results.layer_bounds import OTHERWISE, LayerBounds
 from simulator.sensitivity import FACTORS, STEP
 from simulator.settings import numbers_of
 from tests.experiments.commands import refused
-from tests.simulator.strategies import star_cluster
+from tests.simulator.strategies import UnitDevice, star_cluster
 
 CHAIN = Plan("hand", "1f1b", (Stage((0, 1), (0,)), Stage((2, 3), (1,))), (2, 2, 2, 2))
 
@@ -88,7 +89,7 @@ LAYERS = (
 NETWORK = Workload("two", LAYERS, ((0, 1),))
 
 
-def bounds(device: GraphicsProcessor, plan: Plan | None = None, bandwidth: float = 1e12) -> LayerBounds:
+def bounds(device: Any, plan: Plan | None = None, bandwidth: float = 1e12) -> LayerBounds:
     """Of a product of 10^12 FLOP, and of what moves 10^9 elements."""
     cluster = replace(star_cluster(2, bandwidth=bandwidth), devices=(device, device))
     return layer_bounds(Problem(NETWORK, cluster, 1), plan or Plan("hand", "gpipe", (Stage((0, 1), (0,)),), (1,)))
@@ -125,6 +126,16 @@ def test_weights_of_a_board_s_stage_bind_where_they_do_not_fit() -> None:
 def test_a_kernel_of_a_minute_is_bound_by_its_launch() -> None:
     """Whatever its work."""
     assert {one.bound for one in bounds(gpu(call_overhead=60.0)).layers} == {"launch"}
+
+
+def test_of_another_accelerator_only_links_are_known() -> None:
+    """What it computes by is its own affair: in one of hand-made seconds nothing binds that has a name, but a slow link."""
+    pair = Plan("hand", "gpipe", (Stage((0, 1), (0, 1), (2,)),), (1,))
+    alone, divided = bounds(UnitDevice()), bounds(UnitDevice(), pair, 1e-13)
+    assert alone.shares() == {OTHERWISE: 1.0}
+    assert alone.words == ""
+    assert alone.layers[0].seconds == 3e12
+    assert divided.layers[0].bound == "link"
 
 
 def test_a_divided_product_is_bound_by_a_slow_link() -> None:
