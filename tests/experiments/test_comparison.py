@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from experiments.commands.compare_command import file_stems
-from experiments.compare.comparison import COLUMNS, USE
+from experiments.compare.comparison import COLUMNS, USE, under_disturbances
 from experiments.compare.comparison_plots import comparison_bars
 from experiments.compare.questions import compare, make_problem
 from hardware_profiles import GraphicsProcessor, load_cluster
@@ -75,6 +75,18 @@ def test_a_planner_that_raises_is_a_row_with_its_reason(
     assert uniform["status"] == "fits"
     code, out, _ = _run(capsys, "compare", *SMALL, *words)
     assert f"broken: {status.replace('-', ' ')}: {said}" in out
+
+
+def test_without_noise_a_straggler_alone_disturbs() -> None:
+    """One replay, the same whatever the seed: as long as the plan takes on the slower device."""
+    comparison = compare(make_problem("chain:4", "pipedream-a", 8, devices=2), ["uniform"])
+    ((name, result),) = ((one.planner, one.result) for one in comparison.plans)
+    assert result is not None
+    slow, again = (under_disturbances(comparison, stragglers={0: 2.0}, seed=seed) for seed in (0, 1))
+    assert slow.disturbed == again.disturbed == "under device 0 2 times as slow"
+    seconds = simulate(result.problem, result.plan, stragglers={0: 2.0}, bounded=False).iteration_seconds
+    assert slow.noisy[name].seconds.tolist() == again.noisy[name].seconds.tolist() == [seconds]
+    assert seconds > result.iteration_seconds
 
 
 def test_a_planner_whose_question_raises_is_a_row_too(
