@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -22,7 +23,7 @@ from simulator import (
     workload_from_spec,
 )
 from simulator.plan_replay import replay_on
-from simulator.results.chakra_messages import NODE_TYPES, TraceNode, _messages
+from simulator.results.chakra_messages import NODE_TYPES, TraceNode, _messages, encoded
 
 GPT2 = Problem(workload_from_spec("gpt2"), load_cluster("dgx-a100:1"), 32)
 
@@ -182,6 +183,49 @@ def test_a_file_begins_with_what_it_is_of() -> None:
     while (node := proto.parse_length_prefixed(made["Node"], file)) is not None:
         names.append(node.name)
     assert names == [one.name for one in traces.nodes[3]]
+
+
+def wire(data: bytes) -> list[tuple[int, int | float | bytes]]:
+    """Number and value of each field of a protobuf message, by the rules of its wire format."""
+    file, found = io.BytesIO(data), list[tuple[int, int | float | bytes]]()
+
+    def whole() -> int:
+        value, shift, more = 0, 0, True
+        while more:
+            byte = file.read(1)[0]
+            value, shift, more = value | (byte & 127) << shift, shift + 7, byte > 127
+        return value
+
+    while file.tell() < len(data):
+        number, kind = divmod(whole(), 8)
+        read = {0: whole, 1: lambda: float(struct.unpack("<d", file.read(8))[0]), 2: lambda: file.read(whole())}[kind]
+        found.append((number, read()))
+    return found
+
+
+def test_fields_have_the_numbers_of_the_schema() -> None:
+    """By the wire alone, as `et_def.proto` of MLCommons numbers them: names first; a send is 5; values by their types, 9 a whole
+    number of 64 bits, 7 of 32, 3 a double, 27 a bool, 29 a text.
+    """
+    pytest.importorskip("google.protobuf.proto")
+    said = {"comm_size": 300, "comm_dst": 6, "pg_name": "0"}
+    data = encoded([TraceNode(3, "sent", "COMM_SEND", 4e-6, (1,), (1, 2), said)], {"plan": "hand", "device": 8})
+    file, messages = io.BytesIO(data), []
+    while size := file.read(1):
+        messages.append(wire(file.read(size[0])))
+    metadata, node = messages
+
+    def attributes(message: list[Any], number: int) -> list[Any]:
+        return [wire(value) for key, value in message if key == number]
+
+    assert metadata[0] == (1, b"1.0.0")
+    assert attributes(metadata, 2) == [[(1, b"plan"), (29, b"hand")], [(1, b"device"), (9, 8)]]
+    assert node[:6] == [(1, 3), (2, b"sent"), (3, 5), (4, b"\x01"), (5, b"\x01\x02"), (7, 4)]
+    assert attributes(node, 10) == [
+        *([(1, b"is_cpu_op"), (27, 0)], [(1, b"seconds"), (3, 4e-6)], [(1, b"comm_size"), (9, 300)]),
+        *([(1, b"comm_dst"), (7, 6)], [(1, b"pg_name"), (29, b"0")]),
+    ]
+    assert (len(metadata), len(node)) == (3, 11)
 
 
 def test_the_reader_of_mlcommons_reads_them() -> None:
