@@ -200,7 +200,10 @@ def test_groups_of_unlike_sizes_pass_a_boundary_in_the_parts_of_the_smaller() ->
     """From one device to two, which gather: the sender's link carries all 32 bytes, in 8 s; then 4 s to gather."""
     stages = Stage((0, 1), (0,)), Stage((2, 3), (2, 3), (2,))
     costs = PlanCosts(Problem(CHAIN, CLUSTER, 2), replace(PAIRS, stages=stages))
-    assert costs.transfer((0, 0), (1, 0), 2).seconds == costs.transfer((1, 0), (0, 0), 2).seconds == 8.0
+    for ends in (((0, 0), (1, 0)), ((1, 0), (0, 0))):
+        moved = costs.transfer(*ends, 2)
+        assert (moved.seconds, moved.size_bytes) == (8.0, 32.0)
+        assert sorted(moved.loads) == [0.5, 1.0]  # half of them over the link of each of the two
     assert (costs.group(0, 0).gathers, costs.group(1, 0).gathers) == ((False, False), (True, False))
 
 
