@@ -24,7 +24,7 @@ from planners import (
     registry,
 )
 from planners.registry import PLANNERS, PlannerEntry, as_entry, named_planner
-from simulator import Plan, Problem, Workload
+from simulator import Plan, Problem, Workload, stages_from_cuts
 from simulator.workloads.synthetic import uniform_chain
 from tests.planners.reasons import applicable_planners
 
@@ -103,6 +103,22 @@ def test_schedules_are_refused_by_who_cannot_run_them(problem: Problem, schedule
     found = refusals(problem, schedule=schedule)
     assert (EQUAL | UNEQUAL) - set(found) == takes
     assert all(repr(schedule) in reason for reason in found.values())
+
+
+def test_only_who_streams_answers_with_stale_weights(problem: Problem) -> None:
+    """PipeDream and XPipe, and a function, of which nothing is known; asked for a schedule, any that has it, and no other."""
+    stages = stages_from_cuts((2,), 4, [(0,), (1,)])
+    streamed = Plan("hand", "pipedream", stages, (8,) * 8)
+    flushed = Plan("hand", "1f1b", stages, (2,) * 4)
+    entries = {**PLANNERS, "function": as_entry(lambda problem, evaluate, rng: flushed)}
+
+    def admit(plan: Plan, **asked: Any) -> set[str]:
+        return {name for name, one in entries.items() if one.admits(problem, Request(**asked), plan)}
+
+    assert admit(streamed) == {"pipedream", "xpipe", "function"}
+    assert admit(flushed) == admit(flushed, schedule="1f1b") == set(entries)
+    assert admit(streamed, schedule="pipedream") == set(entries)
+    assert admit(streamed, schedule="1f1b") == admit(flushed, schedule="pipedream") == set()
 
 
 def test_servers_may_have_fewer_devices(problem: Problem) -> None:
