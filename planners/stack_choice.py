@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -14,7 +14,7 @@ from planners.search.notes import Note
 from planners.search.plan_judge import PlanJudge
 from planners.search.request import Request
 from planners.search.result import Proof, Result, RunnerUp
-from simulator import InfeasiblePlanError, Plan, PlanNotRunError, Problem, Score, lower_bound
+from simulator import InfeasiblePlanError, Plan, PlanNotRunError, Problem, Score, kept_with_its_first, lower_bound
 
 Refusal = InapplicablePlannerError | InfeasiblePlanError
 """Why there is no plan under a stack."""
@@ -97,7 +97,8 @@ def _over_stacks(search: _StackSearch, problem: Problem, stacks: Sequence[Stack]
     """The answer of a search that has not begun."""
     if not stacks:
         return search.plan(problem)
-    for least, asked in sorted(((_least_seconds(one), one) for one in _under(problem, stacks)), key=lambda one: one[0]):
+    under = [_under(problem, stack) for stack in dict.fromkeys(stacks)]
+    for least, asked in sorted(((_least_seconds(one), one) for one in under), key=lambda one: one[0]):
         if not search.goes_on(asked, least):
             break
     if search.found:
@@ -110,8 +111,17 @@ def _over_stacks(search: _StackSearch, problem: Problem, stacks: Sequence[Stack]
     return search.on_its_own(problem)
 
 
-def _under(problem: Problem, stacks: Iterable[Stack]) -> Iterator[Problem]:
-    return (problem.under(stack) for stack in dict.fromkeys(stacks))
+@kept_with_its_first
+def _known_under(problem: Problem) -> dict[Stack, Problem]:
+    """The problem under stacks that were asked about, each made once: what is kept with one then serves every planner."""
+    return {}
+
+
+def _under(problem: Problem, stack: Stack) -> Problem:
+    known = _known_under(problem)
+    if stack not in known:
+        known[stack] = problem.under(stack)
+    return known[stack]
 
 
 def _least_seconds(problem: Problem) -> float:

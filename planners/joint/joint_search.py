@@ -87,6 +87,9 @@ GAINED, LEFT = 0.005, 0.2
 FIRST_ROUND = 5.0
 """Nominal seconds of the first round of descents; each further one ends at twice the work of the one before."""
 
+NEAR_BOUND = 0.05
+"""Part of the best plan's seconds that the problem's bound leaves, at least, for a further round, where none are asked for."""
+
 OF_ORDERS = 0.26
 """Part of the work that is left to searches for orders, where there are any."""
 
@@ -118,6 +121,9 @@ Key = tuple[float, float]
 
 MOST_GAINED = 0.85
 """Part of the seconds of the plans to begin with that descents do not undercut: where it beats no other answer there are none."""
+
+LEAST_ABOVE = 0.4
+"""Part of what these take above the problem's bound that descents leave: where it beats no other answer there are none either."""
 
 PROMISING = 2.0
 """How far above the fastest plan to begin with another may be for a descent from it."""
@@ -419,11 +425,10 @@ class _Descents:
         the work ends with a round, it answers no worse than where it ended with an earlier one.
         """
         self.least = min((score.key for score in self.replayed().values()), default=self.least)
-        more = self.planner.request.asked("seconds") is None
+        more = unasked = self.planner.request.asked("seconds") is None
         sown = self.few or self.least[0] > 0.0
         whole, begun, end = self.most, 0.0, min(self.most, FIRST_ROUND * WORK_PER_SECOND)
-        hopeless = not self.least[0] and self.least[1] * MOST_GAINED >= self.evaluate.beat
-        while not hopeless:
+        while self._may_beat():
             before = self.least
             self._round(begun, end)
             if self.done < begun + DRY * (end - begun) and not sown:
@@ -432,7 +437,7 @@ class _Descents:
                 continue
             if end == whole and more and self._is_worth_a_round(before):
                 whole, more = 2.0 * whole, False
-            if end >= whole:
+            if end >= whole or (unasked and not self._leaves(NEAR_BOUND)):
                 break
             begun, end = self.done, min(whole, 2.0 * end)
         self.most = whole
@@ -441,13 +446,29 @@ class _Descents:
         best = [plan for plan, score in replayed.items() if score.key <= (missing, seconds * SAME)]
         return min(best, key=lambda plan: (complexity(plan), replayed[plan].peak_bytes, replayed[plan].key))
 
+    def _may_beat(self) -> bool:
+        """Whether descents may lead from what is known to less than the other answer that is to be beaten."""
+        (missing, seconds), beat = self.least, self.evaluate.beat
+        if missing or beat == inf:
+            return True
+        if self.evaluate.judge is not None:
+            return seconds * MOST_GAINED < beat
+        return max(seconds * MOST_GAINED, (1.0 - LEAST_ABOVE) * self._bound() + LEAST_ABOVE * seconds) < beat
+
+    def _bound(self) -> float:
+        """Lower bound on the seconds of any plan that is looked for."""
+        return lower_bound(self.problem, self.evaluate.layer_costs).of(flush=True).seconds
+
     def _is_worth_a_round(self, before: Key) -> bool:
         """Whether the last round was better than what was there before by GAINED, and more than LEFT may be gained still."""
-        missing, seconds = self.least
-        if not before[0] and seconds > before[1] * (1.0 - GAINED):
+        if not before[0] and self.least[1] > before[1] * (1.0 - GAINED):
             return False
-        least = lower_bound(self.problem, self.evaluate.layer_costs).of(flush=True).seconds
-        return missing > 0.0 or self.evaluate.judge is not None or least < seconds * (1.0 - LEFT)
+        return self._leaves(LEFT)
+
+    def _leaves(self, part: float) -> bool:
+        """Whether the problem's bound leaves more than this part of the best seconds to be gained."""
+        missing, seconds = self.least
+        return missing > 0.0 or self.evaluate.judge is not None or self._bound() < seconds * (1.0 - part)
 
     def _round(self, begun: float, end: float) -> None:
         """Descend until so much work is done, of which this round began at `begun`; then search orders, on boards fractions."""

@@ -479,9 +479,9 @@ def test_searches_take_the_course_that_they_took(name: str, recorded: Recorded) 
     )
 
 
-def descents(asked: Problem, seconds: float = 1.0) -> joint_search._Descents:
+def descents(asked: Problem, seconds: float | None = 1.0) -> joint_search._Descents:
     """A search that has begun."""
-    planner = planner_entry("joint").planner(Request(options={"seconds": seconds}))
+    planner = planner_entry("joint").planner(Request(options={} if seconds is None else {"seconds": seconds}))
     search = joint_search._Descents(planner, asked, Evaluator(asked))
     search.begin(np.random.default_rng(0))
     return search
@@ -552,6 +552,34 @@ def test_descents_from_what_is_a_sixth_slower_than_another_answer_are_hopeless()
         search.evaluate.beat = least * share
         search.descend()
         assert (search.done > done) == begun
+
+
+def test_descents_undercut_no_more_than_a_part_of_what_the_bound_leaves() -> None:
+    """A tenth above the bound they gain less than two thirds of it; of twice the bound a sixth; with memory missing, whatever."""
+    search = descents(PROBLEMS["two-servers"], 0.1)
+    bound = lower_bound(search.problem).of(flush=True).seconds
+    cases = [((0.0, 1.1), 1.03), ((0.0, 1.1), 1.05), ((0.0, 2.0), 1.69), ((0.0, 2.0), 1.71), ((1.0, 2.0), 0.5)]
+    found = []
+    for (missing, seconds), beat in cases:
+        search.least, search.evaluate.beat = (missing, seconds * bound), beat * bound
+        found.append(search._may_beat())
+    assert found == [False, True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("asked", "left", "ends_early"), [(None, 0.04, True), (None, 0.06, False), (20.0, 0.04, False)]
+)
+def test_a_plan_next_to_the_bound_ends_the_search_with_a_round(
+    asked: float | None, left: float, ends_early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the bound leaves less than a twentieth, and nobody asks for so many seconds."""
+    rounds = list[float]()
+    search = descents(PROBLEMS["two-servers"], asked)
+    monkeypatch.setattr(search, "_bound", lambda: search.least[1] * (1.0 - left))
+    monkeypatch.setattr(search, "_round", lambda begun, end: rounds.append(end))
+    monkeypatch.setattr(joint_search, "DRY", 0.0)
+    search.descend()
+    assert (len(rounds) == 1) == ends_early
 
 
 def test_seeds_that_lead_nowhere_below_another_answer_are_not_replayed() -> None:
