@@ -107,6 +107,14 @@ def test_budget_without_a_plan_that_fits_is_infeasible(small_problems: dict[str,
         run_planner(UniformLayers(Request()), tiny, Evaluator(tiny, budget=1), np.random.default_rng(0))
     with pytest.raises(ValueError, match="at least 1 evaluation, got 0"):
         Evaluator(problem, budget=0)
+    for budget, shown in (
+        (1.5, r"1\.5"),
+        (True, "True"),
+        ("8", "'8'"),
+        (2**63, r"at most \S+, got 9223372036854775808"),
+    ):
+        with pytest.raises(ValueError, match=f"^budget must be a whole number.*{shown}$"):
+            Evaluator(problem, budget=budget)  # type: ignore[arg-type]
 
 
 def test_score_prefers_plans_that_fit(small_problems: dict[str, Problem]) -> None:

@@ -57,6 +57,22 @@ def loss_and_gradients(
 SHAPES: dict[str, tuple[int, ...]] = {"mlp": (5,), "shared": (5,), "convolutional": (4, 4, 2)}
 
 
+@pytest.mark.parametrize("name", ["mlp", "convolutional"])
+def test_a_workload_has_the_products_and_tensors_of_its_blocks(name: str, blobs: DataSet) -> None:
+    """What a sample's forward pass reads, multiplies and makes: two FLOP for each entry of a product's rows and output."""
+    network = smooth_sizes()[name]
+    weights, x, _ = start(network, SHAPES[name])
+    samples = x.shape[0] * x.shape[1]
+    workload = network_workload(network, blobs)
+    for block, flat, layer in zip(network, weights, workload.layers, strict=True):
+        y, (rows, *_) = block.forward(flat, x)
+        assert layer.flop * samples == 2 * rows.size * block.outputs
+        assert layer.parameters == flat[0].size
+        assert (layer.stashed_elements * samples, layer.output_elements * samples) == (x.size, y.size)
+        x = y
+    assert workload.edges == ((0, 1), (1, 2))
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_gradients_match_finite_differences(name: str) -> None:
     """(f(w+h) - f(w-h)) / 2h with h = 1e-6 agrees to 1e-6 for every weight and every input."""
