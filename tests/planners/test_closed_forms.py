@@ -14,6 +14,7 @@ import pytest
 
 from hardware_profiles import load_cluster
 from planners import Evaluator, Request
+from planners.estimate.stage_costs import FIRST, LAST
 from planners.large.shape_search import LargeModels, _ShapeSearch
 from planners.large.shapes import Shape
 from planners.mixed.label_search import search
@@ -104,6 +105,20 @@ def test_shapes_of_large_models(name: str, recorded: Recorded) -> None:
         int(np.isfinite(found._all_bounds).sum()),
     ]
     recorded(**(values if name == "experts" else weights(values)))
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_tails_of_many_shapes_are_those_of_each_alone(name: str) -> None:
+    """To the bit, whatever stands beside it: of a sample of shapes in a row and one by one, at the first and the last rank."""
+    found = _ShapeSearch(LargeModels(Request()), LARGE[name], Evaluator(LARGE[name]))
+    form, most = found.form, found.form.blocks.count
+    chosen = np.random.default_rng(1).permutation(len(found.shapes))[:60]
+    rows, zeros = found.shapes[chosen], np.resize(form.zeros, len(chosen))
+    for place in (FIRST, LAST):
+        together = form.tails.seconds(rows, zeros, most, place)
+        for row, zero, seconds in zip(rows, zeros, together, strict=True):
+            (alone,) = form.tails.seconds(row[None], np.array([zero]), most, place)
+            assert seconds.tolist() == alone.tolist(), (row, zero)
 
 
 MIXED = Problem(
