@@ -185,7 +185,7 @@ class _FeatureMap:
 
     tensor: int
     channels: int
-    size: int = 1
+    size: int
 
     @property
     def elements(self) -> int:
