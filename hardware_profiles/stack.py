@@ -300,7 +300,11 @@ class Stack:
     ) -> float:
         """Seconds of one pass of one layer over `samples` samples in a plan on so many servers; operands need no cast."""
         own = answered_seconds(accelerator, work, samples, phase, precision)
-        return self.times(accelerator, work) * self.waits(accelerator, servers) * own
+        return self.factor(accelerator, work, servers) * own
+
+    def factor(self, accelerator: Accelerator, work: Work, servers: int = 1) -> float:
+        """Factor on the accelerator's own seconds of a layer in a plan on so many servers."""
+        return self.times(accelerator, work) * self.waits(accelerator, servers)
 
     def cast_seconds(
         self, accelerator: Accelerator, elements: float, samples: float, precision: Precision, servers: int = 1

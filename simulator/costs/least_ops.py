@@ -29,16 +29,21 @@ import numpy as np
 
 from hardware_profiles import (
     PRECISION_BYTES,
+    Accelerator,
+    Cluster,
     Floats,
     Operation,
     Phase,
+    Precision,
     Rates,
     Work,
+    answered_seconds,
     one_after_the_other,
     reduce_seconds,
     streaming,
 )
 from simulator.costs.layer_costs import LayerCosts, measured_layer_seconds
+from simulator.plans.keys import kept_with_its_first
 from simulator.plans.plan import Problem, expert_degrees
 from simulator.workloads.layers import Layer
 from simulator.workloads.sequence_slices import slice_of
@@ -99,6 +104,7 @@ class LeastOpsOf:
 
     def __init__(self, problem: Problem, costs: LayerCosts) -> None:
         self.problem, self.costs, cluster = problem, costs, problem.cluster
+        self._alone = _known_seconds(cluster)
         self._rates: dict[int, Rates] = {}
         self._known: dict[tuple[int, int, tuple[int, int]], LeastOps] = {}
         self._server = max(map(len, cluster.servers))
@@ -134,33 +140,38 @@ class LeastOpsOf:
         layer, work = problem.workload.layers[number], self.costs.works[number]
         if layer.measured:
             way = _Way(1, work, sorted({*_ends(layer, problem.batch), *self._sizes(1, 1)}), False)
-            return self._ops([way], lambda _, size, phase: measured_layer_seconds(layer, int(size), phase))
+            return self._ops(
+                [way],
+                lambda _, phase: np.array([measured_layer_seconds(layer, int(size), phase) for size in way.sizes]),
+            )
         if streaming(accelerator):
             smallest = 1.0 / (self._most_tensor * self._parts)
             way = _Way(1, work, (smallest, 1.0), True)
             return self._ops(
-                [way], lambda _, size, phase: size * accelerator.multiply_seconds(work, phase, problem.precision)
+                [way],
+                lambda _, phase: np.array(way.sizes) * accelerator.multiply_seconds(work, phase, problem.precision),
             )
         if not self._is_known(layer, device, experts[1]):
             return LeastOps(*np.zeros((4, 2, 1)))
         stack, precision = problem.stack, problem.precision_of(layer)
         times = min(map(stack.tensor_collectives.on, problem.cluster.kinds[0]))
 
-        def seconds(way: _Way, size: float, phase: Phase) -> float:
-            alone = stack.layer_seconds(accelerator, way.work, size, phase, precision)
+        def seconds(way: _Way, phase: Phase) -> Floats:
+            own = self._alone.of(device, way.work, way.sizes, phase, precision)
+            alone = stack.factor(accelerator, way.work) * own
             if phase == "weight_gradient":
                 return alone
-            often = times * (way.forward if phase == "forward" else way.backward)
-            reduced = often * reduce_seconds(self.reductions(way.degree), way.reduced * size)
-            return alone + reduced + way.exchanged * size
+            often, rates = times * (way.forward if phase == "forward" else way.backward), self.reductions(way.degree)
+            reduced = often * np.array([reduce_seconds(rates, way.reduced * size) for size in way.sizes])
+            return np.asarray(alone + reduced + way.exchanged * np.array(way.sizes))
 
         return self._ops(list(self._ways(number, accelerator.sublinear, experts)), seconds)
 
-    def _ops(self, ways: Sequence[_Way], seconds: Callable[[_Way, float, Phase], float]) -> LeastOps:
-        """The ops of a layer that is divided in one of these ways, of which each takes so many seconds in a phase."""
+    def _ops(self, ways: Sequence[_Way], seconds: Callable[[_Way, Phase], Floats]) -> LeastOps:
+        """The ops of a layer that is divided in one of these ways, of which each takes so many seconds in a phase, by size."""
 
         def of(phase: Phase, times: float) -> Floats:
-            return np.hstack([_ranges(way, [times * seconds(way, size, phase) for size in way.sizes]) for way in ways])
+            return np.hstack([_ranges(way, times * seconds(way, phase)) for way in ways])
 
         overlap = self.problem.overlap  # a forward and a backward may go on together, a gradient of weights does not
         return LeastOps(
@@ -297,9 +308,33 @@ class LeastOpsOf:
         return list({forms[place]: server for place, server in zip(places, cluster.servers, strict=True)}.values())
 
 
-def _ranges(way: _Way, seconds: Sequence[float]) -> Floats:
-    """What a sample costs and what an op takes at least, of ops of each size and of those between two, float64 [2, ranges]."""
-    sizes, ops = np.array(way.sizes, dtype=np.float64), np.array(seconds)
+class _KnownSeconds:
+    """Seconds of layers on the devices of one cluster by themselves, which the problems of all stacks ask for."""
+
+    def __init__(self, devices: Sequence[Accelerator]) -> None:
+        self._devices = devices
+        self._known: dict[tuple[int, Work, tuple[float, ...], Phase, Precision], Floats] = {}
+
+    def of(self, device: int, work: Work, sizes: Sequence[float], phase: Phase, precision: Precision) -> Floats:
+        """Of passes of each size, float64 [sizes]."""
+        key = device, work, tuple(sizes), phase, precision
+        if key not in self._known:
+            asked = self._devices[device], work
+            self._known[key] = np.array([answered_seconds(*asked, size, phase, precision) for size in sizes])
+        return self._known[key]
+
+
+@kept_with_its_first
+def _known_seconds(cluster: Cluster) -> _KnownSeconds:
+    return _KnownSeconds(cluster.devices)
+
+
+def _ranges(way: _Way, ops: Floats) -> Floats:
+    """What a sample costs and what an op takes at least, of ops of each size and of those between two, float64 [2, ranges].
+
+    ops: seconds of an op of each size
+    """
+    sizes = np.array(way.sizes, dtype=np.float64)
     found = np.array([way.degree * ops / sizes, ops])
     between = np.minimum(found[:, :-1], found[:, 1:])
     return np.hstack([found, between[:, way.dense | (np.diff(sizes) > 1.0)]])
