@@ -273,6 +273,21 @@ def test_an_upper_level_knows_the_memory_of_the_lower_one(
     assert_memory_is_exact(chain(seconds, parameters, outputs), workers, recompute, 0.0)
 
 
+@pytest.mark.parametrize(
+    "seconds, parameters, outputs, recompute",
+    [
+        ([1, 5, 3, 5, 1], [7, 5, 1, 7, 5], [0, 7, 0, 9, 3], True),
+        ([5, 9, 1, 4, 1], [9, 7, 7, 3, 9], [0, 9, 6, 2, 0], True),
+        ([2, 1, 0, 0, 5], [8, 7, 7, 1, 8], [2, 4, 9, 7, 8], False),
+    ],
+)
+def test_the_best_split_of_a_layer_less_bounds_nothing_where_it_lacks_memory(
+    seconds: list[float], parameters: list[int], outputs: list[float], recompute: bool
+) -> None:
+    """With the next layer in its last stage it may be quicker than all that fit."""
+    assert_memory_is_exact(chain(seconds, parameters, outputs), (4,), recompute, 0.0)
+
+
 def assert_memory_is_exact(table: StateTable, workers: tuple[int, ...], recompute: bool, replicated: float) -> None:
     cluster = network_levels(workers, (2.0, 1.0, 0.5)[: len(workers)])
     every = sorted(
