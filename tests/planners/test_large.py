@@ -698,13 +698,17 @@ def test_what_the_grid_does_not_hold_is_one_line(options: dict[str, str], asked:
 
 
 def test_one_kind_of_accelerator() -> None:
-    """A cluster of two kinds is named with both."""
+    """A cluster of two kinds is named with both; one with unlike devices of a name has two kinds, too."""
     problem = small(4, 2, 4)
     first, second = problem.cluster.devices
     assert isinstance(second, GraphicsProcessor)
     cluster = replace(problem.cluster, devices=(first, replace(second, name="other")))
     reason = planner_entry("large").reason(replace(problem, cluster=cluster), Request())
     assert reason == "it plans for one kind of accelerator; cluster 'dgx-a100' has a100-80, other"
+    slower = replace(second, memory_bandwidth=second.memory_bandwidth / 2)
+    unlike = replace(problem, cluster=replace(problem.cluster, devices=(first, slower)))
+    reason = planner_entry("large").reason(unlike, Request())
+    assert reason == "it plans for one kind of accelerator; cluster 'dgx-a100' has a100-80"
 
 
 @pytest.mark.parametrize("gib", [0.01, 0.3])

@@ -204,6 +204,7 @@ def test_all_replicas_of_both_stages_take_part_and_no_weight_is_reduced_twice() 
     ]
     _, _, program = build_program(here, costs.plan)
     assert sorted(reduces(program)) == sorted([(0, tie.seconds), (0, costs.buckets(0)[0].seconds)])
+    assert program.microbatch[program.kind == OpKind.REDUCE].tolist() == [0, 0]  # a flush is one round
 
 
 def test_data_parallelism_reduces_a_tied_gradient_once() -> None:
