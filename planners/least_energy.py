@@ -50,12 +50,14 @@ def plan_by(
     Arguments as in `plan_over_stacks`, which answers where seconds alone decide. An interrupt ends the searches with the best so
     far, which is marked.
     Raises ValueError where the power of a device is not known, PowerExceededError where no plan that was found stays within the
-    power, and what the planner raises where it has no plan on any number of devices.
+    power, InfeasiblePlanError where an idle device draws more, and what the planner raises where it has no plan on any number of
+    devices.
     """
     asked = request or Request()
     judge = PlanJudge.of(problem, asked)
     if judge is None:
         return plan_over_stacks(planner, problem, stacks, asked, seed=seed, budget=budget, progress=progress)
+    judge.check()
     found, refused, interrupted = list[Result](), list[Exception](), False
     counts = device_counts(len(problem.cluster.devices))
     searches = [(counts[0], replace(asked, objective="time", power=None)), *((count, asked) for count in counts)]

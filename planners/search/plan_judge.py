@@ -35,31 +35,44 @@ OF_FULL = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class PlanJudge:
-    """An objective of plans of one problem; power: W at most, on average, of the devices in use; least: w, in W."""
+    """An objective of plans of one problem; power: W at most, on average, of the devices in use; least: w, in W; idle: W that
+    any device in use draws at least.
+    """
 
     objective: Objective
     power: float
     least: float
+    idle: float
 
     @classmethod
     def of(cls, problem: Problem, request: Request) -> PlanJudge | None:
-        """The judge of a request; None where seconds alone decide. ValueError where the power of a device is not known."""
+        """The judge of a request; None where seconds alone decide.
+
+        Raises ValueError where the power of a device is not known.
+        """
         if request.objective == "time" and request.power is None:
             return None
-        least = inf
+        least = idle = inf
         for one in problem.cluster.kinds[0]:
             power = optional_members(one).power
             if power is None:
                 raise ValueError(
                     f"objective and power: the power of {one.name} is not known: give idle_w and full_w in [power] of its file"
                 )
-            least = min(least, max(power.idle, OF_FULL * power.full))
-        return cls(request.objective, inf if request.power is None else request.power, least or 1.0)
+            least, idle = min(least, max(power.idle, OF_FULL * power.full)), min(idle, power.idle)
+        return cls(request.objective, inf if request.power is None else request.power, least or 1.0, idle)
 
     @property
     def words(self) -> str:
         """What the best plan has, in words."""
         return OF[self.objective] + ("" if self.power == inf else f" within {self.power:g} W")
+
+    def check(self) -> None:
+        """Raise InfeasiblePlanError where no device may even be idle."""
+        if self.power < self.idle:
+            raise InfeasiblePlanError(
+                f"power {self.power:g} W: one device in use draws {self.idle:g} W while it is idle"
+            )
 
     def judged(self, energy: Energy) -> float:
         """The seconds as which a plan counts that takes so much energy."""

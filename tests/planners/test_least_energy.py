@@ -11,7 +11,7 @@ import pytest
 
 import pipeplan as pp
 from hardware_profiles import FieldProgrammableGateArray, GraphicsProcessor, Power, load_stack
-from planners import DeviceChoice, PowerExceededError, make_plan
+from planners import DeviceChoice, PlannerFailedError, PowerExceededError, make_plan
 from planners.least_energy import device_counts
 from planners.search.candidates import straight_plan
 from planners.search.plan_judge import PlanJudge
@@ -169,6 +169,19 @@ def test_more_idle_power_is_better_spent_on_more_devices() -> None:
         assert len(answer.problem.cluster.devices) == 1
 
 
+def test_less_power_than_an_idle_device_draws_is_refused_without_a_search() -> None:
+    """The device that draws least decides; with as much as it draws plans are looked for."""
+
+    def never(asked: pp.Problem, evaluate: Any, rng: Any) -> pp.Plan:
+        raise AssertionError("searched")
+
+    asked = powered(problem(devices=2), (Power(60.0, 300.0), Power(45.0, 300.0)))
+    with pytest.raises(pp.InfeasiblePlanError, match=r"^power 44\.9 W: one device in use draws 45 W while it is idle$"):
+        pp.plan(asked, never, power=44.9)
+    with pytest.raises(PlannerFailedError, match="searched"):
+        pp.plan(asked, never, power=45.0)
+
+
 def test_power_bounds_the_devices() -> None:
     """Of plans within the cap the fastest; the least that any draws is told where none is within it."""
     answer = pp.plan(problem(), "data-parallel", power=700.0)
@@ -180,9 +193,10 @@ def test_power_bounds_the_devices() -> None:
     assert answer.iteration_seconds == min(row["iteration_seconds"] for row in within)
     assert any(row["iteration_seconds"] < answer.iteration_seconds for row in note.judged)
     with pytest.raises(
-        pp.InfeasiblePlanError, match=r"^power 99 W: of the plans that were found the one that draws least draws \d+ W$"
+        pp.InfeasiblePlanError,
+        match=r"^power 101 W: of the plans that were found the one that draws least draws \d+ W$",
     ):
-        pp.plan(problem(), "data-parallel", power=99.0)
+        pp.plan(problem(), "data-parallel", power=101.0)
 
 
 def test_unknown_power_is_refused() -> None:
