@@ -75,6 +75,7 @@ def test_what_means_the_same_is_taken() -> None:
     made = Whole(np.int64(3), 1, "x", np.True_, 2, 4, [1, np.int32(2)], [Part(1)], [("a", 1.5)], {"a": "b"})  # type: ignore[arg-type]
     assert made == Whole(3, 1, "x", True, 2, 4, (1, 2), (Part(1),), (("a", 1.5),), {"a": "b"})
     assert [type(one) for one in (made.count, made.on, made.word, *made.numbers)] == [int, bool, int, int, int]
+    assert type(made.share) is int  # a whole number is a number
     assert Whole(numbers=numbers).numbers is numbers
     assert Whole(numbers=range(3)).numbers == (0, 1, 2)  # type: ignore[arg-type]
     assert hash(made.numbers)

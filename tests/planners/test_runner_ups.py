@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from planners import Proof, Result, RunnerUp, make_plan, runner_ups
+from planners.joint.told import next_best
 from planners.search.runner_ups import DECISIONS
 from simulator import Plan, Problem, Score, Stage, equal_microbatches, simulate, stages_from_cuts
 
@@ -47,6 +48,20 @@ def test_runner_up_is_the_fastest_fitting_plan_that_decides_otherwise(searched: 
         ("micro-batches", "4", "8", 11.0, 6.0, "straight"),
         ("layers of stages", "3", "2, 4", 14.0, 3.0, "straight"),
     ]
+
+
+def test_the_next_best_loses_something_by_more_than_its_layers(searched: Result) -> None:
+    """Least first; what is as fast loses nothing, and of layers of stages alone nothing is said."""
+    problem, plan, replayed = searched.problem, searched.plan, dict(searched.replayed)
+    found = next_best(problem, plan, replayed)
+    assert found is not None
+    assert found.next_best == {"schedule": "gpipe", "micro-batches": "8", "stages": "1"}
+    assert list(found.next_best_loses.values()) == pytest.approx([0.1, 0.1, 0.3])
+    found = next_best(problem, plan, {**replayed, _plan(problem, "gpipe", 2): Score(10.0, 5.0, 8.0, 0)})
+    assert found is not None
+    assert found.next_best == {"stages": "1"}
+    cut = _plan(problem, "1f1b", 4, cut=2)
+    assert next_best(problem, plan, {plan: replayed[plan], cut: replayed[cut]}) is None
 
 
 def test_what_the_planner_tells_comes_before_its_replays(searched: Result) -> None:
