@@ -172,6 +172,19 @@ def test_every_total_is_within_the_target(document: Row) -> None:
     assert {row["name"]: round(row["error"], 3) for row in document["profiles"] if abs(row["error"]) > TARGET} == {}
 
 
+@pytest.mark.parametrize(("error", "within"), [(TARGET, True), (-TARGET, True), (1.001 * TARGET, False)])
+def test_the_target_is_for_each_profile(monkeypatch: pytest.MonkeyPatch, error: float, within: bool) -> None:
+    """Too low or too high; on the target is within it."""
+    errors = iter([0.0, error, *[0.0] * len(CASES)])
+    of = "experiments.cost_model.model_errors."
+    figures = {"forward_error": 0.0, "backward_error": 0.0}
+    monkeypatch.setattr(f"{of}compare_case", lambda *given: {"error": next(errors), **figures})
+    monkeypatch.setattr(f"{of}compare_described", lambda *given: ([], []))
+    found = compare_all(Path(), load_accelerator("v100-sxm2"), {})
+    assert found["within_target"] is within
+    assert found["mean_errors"]["error"]["worst"] == abs(error)
+
+
 def test_at_most_a_quarter_of_the_time_is_misplaced(document: Row) -> None:
     """Shares by group: the convolutional networks within 17 %, GNMT (whose hooks misplace backwards) within 26 %."""
     for row in document["profiles"]:

@@ -46,3 +46,16 @@ def test_times_of_an_order_are_its_keys(problem: ScheduleProblem) -> None:
         begins = keys[codes, number]
         assert (np.diff(begins) >= 0).all()
     assert makespan >= keys[keys < np.inf].max()
+
+
+@given(schedule_problems())
+@settings(max_examples=10)
+def test_where_no_order_runs_none_is_made(problem: ScheduleProblem) -> None:
+    """With the least that each device needs some order runs; where one device holds nothing at all, none."""
+    instance = instance_of(problem)
+    order = np.empty(int(instance.offsets[-1]), dtype=np.int16)
+    keys = np.zeros((3 * len(instance.device), int(instance.passes.max())))
+    for device in np.unique(instance.device[(instance.keep > 0) & (instance.passes > 0)]):
+        limit = instance.limit.copy()
+        limit[device] = 0
+        assert not sequence(instance._replace(limit=limit), keys, order)
