@@ -497,7 +497,7 @@ FILES = (
     *("--out", "--figure", "--gantt", "--plan", "--problem", "--profile", "--schedule-csv"),
     *("--cases", "--inputs", "--runs", "--profiles", "--tables", "--from"),
 )
-MOST_SECONDS, MOST_BYTES = 20, 4 * 2**30
+MOST_SECONDS, MOST_BYTES = 60, 4 * 2**30
 STUDY_SECONDS = 4
 """CPU seconds after which a study that has taken a value is interrupted."""
 
