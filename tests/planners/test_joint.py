@@ -317,11 +317,9 @@ def test_no_plan_of_a_small_space_is_faster() -> None:
 
 
 @pytest.mark.slow
-def test_the_optimum_of_small_spaces_is_found_nearly_always() -> None:
-    """In 4 of 5 spaces, and never missed by more than 2 %."""
-    beyond = [beyond_the_optimum(seed) for seed in range(5)]
-    assert sum(one <= 1e-9 for one in beyond) >= 4
-    assert max(beyond) <= 0.02
+def test_the_optimum_of_small_spaces_is_found() -> None:
+    """In each of ten; plans of other schedules may be faster."""
+    assert max(beyond_the_optimum(seed) for seed in range(10)) <= 1e-9
 
 
 @pytest.mark.slow
