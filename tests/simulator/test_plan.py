@@ -356,3 +356,9 @@ def test_what_stages_recompute_is_told_with_the_blocks() -> None:
         "between-products of 1 of 1 blocks",
         "none",
     )
+
+
+@pytest.mark.parametrize(("options", "slices"), [((), 1), ((("slices", 4),), 4), ((("slices", "thin"),), 1)])
+def test_slices_are_those_that_the_schedule_counts(options: tuple[tuple[str, Any], ...], slices: int) -> None:
+    """One of each sequence where nothing is said, or a schedule of another package means something else by the word."""
+    assert Plan("hand", "mine", (Stage((0,), (0,)),), (1,), options=options).slices == slices
