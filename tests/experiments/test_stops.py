@@ -17,6 +17,7 @@ import pytest
 import planners
 from experiments import make_problem
 from experiments.cli import main
+from experiments.terminal import stops
 from experiments.terminal.exits import guarded
 from experiments.terminal.stops import SIGNALS
 from simulator.compiled.numba_kernels import interrupts
@@ -242,3 +243,24 @@ def test_a_planner_without_an_answer_ends_in_one_line(monkeypatch: pytest.Monkey
 
     with pytest.raises(KeyboardInterrupt):
         planners.make_plan(endless, problem)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["python", "/bin/pipeplan", "plan"], "pipeplan"),
+        (["python", "-m", "experiments.xpipe", "--quick"], "experiments"),
+    ],
+)
+def test_an_interrupt_while_modules_are_loaded_names_who_was_called(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], name: str
+) -> None:
+    """The command, or the package of a study; what else ends a program is shown as Python shows it."""
+    seen: list[object] = []
+    monkeypatch.setattr(stops._Stop, "end", lambda stop: seen.append(stop.name))
+    monkeypatch.setattr(sys, "__excepthook__", lambda kind, error, trace: seen.append(kind))
+    monkeypatch.setattr(sys, "orig_argv", words)
+    stops.loading_failed(ValueError, ValueError(), None)
+    assert seen == [ValueError]
+    stops.loading_failed(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert seen[1] == name
