@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from simulator import (
     Attention,
     Evaluations,
     InfeasiblePlanError,
+    Layer,
     LayerCosts,
     Parallelism,
     Plan,
@@ -112,6 +113,22 @@ def test_like_blocks_are_the_longest_run() -> None:
     assert found is not None
     assert (found.count, found.ends) == (59, (True, True))
     assert like_blocks(load_workload("vgg16")) is None
+
+
+@pytest.mark.parametrize(
+    ("widths", "found"),
+    [
+        ([1, 1, 1, 2, 2], LikeBlocks(0, 1, 3, 5)),
+        ([1, 1, 2, 2], LikeBlocks(0, 1, 2, 4)),
+        ([1, 2, 2, 1], LikeBlocks(1, 1, 2, 4)),
+        ([1, 1, 2], LikeBlocks(0, 1, 2, 3)),
+        ([1, 2, 3], None),
+    ],
+)
+def test_shorter_runs_behind_the_longest_are_none(widths: list[int], found: LikeBlocks | None) -> None:
+    """Nor equally long ones, nor a block alone; blocks of a layer, alike where they are as wide."""
+    layers = [Layer(f"layer{n}", "linear", 1e6 * wide, 10 * wide, 4.0, block=n + 1) for n, wide in enumerate(widths)]
+    assert like_blocks(Workload("own", tuple(layers), tuple(pairwise(range(len(layers)))))) == found
 
 
 def test_a_shortened_network_is_the_network_of_fewer_blocks() -> None:

@@ -233,3 +233,10 @@ def test_given_numbers_know_the_rounds(rule: str, seconds: float) -> None:
         np.maximum.at(ended, timeline.microbatch[mine] // count, timeline.end[mine])
         mine = update & (timeline.stage == stage)
         assert (timeline.start[mine] >= ended[timeline.microbatch[mine] // count]).all()
+
+
+@pytest.mark.parametrize("replicas", [(2, 0), (0, 2), (-1, 1), (1,), (1, 1, 1)])
+def test_every_stage_has_a_replica(replicas: tuple[int, ...]) -> None:
+    """One at least, of two stages."""
+    with pytest.raises(ValueError, match="needs one replica count of at least 1 for each of 2 stages"):
+        build_schedule("1f1b-rr", 2, 4, replicas=replicas)
