@@ -43,7 +43,7 @@ from hardware_profiles import (
     streaming,
 )
 from simulator.costs.layer_costs import LayerCosts, measured_layer_seconds
-from simulator.plans.keys import kept_with_its_first
+from simulator.plans.keys import Kept, kept_with_its_first
 from simulator.plans.plan import Problem, expert_degrees
 from simulator.workloads.layers import Layer
 from simulator.workloads.sequence_slices import slice_of
@@ -51,6 +51,9 @@ from simulator.workloads.shares import Parallelism, Share, share_of
 
 MOST_SIZES = 4096
 """Sizes of ops that an accelerator which is not `sublinear` is asked for; of larger batches nothing is known of it."""
+
+MOST_KNOWN = 2**18
+"""Seconds that are kept of one cluster, at about 40 bytes each: those of eight networks or batches, used last."""
 
 MOST_TOGETHER = 8
 """Devices of a server up to which all groups of them are looked at, to find the fastest."""
@@ -313,15 +316,17 @@ class _KnownSeconds:
 
     def __init__(self, devices: Sequence[Accelerator]) -> None:
         self._devices = devices
-        self._known: dict[tuple[int, Work, tuple[float, ...], Phase, Precision], Floats] = {}
+        self._known: Kept[tuple[int, Work, tuple[float, ...], Phase, Precision], Floats] = Kept()
 
     def of(self, device: int, work: Work, sizes: Sequence[float], phase: Phase, precision: Precision) -> Floats:
         """Of passes of each size, float64 [sizes]."""
         key = device, work, tuple(sizes), phase, precision
-        if key not in self._known:
+        found = self._known.used(key)
+        if found is None:
             asked = self._devices[device], work
-            self._known[key] = np.array([answered_seconds(*asked, size, phase, precision) for size in sizes])
-        return self._known[key]
+            found = np.array([answered_seconds(*asked, size, phase, precision) for size in sizes])
+            self._known.keep(key, found, MOST_KNOWN)
+        return found
 
 
 @kept_with_its_first

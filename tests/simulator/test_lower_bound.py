@@ -28,6 +28,7 @@ from hardware_profiles import (
     Work,
     load_accelerator,
     load_cluster,
+    load_stack,
     reduce_seconds,
 )
 from hardware_profiles.gpu import DEFAULT_EFFICIENCIES, KindEfficiency
@@ -50,6 +51,7 @@ from simulator import (
     slice_of,
     stages_from_cuts,
 )
+from simulator.costs import least_ops
 from simulator.costs.layer_costs import measured_layer_seconds
 from simulator.costs.least_ops import LeastOps, LeastOpsOf
 from simulator.costs.lower_bound import LowerBound, best_weights
@@ -99,6 +101,26 @@ def test_the_least_of_ops_by_hand() -> None:
     assert ops.least(1.0, 1.0) == 5.0
     halves = LeastOps(ops.forward, never, np.array([[1.0, 3.0], [2.0, 0.0]]), np.array([[4.0, 1.0], [9.0, 9.0]]))
     assert halves.least(1.0, 0.5) == 1.5 + 2.0 + 4.0 < 6.0 + 3.0 + 1.0
+
+
+def test_problems_of_one_cluster_have_the_bounds_that_each_has_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was asked before of its two kinds of GPU, and with next to nothing kept: networks, batches, precisions, stacks."""
+    one = load_cluster("sailor-gcp-24")
+    asked = [("gpt2", 24, "fp16", "generic"), ("gpt2", 24, "fp16", "megatron-core"), ("gpt2", 24, "fp32", "generic")]
+    asked += [
+        ("gpt2", 48, "fp16", "generic"),
+        ("bert-base", 24, "fp16", "generic"),
+        ("gpt2", 24, "fp16", "fsdp1-eager"),
+    ]
+
+    def bound(cluster: Cluster, network: str, batch: int, precision: Any, stack: str) -> float:
+        return least(Problem(load_workload(network), cluster, batch, precision=precision, stack=load_stack(stack)))
+
+    alone = [bound(replace(one, name=f"{number}"), *case) for number, case in enumerate(asked)]
+    assert len(set(alone)) == len(alone)
+    assert [bound(one, *case) for case in asked] == alone
+    monkeypatch.setattr(least_ops, "MOST_KNOWN", 200)
+    assert [bound(replace(one, name="little kept"), *case) for case in asked] == alone
 
 
 def test_experts_are_on_no_more_devices_than_there_are() -> None:
