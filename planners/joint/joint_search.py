@@ -93,13 +93,16 @@ NEAR_BOUND = 0.05
 OF_ORDERS = 0.26
 """Part of the work that is left to searches for orders, where there are any."""
 
-ROUNDS = ((4, 2.0, 0.05), (4, 4.0, 0.05), (2, 1.0, 0.05))
+ROUNDS = ((8, 2.0, 0.05), (4, 4.0, 0.05), (2, 1.0, 0.05))
 """Rounds of searches for orders: of how many pipelines, the fastest so far, with transfers how many times as long, and nominal
 seconds of each search.
 """
 
 ORDERS = 2
 """Orders of a search that are replayed."""
+
+WITH_MOST = 4
+"""Pipelines with most promise whose orders are searched first, beside the first of each other shape."""
 
 WORTH = 0.01
 """Part of the best seconds that a bound must leave to gain, for a search for an order."""
@@ -576,9 +579,25 @@ class _Descents:
             least = order_bound(instance_of(ops_of(PlanCosts(self.problem, plan, self.evaluate.layer_costs))))
             if least <= best * (1.0 - WORTH):
                 promise[plan] = least * score.iteration_seconds
-        chosen = sorted(promise, key=lambda plan: promise[plan])[: ROUNDS[0][0]]
-        orderable = {plan: self._limited(plan, replayed[plan].iteration_seconds) for plan in chosen}
-        return {plan: one for plan, one in orderable.items() if one is not None}
+        chosen = self._with_unlike(sorted(promise, key=lambda plan: promise[plan]))[: ROUNDS[0][0]]
+        orderable = dict[Plan, _Orderable]()
+        for plan in chosen:
+            found = None if self.done >= self.most else self._limited(plan, replayed[plan].iteration_seconds)
+            if found is not None:
+                orderable[plan] = found
+        return orderable
+
+    def _with_unlike(self, plans: Iterable[Plan]) -> list[Plan]:
+        """The first of some plans, and of the rest those whose replicas, groups and stages per device none before them has."""
+        chosen, shapes = list[Plan](), set[tuple[object, ...]]()
+        for plan in plans:
+            one = pipeline_of(self.problem, plan)
+            assert one is not None
+            shape = one.replicas, one.group, one.chunks
+            if len(chosen) < WITH_MOST or shape not in shapes:
+                chosen.append(plan)
+            shapes.add(shape)
+        return chosen
 
     def _limited(self, plan: Plan, seconds: float) -> _Orderable | None:
         """The ops of a plan within the memory that it leaves; None where its own order is none of them."""

@@ -465,6 +465,7 @@ def test_searches_take_the_course_that_they_took(name: str, recorded: Recorded) 
     best = search.descend()
     replayed = np.array([(one.iteration_seconds, one.peak_bytes) for one in evaluate.replayed.values()])
     work, search.most = [begun, search.done_at_best, search.done, search.most], np.inf
+    search.ordered.clear()
     recorded(
         work=work,
         looked_at=[len(search.quickly), len(search.whole), len(search.passed), next(search.numbers)],
@@ -580,6 +581,16 @@ def test_a_plan_next_to_the_bound_ends_the_search_with_a_round(
     assert (len(rounds) == 1) == ends_early
 
 
+def test_orders_are_searched_for_unlike_pipelines_beside_those_with_most_promise() -> None:
+    """Of seven alike and two with replicas behind them the first four, and the first with replicas."""
+    asked = problem("chain:12", "dapple-c:4", 8)
+    search, words = descents(asked, 0.1), (("none", 0),) * 2
+    alike = [Pipeline("1f1b", ((0,), (1,)), (cut,), 4, words).plan(asked, "joint") for cut in range(1, 8)]  # type: ignore[arg-type]
+    wider = [Pipeline("1f1b", ((0, 1), (2, 3)), (cut,), 4, words).plan(asked, "joint") for cut in (5, 6)]  # type: ignore[arg-type]
+    assert search._with_unlike([*alike, *wider]) == [*alike[:4], wider[0]]
+    assert search._with_unlike([wider[0], *alike]) == [wider[0], *alike[:3]]
+
+
 def test_seeds_that_lead_nowhere_below_another_answer_are_not_replayed() -> None:
     """Beside a plan of one device: none where the answer to beat is as fast as no seed, some without one."""
     replayed = []
@@ -683,7 +694,9 @@ def test_orders_of_the_fastest_pipelines_are_searched(recorded: Recorded) -> Non
     search = descents(PROBLEMS["two-servers"], 0.3)
     search.descend()
     search.most, made = np.inf, search.evaluate.evaluations
+    search.ordered.clear()
     pipelines = search._orderable()
+    search.ordered.clear()
     search._order()
     seconds = [one.iteration_seconds for one in search.evaluate.replayed.values()][made:]
     recorded(
