@@ -1,10 +1,14 @@
-"""Command lines run in this process: what they end with and print, and the one line of those that are refused."""
+"""Command lines run in this process: what they end with and print, the one line of those that are refused, and what several
+studies are tested with.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,3 +47,18 @@ def noisy_clusters(name: str) -> DataSet:
     labels = draw.integers(0, 3, 120)
     x = draw.normal(size=(120, 5)) + 2.0 * labels[:, None]
     return DataSet(name, 3, x[:96], labels[:96], x[96:], labels[96:])
+
+
+def processes_asked_for(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[int]:
+    """How many processes a module asks joblib for on a machine of two cores, call by call; what they would do is done in this
+    one.
+    """
+    asked: list[int] = []
+
+    def alone(n_jobs: int, **more: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
+        asked.append(n_jobs)
+        return lambda parts: (function(*given) for function, given, _ in parts)
+
+    monkeypatch.setattr(module, "Parallel", alone)
+    monkeypatch.setattr(module, "cpu_count", lambda: 2)
+    return asked

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from experiments.sweep.swept import Swept
 from experiments.terminal.output import UsageError
 from hardware_profiles import profile_text
 from simulator import UndercutBoundError, change_settings
-from tests.experiments.commands import ended, refused
+from tests.experiments.commands import ended, processes_asked_for, refused
 
 PLANNED = ("--microbatches", "4", "--schedule", "gpipe")
 SMALL = ("--workload", "chain:4", "--cluster", "pipedream-a", "--planner", "uniform", "--jobs", "1", *PLANNED)
@@ -174,14 +174,7 @@ def test_a_sweep_has_the_processes_that_are_asked_for(
     monkeypatch: pytest.MonkeyPatch, jobs: int | None, processes: int
 ) -> None:
     """Or as many as there are cores, here two, and never more than questions."""
-    asked: list[int] = []
-
-    def alone(n_jobs: int, **more: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
-        asked.append(n_jobs)
-        return lambda parts: (function(*given) for function, given, _ in parts)
-
-    monkeypatch.setattr(runs, "Parallel", alone)
-    monkeypatch.setattr(runs, "cpu_count", lambda: 2)
+    asked = processes_asked_for(monkeypatch, runs)
     monkeypatch.setattr(runs, "answered", lambda batch: runs.Answered([(batch[0][0], {})], 1.0, False))
     batches = runs.Batches((name, Question({}, ())) for name in "abc")
     assert [part.told[0][0] for part in runs.on_this_machine(jobs)(batches)] == ["a", "b", "c"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,7 @@ from planners.search.candidates import microbatch_counts
 from simulator import InfeasiblePlanError, Plan, Problem, simulate
 from simulator.workloads.synthetic import uniform_chain
 from tests.drawings import drawing
-from tests.experiments.commands import noisy_clusters, refused
+from tests.experiments.commands import noisy_clusters, processes_asked_for, refused
 from tests.layout import assert_readable
 from tests.records import Recorded, lines, weights
 
@@ -186,14 +185,7 @@ def test_a_grid_has_the_processes_that_are_asked_for(
     clusters: DataSet, monkeypatch: pytest.MonkeyPatch, jobs: int | None, processes: int
 ) -> None:
     """Or as many as there are cores, here two, and never more than parts: 11 seeds are trained in three."""
-    asked: list[int] = []
-
-    def alone(n_jobs: int, **more: Any) -> Callable[[Iterable[Any]], Iterator[Any]]:
-        asked.append(n_jobs)
-        return lambda parts: (function(*given) for function, given, _ in parts)
-
-    monkeypatch.setattr(training_grid, "Parallel", alone)
-    monkeypatch.setattr(training_grid, "cpu_count", lambda: 2)
+    asked = processes_asked_for(monkeypatch, training_grid)
     monkeypatch.setattr(training_grid, "_train", lambda case, setting, data, seeds, every: ((1,), list(seeds)))
     (found,) = train_grid([(MethodCase("synchronous", "synchronous", 2), SMALL)], clusters, range(11), jobs=jobs)
     assert list(found.runs) == list(range(11))

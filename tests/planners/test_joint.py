@@ -584,9 +584,9 @@ def test_a_plan_next_to_the_bound_ends_the_search_with_a_round(
 def test_orders_are_searched_for_unlike_pipelines_beside_those_with_most_promise() -> None:
     """Of seven alike and two with replicas behind them the first four, and the first with replicas."""
     asked = problem("chain:12", "dapple-c:4", 8)
-    search, words = descents(asked, 0.1), (("none", 0),) * 2
-    alike = [Pipeline("1f1b", ((0,), (1,)), (cut,), 4, words).plan(asked, "joint") for cut in range(1, 8)]  # type: ignore[arg-type]
-    wider = [Pipeline("1f1b", ((0, 1), (2, 3)), (cut,), 4, words).plan(asked, "joint") for cut in (5, 6)]  # type: ignore[arg-type]
+    search, words = descents(asked, 0.1), (NONE, NONE)
+    alike = [Pipeline("1f1b", ((0,), (1,)), (cut,), 4, words).plan(asked, "joint") for cut in range(1, 8)]
+    wider = [Pipeline("1f1b", ((0, 1), (2, 3)), (cut,), 4, words).plan(asked, "joint") for cut in (5, 6)]
     assert search._with_unlike([*alike, *wider]) == [*alike[:4], wider[0]]
     assert search._with_unlike([wider[0], *alike]) == [wider[0], *alike[:3]]
 
