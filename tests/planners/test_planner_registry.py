@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hardware_profiles import load_cluster
+from hardware_profiles import load_cluster, load_stack
 from planners import (
     CutsLeftOut,
     Evaluator,
@@ -24,6 +24,7 @@ from planners import (
     registry,
 )
 from planners.registry import PLANNERS, PlannerEntry, as_entry, named_planner
+from planners.testing import line, small_problems
 from simulator import Plan, Problem, Workload, stages_from_cuts
 from simulator.workloads.synthetic import uniform_chain
 from tests.planners.reasons import applicable_planners
@@ -126,6 +127,50 @@ def test_servers_may_have_fewer_devices(problem: Problem) -> None:
     uneven = replace(problem, cluster=load_cluster("pipedream-a").take(6))
     assert set(refusals(uneven)) == {"largest-load"}
     assert set(refusals(uneven, microbatches=2)) == {"largest-load", "umpipe", *UNEQUAL}
+
+
+STREAMING = "layers of a stage stream on a board: it is no sum of blocks"
+DIFFER = "a stage whose forward and backward sizes differ runs forward again: recompute cannot be 'none' for all stages"
+THREES = (
+    "tensor-parallel groups of gpt-2 on line cannot have 3 GPUs: heads share them evenly, inside one server unless "
+    "tensor_groups says otherwise; choices: 1, 2"
+)
+MANY = "its GPUs of several kinds have more than 20,000 choices"
+
+
+@pytest.mark.parametrize(
+    ("names", "changes", "asked", "reason"),
+    [
+        ("large mixed", {"cluster": load_cluster("fpga-vcu118-4")}, {}, STREAMING),
+        ("mixed", {"cluster": line(speeds=(1.0, 0.5))}, {"tensor": 2}, "no server has 2 GPUs of one kind for a group"),
+        (
+            "joint rule-of-thumb large mixed",
+            {"stack": load_stack("megatron-core")},
+            {"zero": 3},
+            "ZeRO stage of stack 'megatron-core' '3' is unknown; choices: 0, 1",
+        ),
+        ("joint rule-of-thumb large mixed", {}, {"tensor": 3}, THREES),
+        ("exact-unequal umpipe", {}, {"recompute": "none"}, DIFFER),
+        (
+            "exact-unequal umpipe best-equal",
+            {"recompute": "blocks"},
+            {},
+            "stages run forward again as a whole or not at all, not 'blocks'",
+        ),
+        ("largest-load", {"cluster": line(speeds=(*[1.0] * 99, *[2.0] * 199))}, {}, None),
+        ("largest-load", {"cluster": line(speeds=(*[1.0] * 99, *[2.0] * 200))}, {}, MANY),
+        ("largest-load", {"cluster": line(speeds=tuple(range(1, 16)))}, {}, MANY),
+    ],
+)
+def test_a_refusal_says_why(names: str, changes: dict[str, Any], asked: dict[str, Any], reason: str | None) -> None:
+    """Of a transformer on two devices: boards, groups that no server has, what a stack does not run, recomputation that is none
+    of its, and more choices of devices than 100 · 200.
+    """
+    asked = dict(asked)
+    recompute = asked.pop("recompute", None)
+    small = replace(small_problems()["transformer"], **changes)
+    for name in names.split():
+        assert planner_entry(name).reason(small, Request(recompute=recompute, options=asked)) == reason
 
 
 def test_brute_force_refuses_what_is_too_large(problem: Problem) -> None:
