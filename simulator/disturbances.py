@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hardware_profiles import check_real, check_whole
+from hardware_profiles import MOST_AMOUNT, check_real, check_whole
 from simulator.engines.timeline import Timeline
 from simulator.lowering.program import Program, noisy_program
 from simulator.options.disturbance_limits import MOST_FACTOR, MOST_REPLAYS, check_noise
@@ -60,6 +60,7 @@ def drawn(program: Program, draws: Draws) -> tuple[Program, Timeline, NoisySecon
 
 def check_disturbances(devices: int, *, noise: float, replays: int, stragglers: Mapping[int, float]) -> None:
     """Raise ValueError for noise or replays out of range, a straggler that is none of so many devices, or a factor below 1."""
+    check_real("noise", noise, -MOST_AMOUNT)
     check_noise(noise)
     check_whole("replays", replays, 1, MOST_REPLAYS)
     for device, factor in stragglers.items():

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from hardware_profiles import (
-    MOST_AMOUNT,
     MOST_COUNT,
     MOST_SEED,
     brief,
     check_kind,
-    check_real,
     check_whole,
     read_bytes,
     unchosen,
@@ -313,7 +311,6 @@ def replay_schedule(
     if engine not in ENGINES:
         raise ValueError(unchosen("engine", engine, ENGINES))
     check_whole("seed", seed, 0, MOST_SEED)
-    check_real("noise", noise, -MOST_AMOUNT)
     check_kind("sizes", sizes, Sequence, np.ndarray, NoneType)
     for size in () if sizes is None else sizes:
         check_whole("samples of a micro-batch", size, -MOST_COUNT)

@@ -143,6 +143,7 @@ def test_a_straggler_among_replicas_has_the_others_wait() -> None:
         ({"stragglers": {0: 0.5}}, "straggler 0: factor must be finite and at least 1, got 0.5"),
         ({"stragglers": {0: 1e7}}, "factor must be at most 1e"),
         ({"noise": 2.0}, "noise must be at least 0 and below 2"),
+        ({"noise": "loud"}, "^noise must be a finite number, got 'loud'$"),
         ({"noise": 0.1, "replays": 0}, "replays must be a whole number of at least 1, got 0"),
         ({"noise": 0.1, "replays": 100_001}, "replays must be a whole number of at most 100,000"),
     ],
