@@ -356,18 +356,15 @@ def user_roots() -> list[Path]:
         return [Path(root) for root in named.split(os.pathsep) if root]
     try:
         root = Path.home() / ".config" / "pipeplan"
-        return [root] if root.is_dir() else []
-    except (OSError, RuntimeError):
+    except RuntimeError:
         return []
+    return [root] if os.path.isdir(root) else []
 
 
 def _user_folders(kind: FileKind) -> list[Path]:
     """Those of one kind of file: all that the variable names, and of the home's what is there."""
     folders = [root / FOLDERS[kind] for root in user_roots()]
-    try:
-        return [folder for folder in folders if os.environ.get(PROFILES) or folder.is_dir()]
-    except OSError:
-        return []
+    return [folder for folder in folders if os.environ.get(PROFILES) or os.path.isdir(folder)]
 
 
 def _offered(value: object) -> Offer:
