@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import re
@@ -19,7 +20,7 @@ import pipeplan as pp
 from experiments import make_problem
 from experiments.cli import main
 from experiments.studies.catalogue import STUDIES, Study
-from hardware_profiles import Accelerator, PluginError, load_cluster, plugged_in
+from hardware_profiles import Accelerator, PluginError, installed, load_cluster, plugged_in
 from planners import Evaluator, planner_entries
 from simulator import Plan, Problem, Stage, UndercutBoundError, schedule_families
 
@@ -249,6 +250,9 @@ def drops(stages, microbatches, width: Annotated[int, Bounds(ge=1, le=4)] = 1, h
 
 def raises(stages, microbatches): raise KeyError("at call")
 def refuses(stages, microbatches): raise ValueError("not today")
+def shrinks(stages, microbatches):
+    if microbatches < 2: raise ValueError("nothing is left")
+    return build_schedule("shrinks", stages, microbatches - 1)
 def returns_none(stages, microbatches): return None
 def returns_text(stages, microbatches): return "0F0 0B0"
 def other_stages(stages, microbatches): return build_schedule("1f1b", stages + 1, microbatches)
@@ -308,7 +312,7 @@ WORKLOADS = ("w_none", "w_raises", "w_leaves")
 def faulty(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An installed package with an entry point for every function of FAULTY."""
     kinds = {
-        "schedules": ("wraps", "wraps_stream", "vee", "drops", "refuses", *BROKEN_SCHEDULES),
+        "schedules": ("wraps", "wraps_stream", "vee", "drops", "refuses", "shrinks", *BROKEN_SCHEDULES),
         "planners": ("a_plan", "Made", "p_default", *BROKEN_PLANNERS),
         "workloads": WORKLOADS,
     }
@@ -364,6 +368,9 @@ def test_what_a_schedule_refuses_is_said_in_its_name(faulty: None, capsys: pytes
     """A ValueError is about what was asked for: usage."""
     assert refused(capsys, f"simulate --schedule refuses {FOUR}", 2) == (
         "pipeplan simulate: schedule 'refuses': not today\n"
+    )
+    assert refused(capsys, f"simulate --schedule shrinks {FOUR}", 2) == (
+        "pipeplan simulate: schedule 'shrinks': nothing is left\n"
     )
     odd = FOUR.replace("--stages 4 --microbatches 4", "--stages 3 --microbatches 4")
     assert "schedule 'vee': zb-v has two stages per device" in refused(capsys, f"simulate --schedule vee {odd}", 2)
@@ -655,6 +662,33 @@ def test_a_right_accelerator_of_a_package_is_used(site: Path) -> None:
     install(site, "pipeplan_good", ACCELERATORS, "[pipeplan.accelerators]\nmine = {module}:good\n")
     problem = make_problem("chain:4", str(cluster_of(site, "mine")), 8)
     assert pp.plan(problem, "uniform", microbatches=2).iteration_seconds > 0.0
+
+
+def test_installed_plug_ins_are_told_by_what_their_modules_hold(site: Path) -> None:
+    """The digest of the file that an entry point names, and none of a module that is nowhere, cannot be looked for or is a
+    folder.
+    """
+    points = "".join(
+        f"{name} = {place}:made\n"
+        for name, place in (
+            ("a", "{module}"),
+            ("b", "pipeplan_nowhere"),
+            ("c", "{module}.inner"),
+            ("d", "pipeplan_folder"),
+            ("e", "pipeplan_raises.inner"),
+        )
+    )
+    install(
+        site, "pipeplan_told", "made = 1\n", f"[pipeplan.planners]\n{points}[other.planners]\na = {{module}}:made\n"
+    )
+    (site / "pipeplan_folder").mkdir()
+    (site / "pipeplan_raises").mkdir()
+    (site / "pipeplan_raises" / "__init__.py").write_text("raise SystemExit(7)\n", encoding="utf-8")
+    found = [one for one in installed() if one.distribution == "pipeplan_told"]
+    assert [(one.group, one.name, one.version, one.contents) for one in found] == [
+        ("pipeplan.planners", name, "1.0", contents)
+        for name, contents in zip("abcde", (hashlib.sha256(b"made = 1\n").hexdigest(), "", "", "", ""), strict=True)
+    ]
 
 
 TALKING = """

@@ -159,6 +159,20 @@ class Odd:
         return self.seconds_of(samples) if work.flop > 1e9 else 1.0
 
 
+@dataclass
+class Refusing(Odd):
+    """A device that refuses all precisions but these."""
+
+    takes: tuple[str, ...] = ()
+    words: str = "no such numbers"
+
+    def seconds(self, work: Work, samples: float, phase: str, precision: str) -> float:
+        """Seconds of a pass."""
+        if precision not in self.takes:
+            raise ValueError(self.words)
+        return super().seconds(work, samples, phase, precision)
+
+
 @pytest.mark.parametrize(
     ("device", "said"),
     [
@@ -170,6 +184,9 @@ class Odd:
         (Odd(lambda samples: 3.0), "two halves take no less"),
         (Odd(lambda samples: 1.0, name=""), "no name"),
         (Odd(lambda samples: 1.0, memory_bytes=0.0), "holds nothing"),
+        (Refusing(lambda samples: 1.0), "it refuses every precision of fp32, tf32, fp16, bf16, fp8, "),
+        (Refusing(lambda samples: -1.0, takes=("fp32",)), "finite and at least 0"),
+        (Refusing(lambda samples: 1.0, takes=("fp32",), words="not\nthese"), "more than one line: not\nthese"),
         (object(), "lacks a member"),
     ],
 )
@@ -182,6 +199,11 @@ def test_an_accelerator_without_what_it_owes_is_named(device: Any, said: str) ->
 def test_an_accelerator_that_is_not_sublinear_may_be_odd() -> None:
     """Seconds that rise as the square of the samples, which a bound may not rely on."""
     check_accelerator(Odd(lambda samples: samples**2, sublinear=False))
+
+
+def test_an_accelerator_may_refuse_precisions() -> None:
+    """Of those that it does not list; in the one that it takes it is asked."""
+    check_accelerator(Refusing(lambda samples: samples, takes=("fp16",)))
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*/*.toml")), ids=lambda path: path.stem)

@@ -67,6 +67,18 @@ def test_cables_of_a_grid_are_found_again(topology: str, sides: tuple[int, ...],
         assert find_grid(nodes[:-1], cabled) == (None if len(sides) > 1 else Grid((count - 1,), (False,)))
 
 
+@pytest.mark.parametrize(("dimensions", "is_one"), [(6, True), (7, False)])
+def test_a_grid_has_six_dimensions_at_most(dimensions: int, is_one: bool) -> None:
+    """Tori of sides of three, whose nodes have two cables in each dimension."""
+    sides = (3,) * dimensions
+    nodes = [f"d{place}" for place in range(3**dimensions)]
+    cabled: dict[str, set[str]] = {node: {node} for node in nodes}
+    for one, other in cables("torus", nodes, sides):
+        cabled[one].add(other)
+        cabled[other].add(one)
+    assert find_grid(nodes, cabled) == (Grid(sides, (True,) * dimensions) if is_one else None)
+
+
 def test_ways_in_a_torus_are_the_shortest_and_load_all_cables_alike(tmp_path: Path) -> None:
     """4 x 4 x 4: 3 hops on average, 64 x 64 x 3 / 384 messages per channel between all pairs; as many as networkx finds."""
     torus = cluster_of(tmp_path, 1, 64, 'topology = "torus"\nsides = [4, 4, 4]')

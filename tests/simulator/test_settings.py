@@ -114,6 +114,14 @@ def test_one_of_two_kinds_of_chip() -> None:
     assert [grown[kind.name] > kind.memory_bytes for kind in before.cluster.kinds[0]] == [True, False]
 
 
+def test_what_was_named_may_be_told_more_of() -> None:
+    """Four devices of the cluster that the setting before has named, and the tokens of its workload."""
+    settings = ("cluster=dgx-h100:3", "problem.cluster.devices=4", "workload=gpt2", "problem.workload.sequence=64")
+    found = change_settings(replace(problem(), workload=workload_from_spec("vgg16")), settings).problem
+    assert found.cluster == load_cluster("dgx-h100:3").take(4)
+    assert found.workload == workload_from_spec("gpt2", sequence=64)
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
