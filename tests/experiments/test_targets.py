@@ -13,7 +13,8 @@ import pipeplan as pp
 from experiments.targets.names import TARGETS
 from experiments.targets.target import Target
 from hardware_profiles import GENERIC, Runs, load_stack
-from simulator import Plan, PlanFile, Problem, simulate, stages_from_cuts
+from simulator import Plan, PlanFile, Problem, check_plan, simulate, stages_from_cuts
+from tests.chains import chain
 from tests.experiments.commands import ended, refused
 from tests.records import Recorded
 
@@ -258,6 +259,30 @@ def test_what_every_target_lacks_and_writes(recorded: Recorded) -> None:
         for name, texts in told.items():
             told[name] = {file: [line for line in text if line not in known[name]] for file, text in texts.items()}
     recorded(**{name: by_sameness({words: told[name] for words, told in found.items()}) for name in TARGETS})
+
+
+def test_stages_that_launchers_do_not_form() -> None:
+    """Replicas of two devices beside one of one, stages there and back, stages of every second layer."""
+    problem, plan = cut_plan(wide=3)
+    unlike = replace(plan, stages=tuple(replace(one, degrees=(2, 1)) for one in plan.stages))
+    said = "replicas of a stage in groups of unlike sizes"
+    assert all(said in one.lacks(problem, unlike) for one in TARGETS.values())
+    problem, plan = cut_plan((3, 6, 9), schedule="zb-v")
+    ends = (replace(plan.stages[2], devices=(1,)), replace(plan.stages[3], devices=(0,)))
+    lacks = TARGETS["megatron"].lacks(problem, replace(plan, stages=plan.stages[:2] + ends))
+    assert lacks[1:] == ("stages per device but stage s on rank s mod ranks",)
+    apart = pp.Problem(replace(chain([1.0] * 4, name="two chains"), edges=((0, 1), (2, 3))), "dgx-a100:1", 16)
+    first, second = stages_from_cuts([2], 4, [(0,), (1,)])
+    plans = [
+        Plan("hand", "1f1b", (replace(first, layers=some), replace(second, layers=others)), (4,) * 4)
+        for some, others in (((0, 1), (2, 3)), ((0, 2), (1, 3)))
+    ]
+    for one in plans:
+        check_plan(apart, one)
+    assert [TARGETS["deepspeed"].lacks(apart, one) for one in plans] == [
+        (),
+        ("stages of layers that are no neighbours",),
+    ]
 
 
 def by_sameness(told: dict[str, dict[str, list[str]]]) -> list[dict[str, Any]]:
