@@ -118,10 +118,8 @@ class Parser(argparse.ArgumentParser):
         from hardware_profiles import nearest, shown
 
         for word in words[:1]:
-            option, _, value = word.partition("=")
-            if option in self._option_string_actions:
-                self.error(f"option {option} takes no value, got {shown(value)}")
-            if not option.startswith("-"):
+            option = word.partition("=")[0]
+            if not option.startswith("-") or option in self._option_string_actions:  # behind "--"
                 self.error(f"{shown(word)} belongs to no option")
             known = [name for name in self._option_string_actions if name.startswith("--")]
             named = meant(option, known)

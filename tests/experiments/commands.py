@@ -4,6 +4,7 @@ studies are tested with.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +16,13 @@ import pytest
 
 from experiments.cli import main
 from experiments.training.data import DataSet
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def ended(

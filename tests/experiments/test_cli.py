@@ -109,6 +109,7 @@ def test_noise_repeats_under_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
         (2, ("plan", "vgg16"), "plan: 'vgg16' belongs to no option"),
         (2, ("plan", "--sequence-parallel", "4"), "plan: '4' belongs to no option"),
         (2, ("plan", "--sequence-parallel", "--no-sequence-parallel"), "says the opposite of --sequence-parallel"),
+        (2, ("check", "--", "a.toml", "--plan"), "check: '--plan' belongs to no option"),
         (2, ("list", "workloads", "vgg16"), "list: 'vgg16' belongs to no option"),
         (2, ("study", "umpipe", "--fast"), "study umpipe: option '--fast' is unknown"),
         (2, ("study", "--quick", "umpipe"), "study: option '--quick' is unknown"),

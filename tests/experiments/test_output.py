@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -23,10 +24,10 @@ import pytest
 import experiments
 from experiments import cli
 from experiments.terminal import output
-from experiments.terminal.exits import MOST_CHARACTERS, short
+from experiments.terminal.exits import MOST_CHARACTERS, guarded, short
 from experiments.terminal.output import print_table, say, to_csv, to_json
 from experiments.terminal.report_tables import Cell, ReportTable
-from tests.experiments.commands import ended
+from tests.experiments.commands import Terminal, ended
 from tests.records import assert_text
 
 GOLDEN = Path(__file__).parent / "golden" / "output"
@@ -36,13 +37,6 @@ ROWS = (
     ("data-parallel", "gpipe", "1", "0.2432", "the whole network on every device", "0.79 of 16"),
     ("exact-unequal", "interleaved-1f1b", "1,024", "12,345.6", "unsplittable-word-of-thirty-six-letters", "15.9 of 16"),
 )
-
-
-class Terminal(io.StringIO):
-    """Standard output that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def printed(monkeypatch: pytest.MonkeyPatch, width: int, title: str, columns: tuple[str, ...], rows: object) -> str:
@@ -281,6 +275,18 @@ def test_memory_that_is_not_there_is_one_line(
     assert capsys.readouterr().err.startswith("pipeplan check: not enough memory")
 
 
+def test_what_no_command_foresees_is_shown_as_python_shows_it() -> None:
+    """An error that is a fault of the program, and a warning that is no doubt of the command's."""
+
+    def action() -> int:
+        warnings.warn("of a library", RuntimeWarning, stacklevel=1)
+        raise RuntimeError("a fault")
+
+    with pytest.warns(RuntimeWarning, match="of a library") as told, pytest.raises(RuntimeError, match="a fault"):
+        guarded("pipeplan plan", action)
+    assert told[0].filename == __file__
+
+
 def test_json_has_no_infinity(capsys: pytest.CaptureFixture[str]) -> None:
     """What is not finite is null, as JSON has no word for it."""
     from experiments.terminal.output import print_json
@@ -427,6 +433,20 @@ def test_long_work_says_where_it_is_without_a_terminal(capsys: pytest.CaptureFix
         with output.progress("planning") as report:
             report(1, "a")
     assert capsys.readouterr().err == "planning a: 1, 0 s so far\n"
+
+
+def test_long_work_on_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done and the words of the last step, in one line that is gone at the end; nothing where --quiet is asked for."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with output.quiet(), output.progress("planning", 5) as report:
+        report(1, "best 9 s")
+    assert terminal.getvalue() == ""
+    with output.progress("planning", 5) as report:
+        report(2, "best 3 s")
+    assert "planning best 3 s" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\x1b[1A\x1b[2K")
 
 
 def test_quiet_reaches_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import pkgutil
@@ -9,7 +10,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +24,7 @@ from experiments.terminal import stops
 from experiments.terminal.exits import guarded
 from experiments.terminal.stops import SIGNALS
 from simulator.compiled.numba_kernels import interrupts
+from tests.experiments.commands import Terminal
 
 ROOT = Path(__file__).parents[2]
 
@@ -107,6 +111,12 @@ def test_handlers_of_a_program_come_back() -> None:
     finally:
         for number, handler in zip(SIGNALS, before, strict=True):
             signal.signal(number, handler)
+
+
+def test_a_command_in_another_thread_leaves_signals_alone() -> None:
+    """Only the main thread may set handlers: the command runs without."""
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(guarded, "x", lambda: 3).result() == 3
 
 
 def test_a_signal_waits_for_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,3 +274,15 @@ def test_an_interrupt_while_modules_are_loaded_names_who_was_called(
     assert seen == [ValueError]
     stops.loading_failed(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert seen[1] == name
+
+
+@pytest.mark.parametrize(("stderr", "cursor"), [(Terminal(), b"\x1b[?25h"), (io.StringIO(), b""), (None, b"")])
+def test_a_command_that_ends_at_once_shows_the_cursor_of_its_terminal(
+    monkeypatch: pytest.MonkeyPatch, stderr: io.StringIO | None, cursor: bytes
+) -> None:
+    """A progress bar hides it; what is no terminal gets the line alone, and a closed stderr is none."""
+    done: list[object] = []
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(stops, "os", SimpleNamespace(write=lambda *given: done.append(given), _exit=done.append))
+    stops._Stop("pipeplan plan", own=True).end()
+    assert done == [(2, cursor + b"pipeplan plan: interrupted\n"), 130]

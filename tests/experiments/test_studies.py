@@ -66,6 +66,7 @@ def test_a_module_runs_its_own_study(
     [
         (Study("experiments.umpipe", "Why?", 5.0), "what takes a minute has a --quick"),
         (Study("experiments.umpipe", "", 0.1, figures=("one",), options={"--out DIR": "other"}), "conflicting"),
+        (Study("experiments.umpipe", "", 0.1, options={"--rate N": "of 50%"}), "its help does not end the program"),
     ],
 )
 def test_a_study_without_what_it_owes_is_named(monkeypatch: pytest.MonkeyPatch, study: Study, said: str) -> None:

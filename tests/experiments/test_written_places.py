@@ -154,6 +154,15 @@ def test_a_folder_that_is_gone_is_named(
     assert (out, err) == ("", f"pipeplan {words.split()[0]}: {said}\n")
 
 
+def test_a_file_that_is_not_to_be_written_is_named(tmp_path: Path) -> None:
+    """It is there, in a folder that others may be written into."""
+    path = tmp_path / "plan.json"
+    path.touch(mode=0o444)
+    told = json.loads(child("-c", TRIED, given=json.dumps([["plan", "--out", str(path)]])))
+    line = f"pipeplan plan: argument --out: {path}: cannot be written to (see pipeplan plan --help)\n"
+    assert told == [[USAGE, "", line]]
+
+
 def test_a_folder_that_cannot_be_listed_is_written_to(tmp_path: Path) -> None:
     """Leftovers of writers that were killed cannot be found there, and the file is written all the same."""
     folder = tmp_path / "drop"
