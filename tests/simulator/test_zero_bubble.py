@@ -234,6 +234,7 @@ def test_seconds_are_an_option_like_others(tmp_path: Path) -> None:
     assert simulate(problem, plan).iteration_seconds > 0
     as_text = build_schedule("zb-v", 4, 4, op_seconds="9,9,3,1")
     assert to_text(as_text) == to_text(build_schedule("zb-v", 4, 4, op_seconds=(9.0, 9.0, 3.0, 1.0)))
+    assert to_text(build_schedule("zb-v", 4, 4, op_seconds="0,0,0,1")) == to_text(build_schedule("zb-v", 4, 4))
     for wrong, said in (
         ("1,2", "^zb-v is made for op_seconds of a forward, .*, got 2$"),
         ("1,2,3,-1", "op_seconds must be a list"),
