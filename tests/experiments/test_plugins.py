@@ -240,6 +240,8 @@ class Vee:  # has no hash
         return build_schedule(self.inner, stages, microbatches)
 
 vee = Vee("zb-v")
+def waves(stages, microbatches): return build_schedule("hanayo", stages, microbatches)
+whole = ScheduleFamily(waves, "says all by itself: its stages might be a V, too", placement="wave")
 
 def drops(stages, microbatches, width: Annotated[int, Bounds(ge=1, le=4)] = 1, how: Literal["slow", "fast"] = "slow"):
     """Shows its options.
@@ -312,7 +314,7 @@ WORKLOADS = ("w_none", "w_raises", "w_leaves")
 def faulty(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An installed package with an entry point for every function of FAULTY."""
     kinds = {
-        "schedules": ("wraps", "wraps_stream", "vee", "drops", "refuses", "shrinks", *BROKEN_SCHEDULES),
+        "schedules": ("wraps", "wraps_stream", "whole", "vee", "drops", "refuses", "shrinks", *BROKEN_SCHEDULES),
         "planners": ("a_plan", "Made", "p_default", *BROKEN_PLANNERS),
         "workloads": WORKLOADS,
     }
@@ -330,7 +332,7 @@ PROBLEM = "--workload chain:6 --cluster pipedream-b --devices 4 --batch 8"
 
 def test_a_schedule_that_wraps_another_is_that_schedule(faulty: None, capsys: pytest.CaptureFixture[str]) -> None:
     """Listed without a word, replayed alike, on the placement of its stages, with a flush if that has one."""
-    for name, inner in (("wraps", "1f1b"), ("wraps-stream", "pipedream"), ("vee", "zb-v")):
+    for name, inner in (("wraps", "1f1b"), ("wraps-stream", "pipedream"), ("whole", "hanayo"), ("vee", "zb-v")):
         seconds = []
         for schedule in (name, inner):
             code, out, err = run(capsys, f"simulate --schedule {schedule} {FOUR} --weight 1 --json")

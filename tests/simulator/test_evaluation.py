@@ -24,7 +24,10 @@ from simulator import (
     Plan,
     PlanCosts,
     Problem,
+    Schedule,
+    ScheduleFamily,
     Stage,
+    build_schedule,
     equal_microbatches,
     plan_replay,
     schedule_families,
@@ -225,13 +228,45 @@ def test_structures_that_were_used_longest_ago_are_given_up(monkeypatch: pytest.
 
 
 def test_what_is_not_covered_is_left_to_a_simulation() -> None:
-    """Stages that are not contiguous, and layers that are not there."""
+    """Stages that are not contiguous, and layers that are not there; whatever is asked."""
     evaluate = Evaluations(PROBLEM)
     mixed = (Stage((0, 2, 3), (0,)), Stage((1, 4, 5), (1,)))
     assert evaluate(plan(3, stages=mixed)) is None
-    assert evaluate.peak_bytes(plan(3, stages=mixed)) is None
+    for ask in (evaluate.peak_bytes, evaluate.pass_peak_bytes, evaluate.forward_seconds, evaluate.durations):
+        assert ask(plan(3, stages=mixed, schedule="gpipe")) is None
     beyond = (Stage((0, 1, 2), (0,)), Stage((3, 4, 5, 6), (1,)))
     assert evaluate(plan(3, stages=beyond)) is None
+
+
+def test_streams_on_several_lanes_are_left_to_a_simulation() -> None:
+    """A family that updates without a flush, and whose forwards and backwards share a device."""
+
+    def shared(stages: int, microbatches: int) -> Schedule:
+        return replace(build_schedule("pipedream", stages, microbatches), lanes="shared")
+
+    for lanes, flush in ((True, False), (False, False)):
+        with patch.dict(SCHEDULES, {"mine": ScheduleFamily(shared, "", flush=flush, lanes=lanes)}):
+            asked = plan(3, schedule="mine")
+            assert (Evaluations(PROBLEM)(asked) is None) == lanes
+            assert simulate(PROBLEM, asked).iteration_seconds > 0.0
+
+
+def test_replicas_of_unlike_groups_are_left_to_a_simulation() -> None:
+    """Three devices: a group of two and one alone; alike groups are evaluated."""
+    problem = Problem(Gpt(3, 64, 4, vocabulary=512, sequence=32).workload(), load_cluster("dgx-a100").take(4), 4)
+    layers = tuple(range(len(problem.workload)))
+    for devices, degrees in (((0, 1, 2), (2, 1)), ((0, 1, 2, 3), (2, 2))):
+        asked = Plan("hand", "gpipe", (Stage(layers, devices, degrees),), (4,))
+        assert (Evaluations(problem)(asked) is None) == (degrees == (2, 1))
+        assert simulate(problem, asked).iteration_seconds > 0.0
+
+
+def test_seconds_that_might_overflow_are_left_to_a_simulation() -> None:
+    """Eighteen tasks of up to 6e298 s may be above 1e300; four micro-batches pass two stages of 9e298 s."""
+    layers = tuple(replace(layer, flop=5e297) for layer in CHAIN.layers)
+    huge = replace(PROBLEM, workload=replace(CHAIN, layers=layers))
+    assert Evaluations(huge)(plan(3)) is None
+    assert simulate(huge, plan(3)).iteration_seconds == pytest.approx((4 + 1) * 9e298)
 
 
 def test_a_plan_that_cannot_run_raises_as_a_simulation_does() -> None:

@@ -9,13 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hardware_profiles import Channel, Floats, Integers
 from simulator import (
     Bucket,
+    Costs,
     DeadlockError,
     OpKind,
     OpSeconds,
     Program,
+    Schedule,
     ScheduleError,
+    Transfer,
     build_schedule,
     from_text,
     given_costs,
@@ -41,6 +45,36 @@ def spans(program: Program, stage: int, kind: OpKind) -> list[tuple[float, float
     timeline = replay(program)
     rows = (timeline.stage == stage) & (timeline.kind == kind)
     return sorted(zip(timeline.start[rows].tolist(), timeline.end[rows].tolist(), strict=True))
+
+
+class Bare(Costs):
+    """A second of a forward and two of a backward on a device of each stage, and nothing else said."""
+
+    channels: tuple[Channel, ...] = ()
+
+    def device(self, stage: int, replica: int) -> int:
+        return stage
+
+    def seconds(self, kind: OpKind, stage: int, replica: int, samples: Integers) -> Floats:
+        return np.full(len(samples), {F: 1.0, B: 2.0}[kind])
+
+    def transfer(self, source: tuple[int, int], target: tuple[int, int], samples: int) -> Transfer:
+        return Transfer(0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "seconds"),
+    [
+        (build_schedule("seq1f1b", 2, 2, slices=2), 15.0),  # four slices and the one before them, of 3 s
+        (
+            from_text("0F0 0F1 0B0 0B1\n1F0 (1F1;1B0)OVERLAP_F_B 1B1"),
+            9.0,
+        ),  # 1 s to the last stage, 1 + 3 + 2, and 2 back
+    ],
+)
+def test_costs_that_say_no_more_have_slices_alike_and_ops_that_follow(schedule: Schedule, seconds: float) -> None:
+    """A pair takes what its ops take one after the other."""
+    assert replay(lower(schedule, Bare())).makespan_seconds == seconds
 
 
 # ---- samples ---------------------------------------------------------------------------------------------------------

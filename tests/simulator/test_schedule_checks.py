@@ -93,6 +93,12 @@ FAULTS = {
     # what a forward stashed lies on one device
     "0F0 1B0 0B0\n1F0": "device 0, position 1: op 1B0 runs where its forward did not (1F0 is on device 1)",
     "0F0 0B0\n2F0 2B0": "stage 1 has no op on any device, but stages are numbered to 2",
+    # updates and predictions stand on a device of their stage, an update once on each
+    "0F0 0B0 1U0\n1F0 1B0": "device 0, position 2: op 1U0 stands where its stage does not (stage 1 is on device 1)",
+    "0F0 0B0 0U0\n0F1 0B1 1P0\n1F0 1F1 1B0 1B1": (
+        "device 1, position 2: op 1P0 stands where its stage does not (stage 1 is on device 2)"
+    ),
+    "0F0 0B0 0U0\n0F1 0U0 0B1 0U0": "device 1, position 3: op 0U0 is doubled, it stands at device 1, position 1 already",
     # orders that wait for themselves, on one device and between two
     "0B0 0F0": "deadlock: device 0, position 0: op 0B0 waits for 0F0 (device 0, position 1)",
     "0F0 0W0 0I0": "deadlock: device 0, position 1: op 0W0 waits for 0I0 (device 0, position 2)",

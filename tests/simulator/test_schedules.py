@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -375,16 +374,31 @@ def test_reference_cases(shared_data: Path, engine: str) -> None:
     assert known >= 70
 
 
+@pytest.mark.parametrize("error", [AttributeError, OSError, ValueError])
+def test_memory_that_the_system_does_not_say_has_no_end(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """The number of ops alone is then checked."""
+
+    def silent(name: str) -> int:
+        raise error(name)
+
+    monkeypatch.setattr("os.sysconf", silent)
+    check_size(4096, 8192)
+    with pytest.raises(ValueError, match="at most 67,108,864 ops"):
+        check_size(4096, 8193)
+
+
 def test_sizes_of_schedules_are_checked_before_any_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     """67,108,864 ops are the most, a forward and a backward of each stage and micro-batch, and 150 bytes of memory an op."""
-    memory = math.inf
-    monkeypatch.setattr("simulator.schedules.schedule._memory_bytes", lambda: memory)
+    memory = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2**40}
+    monkeypatch.setattr("os.sysconf", lambda name: memory[name])
     check_size(4096, 8192)
     with pytest.raises(ValueError, match=r"at most 67,108,864 ops: .* of 4096 stages and 8193 micro-batches are more"):
         check_size(4096, 8193)
-    memory = 600.0
+    memory = {"SC_PAGE_SIZE": 300, "SC_PHYS_PAGES": 2}
     check_size(1, 2)
-    memory = 599.0
+    memory = {"SC_PAGE_SIZE": 599, "SC_PHYS_PAGES": 1}
     with pytest.raises(
         ValueError,
         match=(

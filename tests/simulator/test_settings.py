@@ -9,7 +9,7 @@ import pytest
 
 from hardware_profiles import Cluster, SettingError, load_cluster, load_stack, profile_text
 from simulator import Plan, Problem, Stage, change_settings, simulate, values_of, workload_from_spec
-from simulator.settings import numbers_of
+from simulator.settings import adapted_plan, numbers_of
 
 
 def problem(cluster: str = "dgx-h100:2", batch: int = 8, **training: object) -> Problem:
@@ -112,6 +112,40 @@ def test_one_of_two_kinds_of_chip() -> None:
     after = change_settings(before, [f"accelerator[{names[0]}].memory_gib=+1"]).problem.cluster.kinds[0]
     grown = {kind.name: kind.memory_bytes for kind in after}
     assert [grown[kind.name] > kind.memory_bytes for kind in before.cluster.kinds[0]] == [True, False]
+
+
+def test_a_problem_takes_another_stack_by_its_name() -> None:
+    """That of the file."""
+    found = change_settings(problem(), ["problem.stack=megatron-core"]).problem
+    assert found == replace(problem(), stack=load_stack("megatron-core"))
+
+
+@pytest.mark.parametrize(
+    ("batch", "microbatches", "words"),
+    [
+        (20, (4,) * 5, "3 micro-batches of 4 -> 5 of 4, for a batch of 20"),
+        (6, (2, 2, 2), "3 micro-batches of 4 -> 3 of 2, for a batch of 6"),
+        (24, (4,) * 6, "3 micro-batches of 4 -> 6 of 4, for a batch of 24"),
+        (7, (4, 4, 4), ""),
+        (12, (4, 4, 4), ""),
+    ],
+)
+def test_micro_batches_follow_the_batch(batch: int, microbatches: tuple[int, ...], words: str) -> None:
+    """As many of their size, or else as many of another size; where neither goes they stay."""
+    before = problem(batch=12)
+    plan = replace(in_halves(before, 1), microbatches=(4, 4, 4))
+    found = change_settings(before, {"batch": batch}, plan)
+    assert adapted_plan(before, plan, found) == (replace(plan, microbatches=microbatches), words)
+
+
+def test_micro_batches_of_unlike_sizes_or_of_a_setting_stay() -> None:
+    """Whatever the batch is."""
+    before = problem(batch=12)
+    plan = replace(in_halves(before, 1), microbatches=(4, 4, 4))
+    unlike = replace(plan, microbatches=(4, 6, 2))
+    assert adapted_plan(before, unlike, change_settings(before, {"batch": 24}, unlike)) == (unlike, "")
+    own = change_settings(before, {"batch": 24, "plan.microbatches": "12,12"}, plan)
+    assert adapted_plan(before, plan, own) == (replace(plan, microbatches=(12, 12)), "")
 
 
 def test_what_was_named_may_be_told_more_of() -> None:

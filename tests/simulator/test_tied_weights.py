@@ -235,6 +235,18 @@ def test_gathers_bring_the_copies_of_both_stages(zero: Any, gathers: int) -> Non
     assert moved_bytes_per_sample(here, plan, build_program(here, plan)[1]) == 8 + (6 * 4000 + divided) / 12
 
 
+def test_replicas_of_a_head_alone_gather_what_they_update() -> None:
+    """They reduce its gradient with the embedding's alone; each then updates a half, and 4000 bytes are gathered."""
+    plan = plan_of(((0, 1, 2), (0, 1)), ((3,), (2, 3)), zero=1)
+    timeline = simulate(problem(4, star=True), plan).timeline
+    of_head, gathers = timeline.stage == 1, timeline.kind == OpKind.GATHER
+    assert set(timeline.kind[of_head].tolist()) == {OpKind.FORWARD, OpKind.BACKWARD, OpKind.UPDATE, OpKind.GATHER}
+    (tie,) = timeline.end[timeline.kind == OpKind.REDUCE].tolist()
+    assert timeline.end[of_head & (timeline.kind == OpKind.UPDATE)].tolist() == [tie, tie]
+    assert timeline.end[of_head & gathers].tolist() == [tie + 2000.0]
+    assert timeline.end[~of_head & gathers].tolist() == [tie + 2040.0]
+
+
 # ---- schedules -------------------------------------------------------------------------------------------------------
 
 

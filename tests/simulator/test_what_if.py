@@ -16,6 +16,7 @@ from tests.simulator.test_context_and_experts import ATTENTION, EXPERTS
 from tests.simulator.test_context_and_experts import plan as one_stage
 from tests.simulator.test_groups import CHAIN, CLUSTER, PAIRS, grouped_plans
 from tests.simulator.test_time_split import network, two_stages
+from tests.simulator.test_waves_and_slices import sliced_plan
 
 
 def test_transfers_that_take_no_time() -> None:
@@ -75,6 +76,14 @@ def test_updates_that_take_no_time() -> None:
     saved = outcome.iteration_seconds - seconds_without(outcome, ["optimizer"])["optimizer"]
     assert saved == pytest.approx(split["optimizer"])
     assert saved > 0
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+def test_slices_that_run_again_in_no_time(slices: int) -> None:
+    """A language model that recomputes its attention takes without it what one takes that keeps it."""
+    again, kept = (simulate(*sliced_plan(slices, recompute=policy)) for policy in ("attention", "none"))
+    assert again.iteration_seconds > kept.iteration_seconds
+    assert seconds_without(again, ["recomputation"])["recomputation"] == pytest.approx(kept.iteration_seconds)
 
 
 @settings(max_examples=5)
