@@ -134,17 +134,16 @@ AHEAD = {"1f1b": 1, "1f1b-sno": 1, "eager-1f1b": 2, "1f1b-so": 2}
 """Forwards of a stage's warm-up for each stage behind it, of schedules that then alternate."""
 
 
-def _unmade() -> Schedule:
-    raise AssertionError("GPipe and schedules of AHEAD need no order")
-
-
-def in_flight_of(schedule: str, stages: int, microbatches: int, order: Callable[[], Schedule] = _unmade) -> Integers:
+def in_flight_of(
+    schedule: str, stages: int, microbatches: int, order: Callable[[], Schedule] | None = None
+) -> Integers:
     """`most_in_flight` of the order of a schedule, which need not be made for GPipe and those of AHEAD."""
     if schedule == "gpipe":
         return np.full(stages, microbatches)
-    if schedule not in AHEAD:
-        return most_in_flight(order())
-    return np.minimum(1 + np.arange(stages - 1, -1, -1) * AHEAD[schedule], microbatches)
+    if schedule in AHEAD:
+        return np.minimum(1 + np.arange(stages - 1, -1, -1) * AHEAD[schedule], microbatches)
+    assert order is not None
+    return most_in_flight(order())
 
 
 def samples_in_flight(in_flight: Integers, batch: int, microbatches: int) -> Integers:

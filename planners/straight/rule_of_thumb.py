@@ -36,12 +36,8 @@ class HandMadeLayout:
         """The first layout that fits; InfeasiblePlanError, with the numbers of the one that comes closest, if none does."""
         tried = []
         for plan in self.layouts(problem):
-            try:
-                score = evaluate(plan)
-            except InfeasiblePlanError:
-                continue
             tried.append(plan)
-            if score.fits:
+            if evaluate(plan).fits:
                 break
         if not tried:
             asked = "" if self.request.stages is None else f" of {counted(self.request.stages, 'stage')}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pytest
 import simpy
 
 import pipeplan as pp
-from hardware_profiles import FieldProgrammableGateArray, Power
+from hardware_profiles import FieldProgrammableGateArray, GraphicsProcessor, Phase, Power, Precision, Work, demand
 from planners import ForwardPipeline, InapplicablePlannerError, forward_pipeline
 from simulator import InfeasiblePlanError, Layer, LayerCosts, Problem, Workload
 from tests.experiments.commands import ended, refused
@@ -154,6 +154,61 @@ def test_a_gpu_s_stages_take_its_forward_seconds() -> None:
     for one in found.stages:
         layers = np.arange(one.first, one.last + 1)
         assert one.seconds == pytest.approx(costs.stage_seconds(one.device, layers, 32, "forward"))
+
+
+def test_energy_of_parts_that_are_known() -> None:
+    """On two V100: all draw idle for an interval; arithmetic and the rest draw in the seconds of their stages, memory by the
+    traffic of forwards, links at both ends of the transfer."""
+    problem = replace(pp.Problem("vgg16", "pipedream-b", batch=32), cluster=pp.load_cluster("pipedream-b").take(2))
+    device = problem.cluster.devices[0]
+    assert isinstance(device, GraphicsProcessor)
+    powered = replace(device, power=Power(50.0, 250.0, compute=100.0, memory=40.0, link=10.0))
+    found = forward_pipeline(replace(problem, cluster=replace(problem.cluster, devices=(powered,) * 2)))
+    assert len(found.stages) == 2
+    moved = sum(demand(work, 32, "forward", 4).traffic for work in LayerCosts(problem).works)
+    working = sum(one.seconds for one in found.stages)
+    assert found.energy is not None
+    assert found.energy.parts == {
+        "idle": pytest.approx(2 * 50.0 * found.interval_seconds),
+        "compute": pytest.approx(100.0 * working),
+        "memory": pytest.approx(40.0 * moved / device.memory_bandwidth),
+        "link": pytest.approx(2 * 10.0 * found.stages[0].send_seconds),
+        "other": pytest.approx(50.0 * working),
+    }
+    assert repr(found) == f"ForwardPipeline({found.words})"
+
+
+@dataclass(frozen=True)
+class _Streaming:
+    """A device that is written by hand: a stage takes as long as its longest layer."""
+
+    name: str = "own"
+    memory_bytes: float = 1e12
+    streams: bool = True
+    sublinear: bool = True
+    precisions: tuple[str, ...] = ("fp32",)
+    power: Power = field(default_factory=lambda: Power(10.0, 50.0))
+
+    def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
+        """A nanosecond for each FLOP."""
+        return 1e-9 * work.flop * samples
+
+    def stage_seconds(self, works: Sequence[Work], samples: float, phase: Phase, precision: Precision) -> float:
+        """Of the longest layer."""
+        return max(self.seconds(work, samples, phase, precision) for work in works)
+
+    def multiply_seconds(self, work: Work, phase: Phase, precision: Precision) -> float:
+        """Of a sample."""
+        return self.seconds(work, 1.0, phase, precision)
+
+
+def test_of_other_devices_that_stream_no_energy_is_known() -> None:
+    """What they work is known of boards alone: their power tells nothing."""
+    problem = pp.Problem("alexnet", "pipedream-b", batch=4)
+    found = forward_pipeline(replace(problem, cluster=replace(problem.cluster.take(1), devices=(_Streaming(),))))
+    assert found.interval_seconds == max(4e-9 * layer.flop for layer in problem.workload.layers)
+    assert found.energy is None
+    assert "joules" not in found.words
 
 
 def test_measured_layers_take_what_was_measured() -> None:

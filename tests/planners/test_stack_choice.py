@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,6 +110,21 @@ def test_what_is_not_faster_is_not_replayed_again() -> None:
     assert slower.value.evaluations == found.evaluations
     again = make_plan("data-parallel", problem(), beat=found.iteration_seconds * (1 + 1e-9))
     assert again.iteration_seconds == found.iteration_seconds
+
+
+def test_a_file_of_a_stack_that_cannot_be_read_is_named_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line of stderr; the other stacks stay."""
+    known = stacks_that_run(problem())
+    (tmp_path / "stacks").mkdir()
+    (tmp_path / "stacks" / "broken.toml").write_text("titel = 1\n")
+    monkeypatch.setenv("PIPEPLAN_PROFILES", str(tmp_path))
+    assert stacks_that_run(problem()) == known != ()
+    told = capsys.readouterr().err
+    assert told.startswith("pipeplan: passing over stack 'broken': ")
+    assert told.endswith(f'{Path("stacks", "broken.toml")}: $.kind: a stack\'s file says kind = "stack"\n')
+    assert told.count("\n") == 1
 
 
 def test_plans_that_a_stack_does_not_run_are_passed_over() -> None:

@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from planners.unequal import UnequalTables, tables_of, unequal_plan, unequal_pro
 from planners.unequal import replayed_sizes as module
 from planners.unequal.replayed_sizes import SizeBounds
 from planners.unequal.tables import WITHOUT_LINKS, loosest_problem
-from simulator import OpKind, Problem, simulate
+from simulator import OpKind, Problem, evaluation, simulate
 from tests.chains import random_chain
 
 CLOSE = 1.0 - 1e-9
@@ -159,6 +159,26 @@ def test_the_proof_says_what_was_replayed() -> None:
         "to 4 samples (the last micro-batch takes what is left), replayed with contention; all of them that bounds leave open "
         "were replayed by the compiled event loop or recurrence"
     )
+
+
+@pytest.mark.parametrize(
+    ("where", "limit"), [(module, "OPS"), (module, "VECTORS"), (module, "PAIRS"), (evaluation, "MOST_TASKS")]
+)
+def test_what_is_too_much_to_replay_leaves_no_proof(
+    monkeypatch: pytest.MonkeyPatch, where: ModuleType, limit: str
+) -> None:
+    """No replay, no list of sizes, no pair of them, or passes that cannot be told apart: a plan from the recurrence's to the
+    best one, and no interrupt. Without a replay it is the recurrence's."""
+    best = on_a_bus(24)
+    asked = Request(stages=3)
+    plain = make_plan("exact-unequal", best.problem, replace(asked, engine="recurrence"))
+    monkeypatch.setattr(where, limit, 0)
+    found = make_plan("exact-unequal", best.problem, asked)
+    assert best.details["proven_optimal"]
+    assert not found.details["proven_optimal"]
+    assert not found.interrupted
+    assert best.iteration_seconds <= found.iteration_seconds <= plain.iteration_seconds
+    assert limit != "OPS" or found.plan == plain.plan != best.plan
 
 
 @pytest.mark.slow

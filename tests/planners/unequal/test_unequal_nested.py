@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from experiments.unequal_sizes.random_tables import affine_table, roofline_table
 from hardware_profiles import load_cluster
+from planners.search.evaluator import BudgetSpent
 from planners.unequal import (
     FoundSizes,
     InfeasibleSizes,
@@ -134,6 +135,28 @@ def test_a_known_bound_spares_building() -> None:
     )
     assert (found.cuts, found.seconds, found.whole) == (free.cuts, free.seconds, True)
     assert set(built) <= {(2, 5), free.cuts}
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, BudgetSpent])
+def test_a_stop_ends_with_the_best_so_far(stop: type[BaseException]) -> None:
+    """At the second partition that is solved the first one, the even one, is the answer; at the first there is none."""
+    _, build = builder(1)
+
+    def solving(most: int) -> Callable[[UnequalProblem], FoundSizes]:
+        left = iter(range(most))
+
+        def solve(problem: UnequalProblem) -> FoundSizes:
+            if next(left, None) is None:
+                raise stop
+            return exact_sizes(problem)
+
+        return solve
+
+    found = search_partition(build, LAYERS, STAGES, solve=solving(1))
+    assert (found.cuts, found.stopped, found.whole) == ((2, 5), True, False)
+    assert found.sizes.makespan_seconds == exact_sizes(build((2, 5))).makespan_seconds
+    with pytest.raises(stop):
+        search_partition(build, LAYERS, STAGES, solve=solving(0))
 
 
 def test_wrong_cuts_are_refused() -> None:
