@@ -107,10 +107,11 @@ def run(arguments: argparse.Namespace, measure: Measure | None = None) -> int:
         links = fit_collectives(found.collectives, arguments.seed)
         if arguments.cluster_out is not None and not links:
             raise ValueError("--cluster-out: no collective was measured (--collectives N)")
+    stack = None if arguments.stack_out is None else _stack_text(arguments, found, fit)
     like = os.path.realpath(base) if base and base.endswith(".toml") else base
     simulator.write_atomically(arguments.out, accelerator_text(arguments.out.stem, like, device, found, fit))
-    if arguments.stack_out is not None:
-        simulator.write_atomically(arguments.stack_out, _stack_text(arguments, found, fit))
+    if stack is not None:
+        simulator.write_atomically(arguments.stack_out, stack)
     if arguments.cluster_out is not None:
         text = cluster_text(arguments.cluster_out.stem, os.path.realpath(arguments.out), found, links)
         simulator.write_atomically(arguments.cluster_out, text)

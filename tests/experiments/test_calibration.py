@@ -213,6 +213,14 @@ def test_a_step_that_is_as_good_is_taken() -> None:
     assert (where[0], there[0], moved) == (2.0, 2.0, 2.0)
 
 
+@pytest.mark.parametrize(("length", "moved"), [(3.1, 3.1 / 16), (3.3, 0.0)])
+def test_a_step_is_halved_four_times_and_then_not_taken(length: float, moved: float) -> None:
+    """Where 0.1 was measured, and nothing is as good as 0 but what ends below 0.2: a sixteenth of the step, or none of it."""
+    zero, step = np.zeros(1), np.full(1, length)
+    found = _taken(Identity(), [], zero + 0.1, zero, zero + 1e9, zero, zero, step)  # type: ignore[arg-type]
+    assert found == pytest.approx((moved, moved, moved / 1e9))
+
+
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -231,6 +239,24 @@ def test_a_calibrated_stack_plans(tmp_path: Path, capsys: pytest.CaptureFixture[
     stack = load_stack(out)
     assert stack.name == "my-stack"
     assert seconds(1, stack, named=True) == pytest.approx(document["measured"][0]["after"], rel=1e-3)
+
+
+def test_a_measured_network_tells_no_constant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its layers take the seconds of its profile whatever the stack: a note says that nothing moved, and nothing has."""
+    graph, plan, out = (str(tmp_path / name) for name in ("graph.txt", "plan.json", "mine.toml"))
+    told = "forward_compute_time=1000.0, backward_compute_time=2000.0, activation_size=0.0, parameter_size=0.0"
+    Path(graph).write_text(f"node1 -- One -- {told}\nnode2 -- Two -- {told}\n\tnode1 -- node2\n")
+    words = (
+        f"plan --profile {graph} --profiled-minibatch 1 --cluster dgx-h100:1 --devices 1 --batch 4 --planner uniform"
+    )
+    assert ended(capsys, [*words.split(), "--stack", "megatron-core", "--out", plan])[0] == 0
+    code, printed, _ = ended(capsys, ["calibrate", "--plan", plan, "--measured", "12", "--out", out, "--json"])
+    document = json.loads(printed)
+    assert (code, document["measured"][0]["before"]) == (0, pytest.approx(24.0))
+    assert (
+        document["notes"][1] == "no constant moved: the measurements tell none of them more closely than it was known"
+    )
+    assert all(one["before"] == one["after"] for one in document["constants"])
 
 
 def test_memory_and_other_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str], recorded: Recorded) -> None:
@@ -307,6 +333,16 @@ def test_bad_measurements_are_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert "--memory must be given once for each of 1 plans, or not at all; got 2" in refused(
         capsys, [*given, "--measured", str(one), "--memory", "9", "--memory", "9"]
     )
+    several = [*given, "--measured", str(one), "--plan", written(tmp_path, 2, "generic"), "--measured", "1"]
+    assert "--stack: is missing: the plans have several, megatron-core, generic" in refused(capsys, several)
+    (problem, own), path = question(3, load_stack("generic"), named=True), tmp_path / "other.json"
+    PlanFile(problem, replace(own, zero=3)).write(path)
+    said = refused(capsys, [*given, "--measured", str(one), "--other", str(path)], 3)
+    assert "stack 'megatron-core' does not run plan 'mine': it has no ZeRO 3" in said
+    stage = replace(own.stages[0], devices=(0, 1, 2), degrees=(2, 1))
+    PlanFile(problem, replace(own, zero=0, stages=(stage,), microbatches=(16,))).write(path)
+    said = refused(capsys, ["calibrate", "--out", str(out), "--plan", str(path), "--measured", "1"])
+    assert "plan 'mine' has stages that the evaluator cannot replay" in said
     assert "--plan FILE: is missing" in refused(capsys, ["calibrate", "--out", str(out)])
     assert "--out FILE.toml: is missing" in refused(capsys, ["calibrate", "--plan", plan, "--measured", "1"])
     assert "mine.json: the name must end in .toml" in refused(
@@ -415,3 +451,6 @@ def test_a_folder_of_plans_and_logs(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert code == 0
     assert document["measured"][0]["measured"] == pytest.approx(milliseconds / 1000.0, abs=1e-4)
     assert document["measured"][0]["lines"] == 3
+    plan = [str(tmp_path / "plan1.json"), "--measured", str(tmp_path / "plan1.log")]
+    code, printed, _ = ended(capsys, ["calibrate", "--plan", *plan, *words[3:]])
+    assert (code, json.loads(printed)) == (0, document)

@@ -343,10 +343,10 @@ def test_least_finds_the_bottom() -> None:
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
-def asked(folder: Path, *words: str) -> list[str]:
+def asked(folder: Path, *words: str, found: Measurements = FOUND) -> list[str]:
     """A command that reads kernels of a file."""
     path = folder / "kernels.json"
-    path.write_bytes(msgspec.json.encode({"measurements": FOUND}))
+    path.write_bytes(msgspec.json.encode({"measurements": found}))
     return ["calibrate", "--kernels", str(path), "--out", str(folder / "mine.toml"), *words]
 
 
@@ -382,6 +382,18 @@ def test_without_a_data_sheet(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "attention where 8 does not divide" in printed
     assert "best rate that was measured" in (tmp_path / "mine.toml").read_text()
     load_accelerator(str(tmp_path / "mine.toml"))
+
+
+def test_what_was_not_measured_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A kernel that failed has its line; a stack of odd sizes of heads needs some, and nothing is written without."""
+    even = tuple(one for one in FOUND.kernels if not one.kernel.head_size % 8)
+    found = msgspec.structs.replace(FOUND, kernels=even, failed={"linear 8 x 8": "out of memory"})
+    said = "--stack-out: no attention was measured whose size of a head is no multiple of 8"
+    assert said in refused(capsys, asked(tmp_path, "--stack-out", str(tmp_path / "odd.toml"), found=found))
+    assert not list(tmp_path.glob("*.toml"))
+    code, printed, _ = ended(capsys, asked(tmp_path, found=found))
+    assert (code, printed.splitlines()[-2]) == (0, "not measured: linear 8 x 8: out of memory")
+    assert "attention where 8 does not divide" not in printed
 
 
 def test_measuring_is_injected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
