@@ -301,11 +301,10 @@ def _take_profile(arguments: argparse.Namespace) -> None:
     found = simulator.read_stage_times(arguments.profile)
     if found.weight:
         refuse(arguments, ("weight",), f"does not go with {file}, whose backwards are split")
-    counts = [name for name in ("stages", "microbatches") if getattr(arguments, name) is None]
-    if arguments.schedule_csv or arguments.minibatches is not None:  # which say theirs
-        counts = []
+    said = [name for name in ("stages", "microbatches") if getattr(arguments, name) is not None]
+    said += ["microbatches"] * (arguments.minibatches is not None)
     for name, value in found.numbers.items():
-        if name in counts or name not in ("stages", "microbatches"):
+        if name not in (("stages", "microbatches") if arguments.schedule_csv else said):
             setattr(arguments, name, value)
     if arguments.weight is not None and not found.weight:
         arguments.backward = _without(found.backward, arguments.weight, file)

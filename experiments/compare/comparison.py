@@ -437,7 +437,7 @@ class Comparison(Explained):
             return []
         robust = min(fitting, key=lambda name: fitting[name].quantile(ROBUST))
         fastest = self.fastest.planner
-        if robust == fastest or fitting[robust].quantile(ROBUST) == fitting[fastest].quantile(ROBUST):
+        if fitting[robust].quantile(ROBUST) == fitting[fastest].quantile(ROBUST):
             return [f"{self.disturbed}: {fastest} is the fastest still, at p95"]
         gain = 1.0 - fitting[robust].quantile(ROBUST) / fitting[fastest].quantile(ROBUST)
         return [f"{self.disturbed}: at p95 {robust} is faster than {fastest}, by {percent(gain)}"]

@@ -435,9 +435,9 @@ def test_lines_of_ops_are_checked_as_a_schedule(
     assert said in found.out + found.err
 
 
-def test_what_nobody_asked_for_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_nobody_asked_for_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Batch, tokens, precision and optimizer that the options leave open, with the options; nothing where all are given. Sequence
-    parallelism where the plan has tensor-parallel groups.
+    parallelism where the plan has tensor-parallel groups; that a profile has no bytes.
     """
 
     def told(command: str, *words: str) -> list[str]:
@@ -464,6 +464,16 @@ def test_what_nobody_asked_for_is_told(capsys: pytest.CaptureFixture[str]) -> No
     assert told("plan", "--workload", "chain:4", "--cluster", "pipedream-a", "--devices", "2") == [
         "by default: 2 samples, fp32, momentum (--batch, --precision, --optimizer)"
     ]
+    unsized = (
+        "the profile tells seconds alone, no bytes and no weights: transfers take their latency, reductions nothing, and "
+        "memory is not judged"
+    )
+    path = tmp_path / "graph.txt"
+    for activation, weights, said in (("0.0", "0.0", f"; {unsized}"), ("0.0", "4.0", ""), ("4.0", "0.0", "")):
+        seconds = "forward_compute_time=1.0, backward_compute_time=2.0"
+        path.write_text(f"node1 -- One -- {seconds}, activation_size={activation}, parameter_size={weights}\n")
+        profile = "--profile", str(path), "--profiled-minibatch", "1", "--cluster", "pipedream-a", "--devices", "1"
+        assert told("plan", *profile) == [f"by default: 1 sample, momentum (--batch, --optimizer){said}"]
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,16 @@ from experiments.compare.questions import compare, make_problem
 from hardware_profiles import GraphicsProcessor, load_cluster
 from planners import PLANNERS, Evaluator, InfeasiblePartition, Planner, PlannerEntry, Request
 from planners.straight.baselines import UniformLayers
-from simulator import InfeasiblePlanError, Plan, PlanFile, Problem, ScheduleError, simulate, stages_from_cuts
+from simulator import (
+    InfeasiblePlanError,
+    NoisySeconds,
+    Plan,
+    PlanFile,
+    Problem,
+    ScheduleError,
+    simulate,
+    stages_from_cuts,
+)
 from tests.experiments.commands import ended, refused
 
 SMALL = ("--workload", "chain:4", "--cluster", "pipedream-a", "--devices", "2", "--batch", "8")
@@ -87,6 +97,28 @@ def test_without_noise_a_straggler_alone_disturbs() -> None:
     seconds = simulate(result.problem, result.plan, stragglers={0: 2.0}, bounded=False).iteration_seconds
     assert slow.noisy[name].seconds.tolist() == again.noisy[name].seconds.tolist() == [seconds]
     assert seconds > result.iteration_seconds
+
+
+def test_which_plan_is_the_fastest_under_noise_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In 95 of 100 iterations: the fastest still, also where another is as fast, or else by how much another one is; a planner
+    without a plan is passed over."""
+    monkeypatch.setitem(PLANNERS, "broken", _entry(_raising(ValueError("no"))))
+    found = compare(make_problem("chain:4", "pipedream-a", 8, devices=2), ["broken", "uniform", "data-parallel"])
+    disturbed = under_disturbances(found, noise=0.1, replays=5)
+    assert set(disturbed.noisy) == {"uniform", "data-parallel"}
+    assert found.fastest is not None
+    fastest = found.fastest.planner
+    (other,) = set(disturbed.noisy) - {fastest}
+    for seconds, said in (
+        (2.0, f"{fastest} is the fastest still, at p95"),
+        (1.0, f"{fastest} is the fastest still, at p95"),
+        (0.8, f"at p95 {other} is faster than {fastest}, by 20.0 %"),
+    ):
+        noisy = {
+            name: NoisySeconds(0.1, 1.0, np.full(5, {fastest: 1.0, other: seconds}[name])) for name in (other, fastest)
+        }
+        lines = [line for line in replace(disturbed, noisy=noisy).remarks() if line.startswith("under noise")]
+        assert lines == [f"under noise 0.1 (5 replays): {said}"]
 
 
 def test_a_planner_whose_question_raises_is_a_row_too(
@@ -279,6 +311,21 @@ def test_given_plans_are_rows_beside_the_planners(
     _, out, _ = _run(capsys, *words)
     ranked = sorted(rows, key=lambda name: rows[name]["iteration_seconds"])
     assert [line.split()[0] for line in out.splitlines() if line.split()[:1] and line.split()[0] in rows][:3] == ranked
+
+
+def test_a_given_plan_that_does_not_fit_is_a_row_with_what_it_needs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Weights, gradients and momentum of all of GPT-2 XL in fp32 are more than 16 GiB; exit code 3, as nothing fits."""
+    problem = make_problem("gpt2-xl", "pipedream-a", 2, devices=2)
+    stages = stages_from_cuts((1,), len(problem.workload), ((1,), (0,)))
+    PlanFile(problem, Plan("hand", "gpipe", stages, (2,))).write(tmp_path / "large.json")
+    words = ("compare", "--plan", str(tmp_path / "large.json"), "--planner", "uniform", "--no-figures", "--json")
+    code, out, _ = _run(capsys, *words, "--out", str(tmp_path))
+    row, _ = json.loads(out)["plans"]
+    assert (code, row["status"], row["feasible"]) == (3, "does-not-fit", False)
+    peak, most = (f"{row[name] / 2**30:.4g} GiB" for name in ("peak_memory_bytes", "capacity_bytes"))
+    assert row["reason"] == f"needs {peak} on device 0, which holds {most}"
 
 
 def test_plans_of_different_problems_are_not_compared(

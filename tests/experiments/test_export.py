@@ -13,7 +13,7 @@ import planners
 import simulator
 from hardware_profiles import load_cluster
 from planners import make_plan
-from simulator import Problem, from_text, from_torch_csv, to_text, workload_from_spec
+from simulator import Plan, PlanFile, Problem, from_text, from_torch_csv, stages_from_cuts, to_text, workload_from_spec
 from tests.experiments.commands import ended, refused
 
 PROBLEM = ("--workload", "chain:6", "--cluster", "pipedream-arxiv-b", "--devices", "2")
@@ -132,6 +132,10 @@ def test_execution_traces_are_a_file_a_rank(
         capsys, (*words, "--planner", "uniform", "--schedule", "fbp-as", "--out", "shared")
     )
     assert not list(tmp_path.glob("shared*"))
+    problem = Problem(workload_from_spec("chain:6"), load_cluster("pipedream-arxiv-b"), 8)
+    PlanFile(problem, Plan("hand", "1f1b", stages_from_cuts((3,), 6, ((1,), (3,))), (4, 4))).write("apart.json")
+    code, _, err = run(capsys, "export", "--plan", "apart.json", "--format", "chakra", "--out", "apart")
+    assert (code, err) == (0, "pipeplan export: ranks in their order on devices 1, 3\n")
 
 
 ENDINGS = "the name must end in .csv (torch), .txt (lines of ops) or .json (trace)"

@@ -114,6 +114,25 @@ def test_layouts_of_no_plan(capsys: pytest.CaptureFixture[str], plan: str, said:
     assert said in refused(capsys, ("export", "--to", "megatron", *GPT2, *words, "--plan", path))
 
 
+def test_what_is_no_target_is_the_name_of_a_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one with a colon, and with the name of a target, where the file is there."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("C:plan.json", "megatro:plan.json", "deepspeed:plan.json"):
+        problem, plan = imported(capsys, tmp_path, LAYOUT)
+        PlanFile(problem, plan).write(name)
+        assert ended(capsys, ("check", "--plan", name))[0] == 0
+    assert "D:plan.json: No such file or directory" in refused(capsys, ("check", "--plan", "D:plan.json"), 4)
+
+
+def test_a_form_may_be_what_check_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a file, without --plan: what is said is the same."""
+    asked = [ended(capsys, ("check", *words, *GPT2)) for words in ((LAYOUT,), ("--plan", LAYOUT))]
+    assert asked[0] == asked[1]
+    assert asked[0][0] == 0
+
+
 FAILURES = "--mtbf 100 --checkpoint-gb-per-s 2 --restart-seconds 10 --days 1 --runs 2"
 
 QUESTIONS = {

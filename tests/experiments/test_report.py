@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import pipeplan as pp
+import planners
 import simulator
 from experiments.cli import main
 from experiments.commands import plan_command
@@ -28,6 +29,7 @@ from simulator import (
     LayerSplit,
     Outcome,
     Plan,
+    PlanFile,
     Problem,
     Score,
     Stage,
@@ -624,6 +626,49 @@ def test_an_interrupted_report_leaves_the_plan(
     document = json.loads(said(capsys, *words, code=130))
     assert document["interrupted"]
     assert "report" not in document
+
+
+def test_what_searches_beside_the_search_find_is_the_answer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A faster runner-up is written in place of the answer; an interrupt leaves this, and of an interrupted search nothing
+    further is asked."""
+    path = tmp_path / "plan.json"
+    search = ("--planner", "uniform", "--schedule", "gpipe", "--runner-ups", "--report", "--out", str(path), "--json")
+
+    def asked(code: int) -> tuple[Any, Plan, str]:
+        found, out, err = ended(capsys, ("plan", *QUESTION, *search))
+        assert found == code
+        return json.loads(out), PlanFile.read_plan(path)[1], err
+
+    def stopped(*given: Any, **named: Any) -> Any:
+        raise KeyboardInterrupt
+
+    document, own, _ = asked(0)
+    found = plan_over_stacks("uniform", PlanFile.read_plan(path)[0], (), Request(schedule="1f1b"))
+    monkeypatch.setattr(planners, "search_nearby", lambda *given, **named: found)
+    document, plan, _ = asked(0)
+    assert (document["schedule"], plan) == ("1f1b", found.plan)
+    monkeypatch.setattr(planners, "search_nearby", stopped)
+    document, plan, err = asked(130)
+    assert (document["interrupted"], document["schedule"], plan) == (True, "gpipe", own)
+    assert err == "pipeplan plan: no report is made after an interrupt\n"
+    assert "report" not in document
+    monkeypatch.setattr(planners, "plan_by", lambda *given, **named: replace(found, interrupted=True))
+    monkeypatch.setattr(planners, "search_nearby", lambda *given, **named: pytest.fail("asked"))
+    document, plan, again = asked(130)
+    assert (document["interrupted"], plan, again) == (True, found.plan, err)
+
+
+def test_an_unsteady_stream_is_said_beside_a_document(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On stderr, as the document has seconds alone; a table says it itself."""
+    monkeypatch.setattr(Outcome, "warning", "no steady state")
+    words = ("plan", *QUESTION, "--planner", "data-parallel", "--microbatches", "1")
+    assert ended(capsys, (*words, "--json"))[::2] == (0, "warning: no steady state\n")
+    code, out, err = ended(capsys, words)
+    assert (code, "no steady state" in out, err) == (0, True, "")
 
 
 def test_searches_beside_the_search_find_runner_ups(capsys: pytest.CaptureFixture[str]) -> None:

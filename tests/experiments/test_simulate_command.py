@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 
 import pipeplan as pp
 from experiments.cli import main
+from experiments.compare import schedule_comparison
+from planners import SearchedSchedule
 from simulator import CATEGORIES, Plan, PlanFile, Problem, simulate
 from tests.experiments.commands import refused
 
@@ -112,8 +115,10 @@ def test_a_file_says_its_own_counts(capsys: pytest.CaptureFixture[str], tmp_path
 SEARCH = ("simulate", "--schedule", "search", "--stages", "4", "--microbatches", "8", *SECONDS)
 
 
-def test_an_interrupted_search_answers(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The best order so far is printed as one document that says so; exit code 130."""
+def test_an_interrupted_search_answers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The best order so far is printed as one document that says so, and not drawn; exit code 130, also beside others."""
 
     @contextmanager
     def interrupted(*words: str) -> Iterator[Any]:
@@ -125,6 +130,18 @@ def test_an_interrupted_search_answers(capsys: pytest.CaptureFixture[str], monke
     monkeypatch.setattr("experiments.commands.simulate_command.progress", interrupted)
     assert main((*SEARCH, "--seconds", "1e9", "--json")) == 130
     assert json.loads(capsys.readouterr().out)["interrupted"]
+    files = ("--gantt", str(tmp_path / "order"), "--out", str(tmp_path / "order.csv"))
+    assert main((*SEARCH, "--seconds", "1e9", *files)) == 130
+    assert capsys.readouterr().err == "pipeplan simulate: no figure is drawn after an interrupt\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["order.csv"]
+    asking = schedule_comparison.simulate
+
+    def cut_short(name: str, **numbers: Any) -> Any:
+        found = asking(name, **numbers)
+        return replace(found, interrupted=True) if isinstance(found, SearchedSchedule) else found
+
+    monkeypatch.setattr(schedule_comparison, "simulate", cut_short)
+    assert main((*SEARCH[:2], "search,1f1b", *SEARCH[3:])) == 130
 
 
 @pytest.mark.parametrize(
@@ -287,6 +304,12 @@ def test_seconds_come_from_a_trace(
         assert main((*asked, *words)) == 0
         documents.append(json.loads(capsys.readouterr().out)["makespan_seconds"])
     assert documents[::2] == pytest.approx(documents[1::2])
+    Path("two.csv").write_text("0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n")  # the trace has one micro-batch
+    stream = ("simulate", "--schedule", "pipedream", "--minibatches", "4", "--json", "--profile", "whole.json")
+    assert main(stream) == 0
+    assert json.loads(capsys.readouterr().out)["makespan_seconds"] == pytest.approx(0.036)  # 1 + 4 × (2 + 6) + 3 ms
+    assert main(("simulate", "--schedule-csv", "two.csv", "--profile", "whole.json", "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["makespan_seconds"] == pytest.approx(0.020)  # 1 + 2 + 2 + 6 + 6 + 3 ms
     assert main(("check", "split.json")) == 0
     assert "--backward 0.0015,0.003 --weight 0.0005,0.001" in capsys.readouterr().out
     for words, said in {

@@ -368,6 +368,10 @@ def test_files_that_are_no_store(capsys: pytest.CaptureFixture[str], tmp_path: P
         assert "is no store of pipeplan sweep" in refused(capsys, ("sweep", "report", str(path)), 4)
         assert path.read_bytes() == content
     assert "there is no such store" in refused(capsys, ("sweep", "report", str(tmp_path / "none.db")), 4)
+    with Store(tmp_path / "empty.db"):
+        pass
+    line = refused(capsys, ("sweep", "report", str(tmp_path / "empty.db")))
+    assert line == f"pipeplan sweep: {tmp_path / 'empty.db'}: no sweep was asked yet\n"
     with sqlite3.connect(store, isolation_level=None) as database:
         database.execute("BEGIN EXCLUSIVE")
         assert "another process is writing it; wait, or name another store" in refused(capsys, (*words, str(store)))

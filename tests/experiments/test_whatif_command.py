@@ -78,6 +78,9 @@ def test_paths_are_listed_with_their_values(capsys: pytest.CaptureFixture[str], 
     assert "problem.batch=16" in lines
     assert "plan.microbatches=[2, 2, 2, 2]" in lines
     assert any(line.startswith("accelerator.compute.tflops_fp32=") for line in lines)
+    paths = document(capsys, plan_file, "--paths", "--set", "batch=16")["paths"]
+    assert (paths["problem.batch"], paths["plan.microbatches"]) == (16, [2, 2, 2, 2])
+    assert list(paths) == [line.partition("=")[0] for line in lines]
 
 
 @pytest.mark.parametrize(
