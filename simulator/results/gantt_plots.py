@@ -7,11 +7,12 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
@@ -245,8 +246,6 @@ def readable_window(timeline: Timeline, *, boxes: int = 48) -> tuple[float, floa
     """
     if boxes < 2:
         raise ValueError(f"a cut needs at least 2 boxes per row, got {boxes}")
-    if not timeline.ops:
-        return None
     rows = [row for row in gantt_rows(timeline, most_rows=0) if not row.thin]
     fullest = max(rows, key=lambda row: int(np.count_nonzero(computes(row.kind))))
     compute = computes(fullest.kind)
@@ -382,8 +381,7 @@ def gantt(
             room = (size[0] - 0.45 - _LEAST_INCHES[0]) / (_NAME_CHARACTER * _scale(size[0]))
             rows = [replace(row, label=legible(row.label, max(_LEAST_NAME, int(room)))) for row in rows]
         ax = _gantt_figure(rows, heights, handles, titled=title is not None, size=size)
-    page = ax.get_figure(root=True)
-    scale = _scale(page.get_figwidth() if page is not None else _FULL_WIDTH)
+    scale = _scale(_page_of(ax).get_figwidth())
     bottom = np.cumsum(heights) - heights
     box = ax.get_window_extent()
     points = 72.0 / ax.figure.dpi
@@ -671,13 +669,15 @@ def _legend_handles(rows: Sequence[GanttRow]) -> list[Patch]:
     return handles
 
 
+def _page_of(ax: Axes) -> Figure:
+    return cast("Figure", ax.get_figure(root=True))
+
+
 def _room_beside(ax: Axes) -> tuple[float, float]:
     """Width in points from the left end of a panel to the left margin of the page (if no other panel is there), and to the
-    panel's right end; unlimited without a page.
+    panel's right end.
     """
-    box, page = ax.get_window_extent(), ax.get_figure(root=True)
-    if page is None:
-        return 0.0, math.inf
+    box, page = ax.get_window_extent(), _page_of(ax)
     point = page.dpi / 72.0
     alone = len(page.axes) == 1
     return max(0.0, (box.x0 - page.bbox.x0) / point - _MARGIN) * alone, (page.bbox.x1 - box.x0) / point
@@ -688,8 +688,7 @@ def _gantt_heading(
 ) -> None:
     words = f"{'in all' if cut else 'makespan'} {_seconds(timeline.makespan_seconds)}"
     words += f" · devices idle {percent(timeline.bubble().idle_over_makespan)} of it"
-    page = ax.get_figure(root=True)
-    points = ax.get_window_extent().width * 72.0 / page.dpi if page is not None else math.inf
+    points = ax.get_window_extent().width * 72.0 / _page_of(ax).dpi
     left, right = _room_beside(ax)
     below, begin = _legend_rows(handles, points, left, scale)
     beside, line = not below, scale * (8 + 16 * below)

@@ -293,8 +293,6 @@ def critical_path(program: Program, timeline: Timeline) -> tuple[PathStep, ...]:
 
     Seconds of tasks and gaps sum to the makespan.
     """
-    if not len(timeline):
-        return ()
     awaited, lane = awaited_last(program, timeline), timeline.lane
     task, found = int(timeline.end.argmax()), list[PathStep]()
     while task >= 0:
@@ -305,8 +303,6 @@ def critical_path(program: Program, timeline: Timeline) -> tuple[PathStep, ...]:
         free = float(timeline.end[before]) if before >= 0 and lane[before] == lane[task] else -1.0
         maker, there = int(awaited.task[task]), float(awaited.there[task])
         last = before if free >= 0.0 and (maker < 0 or free >= there) else maker
-        if last >= 0 and timeline.end[last] > started:  # an op that streams to the next while it runs
-            last = -1
         found.append(PathStep(task, started - (float(timeline.end[last]) if last >= 0 else 0.0)))
         task = last
     return tuple(reversed(found))

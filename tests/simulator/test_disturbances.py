@@ -24,6 +24,7 @@ from simulator import (
 )
 from simulator.disturbances import Draws, drawn
 from simulator.engines import reference
+from simulator.results.noisy_seconds import NoisySeconds
 from simulator.schedules.schedule import ScheduleError
 from tests.chains import chain
 from tests.simulator.noise import with_noise
@@ -56,6 +57,19 @@ def test_many_draws_are_those_of_simpy_to_the_last_bit(program: Program | None, 
     assert noisy.seconds.tolist() == [one.makespan_seconds for one in alone]
     assert timeline.end.tolist() == alone[0].end.tolist()
     assert noisy.quiet == reference.replay(program, contention=contention).makespan_seconds
+
+
+def test_seconds_under_noise_are_a_table() -> None:
+    """Of 1, 2 and 3 s the quantiles by line, and what each is more than without noise, where that takes any time."""
+    lines = (
+        "3 replays with noise 0.1; without, 2 s",
+        "iteration        mean     p50       p95       p99",
+        "seconds             2       2       2.9      2.98",
+        "without noise  0.00 %  0.00 %  +45.00 %  +49.00 %",
+    )
+    assert NoisySeconds(0.1, 2.0, np.array([1.0, 2.0, 3.0])).summary() == "\n".join(lines)
+    (table,) = NoisySeconds(0.1, 0.0, np.array([1.0, 2.0, 3.0])).tables()
+    assert table.rows == (("seconds", "2", "2", "2.9", "2.98"),)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "pipedream"])

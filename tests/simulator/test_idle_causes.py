@@ -97,6 +97,13 @@ def test_the_critical_path_by_hand() -> None:
     assert runs == [(0, "0F0", "0F0", 1, 0.0), (1, "1F0", "1B0", 3, 0.25), (0, "0B0", "0B1", 2, 0.25)]
 
 
+def test_where_nothing_takes_time_nothing_is_gained() -> None:
+    """A sentence says so, and no table of gains is there."""
+    found = explain(replay("gpipe", 1, 1, forward=0, backward=0))
+    assert found.remarks()[1:] == ("nothing that is 10 % faster alone would save 0.01 %",)
+    assert not [one for one in found.tables() if one.title.startswith("If it were")]
+
+
 def test_of_a_long_path_the_ends_are_told() -> None:
     """Eight devices forth, and back: six and six of fifteen runs, and how many stand between them."""
     table = next(

@@ -70,6 +70,14 @@ def test_schedules_by_name_or_searched(order: tuple[str, ...], schedule: str, wo
     assert plan_words(asked, plan) == f"pp2 dp1 · mb 2 × 2 · {words} · no recomputation"
 
 
+def test_micro_batches_of_each_stage() -> None:
+    """Stages that cut the batch in ways of their own."""
+    asked = problem("chain:4", "dapple-c:2", 4)
+    stages = stages_from_cuts((2,), 4, [(0,), (1,)])
+    plan = Plan("mine", "gpipe", stages, (4,), forward_sizes=((2, 2), (4,)), backward_sizes=((4,), (2, 2)))
+    assert plan_words(asked, plan) == "pp2 dp1 · micro-batches of each stage's own · gpipe · no recomputation"
+
+
 def test_two_directions_are_no_replicas() -> None:
     """Chimera's stages are on two GPUs, one of each direction."""
     asked = problem("vgg16", "pipedream-b", 64)

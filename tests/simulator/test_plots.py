@@ -30,12 +30,14 @@ from simulator.results.figures import (
     captioned,
     figures,
     fitting,
+    grouped_bars,
     logarithmic,
     logarithmic_axes,
     panels,
     save,
     time_unit,
     title_points,
+    whitened,
 )
 from simulator.results.gantt_plots import (
     KIND_COLORS,
@@ -265,6 +267,49 @@ def test_boxes_too_narrow_to_be_told_apart_are_shares_of_the_time() -> None:
         shared_time(looped, 3.6)[1], key=lambda one: one.edges[-1] - one.edges[0]
     )  # rounds of 16 forwards and backwards
     assert np.diff(flat.edges).max() > 0.9 * (flat.edges[-1] - flat.edges[0])
+
+
+def test_narrow_boxes_are_drawn_above_each_other() -> None:
+    """One stage with boxes of a fifth of a point: forwards in the lower third of the row, backwards above them."""
+    axes = gantt(replayed("1f1b", 1, 4000))
+    assert axes.get_xlabel() == "time (h; narrow ops as shares of the time)"
+    low, high, third = 0.06, 0.94, 0.94 - 0.88 / 3
+    drawn = [(to_hex(one.get_facecolor()[0]), one.get_paths()[0].get_extents()) for one in axes.collections]
+    for (color, box), kind, ends in zip(
+        drawn[1:], (OpKind.FORWARD, OpKind.BACKWARD), ((third, high), (low, third)), strict=True
+    ):
+        assert color == to_hex(KIND_COLORS[kind])
+        assert (box.y0, box.y1) == pytest.approx(ends, abs=1e-3)
+        assert (box.x0, box.x1) == axes.get_xlim()
+
+
+def test_a_whitened_color_is_a_part_of_the_way_to_white() -> None:
+    """A quarter of 252, 204 and 152."""
+    assert whitened("#033367", 0.25) == "#42668d"
+
+
+def test_a_lane_without_tasks_has_no_row() -> None:
+    """A device to which a schedule gives no op."""
+    schedule = replace(
+        from_text("0F0 0B0\n1F0 1B0"), offsets=np.array([0, 2, 2, 4]), device=np.array([0, 5, 1], dtype=np.int32)
+    )
+    timeline = recurrence.replay(lower(schedule, given_costs(2, OpSeconds(1.0, 2.0), devices=schedule)))
+    assert len(timeline.lane_kind) == 3
+    assert [row.label for row in gantt_rows(timeline)] == ["stage 0 (GPU 0)", "stage 1 (GPU 1)"]
+
+
+def test_bars_stand_in_groups_and_crosses_where_there_are_none() -> None:
+    """Two series over two places, in groups of 0.8: one bar each, a cross with its word for None, nothing for no number."""
+    _, ((axes,),) = panels(4.0, 3.0)
+    series = {"first": (1.0, None), "second": (float("nan"), 3.0)}
+    bars = grouped_bars(axes, series, {name: {} for name in series}, scale=2.0, absent="no plan")
+    assert {
+        name: [(one.get_x(), one.get_width(), one.get_height()) for one in those] for name, those in bars.items()
+    } == {"first": [pytest.approx((-0.4, 0.4, 2.0))], "second": [pytest.approx((1.0, 0.4, 6.0))]}
+    assert [(line.get_xdata()[0], line.get_ydata()[0], line.get_marker()) for line in axes.lines] == [
+        (pytest.approx(0.8), 0, "x")
+    ]
+    assert [(text.get_text(), text.xy) for text in axes.texts] == [("no plan", (pytest.approx(0.8), 0))]
 
 
 def test_gantt_draws_into_given_axes_and_refuses_an_empty_window() -> None:
