@@ -35,6 +35,12 @@ def plan_of(schedule: str, places: list[tuple[int, ...]], **changes: Any) -> Pla
     return replace(Plan("hand", schedule, stages_from_cuts(cuts, 124, places, degree), (4,) * 8), **changes)
 
 
+def test_traces_are_told_by_their_size() -> None:
+    """On both stages eight forwards and backwards, an update and the sum of the tied gradient, eight sends and receives."""
+    traces = execution_traces(GPT2, plan_of("1f1b", [(0,), (1,)]))
+    assert repr(traces) == f"ExecutionTraces({2 * (16 + 2 + 16)} nodes of 2 devices)"
+
+
 def replayed(traces: ExecutionTraces) -> float:
     """Seconds of the traces: a node starts when all that it names has ended, a receive when its message is there, a collective
     when its whole group has come to it. Fails where nothing can go on.

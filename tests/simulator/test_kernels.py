@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,20 @@ def test_compiled_code_that_names_what_is_gone_is_made_anew(tmp_path: Path) -> N
     assert double().stats.cache_hits
 
 
+def test_compiled_code_that_was_removed_is_made_anew(tmp_path: Path) -> None:
+    """An index that names files which are gone."""
+    path = tmp_path / "gone.py"
+    path.write_text(
+        "from simulator import kernel\n\n@kernel()\ndef double(value):\n    return 2 * value\n", encoding="utf-8"
+    )
+    first = imported(path).double
+    assert first(21) == 42
+    for one in Path(first._cache._cache_file._index_path).parent.glob("*.nbc"):
+        one.unlink()
+    again = imported(path).double
+    assert (again(21), again.stats.cache_hits.total(), again.stats.cache_misses.total()) == (42, 0, 1)
+
+
 def test_kept_code_is_loaded_without_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that finds a kernel's compiled code imports none of the functions that numba can compile."""
     path = tmp_path / "kept_kernels.py"
@@ -186,6 +201,18 @@ def test_a_numba_with_other_internals_keeps_code_as_it_does(lacking: str, monkey
     doubled = kernels.kernel()(double)
     assert doubled(21) == 42
     assert type(doubled._cache).__module__ == "numba.core.caching"  # type: ignore[attr-defined]
+
+
+def test_where_no_numba_keeps_code_kernels_run_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other internals, and a function of no file."""
+    monkeypatch.delattr("numba.core.caching.InTreeCacheLocator")
+    monkeypatch.delitem(sys.modules, "simulator.compiled.kept_code")
+    said = []
+    monkeypatch.setattr(kernels, "_say_unkept", lambda: said.append("unkept"))
+    made: dict[str, Any] = {}
+    exec("def double(value):\n    return 2 * value", made)
+    assert kernels.kernel()(made["double"])(21) == 42
+    assert said == ["unkept"]
 
 
 @pytest.mark.slow
@@ -273,3 +300,30 @@ def test_an_interrupt_waits_for_the_end_of_a_kernel(monkeypatch: pytest.MonkeyPa
         assert len(interrupted.signatures) == 2
     finally:
         signal.signal(signal.SIGINT, usual)
+
+
+def test_interrupts_are_deferred_where_they_are_pythons_own() -> None:
+    """By the main thread; a program's own handler stays."""
+    usual = signal.getsignal(signal.SIGINT)
+    try:
+        for handler in (signal.default_int_handler, signal.SIG_IGN):
+            signal.signal(signal.SIGINT, handler)
+            with ThreadPoolExecutor(1) as other:
+                assert other.submit(kernels._Interrupts).exception() is None
+            assert signal.getsignal(signal.SIGINT) == handler
+            own = kernels._Interrupts()
+            assert signal.getsignal(signal.SIGINT) == (handler if handler is signal.SIG_IGN else own)
+    finally:
+        signal.signal(signal.SIGINT, usual)
+
+
+def test_a_kernel_of_another_thread_raises_no_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that came to the main thread stays there."""
+    monkeypatch.setattr(kernels.interrupts, "came", True)
+    doubled = kernels.kernel()(double)
+    with ThreadPoolExecutor(1) as other:
+        found = other.submit(doubled, 21)
+    assert (found.exception(), found.result()) == (None, 42)
+    assert kernels.interrupts.came
+    with pytest.raises(KeyboardInterrupt):
+        doubled(21)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -75,6 +76,7 @@ def test_medians_by_stage_and_pass(tmp_path: Path) -> None:
     assert (found.microbatches, found.ops) == (3, 15)
     assert found.spread == pytest.approx(0.5)  # of the first stage's forwards: 1, 2, 3 ms
     assert found.numbers["backward"] == pytest.approx((0.004, 0.002))
+    assert repr(found) == "StageTimes(2 stages, 3 micro-batches)"
 
 
 MEGATRON = "/opt/megatron/core/pipeline_parallel/schedules.py(403): "
@@ -188,6 +190,15 @@ def test_on_gpus_kernels_are_timed(tmp_path: Path) -> None:
         "forward": pytest.approx((0.004,)),
         "backward": pytest.approx((0.004,)),
     }
+    ranges = [
+        event(name, 10, 10 + long, "gpu_user_annotation", pid=0, tid=stream)
+        for stream, long in ((5, 6), (9, 50))
+        for name in ("Forward 0", "Backward 0")
+    ]
+    hosts = [event("Forward 0", 0, 1), event("Backward 0", 1, 2)]
+    kernels = [one for one in events if one["cat"] == "kernel"]
+    found = read_stage_times(written(tmp_path / "gpipe.json", [*hosts, *kernels, *ranges], rank=0))
+    assert (found.forward, found.backward) == (pytest.approx((0.006,)), pytest.approx((0.006,)))
     hidden = [
         one for one in events if one["cat"] == "user_annotation"
     ]  # no forms on streams: by what the host's launch
@@ -236,8 +247,8 @@ def test_what_is_told_of_other_traces(tmp_path: Path, events: list[Event], said:
     assert "\n" not in str(error.value)
 
 
-def test_what_is_told_of_other_files(tmp_path: Path) -> None:
-    """Empty folders, files that are not packed, or not to their ends, or no JSON."""
+def test_what_is_told_of_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty folders, files that are not packed, or not to their ends, or no JSON; what is no file, and a folder that is shut."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "plain.json.gz").write_text("{}")
     packed = written(tmp_path / "whole.json.gz", [event("PP:0F0", 0, 1)]).read_bytes()
@@ -253,6 +264,17 @@ def test_what_is_told_of_other_files(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(WorkloadFileError, match=said):
             read_any_profile(tmp_path / name)
+    (tmp_path / "run").mkdir()
+    os.mkfifo(tmp_path / "run" / "rank0.json")
+    with pytest.raises(WorkloadFileError, match=r"run/rank0.json: cannot be read: is no regular file, but a pipe"):
+        read_stage_times(tmp_path / "run")
+
+    def shut(path: Path) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", shut)
+    with pytest.raises(WorkloadFileError, match=r"run: cannot be read: Permission denied$"):
+        read_stage_times(tmp_path / "run")
     assert not is_stage_trace("x" * 5000)  # the system refuses to look
 
 

@@ -197,6 +197,16 @@ def test_missing_file_directory_and_binary_junk(tmp_path: Path) -> None:
             read_profile(path)
 
 
+def test_a_rule_of_the_whole_network_is_told_of_the_file(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 and 25 weights, where a network may have 40."""
+    monkeypatch.setattr("simulator.workloads.layers.MOST_PARAMETERS", 40)
+    rule = "workload 'small': parameters must be at most 2^63 - 1, got 41"
+    with pytest.raises(WorkloadFileError, match=f"^{re.escape(f'{small}:1: {rule}')}$"):
+        read_profile(small)
+    monkeypatch.setattr("simulator.workloads.layers.MOST_PARAMETERS", 41)
+    assert read_profile(small).parameters() == 41
+
+
 def test_figures_of_no_sample_or_layer_are_refused(small: Path) -> None:
     """A mini-batch below one, and a file of Input nodes, which load data."""
     with pytest.raises(ValueError, match=r"^profiled_minibatch must be at least 1 sample, got 0"):
