@@ -222,7 +222,7 @@ def _block(
     topology = cluster.topology
     cabled = {node: topology.cabled[node] & set(devices) for node in devices if node in topology.cabled}
     grid = find_grid(devices, cabled)
-    if grid is not None and (len(grid.sides) > 1 or not any(grid.closed)):
+    if grid is not None:
         found = dict(zip(devices, _grid_places(grid.sides, grid.closed), strict=True))
     elif len(devices) > 2 and any(len(others) > 1 for others in cabled.values()):
         found = dict(zip(devices, _circle(len(devices)), strict=True))

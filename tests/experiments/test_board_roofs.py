@@ -10,6 +10,7 @@ import pytest
 from experiments.report.board_roofs import BoardRoofs, board_problem, board_roofs
 from hardware_profiles import FieldProgrammableGateArray, load_accelerator
 from simulator import Layer, Workload
+from tests.chains import measured_chain
 from tests.experiments.commands import ended, refused
 
 
@@ -57,6 +58,7 @@ def test_twice_a_figure_saves_its_share() -> None:
     assert found.gains["bandwidth"] == pytest.approx((2.0 + 3.011) / found.seconds)
     assert found.gains["reduction_half, halved"] == found.gains["on-chip memory"] == 0.0
     assert found.words.endswith("; twice the bandwidth saves most")
+    assert repr(found) == f"BoardRoofs({found.words})"
 
 
 def test_a_line_of_two_boards_is_cut_where_its_slowest_part_takes_least() -> None:
@@ -67,7 +69,9 @@ def test_a_line_of_two_boards_is_cut_where_its_slowest_part_takes_least() -> Non
     assert (*found.line.boards, found.line.sending) == pytest.approx((6.0, 6.02, 0.1))
     assert found.line_gains["bandwidth"] == pytest.approx(1 - 4.0 / 6.02)
     assert found.line_gains["DSP blocks"] == found.line_gains["link"] == found.gains["link"] == 0.0
-    assert roofs(layers=1).line is None
+    assert "a line of two, cut after weights, waits for its second board: " in found.remarks()[1]
+    alone = roofs(layers=1)
+    assert (alone.line, alone.remarks()) == (None, (alone.words,))
     assert roofs(layers=1).line_gains == {}
 
 
@@ -105,6 +109,14 @@ def test_wider_numbers_take_longer_to_send() -> None:
     found = roofs(3, "fp16")
     assert [one.sending for one in found.layers] == pytest.approx([0.6, 0.6, 180.0])
     assert (found.layers[1].weights, found.layers[1].computing) == (8.0, pytest.approx(0.3))
+
+
+def test_what_binds_measured_layers_is_not_known() -> None:
+    """They have seconds, and no FLOP."""
+    board = load_accelerator("zcu102")
+    assert isinstance(board, FieldProgrammableGateArray)
+    with pytest.raises(ValueError, match="measured-chain: its layers were measured, and no FLOP of them are known"):
+        board_roofs(board_problem(board, measured_chain([1.0], [2.0]), 1, "int8"))
 
 
 def test_the_command_tells_roofs_of_boards_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
-from math import hypot, prod
+from math import cos, hypot, pi, prod, sin
 from pathlib import Path
 
 import pytest
@@ -77,6 +77,22 @@ def test_nodes_of_a_grid_have_places_of_their_own(sides: tuple[int, ...]) -> Non
     assert {y for _, y in places[: columns * (sides[-2] if len(sides) > 1 else 1)]} == {
         -step * row for row in range(sides[-2] if len(sides) > 1 else 1)
     }
+
+
+@pytest.mark.parametrize(
+    ("inside", "places"),
+    [
+        ('"torus"\nsides = [2, 3]', [(0, 0), (1, 0), (2, 0), (0, -1), (1, -1), (2, -1)]),
+        ('"ring"', [(1.5 * sin(pi * place / 3), 1.5 * (cos(pi * place / 3) - 1)) for place in range(6)]),
+    ],
+)
+def test_devices_of_a_server_lie_as_they_are_cabled(
+    tmp_path: Path, inside: str, places: list[tuple[float, float]]
+) -> None:
+    """In rows and columns, or a circle, beside a network that they are attached to; from the first one on."""
+    found = drawn(tmp_path, 2, 6, f"topology = {inside}\n", 'attach = "device"\n')
+    (x, y), *_ = own = [node.place for node in found.nodes if node.name.startswith("server0.device")]
+    assert [(u - x, v - y) for u, v in own] == [pytest.approx(place) for place in places]
 
 
 def test_pictures_keep_their_looks(tmp_path: Path, recorded: Recorded) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,10 @@ def test_every_planner_and_schedule_has_a_look_of_its_own() -> None:
     assert len({look_of(name) for name in methods}) == len(methods)
     assert set(SAME.values()) <= {*names}
     for own in FAMILIES.values():
-        assert len({(look_of(name).mark, look_of(name).dashes, look_of(name).hatch) for name in own}) == len(own)
+        for part in ("mark", "dashes", "hatch"):
+            assert len({getattr(look_of(name), part) for name in own}) == len(own)
+    firsts = [look_of(own[0]).mark for own in FAMILIES.values()]
+    assert all(one != other for one, other in pairwise(firsts))
 
 
 def test_a_name_that_is_not_declared_keeps_its_look() -> None:

@@ -79,6 +79,13 @@ def test_limit_is_drawn_only_where_it_does_not_flatten() -> None:
         assert limit_in_view(comparison_bars([row("a", 1.0), row("b", fastest)])) == in_view
     assert common_limit(comparison_bars([row("a", 50.0), row("b", 80.0)])) == pytest.approx(100.0)
     assert common_limit(comparison_bars([row("a", 50.0), row("b", 80.0, bound=2.0)])) is None
+    for rows, said in (
+        ([row("a", 20.0), row("b", 10.0, bound=2.0)], "upper limit 100/s, beyond the axis"),
+        ([row("a", 50.0), row("b", 80.0)], "upper limit (lower bound on time): 100/s"),
+        ([row("a", 50.0), row("b", 80.0, bound=2.0)], "upper limit"),
+    ):
+        (legend,) = comparison_figure(rows).legends
+        assert [text.get_text() for text in legend.get_texts() if "limit" in text.get_text()] == [said]
 
 
 def test_infeasible_bars_are_hatched() -> None:

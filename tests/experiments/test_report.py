@@ -308,6 +308,17 @@ def test_memory_that_recomputation_saves() -> None:
     assert memory.how == f"without recomputation, which needs {92 / 2**30:.3g} GiB more on device 0{free}"
 
 
+def test_recomputation_that_takes_no_time_is_no_limit() -> None:
+    """Of a stage without FLOP; nor is that of an order with ops of its own for it, which has no plan without them."""
+    problem = Problem(two_stages(work=(0.0, 1.0)).problem.workload, star_cluster(2, bandwidth=1e15), 2)
+    plan = Plan("hand", "1f1b", (Stage((0,), (0,)), Stage((1,), (1,))), (1, 1), recompute=("whole", "none"))
+    assert not [one for one in found_limits(simulate(problem, plan)) if "recompute" in one.how]
+    own = replace(plan, recompute=("none", "whole"), schedule="", order=("0F0 0F1 0B0 0B1", "1F0 1A0 1B0 1F1 1A1 1B1"))
+    assert not [one for one in found_limits(simulate(problem, own)) if "recomputation" in one.name]
+    within = replace(own, order=("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"))
+    assert "recomputation" in [one.name for one in found_limits(simulate(problem, within))]
+
+
 def test_memory_is_the_limit_where_little_of_it_is_free() -> None:
     """The same plan where the device has the 48 bytes that it holds at the peak, and 4 more."""
     outcome = recomputed(52.0)
@@ -411,6 +422,49 @@ def test_an_interrupt_keeps_what_is_found(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(pareto_search, "in_less_memory", raise_interrupt)  # between two searches
     found = pareto(pp.Problem("chain:6", "pipedream-a", 4, devices=1), "data-parallel", (1,), Request(microbatches=2))
     assert (len(found.points), found.interrupted) == (1, True)
+
+
+@pytest.mark.parametrize("objective", ["time", "energy"])
+def test_a_search_that_is_cut_short_ends_those_behind_it(monkeypatch: pytest.MonkeyPatch, objective: str) -> None:
+    """What it has found counts; of more devices nothing is asked, nor by energy where it was one by seconds."""
+    asked: list[tuple[int, str]] = []
+
+    def early(planner: Any, problem: Problem, stacks: Any, request: Request, **named: Any) -> Any:
+        asked.append((len(problem.cluster.devices), request.objective))
+        found = plan_over_stacks(planner, problem, stacks, request, **named)
+        return replace(found, interrupted=request.objective == objective)
+
+    monkeypatch.setattr(pareto_search, "plan_over_stacks", early)
+    problem = pp.Problem("chain:6", "dgx-h100:1", 4, devices=2)
+    found = pareto(problem, "data-parallel", (2, 1), Request(microbatches=2))
+    assert (found.interrupted, found.searches, {one.devices for one in found.points}) == (True, len(asked), {1})
+    assert [one for one in asked if one[1] == objective] == asked[-1:] == [(1, objective)]
+
+
+def test_what_does_not_fit_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a search in less memory, which is then the last one, and of that for the fewest joules, slower and smaller as it is."""
+    asked: list[str] = []
+
+    def large(planner: Any, problem: Problem, stacks: Any, request: Request, **named: Any) -> Any:
+        asked.append(request.objective)
+        found = plan_over_stacks(planner, problem, stacks, request, **named)
+        if asked == ["time"]:
+            return found
+        less = in_less_memory(found.problem, 0.1 * found.outcome.fullest.peak_bytes)
+        assert less is not None
+        return replace(found, outcome=simulate(less, replace(found.plan, microbatches=(1,) * 4)))
+
+    monkeypatch.setattr(pareto_search, "plan_over_stacks", large)
+    workload = chain([1e9] * 4, output_elements=[1e7] * 4, parameters=[1000] * 4)
+    found = pareto(pp.Problem(workload, "dgx-h100:1", 4, devices=1), "uniform", (1,), Request(schedule="1f1b"))
+    assert (asked, [one.microbatches for one in found.points], found.refusals) == (["time", "time", "energy"], [1], {})
+
+
+def test_memory_that_cannot_be_lowered_is_searched_once() -> None:
+    """That of boards; and once for the fewest joules."""
+    board = pp.Problem("chain:6", "fpga-vcu118-4", 4)
+    found = pareto(board, "data-parallel", (2, 1), Request(microbatches=2))
+    assert found.searches == 2 * (1 + found.power_is_known)
 
 
 def test_an_interrupted_command_says_so(
