@@ -205,7 +205,7 @@ def _value(name: str, at: float) -> float:
 def _score(problem: Problem, plan: Plan) -> Score:
     score = Evaluations(problem)(plan)
     if score is None:
-        raise FitError(f"plan {plan.planner!r} has stages that the evaluator cannot replay")
+        raise FitError(f"plan {plan.planner!r} has more micro-batches, or other stages, than the evaluator replays")
     return score
 
 

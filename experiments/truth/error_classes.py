@@ -115,7 +115,7 @@ def _judged(table: str, ran: Sequence[RanPlan], stack: Stack, seen: Collection[s
         figures: dict[Figure, tuple[float, float]] = {}
         if row.measured_s is not None:
             figures["seconds"] = row.measured_s, score.iteration_seconds
-        if (memory := measured_bytes(row, problem, plan, evaluate)) is not None:
+        if (memory := measured_bytes(row, problem, plan, evaluate, score)) is not None:
             figures["memory"] = memory
         whys = dict(how)
         if _device_constants_saw(table, row, kind):

@@ -55,6 +55,7 @@ from simulator import (
     PlanCosts,
     Problem,
     Recompute,
+    Score,
     Stage,
     Transformer,
     Workload,
@@ -235,20 +236,19 @@ def _training(run: MeasuredRun, machine: str | None) -> list[Prediction]:
     evaluate = Evaluations(problem)
     score = evaluate(plan)
     if score is None:
-        raise NotPredicted("its plan has stages that the evaluator cannot replay")
+        raise NotPredicted("its plan has more micro-batches than the evaluator replays")
     found = [] if run.measured_s is None else [Prediction("seconds", run.measured_s, score.iteration_seconds)]
-    if (memory := measured_bytes(run, problem, plan, evaluate)) is not None:
+    if (memory := measured_bytes(run, problem, plan, evaluate, score)) is not None:
         found.append(Prediction("memory", *memory))
     return found
 
 
-def measured_bytes(run: MeasuredRun, problem: Problem, plan: Plan, evaluate: Evaluations) -> tuple[float, float] | None:
+def measured_bytes(
+    run: MeasuredRun, problem: Problem, plan: Plan, evaluate: Evaluations, score: Score
+) -> tuple[float, float] | None:
     """Measured and predicted bytes of the device whose memory a row tells, the fullest or the last: of tensors, or else as its
-    driver tells; None where neither was.
+    driver tells; None where neither was. score: of the plan
     """
-    score = evaluate(plan)
-    if score is None:
-        return None
     tensors = run.measured_max_gib or run.measured_alloc_gib
     if tensors is not None:
         every = evaluate.peak_bytes(plan) if _runtime(run).last_rank else None

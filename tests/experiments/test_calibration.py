@@ -342,7 +342,7 @@ def test_bad_measurements_are_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     stage = replace(own.stages[0], devices=(0, 1, 2), degrees=(2, 1))
     PlanFile(problem, replace(own, zero=0, stages=(stage,), microbatches=(16,))).write(path)
     said = refused(capsys, ["calibrate", "--out", str(out), "--plan", str(path), "--measured", "1"])
-    assert "plan 'mine' has stages that the evaluator cannot replay" in said
+    assert "plan 'mine' has more micro-batches, or other stages, than the evaluator replays" in said
     assert "--plan FILE: is missing" in refused(capsys, ["calibrate", "--out", str(out)])
     assert "--out FILE.toml: is missing" in refused(capsys, ["calibrate", "--plan", plan, "--measured", "1"])
     assert "mine.json: the name must end in .toml" in refused(

@@ -13,6 +13,7 @@ from experiments.cli import main
 from experiments.truth import error_classes as module
 from experiments.truth.error_classes import (
     AS_THEY_ARE,
+    BY_CHIP,
     BY_DEVICES,
     LEFT_OUT,
     Judged,
@@ -155,6 +156,25 @@ def test_the_tables_of_other_accelerators_are_fitted_first() -> None:
     assert unseen_stack(known, "d", {**ran, "d": ran["a"]}) == (known, ())
 
 
+def test_memory_that_saw_a_table_is_what_the_others_tell() -> None:
+    """The reserve of a stack that both were fitted to: of the second one's rows, which measured 1.2 times their tensors."""
+    ran = {}
+    for name in ("a", "b"):
+        rows = {}
+        for layers in (2, 6, 12):
+            problem, plan = training_problem(run_on("dgx-a100", layers=layers, measured_s=1.0))
+            score = Evaluations(problem)(plan)
+            assert score is not None
+            rows[layers] = run_on("dgx-a100", layers=layers, measured_peak_bytes=1.2 * score.peak_bytes)
+        ran[name] = module._ran(MeasuredTable(name, Path(f"{name}.csv"), rows), None)
+    device = ran["a"][0].problem.cluster.devices[0]
+    stack = replace(GENERIC, reserved=Constant(1.5, fitted=("a", "b")))
+    found, seen = unseen_stack(stack, "a", ran)
+    assert (set(seen), found.reserved.on(device)) == ({"reserved"}, pytest.approx(1.2, rel=0.02))
+    alone, _ = unseen_stack(stack, "a", {"a": ran["a"]})
+    assert alone.reserved.on(device) == GENERIC.reserved.value
+
+
 def test_memory_of_an_allocator_is_what_most_rows_tell() -> None:
     """Reserved 1.2 times the tensors, and 600 MB beside: a row that is far off changes nothing; neither is less than none."""
     runs, peaks = [], []
@@ -209,6 +229,8 @@ def test_figures_that_constants_of_devices_saw_are_told_apart() -> None:
     assert score is not None
     assert (one.ratio, two.ratio) == (1.0 / score.iteration_seconds, 2.0 * 2**30 / score.peak_bytes)
     assert {two.how, three.how} == {AS_THEY_ARE}
+    chips = {1: run_on("tpu-v5p", measured_s=1.0, measured_alloc_gib=2.0, precision="bf16")}
+    assert [one.how for one in judged_rows([MeasuredTable("mine", Path(), chips)], {})] == [BY_CHIP, AS_THEY_ARE]
 
 
 def test_classes_stand_by_figure_and_tell_their_rows() -> None:
@@ -246,6 +268,10 @@ def test_the_classes_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert printed.endswith(f"written to {tmp_path / 'e.toml'}")
     assert main([*words, "--fit", "mine"]) == 2
     assert "does not go with --errors-out" in capsys.readouterr().err
+    (tmp_path / "mine.csv").write_text("gpus,bytes,out_of_place_us\n8,1024,30\n")
+    assert main(words) == 4
+    said = "--errors-out: no row of an iteration can be judged by constants that did not see it"
+    assert capsys.readouterr().err.endswith(f"{said}\n")
 
 
 def test_the_shipped_classes_are_those_of_the_rows(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,6 +118,11 @@ def test_kernels_are_seen_whole() -> None:
     assert was_seen("a100_gemm", pd.DataFrame({"m": [1, 2]})) == [True, True]
 
 
+def test_rows_without_what_seen_ones_are_known_by_were_not_seen() -> None:
+    """A table that begins like one of those, and has other columns."""
+    assert was_seen("maxtext_more", pd.DataFrame({"m": [1, 2]})) == [False, False]
+
+
 def test_a_table_is_known_by_its_columns() -> None:
     """The kind follows from the columns, in any order and beside others; no kind where one is missing."""
     assert kind_of(["source", "k", "n", "m", "backward_us", "forward_us"]) is MatrixProduct
@@ -137,6 +143,8 @@ def test_tables_of_a_folder(tmp_path: Path) -> None:
     assert "lacks out_of_place_us of the nearest kind: A collective" in skipped["other.csv"]
     _, skipped = read_tables(table(tmp_path, "other.csv", "gpus,bytes,hidden,heads,layers", "8,2,1,1,1"), {})
     assert "lacks out_of_place_us of the nearest kind" in skipped["other.csv"]  # a third, and half of an iteration's
+    _, skipped = read_tables(table(tmp_path, "other.csv", RUN), {})
+    assert skipped["other.csv"] == "has no rows"
     row = tables[0].rows[2]
     assert isinstance(row, MeasuredRun)
     assert (row.measured_s, row.recompute) == (0.5, "none")
@@ -176,6 +184,10 @@ def test_files_of_machines_and_stacks_stand_beside_their_table(tmp_path: Path) -
     assert not left_out
     generic, mine = frame["predicted"]
     assert mine > generic + 4e-3
+    (tmp_path / "bad.toml").write_text('name = "bad"\nsize = 3\n')
+    tables, _ = read_tables(table(tmp_path, "runs.csv", RUN, lines[0].replace("dgx-a100,generic", "./bad.toml")), {})
+    with pytest.raises(InputError, match=r"runs.csv: line 2: .*bad.toml"):
+        predicted(tables[0], None)
 
 
 def test_rows_of_a_machine_that_is_not_known_are_passed_over_by_name(
@@ -592,6 +604,11 @@ def test_the_same_seed_holds_out_the_same_plans(tmp_path: Path, capsys: pytest.C
     assert all(one["mine:2"] == one["mine:10"] for one in sides)
     assert main(["study", "truth", "--fit", str(path), "--hold", "0", "--constants", "products"]) == 0
     assert "nothing judges the constants" in capsys.readouterr().out
+    few = ["--hold", "0.8", "--constants", "products,elementwise,block_pass"]
+    assert main(["study", "truth", "--fit", str(path), *few]) == 0
+    printed = capsys.readouterr().out
+    assert re.search("(1 row|2 rows) for 3 constants: what they cannot tell apart priors decide", printed)
+    assert "nothing judges the constants" not in printed
 
 
 def test_bad_fits_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -605,6 +622,14 @@ def test_bad_fits_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "is unknown" in refused(
         capsys, ["study", "truth", "--tables", str(tmp_path), "--fit", "9" * 400]
     )  # no name of a file
+    (tmp_path / "notes.csv").write_text("a,b\n1,2\n")
+    line = refused(capsys, ["study", "truth", "--tables", str(tmp_path), "--fit", "notes"], 4)
+    assert f"{tmp_path / 'notes.csv'}: has none of the columns" in line
+    (tmp_path / "gib.csv").write_text(
+        "hidden,heads,layers,seq,micro_batch,global_batch,measured_gib\n64,4,2,32,1,8,1.5\n"
+    )
+    line = refused(capsys, ["study", "truth", "--fit", str(tmp_path / "gib.csv")], 4)
+    assert f"{tmp_path / 'gib.csv'}: no row is left to fit: 0 rows, --hold 0.5" in line
     assert "--constants: constant 'speed' is unknown" in refused(capsys, [*given, "--constants", "speed"])
     assert f"{path}: no row is left to fit: 6 rows, --hold 1" in refused(capsys, [*given, "--hold", "1"], 4)
     out = str(tmp_path / "out")

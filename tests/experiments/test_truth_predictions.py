@@ -60,11 +60,13 @@ def test_a_row_that_no_plan_can_be_is_left_out(tmp_path: Path, capsys: pytest.Ca
         "64,4,2,32,1,1,1,1,2,0.5,,dgx-a100,fsdp1-eager",
         "64,4,2,32,2,1,2,1,4,0.5,,dgx-a100,fsdp1-eager",
         "64,4,2,32,1,1,16,1,16,0.5,,dgx-a100:1,",
+        "64,4,2,32,1,1,1,1,200000,0.5,,dgx-a100:1,",
     )
     assert main(["study", "truth", "--tables", str(table(tmp_path, "mine.csv", f"{RUN},stack", *lines))]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "mine: 1 row not predicted: stage 0 of plan 'measured' has groups of 3" in printed
     assert "stack 'fsdp1-eager' does not run plan 'measured': it has no ZeRO 0 (choices: 2, 3)" in printed
+    assert "mine: 1 row not predicted: its plan has more micro-batches than the evaluator replays" in printed
     assert "mine: 1 row not predicted: cluster 'dgx-a100:1' has 8 devices, and a row takes 16" in printed
     assert "fsdp1-eager mine seconds 1" in printed
 
@@ -262,6 +264,9 @@ def test_kernels_of_every_form(tmp_path: Path) -> None:
     attention = 2 * 4096**2 * 8 * 256 / 156e12
     assert frame["measured"].tolist() == pytest.approx([product, product, attention, 2.5 * attention, product])
     assert frame["predicted"][0] < frame["predicted"][1] < frame["predicted"][4]
+    other = (line.replace("a100_pcie", "mine") for line in lines)
+    frame_of_none, left_out = predicted(read_tables(table(tmp_path, "other.csv", columns, *other), {})[0][-1], None)
+    assert (len(frame_of_none), left_out) == (0, {"its accelerator is not known: add a column `accelerator`": 5})
     told = (f"{columns},accelerator", *(f"{line},a100-pcie".replace(",a100_pcie", ",") for line in lines))
     alike, _ = predicted(read_tables(table(tmp_path, "told.csv", *told), {})[0][-1], None)
     pd.testing.assert_frame_equal(alike[["measured", "predicted"]], frame[["measured", "predicted"]])
