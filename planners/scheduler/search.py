@@ -255,8 +255,6 @@ class _Search:
 
     def promise(self, cost: float, whole: _Search) -> float:
         """Estimated cost of the whole stream, from the order just made of a short stream and its cost."""
-        if cost == math.inf:
-            return cost
         return cost + int(whole.instance.passes[0] - self.instance.passes[0]) * self.pace()
 
     def pace(self) -> float:

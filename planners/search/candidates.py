@@ -351,8 +351,6 @@ def closest_to_fit(
     retried: what takes the place of a plan that may not fit; surely_fits: whether a plan does, so that it keeps its place
     """
     every = list(plans)
-    if not every:
-        raise ValueError("a choice needs at least one plan, got none")
     quick = QuickReplays(evaluate.problem, evaluate.layer_costs)
     waiting = [
         (excess(evaluate.layer_costs, plan), quick.fill_and_work(plan), number, False)

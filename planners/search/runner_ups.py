@@ -88,8 +88,6 @@ def otherwise(problem: Problem, plan: Plan, replayed: Mapping[Plan, Score]) -> d
             if name not in found and has[name] != chosen[name] and alike:
                 seconds, peak = score.iteration_seconds, score.peak_bytes
                 found[name] = RunnerUp(name, chosen[name], has[name], seconds, peak, other.notation, problem, other)
-        if len(found) == len(DECISIONS):
-            break
     return found
 
 

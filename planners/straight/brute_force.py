@@ -22,7 +22,7 @@ from planners.search.candidates import (
 from planners.search.evaluator import Evaluator, fitting
 from planners.search.request import Request
 from planners.search.timed_orders import OPTION, with_timed
-from simulator import LayerCosts, Plan, Problem, schedule_families
+from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem, schedule_families
 
 SCHEDULES = ("gpipe", "1f1b", "eager-1f1b", "interleaved-1f1b", "looped-bfs")
 """Synchronous families that are tried when none is requested."""
@@ -79,8 +79,11 @@ class BruteForce:
             key = evaluate.on_reference(plan).key
             if best is None or key < best[0]:
                 best = key, plan
-        if best is None:
-            raise ValueError("brute force needs at least one plan, got none")
+        if best is None:  # of the schedule that needs a micro-batch per stage
+            raise InfeasiblePlanError(
+                f"schedule {self.request.schedule!r} needs at least {self.request.stages} micro-batches, one per stage, "
+                f"got {self.request.microbatches or problem.batch}"
+            )
         plan = fitting(self.name, best[1], evaluate, evaluate.on_reference(best[1]))
         evaluate.declare_optimal(self.space(problem))
         return plan

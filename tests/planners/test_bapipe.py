@@ -64,6 +64,7 @@ def test_ideal_time_is_the_harmonic_one() -> None:
     """Accelerators that need 6 and 3 s alone need 2 s together: 1 / (1/6 + 1/3)."""
     assert ideal_stage_seconds([6.0, 3.0]) == pytest.approx(2.0)
     assert ideal_stage_seconds([8.0] * 4) == 2.0
+    assert ideal_stage_seconds([6.0, 0.0]) == 0.0
 
 
 @settings(max_examples=30)

@@ -13,7 +13,7 @@ from hardware_profiles import Cluster, Link, load_cluster
 from planners import BruteForce, Request, make_plan
 from planners.search.evaluator import Evaluator
 from planners.testing import line
-from simulator import Engine, Outcome, Problem, simulate
+from simulator import Engine, InfeasiblePlanError, Outcome, Problem, simulate
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import random_chain
 from tests.planners.conftest import with_memory
@@ -170,3 +170,18 @@ def test_too_many_plans_are_refused_with_their_number(
     if said is not None:
         with pytest.raises(ValueError, match=re.escape(f"planner 'brute-force' does not apply: {said}")):
             planner(problem, Evaluator(problem), np.random.default_rng(0))
+
+
+def test_fewer_samples_than_stages_that_each_need_a_micro_batch_are_refused() -> None:
+    """Two stages of 2BW: in the words of the planners that enumerate nothing; left open, the stages are one."""
+    two = Problem(uniform_chain(5), line(), 3)
+    for batch, asked in (
+        (1, Request(schedule="2bw", stages=2)),
+        (3, Request(schedule="2bw", stages=2, microbatches=1)),
+    ):
+        for name in ("greedy", "brute-force"):
+            with pytest.raises(
+                InfeasiblePlanError, match=r"^schedule '2bw' needs at least 2 micro-batches, one per stage, got 1$"
+            ):
+                make_plan(name, replace(two, batch=batch), asked)
+    assert len(make_plan("brute-force", replace(two, batch=1), Request(schedule="2bw")).plan.stages) == 1

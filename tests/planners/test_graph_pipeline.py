@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from hardware_profiles import load_cluster
-from planners import InapplicablePlannerError, Request, make_plan
+from planners import CutsLeftOut, InapplicablePlannerError, Request, make_plan
+from planners.straight import graph_pipeline
 from planners.testing import line
 from simulator import Layer, Problem, Workload
 
@@ -74,3 +75,14 @@ def test_what_it_does_not_know_is_refused() -> None:
         make_plan("largest-load", problem, Request(schedule="interleaved-1f1b"))
     with pytest.raises(InapplicablePlannerError, match="links between its devices differ"):
         make_plan("largest-load", replace(problem, cluster=load_cluster("pipedream-a").take(8)))
+
+
+@pytest.mark.parametrize("limit", [20, 4_000])
+def test_cuts_that_were_not_tried_are_told(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    """Of seven branches side by side, which have 2^7 sets that a cut may leave behind, more than the limit of the search."""
+    monkeypatch.setattr(graph_pipeline, "SET_LIMIT", limit)
+    edges = (*((0, middle) for middle in range(1, 8)), *((middle, 8) for middle in range(1, 8)))
+    problem = Problem(branching((1e-3, *(n * 1e-3 for n in range(1, 8)), 1e-3), edges), line(), 8)
+    told = make_plan("largest-load", problem, Request(microbatches=8)).noted(CutsLeftOut)
+    assert (told is None) == (limit > 2**7)
+    assert told is None or "other cuts were not tried" in told.cuts_left_out

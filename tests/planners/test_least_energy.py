@@ -18,6 +18,7 @@ from planners.search.plan_judge import PlanJudge
 from planners.search.request import Request
 from planners.testing import line, small_problems
 from simulator import Plan, Problem, simulate
+from tests.planners.conftest import with_memory
 
 
 def problem(idle: float = 100.0, devices: int = 6) -> Problem:
@@ -234,3 +235,42 @@ def test_an_interrupt_keeps_what_is_found() -> None:
     answer = pp.plan(problem(), stopped, objective="edp")
     assert answer.interrupted
     assert len(answer.problem.cluster.devices) == 6
+
+
+def test_where_no_plan_fits_the_refusal_is_that_of_the_fewest_devices() -> None:
+    """Of the planner, in its words; of one that answers with plans that do not fit, that none does."""
+    tiny = with_memory(problem(devices=2), 2.0**16)
+    with pytest.raises(pp.InfeasiblePlanError) as alone:
+        make_plan("data-parallel", replace(tiny, cluster=tiny.cluster.take(1)))
+    with pytest.raises(pp.InfeasiblePlanError) as raised:
+        pp.plan(tiny, "data-parallel", objective="energy")
+    assert str(raised.value) == str(alone.value)
+
+    def whole(asked: Problem, evaluate: Any, rng: Any) -> Plan:
+        return straight_plan("whole", asked, "1f1b", (), (0,), 1)
+
+    with pytest.raises(pp.InfeasiblePlanError, match=r"^no plan fits on any number of devices$"):
+        pp.plan(tiny, whole, objective="energy")
+
+
+def test_a_plan_that_was_replayed_and_is_judged_better_is_the_answer() -> None:
+    """Of a planner that takes the faster of two, where the slower one takes fewer joules: both are told as its own; where time
+    decides, or both were not replayed, it keeps its own."""
+    asked = problem(devices=2)
+    fast, frugal = (straight_plan("own", asked, "1f1b", *shape, 12) for shape in (((6,), (0, 1)), ((), (0,))))
+    outcomes = [simulate(asked, one) for one in (fast, frugal)]
+    joules = [one.energy.joules for one in outcomes if one.energy is not None]
+    assert outcomes[0].iteration_seconds < outcomes[1].iteration_seconds
+    assert joules[0] > joules[1]
+    for objective, tried, answer in (
+        ("energy", (fast, frugal), frugal),
+        ("energy", (fast,), fast),
+        ("time", (fast, frugal), fast),
+    ):
+
+        def planner(asked: Problem, evaluate: Any, rng: Any, tried: tuple[Plan, ...] = tried) -> Plan:
+            for one in tried:
+                evaluate(replace(one, planner=""))
+            return fast
+
+        assert make_plan(planner, asked, Request(objective=objective)).plan == answer  # type: ignore[arg-type]

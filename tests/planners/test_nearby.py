@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from planners import PLANNERS, Request, make_plan, replayed_beside, runner_ups, search_nearby
 from planners.nearby import changed, nearby
-from simulator import Plan, Problem, Score, equal_microbatches, simulate, stages_from_cuts
+from simulator import LayerSplit, Plan, Problem, Score, Stage, equal_microbatches, simulate, stages_from_cuts
 from simulator.workloads.language_models import Gpt
 
 
@@ -94,3 +94,23 @@ def test_changed_plans_have_the_scores_of_their_replays(small_problems: dict[str
     for one, score in found.items():
         fullest = (outcome := simulate(problem, one)).fullest
         assert score == Score(outcome.iteration_seconds, fullest.peak_bytes, fullest.capacity_bytes, fullest.device)
+
+
+def test_changes_that_cannot_run_are_none(small_problems: dict[str, Problem]) -> None:
+    """Opposite pipelines need two micro-batches, and replicas that take turns divide no gradients; cuts inside layers stay."""
+    problem = small_problems["two-devices"]
+    both = stages_from_cuts([3], 6, [(0, 1), (1, 0)])
+    plan = Plan("hand", "chimera", both, equal_microbatches(problem.batch, 2), "round-robin", zero=1)
+    every = [one for _, one in changed(problem, plan)]
+    assert {(len(one.microbatches), one.zero) for one in every} == {(1, 1), (4, 1), (2, 0), (2, 2), (2, 1)}
+    assert [*replayed_beside(problem, plan)] == [one for one in every if len(one.microbatches) > 1 and one.zero < 2]
+    shared = Plan(
+        "hand",
+        "1f1b",
+        (Stage((0, 1, 2), (0,)), Stage((2, 3, 4, 5), (1,))),
+        equal_microbatches(problem.batch, 2),
+        splits=(LayerSplit(2, 0.5),),
+    )
+    names = [name for name, _ in changed(problem, shared)]
+    assert "micro-batches" in names
+    assert "layers of stages" not in names

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hardware_profiles import percent
 from planners import search_on_numbers
 from simulator import OpMemory, OpSeconds, check_schedule, replay_schedule
 
@@ -133,3 +134,12 @@ def test_an_interrupt_leaves_the_best_so_far() -> None:
     assert found.record()["interrupted"]
     assert found.record()["evaluations"] == 1
     assert "interrupted, this is the best so far" in found.summary()
+
+
+def test_what_is_not_proven_is_told_by_its_gap() -> None:
+    """Three devices whose memory holds one micro-batch each: the bound is 2 x 15 s of a device's work, or the way through all."""
+    found = search_on_numbers(3, 3, SECONDS, OpMemory(1, memory=[3, 1, 1]), seconds=0.0)
+    assert not found.found.proven
+    gap = found.timeline.makespan_seconds / found.found.bound - 1.0
+    assert f"at most {percent(gap, '.3g')} above the best makespan" in found.summary()
+    assert "interrupted" not in found.summary()

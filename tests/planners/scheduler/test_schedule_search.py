@@ -32,6 +32,7 @@ from simulator import (
     to_text,
     to_torch_csv,
 )
+from simulator.schedules import building_blocks
 from tests.planners.conftest import sums
 from tests.planners.scheduler.schedule_cases import (
     PLACEMENTS,
@@ -293,6 +294,18 @@ def test_long_streams(spread: float, part: float, gap: float) -> None:
     """A tenth of a second's work on 64 uneven stages and 1,024 micro-batches comes near the bound."""
     problem = replace(PUBLISHED[0], devices=64, microbatches=1024).problem(part * 64)
     assert search_schedule(uneven(problem, spread, 0), seconds=0.1).gap <= gap
+
+
+def test_orders_of_other_counts_are_no_patterns() -> None:
+    """Of fewer stages or micro-batches: nothing is begun from them. A family that is not built for as many devices is none."""
+    seconds = {"forward": 1, "input_gradient": 1, "weight_gradient": 1}
+    problem = placed("straight", 4, 4, 8, **seconds)
+    alone = search_schedule(problem, seconds=0.0)
+    others = [build_schedule("1f1b", *counts) for counts in ((2, 8), (4, 7))]
+    found = search_schedule(problem, seconds=0.0, patterns=others)
+    assert (found.evaluations, found.makespan) == (alone.evaluations, alone.makespan)
+    devices = building_blocks.MOST_DEVICES + 1
+    assert pattern_of(placed("v", 2 * devices, devices, 2, **seconds), "v-min") is None
 
 
 def test_full_backwards_are_both_gradients() -> None:
