@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.schedule_cases import check_case
+from experiments.schedule_cases import check_case, relative_error
 from experiments.studies.study_harness import run_study
 from tests.records import Recorded, lines
 
@@ -34,6 +34,11 @@ def test_a_wrong_case_fails(wrong: dict[str, float]) -> None:
     row = check_case({**CASE, **wrong}, "here")
     assert row["verdict"] == "failed"
     assert row["why"]
+
+
+def test_an_error_against_nothing_is_absolute() -> None:
+    """A bubble of 0 is expected of one device: 0.25 is 0.25 off, 3 is half of 2 above 2, 1 is 3 from -2."""
+    assert (relative_error(0.25, 0.0), relative_error(3.0, 2.0), relative_error(1.0, -2.0)) == (0.25, 0.5, 1.5)
 
 
 def test_document_and_table(
