@@ -170,7 +170,6 @@ def _least_replicas(network: StateTotals, pipeline: FlushedPipeline, limit: floa
     """Replicas of states start..last as a stage with so many micro-batches in flight, [last, start]; devices + 1: more."""
     predecessors, offsets = network.predecessors, network.offsets
     devices, samples, states = pipeline.devices, pipeline.samples, len(network.seconds)
-    samples = pipeline.samples
     least = np.full((states, states), devices + 1, dtype=np.int32)
     for last in range(states):
         quickest = 1
@@ -213,7 +212,7 @@ def _fewest_devices(network: StateTotals, pipeline: FlushedPipeline, limit: floa
     least = np.zeros((0, 0), dtype=np.int32)
     for k in range(1, most + 1):
         if k & (k - 1) == 0:
-            least = _least_replicas(network, pipeline, limit, pipeline.in_flight[k - 1 :].min())
+            least = _least_replicas(network, pipeline, limit, int(pipeline.in_flight[k - 1 :].min()))
             before[1:] = devices + 1
             for last in range(states):
                 for position in range(offsets[last] - 1, offsets[last + 1]):

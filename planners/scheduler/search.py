@@ -239,7 +239,7 @@ class _Search:
             return float(cost_of(replay_block(self.instance, maker, self.trace), self.longest_stage, self.trace))
         if isinstance(maker, ListSetting):
             makespan = list_schedule(self.instance, maker, self.trace)
-            again = self.instance.first.sum() > 1  # ops that waited for another device's memory need not
+            again = int(self.instance.first.sum()) > 1  # ops that waited for another device's memory need not
         else:
             makespan, again = alternate(self.instance, maker, self.trace), True
         if makespan < math.inf and again:

@@ -358,8 +358,8 @@ def _partitions(tables: UnequalTables, costs: PartitionCosts) -> list[Cuts]:
 def _loosest(tables: UnequalTables) -> PartitionCosts:
     """Costs of one sample, with the memory of the whole batch, stored or recomputed, whichever is less."""
     devices, held = tables.devices, [tables.problem.batch] * len(tables.devices)
-    furthest = np.max([furthest_ends(one, devices, 1, held) for one in _stored_or_recomputed(tables)], axis=0)
-    return replace(straight_costs(tables.costs, devices, 1), furthest=furthest)
+    ends = np.array([furthest_ends(one, devices, 1, held) for one in _stored_or_recomputed(tables)])
+    return replace(straight_costs(tables.costs, devices, 1), furthest=ends.max(axis=0))
 
 
 def _stored_or_recomputed(tables: UnequalTables) -> tuple[LayerCosts, ...]:
