@@ -38,10 +38,10 @@ class DeviceChoice(Note):
 def plan_by(
     planner: str | Callable[..., object] | PlannerEntry,
     problem: Problem,
-    stacks: Sequence[Stack] = (),
-    request: Request | None = None,
+    stacks: Sequence[Stack],
+    request: Request | None,
     *,
-    seed: int = 0,
+    seed: int,
     budget: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Result:

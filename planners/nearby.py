@@ -100,7 +100,7 @@ def _neighbours(chosen: int, choices: tuple[_Number, ...]) -> Iterator[_Number]:
     yield from (*below[-1:], *above[:1])
 
 
-def replayed_beside(problem: Problem, plan: Plan, known: Container[str] = ()) -> dict[Plan, Score]:
+def replayed_beside(problem: Problem, plan: Plan, known: Container[str]) -> dict[Plan, Score]:
     """Scores of the `changed` plans that can run, but for decisions of which another plan is known."""
     evaluate, found = Evaluator(problem), {}
     for decision, other in changed(problem, plan):

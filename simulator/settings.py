@@ -83,7 +83,7 @@ def values_of(problem: Problem, plan: Plan | None = None) -> dict[str, Any]:
     return values_in(tables, [one for one in addresses_of(_forms(machine, plan)) if one.keys[0] in tables])
 
 
-def known_addresses(problem: Problem, plan: Plan | None = None) -> tuple[Address, ...]:
+def known_addresses(problem: Problem, plan: Plan | None) -> tuple[Address, ...]:
     """Every address that settings of a problem, and of a plan, may name."""
     return addresses_of(_forms(_machine(problem), plan))
 

@@ -501,10 +501,10 @@ def compare_planners(
     problem: Problem,
     request: Request,
     *,
-    names: Sequence[str | Callable[..., Any]] = (),
-    plans: Mapping[str, Plan] | None = None,
-    seed: int = 0,
-    stacks: Sequence[Stack] = (),
+    names: Sequence[str | Callable[..., Any]],
+    plans: Mapping[str, Plan] | None,
+    seed: int,
+    stacks: Sequence[Stack],
     report: Callable[[int, str], None] = lambda done, text: None,
 ) -> Comparison:
     """Plan with each planner and replay each plan on SimPy; whatever ends one planner is the reason in its row.

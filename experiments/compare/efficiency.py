@@ -166,7 +166,7 @@ def _flop_again(outcome: Outcome) -> float:
     return found * outcome.problem.batch
 
 
-def price_of_all(problem: Problem, price: Price | None = None) -> float | None:
+def price_of_all(problem: Problem, price: Price | None) -> float | None:
     """Of all devices per hour, None where nobody says; ValueError as in `efficiency`."""
     cluster = problem.cluster
     if price is None:

@@ -212,7 +212,7 @@ def _launched(problem: Problem, launcher: str | None) -> Problem:
         return launchable(problem, launcher)
 
 
-def read_stacks(arguments: argparse.Namespace, problem: Problem, launcher: str | None = None) -> tuple[Stack, ...]:
+def read_stacks(arguments: argparse.Namespace, problem: Problem, launcher: str | None) -> tuple[Stack, ...]:
     """The stacks to search under: those that are asked for, or all that run plans of a problem whose options say none; none where
     the problem's own is meant.
 

@@ -76,7 +76,7 @@ def refusal(asked: Mapping[str, Any], word: Callable[[str], str]) -> str | None:
     return None
 
 
-def goodput_of(job: FailingJob, days: float, *, seed: int = 0, **runs: Any) -> tuple[Goodput, Result | None]:
+def goodput_of(job: FailingJob, days: float, *, seed: int, **runs: Any) -> tuple[Goodput, Result | None]:
     """Days of a job, of whose questions `refusal` has none to refuse; and its plan with a server fewer, where one is asked for.
 
     runs: as `simulator.goodput` takes them

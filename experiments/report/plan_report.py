@@ -342,7 +342,7 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def plan_report(answer: Result | Outcome, price: Price | None = None) -> PlanReport:
+def plan_report(answer: Result | Outcome, price: Price | None) -> PlanReport:
     """The report of an answer; arguments and errors as in `experiments.report.report_questions.report`."""
     outcome = answer.outcome if isinstance(answer, Result) else answer
     worth, split = efficiency(outcome, price), outcome.time_split()

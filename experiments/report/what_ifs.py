@@ -156,11 +156,11 @@ def what_ifs(
     plan: Plan,
     settings: Settings,
     *,
-    planner: str | None = None,
-    anew: bool = True,
-    seed: int = 0,
-    budget: int | None = None,
-    wanted: Mapping[str, Any] | None = None,
+    planner: str | None,
+    anew: bool,
+    seed: int,
+    budget: int | None,
+    wanted: Mapping[str, Any] | None,
 ) -> WhatIf:
     """The answers to a change; arguments and errors as in `experiments.report.report_questions.what_if`."""
     found = change_settings(problem, settings, plan)

@@ -116,7 +116,7 @@ def answer_all(questions: Mapping[str, Question], run: Run, keep: Callable[[Told
                 ) from None
 
 
-def on_this_machine(jobs: int | None = None) -> Run:
+def on_this_machine(jobs: int | None) -> Run:
     """Processes of this machine: so many, or as many as this process may use cores; one is this process itself."""
 
     def run(batches: Batches) -> Iterator[Answered]:

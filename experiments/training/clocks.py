@@ -193,12 +193,12 @@ def network_clock(
     cluster: Cluster,
     batch: int,
     optimizer: OptimizerName,
-    replicas: Sequence[int] = (),
+    replicas: Sequence[int],
 ) -> ClusterClock:
     """The trained network itself on the first devices of a cluster, one block per stage.
 
-    batch: samples per mini-batch; optimizer: one of `simulator.OPTIMIZER_STATES`; replicas: devices of each stage, one unless
-    given
+    batch: samples per mini-batch; optimizer: one of `simulator.OPTIMIZER_STATES`; replicas: devices of each stage, none for
+    one each
     """
     problem = Problem(network_workload(network, data), cluster, batch, optimizer=optimizer)
     devices = [device for server in cluster.servers for device in server]

@@ -111,14 +111,14 @@ def train_grid(
     seeds: Sequence[int],
     *,
     evaluate_every: int | None = None,
-    jobs: int | None = None,
+    jobs: int | None,
     report: Callable[[int, str], None] = lambda done, text: None,
 ) -> list[CaseResult]:
     """Train every case of the grid on the seeds; results in the grid's order, the same for any number of processes.
 
     An interrupt (KeyboardInterrupt) ends the training: the results then have the first seeds, as many as every case has
     finished; where that is none, it is raised.
-    jobs: processes, default as many as this process may use cores
+    jobs: processes, None for as many as this process may use cores
     report: called with the parts done and the label of the last one
     """
     groups = [seeds[first : first + GROUP] for first in range(0, len(seeds), GROUP)]

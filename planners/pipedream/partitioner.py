@@ -249,8 +249,8 @@ def stage_cost(
     levels: Sequence[Level],
     *,
     first: bool,
-    variant: str = "paper",
-    activation_transfers: bool = True,
+    variant: str,
+    activation_transfers: bool,
 ) -> float:
     """Seconds per mini-batch of one stage of one level: its T, and the transfers that the form charges to it.
 

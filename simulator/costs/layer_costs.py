@@ -453,7 +453,7 @@ class LayerCosts:
             return np.array([layer.block for layer in layers])
         return np.full(len(layers), int(recompute == "whole"))
 
-    def parts_again(self, recompute: Recompute, layers: ArrayLike, blocks: int = 0) -> Integers:
+    def parts_again(self, recompute: Recompute, layers: ArrayLike, blocks: int) -> Integers:
         """`parts` of the layers of a stage, which recomputes so many of its first blocks; 0 stands for all of them."""
         number = self.parts(recompute)[np.asarray(layers, dtype=np.int64)]
         if not blocks:

@@ -127,7 +127,7 @@ class LaneOps:
         return np.repeat(np.arange(self.lanes), np.diff(self.lane_offsets))
 
 
-def copy_to_replicas(one: CoveredSchedule, replicas: Integers, replayed: Sequence[int] | None = None) -> LaneOps:
+def copy_to_replicas(one: CoveredSchedule, replicas: Integers, replayed: Sequence[int] | None) -> LaneOps:
     """Put the schedule's ops on lanes: a rank is one lane, or one for each device that shares its micro-batches.
 
     replayed: those of as many replicas of each stage that have lanes, if not all

@@ -59,8 +59,8 @@ def structure_of(
     costs: Costs,
     *,
     split_replicas: Sequence[int] | None = None,
-    communication: Communication = "overlapped",
-    updates: bool = False,
+    communication: Communication,
+    updates: bool,
     replayed: Sequence[int] | None = None,
 ) -> Structure:
     """Lower a schedule to its structure: all that does not depend on seconds, bytes and devices, which `fill` adds.

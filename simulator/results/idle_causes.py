@@ -78,11 +78,11 @@ class IdleTime:
 
 
 def idle_time(
-    program: Program, timeline: Timeline, window: tuple[float, float], memory: Sequence[DeviceMemory] = ()
+    program: Program, timeline: Timeline, window: tuple[float, float], memory: Sequence[DeviceMemory]
 ) -> IdleTime:
     """The idle intervals of a timeline of a program within a window.
 
-    memory: of the devices; without it no wait is for want of room
+    memory: of the devices; where there is none no wait is for want of room
     """
     begin, end = window
     units, awaited = rows_of_units(program, timeline), awaited_last(program, timeline)

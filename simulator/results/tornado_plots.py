@@ -12,7 +12,7 @@ from simulator.results.figures import BLUE, INK, ORANGE, legend_below, panels, u
 MOST_BARS = 20
 
 
-def tornado(title: str, seconds: float, bars: Sequence[tuple[str, float, float]], *, cut: bool = False) -> Figure:
+def tornado(title: str, seconds: float, bars: Sequence[tuple[str, float, float]], *, cut: bool) -> Figure:
     """A bar for each number, the first on top.
 
     seconds: of an iteration as it is
