@@ -330,8 +330,7 @@ class LayerCosts:
         """
         workload, elements = self.problem.workload, np.zeros(len(self.problem.workload))
         for producer, layer in self._exchanged:
-            of = workload.layers[layer if workload.layers[layer].experts else producer]
-            if of.experts > self.member.parallel.expert:
+            if workload.layers[layer].experts > self.member.parallel.expert:
                 elements[layer] += self.shares[producer].output
         return elements
 

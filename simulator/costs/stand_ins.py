@@ -76,7 +76,7 @@ def _working_apart(costs: PlanCosts) -> int:
     where some do not, or lanes share devices.
     """
     plan, family, counts = costs.plan, family_of(costs.plan), set(costs.plan.replicas)
-    if len(counts) > 1 or plan.replication != "split" or plan.forward_sizes or plan.backward_sizes:
+    if len(counts) > 1 or plan.replication != "split" or plan.forward_sizes:
         return 1
     if family is not None and (not family.flush or family.lanes):
         return 1
@@ -144,7 +144,7 @@ class _Looks:
         busy += [(one.route, one.occupancy) for one in self.costs.tied_reductions]
         found: dict[int, list[tuple[int, float]]] = {}
         for number, (route, occupancy) in enumerate(dict.fromkeys(busy)):
-            for channel, share in zip(route, occupancy or (1.0,) * len(route), strict=True):
+            for channel, share in zip(route, occupancy, strict=True):
                 found.setdefault(channel, []).append((number, share))
         return {channel: tuple(uses) for channel, uses in found.items()}
 

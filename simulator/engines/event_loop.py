@@ -38,7 +38,7 @@ from simulator.engines.event_heap import (
 )
 from simulator.engines.timeline import Timeline, timeline_of
 from simulator.lowering.flows import NO_FLOWS, FlowColumns, flow_columns, shares_fairly
-from simulator.lowering.program import LaneKind, Program, describe_deadlock
+from simulator.lowering.program import Program, describe_deadlock
 from simulator.schedules.schedule import DeadlockError
 
 
@@ -159,11 +159,10 @@ def prepare(program: Program, *, contention: bool = False) -> Prepared:
     deliveries = program.deliveries()
     routes = program.transfer_route if contention else ((),) * len(program.transfer_route)
     hops = [(number, channel) for number, route in enumerate(routes) for channel in route]
-    collective = program.lane_kind == LaneKind.COLLECTIVE
     turns = [
         (lane, channel, share)
-        for lane in (np.flatnonzero(collective).tolist() if contention else ())
-        for channel, share in zip(program.lane_route[lane], _shares(program, lane), strict=True)
+        for lane, route in enumerate(program.lane_route if contention else ())
+        for channel, share in zip(route, program.lane_occupancy[lane] or (1.0,) * len(route), strict=True)
     ]
     bandwidth = np.array(
         [bandwidth for number, route in enumerate(routes) if route for bandwidth in program.hop_bandwidths(number)]
@@ -222,11 +221,6 @@ def run(prepared: Prepared) -> tuple[Floats, Floats, Floats]:
     """Replay a program that cannot deadlock: start and end of every task, and arrival of every dependency."""
     state = _run(prepared)
     return state.start, state.end, state.arrival
-
-
-def _shares(program: Program, lane: int) -> tuple[float, ...]:
-    occupancy = program.lane_occupancy[lane] if program.lane_occupancy else ()
-    return occupancy or (1.0,) * len(program.lane_route[lane])
 
 
 def _offsets(owner: list[int], owners: int) -> Integers:

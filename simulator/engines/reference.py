@@ -33,7 +33,7 @@ from simulator.compiled.garbage import no_garbage_collection
 from simulator.engines.fair_links import Clock, FairLinks, Hops, SharedFlow
 from simulator.engines.timeline import Timeline, timeline_of
 from simulator.lowering.flows import flow_columns, shares_fairly
-from simulator.lowering.program import LaneKind, Program, describe_deadlock
+from simulator.lowering.program import Program, describe_deadlock
 from simulator.schedules.schedule import DeadlockError
 
 MOST_TASKS = 2**23
@@ -291,9 +291,7 @@ class _Run:
         program = self.program
         routes: list[tuple[tuple[int, float], ...]] = [()] * program.lanes
         for lane, route in enumerate(program.lane_route if self.contention else ()):
-            if route and program.lane_kind[lane] == LaneKind.COLLECTIVE:
-                occupancy = program.lane_occupancy[lane] if program.lane_occupancy else ()
-                routes[lane] = tuple(zip(route, occupancy or (1.0,) * len(route), strict=True))
+            routes[lane] = tuple(zip(route, program.lane_occupancy[lane] or (1.0,) * len(route), strict=True))
         return routes
 
     def _seize(self, route: tuple[tuple[int, float], ...], seconds: float, now: float) -> float:

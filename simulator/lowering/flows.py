@@ -88,9 +88,8 @@ def flow_columns(program: Program) -> FlowColumns:
         uses.append(loaded)
         slowness.append(1.0 / min(rates, default=1.0))
         latency.append(0.0)
-    pair = np.arange(classes) if program.transfer_pair is None else program.transfer_pair
-    pairs = int(pair.max(initial=-1)) + 1
-    slot = np.concatenate([pair, pairs + np.arange(program.lanes)]).astype(np.int64)
+    pairs = int(program.transfer_pair.max(initial=-1)) + 1
+    slot = np.concatenate([program.transfer_pair, pairs + np.arange(program.lanes)]).astype(np.int64)
     loaded_ones = sorted({channel for one in uses for channel, _ in one})
     number_of = {channel: number for number, channel in enumerate(loaded_ones)}
     uses = [[(number_of[channel], share) for channel, share in one] for one in uses]

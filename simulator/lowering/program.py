@@ -62,11 +62,10 @@ class Program:
     dependency: int32 [dependencies]; the task that must have ended
     transfer: int32 [dependencies]; class of the transfer in between, 0 for none
     transfer_seconds, transfer_bytes: float64 [classes]; class 0 is nothing
-    transfer_pair: int32 [classes] or None; number of the pair of devices between which each class moves; None: each between one
-        of its own
+    transfer_pair: int32 [classes]; number of the pair of devices between which each class moves
     transfer_route: channels of each class; transfer_loads: how many times its bytes pass each of them, () is once
     transfer_copies: how many transfers a class stands for on each channel of its route, as `StandIns` says; () is one
-    lane_route: channels that each task of a collective lane occupies
+    lane_route: channels that each task of a collective lane occupies; () for every other lane
     lane_occupancy: share of a task's seconds for which it keeps each channel of `lane_route` busy; () is all of them
     channels: what the routes refer to
     least_seconds: float64 [tasks] or None; on lanes that share a device, what a task takes at least, because it sends while it
@@ -99,15 +98,15 @@ class Program:
     transfer_seconds: Floats
     transfer_bytes: Floats
     transfer_route: tuple[Route, ...]
+    transfer_pair: NDArray[np.int32]
+    transfer_loads: tuple[tuple[float, ...], ...]
     lane_route: tuple[Route, ...]
-    channels: tuple[Channel, ...] = ()
-    lane_occupancy: tuple[tuple[float, ...], ...] = ()
+    lane_occupancy: tuple[tuple[float, ...], ...]
+    channels: tuple[Channel, ...]
     least_seconds: Floats | None = None
     sends: NDArray[np.int32] | None = None
     transfer_slowdown: Floats | None = None
     together: NDArray[np.int32] | None = None
-    transfer_loads: tuple[tuple[float, ...], ...] = ()
-    transfer_pair: NDArray[np.int32] | None = None
     transfer_copies: tuple[tuple[int, ...], ...] = ()
     overlap_slowdown: Floats | None = None
     taking_part: tuple[tuple[int, ...], ...] = ()
@@ -178,16 +177,13 @@ class Program:
     def hop_bandwidths(self, transfer: int) -> list[float]:
         """Bytes/s at which a transfer class passes each channel of its route."""
         route = self.transfer_route[transfer]
-        loads = self.transfer_loads[transfer] if self.transfer_loads else ()
-        pairs = zip(route, loads or (1.0,) * len(route), strict=True)
+        pairs = zip(route, self.transfer_loads[transfer] or (1.0,) * len(route), strict=True)
         return [self.channels[channel].bandwidth / load for channel, load in pairs]
 
     def lane_uses(self, lane: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """Channels that each all-reduce of a lane keeps busy, and for which share of its seconds; none on other lanes."""
-        if self.lane_kind[lane] != LaneKind.COLLECTIVE:
-            return (), ()
         route = self.lane_route[lane]
-        shares = (self.lane_occupancy[lane] if self.lane_occupancy else ()) or (1.0,) * len(route)
+        shares = self.lane_occupancy[lane] or (1.0,) * len(route)
         used = [(channel, share) for channel, share in zip(route, shares, strict=True) if share > 0.0]
         return tuple(channel for channel, _ in used), tuple(share for _, share in used)
 
@@ -251,7 +247,7 @@ def noisy_program(program: Program) -> NoisyProgram:
     transfer[deliveries.rows] = np.repeat(number, np.diff(deliveries.row_offsets))
     sends_now = np.zeros_like(sends)
     sends_now[sending] = 1 + len(moving) + np.arange(len(sending))
-    slowdown, pair = program.transfer_slowdown, program.transfer_pair
+    slowdown = program.transfer_slowdown
     base = replace(
         program,
         transfer=transfer,
@@ -259,8 +255,8 @@ def noisy_program(program: Program) -> NoisyProgram:
         transfer_bytes=program.transfer_bytes[before],
         transfer_route=tuple(program.transfer_route[one] for one in before.tolist()),
         transfer_slowdown=None if slowdown is None else slowdown[before],
-        transfer_loads=tuple(program.transfer_loads[one] for one in before.tolist()) if program.transfer_loads else (),
-        transfer_pair=None if pair is None else pair[before],
+        transfer_loads=tuple(program.transfer_loads[one] for one in before.tolist()),
+        transfer_pair=program.transfer_pair[before],
         sends=None if program.sends is None else sends_now,
     )
     of_class = np.concatenate([[drawn], np.arange(len(program), drawn), of_task[sending]])

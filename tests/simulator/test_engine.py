@@ -233,7 +233,11 @@ def lanes(seconds: Sequence[Sequence[float]], sharing: Sequence[int], after: dic
         transfer_seconds=np.zeros(1),
         transfer_bytes=np.zeros(1),
         transfer_route=((),),
+        transfer_pair=zeros[:1],
+        transfer_loads=((),),
         lane_route=((),) * len(seconds),
+        lane_occupancy=((),) * len(seconds),
+        channels=(),
     )
 
 
@@ -262,6 +266,8 @@ def arrivals(
         transfer_seconds=np.array([0.0, *idle]),
         transfer_bytes=np.array([0.0, *(size for _, size, _ in requests)]),
         transfer_route=((), *(route for _, _, route in requests)),
+        transfer_pair=np.arange(count + 1, dtype=np.int32),
+        transfer_loads=((),) * (count + 1),
         lane_route=tuple(routes),
         lane_occupancy=((),) * (len(seconds) - 1) + tuple(occupancy),
         channels=channels,

@@ -221,7 +221,8 @@ def flows(
         lane_route=tuple(routes),
         channels=tuple(channels),
         lane_occupancy=tuple(shares),
-        transfer_pair=None if pairs is None else np.array([0, *(1 + pair for pair in pairs)], dtype=np.int32),
+        transfer_pair=np.array([0, *(1 + pair for pair in (range(count) if pairs is None else pairs))], dtype=np.int32),
+        transfer_loads=((),) * (count + 1),
     )
     timeline = engine.replay(program, contention=True)
     assert_same(program)

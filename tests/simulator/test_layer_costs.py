@@ -13,6 +13,7 @@ from simulator import (
     Layer,
     LayerCosts,
     OpKind,
+    Parallelism,
     Plan,
     PlanCosts,
     Problem,
@@ -22,6 +23,7 @@ from simulator import (
     load_workload,
     lower,
 )
+from simulator.costs.layer_costs import GroupRates
 from tests.chains import chain
 from tests.simulator.strategies import UnitDevice, chain_cluster
 
@@ -104,6 +106,10 @@ def test_stashed_and_crossing_bytes() -> None:
     assert costs.crossing_bytes({0, 1, 2}) == 440.0
     assert costs.crossing_bytes({0, 1, 2, 3}) == 0.0
     assert costs.update_seconds(0, 0.0) == 0.0  # a stage without weights has nothing to update
+    divided = replace(diamond, layers=(*layers[:1], replace(layers[1], kind="linear", split="columns"), *layers[2:]))
+    half = LayerCosts(Problem(divided, chain_cluster(1), 1)).at(Parallelism(2))
+    assert half.crossing_bytes({0, 1, 2}) == 4.0 * (5.0 + 100.0)
+    assert half.crossing_bytes({0, 1, 2}, gathered=True) == 4.0 * 100.0  # of the other each device has its half
 
 
 def test_what_a_weight_gradient_needs_of_a_stash_is_the_layers_input() -> None:
@@ -188,7 +194,9 @@ def test_a_framework_takes_as_long_for_every_forward_and_backward_of_a_stage() -
     for kind, stages in expected.items():
         assert tuple(costs.seconds(kind, stage, 0, samples).tolist() for stage in (0, 1)) == stages, kind
         assert costs.parts(kind, 0, 0, 2).computing == stages[0][0]
-    profiled = LayerCosts(replace(measured(ROWS).problem, cluster=replace(chain_cluster(1), devices=(device,))))
+    block, ours = measured(ROWS).problem, Stack(name="ours", block_pass=Constant(0.25))
+    block = replace(block, workload=replace(block.workload, layers=(replace(block.workload.layers[0], block=1),)))
+    profiled = LayerCosts(replace(block, cluster=replace(chain_cluster(1), devices=(device,)), stack=ours))
     assert profiled.stage_seconds(0, np.arange(1), 2, "forward") == 1.0
 
 
@@ -295,6 +303,8 @@ def test_a_board_with_one_measured_layer_streams_nothing() -> None:
     total = costs.seconds(0, 1, "forward")
     assert total[0] == 0.5
     assert costs.stage_seconds(0, held, 1, "forward") == float(total.sum())
+    stages = np.array([[True, True], [True, False]])
+    assert costs.seconds_of_stages(0, stages)(1, "forward").tolist() == [float(total.sum()), 0.5]
 
 
 @pytest.mark.parametrize("cluster", ["fpga-vcu118-4", "dgx-a100:1"])
@@ -306,6 +316,18 @@ def test_stages_asked_for_at_once_take_what_each_takes(cluster: str, phase: Any)
     held = np.array([[begin <= layer < end for layer in range(layers)] for begin, end in ((0, 4), (3, layers), (2, 2))])
     alone = [costs.stage_seconds(0, np.flatnonzero(row), 2, phase) for row in held[:2]]
     assert costs.seconds_of_stages(0, held)(2, phase) == pytest.approx([*alone, 0.0])
+
+
+def test_stages_of_boards_in_groups_take_as_much_longer_as_the_boards_reduce() -> None:
+    """Behind the layer that each of two boards has rows of: 1 s, and 0.25 s for a byte, of 8 elements a sample."""
+    layers = (
+        Layer("up", "linear", 8e6, 1000, 16.0, 4.0, split="columns"),
+        Layer("down", "linear", 8e6, 1000, 8.0, 16.0, split="rows"),
+    )
+    alone = LayerCosts(Problem(Workload("w", layers, ((0, 1),)), load_cluster("fpga-vcu118-4").take(2), 4))
+    group, held = alone.at(Parallelism(2), GroupRates(tensor=((1.0, 0.25),))), np.array([[True, True], [True, False]])
+    longer = group.seconds_of_stages(0, held)(2, "forward") - group.computing.seconds_of_stages(0, held)(2, "forward")
+    assert longer == pytest.approx([1.0 + 0.25 * 2 * 4 * 8.0, 0.0])
 
 
 @pytest.mark.parametrize(("replication", "shares"), [("split", [1 / 4, 3 / 4]), ("round-robin", [3 / 4, 1 / 4])])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from hardware_profiles import load_cluster
+from hardware_profiles import Operation, load_cluster
 from simulator import Problem, Stage, workload_from_spec
 from simulator.costs.plan_costs import StagePlaces
+from tests.simulator.strategies import star_cluster
 
 CLUSTERS = ("dgx-a100:4", "llama3-h100:6", "pipedream-b:4", "dapple-b")
 
@@ -37,3 +38,13 @@ def test_what_like_replicas_share_is_what_each_finds_alone() -> None:
             alone = StagePlaces(stage, Problem(workload_from_spec("chain:2"), replace(cluster), 8), context, 1)
             assert together.flow(one, together, other) == alone.flow(one, alone, other)
     assert shared, "no two replicas were alike"
+
+
+def test_groups_of_another_size_reduce_at_other_times() -> None:
+    """Four and two devices around a switch: each group has its links to itself."""
+    cluster = replace(star_cluster(6), tensor_groups="cluster")
+    places = StagePlaces(
+        Stage((0, 1), tuple(range(6)), (4, 2)), Problem(workload_from_spec("chain:2"), cluster, 8), 1, 1
+    )
+    found = [places.rates(replica).tensor for replica in (0, 1)]
+    assert found == [cluster.collectives.rates(Operation.ALL_REDUCE, range(*ends)) for ends in ((0, 4), (4, 6))]

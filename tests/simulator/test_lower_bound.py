@@ -63,7 +63,15 @@ from simulator.workloads.sequence_slices import context_part
 from simulator.workloads.shares import Share, share_of
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain, measured_chain, random_chain
-from tests.simulator.strategies import ASYNCHRONOUS, UnitDevice, plans, split_between_stages, star_cluster
+from tests.hardware_profiles.clusters import tree
+from tests.simulator.strategies import (
+    ASYNCHRONOUS,
+    UnitDevice,
+    chain_cluster,
+    plans,
+    split_between_stages,
+    star_cluster,
+)
 from tests.simulator.test_groups import grouped_plans
 
 
@@ -663,6 +671,27 @@ def test_exchanges_of_devices_that_are_alike_take_the_least(degree: int) -> None
     problem = Problem(load_workload("mixtral-8x7b"), cluster, 8, precision="bf16")
     known = LeastOpsOf(problem, LayerCosts(problem)).exchange_rate(degree)
     assert known == pytest.approx(cluster.collectives.alltoall_rates(range(degree))[0][1])
+
+
+def test_the_least_of_an_exchange_is_that_of_the_fastest_links_that_leave_a_device() -> None:
+    """Two servers on unlike switches (8 and 4 bytes/s) and a trunk (1 byte/s): of three devices one is beyond the trunk.
+
+    On a tree only the links of devices are counted, in a row nothing.
+    """
+
+    def least(cluster: Cluster) -> list[float]:
+        problem = Problem(chain([1.0]), replace(cluster, devices=(UnitDevice(),) * 4), 8)
+        known = LeastOpsOf(problem, LayerCosts(problem))
+        return [known.exchange_rate(degree) for degree in (1, 2, 3)]
+
+    nodes, speeds = tuple("abcd"), (8.0, 8.0, 4.0, 4.0)
+    links = [Link(node, f"s{speed:g}", speed) for node, speed in zip(nodes, speeds, strict=True)]
+    links += [Link(node, "trunk", 1.0) for node in nodes]
+    switches, servers = ("s8", "s4", "trunk"), ((0, 1), (2, 3))
+    stars = Cluster("stars", (UnitDevice(),) * 4, nodes, switches, servers, tuple(links))
+    assert least(stars) == [0.0, pytest.approx(1 / (8 + 1) / 2), pytest.approx(1 / 1 / 3)]
+    assert least(tree((2, 2.0), (2, 1.0))) == [0.0, pytest.approx(1 / 2 / 2), pytest.approx(2 / 2 / 3)]
+    assert least(chain_cluster(4)) == [0.0, 0.0, 0.0]
 
 
 def _least_of_all(problem: Problem, number: int, cost: float, way: float) -> float:

@@ -22,6 +22,8 @@ from simulator import (
     check_schedule,
     chrome_trace,
     from_text,
+    given_costs,
+    lower,
     replay_schedule,
     simulate,
     to_text,
@@ -48,6 +50,16 @@ def test_a_pair_begins_when_both_have_their_inputs_and_ends_at_once(
     assert timeline.start[rows[1]].tolist() == [0.0, 1.0, 2.0 + both, 4.0 + both]
     assert timeline.busy_seconds().tolist() == [6.0, 3.0 + both]
     assert timeline.ops == 8
+
+
+def test_seconds_of_a_pair_may_be_for_each_sample_of_its_forward() -> None:
+    """Micro-batches of 3 and 5 samples: stage 1 runs F1 and B0 together in 5 times 2.5 s."""
+    costs = given_costs(2, OpSeconds(1, 2, overlapped=2.5), per_sample=True)
+    program = lower(TWO, costs, forward_sizes=(3, 5))
+    assert program.seconds[program.stage == 1].tolist() == [3.0, 12.5, 0.0, 10.0]
+    assert [f"{one}" for one in (costs, replace(costs, per_sample=False))] == [
+        f"GivenCosts(2 stages, {what})" for what in ("a sample", "an op")
+    ]
 
 
 def test_a_pair_waits_for_the_later_input() -> None:
@@ -120,7 +132,7 @@ def test_transfers_that_block_do_not_overlap() -> None:
         replay_schedule(TWO, OpSeconds(1, 2), communication="send-blocking")
 
 
-@pytest.mark.parametrize("overlapped", [-1.0, [1.0, 2.0, 3.0]])
+@pytest.mark.parametrize("overlapped", [-1.0, [1.0, 2.0, 3.0], len])
 def test_seconds_of_pairs_are_checked(overlapped: Any) -> None:
     """As those of every op."""
     with pytest.raises(ValueError, match="overlapped"):

@@ -160,6 +160,37 @@ def test_a_device_holds_a_tied_weight_once() -> None:
         assert device.bytes[0][:4].tolist() == [4 * 1010, 0, 4 * 1010, 8 * 1010]
 
 
+def test_a_table_behind_its_copy_on_a_device_adds_nothing() -> None:
+    """Two tables side by side of which the second is the first's copy: with it the first one's weights are there."""
+    costs = LayerCosts(problem())
+    assert costs.weight_elements((0, 1)) == costs.weight_elements((0, 1), beside=(2,)) == TABLE + 10
+    assert costs.weight_elements((0, 1), beside=(3,)) == 10
+
+
+def test_devices_of_a_group_reduce_their_part_of_each_of_several_tied_weights() -> None:
+    """Halves of 1,000 and of 600 weights of 4 bytes."""
+    owners = [Layer(name, "embedding", 0.0, size, 1.0, 0.0) for name, size in (("one", 1000), ("two", 600))]
+    heads = [
+        Layer(
+            f"head {one.name}",
+            "linear",
+            1.0,
+            0,
+            1.0,
+            1.0,
+            split="columns",
+            tied_to=one.name,
+            tied_parameters=one.parameters,
+        )
+        for one in owners
+    ]
+    workload = Workload("two", (*owners, *heads), ((0, 2), (1, 3), (2, 3)))
+    cluster = replace(star_cluster(4), tensor_groups="cluster")
+    plan = Plan("hand", "1f1b", (Stage((0, 1), (0, 1), (2,)), Stage((2, 3), (2, 3), (2,))), (1,))
+    ties = PlanCosts(Problem(workload, cluster, 1), plan).tied_reductions
+    assert [one.size_bytes for one in ties] == [4 * 500.0, 4 * 300.0]
+
+
 def test_stages_of_one_device_share_its_copy() -> None:
     """A looped pipeline of two devices with four stages: the first and the last device hold the matrix, each once."""
     looped = plan_of(((0,), (0,)), ((1,), (1,)), ((2,), (0,)), ((3,), (1,)), schedule="interleaved-1f1b")
