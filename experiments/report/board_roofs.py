@@ -268,9 +268,9 @@ def board_roofs(problem: Problem) -> BoardRoofs:
     }
     line = line_of_two(board, problem) if len(works) > 1 else None
     line_gains = {
-        name: 1.0 - line_of_two(other, problem).seconds / line.seconds
+        name: 1.0 - line_of_two(other, problem).seconds / line.seconds if line.seconds else 0.0
         for name, other in doubled.items()
-        if line is not None and line.seconds
+        if line is not None
     }
     return BoardRoofs(board, workload, precision, samples, tuple(found), whole, line, gains, line_gains)
 

@@ -117,13 +117,11 @@ def _stand_ins(cluster: Cluster, whole: Grid | None) -> dict[str, str]:
         return _by_server(cluster)
     inner: dict[Component, list[Component]] = {}
     for component in sorted(likeness.forms):
-        if component:
-            inner.setdefault(component[:-1], []).append(component)
+        inner.setdefault(component[:-1], []).append(component)
     first: dict[Component, Component] = {(): ()}
     for component in sorted(likeness.forms, key=len):
-        if component:
-            alike = (one for one in inner[first[component[:-1]]] if likeness.forms[one] == likeness.forms[component])
-            first[component] = next(alike)
+        alike = (one for one in inner[first[component[:-1]]] if likeness.forms[one] == likeness.forms[component])
+        first[component] = next(alike)
     named = {role: node for node, role in likeness.roles.items()}
     stands = {node: named[first[component], number] for node, (component, number) in likeness.roles.items()}
     return _devices_folded(cluster, stands)

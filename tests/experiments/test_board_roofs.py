@@ -70,9 +70,25 @@ def test_a_line_of_two_boards_is_cut_where_its_slowest_part_takes_least() -> Non
     assert found.line_gains["bandwidth"] == pytest.approx(1 - 4.0 / 6.02)
     assert found.line_gains["DSP blocks"] == found.line_gains["link"] == found.gains["link"] == 0.0
     assert "a line of two, cut after weights, waits for its second board: " in found.remarks()[1]
+    three = roofs(3, layers=2)  # 6 s of products of three samples, and one reading of weights
+    assert three.line is not None
+    assert (three.line.boards, three.line.slowest) == ((6.0, 4.0), "first board")
     alone = roofs(layers=1)
-    assert (alone.line, alone.remarks()) == (None, (alone.words,))
-    assert roofs(layers=1).line_gains == {}
+    assert (alone.line, alone.line_gains, alone.record()["line"]) == (None, {}, None)
+    assert alone.remarks() == ("0.5 samples/s; twice the DSP blocks saves most",)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_network_that_does_nothing_gains_nothing(layers: int) -> None:
+    """Of no multiply-adds and no bytes: no layer takes time, and no figure of a board, or of a line of two, saves any."""
+    nothing = tuple(Layer(f"layer{number}", "reshape", 0.0, 0) for number in range(layers))
+    board = load_accelerator("zcu102")
+    assert isinstance(board, FieldProgrammableGateArray)
+    problem = board_problem(board, Workload("nothing", nothing, ((0, 1),)[: layers - 1]), 1, "int8")
+    found = board_roofs(problem)
+    line = "a line of two, cut after layer0, waits for its first board: inf samples/s"
+    assert (found.seconds, found.layers, found.remarks()) == (0.0, (), ("inf samples/s", line)[:layers])
+    assert {*found.gains.values(), *found.line_gains.values()} == {0.0}
 
 
 def test_a_slow_link_binds_before_a_cut_and_twice_of_it_saves() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,8 +70,14 @@ def test_a_plan_says_servers_states_and_iterations(
     assert found["mean_seconds_between_failures"] == 100 * 3600 / 16
     assert 0.1 < found["checkpoint_seconds"] * 2e9 / (124e6 * 14) < 1.2
     assert abs(found["intervals"][1]["seconds"] / found["iteration_seconds"] % 1.0 - 0.5) > 0.49
+    assert "fewer" not in found
     assert main([*JOB, *words[:-1], "--spares", "0", "--replan", "data-parallel"]) == 0
     assert "with a server fewer: pp1 tp1 cp1 dp8" in capsys.readouterr().out
+    assert main([*JOB, *words, "--spares", "0", "--replan", "data-parallel"]) == 0
+    fewer = json.loads(capsys.readouterr().out)["fewer"]
+    problem = pp.PlanFile.read("plan.json").problem
+    alone = pp.plan(replace(problem, cluster=problem.cluster.take(8)), "data-parallel")
+    assert fewer == {"layout": alone.outcome.words, "iteration_seconds": alone.iteration_seconds}
 
 
 def test_the_face_asks_the_same(capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,6 +100,10 @@ def test_the_face_asks_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert pp.goodput(
         result.outcome, checkpoint_gb_per_s=2, spares=0, slower=of_plan.failing.slower, **asked
     ).record() == (of_plan.record())
+    slow = {"checkpoint_seconds": 9, "spares": 0, "slower": 2.0, **asked, "days": 30.0}
+    usual, long = (pp.goodput(4, repair_hours=hours, **slow) for hours in (24.0, 240.0))
+    assert usual.record() == pp.goodput(4, **slow).record() != long.record()
+    assert (usual.failing.repair_seconds, long.failing.repair_seconds) == (24 * 3600, 240 * 3600)
     with pytest.raises(ValueError, match="the plan is on one server, and on none fewer is one"):
         pp.goodput(fewer, checkpoint_seconds=9, spares=0, replan="data-parallel", **asked)
     for wrong, said in (

@@ -19,7 +19,7 @@ from experiments.commands import plan_command
 from experiments.compare.efficiency import efficiency, used_parameters
 from experiments.report import pareto as pareto_search
 from experiments.report.limits import Limit, limit_sentence, limits
-from experiments.report.pareto import GIB, Pareto, UnbeatenPlan, in_less_memory, pareto
+from experiments.report.pareto import GIB, Pareto, UnbeatenPlan, _counted, in_less_memory, pareto
 from experiments.terminal import output
 from hardware_profiles import GENERIC, GraphicsProcessor, Power, load_cluster, load_stack, percent
 from planners import Request, plan_over_stacks
@@ -157,6 +157,10 @@ def test_what_is_not_known_is_no_figure() -> None:
     measured = on_gpus(replace(BLOCK, layers=layers, bytes_per_element=4))
     assert efficiency(measured).record()["mfu"] is None
     assert any(line.startswith("no MFU: workload 'block' tells") for line in pp.report(measured).remarks())
+    whole = on_gpus(BLOCK)
+    devices = whole.problem.cluster.devices[0], UnitDevice()
+    mixed = replace(whole.problem, cluster=replace(whole.problem.cluster, devices=devices))
+    assert "no MFU: unit states no peak FLOP/s at fp32" in pp.report(simulate(mixed, whole.plan)).remarks()
 
 
 @pytest.mark.parametrize(
@@ -317,6 +321,19 @@ def test_recomputation_that_takes_no_time_is_no_limit() -> None:
     assert not [one for one in found_limits(simulate(problem, own)) if "recomputation" in one.name]
     within = replace(own, order=("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"))
     assert "recomputation" in [one.name for one in found_limits(simulate(problem, within))]
+
+
+def test_devices_that_lack_memory_are_told_and_no_others() -> None:
+    """Of two like stages that run again what three micro-batches keep, the second device alone has room for all of it."""
+    devices = UnitDevice(memory_bytes=70.0), UnitDevice(memory_bytes=1000.0)
+    problem = Problem(network(4), replace(star_cluster(2, bandwidth=1e15), devices=devices), 3, recompute="whole")
+    stages = Stage((0, 1), (0,)), Stage((2, 3), (1,))
+    outcome = simulate(problem, Plan("hand", "gpipe", stages, (1, 1, 1)))
+    kept = simulate(problem, replace(outcome.plan, recompute=("none",) * 2)).memory
+    more = kept[0].peak_bytes - 70.0
+    assert more > 0 > kept[1].peak_bytes - 1000.0
+    (memory,) = (one for one in found_limits(outcome) if "recomputation" in one.how)
+    assert memory.how.startswith(f"without recomputation, which needs {more / 2**30:.3g} GiB more on device 0")
 
 
 def test_memory_is_the_limit_where_little_of_it_is_free() -> None:
@@ -503,6 +520,11 @@ def test_boards_have_the_memory_that_they_have() -> None:
     stacks = [old, GENERIC]  # of which the first leaves nothing of what a later search may fill
     found = pareto(replace(asked, stack=GENERIC), "data-parallel", [1], Request(), stacks=stacks)
     assert min(one.peak_bytes for one in found.points) < 6 * 2.0**30
+    small = pp.Problem("chain:6", "dgx-a100:1", 8, stack=GENERIC)  # which fills no more than the stack itself
+    alone = pareto(small, "data-parallel", [1], Request(), stacks=[old])
+    assert ({one.stack for one in alone.points}, alone.searches) == ({old.name}, 2)
+    boards = pp.Problem("chain:6", "fpga-vcu118-4", 4)
+    assert pareto(boards, "data-parallel", [1], Request()).searches == 1 + (boards.cluster.devices[0].power is not None)
 
 
 def test_plans_that_none_beats_can_be_read(recorded: Recorded) -> None:
@@ -515,6 +537,10 @@ def test_plans_that_none_beats_can_be_read(recorded: Recorded) -> None:
     priced = replace(
         found, problem=pp.Problem("gpt2", "dgx-a100", 8), points=(replace(points[0], cost=12345.6, stack="x"),)
     )
+    for currency, heading in (("", "USD"), ("EUR", "EUR")):
+        cluster = replace(found.problem.cluster, currency=currency)
+        told = replace(priced, problem=replace(found.problem, cluster=cluster)).tables()[0]
+        assert (told.headings[9], told.rows[0][9]) == (heading, "12,346")
     recorded(figure=drawing(figure), printed=[one.summary().splitlines() for one in (found, priced)])
 
 
@@ -554,6 +580,7 @@ def test_the_fewest_joules_are_searched_for_too() -> None:
     assert found.searches == plain.searches + 2
     assert found.power_is_known
     assert not plain.power_is_known
+    assert [one.remarks()[-1].endswith(", or for the fewest joules") for one in (found, plain)] == [True, False]
     least = pp.plan(problem, "data-parallel", objective="energy").outcome.energy
     assert least is not None
     assert min(one.joules_per_sample or 0.0 for one in found.points) == least.joules_per_sample
@@ -565,6 +592,7 @@ def test_stages_that_are_alike_are_counted() -> None:
     for count, notation in ((2, "2-2"), (3, "3x2")):
         request = Request(schedule="1f1b", stages=count, microbatches=6)
         assert pareto(problem, "pipeline-data", (2 * count,), request).points[0].notation == notation
+    assert _counted("2-1-2") == "2-1-2"
 
 
 def test_the_command_prints_the_document_and_saves_the_figure(
@@ -754,6 +782,18 @@ def test_runner_ups_that_are_faster_are_named() -> None:
     assert (
         f"layers of stages 4, 2 ({percent(better.iteration_seconds / outcome.iteration_seconds - 1.0, '+.2f')})" in line
     )
+
+
+def test_runner_ups_without_a_replay_are_told_as_such() -> None:
+    """A plan of twice the seconds is told apart, one of as many is not; what has no replay has no peak and is none that is
+    faster."""
+    found = pp.report(two_stages())
+    seconds = found.outcome.iteration_seconds
+    others = tuple(planners.RunnerUp("schedule", "1f1b", f"{times} times", times * seconds) for times in (1, 1e3, 0.5))
+    told = replace(found, runner_ups=others)
+    rows = told.tables()[-1].rows
+    assert [row[4:6] for row in rows] == [("no", ""), ("yes", ""), ("no", "")]
+    assert not any(line.startswith(("faster by replay", "no runner-ups")) for line in told.remarks())
 
 
 def test_a_board_s_peak_is_that_of_its_multipliers() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +13,13 @@ import pytest
 
 import pipeplan as pp
 from experiments.cli import main
+from experiments.report import what_ifs
 from experiments.report.what_ifs import WhatIf, WhatIfAnswer
-from planners import make_plan
-from simulator import change_settings, simulate
+from planners import Request, make_plan
+from simulator import Plan, Problem, Stage, Workload, change_settings, simulate
 from tests.experiments.commands import ended, refused
+from tests.simulator.strategies import star_cluster
+from tests.simulator.test_time_split import network
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +135,48 @@ def test_what_a_new_plan_gains(seconds: float, fits: bool, said: str) -> None:
     assert WhatIf((), kept, kept, new).remarks()[-1] == said
     assert len(WhatIf((), kept, kept, None).remarks()) == 2
     assert len(WhatIf((), kept, WhatIfAnswer(None, refused="too few devices"), new).remarks()) == 3
+
+
+def test_a_plan_that_ran_on_nothing_before() -> None:
+    """Where only the new plan runs, it stands alone: no seconds to change from, no decision beside another."""
+    anew = WhatIfAnswer(pp.plan(pp.Problem("chain:4", "pipedream-a", 8, devices=2), "uniform", microbatches=4))
+    none = WhatIfAnswer(None, refused="too few devices")
+    found = WhatIf((), none, none, anew, planner="uniform")
+    assert (found.otherwise(), found.feasible) == ([], True)
+    _, table = found.tables()
+    rows = {name: cells for name, *cells in table.rows}
+    assert (table.title, rows["change"], rows["fits"]) == ("", ["-", "-", ""], ["-", "-", "yes"])
+    assert len(found.remarks()) == 3
+
+
+def test_a_plan_of_no_seconds_loses_none() -> None:
+    """Of layers that do nothing, on one device: no change in percent, and nothing to gain."""
+    layers = tuple(replace(layer, flop=0.0, output_elements=0.0) for layer in network(2).layers)
+    problem = Problem(Workload("nothing", layers, ((0, 1),)), star_cluster(1), 4)
+    plan = Plan("hand", "gpipe", (Stage((0, 1), (0,)),), (4,))
+    told = pp.what_if(problem, plan, {"batch": 8}, planner="uniform")
+    rows = {name: cells for name, *cells in told.tables()[1].rows}
+    assert (rows["change"], rows["samples per second"]) == ([""] * 3, ["inf"] * 3)
+    assert not any("an iteration takes" in line or "keep the plan" in line for line in told.remarks())
+    found = pp.report(simulate(problem, plan))
+    assert found.limit == "limited by computation, 100 % of the time: nothing else, were it free, would save 5 %"
+    assert found.limits == ()
+    (time,) = (table for table in found.tables() if table.title.startswith("Seconds per iteration"))
+    assert [row[:3] for row in time.rows] == [("iteration", "0", "100.0 %")]
+    assert found.record()["efficiency"]["samples_per_second_per_device"] == inf
+
+
+def test_seconds_are_an_option_of_the_search(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, plan_file: Path
+) -> None:
+    """They reach the planner where they are given, and nothing does where not."""
+    asked: list[Request] = []
+
+    def planned(name: str, problem: Problem, request: Request, **named: Any) -> Any:
+        asked.append(request)
+        return make_plan(name, problem, request, **named)
+
+    monkeypatch.setattr(what_ifs, "make_plan", planned)
+    for words in ((), ("--seconds", "3")):
+        document(capsys, plan_file, "--set", "batch=16", "--planner", "uniform", *words)
+    assert asked == [Request(), Request(options={"seconds": 3.0})]
