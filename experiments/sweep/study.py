@@ -272,11 +272,6 @@ class SweptStudy:
     document: tuple[str, str] | None = None
     base: Mapping[str, str | None] = field(default_factory=dict)
 
-    @property
-    def axes(self) -> tuple[Axis, ...]:
-        """What is swept."""
-        return tuple(one.axis for one in self.varied)
-
     def points(self) -> Iterator[tuple[dict[str, Value], Question]]:
         """What is swept at each point by name, and its question; the last axis turns first."""
         for places in product(*(range(len(one.values)) for one in self.varied)):

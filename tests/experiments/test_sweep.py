@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import json
+import logging
 import shutil
+import signal
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +26,14 @@ from experiments.sweep.axes import MOST_POINTS, check_grid, read_axis, read_over
 from experiments.sweep.contents import Contents
 from experiments.sweep.runs import Answered, Batches, answer_all, answered
 from experiments.sweep.store import Store
-from experiments.sweep.study import FIGURES, Question, make_study, read_options
+from experiments.sweep.study import FIGURES, Question, make_study, read_option, read_options
+from experiments.sweep.sweep_plots import figures_of
 from experiments.sweep.swept import Swept
 from experiments.terminal.output import UsageError
-from hardware_profiles import profile_text
+from hardware_profiles import UnknownProfileError, load_cluster, load_stack, profile_text
 from simulator import UndercutBoundError, change_settings
 from tests.experiments.commands import ended, processes_asked_for, refused
+from tests.hardware_profiles.test_load import Entry
 
 PLANNED = ("--microbatches", "4", "--schedule", "gpipe")
 SMALL = ("--workload", "chain:4", "--cluster", "pipedream-a", "--planner", "uniform", "--jobs", "1", *PLANNED)
@@ -129,6 +137,27 @@ def test_a_question_is_its_words_and_what_stands_behind_them(tmp_path: Path) -> 
     assert keys(said | {"batch": 16}, "network.bandwidth_gbps=5,20")[0] == before[2]
     cluster.write_text(text.replace("latency_us = ", "latency_us = 1"), encoding="utf-8")
     assert not set(keys(said, "batch=8,16", "network.bandwidth_gbps=5,/2")) & set(before)
+
+
+def test_what_packages_bring_as_objects_stands_for_itself(monkeypatch: pytest.MonkeyPatch, no_plugins: None) -> None:
+    """Clusters and stacks without a file are known by their names; what nobody brings is an error."""
+    offers = {
+        "pipeplan.clusters": [Entry("mine", load_cluster("pipedream-a"), "c")],
+        "pipeplan.stacks": [Entry("own", replace(load_stack("generic"), name="own"), "s")],
+    }
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: offers.get(group, ()))
+    contents = Contents()
+    for kind, name, stands in (("cluster", "mine", "pipedream-a"), ("stack", "own", [["own", "own"]])):
+        assert contents.of(kind, name) == hashlib.sha256(json.dumps(stands).encode()).hexdigest()
+        with pytest.raises(UnknownProfileError, match=f"{kind} 'nobodys' is not known"):
+            contents.of(kind, "nobodys")
+
+
+def test_flags_have_two_values() -> None:
+    """As words of an axis; other words are none."""
+    assert [read_option("no_contention", value) for value in ("true", "false")] == [True, False]
+    with pytest.raises(UsageError, match="no_contention: must be true or false, got 'yes'"):
+        read_option("no_contention", "yes")
 
 
 def test_an_option_of_a_planner_is_given_or_swept(tmp_path: Path) -> None:
@@ -287,6 +316,15 @@ def test_a_study_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
         file.write_text(wrong, encoding="utf-8")
         assert said in refused(capsys, ("sweep", str(file)), 4)
     assert "no such file" in refused(capsys, ("sweep", str(tmp_path / "none.toml")), 4)
+    (good, bad), node = (
+        (tmp_path / "good.txt", tmp_path / "bad.txt"),
+        "forward_compute_time=1.0, backward_compute_time=2.0",
+    )
+    good.write_text(f"node1 -- One -- {node}, activation_size=0.0, parameter_size=0.0\n", encoding="utf-8")
+    bad.write_text("nonsense\n", encoding="utf-8")
+    words = ("sweep", "--profiled-minibatch", "1", "--planner", "uniform", "--over", f"profile={bad},{good}")
+    code, out, err = ended(capsys, (*words, "--over", "network.bandwidth_gbps=5"))
+    assert (code, out, f"pipeplan sweep: {bad}:1: a node is" in err) == (4, "", True)
     lost = tmp_path / "none.txt"
     assert f"{lost}: there is no such profile" in refused(capsys, ("sweep", "--over", f"profile={lost}"), 4)
 
@@ -388,6 +426,87 @@ def test_files_that_are_no_store(capsys: pytest.CaptureFixture[str], tmp_path: P
     )
 
 
+def test_a_store_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
+    """What SQLite says of it."""
+    with pytest.raises(OSError, match=f"^{tmp_path}: unable to open database file$"):
+        Store(tmp_path)
+
+
+def test_without_dask_there_is_no_scheduler(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line says what to install, before anything is asked."""
+    monkeypatch.setattr(runs, "find_spec", lambda name: None)
+    words = ("sweep", "--workload", "chain:4", "--over", "batch=8")
+    for more in (("--scheduler", "far:1"), ("--local-cluster", "2")):
+        said = "sweeps on a scheduler need dask.distributed, which is not installed; install pipeplan[dask]"
+        assert said in refused(capsys, (*words, *more))
+
+
+def test_who_answers_is_who_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler that is there, or one that is started with so many workers."""
+
+    def stand_in(name: str) -> Any:
+        @contextmanager
+        def begun(asked: object) -> Iterator[Any]:
+            yield (name, asked)
+
+        return begun
+
+    for name in ("on_scheduler", "on_local_cluster"):
+        monkeypatch.setattr(asking, name, stand_in(name))
+    with asking.running(scheduler="far:1") as one, asking.running(local_cluster=3) as other:
+        assert (one, other) == (("on_scheduler", "far:1"), ("on_local_cluster", 3))
+
+
+def test_interrupts_wait_while_workers_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGINT is held back inside, and let through as before behind it; where signals cannot be, nothing is done."""
+    with runs._no_interrupts():
+        assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    monkeypatch.delattr(signal, "pthread_sigmask")
+    with runs._no_interrupts():
+        pass
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A scheduler and a worker, both threads of this process."""
+    distributed = pytest.importorskip("distributed", reason="needs dask.distributed")
+    quiet = {"dashboard_address": None, "silence_logs": logging.CRITICAL}
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, **quiet) as made:
+        yield made
+
+
+def test_a_scheduler_has_its_workers_answer(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every question once, and what ends one ends the sweep; a scheduler without workers, and one that goes, is named."""
+    address, questions = cluster.scheduler_address, dict.fromkeys("abcde", Question({}))
+    monkeypatch.setattr(runs, "answered", lambda batch: Answered([(key, {}) for key, _ in batch], 1.0, False))
+    kept: list[str] = []
+    with asking.running(scheduler=address) as run:
+        answer_all(questions, run, lambda told: kept.extend(key for key, _ in told))
+    assert sorted(kept) == list("abcde")
+
+    def lost(batch: object) -> Answered:
+        raise FileNotFoundError("a file")
+
+    with asking.running(scheduler=address) as run, monkeypatch.context() as patched:
+        patched.setattr(runs, "answered", lost)
+        with pytest.raises(FileNotFoundError, match="a file"):
+            answer_all(questions, run, kept.append)
+    with asking.running(scheduler=address) as run:
+        parts = run(Batches(questions.items()))
+        next(parts)
+        cluster.scale(0)
+        cluster.sync(cluster._correct_state)
+        empty = pytest.raises(ConnectionError, match=f"scheduler {address}: has no workers")
+        with empty, asking.running(scheduler=address):
+            pass
+        cluster.close()
+        with pytest.raises(ConnectionError, match=f"scheduler {address}: is gone; what was answered is kept"):
+            list(parts)
+
+
 def test_a_dead_scheduler_leaves_no_store(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -447,6 +566,11 @@ def test_an_answer_that_was_cut_short_is_none(monkeypatch: pytest.MonkeyPatch) -
         raise UndercutBoundError("below its bound")
 
     monkeypatch.setattr(study, "ask", undercut)
+    kept: list[str] = []
+    parts = [Answered([("a", {})], 1.0, True), Answered([("b", {})], 1.0, False)]
+    with pytest.raises(KeyboardInterrupt):
+        answer_all(dict.fromkeys("ab", question), lambda batches: parts, lambda told: kept.extend(dict(told)))
+    assert kept == ["a"]
     told, _, interrupted = answered(asked)
     assert [(record["status"], record["reason"]) for _, record in told] == [("failed", "below its bound")] * 2
     assert not interrupted
@@ -489,6 +613,25 @@ def test_a_report_tells_where_plans_change_and_what_none_beats() -> None:
     assert [found["batch"] for found in swept.front()] == [64, 8]
     assert swept.csv().splitlines()[3].startswith("24,refused,False,")
     assert ",'=no" in swept.csv()
+
+
+def test_a_report_tells_how_many_points_it_leaves_out() -> None:
+    """Of more than 60."""
+    swept = [Swept.of(row(batch, 1.0) for batch in range(1, last + 1)) for last in (60, 1061)]
+    assert [one.remarks() for one in swept] == [
+        (),
+        ("1,001 more points: in --json, or the CSV of pipeplan sweep report STORE --out DIR",),
+    ]
+
+
+def test_figures_of_words_and_of_nothing() -> None:
+    """Words stand along the axis in their order; without a plan nothing is drawn."""
+    records = [row(8, seconds)[1] | {"capacity_bytes": 2.0} for seconds in (2.0, 1.0)]
+    swept = Swept.of(({"schedule": name}, record) for name, record in zip(("gpipe", "1f1b"), records, strict=True))
+    (axes,) = figures_of(swept)["lines"].axes
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["gpipe", "1f1b"]
+    assert axes.get_xticks().tolist() == [0, 1]
+    assert figures_of(Swept.of([row(8, None)])) == {}
 
 
 def test_a_report_writes_tables_and_figures(

@@ -79,6 +79,16 @@ def test_figures_show_parts_of_one_source() -> None:
     assert [one.title for one in models["table"].columns][:4] == ["schedule", "devices", "batch", "iteration, seconds"]
 
 
+def test_words_along_an_axis_are_turned() -> None:
+    """So that long ones do not meet; numbers lie."""
+    records = [record for _, record in points("gpipe")[:2]]
+    turned = [
+        named(Swept.of(({name: value}, one) for value, one in zip(values, records, strict=True)))["lines"].xaxis[0]
+        for name, values in (("schedule", ("gpipe", "1f1b")), ("batch", (8, 32)))
+    ]
+    assert [axis.major_label_orientation for axis in turned] == [0.4, "horizontal"]
+
+
 def test_figures_that_are_not() -> None:
     """One axis has no heat map, no plan no figure; names are words, and the same sweep is the same page."""
     one = Swept.of([({"batch": swept["batch"]}, record) for swept, record in points("gpipe")[:3]])

@@ -626,7 +626,7 @@ def test_bad_fits_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     line = refused(capsys, ["study", "truth", "--tables", str(tmp_path), "--fit", "notes"], 4)
     assert f"{tmp_path / 'notes.csv'}: has none of the columns" in line
     (tmp_path / "gib.csv").write_text(
-        "hidden,heads,layers,seq,micro_batch,global_batch,measured_gib\n64,4,2,32,1,8,1.5\n"
+        "hidden,heads,layers,seq,micro_batch,global_batch,measured_gib,machine\n64,4,2,32,1,8,1.5,dgx-a100\n"
     )
     line = refused(capsys, ["study", "truth", "--fit", str(tmp_path / "gib.csv")], 4)
     assert f"{tmp_path / 'gib.csv'}: no row is left to fit: 0 rows, --hold 0.5" in line
