@@ -95,6 +95,20 @@ def test_a_checkout_that_lacks_files(capsys: pytest.CaptureFixture[str], tmp_pat
     assert f"; file: {folder / 'LICENSE'}\n" in out
 
 
+def test_a_checkout_without_git_has_no_commit(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where git is not installed, nobody tells it; the files are found all the same."""
+
+    def missing(*given: object, **named: object) -> None:
+        raise FileNotFoundError("git")
+
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setattr(subprocess, "run", missing)
+    _, out, _ = ended(capsys, ("data", "sailor", "--from", str(tmp_path), "--json"))
+    assert json.loads(out)["commit_found"] is None
+
+
 def test_places_of_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A profile as a checkout has it, a file that the option takes itself, a folder that a variable names."""
     place = tmp_path / "profiler" / "translation" / "profiles" / "gnmt" / "graph.txt"

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
+from experiments.fpga_truth.__main__ import CHECKS, ROWS, SUMMARY, drawn, print_document
 from experiments.fpga_truth.board_plots import draw
 from experiments.studies.study_harness import run_study
 from hardware_profiles import FieldProgrammableGateArray, load_accelerator
@@ -106,6 +108,19 @@ def test_rows_of_unknown_boards_and_networks_are_left_out(tmp_path: Path, capsys
     (tmp_path / "boards.csv").write_text(f"{HEAD}\nzcu1,vgg16,int8,,,,41,", encoding="utf-8")
     assert run_study("fpga-truth", ["--tables", str(tmp_path)]) == 4
     assert "holds no row of a known board: accelerator 'zcu1' is not known" in capsys.readouterr().err
+    assert run_study("fpga-truth", []) == 2
+    assert "pipeplan data measured-tables" in capsys.readouterr().err
+
+
+def test_tables_and_the_figure_are_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows, their summary, checks, and what is left out, in lines; a figure of both axes."""
+    document = findings(tmp_path, capsys, "zcu102,vgg16,int8,,,,41,", "a100-80,vgg16,int8,,,,41,")
+    print_document(document)
+    printed = capsys.readouterr().out
+    assert printed.endswith("left out: boards.csv: line 3: a100-80 is no FPGA board\n")
+    assert sum(table.title in printed for table in (ROWS, SUMMARY, CHECKS)) == 3
+    ((name, figure),) = drawn(document)
+    assert (name, isinstance(figure, Figure)) == ("fpga_truth", True)
 
 
 UNSEEN = """

@@ -12,7 +12,14 @@ import pytest
 
 from experiments import pipedream_optimizer
 from experiments.benchmarks import partitioner_growth, timing
-from experiments.benchmarks.partitioner_growth import growth_exponent, inception_like, measure, random_chain
+from experiments.benchmarks.partitioner_growth import (
+    growth_exponent,
+    growth_exponents,
+    inception_like,
+    measure,
+    random_chain,
+)
+from experiments.benchmarks.pipedream_growth import print_document
 from experiments.pipedream_optimizer import RecordedLevel, RecordedRun, RecordedStage, read_runs
 from experiments.studies.study_harness import run_study
 from planners import HierarchicalPartition, LevelStage, measured_table, network_levels, plan_seconds
@@ -310,6 +317,37 @@ def test_growth_is_measured_and_drawn(
     }
     assert (tmp_path / "pipedream_growth.png").stat().st_size > 10_000
     assert (tmp_path / "pipedream_growth.svg").stat().st_size > 10_000
+
+
+def test_a_search_is_a_row() -> None:
+    """Of four layers on two levels of two workers; many like levels are a power."""
+    row = partitioner_growth._row("levels", random_chain(4), (2, 2), "paper")
+    told = {name: row[name] for name in ("study", "states", "shape", "workers", "levels", "variant")}
+    assert told == {"study": "levels", "states": 4, "shape": "2×2", "workers": 4, "levels": 2, "variant": "paper"}
+    shapes = {"16": (16,), "4×4×4": (4, 4, 4), "2^6": (2,) * 6, "2×2×2×4": (2, 2, 2, 4)}
+    assert [partitioner_growth.shape(workers) for workers in shapes.values()] == [*shapes]
+
+
+def test_growth_is_told_by_study_and_form(capsys: pytest.CaptureFixture[str]) -> None:
+    """Powers of 1 to 6, of states and of workers, each by its own rows."""
+    kinds = [
+        (study, form)
+        for study in ("states, flat", "states, two levels", "workers, flat")
+        for form in ("paper", "script")
+    ]
+    rows = [
+        dict(zip(("study", "variant"), kind, strict=True))
+        | {"states": 10 * size, "workers": 3 * size, "shape": "16", "search_cpu_seconds": 1.0 * size**power}
+        | {"table_cpu_seconds": 0.25, "peak_memory_bytes": 3 * 2**20}
+        for power, kind in enumerate(kinds, 1)
+        for size in (1, 2)
+    ]
+    found = growth_exponents(rows)
+    assert found == pytest.approx({f"{study}, {form}": power for power, (study, form) in enumerate(kinds, 1)})
+    print_document({"rows": rows, "growth_exponents": found})
+    printed = lines(capsys.readouterr().out)
+    assert printed[-1] == "workers, flat, script: CPU seconds grow as the power 6.0 at the largest sizes"
+    assert any(one.split() == ["states,", "flat", "20", "16", "paper", "0.2500", "2.0000", "3"] for one in printed)
 
 
 def test_growth_exponent_is_the_slope() -> None:

@@ -83,6 +83,12 @@ def test_document_and_tables(
         found["growth" if len(words) > 3 else "growth printed"] = json.loads(out) if len(words) > 3 else lines(out)
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["growth.json", "pipeplan-files.json"]
     assert saved == ["here/growth"] * 2
+    assert run_study("replay-speed", ["--growth", "--largest", "2", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["folder"] == "out/replay_speed"
+    assert (tmp_path / "out" / "replay_speed" / "growth.json").is_file()
+    monkeypatch.setattr(subprocess, "run", lambda *given, **named: SimpleNamespace(returncode=9, stderr="killed"))
+    assert run_study("replay-speed", ["--growth", "--largest", "2", "3"]) == 2
+    assert capsys.readouterr().err.endswith(": 2 devices × 3 micro-batches failed with exit code 9: killed\n")
     program = on_channels(build(3, 2, 0.1))
     queues = {
         "bytes": program.transfer_bytes,

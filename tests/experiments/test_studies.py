@@ -15,11 +15,11 @@ import pytest
 
 from experiments.cli import main
 from experiments.studies.catalogue import STUDIES, Study
-from experiments.studies.public_inputs import Amount, NodeNumber, PositiveAmount, read_json
+from experiments.studies.public_inputs import Amount, NodeNumber, PositiveAmount, agrees, compared, read_json
 from experiments.studies.study_harness import add_study_options, run_study
 from experiments.terminal.command_parser import Parser
 from experiments.terminal.output import InputError
-from experiments.terminal.report_tables import marked
+from experiments.terminal.report_tables import ReportTable, marked
 from experiments.testing import check_study
 from experiments.time_to_accuracy.dated_training import CASES
 from tests.records import Recorded, weights
@@ -171,6 +171,35 @@ def test_one_mark_stands_for_stale_weights() -> None:
         and any(mark in path.read_text(encoding="utf-8") for mark in ('"*"\n', "(* ", "* updates"))
     ]
     assert written == ["report_tables.py"]
+
+
+def test_profiles_that_are_nowhere_are_told_with_where_they_come_from(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, exit code 2."""
+    monkeypatch.setattr("experiments.studies.study_harness.BUNDLED_PROFILES", "no/such/folder")
+    assert main(["study", "cost-model"]) == 2
+    err = capsys.readouterr().err
+    assert ("pipeplan data pipedream-profiles" in err, err.count("\n")) == (True, 1)
+
+
+def test_published_figures_agree_to_six_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    """Or fail the study; what is not proven and what was passed over is said."""
+    assert agrees(1.0, None) is None
+    assert (agrees(None, 1.0), agrees(1.2345649, 1.23456), agrees(1.234566, 1.23456)) == (False, True, False)
+    rows = [
+        {"instance": name, "matched": matched, "not_searched": left}
+        for name, matched, left in (("a", True, ""), ("b", None, "too many sets"), ("c", False, ""))
+    ]
+    found = compared(rows, ["other.json"], ReportTable("T", "rows", {"instance": "{instance}"}))
+    assert (found.failed, found.document["matched"], found.document["failed"]) == (True, 1, 1)
+    assert not compared(rows[:2], [], ReportTable("T", "rows", {})).failed
+    found.show(found.document)
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        "b is not proven: too many sets",
+        "passed over (of another form): other.json",
+        "published figures: matched 1, failed 1",
+    ]
 
 
 @pytest.mark.parametrize(
