@@ -13,13 +13,14 @@ import pytest
 
 from hardware_profiles import Cluster, Link, load_accelerator, load_cluster
 from planners import Evaluator, Request, make_plan
-from planners.bapipe.explorer import BaPipe, schedules, streams
+from planners.bapipe.explorer import CONFIRMED, BaPipe, Candidate, _Explorer, schedules, streams
 from planners.partitioning.fraction_search import GRAIN, FractionSearch, places_of
 from planners.search.candidates import device_rows, microbatch_counts, straight_plan, unlike_rows
 from planners.testing import line
-from simulator import InfeasiblePlanError, LayerCosts, LayerSplit, Plan, Problem, simulate
+from simulator import InfeasiblePlanError, LayerCosts, LayerSplit, Plan, Problem, build_schedule, simulate, to_text
 from tests.chains import chain, random_chain
 from tests.planners.conftest import with_memory
+from tests.simulator.test_lower_bound import _Uneven
 
 GPU_CLUSTERS = ("pipedream-a", "pipedream-a:2", "pipedream-b", "dapple-a", "dapple-b", "dapple-c")
 BOARDS = ("vcu118", "vcu129", "u280")
@@ -212,3 +213,61 @@ def test_fractions_that_even_boards_out_are_taken_where_they_are_faster() -> Non
     assert len(climbed) > 1
     assert climbed == sorted(climbed, reverse=True)
     assert climbed[-1][1] <= 1.01 * max(evened.values())
+
+
+def test_grids_of_cuts_have_as_many_plans_as_may_be_replayed() -> None:
+    """Of two layers on two boards the best of 31 places to cut, of one place, or none; on GPUs nothing is evened out."""
+    problem = Problem(
+        chain([6e9, 2e9], parameters=[100] * 2, output_elements=[1e3] * 2), row_of_boards(["vcu118"] * 2, [1e9]), 8
+    )
+    search = FractionSearch(evaluate := Evaluator(problem), Request())
+    plan = straight_plan("x", problem, "1f1b-as", (1,), (0, 1), 8)
+    every = [search.at(plan, (place,)) for place in range(1, 32)]
+    best = min(every, key=lambda one: evaluate(one).iteration_seconds)
+    assert best.splits
+    for most, found in ((31, best), (1, plan), (0, plan)):
+        assert search.on_grid(plan, most) == found
+    gpus = replace(problem, cluster=line())
+    whole = straight_plan("x", gpus, "1f1b", (1,), (0, 1), 8)
+    assert FractionSearch(Evaluator(gpus), Request()).evened(whole) is whole
+
+
+def test_moves_of_an_order_keep_its_micro_batches_and_what_cannot_run_is_no_better() -> None:
+    """With an order of its own a plan's cuts move alone; what parts of layers take on devices that are not sublinear is not
+    known."""
+    problem = Problem(chain([4e9] * 4, parameters=[100] * 4, output_elements=[1e3] * 4), line(), 4)
+    search = FractionSearch(Evaluator(problem), Request())
+    plan = straight_plan("x", problem, "1f1b", (2,), (0, 1), 2)
+    ordered = replace(plan, order=tuple(to_text(build_schedule("1f1b", 2, 2)).splitlines()))
+    counts = [{len(one.microbatches) for one in search._moved(of)} for of in (plan, ordered)]
+    assert counts == [{1, 2, 3}, {2}]
+    uneven = replace(problem, cluster=replace(problem.cluster, devices=(_Uneven(1.0),) * 2))
+    search = FractionSearch(Evaluator(uneven), Request(microbatches=2))
+    assert search._key(search.at(plan, (31,))) == (inf, inf)
+    assert {one.splits for one in search.climbed(replace(plan, microbatches=(2, 2)))} <= {()}
+
+
+def test_on_an_engine_without_contention_the_first_are_replayed_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fastest by these replays is the answer, here the last of them; where none fits then, that is told. An engine that knows
+    contention needs none."""
+    problem, replayed = Problem(chain([4e9] * 4, output_elements=[1e3] * 4), line(), 4), list[Candidate]()
+
+    def confirm(self: _Explorer, one: Candidate) -> Candidate | None:
+        replayed.append(one)
+        return replace(one, confirmed_seconds=1.0 / len(replayed))
+
+    monkeypatch.setattr(_Explorer, "confirm", confirm)
+    found = make_plan("bapipe", problem, Request(engine="recurrence"))
+    assert len(replayed) >= CONFIRMED
+    assert found.plan == replayed[-1].plan
+    replayed.clear()
+    make_plan("bapipe", problem)
+    assert not replayed
+    monkeypatch.setattr(_Explorer, "confirm", lambda self, one: replayed.append(one))
+    with pytest.raises(
+        InfeasiblePlanError,
+        match=r"^planner 'bapipe' finds no plan that fits once transfers queue on shared links: (\d+) that fit on idle ones were "
+        r"tried$",
+    ) as raised:
+        make_plan("bapipe", problem, Request(engine="recurrence"))
+    assert f": {len(replayed)} that fit" in str(raised.value)

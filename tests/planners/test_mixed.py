@@ -11,6 +11,7 @@ import pytest
 from hardware_profiles import GraphicsProcessor, load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry
 from planners.estimate.like_blocks import like_blocks
+from planners.mixed import pipeline_search, whole_counts
 from planners.mixed.cluster_space import Choices, ClusterSpace
 from planners.mixed.label_search import search
 from planners.mixed.pipeline_search import MixedPipelines, has_kinds
@@ -162,6 +163,35 @@ def test_an_interrupt_keeps_the_best_so_far(problem: Problem, monkeypatch: pytes
         MixedPipelines()(problem, evaluate, np.random.default_rng(0))
     assert evaluate.best is not None
     assert evaluate.evaluations == 1
+
+
+def test_more_is_left_free_where_replays_need_more(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replays on devices of half the memory that the space is told of: a second search finds what fits there, and nothing is
+    proven. One search alone finds none, which is told with the numbers of the closest."""
+    network = Llama(2, 2048, 16, sequence=1024, vocabulary=8192, intermediate=5632, name="llama").workload()
+    problem = replace(problem, workload=network, batch=4)
+    planner = MixedPipelines(Request(options={"zero": (0,)}))
+    roomy = planner(problem, Evaluator(problem), np.random.default_rng(0))
+    peak = simulate(problem, roomy).fullest.peak_bytes / 2**30
+    told, tight = with_memory(problem, peak), Evaluator(with_memory(problem, peak / 2))
+    assert not tight(roomy).fits
+    plan = planner(told, tight, np.random.default_rng(0))
+    assert tight(plan).fits
+    assert not tight.optimal_among
+    monkeypatch.setattr(pipeline_search, "ROUNDS", 1)
+    with pytest.raises(InfeasiblePlanError, match="planner 'mixed' finds no plan that fits: the closest needs"):
+        planner(told, Evaluator(tight.problem), np.random.default_rng(0))
+
+
+def test_shares_that_are_too_many_to_try_leave_the_bound(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a step of the search for shares no pipeline is found; the bound is no higher than what is found with them."""
+    pipelines = space(with_memory(problem, 3.0))
+    found = search(pipelines, 3e4, 4)
+    monkeypatch.setattr(whole_counts, "MOST_STEPS", 0)
+    none = search(pipelines, 3e4, 4)
+    assert found.pipelines
+    assert not none.pipelines
+    assert 0.0 < none.bound <= found.pipelines[0][0] * (1.0 + 1e-9)
 
 
 @pytest.mark.parametrize(

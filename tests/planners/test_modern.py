@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -12,12 +13,14 @@ from hardware_profiles import load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry, search_schedule
 from planners.modern.layouts import Layout, LayoutCosts
 from planners.modern.order_search import AN_ORDER, FEW, FINALISTS, LARGEST, LISTS, OrderSearch, _Layouts
+from planners.scheduler.search import FoundSchedule, SearchInterrupted
 from planners.search.candidates import straight_plan
 from planners.testing import line
-from simulator import InfeasiblePlanError, LayerCosts, Problem, check_schedule, simulate
+from simulator import InfeasiblePlanError, LayerCosts, Problem, check_schedule, simulate, to_text
 from simulator.memory.device_memory import CATEGORIES
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain, random_chain
+from tests.planners.conftest import with_memory
 from tests.planners.reasons import applicable_planners
 
 UNLIKE = Problem(
@@ -188,6 +191,53 @@ def test_where_the_work_ends_the_layouts_of_few_micro_batches_are_known(monkeypa
         for compared in (True, False)
     )
     assert max(known) <= min(left_out)
+
+
+def test_what_is_found_for_one_decision_is_so_among_all() -> None:
+    """Asked for a value that is tried, the layouts of all values are explored; not of one that is not, of two, or without
+    climbs."""
+    tried = Request(microbatches=4)
+    assert OrderSearch(tried).explored_request(UNLIKE) == Request()
+    assert OrderSearch(Request(recompute="whole")).explored_request(UNLIKE) == Request()
+    for asked in (Request(stages=3), Request(microbatches=4, recompute="whole"), Request()):
+        assert OrderSearch(asked).explored_request(UNLIKE) == asked
+    assert OrderSearch(tried, climbs=False).explored_request(UNLIKE) == tried
+
+
+def test_an_order_that_is_interrupted_is_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its search had found by then is replayed, and is the answer, marked."""
+    kept, found = _Layouts.order, list[FoundSchedule]()
+
+    def order(self: _Layouts, layout: Layout, seconds: float, spare: Sequence[float] = ()) -> FoundSchedule:
+        result = kept(self, layout, seconds, spare)
+        if seconds != 0.001:
+            return result
+        found.append(result)
+        raise SearchInterrupted(result)
+
+    monkeypatch.setattr(_Layouts, "order", order)
+    answer = make_plan("modern", UNLIKE, Request(options={"seconds": 0.001}))
+    assert answer.interrupted
+    assert len(found) == len(answer.replayed) == 1
+    assert "\n".join(answer.plan.order) == to_text(found[0].schedule).rstrip("\n")
+
+
+def test_a_layout_without_room_for_what_its_replay_needs_has_no_further_order() -> None:
+    """In the least memory for one micro-batch no order leaves room for buffers: the plan that lacks it is what there is."""
+    layout = Layout("straight", (0, 1), (4,), 6, ("none",) * 2)
+    low, high = 0.0, 2.0**34
+    while high - low > 1.0:
+        middle = (low + high) / 2.0
+        if LayoutCosts(LayerCosts(with_memory(UNLIKE, middle))).missing_bytes(layout):
+            low = middle
+        else:
+            high = middle
+    tight = with_memory(UNLIKE, high)
+    layouts = _Layouts(OrderSearch(), tight, Evaluator(tight), np.random.default_rng(0))
+    plan = layouts.plan(layout, 0.001)
+    assert plan is not None
+    assert not layouts.evaluate(plan).fits
+    assert layouts.evaluate.evaluations == 1
 
 
 def test_a_budget_is_kept_to() -> None:
