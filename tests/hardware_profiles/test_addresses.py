@@ -139,6 +139,8 @@ def test_a_whole_number_stays_whole() -> None:
         ("wire.dely=3", "'wire.dely' names no value; near it: site.racks.wire.delay, site.wire.delay"),
         ("zzz=3", "'zzz' names no value; the first key is one of site, chip"),
         ("racks.wire=3", "'racks.wire' names no value, but a table: site.racks.wire.bits"),
+        ("racks.0.wire=3", "'racks.0.wire' names no value, but a table: site.racks.wire.bits"),
+        ("chip.zzz=3", "'chip.zzz' names no value; near it: chip.factor.value, chip.factor.eras.value, chip.cost"),
         *(
             (f"{path}=3", f"'{path}' is no path, as a.b or a[member].b; near it: site.level")
             for path in (".level", "level.")

@@ -182,6 +182,7 @@ class Refusing(Odd):
         (Odd(lambda samples: 1.0 / samples), "more samples take no less"),
         (Odd(lambda samples: samples**1.001), "per sample never rise"),
         (Odd(lambda samples: 3.0), "two halves take no less"),
+        (Odd(lambda samples: 1.5), "a half of each of two samples takes as long as one"),
         (Odd(lambda samples: 1.0, name=""), "no name"),
         (Odd(lambda samples: 1.0, memory_bytes=0.0), "holds nothing"),
         (Refusing(lambda samples: 1.0), "it refuses every precision of fp32, tf32, fp16, bf16, fp8, "),
@@ -199,6 +200,16 @@ def test_an_accelerator_without_what_it_owes_is_named(device: Any, said: str) ->
 def test_an_accelerator_that_is_not_sublinear_may_be_odd() -> None:
     """Seconds that rise as the square of the samples, which a bound may not rely on."""
     check_accelerator(Odd(lambda samples: samples**2, sublinear=False))
+
+
+def test_convolutions_of_half_the_work_may_take_less() -> None:
+    """Of a device that takes longer for a convolution than for its halves, as efficiency follows the shape."""
+
+    class Shaped(Odd):
+        def seconds(self, work: Work, samples: float, phase: str, precision: str) -> float:
+            return super().seconds(work, samples, phase, precision) if work.kind == "convolution" else 1.0
+
+    check_accelerator(Shaped(lambda samples: 1.5))
 
 
 def test_an_accelerator_may_refuse_precisions() -> None:

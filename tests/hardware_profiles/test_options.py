@@ -25,6 +25,8 @@ def function(
     mixed=(1, 0.5),
     rest=(None,),
     flag=False,
+    loose: object = 2,
+    made=len,
 ) -> None:
     """Takes much.
 
@@ -56,6 +58,7 @@ DECLARED = declared_options(function, 1)
             {"true": True, "Yes": True, "on": True, "False": False, "no": False, "off": False},
             ["maybe", 1, 0.0],
         ),
+        *((name, "a number or a text", {"x": "x", "2": 2}, [None, {}]) for name in ("loose", "made")),
     ],
 )
 def test_what_a_parameter_says_of_its_option(
