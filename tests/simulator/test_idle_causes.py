@@ -61,6 +61,20 @@ def test_1f1b_by_hand() -> None:
     assert causes(found, 1) == {"fill": 1.0, "drain": 2.0, "order": 2.0, "op": 1.0}
     assert causes(found, 2) == {"fill": 2.0, "drain": 4.0}
     assert found.idle_seconds == 18.0
+    words = {
+        "drain": "behind its last op",
+        "order": "while another op could have run",
+        "op": "for an op of another device",
+    }
+    told = (
+        f"drain 11.1 % ({words['drain']}), order 11.1 % ({words['order']}), fill 5.6 % (before its first op), op 5.6 % "
+    )
+    assert found.remarks()[0] == f"devices are idle for 33.3 % of the time: {told}({words['op']})"
+    behind = explain(
+        replay("1f1b", 3, 4, forward=1, backward=2), window=(9.0, 18.0)
+    )  # device 0 waits for 2 s, device 1 for 1
+    told = f"drain 22.2 % ({words['drain']}), op 11.1 % ({words['op']})"
+    assert behind.remarks()[0] == f"devices are idle for 33.3 % of the time: {told}"
 
 
 def test_the_same_order_for_want_of_room() -> None:
@@ -85,6 +99,10 @@ def test_transfers_are_told_apart_from_what_they_bring() -> None:
     assert causes(found, 0) == {"op": 3.25, "transfer": 0.25}
     (interval, *_) = found.record()["devices"][1]["intervals"]
     assert interval == {"begin": 0.0, "end": 1.0, "cause": "fill", "before": "1F0", "waits_for": "0F0"}
+    (waits,) = [one for one in found.tables() if one.title == "Waits"]
+    assert [row[:4] for row in waits.rows] == [
+        ("0", "1B*", "1", "3.25"), ("1", "0F*", "1", "1"), ("0", "1B*", "1", "0.25"), ("1", "0F*", "1", "0.25")
+    ]  # fmt: skip
 
 
 def test_the_critical_path_by_hand() -> None:
@@ -97,11 +115,13 @@ def test_the_critical_path_by_hand() -> None:
     assert runs == [(0, "0F0", "0F0", 1, 0.0), (1, "1F0", "1B0", 3, 0.25), (0, "0B0", "0B1", 2, 0.25)]
 
 
-def test_where_nothing_takes_time_nothing_is_gained() -> None:
-    """A sentence says so, and no table of gains is there."""
+def test_what_would_gain_most_is_told() -> None:
+    """Where nothing takes time a sentence says that nothing would, and no table of gains is there."""
     found = explain(replay("gpipe", 1, 1, forward=0, backward=0))
     assert found.remarks()[1:] == ("nothing that is 10 % faster alone would save 0.01 %",)
     assert not [one for one in found.tables() if one.title.startswith("If it were")]
+    gained = explain(replay("gpipe", 1, 2, forward=1, backward=2))  # 6 s of one stage take 6 / 1.1
+    assert gained.remarks()[1] == "10 % faster, stage 0 would save most: 9.09 %"
 
 
 def test_of_a_long_path_the_ends_are_told() -> None:

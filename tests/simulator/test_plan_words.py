@@ -59,6 +59,37 @@ def test_unlike_replicas_and_sizes() -> None:
     assert plan_words(asked, plan) == words
 
 
+def test_sizes_of_many_stages_are_counted() -> None:
+    """Eight are written out, more are not."""
+    asked, words = problem("chain:17", "dapple-c:16", 8), {8: "1+1+1+1+1+1+1+10", 9: "1 × 8, 9"}
+    for count, sizes in words.items():
+        stages = stages_from_cuts(tuple(range(1, count)), 17, [(device,) for device in range(count)])
+        assert plan_words(asked, Plan("mine", "gpipe", stages, (2,) * 4)).split(" · ")[1] == f"layers {sizes}"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "options", "words"),
+    [
+        ("seq1f1b", (("slices", 2), ("depth", 4)), "seq1f1b (slices 2)"),
+        ("zb-v", (("op_seconds", "9,9,3,1"),), "zb-v"),
+        ("of another package", (("depth", 4),), "of another package"),
+    ],
+)
+def test_options_of_a_family_are_told(schedule: str, options: tuple[tuple[str, int | str], ...], words: str) -> None:
+    """Those that it has, unless they are lists."""
+    plan = Plan("mine", schedule, stages_from_cuts((2,), 4, [(0,), (1,)]), (2, 2), options=options)
+    assert plan_words(problem("chain:4", "dapple-c:2", 4), plan).split(" · ")[2] == words
+
+
+def test_copies_along_a_context_may_divide_states() -> None:
+    """Two GPUs of one replica, each with half of the tokens."""
+    asked = problem("gpt2", "dgx-h100:1", 8)
+    for context, words in ((1, "pp1 tp2 cp1 dp1"), (2, "pp1 tp1 cp2 dp1 · ZeRO-0")):
+        stage = Stage(tuple(range(len(asked.workload))), (0, 1), (2,))
+        told = plan_words(asked, Plan("mine", "gpipe", (stage,), (8,), context=context))
+        assert told == f"{words} · mb 8 × 1 · no recomputation · 6 of 8 GPUs idle"
+
+
 @pytest.mark.parametrize(
     ("order", "schedule", "words"),
     [((), "zb-h1", "zb-h1"), (("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1"), "search", "searched order of ops")],

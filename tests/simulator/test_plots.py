@@ -283,6 +283,19 @@ def test_narrow_boxes_are_drawn_above_each_other() -> None:
         assert (box.x0, box.x1) == axes.get_xlim()
 
 
+def test_a_chart_beside_another_panel_keeps_to_its_own_width() -> None:
+    """A long title does not begin over its neighbour; alone on a page it may begin above the names of its rows."""
+    timeline, title = replayed("1f1b", 2, 4), "a plan whose title is much longer than its panel is wide, " * 2
+    begins = []
+    for columns in (1, 2):
+        panel = panels(9.0, 2.5, columns=columns)[1]
+        assert gantt(timeline, panel[0][-1], title=title) is panel[0][-1]
+        (heading,) = (one for one in panel[0][-1].texts if one.get_fontweight() == "bold")
+        begins.append(heading.xyann[0])
+    assert begins[0] < -20.0
+    assert begins[1] > -1.0
+
+
 def test_a_whitened_color_is_a_part_of_the_way_to_white() -> None:
     """A quarter of 252, 204 and 152."""
     assert whitened("#033367", 0.25) == "#42668d"

@@ -57,6 +57,7 @@ def test_a_good_schedule_passes() -> None:
     """Each op once, all of a stage on one device, in an order that runs; full and split backwards may mix."""
     check_schedule(from_text(GOOD))
     check_schedule(from_text("0F0 0F1 0I0 0B1 0W0\n1F0 1B0 1F1 1I1 1W1\n"))
+    check_schedule(replace(from_text(GOOD), credit=np.array([2, 1])))
 
 
 @pytest.mark.parametrize(
@@ -93,6 +94,11 @@ FAULTS = {
     # what a forward stashed lies on one device
     "0F0 1B0 0B0\n1F0": "device 0, position 1: op 1B0 runs where its forward did not (1F0 is on device 1)",
     "0F0 0B0\n2F0 2B0": "stage 1 has no op on any device, but stages are numbered to 2",
+    # as many forwards again, or copies to the host, as there are micro-batches, of one of them twice
+    "0F0 0F1 0A0 0A0 0B0 0B1": "device 0, position 3: op 0A0 is doubled, it stands at device 0, position 2 already",
+    "0F0 0F1 0B0 0B1\n0O0 0O0 0L0 0L0": (
+        "device 0, position 1: op 0O0 is doubled, it stands at device 0, position 0 already"
+    ),
     # updates and predictions stand on a device of their stage, an update once on each
     "0F0 0B0 1U0\n1F0 1B0": "device 0, position 2: op 1U0 stands where its stage does not (stage 1 is on device 1)",
     "0F0 0B0 0U0\n0F1 0B1 1P0\n1F0 1F1 1B0 1B1": (

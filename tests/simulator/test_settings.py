@@ -144,6 +144,8 @@ def test_micro_batches_of_unlike_sizes_or_of_a_setting_stay() -> None:
     plan = replace(in_halves(before, 1), microbatches=(4, 4, 4))
     unlike = replace(plan, microbatches=(4, 6, 2))
     assert adapted_plan(before, unlike, change_settings(before, {"batch": 24}, unlike)) == (unlike, "")
+    ordered = replace(plan, order=("0F0 0B0", "1F0 1B0"))
+    assert adapted_plan(before, ordered, change_settings(before, {"batch": 24}, ordered)) == (ordered, "")
     own = change_settings(before, {"batch": 24, "plan.microbatches": "12,12"}, plan)
     assert adapted_plan(before, plan, own) == (replace(plan, microbatches=(12, 12)), "")
 
@@ -199,5 +201,6 @@ def test_a_cluster_of_python_has_no_files() -> None:
         SettingError, match=r"^cluster 'made' was made in Python: it has no file whose numbers could change$"
     ):
         numbers_of(one)
+    assert numbers_of(problem(), None, ["network.bandwidth_gbps"]) == {"network.bandwidth_gbps": 400.0}
     with pytest.raises(SettingError, match=r"^batch: is no number above 0 that a file says$"):
         numbers_of(problem(), None, ["batch"])
