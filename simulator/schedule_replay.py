@@ -217,7 +217,7 @@ def named_schedule(
         if "replicas" in family.options and not options.get("replicas"):
             raise ValueError(f"schedule {name!r} needs replicas, one count per stage")
         turns = options.get("microbatches_per_minibatch")
-        count, repeats = _stream(name, family, stages, microbatches, minibatches, turns)
+        count, repeats = _stream(name, family, stages, microbatches or 0, minibatches or 0, turns)
         if "microbatches_per_minibatch" not in family.options:
             options.pop("microbatches_per_minibatch", None)
     if engine == "simpy":
@@ -258,11 +258,11 @@ def check_slices(name: str, slices: int | None, seconds: OpSeconds) -> None:
 
 
 def _stream(
-    name: str, family: ScheduleFamily, stages: int, total: int | None, minibatches: int | None, asked: int | None
+    name: str, family: ScheduleFamily, stages: int, total: int, minibatches: int, asked: int | None
 ) -> tuple[int, int]:
     """Number of micro-batches to build the schedule for, and how often to repeat it (families that flush).
 
-    total: micro-batches, or None; asked: micro-batches per mini-batch (T), or None
+    total: micro-batches, or 0, and minibatches in their place; asked: micro-batches per mini-batch (T), or None
     """
     if "microbatches_per_minibatch" in family.options:
         covers = name in VERSION_METHODS and VERSION_METHODS[name].covers_stages
@@ -270,15 +270,15 @@ def _stream(
             raise ValueError(
                 f"schedule {name!r} needs at least as many micro-batches per mini-batch as stages, got T={asked}, N={stages}"
             )
-        return total or (minibatches or 1) * (asked or (stages if covers else 1)), 1
+        return total or minibatches * (asked or (stages if covers else 1)), 1
     if not family.flush:
         if asked not in (None, 1):
             raise ValueError(f"schedule {name!r} updates after every micro-batch: T is 1, got {asked}")
-        return total or (minibatches or 1), 1
+        return total or minibatches, 1
     if asked is None and minibatches:
         raise ValueError(f"schedule {name!r} needs micro-batches per mini-batch (T) with mini-batches")
-    per_minibatch = asked or total or 1
-    repeats, rest = divmod(total, per_minibatch) if total else (minibatches or 1, 0)
+    per_minibatch = asked or total
+    repeats, rest = divmod(total, per_minibatch) if total else (minibatches, 0)
     if rest:
         raise ValueError(
             f"schedule {name!r} flushes whole mini-batches: {total} micro-batches are no multiple of T={asked}"

@@ -259,7 +259,7 @@ class _Values:
         self.duration_of = self.of_row[first].astype(np.int64)
         self.sends_offsets = np.concatenate([[0], np.cumsum(sent[first])]).astype(np.int64)
         held = [classes[begins[row] : begins[row] + sent[row]] for row in first.tolist()]
-        self.sends_class = np.concatenate(held) if held else classes[:0]
+        self.sends_class = np.concatenate(held)
         self.of_row = number.astype(np.int32)
 
     def update_gather(self, stage: int) -> int:

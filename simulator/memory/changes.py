@@ -122,7 +122,7 @@ def _of_ops(tasks: Program | Timeline, recomputes: Flags) -> list[MemoryChanges]
         (weight_gradient & again, END, -1, MADE_LONGER),
     )
     at = [np.flatnonzero(chosen) for chosen, *_ in every]
-    return [changes(rows, *one[1:]) for rows, one in zip(at, every, strict=True) if len(rows) or one is every[0]]
+    return [changes(rows, *one[1:]) for rows, one in zip(at, every, strict=True) if len(rows)]
 
 
 def _marked(count: int, rows: Integers) -> Flags:

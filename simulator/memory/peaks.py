@@ -211,7 +211,7 @@ def _of_ops(program: Program, changes: MemoryChanges, rows: Integers, lane: Inte
     order = np.lexsort((factor < 0, task, size, on))
     first = np.flatnonzero(_differs(on[order], size[order]))
     held, chosen = np.cumsum(factor[order]), order[first]  # whole numbers: their sums are exact
-    most = np.maximum.reduceat(held, first) - held[first] + factor[chosen] if len(first) else held
+    most = np.maximum.reduceat(held, first) - held[first] + factor[chosen]
     device = program.lane_device.astype(np.int64)
     return device[on[chosen]], size[chosen], most, np.ones(len(first), dtype=np.bool_)
 

@@ -572,7 +572,7 @@ def plan_of_parts(plan: Plan) -> Plan:
     holders = {layer: [number for number, one in enumerate(plan.stages) if layer in one.layers] for layer in ends}
     for layer, held in holders.items():
         count = len(ends[layer]) + 1
-        if held != list(range(held[0], held[0] + count) if held else ()):
+        if len(held) != count or held[-1] - held[0] >= count:
             raise InfeasiblePlanError(
                 f"plan {plan.planner!r} splits layer {layer} into {count} parts, which stands in stages "
                 f"{ranges(held) or 'none'}: it must stand in {count} neighbouring ones"
@@ -681,7 +681,7 @@ def _check_places(problem: Problem, plan: Plan, stage: Stage, where: str, group_
             f"{where} has groups of {wrong[0]} {word}s, which context {plan.context} does not divide; choices: "
             f"{', '.join(map(str, divisors(math.gcd(*stage.degrees))))}"
         )
-    for part in tensor_groups(stage.replicas, plan.context):
+    for part in tensor_groups(stage.replicas, plan.context) if stage.degrees else ():
         if cluster.tensor_groups == "server" and len({cluster.server_of(device) for device in part}) > 1:
             raise InfeasiblePlanError(
                 f"{where} has group {part} on several servers, and cluster {cluster.name!r} says tensor_groups = 'server'; "

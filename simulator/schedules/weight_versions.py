@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from hardware_profiles import Flags
 from simulator.schedules.flushed import alternation
-from simulator.schedules.ops import OpKind
+from simulator.schedules.ops import OpKind, computes
 from simulator.schedules.schedule import Columns, Schedule, check_size, from_columns
 
 Predicts = Literal["never", "bellwether", "always"]
@@ -126,7 +126,7 @@ def repeated_minibatches(schedule: Schedule, times: int) -> Schedule:
     overlapped: list[Flags] = []
     for rank in range(schedule.ranks):
         rows = slice(int(schedule.offsets[rank]), int(schedule.offsets[rank + 1]))
-        held = np.unique(schedule.stage[rows])
+        held = np.unique(schedule.stage[rows][computes(schedule.kind[rows])])  # none of a link to a host
         one = np.concatenate([schedule.kind[rows], np.full(len(held), OpKind.UPDATE, dtype=np.int8)])
         minibatch = np.repeat(np.arange(times, dtype=np.int32), len(one))
         kind = np.tile(one, times)

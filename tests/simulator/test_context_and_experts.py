@@ -244,6 +244,14 @@ def test_a_stage_without_experts_may_have_fewer_devices_than_they_are_divided_am
                 "has one each; choices: 1"
             ),
         ),
+        (
+            ATTENTION,
+            plan(ATTENTION, 2, context=2, stages=(Stage((0, 1), (0, 1), (2,)), Stage((2,), (2,)))),
+            (
+                "context 2 of plan 'hand' needs replicas of as many devices, or a multiple of them; stage 1 "
+                "has one each; choices: 1"
+            ),
+        ),
         (ATTENTION, plan(ATTENTION, 2, context=0), "^context 0 of plan 'hand' must be at least 1$"),
         *(
             (

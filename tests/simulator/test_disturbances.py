@@ -18,17 +18,19 @@ from simulator import (
     Program,
     Stage,
     equal_microbatches,
+    lower,
     named_schedule,
     replay_schedule,
     simulate,
 )
 from simulator.disturbances import Draws, drawn
 from simulator.engines import reference
+from simulator.lowering.program import noisy_program
 from simulator.results.noisy_seconds import NoisySeconds
 from simulator.schedules.schedule import ScheduleError
 from tests.chains import chain
 from tests.simulator.noise import with_noise
-from tests.simulator.strategies import chain_cluster, programs
+from tests.simulator.strategies import HandCosts, chain_cluster, channel, programs
 
 NOISE = 0.3
 
@@ -125,6 +127,32 @@ def test_stragglers_of_lanes_that_share_a_device() -> None:
     assert found.makespan_seconds == pytest.approx(
         3.0 * replay_schedule(schedule, OpSeconds(1.0, 1.0)).makespan_seconds
     )
+
+
+@pytest.mark.parametrize("transfer", [0.5, 2.5])
+def test_stragglers_that_send_while_they_compute_on_a_device_of_two_lanes(transfer: float) -> None:
+    """As stages of more seconds: where sending takes longer, an op still lasts as long as that."""
+    schedule, factor = named_schedule("fbp-as", 3, 6), [2.0, 1.0, 1.5]
+
+    def seconds(factors: list[float], stragglers: dict[int, float]) -> float:
+        costs = OpSeconds(factors, [2.0 * one for one in factors], transfer=transfer)
+        return replay_schedule(schedule, costs, communication="streaming", stragglers=stragglers).makespan_seconds
+
+    found, by_hand = seconds([1.0] * 3, {0: 2.0, 2: 1.5}), seconds(factor, {})
+    assert found == pytest.approx(by_hand, rel=1e-12)
+    assert by_hand > seconds([1.0] * 3, {})
+
+
+def test_noise_is_a_factor_on_what_noise_has_made_of_a_transfer() -> None:
+    """A program with one draw takes another: as with the product of both."""
+    costs = HandCosts(
+        (1.0, 1.0), (2.0, 2.0), transfer_bytes=3.0, routes={(0, 1): (0,), (1, 0): (1,)}, channels=(channel(1.0),) * 2
+    )
+    once = noisy_program(lower(named_schedule("1f1b", 2, 4), costs))
+    first, second = (once.factors(NOISE, np.random.default_rng(seed), 1)[0] for seed in (1, 2))
+    twice = noisy_program(once.program(first)).program(second)
+    found, expected = (reference.replay(one, contention=True) for one in (twice, once.program(first * second)))
+    assert found.end == pytest.approx(expected.end)
 
 
 @pytest.mark.parametrize("device", [0, 1])

@@ -512,6 +512,8 @@ def test_impossible_noise_is_refused(spread: float) -> None:
         ([[1.0, 1.0], [2.0]], [0, 0], [2.0, 4.0, 4.0]),
         ([[1.0], [1.0], [5.0]], [0, 0, -1], [2.0, 2.0, 5.0]),
         ([[0.0], [1.0]], [0, 0], [0.0, 1.0]),
+        ([[1.0], [], [2.0], []], [-1] * 4, [1.0, 2.0]),
+        ([[1.0], [], [2.0], []], [0] * 4, [2.0, 3.0]),
     ],
 )
 def test_lanes_that_share_a_device(seconds: list[list[float]], sharing: list[int], ends: list[float]) -> None:

@@ -236,6 +236,11 @@ def test_what_is_not_covered_is_left_to_a_simulation() -> None:
         assert ask(plan(3, stages=mixed, schedule="gpipe")) is None
     beyond = (Stage((0, 1, 2), (0,)), Stage((3, 4, 5, 6), (1,)))
     assert evaluate(plan(3, stages=beyond)) is None
+    for first in ((), (-9, -8)):
+        assert evaluate(plan(3, stages=(Stage(first, (0,)), Stage(tuple(range(6)), (1,))))) is None
+    diamond = Problem(replace(CHAIN, edges=((0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (4, 5))), PROBLEM.cluster, 8)
+    crossed = Plan("hand", "gpipe", tuple(Stage(one, (0,)) for one in ((0,), (2,), (1,), (3, 4, 5))), (8,))
+    assert Evaluations(diamond)(crossed) is None
 
 
 def test_streams_on_several_lanes_are_left_to_a_simulation() -> None:

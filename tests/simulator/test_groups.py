@@ -329,6 +329,11 @@ def gpt_plan(*stages: tuple[tuple[int, ...], tuple[int, ...]], **changes: object
                 "layer 'block1.qkv'; choices: 1, 2, 4, 8"
             ),
         ),
+        (
+            gpt_plan(((0, 1, 2), (3,))),
+            replace(GPT, workload=Gpt(2, 96, 12, 16, 100, key_value_heads=4).workload()),
+            "does not divide the 4 key-value heads of layer 'block1.qkv'; choices: 1, 2, 4, 12$",
+        ),
         (gpt_plan(((0, 1, 2), (2,))), GPT, "has replicas of 2 devices, 3 devices in all"),
         (
             gpt_plan(((0, 1), (2,)), ((1, 2), (2,))),

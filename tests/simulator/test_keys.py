@@ -32,6 +32,7 @@ def test_the_ones_used_last_are_kept() -> None:
     assert kept.keep("two", [1] * 2, 6) == kept.keep("three", [1] * 3, 6) == []
     assert kept.used("two") == [1, 1]
     assert kept.used("none") is None
+    assert (kept.keep("two", [2] * 2, 6), kept.used("two"), kept.size) == ([], [1, 1], 5)  # another was quicker
     assert kept.keep("one more", [1] * 2, 6) == ["three"]
     assert kept.keep("seven", [1] * 7, 6) == []
     assert list(kept) == ["two", "one more"]

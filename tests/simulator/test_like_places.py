@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+import pytest
+
 from hardware_profiles import Operation, load_cluster
 from simulator import Problem, Stage, workload_from_spec
 from simulator.costs.plan_costs import StagePlaces
-from tests.simulator.strategies import star_cluster
+from tests.hardware_profiles.clusters import tree
+from tests.simulator.strategies import UnitDevice
 
 CLUSTERS = ("dgx-a100:4", "llama3-h100:6", "pipedream-b:4", "dapple-b")
 
@@ -40,11 +43,16 @@ def test_what_like_replicas_share_is_what_each_finds_alone() -> None:
     assert shared, "no two replicas were alike"
 
 
-def test_groups_of_another_size_reduce_at_other_times() -> None:
-    """Four and two devices around a switch: each group has its links to itself."""
-    cluster = replace(star_cluster(6), tensor_groups="cluster")
+@pytest.mark.parametrize(("degrees", "beside"), [((4, 2), False), ((2, 2, 2), True)])
+def test_groups_of_another_size_reduce_at_other_times(degrees: tuple[int, ...], beside: bool) -> None:
+    """Two servers with an uplink of 1 byte/s each, over which all groups reduce: those of one size at once, others not."""
+    cluster = replace(tree((3, 4.0), (2, 1.0)), tensor_groups="cluster")
+    stage = Stage((0, 1), (0, 3, 1, 4, 2, 5), degrees)
+    groups = stage.replicas
     places = StagePlaces(
-        Stage((0, 1), tuple(range(6)), (4, 2)), Problem(workload_from_spec("chain:2"), cluster, 8), 1, 1
+        stage, Problem(workload_from_spec("chain:2"), replace(cluster, devices=(UnitDevice(),) * 6), 8), 1, 1
     )
-    found = [places.rates(replica).tensor for replica in (0, 1)]
-    assert found == [cluster.collectives.rates(Operation.ALL_REDUCE, range(*ends)) for ends in ((0, 4), (4, 6))]
+    alone = cluster.collectives.rates(Operation.ALL_REDUCE, groups[0])
+    together = cluster.collectives.rates(Operation.ALL_REDUCE, *groups) if beside else alone
+    assert places.rates(0).tensor == together
+    assert (together != alone) is beside

@@ -25,11 +25,13 @@ from simulator import (
     given_costs,
     lower,
 )
-from simulator.engines import recurrence
+from simulator.engines import event_loop, recurrence
 from simulator.engines import reference as engine
 from simulator.engines.recurrence import replay
 from simulator.lowering.program import LaneKind
 from simulator.lowering.waits import Waits, sendings
+from simulator.schedules.ops import Op
+from simulator.schedules.schedule import columns_of, from_ranks
 from tests.simulator.strategies import HandCosts
 
 F, B = OpKind.FORWARD, OpKind.BACKWARD
@@ -279,6 +281,17 @@ def test_an_asynchronous_schedule_brings_its_own_updates() -> None:
         assert np.count_nonzero(program.kind == OpKind.UPDATE) == 6
 
 
+@pytest.mark.parametrize("split", [{}, {"forward_sizes": [2], "split_replicas": [2]}], ids=["one", "replicas"])
+def test_a_list_without_ops_is_a_lane_on_which_nothing_runs(split: Any) -> None:
+    """F 1 s, B 2 s a sample; two replicas have one sample each of two."""
+    nothing = np.zeros(0, dtype=np.int64)
+    schedule = from_ranks("idle", [columns_of((Op(0, F, 0), Op(0, B, 0))), (nothing,) * 3])
+    assert schedule.holders() == ((0,),)
+    program = lower(schedule, HandCosts((1.0,), (2.0,)), **split)
+    for run in (engine.replay, recurrence.replay, event_loop.replay):
+        assert run(program).makespan_seconds == 3.0
+
+
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 
@@ -287,6 +300,11 @@ def test_an_asynchronous_schedule_brings_its_own_updates() -> None:
     [
         ({"communication": "telepathy"}, "communication 'telepathy' is unknown; choices: overlapped, send-blocking"),
         ({"forward_sizes": [1, 2, 3]}, "forward sizes need 2 micro-batches, got 3"),
+        ({"forward_sizes": []}, "forward sizes need 2 micro-batches, got 0"),
+        (
+            {"forward_sizes": [[0] * 9, [1, 1]]},
+            r"forward sizes of stage 0 must be at least 1 sample each, got \[0, 0, 0, 0, 0, 0, 0, 0\], and 1 more$",
+        ),
         ({"forward_sizes": [1, 0]}, r"forward sizes of stage 0 must be at least 1 sample each, got \[1, 0\]"),
         ({"forward_sizes": [1, 0.5]}, r"forward sizes of stage 0 must be whole samples, got \[1\.0, 0\.5\]"),
         (

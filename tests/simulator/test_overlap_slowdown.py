@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,22 @@ def test_forwards_beside_transfers_by_hand(replay: Any, routed: bool) -> None:
         costs = replace(costs, transfer_bytes=1.0, routes=routes, channels=(channel(1.0),) * 2)
     found = times(lower(build_schedule("gpipe", 2, 2), costs), replay, contention=routed)
     assert [found[name] for name in ("0F0/0", "0F1/0", "1F0/0", "1F1/0")] == [(0, 2), (2, 4.5), (3, 5.5), (5.5, 7.5)]
+
+
+@dataclass(frozen=True)
+class FirstSlower(HandCosts):
+    """Costs of devices of which only the first computes more slowly."""
+
+    def overlap_slowdown(self, device: int) -> float:
+        return 1.0 if device == 0 else 0.0
+
+
+@ENGINES
+def test_a_device_of_another_kind_is_as_quick_beside_its_transfers(replay: Any) -> None:
+    """As above, but stage 1 runs its first forward from 3 to 5."""
+    costs = FirstSlower((2.0, 2.0), (2.0, 2.0), transfer_seconds=1.0)
+    found = times(lower(build_schedule("gpipe", 2, 2), costs), replay)
+    assert [found[name] for name in ("0F0/0", "0F1/0", "1F0/0", "1F1/0")] == [(0, 2), (2, 4.5), (3, 5), (5.5, 7.5)]
 
 
 @ENGINES

@@ -146,6 +146,16 @@ def test_repeated_mini_batches_keep_their_pairs() -> None:
     )
 
 
+def test_repeated_mini_batches_update_where_they_compute() -> None:
+    """Not on the link to the host, which has a list of its own on the same device. F 1 s, B 2 s, U 3 s, each way 1 s."""
+    repeated = repeated_minibatches(from_text("0F0 0F1 0B0 0B1\n0O0 0L0"), 2)
+    assert to_text(repeated).splitlines() == ["0F0 0F1 0B0 0B1 0U0 0F2 0F3 0B2 0B3 0U1", "0O0 0L0 0O2 0L2"]
+    # F1 hides the way out; the backward waits for the way back until 3
+    timeline = replay_schedule(repeated, OpSeconds(1, 2, update=3, offload=1)).timeline
+    assert timeline.makespan_seconds == 2 * (3 + 2 + 2 + 3)
+    assert timeline.devices() == [0]
+
+
 def test_pairs_of_a_plan_take_their_share_of_the_problem() -> None:
     """Two layers of F 1 s and B 2 s per sample, nothing on their link: a pair takes 2.4 s at a share of 0.8."""
     order = tuple(to_text(TWO).splitlines())

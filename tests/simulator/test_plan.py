@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hardware_profiles import load_cluster
+from hardware_profiles import load_accelerator, load_cluster
 from simulator import (
     CATEGORIES,
     Evaluations,
@@ -34,7 +34,7 @@ from simulator import (
 )
 from simulator.plans.plan import stages_from_cuts
 from tests.chains import chain
-from tests.simulator.strategies import chain_cluster
+from tests.simulator.strategies import chain_cluster, star_cluster
 
 
 def problem(**changes: Any) -> Problem:
@@ -180,6 +180,11 @@ def test_a_precision_is_one_that_all_devices_have() -> None:
     with pytest.raises(ValueError, match=r"'bf16': v100-sxm2 has no rate .* of pipedream-b have: fp32, fp16$"):
         Problem(chain([1.0]), cluster, 8, precision="bf16")
     assert Problem(chain([1.0]), cluster, 8, precision="fp16").element_bytes == 2
+    unlike = replace(star_cluster(2), devices=tuple(map(load_accelerator, ("v100-sxm2", "tpu-v5p"))))
+    with pytest.raises(
+        ValueError, match=r"'fp32': tpu-v5p has no rate for it; what all devices of star have: nothing in common$"
+    ):
+        Problem(chain([1.0]), unlike, 8)
     measured = Workload("w", (Layer("one", "linear", measured=((1, 1.0, 1.0),)),), (), bytes_per_element=4)
     assert Problem(measured, cluster, 8, precision="bf16").element_bytes == 4
 

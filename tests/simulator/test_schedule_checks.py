@@ -105,6 +105,12 @@ FAULTS = {
         "device 1, position 2: op 1P0 stands where its stage does not (stage 1 is on device 2)"
     ),
     "0F0 0B0 0U0\n0F1 0U0 0B1 0U0": "device 1, position 3: op 0U0 is doubled, it stands at device 1, position 1 already",
+    "0P0 0F0 0P0 0B0 0B1": "device 0: op 0F1 is missing; micro-batch 1 stands nowhere but in 0B1 (device 0, position 4)",
+    # what goes to the host comes back, and a stage runs all its forwards again or none
+    "0F0 0B0\n0L0": "device 0: op 0O0 is missing: what is offloaded is loaded back",
+    "0F0 0B0\n0O0": "device 0: op 0L0 is missing: what is offloaded is loaded back",
+    "0F0 0F1 0B0 0A1 0B1": "device 0: stage 0 runs forwards again in ops of their own, all or none; op 0A0 is missing",
+    "0F0 0F1 0A0 0B0 0B1": "device 0: stage 0 runs forwards again in ops of their own, all or none; op 0A1 is missing",
     # orders that wait for themselves, on one device and between two
     "0B0 0F0": "deadlock: device 0, position 0: op 0B0 waits for 0F0 (device 0, position 1)",
     "0F0 0W0 0I0": "deadlock: device 0, position 1: op 0W0 waits for 0I0 (device 0, position 2)",
@@ -125,6 +131,12 @@ def test_a_fault_is_named_with_its_device_position_and_op(text: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         check_schedule(from_text(text))
     assert str(caught.value) == FAULTS[text]
+
+
+def test_what_is_missing_of_a_schedule_with_a_credit_is_named() -> None:
+    """As without: as many micro-batches go forward as back."""
+    with pytest.raises(ScheduleError, match=r"^device 1: op 1B0 is missing \(or 1I0 with 1W0\)$"):
+        check_schedule(replace(from_text("0F0 0B0\n1F0"), credit=np.array([1, 1])))
 
 
 def test_a_long_deadlock_names_two_devices_and_counts_the_rest() -> None:

@@ -87,6 +87,13 @@ def test_numbers_that_make_no_sense_are_refused(numbers: dict[str, Any], message
         replay_schedule(build_schedule("gpipe", 2, 2), OpSeconds(1, 1)).holding(OpMemory(**numbers))
 
 
+def test_a_family_may_be_asked_for_the_mode_that_it_has() -> None:
+    """BaPipe's streaming schedule on numbers."""
+    schedule = build_schedule("fbp-as", 2, 4)
+    by_default, asked = (replay_schedule(schedule, OpSeconds(1, 2), communication=one) for one in (None, "streaming"))
+    assert by_default.timeline.end.tolist() == asked.timeline.end.tolist()
+
+
 def test_many_devices_are_told_in_short() -> None:
     """Of many values those that follow on themselves are counted, a row of others has its ends; JSON has them all."""
     told = dict(pp.simulate("1f1b", stages=20, microbatches=32, forward=1.0, backward=2.0).tables()[0].rows)

@@ -20,6 +20,8 @@ from simulator import (
     Workload,
     build_schedule,
     check_schedule,
+    check_slices,
+    from_text,
     replay_schedule,
     simulate,
     stages_from_cuts,
@@ -191,6 +193,20 @@ def test_slices_of_unlike_seconds_do_not_stream() -> None:
     schedule = build_schedule("seq1f1b", 2, 2, slices=2)
     with pytest.raises(ValueError, match="neither stream, nor overlap, nor share a device"):
         replay_schedule(schedule, OpSeconds(1.0, 2.0, slice_seconds=(1.0, 2.0)), communication="streaming")
+    overlapping = from_text("0F0 0F1 0B0 0B1\n1F0 (1F1;1B0)OVERLAP_F_B 1B1")
+    for other, mode in ((build_schedule("fbp-as", 2, 2), "free"), (overlapping, "overlapped")):
+        with pytest.raises(ValueError, match="neither stream, nor overlap, nor share a device"):
+            replay_schedule(other, OpSeconds(1.0, 2.0, slice_seconds=(1.0, 2.0)), communication=mode)  # type: ignore[arg-type]
+
+
+def test_schedules_that_know_no_slices_take_seconds_of_any_number() -> None:
+    """A family without the option, and lists of a file; one with it has as many as it is asked for."""
+    seconds = OpSeconds(1.0, 2.0, slice_seconds=(1.0, 2.0))
+    for name in ("1f1b", "lists"):
+        check_slices(name, None, seconds)
+    check_slices("seq1f1b", 2, seconds)
+    with pytest.raises(ValueError, match=r"^seconds of 2 slices, schedule 'seq1f1b' has 1 per sequence$"):
+        check_slices("seq1f1b", None, seconds)
 
 
 # ---- plans -----------------------------------------------------------------------------------------------------------

@@ -169,6 +169,10 @@ def test_the_bound_is_that_of_the_whole_layers() -> None:
             "plan 'hand' splits layer 0 into 2 parts, which stands in stages 0: it must stand in 2 neighbouring ones",
         ),
         (
+            {"stages": (Stage((0,), (0,)), Stage((2,), (1,)))},
+            "plan 'hand' splits layer 1 into 2 parts, which stands in stages none: it must stand in 2 neighbouring ones",
+        ),
+        (
             {"splits": (*HALF, LayerSplit(1, 0.75))},
             (
                 "plan 'hand' splits layer 1 into 3 parts, which stands in stages 0-1: it must stand in 3 "
@@ -190,7 +194,7 @@ def test_splits_that_no_plan_has(changes: dict[str, object], message: str) -> No
     """One line that names the layer and the rule."""
     problem = Problem(THREE, chain_cluster(2), 1)
     for check in (check_plan, simulate, lambda *case: Evaluations(problem)(case[1])):
-        if changes["splits"]:  # else the evaluator has no such stages
+        if changes.get("splits", HALF):  # else the evaluator has no such stages
             with pytest.raises(InfeasiblePlanError, match=message):
                 check(problem, plan_of(**changes))
     with pytest.raises(InfeasiblePlanError, match=message):
