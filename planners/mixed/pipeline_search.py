@@ -101,7 +101,7 @@ def searched(problem: Problem, request: Request) -> dict[str, Iterable[Any]]:
 
 def _choices(problem: Problem, request: Request) -> list[Choices]:
     """Choices of plans, per ZeRO stage; ValueError for invalid options."""
-    degrees = asked_degrees(problem, request, group_degrees(problem))
+    degrees = asked_degrees(problem, request)
     policies = asked_words(problem, request)
     first, *others = (Choices(degrees, policies, zero, request.microbatches) for zero in asked_zeros(problem, request))
     return [first, *(replace(one, fewest_replicas=2) for one in others)]  # one replica divides nothing

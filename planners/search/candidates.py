@@ -88,7 +88,7 @@ def cut_places(workload: Workload) -> tuple[int, ...]:
 
 
 def asked_degrees(
-    problem: Problem, request: Request, default: Sequence[int] | None = None, option: str = "tensor"
+    problem: Problem, request: Request, default: tuple[int, ...] | None = None, option: str = "tensor"
 ) -> tuple[int, ...]:
     """Numbers of devices, rising, of one of GROUPS that are asked for; default: all that are possible under the problem's stack.
 
@@ -103,7 +103,7 @@ def asked_degrees(
         permitted = (1,)
     asked = request.asked(option)
     if asked is None:
-        return permitted if default is None else tuple(one for one in default if one in permitted)
+        return permitted if default is None else default
     degrees = tuple(sorted(set(asked)))
     if wrong := sorted(set(degrees).difference(permitted)):
         groups, rule = GROUPS[option]

@@ -188,7 +188,7 @@ class QuickReplays:
                 known = reduced.get((id(route), id(shares)), (route, shares, 0.0))[2]
                 reduced[id(route), id(shares)] = route, shares, known + sum(bucket.seconds for bucket in one.buckets)
         for route, shares, seconds in reduced.values():
-            busy[np.array(route, dtype=np.int64)] += seconds * np.array(shares or 1.0)
+            busy[np.array(route, dtype=np.int64)] += seconds * np.array(shares)
         return float(busy.max(initial=0.0))
 
     def uses(self, near: tuple[int, ...], far: tuple[int, ...]) -> Counter[int]:

@@ -27,8 +27,7 @@ def with_timed(problem: Problem, plans: Iterable[Plan], layer_costs: LayerCosts)
     """Each plan, followed by the one made for its stages' seconds where its family has such orders and the plan says none."""
     for plan in plans:
         yield plan
-        family = schedule_families().get(plan.schedule)
-        if family is not None and OPTION in family.options and OPTION not in dict(plan.options):
+        if OPTION in schedule_families()[plan.schedule].options and OPTION not in dict(plan.options):
             seconds = stage_seconds(PlanCosts(problem, plan, layer_costs))
             yield replace(plan, options=(*plan.options, (OPTION, seconds)))
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from hardware_profiles import Runs, Stack
 from planners import Evaluator, Request
 from planners.search import candidates
 from planners.search.candidates import (
+    asked_zeros,
     closest_to_fit,
     device_choices,
     device_groups,
@@ -18,6 +20,7 @@ from planners.search.candidates import (
     searched_counts,
     stage_devices,
     stages_per_device,
+    straight_decisions,
     straight_plan,
     straight_shape,
 )
@@ -57,6 +60,8 @@ def test_requested_stages_and_chunks_decide_the_devices() -> None:
     assert stage_devices(problem, "looped-bfs", Request(chunks=3)) == (0, 1, 2) * 3
     assert stage_devices(problem, "gpipe", Request(stages=2), (3, 1, 0)) == (3, 1)
     assert stages_per_device(problem, Request(chunks=3), "gpipe") == 1
+    assert straight_decisions(problem, Request(chunks=2), (), (), (1, 2, 3))["stages"] == [2, 4, 6, 8]
+    assert straight_decisions(problem, Request(), (), (), (1, 2))["stages"] == [1, 2, 3, 4, 6, 8]
 
 
 def test_stages_that_no_devices_hold_are_refused() -> None:
@@ -70,6 +75,8 @@ def test_stages_that_no_devices_hold_are_refused() -> None:
     assert straight_shape(problem, Request(stages=13)) == "13 stages are more than the 12 layers"
     assert straight_shape(problem, Request(stages=5)) == "5 stages, 1 per GPU, are more than 4 GPUs hold"
     assert straight_shape(problem, Request(chunks=1, schedule="gpipe")) is None
+    assert straight_shape(problem, Request(chunks=3, schedule="looped-bfs")) is None
+    assert straight_shape(problem, Request(chunks=3, schedule="zb-v")) == "schedule 'zb-v' has 2 stages per GPU, not 3"
     for request in (Request(schedule="looped-bfs", stages=10), Request(schedule="gpipe", stages=5)):
         assert "are more than 4 GPUs hold" in (straight_shape(problem, request) or "")
     assert Request(microbatches=1, stages=1, chunks=1).microbatches == 1
@@ -162,6 +169,7 @@ def test_plans_of_too_many_ops_are_not_tried(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(candidates, "MOST_OPS", 24)
     problem = _problem(batch=13)
     assert microbatch_counts(problem, Request(), 3) == (1, 2, 3, 4)
+    assert microbatch_counts(problem, Request(slices=2), 3) == (1, 2)
     monkeypatch.setattr(candidates, "MOST_OPS", 17)
     assert microbatch_counts(problem, Request(), 3) == (1, 2)
     assert microbatch_counts(problem, Request(schedule="2bw"), 3) == (3,)
@@ -198,3 +206,10 @@ def test_groups_cross_no_server_where_all_have_room() -> None:
     assert device_groups(problem, 2) == ((0, 1), (3, 4))
     assert device_groups(problem, 3) == ((0, 1, 2),)
     assert device_groups(problem, 4) == ((0, 1, 2, 3),)
+
+
+def test_what_replicas_divide_is_what_the_stack_runs() -> None:
+    """The default that it runs; where it runs none of these, all that it does."""
+    problem = replace(_problem(), stack=Stack(name="divides", runs=Runs(zero=(1, 3))))
+    assert asked_zeros(problem, Request()) == asked_zeros(problem, Request(), (0, 2)) == (1, 3)
+    assert asked_zeros(problem, Request(), (0, 1)) == (1,)

@@ -28,7 +28,8 @@ def test_a_stage_may_be_a_branch() -> None:
     """Layers 1 and 3 are a branch beside 2: two devices take 4 ms each; of cuts in layer order the best leaves one with 5."""
     seconds = (1e-3, 2e-3, 3e-3, 2e-3, 0.0)
     workload = branching(seconds, ((0, 1), (0, 2), (1, 3), (2, 4), (3, 4)))
-    found = make_plan("largest-load", Problem(workload, line(), 8), Request(microbatches=8))
+    found = make_plan("largest-load", Problem(workload, line(), 8), Request(schedule="gpipe", microbatches=8))
+    assert found.plan.schedule == "gpipe"
     assert [sum(seconds[layer] for layer in stage.layers) for stage in found.plan.stages] == pytest.approx([4e-3, 4e-3])
     assert {stage.layers[:2] for stage in found.plan.stages} == {(0, 2), (1, 3)}
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from hardware_profiles import load_cluster
+from hardware_profiles import Runs, Stack, load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry
 from planners.straight import grid
 from planners.straight.grid import GridShape, _Grid
+from planners.testing import line
 from simulator import InfeasiblePlanError, Plan, Problem, Stage, simulate, workload_from_spec
 from simulator.workloads.language_models import Gpt
 from simulator.workloads.synthetic import uniform_chain
@@ -258,6 +259,24 @@ def test_points_have_the_schedules_and_the_stages_a_device_that_are_asked_for(
         assert shape.stages <= 10
         assert {count for group in shape.groups for count in group} <= {0, 1}
     assert found == expected
+
+
+def test_points_are_what_the_stack_runs() -> None:
+    """One of the schedules, and no pipeline."""
+    problem = Problem(uniform_chain(10), _switched((_gpu(),) * 2), 4)
+    for runs, expected in (
+        (Runs(schedules=("gpipe", "1f1b")), {("1f1b", 1), ("1f1b", 2)}),
+        (Runs(pipeline=False), {(name, 1) for name in grid.SCHEDULES}),
+    ):
+        shapes = search_of(replace(problem, stack=Stack(name="less", runs=runs))).shapes()
+        assert {(one.schedule, len(one.groups)) for one in shapes} == expected
+
+
+def test_groups_of_unlike_devices_are_of_no_kind() -> None:
+    """Of four devices the second is slow: its pair stands beside the other, and is not among the fast ones."""
+    problem = Problem(Gpt(2, 8, 2, 4, 10).workload(), line(speeds=(1.0, 0.5, 1.0, 1.0)), 1)
+    search = _Grid(problem, Evaluator(problem), Request(schedule="1f1b", stages=1), "grid", grid.GroupDivision(2))
+    assert [one.groups for one in search.shapes()] == [((0,),), ((2,),)]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,13 @@ def test_only_open_decisions_that_a_planner_takes_are_searched(small_problems: d
     count = len(make_plan("data-parallel", problem, Request(schedule="gpipe")).plan.microbatches)
     open_count = [f"{one} micro-batches" for one in (count // 2, 2 * count) if 1 <= one <= problem.batch]
     assert words_of(problem, "data-parallel", Request(schedule="gpipe")) == open_count
+    stages = Request(schedule="gpipe", microbatches=4, stages=2)
+    assert words_of(problem, "uniform", stages) == ["2 stages per device"]
+    assert words_of(problem, "uniform", replace(stages, chunks=1)) == []
+    plan = replace(make_plan("uniform", problem, stages).plan, forward_sizes=((8,), (4, 4)))
+    assert "8 micro-batches" not in [words for words, _ in nearby(problem, plan, replace(stages, microbatches=None))]
+    asked = Request(schedule="1f1b", options={"zero": "0"})
+    assert not [one for one in words_of(problem, "pipeline-data", asked) if one[:4] == "zero"]
     assert {"tensor", "zero"} <= set(PLANNERS["pipeline-data"].options)
     assert [one for one in words_of(problem, "pipeline-data", Request(schedule="1f1b")) if one[:4] == "zero"] == [
         "zero 1"
@@ -75,6 +82,18 @@ def test_one_decision_of_a_plan_is_changed_at_a_time(small_problems: dict[str, P
     replicated = replace(plan, stages=stages_from_cuts([], 6, [(0, 1)]), zero=1)
     assert [one.zero for name, one in changed(problem, replicated) if name == "ZeRO"] == [0, 2]
     assert not list(changed(problem, replace(plan, schedule="pipedream")))
+    assert not list(changed(problem, replace(plan, forward_sizes=((8,), (4, 4)), backward_sizes=((8,), (4, 4)))))
+    split = replace(plan, stages=(Stage((0, 1, 2, 3), (0,)), Stage((3, 4, 5), (1,))), splits=(LayerSplit(3, 0.5),))
+    assert "layers of stages" not in dict(changed(problem, split))
+    again = replace(plan, recompute=("whole",) * 2)
+    for one, words in ((again, ["none"]), (replace(again, recomputed_blocks=(1, 1)), ["none", "whole"])):
+        of_words = [other for name, other in changed(problem, one) if name == "recomputation"]
+        assert [(other.recompute, other.recomputed_blocks) for other in of_words] == [
+            ((word,) * 2, ()) for word in words
+        ]
+    thirds = replace(plan, stages=stages_from_cuts([1, 2], 6, [(0,), (1,), (2,)]))
+    cuts = [[len(stage.layers) for stage in one.stages] for name, one in changed(problem, thirds) if "layers" in name]
+    assert cuts == [[1, 2, 3]]  # no stage is left without a layer
     gpt = Gpt(3, 8, 2, 4, 10).workload()
     blocks = [next(n for n, layer in enumerate(gpt.layers) if layer.block == block) for block in (1, 2, 3)]
     halves = Plan("hand", "1f1b", stages_from_cuts([blocks[1]], len(gpt), [(0,), (1,)]), (2,) * 4)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hardware_profiles import load_cluster, load_stack
+from hardware_profiles import Runs, Stack, load_cluster, load_stack
 from planners import (
     CutsLeftOut,
     Evaluator,
@@ -25,7 +25,7 @@ from planners import (
 )
 from planners.registry import PLANNERS, PlannerEntry, as_entry, named_planner
 from planners.testing import line, small_problems
-from simulator import Plan, Problem, Workload, stages_from_cuts
+from simulator import InfeasiblePlanError, Plan, Problem, Workload, stages_from_cuts
 from simulator.workloads.synthetic import uniform_chain
 from tests.planners.reasons import applicable_planners
 
@@ -135,6 +135,8 @@ THREES = (
     "tensor-parallel groups of gpt-2 on line cannot have 3 GPUs: heads share them evenly, inside one server unless "
     "tensor_groups says otherwise; choices: 1, 2"
 )
+ONE_SCHEDULE = Stack(name="one", runs=Runs(schedules=("1f1b",)))
+DIVIDES = Stack(name="divides", runs=Runs(zero=(2, 3)))
 MANY = "its GPUs of several kinds have more than 20,000 choices"
 
 
@@ -157,6 +159,17 @@ MANY = "its GPUs of several kinds have more than 20,000 choices"
             {},
             "stages run forward again as a whole or not at all, not 'blocks'",
         ),
+        ("uniform greedy", {}, {"slices": 2}, "slices of sequences are of a schedule that has them, not None"),
+        ("uniform large", {"stack": ONE_SCHEDULE}, {"schedule": "1f1b"}, None),
+        ("uniform large", {"stack": ONE_SCHEDULE}, {"schedule": "gpipe"}, "stack 'one' runs 1f1b, not 'gpipe'"),
+        ("uniform", {"stack": DIVIDES}, {}, "its replicas divide nothing, and stack 'divides' runs ZeRO 2, 3 alone"),
+        ("uniform", {"stack": DIVIDES, "cluster": line(speeds=(1.0,))}, {}, None),
+        (
+            "uniform",
+            {"workload": uniform_chain(3)},
+            {"recompute": "attention"},
+            "its stages run again what the problem says (none), not 'attention'; planners that choose it: none",
+        ),
         ("largest-load", {"cluster": line(speeds=(*[1.0] * 99, *[2.0] * 199))}, {}, None),
         ("largest-load", {"cluster": line(speeds=(*[1.0] * 99, *[2.0] * 200))}, {}, MANY),
         ("largest-load", {"cluster": line(speeds=tuple(range(1, 16)))}, {}, MANY),
@@ -166,11 +179,11 @@ def test_a_refusal_says_why(names: str, changes: dict[str, Any], asked: dict[str
     """Of a transformer on two devices: boards, groups that no server has, what a stack does not run, recomputation that is none
     of its, and more choices of devices than 100 · 200.
     """
-    asked = dict(asked)
-    recompute = asked.pop("recompute", None)
+    options = dict(asked)
+    fields = {name: options.pop(name) for name in asked if name in ("recompute", "schedule", "slices")}
     small = replace(small_problems()["transformer"], **changes)
     for name in names.split():
-        assert planner_entry(name).reason(small, Request(recompute=recompute, options=asked)) == reason
+        assert planner_entry(name).reason(small, Request(**fields, options=options)) == reason
 
 
 def test_brute_force_refuses_what_is_too_large(problem: Problem) -> None:
@@ -264,6 +277,9 @@ def test_errors_of_a_planner_are_one_line_that_names_it(problem: Problem, monkey
     with pytest.raises(ValueError, match=r"^layers must be at least 1$") as raised:
         made(ValueError("layers must be at least 1"))
     assert type(raised.value) is ValueError
+    for words, told in (("too large", "planner 'planner': too large"), ("'planner' is full", "'planner' is full")):
+        with pytest.raises(InfeasiblePlanError, match=f"^{told}$"):
+            make_plan(raising(InfeasiblePlanError(words)), problem)
     with pytest.raises(InapplicablePlannerError, match="planner 'pipedream' does not apply: it has no option 'stages'"):
         make_plan("pipedream", problem, Request(stages=2))
     with pytest.raises(ValueError, match="planner 'fastest' is unknown; choices: bapipe, best-equal, "):

@@ -159,6 +159,9 @@ def test_what_it_does_not_know_takes_no_time() -> None:
     assert quick(plan) > 0.0
     assert quick(replace(plan, schedule="1f1b-rr", replication="round-robin")) == 0.0
     assert quick(replace(plan, schedule="pipedream")) == 0.0
+    assert quick(replace(plan, replication="round-robin")) == 0.0
+    assert quick(replace(plan, schedule="chimera")) == 0.0
+    assert quick(replace(plan, forward_sizes=((4, 4), (8,)), backward_sizes=((4, 4), (8,)))) == 0.0
     assert quick(replace(plan, order=("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1"))) == 0.0
     assert quick(replace(plan, schedule="mine", order=("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1"))) == 0.0
 

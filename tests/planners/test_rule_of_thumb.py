@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from hardware_profiles import load_cluster
+from hardware_profiles import Runs, Stack, load_cluster
 from planners import Request, make_plan
 from planners.search.candidates import asked_words
 from planners.straight.rule_of_thumb import HandMadeLayout
 from simulator import InfeasiblePlanError, Problem, recompute_words, workload_from_spec
+from simulator.workloads.language_models import Gpt
+from tests.simulator.strategies import star_cluster
 
 
 def problem(workload: str, cluster: str, batch: int) -> Problem:
@@ -41,9 +43,10 @@ def test_a_larger_network_is_divided_inside_a_server_first() -> None:
 
 def test_what_is_asked_for_is_kept() -> None:
     """Stages, micro-batches, ZeRO and recomputation."""
-    asked = Request(stages=2, microbatches=16, recompute="whole", options={"zero": (0,)})
+    asked = Request(schedule="gpipe", stages=2, microbatches=16, recompute="whole", options={"zero": (0,)})
     plan = make_plan("rule-of-thumb", problem("gpt2-xl", "dgx-a100:1", 64), asked).plan
     assert (len(plan.stages), len(plan.microbatches), plan.zero, set(plan.recompute)) == (2, 16, 0, {"whole"})
+    assert plan.schedule == "gpipe"
 
 
 def test_groups_that_are_asked_for_are_kept() -> None:
@@ -110,3 +113,26 @@ def test_layers_of_a_network_without_blocks_are_dealt_out_evenly() -> None:
     ]
     lengths = {tuple(len(stage.layers) for stage in plan.stages) for plan in HandMadeLayout().layouts(asked)}
     assert lengths == {(10,), (5, 5), (2, 3, 3, 2)}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "servers", "shapes"),
+    [
+        (4, ((0, 1), (2, 3), (4, 5), (6, 7)), [(1, 1), (2, 1), (2, 2), (2, 4)]),
+        (3, ((0, 1), (2, 3), (4, 5), (6, 7)), [(1, 1), (2, 1), (2, 2)]),  # four stages of three blocks
+        (4, ((0, 1, 2), (3, 4, 5), (6, 7, 8)), [(1, 1), (2, 1), (2, 2)]),  # nine devices, in three servers
+    ],
+)
+def test_layouts_that_blocks_or_servers_do_not_hold_are_left_out(
+    blocks: int, servers: tuple[tuple[int, ...], ...], shapes: list[tuple[int, int]]
+) -> None:
+    """Of two heads, groups of two; stages, as many as are powers of two, each of a block and of a group inside a server. A stack
+    without pipelines has one stage.
+    """
+    cluster = replace(star_cluster(sum(map(len, servers))), servers=servers)
+    asked = Problem(Gpt(blocks, 8, 2, 4, 10).workload(), cluster, 8)
+    alone = replace(asked, stack=Stack(name="alone", runs=Runs(pipeline=False)))
+    for one, expected in ((asked, shapes), (alone, [(1, 1), (2, 1)])):
+        plans = HandMadeLayout().layouts(one)
+        found = dict.fromkeys((max(plan.stages[0].degrees, default=1), len(plan.stages)) for plan in plans)
+        assert list(found) == expected

@@ -76,7 +76,12 @@ def test_the_nearest_runner_up_within_the_error_is_told() -> None:
     assert found.difference == difference(result.outcome, other)
     assert "not told apart by the model from micro-batches 1 in place of 2" in str(found)
     assert "calibrate" in str(found)
-    assert found.record()["differs_most_in"] == found.difference.part
+    record, parts = found.record(), ("differs_most_in", "seconds_in_it", "seconds_in_it_instead")
+    assert tuple(record[name] for name in parts) == (
+        found.difference.part,
+        found.difference.one,
+        found.difference.other,
+    )
 
 
 def test_runner_ups_outside_of_the_error_are_told_apart() -> None:
@@ -93,6 +98,9 @@ def test_a_runner_up_without_a_plan_has_the_answers_error() -> None:
     found = nearest_rival(replace(result, told=(one,)))
     assert found is not None
     assert found.difference is None
+    record = found.record()
+    parts = "differs_most_in", "seconds_in_it", "seconds_in_it_instead"
+    assert [record[name] for name in parts] == [None] * 3
     assert "differ" not in str(found)
 
 
