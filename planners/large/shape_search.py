@@ -324,7 +324,7 @@ class _ShapeSearch:
         scale, replayed, found = self.evaluate(plan).iteration_seconds / chosen.seconds, self.evaluate.replayed, []
         for decision, among, zeros in self._otherwise(chosen):
             self.limit = np.inf
-            for candidate in self.candidates(among, zeros) if zeros and among.any() else ():
+            for candidate in self.candidates(among, zeros) if zeros else ():
                 other = self.plan(candidate)
                 if replace(other, planner="") in replayed:  # which tells more of itself
                     self.limit = np.inf

@@ -105,7 +105,7 @@ def makespans(costs: PartitionCosts, cuts: Integers, microbatches: int, last: Pa
             continue
         end = np.zeros(count)
         for before, more in zip(full, _busy(last, number, bounds), strict=True):
-            end = (np.maximum(end, before) if microbatches else end) + more
+            end = np.maximum(end, before) + more
         total += end
     delays = costs.latency_seconds[np.arange(stages - 1)[:, None], bounds.T[1:-1]]
     total = np.cumsum(np.vstack([total, delays]), axis=0)[-1]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hardware_profiles import Cluster, load_accelerator, load_cluster
+from hardware_profiles import Cluster, Runs, Stack, load_accelerator, load_cluster
 from planners import Evaluator, Request, RuleOfThumb, explore, formula_seconds, make_plan, minimax_cuts
 from planners.bapipe import explorer as bapipe
 from planners.partitioning.fraction_search import GRAIN, FractionSearch, places_of, streamed_fractions
@@ -610,3 +610,11 @@ def test_pipedreams_partition_is_that_of_a_devices_largest_share(
     found = search._partitions_of_pipedream(())
     assert shares == [share]
     assert all(len(stages) > 1 for stages in found)
+
+
+def test_schedules_are_those_that_the_stack_runs() -> None:
+    """Where it runs any of BaPipe's."""
+    problem = Problem(uniform_chain(6), line(), 8)
+    for runs, names in ((("1f1b", "gpipe"), ("1f1b",)), (("gpipe",), ("1f1b-so", "1f1b"))):
+        stack = Stack(name="some", runs=Runs(schedules=runs))
+        assert bapipe.schedules(replace(problem, stack=stack), Request()) == names

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pipeplan as pp
-from hardware_profiles import Constant, GraphicsProcessor, Operation, Stack, load_cluster, load_stack, percent
+from hardware_profiles import Constant, GraphicsProcessor, Operation, Runs, Stack, load_cluster, load_stack, percent
 from planners import Evaluator, InapplicablePlannerError, Request, make_plan, planner_entry, runner_ups
 from planners.estimate.like_blocks import LikeBlocks, like_blocks, shortened
 from planners.estimate.memory import in_flight, most_held
@@ -824,3 +824,23 @@ def test_it_searches_what_the_stack_runs(name: str) -> None:
     wrong = next(one for one in (0, 2, 3) if one not in runs.zero)
     with pytest.raises(InapplicablePlannerError, match=f"ZeRO stage of stack '{name}' '{wrong}'"):
         make_plan("large", problem, Request(options={"zero": str(wrong)}))
+
+
+def test_what_is_asked_for_and_the_stack_runs_is_in_the_grid() -> None:
+    """Schedules with their own stages per device; a stack without looped pipelines has one, and more are refused in a line."""
+    problem, entry = small(8, 4, 8), planner_entry("large")
+    for schedule, chunks in (("1f1b", 1), ("interleaved-1f1b", 2)):
+        assert entry.reason(problem, Request(schedule=schedule, chunks=chunks)) is None
+    assert set(entry.searches["stages"](problem, Request(chunks=3))) == {3, 6, 9, 12}
+    for runs in (Runs(schedules=("1f1b", "gpipe")), Runs(interleaved=False)):
+        straight = replace(problem, stack=Stack(name="straight", runs=runs))
+        assert set(_ShapeSearch(LargeModels(), straight, Evaluator(straight)).shapes[:, 4].tolist()) == {1}
+        assert "no pipeline of 8 blocks" in (entry.reason(straight, Request(chunks=2)) or "")
+
+
+def test_decisions_that_are_fixed_have_no_runner_up() -> None:
+    """One stage, ZeRO 0: no shape has more, and replicas divide nothing else."""
+    asked = Request(stages=1, options={"zero": "0"}, runner_ups=True)
+    told = {one.decision for one in runner_ups(make_plan("large", small(4, 4, 8), asked))}
+    assert "tensor parallel" in told
+    assert told.isdisjoint({"ZeRO", "stages", "stages per device", "schedule"})

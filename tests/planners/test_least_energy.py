@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, product
@@ -11,7 +12,7 @@ import pytest
 
 import pipeplan as pp
 from hardware_profiles import FieldProgrammableGateArray, GraphicsProcessor, Power, load_stack
-from planners import DeviceChoice, PlannerFailedError, PowerExceededError, make_plan
+from planners import DeviceChoice, Evaluator, PlannerFailedError, PowerExceededError, make_plan
 from planners.least_energy import device_counts
 from planners.search.candidates import straight_plan
 from planners.search.plan_judge import PlanJudge
@@ -274,3 +275,20 @@ def test_a_plan_that_was_replayed_and_is_judged_better_is_the_answer() -> None:
             return fast
 
         assert make_plan(planner, asked, Request(objective=objective)).plan == answer  # type: ignore[arg-type]
+
+
+def test_the_least_power_is_that_of_plans_that_may_be_the_answer() -> None:
+    """Neither of one that was not asked for, nor of one that does not fit."""
+    asked = problem(devices=2)
+    judge = PlanJudge.of(asked, Request(objective="energy"))
+    plans = [straight_plan("mine", asked, "1f1b", (6,), (0, 1), count) for count in (1, 2)]
+    drawn = [simulate(asked, one).energy.watts for one in plans]  # type: ignore[union-attr]
+    evaluate = Evaluator(asked, judge=judge, admits=lambda plan: len(plan.microbatches) == 2)
+    scores = [evaluate(one) for one in reversed(plans)]
+    assert all(one.fits for one in scores)
+    assert evaluate.least_watts == pytest.approx(drawn[1])
+    assert drawn[0] < drawn[1]
+    tight = with_memory(asked, 1e6)
+    none = Evaluator(tight, judge=judge)
+    assert not none(plans[0]).fits
+    assert none.least_watts == math.inf

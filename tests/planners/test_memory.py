@@ -35,6 +35,7 @@ from simulator import (
     PlanCosts,
     Problem,
     Recompute,
+    Stage,
     build_schedule,
     gradient_in_work,
     least_group,
@@ -42,6 +43,7 @@ from simulator import (
     simulate,
 )
 from simulator.workloads.language_models import Gpt
+from simulator.workloads.synthetic import uniform_chain
 
 NETWORKS = Gpt(4, 256, 8, 128, 1000).workload(), load_workload("alexnet"), load_workload("resnet50")
 
@@ -262,3 +264,33 @@ def test_how_far_stages_reach(seed: int) -> None:
         beside = once[begin] + entering[begin] * in_flight[stage]
         fits = [end for end in range(layers + 1) if before[stage, end] + beside[end] <= room[stage, begin]]
         assert found[stage, begin] == max(fits, default=-1)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"order": ("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1")},
+        {"forward_sizes": ((2, 2), (4,))},
+        {"backward_sizes": ((2, 2), (4,))},
+        {"recompute": ("whole", "none")},
+        {"recomputed_blocks": (1, 1)},
+        {"zero": 1},
+        {"replication": "round-robin"},
+        {"schedule": "zb-h1"},
+        {"stages": (Stage((0, 2), (0,)), Stage((1, 3), (1,)))},
+    ],
+    ids=str,
+)
+def test_of_plans_of_another_form_the_least_is_not_known(own: dict[str, Any]) -> None:
+    """It rules nothing out; nor does it on devices of unlike memory, whose rooms differ."""
+    problem = Problem(load_workload("alexnet"), load_cluster("dgx-a100:1").take(2), 4)
+    problem = replace(problem, workload=uniform_chain(4))
+    plan = straight_plan("mine", problem, "1f1b", (2,), (0, 1), 2)
+    costs = LayerCosts(problem)
+    assert least_needed(costs, plan) is not None
+    assert least_needed(costs, replace(plan, **own)) is None
+    assert least_excess(costs, replace(plan, **own)) == 0.0
+    first, second = problem.cluster.devices
+    less = replace(second, memory_bytes=second.memory_bytes / 2)  # type: ignore[type-var]
+    unlike = replace(problem, cluster=replace(problem.cluster, devices=(first, less)))
+    assert least_needed(LayerCosts(unlike), plan) is None

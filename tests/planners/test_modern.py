@@ -12,9 +12,20 @@ import pytest
 from hardware_profiles import load_cluster
 from planners import Evaluator, Request, make_plan, planner_entry, search_schedule
 from planners.modern.layouts import Layout, LayoutCosts
-from planners.modern.order_search import AN_ORDER, FEW, FINALISTS, LARGEST, LISTS, OrderSearch, _Layouts
+from planners.modern.order_search import (
+    AN_ORDER,
+    FEW,
+    FINALISTS,
+    LARGEST,
+    LISTS,
+    WORK,
+    OrderSearch,
+    _Layouts,
+    searched,
+    searched_together,
+)
 from planners.scheduler.search import FoundSchedule, SearchInterrupted
-from planners.search.candidates import straight_plan
+from planners.search.candidates import counts_by_size, straight_plan
 from planners.testing import line
 from simulator import InfeasiblePlanError, LayerCosts, Problem, check_schedule, simulate, to_text
 from simulator.memory.device_memory import CATEGORIES
@@ -266,8 +277,9 @@ def test_requests_fix_the_placement_and_the_stages() -> None:
     assert len(make_plan("scheduler", problem, Request(stages=twice, options=few)).plan.stages) == twice
     plan = make_plan("scheduler", problem, Request(stages=6, options={**few, "placement": "v"})).plan
     assert [stage.devices for stage in plan.stages] == [(0,), (1,), (2,), (2,), (1,), (0,)]
-    plan = make_plan("scheduler", problem, Request(chunks=3, options={**few, "placement": "interleaved"})).plan
-    assert [stage.devices[0] for stage in plan.stages] == [0, 1, 2, 3] * 3
+    for options in ({"placement": "interleaved"}, {}):
+        plan = make_plan("scheduler", problem, Request(chunks=3, options={**few, **options})).plan
+        assert [stage.devices[0] for stage in plan.stages] == [0, 1, 2, 3] * 3
     plan = make_plan("scheduler", problem, Request(stages=8, options={**few, "placement": "wave"})).plan
     assert [stage.devices[0] for stage in plan.stages] == [0, 1, 1, 0] * 2
     assert make_plan("scheduler", problem, Request(microbatches=2, options=few)).plan.microbatches == (4, 4)
@@ -295,3 +307,20 @@ def test_a_climb_moves_cuts_and_keeps_every_layer() -> None:
         assert sum(a != b for a, b in zip(one.recompute, layout.recompute, strict=True)) <= 1
         assert (one.cuts == layout.cuts) != (one.recompute == layout.recompute)
     assert any(sum(a != b for a, b in zip(one.cuts, layout.cuts, strict=True)) > 1 for one in moved)
+
+
+def test_what_is_tried_is_what_layers_and_work_permit() -> None:
+    """One layer is one stage of a device, straight; of more stages fewer micro-batches are tried, by the work of their order."""
+    alone = searched_together(Problem(uniform_chain(1), line(speeds=(1.0, 1.0)), 4), Request())
+    assert (alone["stages"], alone["chunks"], alone["placement"]) == ((1,), (1,), ("straight",))
+    problem = Problem(uniform_chain(12), line(speeds=(1.0,) * 4), 2**14)
+    for request, stages in (
+        (Request(), 4),
+        (Request(stages=2), 2),
+        (Request(options={"placement": "v"}), 8),
+        (Request(chunks=3), 12),
+    ):
+        most = WORK // LARGEST // (LISTS * 3 * stages)
+        assert max(searched(problem, request)["microbatches"]) == max(
+            count for count in counts_by_size(problem) if count <= most
+        )

@@ -122,7 +122,7 @@ def test_changes_that_cannot_run_are_none(small_problems: dict[str, Problem]) ->
     plan = Plan("hand", "chimera", both, equal_microbatches(problem.batch, 2), "round-robin", zero=1)
     every = [one for _, one in changed(problem, plan)]
     assert {(len(one.microbatches), one.zero) for one in every} == {(1, 1), (4, 1), (2, 0), (2, 2), (2, 1)}
-    assert [*replayed_beside(problem, plan)] == [one for one in every if len(one.microbatches) > 1 and one.zero < 2]
+    assert [*replayed_beside(problem, plan, ())] == [one for one in every if len(one.microbatches) > 1 and one.zero < 2]
     shared = Plan(
         "hand",
         "1f1b",

@@ -14,7 +14,14 @@ from hardware_profiles import Level, load_cluster
 from planners import Request, make_plan, planner_entry
 from planners.pipedream import planner as pipedream_planner
 from planners.pipedream.partitioner import HierarchicalPartition, LevelStage, MemoryLimit, PlannedStage, partition
-from planners.pipedream.planner import KnownPartitions, cluster_views, pipedream_plans, place_stages, problem_table
+from planners.pipedream.planner import (
+    KnownPartitions,
+    _asynchronous_plan,
+    cluster_views,
+    pipedream_plans,
+    place_stages,
+    problem_table,
+)
 from planners.pipedream.state_table import state_table
 from planners.search.evaluator import Evaluator
 from simulator import InfeasiblePlanError, Plan, Problem, Stage, read_profile
@@ -273,3 +280,15 @@ def test_what_was_found_is_not_searched_again() -> None:
     known = KnownPartitions()
     assert known.of("none", lambda: None) is None
     assert known.of("none", lambda: (Stage((0,), (0,)),)) is None
+
+
+def test_a_single_stage_is_cut_into_micro_batches_where_these_are_asked_for() -> None:
+    """The whole batch at once where nothing is asked for, or one; else each forward is followed by its backward."""
+    stages = (Stage((0, 1), (0, 1)),)
+    for asked, sizes, expected in (
+        (None, (4, 4), ("gpipe", (8,))),
+        (1, (8,), ("gpipe", (8,))),
+        (2, (4, 4), ("1f1b", (4, 4))),
+    ):
+        plan = _asynchronous_plan("pipedream", stages, sizes, Request(microbatches=asked))
+        assert (plan.schedule, plan.microbatches) == expected

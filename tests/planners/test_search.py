@@ -238,3 +238,11 @@ def test_proven_is_what_a_planner_declares_that_came_to_its_end(small_problems: 
         found = run_planner(planner(space, stops=stops), problem, Evaluator(problem), np.random.default_rng(0))
         assert str(found.proof) == said
         assert (bool(found.proof), found.interrupted) == (said.startswith("proven"), stops)
+
+
+def test_an_option_of_a_request_is_fixed_anew_or_left_open() -> None:
+    """The others stay."""
+    asked = Request(stages=2, options={"zero": 1, "seconds": 2})
+    assert asked.fixing("zero", 3) == Request(stages=2, options={"seconds": 2, "zero": 3})
+    assert asked.fixing("zero", None) == Request(stages=2, options={"seconds": 2})
+    assert asked.fixing("stages", None) == Request(options={"zero": 1, "seconds": 2})

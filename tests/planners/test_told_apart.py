@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -126,3 +127,10 @@ def test_the_difference_is_that_of_the_replays() -> None:
     found = difference(one, other)
     mine, others = one.time_split().mean.tolist(), other.time_split().mean.tolist()
     assert abs(found.one - found.other) == max(abs(a - b) for a, b in zip(mine, others, strict=True))
+
+
+def test_a_result_without_a_bound_has_none() -> None:
+    """As where durations are noisy."""
+    result = answer(1.1)
+    assert result.bound == result.outcome.lower_bound.seconds  # type: ignore[union-attr]
+    assert math.isnan(replace(result, outcome=replace(result.outcome, lower_bound=None)).bound)

@@ -159,3 +159,11 @@ def test_it_tells_when_weights_are_updated() -> None:
     found = make_plan("xpipe", problem(), Request(microbatches=4))
     assert any("every 4 micro-batches" in one.text for one in found.notes)
     assert found.plan.schedule == "xpipe"
+
+
+def test_stages_that_are_asked_for_are_kept() -> None:
+    """One, two or three on three devices."""
+    layers = chain([3e9, 1e9, 5e9, 2e9, 2e9], parameters=[10**6] * 5, output_elements=[4e5] * 5)
+    one = Problem(layers, line(speeds=(1.0, 1.0, 1.0)), 4)
+    found = [make_plan("xpipe", one, Request(stages=count)).plan for count in (1, 2, 3)]
+    assert [len(plan.stages) for plan in found] == [1, 2, 3]

@@ -55,6 +55,10 @@ def test_bad_tables_are_refused() -> None:
         ValueError, match=r"forward_link must have shape \(1, 9\), a row per process and sizes 0..B, not \(2, 9\)"
     ):
         replace(good, forward_link=np.zeros((2, 9)))
+    alone = {"forward": [range(9)], "backward": [range(9)], "again": None, "forward_link": (), "backward_link": ()}
+    assert replace(good, **alone).stages == 1
+    with pytest.raises(ValueError, match=r"forward_link must have shape \(0, 9\).*, not \(1, 9\)"):
+        replace(good, **alone | {"forward_link": np.zeros((1, 9))})
     with pytest.raises(ValueError, match="non-negative"):
         replace(good, forward=-good.forward)
     with pytest.raises(ValueError, match=r"^forward must hold finite, non-negative seconds; it has inf \.\. inf$"):
