@@ -231,7 +231,7 @@ class Neighbourhood:
         if ranks > 1:
             return sorted({min(batch, ranks * many) for many in (1, 2, 4)})
         share = -(-batch // copies)
-        return sorted({-(-share >> doubled) or 1 for doubled in range(share.bit_length() + 1)})
+        return sorted({-(-share >> doubled) for doubled in range(share.bit_length() + 1)})
 
     # ---- schedule ----
 

@@ -135,7 +135,7 @@ def pipeline_of(problem: Problem, plan: Plan) -> Pipeline | None:
         return None
     degrees = {degree for stage in plan.stages for degree in stage.degrees or (1,)}
     cuts = cuts_of(plan)
-    if len(degrees) > 1 or cuts is None:
+    if cuts is None:
         return None
     opposite = family.placement == "bidirectional"
     ranks = tuple(dict.fromkeys(stage.devices[: 1 if opposite else None] for stage in plan.stages))

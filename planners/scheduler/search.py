@@ -334,7 +334,7 @@ def _begun(
         lower_bound(instance, objective),
         int(min(seconds, 1e9) * OPS_PER_SECOND),
         trace_of(instance),
-        np.array([seed * 0x9E3779B97F4A7C15 + 0x2545F4914F6CDD1D & (2**64 - 1) or 1], dtype=np.uint64),
+        np.array([seed * 0x9E3779B97F4A7C15 + 0x2545F4914F6CDD1D & (2**64 - 1)], dtype=np.uint64),
         progress,
     )
 
@@ -486,7 +486,7 @@ def _families(search: _Search, problem: ScheduleProblem) -> Iterator[str]:
     short = replace(problem, microbatches=min(problem.microbatches, _short(problem)))
     trial = search.on(short, 0)
     for name in pattern_names(problem):
-        if short == problem or trial.try_pattern(pattern_of(short, name), short) < math.inf:
+        if trial.try_pattern(pattern_of(short, name), short) < math.inf:
             yield name
 
 

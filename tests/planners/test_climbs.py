@@ -16,8 +16,10 @@ from planners.joint.neighbourhood import Neighbourhood
 from planners.joint.niches import Niches
 from planners.joint.pipeline import Pipeline
 from planners.search.quick_replay import QuickReplays
+from planners.testing import line
 from simulator import SLACK, LayerCosts, Problem, load_workload, simulate
 from simulator.evaluation import Evaluations
+from tests.chains import chain
 
 NONE = ("none", 0)
 FAMILIES = {"1f1b": 1, "zb-h2": 1, "zb-v": 2, "interleaved-1f1b": 3}
@@ -111,3 +113,28 @@ def test_every_niche_is_begun_with_once_and_climbed_to_no_more_seconds() -> None
     assert less < seconds <= searched.seconds(straight)
     assert len(set(even.replicas)) == 1 < len(set(uneven.replicas))
     assert not [*niches.begun(0.0)]
+
+
+def test_groups_of_unlike_devices_are_not_climbed() -> None:
+    """Nor are unlike numbers of groups: who waits for whom is not known."""
+    searched = Searched("bert-large", "dapple-b:8", 16)
+    two = Pipeline("1f1b", ((0, 1, 2, 3), (4, 5, 6, 7)), (101,), 4, (NONE,) * 2, group=2)
+    assert searched.climbs.climbed(two) is not None
+    assert searched.climbs.climbed(replace(two, ranks=((0, 1, 2, 3), (4, 5)))) is None
+    mixed = replace(searched.problem, cluster=line(speeds=(1.0, 1.0, 1.0, 0.5)))
+    layers = LayerCosts(mixed)
+    climbs = Climbs(mixed, layers, QuickReplays(mixed, layers))
+    assert climbs.climbed(replace(two, ranks=((0, 1), (2, 3)))) is None
+
+
+def test_replicas_without_weights_reduce_nothing() -> None:
+    """Their stage is estimated as it is replayed; the other one has all the weights."""
+    network = chain([2e10] * 4, parameters=[0, 0, 10**6, 10**6], output_elements=[1e4] * 4)
+    asked = Problem(network, load_cluster("dapple-b:4"), 16, contention=False)
+    layers = LayerCosts(asked)
+    quick = QuickReplays(asked, layers)
+    one = Pipeline("1f1b", ((0, 1), (2, 3)), (2,), 4, (NONE,) * 2)
+    with np.errstate(all="raise"):
+        found = Climbs(asked, layers, quick).seconds(one, np.array([one.cuts], dtype=np.int64))
+    assert found is not None
+    assert float(found[0]) == pytest.approx(quick(one.plan(asked, "")), rel=1e-2)

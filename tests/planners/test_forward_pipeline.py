@@ -63,6 +63,7 @@ def test_slow_links_are_passed_where_little_crosses(tmp_path: Path) -> None:
     found = forward_pipeline(slow)
     assert found.interval_seconds == pytest.approx(min(intervals(slow)), rel=1e-5)
     assert found.interval_seconds == found.stages[0].send_seconds
+    assert found.remarks()[1] == "the pace is set by a transfer"
     assert len(forward_pipeline(still).stages) == 1
 
 

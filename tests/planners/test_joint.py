@@ -19,7 +19,7 @@ from planners.joint import joint_search
 from planners.joint.neighbourhood import DIVIDING, FAMILIES, Neighbourhood
 from planners.joint.orders import ops_of, ordered, within
 from planners.joint.pipeline import Pipeline, pipeline_of
-from planners.joint.told import NextBest, OwnOrder, SimplerPlan, Unordered, complexity
+from planners.joint.told import NextBest, OwnOrder, SimplerPlan, Unordered, complexity, simpler_plan, unordered
 from planners.search.notes import Note
 from planners.search.quick_replay import QuickReplays
 from planners.search.replay_work import WORK_PER_SECOND
@@ -35,6 +35,7 @@ from simulator import (
     Problem,
     Recompute,
     Score,
+    Stage,
     build_schedule,
     check_plan,
     equal_microbatches,
@@ -734,6 +735,10 @@ def test_what_is_no_pipeline_is_told() -> None:
     unlike = replace(plan, microbatches=(3, 1) if asked.batch == 4 else equal_microbatches(asked.batch, 1))
     assert pipeline_of(asked, unlike) is None
     assert pipeline_of(asked, replace(plan, schedule="pipedream")) is None
+    sizes = (plan.microbatches,) * len(plan.stages)
+    assert pipeline_of(asked, replace(plan, forward_sizes=sizes, backward_sizes=sizes)) is None
+    first, last = Stage((0, 1), (0, 1), (2,)), Stage((2, 3), (2,), (1,))
+    assert pipeline_of(asked, replace(plan, stages=(first, last))) is None
     assert pipeline_of(asked, replace(plan, order=("0F0 0B0",), schedule="mine")) is None
 
 
@@ -854,3 +859,80 @@ def test_what_replicas_divide_rules_no_other_out() -> None:
     divided, kept = (descents.quick.fill_and_work(replace(whole, zero=zero).plan(asked, "joint")) for zero in (3, 0))
     assert list(descents.least_work.values()) == [kept]
     assert kept < divided
+
+
+def test_moves_keep_to_what_the_stack_runs() -> None:
+    """No pipeline; no looped one on one rank; no cut inside a block; the same recomputation of all stages."""
+    asked = problem("gpt2", "pipedream-a:4", 16)
+
+    def moves(**runs: bool) -> Neighbourhood:
+        own = replace(asked, stack=Stack(name="less", runs=Runs(**runs)))  # type: ignore[arg-type]
+        return Neighbourhood(own, Request(), LayerCosts(own))
+
+    alone = moves(pipeline=False)
+    (one, *others) = alone.seeds()
+    assert {len(each.ranks) for each in (one, *others, *alone.degrees(one))} == {1}
+    assert {len(each.ranks) for each in moves().degrees(one)} == {1, 2}
+    chunks = [{each.chunks for each in moves(looped_alone=looped).schedules(one)} for looped in (True, False)]
+    assert (max(chunks[0]) > 1, chunks[1]) == (True, {1})
+    many = tuple((rank,) for rank in range(16))
+    cuts = [moves(cut_blocks=cut).balanced(many, 1, 1, "1f1b") for cut in (True, False)]
+    assert (len(cuts[0] or ()), cuts[1]) == (15, None)
+    words = (("none", 0),) * 2
+    two = replace(one, schedule="1f1b", ranks=((0,), (1,)), cuts=(50,), recompute=words, group=1)
+    for unlike, several in ((True, {1, 2}), (False, {2})):
+        more = moves(unlike_recompute=unlike).with_more_again(two, 0)
+        assert {sum(policy != "none" for policy, _ in each.recompute) for each in more} == several
+
+
+def test_pipelines_that_are_not_asked_for_are_not_allowed() -> None:
+    """Two directions need several ranks of a device each; recomputation is what is asked for, of all blocks."""
+    asked = problem("gpt2", "dgx-a100:1", 16)
+    moves, kept = (
+        Neighbourhood(asked, request, LayerCosts(asked)) for request in (Request(), Request(recompute="blocks"))
+    )
+    both = Pipeline("chimera", ((0,), (1,)), (50,), 4, (("none", 0),) * 2)
+    assert moves.allows(both)
+    assert not moves.allows(replace(both, ranks=((0,),), cuts=(), recompute=(("none", 0),)))
+    assert not moves.allows(replace(both, ranks=((0, 1), (2,))))
+    one = replace(both, schedule="1f1b")
+    for again, free, fixed in (("none", True, False), ("blocks", True, True)):
+        assert moves.allows(replace(one, recompute=((again, 0),) * 2)) == free
+        assert kept.allows(replace(one, recompute=((again, 0),) * 2)) == fixed
+    counted = replace(one, recompute=(("blocks", 2),) * 2)
+    assert (moves.allows(counted), kept.allows(counted)) == (True, False)
+    bare = replace(one, cuts=(1,), recompute=(("blocks", 0),) * 2)  # the embedding alone has no block
+    assert not [*moves._counted(bare, (0,), (lambda now, held: now + 1,))]
+    assert [*moves._counted(bare, (1,), (lambda now, held: 3,))] == [
+        replace(bare, recompute=(("blocks", 0), ("blocks", 3)))
+    ]
+
+
+def test_plans_of_no_schedules_order_are_told_where_they_are_as_asked_for() -> None:
+    """Of one rank, flushed, of those that are as asked for, the fastest that fits."""
+    asked = PROBLEMS["two-servers"]
+    plan = make_plan("uniform", asked, Request(schedule="1f1b", stages=2)).plan
+    whole = replace(plan, stages=stages_from_cuts([], len(asked.workload), [(0, 1)]))
+    other = replace(plan, microbatches=equal_microbatches(asked.batch, 1))
+    streams = replace(whole, schedule="pipedream")
+
+    def told(faster: Plan, *, fits: bool = True, obeys: bool = True) -> Note | None:
+        scores = {plan: Score(2.0, 1.0, 2.0, 0), faster: Score(1.0, 1.0 if fits else 3.0, 2.0, 0)}
+        return unordered(asked, plan, Mock(outcomes=scores, obeys=lambda one: one != faster or obeys))
+
+    found = told(whole)
+    assert isinstance(found, Unordered)
+    assert "50 % less time" in found.text
+    assert [told(other), told(streams), told(whole, fits=False), told(whole, obeys=False)] == [None] * 4
+
+
+def test_a_simpler_plan_may_be_as_fast() -> None:
+    """By hand: none slower, one by 0.5 %, and none of those that are slower by more."""
+    asked = PROBLEMS["two-servers"]
+    plain = make_plan("uniform", asked, Request(schedule="1f1b", stages=2)).plan
+    plan = replace(plain, schedule="zb-h1")
+    for seconds, words in ((1.0, "simpler, and as fast: "), (1.005, "simpler, and 0.5 % slower: "), (1.5, None)):
+        scores = {plan: Score(1.0, 1.0, 2.0, 0), plain: Score(seconds, 1.0, 2.0, 0)}
+        found = simpler_plan(asked, plan, scores)
+        assert (found is None) == (words is None)
+        assert found is None or found.text.startswith(words or "")

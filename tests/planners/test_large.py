@@ -17,6 +17,7 @@ from planners import Evaluator, InapplicablePlannerError, Request, make_plan, pl
 from planners.estimate.like_blocks import LikeBlocks, like_blocks, shortened
 from planners.estimate.memory import in_flight, most_held
 from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, StageCosts
+from planners.joint.seed_bounds import SeedBounds
 from planners.large import closed_form, shape_search
 from planners.large.closed_form import ClosedForm, DividedShape, _Tables, chunk_blocks
 from planners.large.division import divided
@@ -844,3 +845,29 @@ def test_decisions_that_are_fixed_have_no_runner_up() -> None:
     told = {one.decision for one in runner_ups(make_plan("large", small(4, 4, 8), asked))}
     assert "tensor parallel" in told
     assert told.isdisjoint({"ZeRO", "stages", "stages per device", "schedule"})
+
+
+def test_the_least_that_devices_do_is_of_any_samples_of_measured_layers() -> None:
+    """Two samples together take three times as long as one: the least of all shapes is that of one sample, not of most."""
+    problem = small(4, 2, 4)
+    times = tuple((float(2**doubled), 3**doubled * 1e-3, 3**doubled * 2e-3) for doubled in range(3))
+    layers = tuple(replace(one, measured=times) for one in problem.workload.layers)
+    measured = replace(problem, workload=replace(problem.workload, layers=layers))
+    search = _ShapeSearch(LargeModels(), measured, Evaluator(measured))
+    least = search.bounds.least_device_seconds(search.shapes)
+    assert least == pytest.approx(4 * 3e-3 * len(layers) / 2)
+    seeds = SeedBounds(LayerCosts(measured), (0, 1), (1,), "none", 0.0)
+    assert not seeds._is_slow_at_once(Parallelism(1), 1, 0.0)
+
+
+def test_blocks_without_weights_are_no_units() -> None:
+    """Of a stage of any number of them there is as much to gather as of none."""
+    problem = small(6, 2, 4)
+    blocks = blocks_of(problem)
+    layers = tuple(replace(one, parameters=0) if one.block else one for one in problem.workload.layers)
+    bare = replace(problem, workload=replace(problem.workload, layers=layers))
+    costs = StageCosts(bare, blocks, ("none",))
+    assert costs.most_in_unit(Parallelism(1)) == 1
+    units = costs.units(Parallelism(1), 6)[[FIRST, ONLY]]
+    assert (units == units[:, :1]).all()
+    assert units[:, 0, 0].tolist() == [1.0, 1.0]

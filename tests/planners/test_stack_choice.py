@@ -155,6 +155,9 @@ def test_a_planner_whose_plans_none_runs_is_answered_for_the_own_stack() -> None
     choice = found.noted(StackChoice)
     assert choice is not None
     assert choice.text == "stack generic, no framework in particular: no plan of this planner runs under one-f-one-b"
+    own = plan_over_stacks(only("gpipe"), replace(problem(), stack=TWICE), (ONE_F_ONE_B,)).noted(StackChoice)
+    assert own is not None
+    assert own.text == "stack twice: no plan of this planner runs under one-f-one-b"
     with pytest.raises(PlanNotRunError, match=r"'one-f-one-b' does not run plan .* it has no schedule gpipe"):
         plan_over_stacks(only("gpipe"), replace(problem(), stack=ONE_F_ONE_B), (ONE_F_ONE_B,))
     zero_three = Stack(name="zero-three", runs=Runs(zero=(3,)))

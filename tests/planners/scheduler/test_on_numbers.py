@@ -143,3 +143,10 @@ def test_what_is_not_proven_is_told_by_its_gap() -> None:
     gap = found.timeline.makespan_seconds / found.found.bound - 1.0
     assert f"at most {percent(gap, '.3g')} above the best makespan" in found.summary()
     assert "interrupted" not in found.summary()
+
+
+def test_what_is_looked_for_is_told_beside_the_makespan() -> None:
+    """The seconds of a micro-batch where the order repeats: of 5 + 6 + 4 s a device; of the makespan alone no row more."""
+    for objective, rows in (("steady", [("steady period of a micro-batch, s", "15")]), ("makespan", [])):
+        found = search_on_numbers(2, 8, SECONDS, objective=objective, seconds=0.02)
+        assert [row for row in found.tables()[0].rows if "period" in row[0]] == rows

@@ -91,6 +91,8 @@ def test_memory_units() -> None:
     """Decimals become whole numbers exactly; what has no decimal unit is rounded so that the limit holds."""
     first, second, limit = memory_units(given(freed_at_input_gradient=0.1, freed_at_weight_gradient=0.2, limit=0.9))
     assert (3 * (first + second) == limit).all()
+    finer = memory_units(given(freed_at_input_gradient=0.5, freed_at_weight_gradient=0.5, limit=1.25))
+    assert [one.tolist() for one in finer] == [[50] * 4, [50] * 4, [125] * 4]
     first, second, limit = memory_units(
         given(freed_at_input_gradient=1 / 3, freed_at_weight_gradient=1 / 7, limit=10 / 21 * 3)
     )
