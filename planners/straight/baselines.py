@@ -191,7 +191,7 @@ def _rows(problem: Problem, request: Request, evaluate: Evaluator) -> Iterator[t
             for count in range(len(devices), 0, -1)
             if count * chunks >= (request.stages or 1)
         )
-        yield from ((schedule, devices) for devices in lists if request.stages in (None, len(devices)))
+        yield from ((schedule, devices) for devices in lists)
 
 
 def _schedules(request: Request) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from planners.modern.order_search import (
 from planners.scheduler.search import FoundSchedule, SearchInterrupted
 from planners.search.candidates import counts_by_size, straight_plan
 from planners.testing import line
-from simulator import InfeasiblePlanError, LayerCosts, Problem, check_schedule, simulate, to_text
+from simulator import InfeasiblePlanError, LayerCosts, Problem, Score, check_schedule, simulate, to_text
 from simulator.memory.device_memory import CATEGORIES
 from simulator.workloads.synthetic import uniform_chain
 from tests.chains import chain, random_chain
@@ -324,3 +324,23 @@ def test_what_is_tried_is_what_layers_and_work_permit() -> None:
         assert max(searched(problem, request)["microbatches"]) == max(
             count for count in counts_by_size(problem) if count <= most
         )
+
+
+def test_what_a_bound_rules_out_has_room_and_is_slower() -> None:
+    """Beside a plan that does not fit any layout may be better."""
+    problem = Problem(uniform_chain(4), line(speeds=(1.0, 1.0)), 4)
+    layouts = _Layouts(OrderSearch(), problem, Evaluator(problem), np.random.default_rng(0))
+    layout = Layout("straight", (0, 1), (2,), 2, ("none",) * 2)
+    least = layouts.costs.least_seconds(layout)
+    for seconds, peak_bytes, beats in ((2.0, 1.0, True), (0.5, 1.0, False), (0.5, 3.0, True)):
+        assert layouts.may_beat(layout, Score(seconds * least, peak_bytes, 2.0, 0)) == beats
+
+
+@pytest.mark.parametrize(("batch", "proven"), [(4, True), (5, False)])
+def test_an_order_is_proven_where_micro_batches_are_alike(batch: int, proven: bool) -> None:
+    """Of two and two samples, not of three and two: an order is sought for one size of all."""
+    problem = Problem(uniform_chain(4), line(speeds=(1.0, 1.0)), batch)
+    found = make_plan("scheduler", problem, Request(microbatches=2, options={"seconds": "0.01"}))
+    assert found.details["order_proven"] == proven
+    bound = float(found.details["order_lower_bound_seconds"])  # type: ignore[arg-type]
+    assert bound <= float(found.details["order_seconds"]) * (1.0 + 1e-9)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from planners import Evaluator, Request, Result, make_plan
 from planners.partitioning.equal_partition import equal_partition
 from planners.testing import line
 from planners.unequal import Compiled, tables_of, unequal_problem
+from planners.unequal.planners import _attains
 from planners.unequal.tables import unequal_plan
-from simulator import LayerCosts, Plan, Problem, load_workload, simulate
+from simulator import LayerCosts, Plan, Problem, Score, load_workload, simulate
 from tests.chains import random_chain
 from tests.planners.conftest import with_memory
 
@@ -171,3 +173,14 @@ def test_a_search_leaves_enough_of_its_budget_to_replay_its_plan() -> None:
         found = make_plan("exact-unequal", problem, Request(stages=2), budget=free.evaluations - less)
         assert found.interrupted
         assert found.outcome.fits
+
+
+@pytest.mark.parametrize(
+    ("seconds", "bound", "peak_bytes", "attained"),
+    [(1.0, 1.0, 1.0, True), (1.0, 0.99, 1.0, False), (0.0, 0.0, 1.0, False), (1.0, 1.0, 3.0, False)],
+)
+def test_a_bound_is_attained_by_what_fits_and_takes_as_long(
+    seconds: float, bound: float, peak_bytes: float, attained: bool
+) -> None:
+    """Of a plan that takes no time nothing is said."""
+    assert _attains(Score(seconds, peak_bytes, 2.0, 0), Mock(bound_seconds=bound)) == attained

@@ -304,6 +304,12 @@ def test_orders_of_other_counts_are_no_patterns() -> None:
     others = [build_schedule("1f1b", *counts) for counts in ((2, 8), (4, 7))]
     found = search_schedule(problem, seconds=0.0, patterns=others)
     assert (found.evaluations, found.makespan) == (alone.evaluations, alone.makespan)
+    assert repr(alone).endswith("makespan 27 s, proven)")
+    assert repr(replace(alone, cost=1.5 * alone.bound)).endswith("makespan 27 s, gap 50.00 %)")
+    back_and_forth, round_again = placed("v", 4, 2, 4, **seconds), build_schedule("interleaved-1f1b", 4, 4, chunks=2)
+    assert codes_of(instance_of(back_and_forth), round_again, back_and_forth) is None
+    again = placed("interleaved", 4, 2, 4, **seconds)
+    assert codes_of(instance_of(again), round_again, again) is not None
     devices = building_blocks.MOST_DEVICES + 1
     assert pattern_of(placed("v", 2 * devices, devices, 2, **seconds), "v-min") is None
 
