@@ -18,7 +18,8 @@ import simulator
 from experiments.bapipe_explore import exploration as bapipe_explore
 from experiments.bapipe_explore.__main__ import print_document
 from experiments.bapipe_explore.exploration import DEPTH_METHODS
-from experiments.bapipe_explore.exploration_plots import figures
+from experiments.bapipe_explore.exploration_plots import figures, plans
+from experiments.compare.comparison import Answer
 from experiments.studies.catalogue import STUDIES
 from experiments.studies.study_harness import Findings, run_study
 from experiments.terminal.run_folder import MANIFEST, RunFolder
@@ -139,6 +140,42 @@ def test_depth_grows_where_weights_are_divided(quick: dict[str, Any]) -> None:
     """A pipeline of two devices holds a deeper GNMT than data parallelism, which keeps it all on each."""
     layers = {row["method"]: row["layers"] for row in quick["depth"]}
     assert layers["bapipe 1F1B"] > layers["data-parallel"] > 0
+
+
+def test_what_fits_nowhere_has_rows_without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cross in the figures; a search that fails is no row but an error."""
+    cluster = bapipe_explore.limited(load_cluster("pipedream-b").take(2), 1e9, 0.001)
+    problem = Problem(NETWORK, cluster, 8)
+    assert bapipe_explore._claim(problem) == {
+        "machine": "2 v100-sxm2", "data_parallel_fits": False, "bapipe_fits": False
+    }  # fmt: skip
+    rows = list(bapipe_explore.plan_rows("gpu", iter([("tiny", problem)])))
+    assert [(section, row["method"], row["feasible"]) for section, row in rows] == [
+        ("plans", method, False) for method in bapipe_explore.METHODS
+    ]
+    assert not any("seconds" in row for _, row in rows)
+    failed = Answer("uniform", "failed", error=ValueError("no such stages"))
+    monkeypatch.setattr(bapipe_explore, "ask", lambda *asked: failed)
+    with pytest.raises(ValueError, match="no such stages"):
+        next(bapipe_explore.plan_rows("gpu", iter([("tiny", problem)])))
+
+
+@pytest.mark.parametrize(("clusters", "shape"), [(4, (1, 2)), (5, (2, 1))])
+@pytest.mark.parametrize("most", [1.5, 1.7])
+def test_speedups_stand_beside_or_above_each_other(clusters: int, shape: tuple[int, int], most: float) -> None:
+    """Networks in a row, of more than four clusters in a column; the claim of 3.2 is drawn where plans come within half of it."""
+    rows = [
+        {"workload": workload, "cluster": f"{count} V100", "method": "bapipe", "speedup": most - 0.1 * count}
+        for workload in ("vgg16", "gnmt8")
+        for count in range(clusters)
+    ]
+    figure = plans(rows, "speedup", "times as fast")
+    assert figure.axes[0].get_gridspec().get_geometry() == shape
+    (legend,) = figure.legends
+    assert ("“up to 3.2×”" in [text.get_text() for text in legend.get_texts()]) is (most > 1.6)
+    levels = {1.0, 3.2} if most > 1.6 else {1.0}
+    for axes in figure.axes:
+        assert {line.get_ydata()[0] for line in axes.lines if len(set(line.get_ydata())) == 1} == levels
 
 
 def test_limits_are_put_on_every_device_and_link() -> None:

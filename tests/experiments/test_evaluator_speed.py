@@ -32,6 +32,17 @@ def test_comparisons_are_ratios_of_the_rates() -> None:
     assert shown["ratio_over_before"] == shown["contended_ratio_over_before"] == pytest.approx(100.0)
 
 
+def test_every_figure_counts_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans one after the other, one plan, and rows or individuals of a population, each time that it is run."""
+    monkeypatch.setattr(evaluator_speed, "rate", lambda body, seconds: (body(), seconds))
+    monkeypatch.setattr(evaluator_speed, "POPULATION", 3)
+    plans = len(plans_of(problem_of(2, 4), 2, 4))
+    for contention in (False, True):
+        assert evaluator_speed.evaluated(2, 4, 7.0, contention=contention) == (plans, 7.0)
+    assert evaluator_speed.simulated(7.0) == (1, 7.0)
+    assert evaluator_speed.batched(7.0) == evaluator_speed.unequal(7.0) == (3, 7.0)
+
+
 def test_the_document_holds_every_figure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """One JSON document, or two tables."""
     monkeypatch.setattr(evaluator_speed, "MEASURED", {name: (name, lambda _: 1000.0) for name in MEASURED})

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+
 import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
 
+from experiments.network_rules import __main__ as study
 from experiments.network_rules.__main__ import TABLE
 from experiments.network_rules.rule_plots import draw
 from experiments.network_rules.rules import (
@@ -51,6 +54,17 @@ def test_free_links_are_never_slower() -> None:
     alone = problem_of("alexnet", "pipedream-a", 1, 8)
     (same,) = {tuple(one) for one in seconds_of(alone, drawn_plans(alone, 2, np.random.default_rng(0))).values()}
     assert len(same) == 2
+
+
+def test_how_much_is_measured_and_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --quick little of it."""
+    asked: list[RuleEffort] = []
+    monkeypatch.setattr(study, "measure", lambda effort: asked.append(effort) or {"rows": [], "plans": 0})
+    for quick in (True, False):
+        study.run(argparse.Namespace(quick=quick))
+    assert asked == [study.QUICK, study.FULL]
+    ((name, figure),) = study.drawn(measure(RuleEffort(1, 4)))
+    assert (name, len(figure.axes)) == ("network_rules", 2)
 
 
 def test_the_document_has_a_row_per_pair_of_rules() -> None:

@@ -7,12 +7,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from experiments.cli import main
 from experiments.piper.__main__ import SETTINGS
 from experiments.piper.variant_files import VariantFile
-from experiments.piper.variant_partition import fastest_variant_plan
+from experiments.piper.variant_partition import _VariantSearch, down_sets, fastest_variant_plan
 from experiments.studies.public_inputs import read_inputs
 from experiments.terminal.output import InputError
 from tests.records import Recorded, lines
@@ -56,6 +57,15 @@ def test_nodes_in_any_numbering(tmp_path: Path) -> None:
     assert plan is not None
     assert [stage.layers for stage in plan.stages] == [(1,), (0,)]
     assert plan.seconds_per_sample == pytest.approx(6.0 + 2 * (4 + 2) / 10)
+
+
+def test_what_no_plan_can_be_within(tmp_path: Path) -> None:
+    """Half of the least work of both devices, whatever is not known; without a limit there is a plan."""
+    write(tmp_path, "one.json", network())
+    problem = read_inputs(tmp_path, VariantFile)[0]["one"].problem(2, 9.0, 10.0, 3)
+    search = _VariantSearch(problem, down_sets(len(problem.layers), list(problem.edges), 100)[0])
+    assert search.nothing_within(search.even_seconds / 2)
+    assert not search.nothing_within(np.inf)
 
 
 def test_files_of_another_form_are_named(tmp_path: Path) -> None:

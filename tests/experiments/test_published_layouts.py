@@ -14,6 +14,7 @@ from experiments.published_layouts.published_runs import LAYOUTS, PublishedLayou
 from experiments.studies.study_harness import run_study
 from experiments.truth.predictions import training_problem
 from planners import make_plan
+from simulator import InfeasiblePlanError
 from tests.drawings import drawing
 from tests.records import Recorded, lines
 
@@ -104,6 +105,27 @@ def test_what_was_not_told_is_the_fastest_that_can_be(
     assert run_study("published-layouts", ["--quick"]) == 0
     recorded(printed=lines(capsys.readouterr().out))
     assert study.draw({"layouts": [row]}).axes[0].get_yticklabels()[0].get_text() == "tiny"
+
+
+def test_what_has_no_plan_and_what_does_not_fit_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Why the joint planner has no answer, in its place; a mark and what it means."""
+
+    def refused(name: str, problem: pp.Problem) -> None:
+        raise InfeasiblePlanError(f"{name}: no room")
+
+    monkeypatch.setattr(study, "LAYOUTS", (TINY,))
+    monkeypatch.setattr(study, "make_plan", refused)
+    assert run_study("published-layouts", ["--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["layouts"]
+    assert row["own"] == "joint: no room"
+    assert "own_seconds" not in row
+    study.print_document({"layouts": [{**row, "fits": False}]})
+    printed = capsys.readouterr().out
+    assert printed.endswith("\n  joint: joint: no room\n(!) more than plans may fill of a device, by the model\n")
+    study.print_document({"layouts": [{**row, "fits": True}]})
+    assert "(!)" not in capsys.readouterr().out
 
 
 def test_a_pipeline_in_a_v() -> None:

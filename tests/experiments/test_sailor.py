@@ -176,6 +176,30 @@ def test_bad_inputs(
     assert words in said
 
 
+def test_an_interrupt_keeps_the_rows_so_far(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the cluster at work, too, without its plan; exit code 130."""
+    searched: list[int] = []
+
+    def once(judge: object, row: dict[str, Any]) -> None:
+        searched.append(1)
+        if len(searched) > 1:
+            raise KeyboardInterrupt
+        row["seconds"] = 8.0
+
+    clusters = {(("A100-40", count),): (9.0, 0.1) for count in (1, 2, 3)}
+    monkeypatch.setattr(study, "SAILOR", clusters)
+    monkeypatch.setattr(study, "_search", once)
+    assert main(["study", "sailor", "--inputs", str(checkout(tmp_path)), "--json"]) == 130
+    document = json.loads(capsys.readouterr().out)
+    assert document["interrupted"]
+    assert [(row["gpus"], row.get("seconds")) for row in document["clusters"]] == [
+        ({"A100-40": 1}, 8.0),
+        ({"A100-40": 2}, None),
+    ]
+
+
 def test_a_folder_without_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line that names the first file, exit code 4."""
     assert main(["study", "sailor", "--inputs", str(tmp_path)]) == 4

@@ -13,11 +13,11 @@ import pytest
 
 from experiments.schedule_search import __main__ as study
 from experiments.schedule_search import joint
-from experiments.schedule_search.families import fastest_family
+from experiments.schedule_search.families import fastest_family, replay_family
 from experiments.schedule_search.problems import PUBLISHED, questions
 from experiments.studies.study_harness import run_study
 from planners import Request, Result, ScheduleProblem, make_plan, search_schedule
-from simulator import Gpt, Problem, chains_of
+from simulator import Gpt, InfeasiblePlanError, Problem, chains_of, recompute_words
 from tests.chains import chain
 from tests.experiments.commands import refused
 from tests.planners.scheduler.schedule_cases import TWO_DEVICES
@@ -125,6 +125,35 @@ def test_families_stand_beside() -> None:
     )
     assert fastest_family(least) == ("", None)
     assert row.problem(8).each("limit") == (8 * 201216,) * 8
+
+
+def test_a_family_without_such_counts_is_passed_over() -> None:
+    """DualPipe has an even number of devices."""
+    told = []
+    for devices in (2, 3):
+        chains = chains_of("bidirectional", devices, devices)
+        problem = ScheduleProblem(chains=chains, microbatches=4, forward=1, input_gradient=1, limit=8)
+        told.append(replay_family("dualpipe", problem))
+    assert [one is None for one in told] == [False, True]
+
+
+def test_a_baseline_that_nothing_makes_fit_has_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for under every recomputation, and then without a limit."""
+    asked: list[tuple[str, str, float]] = []
+
+    def planned(name: str, problem: Problem, request: Request) -> Any:
+        asked.append((name, str(problem.recompute), problem.rooms[0]))
+        if problem.rooms[0] < 1e12:
+            raise InfeasiblePlanError("no room")
+        return "a plan"
+
+    monkeypatch.setattr(joint, "make_plan", planned)
+    network = Gpt(8, 64, 4, vocabulary=512, sequence=128, attention="unfused").workload()
+    assert joint._baseline(joint.JointQuestion(network, 6.5e6), "even 1F1B") == "a plan"
+    *tight, (name, _, room) = asked
+    assert {one[0] for one in asked} == {"uniform"}
+    assert [one[1] for one in tight] == list(recompute_words(network))
+    assert (name, room) == ("uniform", 1e15)
 
 
 def planned(name: str, problem: Problem, request: Request = Request(stages=8), **more: Any) -> Result:  # noqa: B008

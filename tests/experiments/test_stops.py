@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -224,6 +225,26 @@ def test_a_plan_that_is_found_is_told_once_and_marked(
     document = json.loads(capsys.readouterr().out)
     assert (code, document["interrupted"]) in ((130, True), (0, False))
     assert code == 130 or not came or name in ("decisions", "peak_rows", "_tell", "_document")  # the document is begun
+
+
+def test_a_signal_behind_what_is_drawn_marks_a_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before it is told: the document is whole, and marked."""
+    began: list[int] = []
+
+    @contextmanager
+    def stoppable() -> Iterator[None]:
+        began.append(1)
+        with stops.stoppable():
+            yield
+        if len(began) == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("experiments.commands.compare_command.stoppable", stoppable)
+    assert main(["compare", *SMALL, "--no-figures", "--out", str(tmp_path)]) == 130
+    document = json.loads(capsys.readouterr().out)
+    assert (document["interrupted"], len(began)) == (True, 2)
 
 
 def test_what_an_ended_command_heard_stops_no_other(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import os
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from experiments.studies.study_harness import run_study
+from experiments.umpipe import __main__ as umpipe_study
 from experiments.umpipe import gain_plots as umpipe_plots
 from experiments.umpipe import gain_tables as umpipe_tables
 from experiments.umpipe import gains as umpipe
@@ -27,6 +29,7 @@ from hardware_profiles import load_cluster
 from planners.unequal import (
     Compiled,
     FoundSizes,
+    InfeasibleSizes,
     UnequalProblem,
     UnequalTables,
     candidate_sizes,
@@ -300,6 +303,73 @@ def test_an_interrupted_search_is_no_measurement(monkeypatch: pytest.MonkeyPatch
     instance = umpipe_searches.Instance("three", {"exact": plan, "DGAP": replace(plan, makespan_seconds=3.0)}, seconds)
     assert [instance.acceleration(search) for search in seconds] == [1.0, 4.0, 24.0]
     assert (instance.optimum, instance.above("DGAP")) == (2.0, 0.5)
+
+
+def test_the_exact_search_ends_with_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a measurement: what is complete is kept, and marked."""
+    plan = FoundSizes((1,), (1,), 2.0, 1.0, 1, 0.0)
+    monkeypatch.setattr(umpipe_searches, "exact_sizes", lambda problem: replace(plan, interrupted=problem.samples == 4))
+    assert umpipe_searches.exact(plain(2)) == plan
+    with pytest.raises(KeyboardInterrupt):
+        umpipe_searches.exact(plain(4))
+
+    def measured(found: umpipe.Report, quick: bool, say: Any) -> None:
+        assert quick
+        found.instances.append(umpipe_searches.Instance("one", {}, {}))
+        umpipe_searches.exact(plain(4))
+
+    monkeypatch.setattr(umpipe, "_measure", measured)
+    report = umpipe.measure(True)
+    assert (report.interrupted, [one.name for one in report.instances]) == (True, ["one"])
+    asked: list[bool] = []
+    monkeypatch.setattr(umpipe_study, "measure", lambda quick: asked.append(quick) or umpipe.Report(interrupted=True))
+    for quick in (True, False):
+        found = umpipe_study.run(argparse.Namespace(quick=quick))
+        assert found.document["interrupted"]
+        assert list(found.make(found.document)) == [*tables(found.document)]
+    assert asked == [True, False]
+
+
+def test_instances_of_the_full_study() -> None:
+    """Two kinds of tables of eight stages, and one of 32 whose sizes are powers of two; the quick one has the first alone."""
+    asked = [
+        (name, problem.stages, problem.samples, len(problem.candidates), generations)
+        for name, problem, generations in umpipe._search_instances(None, quick=False)
+    ]
+    assert asked == [
+        ("roofline tables (K=8, B=64, all sizes)", 8, 64, 64, 100),
+        ("log-uniform tables (K=8, B=64, all sizes)", 8, 64, 64, 100),
+        ("roofline tables (K=32, B=512, powers of two)", 32, 512, 10, 30),
+    ]
+    ((name, _, generations),) = umpipe._search_instances(None, quick=True)
+    assert (name, generations) == (asked[0][0], umpipe.QUICK_GENERATIONS)
+
+
+def test_of_equal_seconds_the_least_memory_is_on_the_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second answer that takes as long as the first in less memory stands in its place; a third, which takes longer, behind."""
+    problem = Problem(load_workload("alexnet"), load_cluster("pipedream-a").take(2), 4, recompute=True)
+    found = iter(
+        FoundSizes((size,) * 2, (size,) * 2, seconds, 1.0, 1, 0.0) for size, seconds in ((4, 2.0), (2, 2.0), (1, 3.0))
+    )
+
+    def answered(problem: UnequalProblem) -> FoundSizes:
+        for plan in found:
+            return plan
+        raise InfeasibleSizes("nothing is left")
+
+    monkeypatch.setattr(umpipe_fronts, "exact", answered)
+    points = umpipe_fronts.memory_fronts(tables_of(problem, range(2)), (3,))
+    front = [(one["seconds"], one["forward_sizes"]) for one in points if one["sizes"] == "unequal"]
+    assert front == [(2.0, (2, 2)), (3.0, (1, 1))]
+
+
+def test_no_size_for_all_where_memory_is_too_small() -> None:
+    """Of devices that hold not even one layer's weights."""
+    cluster = load_cluster("pipedream-a").take(2)
+    devices = tuple(replace(one, memory_bytes=1e6) for one in cluster.devices)  # type: ignore[type-var]
+    problem = Problem(load_workload("alexnet"), replace(cluster, devices=devices), 4, recompute=True)
+    with pytest.raises(InfeasibleSizes, match="no partition fits with one size for all"):
+        umpipe_baselines.tuned_gpipe(tables_of(problem, range(2)), (1, 2, 4))
 
 
 def test_pymoo_makes_as_many_evaluations() -> None:

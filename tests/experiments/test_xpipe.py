@@ -18,6 +18,7 @@ import experiments.xpipe.__main__ as xpipe_study
 import simulator
 from experiments.studies.catalogue import STUDIES
 from experiments.studies.study_harness import Findings, run_study, seed_range
+from experiments.terminal.output import UsageError
 from experiments.time_to_accuracy import dated_training
 from experiments.time_to_accuracy.learning_plots import GROUPS, curve, target_figure, time_figure
 from experiments.training import DATA_SETS, DataSet, TrainingRun, method_throughput
@@ -443,6 +444,15 @@ def test_the_order_of_ops_does_not_depend_on_the_clock(monkeypatch: pytest.Monke
         for k in range(8):
             own = [np.stack([order.kind, order.microbatch])[:, order.stage == k] for order in orders]
             assert np.array_equal(*own), case.label
+
+
+def test_a_network_of_fewer_stages_than_devices_has_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The methods are compared on as many stages as devices."""
+    monkeypatch.setattr(dated_training, "cluster_problem", chain_problem)
+    stages = dated_training.balanced_stages(chain_problem())
+    monkeypatch.setattr(dated_training, "balanced_stages", lambda problem: stages[:3])
+    with pytest.raises(UsageError, match=f"--workload chain: 3 stages, {len(stages)} are needed"):
+        dated_training.MachineClock("dapple-b", "chain")
 
 
 def test_machine_clocks_date_data_parallelism_by_its_own_plan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,6 +175,13 @@ def test_impossible_networks_are_refused() -> None:
         convolutional(4, (30,), 2)
 
 
+def test_a_block_of_another_kind_has_no_seconds(blobs: DataSet) -> None:
+    """It is named with its place."""
+    network = (*perceptron(1, blobs.features, blobs.classes), object())
+    with pytest.raises(ValueError, match="block 1 of the network is a object, which no accelerator can time"):
+        network_workload(network, blobs)  # type: ignore[arg-type]
+
+
 def test_parts_of_a_block_train_as_the_whole() -> None:
     """With the whole one's weights by outputs: the same loss, gradients and, for stages before, input gradient."""
     whole = perceptron(3, (5,), 4, hidden=6)

@@ -282,6 +282,18 @@ def test_bad_requests_are_refused(hand: Any, blobs: DataSet, options: dict[str, 
         play(staircase(hand, 3, 2), options.pop("method", "naive"), blobs, **options)
 
 
+def test_orders_that_no_method_can_train_are_refused(hand: Any, blobs: DataSet) -> None:
+    """The second micro-batch first; a stage that has not made the update with whose version the input stage goes on."""
+    f, b, u = (int(kind) for kind in (OpKind.FORWARD, OpKind.BACKWARD, OpKind.UPDATE))
+    turned = [(0, f, 1, 0, 1), (0, f, 0, 1, 2), (0, b, 0, 2, 3), (0, b, 1, 3, 4), (0, u, 0, 4, 5)]
+    with pytest.raises(ValueError, match="input stage to take micro-batches in order, got 1 after -1"):
+        play(training_order(hand.columns(turned), 2), "naive", blobs)
+    late = [(0, f, 0, 0, 1), (1, f, 0, 1, 2), (1, b, 0, 2, 3), (0, b, 0, 3, 4), (0, u, 0, 4, 5), (0, f, 1, 5, 6)]
+    late += [(1, f, 1, 6, 7), (1, u, 0, 7, 8), (1, b, 1, 8, 9), (1, u, 1, 9, 10), (0, b, 1, 9, 10), (0, u, 1, 10, 11)]
+    with pytest.raises(ValueError, match=r"stage 1 needs version 1 but holds \[\] and 0: vertical sync needs an order"):
+        play(training_order(hand.columns(late), 1), "vertical-sync", blobs)
+
+
 def test_bad_settings_are_refused(hand: Any, blobs: DataSet) -> None:
     """Numbers out of range, another number of blocks than stages, no processes."""
     for wrong in ({"batch": 0}, {"learning_rate": 0.0}, {"evaluate_every": 0}):
