@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from experiments.benchmarks.benchmark_commits import PACKAGES, compared, seconds_of_rates
+from experiments.benchmarks.benchmark_commits import PACKAGES, check_out, compared, seconds_of_rates
 from experiments.studies.study_harness import run_study
+from experiments.terminal.output import UsageError
 
 COMMAND_LINE = """
 import json, os, sys
@@ -139,6 +140,12 @@ def test_a_commit_that_cannot_be_measured(repository: Path, capsys: pytest.Captu
         capsys, "foreign", "fast", *where
     )
     assert git(repository, "worktree", "list").count("\n") == 1
+
+
+def test_a_commit_that_git_cannot_check_out(repository: Path, tmp_path: Path) -> None:
+    """Where something is in its place: what git says last."""
+    with pytest.raises(UsageError, match=f"commit fast cannot be checked out: fatal: '{tmp_path}' already exists"):
+        check_out(repository, tmp_path, "fast")
 
 
 def test_seconds_are_those_of_one_evaluation() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -417,6 +418,75 @@ def test_without_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str], monke
     line = refused(capsys, ["calibrate", "--kernels", "--out", str(tmp_path / "x.toml")], 2)
     assert "measuring kernels needs PyTorch, which is not installed; install pipeplan[torch]" in line
     assert not (tmp_path / "x.toml").exists()
+
+
+def test_what_is_asked_of_the_measuring(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a stand-in for what PyTorch measures: kernels and settings of the device that is there, or as options say; collectives
+    between the GPUs where there are several, or of as many processes as are asked for."""
+    asked: list[tuple[Any, ...]] = []
+
+    def measure_kernels(kernels: Any, settings: argparse.Namespace, report: Any) -> Measurements:
+        asked.append((kernels, vars(settings)))
+        return FOUND
+
+    def measure_collectives(device: str, devices: int, sizes: tuple[int, ...], repeats: int) -> Any:
+        asked.append((device, devices, sizes[0], sizes[-1], repeats))
+        return TOGETHER, {"all-to-all of 2": "no such operation"}
+
+    there = ["cpu", 4]
+    modules = {
+        "experiments.profiling.kernel_timing": {
+            "KernelSettings": argparse.Namespace, "measure_kernels": measure_kernels, "usual_device": lambda: there[0]
+        },
+        "experiments.profiling.layer_profiler": {"check_device": lambda device: asked.append((device,))},
+        "experiments.profiling.collective_timing": {"measure_collectives": measure_collectives},
+        "torch": {"cuda": argparse.Namespace(device_count=lambda: there[1])},
+    }  # fmt: skip
+    monkeypatch.setattr("experiments.terminal.argument_types.find_spec", lambda name: name)
+    for name, members in modules.items():
+        monkeypatch.setitem(sys.modules, name, argparse.Namespace(**members))  # type: ignore[arg-type]
+    settings = {"device": "cpu", "warm_up": 5, "repeats": 9, "seed": 0, "seconds": math.inf}
+    command = ["calibrate", "--kernels", "--accelerator", "h100", "--out", str(tmp_path / "mine.toml"), "--json"]
+
+    def told(*words: str) -> dict[str, Any]:
+        asked.clear()
+        code, printed, _ = ended(capsys, [*command, *words])
+        assert code == 0
+        return dict(json.loads(printed)["measurements"])
+
+    told()
+    assert asked == [("cpu",), (standard_kernels((128, 256), (64, 512), 1000, "fp32"), settings)]
+    there[:] = ["cuda", 1]
+    told()
+    large = standard_kernels((1024, 2048, 4096, 5120, 8192), (512, 4096, 16384), 32768, "bf16")
+    assert asked == [("cuda",), (large, settings | {"device": "cuda"})]
+    there[:] = ["cuda", 4]
+    found = told()
+    assert asked[2:] == [("cuda", 4, 4**8, 4**15, 9)]
+    assert len(found["collectives"]) == len(TOGETHER)
+    assert found["failed"] == {"all-to-all of 2": "no such operation"}
+    sizes = ["--hidden", "64", "--tokens", "32", "--vocabulary", "100", "--precision", "fp16"]
+    told(
+        "--device",
+        "cpu",
+        *sizes,
+        "--warm-up",
+        "1",
+        "--repeats",
+        "2",
+        "--seed",
+        "3",
+        "--seconds",
+        "7",
+        "--collectives",
+        "2",
+    )
+    own = {"device": "cpu", "warm_up": 1, "repeats": 2, "seed": 3, "seconds": 7.0}
+    assert asked[1:] == [(standard_kernels((64,), (32,), 100, "fp16"), own), ("cpu", 2, 2**14, 2**23, 2)]
+    for words, said in ((["--device", "tpu"], "--device 'tpu'"), (["--precision", "int8"], "--precision 'int8'")):
+        assert said in refused(capsys, [*command, *words])
 
 
 @pytest.mark.parametrize(

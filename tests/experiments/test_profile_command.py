@@ -223,6 +223,9 @@ def test_what_is_asked_of_the_profiler_and_said_of_its_profile(
     assert main(["profile", "mlp"]) == 0
     said["doubt"] = lines(capsys.readouterr().err)
     recorded(asked=asked, said=said)
+    shape = None  # type: ignore[assignment]
+    line = refused(capsys, ["profile", "theirs"])
+    assert line == "pipeplan profile: --input: the shape of one sample of 'theirs' is needed, as 3,224,224\n"
 
 
 @pytest.mark.parametrize(
