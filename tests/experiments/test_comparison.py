@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from experiments.commands.compare_command import file_stems
 from experiments.compare.comparison import COLUMNS, USE, under_disturbances
 from experiments.compare.comparison_plots import comparison_bars
 from experiments.compare.questions import compare, make_problem
-from hardware_profiles import GraphicsProcessor, load_cluster
+from hardware_profiles import GraphicsProcessor, load_cluster, load_stack
 from planners import PLANNERS, Evaluator, InfeasiblePartition, Planner, PlannerEntry, Request
 from planners.straight.baselines import UniformLayers
 from simulator import (
@@ -28,6 +29,7 @@ from simulator import (
     simulate,
     stages_from_cuts,
 )
+from tests.chains import chain
 from tests.experiments.commands import ended, refused
 
 SMALL = ("--workload", "chain:4", "--cluster", "pipedream-a", "--devices", "2", "--batch", "8")
@@ -397,6 +399,84 @@ def test_speedups_are_over_data_parallelism_under_the_same_stack(capsys: pytest.
     assert "xpipe: under generic: what a framework takes" in out
     _, out, _ = _run(capsys, "compare", *words)
     assert "what a framework takes" not in out
+
+
+def test_speedups_without_data_parallelism_among_the_rows() -> None:
+    """It is asked for with its own schedule where the one that is wanted is not its; where it does not fit they are left open."""
+    problem = make_problem("chain:4", "pipedream-a", 8, devices=2)
+    rows = compare(problem, ["data-parallel", "uniform"], schedule="1f1b", stages=2).records()
+    alone = compare(problem, "data-parallel").records()[0]
+    assert (rows[0]["status"], rows[1]["schedule"]) == ("not-applicable", "1f1b")
+    speedup = alone["iteration_seconds"] / rows[1]["iteration_seconds"]
+    assert rows[1]["speedup_over_data_parallel"] == pytest.approx(speedup)
+    devices = tuple(replace(one, memory_bytes=12e9) for one in problem.cluster.devices)
+    heavy = chain([1e9] * 4, parameters=[300_000_000] * 4)  # 3.6 GB of weights, gradients and momentum each
+    small = Problem(heavy, replace(problem.cluster, devices=devices), 8)
+    replicated, cut = compare(small, ["data-parallel", "uniform"]).records()
+    assert (replicated["status"], cut["status"]) == ("no-plan-fits", "fits")
+    assert cut["speedup_over_data_parallel"] is None
+
+
+def test_a_faster_plan_that_does_not_fit_is_no_answer() -> None:
+    """Beside a slower one that fits: it is neither the best nor the fastest under noise, nor what the model cannot tell apart."""
+    problem = make_problem("chain:4", "pipedream-a", 8, devices=2)
+    held = Plan("hand", "gpipe", stages_from_cuts((2,), 4, ((0,), (1,))), (4, 4), recompute=("none",) * 2)
+    plans = {"held": held, "again": replace(held, recompute=("whole",) * 2)}
+    large, small = (simulate(problem, plan) for plan in plans.values())
+    assert large.iteration_seconds < small.iteration_seconds
+    room = (large.fullest.peak_bytes + small.fullest.peak_bytes) / 2
+    devices = tuple(replace(one, memory_bytes=room) for one in problem.cluster.devices)
+    less = replace(problem, cluster=replace(problem.cluster, devices=devices))
+    found = compare(less, [_raising(ValueError("no"))], plans=plans)
+    assert [row["feasible"] for row in found.records()] == [False, True, False]
+    assert (found.best, found.fastest, found.not_told_apart()) == (found.plans[1], found.plans[1], ())
+    noisy = {name: NoisySeconds(0.1, 1.0, np.full(5, seconds)) for name, seconds in (("held", 0.5), ("again", 1.0))}
+    told = replace(found, noisy=noisy, disturbed="under noise")
+    assert "under noise: again is the fastest still, at p95" in told.remarks()
+
+
+def test_a_planner_that_is_given_twice_is_one_row() -> None:
+    """Two of one name are two rows."""
+    problem = make_problem("chain:4", "pipedream-a", 8, devices=2)
+    first, second = (_raising(ValueError(word)) for word in "ab")
+    rows = compare(problem, ["uniform", first, first, second]).records()
+    name = rows[1]["planner"]
+    assert [row["planner"] for row in rows] == ["uniform", name, f"{name}-2"]
+    assert [row["reason"] for row in rows[1:]] == ["planner 'planner': a", "planner 'planner': b"]
+
+
+def test_one_stack_stands_for_itself() -> None:
+    """By its name, or as it is; of several the answer is the fastest."""
+    problem = make_problem("gpt2", "dgx-a100:1", 16)
+    core = load_stack("megatron-core")
+    given: list[Any] = ["megatron-core", [core], ["generic", core]]
+    rows = [compare(problem, "data-parallel", stacks=stacks).records()[0] for stacks in given]
+    assert [row["stack"] for row in rows] == ["megatron-core", "megatron-core", "generic"]
+    assert rows[0]["iteration_seconds"] == rows[1]["iteration_seconds"] > rows[2]["iteration_seconds"]
+
+
+def test_stacks_that_are_named_are_those_that_are_searched(capsys: pytest.CaptureFixture[str]) -> None:
+    """A comma list at the command line: the answer is under the fastest of them, each alone under itself."""
+    words = (
+        "plan",
+        "--workload",
+        "gpt2",
+        "--cluster",
+        "dgx-a100:1",
+        "--batch",
+        "16",
+        "--planner",
+        "data-parallel",
+        "--json",
+    )
+    found = {}
+    for stacks in ("generic", "megatron-core", "megatron-core,generic", "megatron-core,megatron-core"):
+        code, out, _ = _run(capsys, *words, "--stack", stacks)
+        assert code == 0
+        found[stacks] = json.loads(out)["iteration_seconds"]
+    alone = found["generic"], found["megatron-core"]
+    assert alone[0] < alone[1]
+    assert list(found.values())[2:] == list(alone)
 
 
 def test_an_interrupted_comparison_has_no_speedup_over_another_stack(

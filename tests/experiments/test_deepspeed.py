@@ -172,6 +172,7 @@ def test_one_stage_has_no_module() -> None:
     assert len(DEEPSPEED.written("deepspeed", problem, replace(alone, recompute=("none",))).notes) == 1
     groups = replace(alone, stages=(replace(alone.stages[0], degrees=(2,) * 4),))
     assert DEEPSPEED.lacks(problem, replace(groups, zero=1)) == ()
+    assert list(DEEPSPEED.written("deepspeed", problem, replace(groups, zero=1)).files) == ["", ".py"]
     (lack,) = DEEPSPEED.lacks(problem, groups)
     assert lack.startswith("ZeRO 3 beside tensor-parallel groups")
 

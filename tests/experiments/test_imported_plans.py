@@ -62,6 +62,11 @@ def test_a_layout_is_a_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     _, plan = imported(capsys, tmp_path, "megatron:Et*12|L")
     head = [number for number, layer in enumerate(problem.workload.layers) if layer.part == "output head"]
     assert plan.stages[1].layers == tuple(head)
+    _, plan = imported(capsys, tmp_path, LAYOUT, "--context", "2")
+    assert (plan.context, plan.stages[0].degrees) == (2, (2, 2))
+    routed = ("--workload", "mixtral-8x7b", "--cluster", "dgx-a100:1", "--batch", "8", "--expert", "2")
+    _, plan = imported(capsys, tmp_path, "megatron:Et*16|t*16L", *routed)
+    assert (plan.expert, plan.context, len(plan.stages[0].leads)) == (2, 1, 4)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +78,8 @@ def test_a_layout_is_a_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
             "layout 'Et*5|x|t*7L': 'x' is none of E (embedding), t (block), L (loss), | (next stage)",
         ),
         ("megatron:t*12", "layout 't*12' must begin with E, end with L, and have one of each"),
+        ("megatron:Et*12", "layout 'Et*12' must begin with E, end with L, and have one of each"),
+        ("megatron:Et*6|Et*6L", "layout 'Et*6|Et*6L' must begin with E, end with L, and have one of each"),
         ("megatron:", "layout '' must begin with E"),
         (
             "megatron:E(t)*999999(t)*999999L",
@@ -88,6 +95,8 @@ def test_a_layout_is_a_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
         ("megatron:Et*4|t*4|t*4L --chunks 2", "layout of 3 stages, 2 per device: it must be a multiple"),
         ("megatron:Et*6|t*6L --tensor 2,4", "--plan megatron: tensor 2, 4: an imported plan has one value"),
         ("megatron:Et*6|t*6L --microbatches 3", "do not divide a batch of 16 evenly"),
+        ("megatron:Et*12L --microbatches 8", "8 micro-batches of 8 pipelines do not divide a batch of 16 evenly"),
+        ("megatron:Et*12L --batch 4", "1 micro-batches of 8 pipelines do not divide a batch of 4 evenly"),
         (
             "megaton:Et*6|t*6L",
             (
@@ -371,6 +380,19 @@ def test_a_csv_of_torchtitan_is_the_plans_order(capsys: pytest.CaptureFixture[st
             '"Interleaved1F1B"',
             '"Interleaved1F1B"\npipeline_parallel_schedule_csv = 5',
             "parallelism.pipeline_parallel_schedule_csv = '5' must be the path of a file",
+        ),
+        (
+            '"Interleaved1F1B"',
+            '"Interleaved1F1B"\npipeline_parallel_schedule_csv = "a\\u0000b"',
+            "parallelism.pipeline_parallel_schedule_csv = 'a\\x00b' must be the path of a file",
+        ),
+        *(
+            (
+                "module_fqns_per_model_part = [",
+                f"module_fqns_per_model_part = {parts}\nothers = [",
+                "parallelism.module_fqns_per_model_part must be a list of lists of module names",
+            )
+            for parts in ('"layers.0"', '["layers.0"]')
         ),
         ("[training]", "[training", "Expected ']'"),
     ],

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import pipeplan as pp
 from experiments.targets.megatron import MEGATRON, layout_string, megatron_flags
 from experiments.targets.target import NotLaunchableError
-from simulator import Plan, Problem, stages_from_cuts
+from simulator import Plan, Problem, Stage, stages_from_cuts
 
 PARTS = {"E": "embedding", "t": "decoder", "L": "loss"}
 
@@ -140,6 +140,15 @@ def test_all_that_it_lacks(cuts: tuple[int, ...], changes: dict[str, Any], why: 
     assert list(MEGATRON.lacks(problem, plan)) == why
     with pytest.raises(NotLaunchableError, match=re.escape("it has no " + "; no ".join(why)) + "$"):
         MEGATRON.written("megatron", problem, plan)
+
+
+def test_experts_in_groups_divide_tokens() -> None:
+    """Beside tensor-parallel groups Megatron-LM runs experts with sequence parallelism alone."""
+    said = "experts beside tensor-parallel groups without --sequence-parallel"
+    for divided, degree, lacks in ((False, 2, (said,)), (True, 2, ()), (False, 1, ())):
+        problem = pp.Problem("mixtral-8x7b", "dgx-a100:1", 8, precision="bf16", sequence_parallel=divided)
+        stage = Stage(tuple(range(len(problem.workload))), tuple(range(8)), (degree,) * (8 // degree))
+        assert MEGATRON.lacks(problem, Plan("hand", "1f1b", (stage,), (8,))) == lacks
 
 
 def test_stages_end_between_blocks() -> None:

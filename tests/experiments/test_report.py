@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -185,6 +186,13 @@ def test_utilisation_says_what_it_counts(kind: Any, flop: float, words: str) -> 
 def test_prices_are_of_every_accelerator_and_finite(price: Any) -> None:
     """One line, which starts with the word."""
     with pytest.raises(ValueError, match=r"^price: [^\n]*$"):
+        efficiency(on_gpus(BLOCK), price)
+
+
+@pytest.mark.parametrize(("price", "got"), [({}, "got none"), (10**7, "got 10000000"), (2e6, "got 2e+06")])
+def test_a_price_that_is_refused_is_told(price: Any, got: str) -> None:
+    """As it was given."""
+    with pytest.raises(ValueError, match=f"{re.escape(got)}$"):
         efficiency(on_gpus(BLOCK), price)
 
 

@@ -31,6 +31,16 @@ def test_devices_have_the_same_part_of_the_model_in_every_family() -> None:
     assert [row[0] for row in found.tables()[0].rows] == [name for name, _ in found.ordered()]
 
 
+def test_options_are_of_those_that_take_them() -> None:
+    """GPipe knows no stages per device; of m micro-batches on d devices it takes m + d - 1 times their 3 s, with v stages per
+    device an interleaved order m + (d - 1) / v times.
+    """
+    for options, stages in (({}, 2), ({"chunks": 4}, 4)):
+        found = compare_schedules(("gpipe", "interleaved-1f1b"), 4, 8, options, forward=1.0, backward=2.0).replays
+        seconds = {name: one.makespan_seconds for name, one in found.items()}
+        assert seconds == pytest.approx({"gpipe": 3 * 11.0, "interleaved-1f1b": 3 * (8 + 3 / stages)})
+
+
 def test_numbers_of_halves_stand_in_the_order_of_the_model() -> None:
     """Stage 0 of two in three parts, then stage 1; one number is divided; transfers and limits are not."""
     found = divided({"forward": [3.0, 6.0], "stash": 1.5, "transfer": [0.5], "memory": 4.0}, 2, 3)

@@ -82,6 +82,35 @@ def test_sends_stand_behind_what_they_send() -> None:
     )
 
 
+def test_halves_of_backwards_and_stages_of_one_rank_send_once() -> None:
+    """By hand: a gradient of weights goes nowhere, and in the middle of a V, on one rank, nothing is sent."""
+    assert with_communication(from_text("0F0 0I0 0W0\n1F0 1I0 1W0\n")) == (
+        "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0I0,0W0,0REDUCE_GRAD,0RESHARD\n"
+        "1RECV_F0,1UNSHARD,1F0,1I0,1SEND_B0,1W0,1REDUCE_GRAD,1RESHARD\n"
+    )
+    assert with_communication(from_text("0F0 3F0 3B0 0B0\n1F0 2F0 2B0 1B0\n")) == (
+        "0UNSHARD,0F0,0SEND_F0,3RECV_F0,3UNSHARD,3F0,3B0,3SEND_B0,3REDUCE_GRAD,3RESHARD,0RECV_B0,0B0,0REDUCE_GRAD,0RESHARD\n"
+        "1RECV_F0,1UNSHARD,1F0,2UNSHARD,2F0,2SEND_F0,2RECV_B0,2B0,2REDUCE_GRAD,2RESHARD,1B0,1SEND_B0,1REDUCE_GRAD,1RESHARD\n"
+    )
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_tensor_of_a_boundary_is_sent_and_received_once(name: str) -> None:
+    """Each way of each micro-batch, where the two stages are on two ranks, and nothing else; the ops are those of the order."""
+    schedule = build_schedule(name, *FAMILIES[name])
+    text = with_communication(schedule)
+    assert to_text(from_torch_csv(text)) == to_text(schedule)
+    rank_of = {op.stage: rank for rank in range(schedule.ranks) for ops in schedule.words(rank) for op in ops}
+    meets = [stage for stage in range(schedule.stages - 1) if rank_of[stage] != rank_of[stage + 1]]
+    sent = [f"{stage}SEND_F{batch}" for stage in meets for batch in range(schedule.microbatches)]
+    sent += [f"{stage + 1}SEND_B{batch}" for stage in meets for batch in range(schedule.microbatches)]
+    received = [f"{stage + 1}RECV_F{batch}" for stage in meets for batch in range(schedule.microbatches)]
+    received += [f"{stage}RECV_B{batch}" for stage in meets for batch in range(schedule.microbatches)]
+    words = text.replace("\n", ",").split(",")
+    assert sorted(word for word in words if "SEND" in word or "RECV" in word) == sorted(sent + received)
+    assert ("OVERLAP_F_B" in text) == (name == "dualpipev")
+
+
 def test_an_order_that_waits_for_itself_has_no_sends() -> None:
     """A backward before the forward of the next stage."""
     with pytest.raises(ScheduleError, match="schedule 'text' waits for itself: no rank's next op can begin"):

@@ -11,7 +11,7 @@ import pytest
 import pipeplan as pp
 from experiments.targets.target import Written
 from experiments.targets.torchtitan import SCHEDULES, TORCHTITAN
-from simulator import Plan, Problem, from_torch_csv, stages_from_cuts
+from simulator import Plan, Problem, Stage, from_torch_csv, stages_from_cuts
 
 
 def llama_plan(
@@ -93,6 +93,8 @@ def test_degrees_of_data(changes: dict[str, Any], degrees: tuple[int, int, int])
         ({"chunks": 2, "microbatches": (2,) * 8, "cuts": (2, 4, 6, 8, 10)}, "Interleaved1F1B", False),
         ({"chunks": 2, "microbatches": (4, 4, 4, 2, 2), "zero": 2}, None, False),
         ({"chunks": 2, "options": (("microbatch_group_size", 4),)}, "Interleaved1F1B", True),
+        ({"chunks": 2, "options": (("chunks", 2),)}, "Interleaved1F1B", False),
+        ({"chunks": 2, "microbatches": (1,) * 16, "cuts": (2, 4, 6, 8, 10), "replicas": 1}, "Interleaved1F1B", True),
         ({"chunks": 2, "schedule": "zb-v", "back": True}, "ZBVZeroBubble", False),
         ({"chunks": 2, "schedule": "v-half", "back": True}, "ZBVZeroBubble", True),
         ({"chunks": 2, "schedule": "dualpipev", "back": True, "microbatches": (8, 8)}, "ZBVZeroBubble", True),
@@ -139,6 +141,15 @@ def test_what_it_lacks(changes: dict[str, Any], why: str) -> None:
     """Told as a noun phrase."""
     problem, plan = llama_plan((3, 6, 9), **changes)
     assert any(why in one for one in TORCHTITAN.lacks(problem, plan))
+
+
+def test_experts_of_replicas_are_of_divided_weights() -> None:
+    """With ZeRO 0 there is nothing that FSDP divides among them."""
+    problem = pp.Problem("mixtral-8x7b", "dgx-a100:1", 8, precision="bf16")
+    stage = Stage(tuple(range(len(problem.workload))), tuple(range(8)))
+    plan = Plan("hand", "1f1b", (stage,), (8,), expert=2)
+    said = "expert parallelism over replicas with ZeRO 0 (choices: 2, 3)"
+    assert [said in TORCHTITAN.lacks(problem, replace(plan, zero=zero)) for zero in (0, 2, 3)] == [True, False, False]
 
 
 def test_only_adam() -> None:
