@@ -179,9 +179,8 @@ def _op_shares(costs: PlanCosts, program: Program, timeline: Timeline) -> Floats
     apart = set(timeline.stage[timeline.kind == OpKind.RECOMPUTE].tolist())
     split = _splits_devices(program)
     found = np.zeros((len(timeline), len(TIME_PARTS)))
-    if distinct.size:
-        of_distinct = np.array([_op_parts(costs, one, apart, split) for one in distinct.T.tolist()])
-        found[working] = of_distinct[number.reshape(-1)]
+    of_distinct = np.array([_op_parts(costs, one, apart, split) for one in distinct.T.tolist()])
+    found[working] = of_distinct[number.reshape(-1)]
     if timeline.together is not None:
         second = np.flatnonzero(timeline.second_of_pair())
         found[timeline.together[second]] += found[second]

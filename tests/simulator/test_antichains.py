@@ -57,6 +57,16 @@ def totals_of(states: AntichainStates, rows: Any) -> dict[tuple[int, ...], float
     return {tuple(np.flatnonzero(members)): total for members, total in zip(states.members, totals, strict=True)}
 
 
+def test_totals_are_of_the_rows_that_are_given() -> None:
+    """One array after another that is none of the states' own."""
+    states = antichain_states(workload(4, [(0, 1), (0, 2), (1, 3), (2, 3)]))
+    values = np.array([1.0, 10.0, 100.0, 1000.0])
+    for layer in (0, 3):
+        rows = np.zeros_like(states.members)
+        rows[:, layer] = True
+        assert states.totals(values, rows).tolist() == [values[layer]] * len(rows)
+
+
 def test_cut_counts_each_producer_once() -> None:
     """Behind {0} only layer 0's output crosses, once, though two layers read it; behind {0, 1} both 0's and 1's."""
     states = antichain_states(DIAMOND)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -30,6 +30,15 @@ from simulator import (
     moving_seconds,
     simulate,
 )
+from simulator.plan_energy import told_power
+from tests.simulator.strategies import UnitDevice
+
+
+@dataclass(frozen=True)
+class Powered(UnitDevice):
+    """An accelerator of another package, whose power is known."""
+
+    power: Power | None = None
 
 
 def outcome(cluster: str, power: Power | None, *, count: int = 2, recompute: Recompute = "none") -> Outcome:
@@ -114,6 +123,27 @@ def test_parts_draw_while_they_are_busy() -> None:
     }
     assert found.energy.joules == pytest.approx(sum(found.energy.parts.values()))
     assert re.search(r"W \(idle \d+ %, compute \d+ %, memory \d+ %, link \d+ %, other \d+ %\)$", found.energy.words)
+
+
+def test_memory_of_replicas_that_take_turns_moves_what_one_device_would() -> None:
+    """Each has half of the micro-batches, whole: their weights are read as often in all."""
+    power, machine = Power(50.0, 250.0, memory=40.0), load_cluster("pipedream-b").take(2)
+    cluster = replace(machine, devices=tuple(replace(one, power=power) for one in machine.devices))  # type: ignore[type-var]
+    problem = Problem(load_workload("alexnet"), cluster, 12)
+    layers = tuple(range(len(problem.workload)))
+    turns = Plan("hand", "1f1b-rr", (Stage(layers, (0, 1)),), (2, 4, 2, 4), "round-robin")
+    alone = Plan("hand", "gpipe", (Stage(layers, (0,)),), (2, 4, 2, 4))
+    parts = [found.parts["memory"] for plan in (turns, alone) if (found := simulate(problem, plan).energy) is not None]
+    assert parts == [pytest.approx(parts[1])] * 2
+
+
+def test_the_power_of_a_memory_whose_traffic_is_not_known_has_no_name() -> None:
+    """It is among the others; that of a GPU's has one."""
+    power = Power(50.0, 250.0, memory=40.0)
+    gpu = replace(load_accelerator("v100-sxm2"), power=power)  # type: ignore[type-var]
+    assert told_power(gpu) == power
+    assert told_power(Powered(power=power)) == Power(50.0, 250.0)
+    assert told_power(UnitDevice()) is None
 
 
 def test_a_part_that_is_not_known_of_every_device_has_no_name() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import pipeplan as pp
 from experiments.cli import main
-from hardware_profiles import FieldProgrammableGateArray, GraphicsProcessor, SettingError
+from hardware_profiles import FieldProgrammableGateArray, GraphicsProcessor, SettingError, load_cluster
 from simulator import Layer, Plan, Problem, Stage, Workload, change_settings, layer_bounds, sensitivity, simulate
 from simulator.results.layer_bounds import OTHERWISE, LayerBounds
 from simulator.sensitivity import FACTORS, STEP
@@ -107,6 +107,15 @@ def test_a_product_is_bound_by_flop_and_a_move_by_memory() -> None:
     assert {one.layer: one.bound for one in found.layers} == {"wide": "FLOP", "light": "bandwidth"}
     assert found.shares(0) == found.shares()
     assert sum(found.shares().values()) == pytest.approx(1.0)
+
+
+def test_measured_seconds_on_a_board_are_those_of_each_layer() -> None:
+    """Nothing streams: 1 s forward and 3 s backward, which nothing is known to bound, and 2 s and 4 s."""
+    rows = ((1.0, 1.0, 3.0), (1.0, 2.0, 4.0))
+    layers = tuple(replace(one, measured=(row,)) for one, row in zip(LAYERS, rows, strict=True))
+    problem = Problem(replace(NETWORK, layers=layers, bytes_per_element=4), load_cluster("fpga-vcu118-4").take(1), 1)
+    found = layer_bounds(problem, Plan("hand", "gpipe", (Stage((0, 1), (0,)),), (1,))).layers
+    assert [one.seconds for one in found] == [4.0, 6.0]
 
 
 def test_weights_of_a_board_s_stage_bind_where_they_do_not_fit() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hardware_profiles import Cluster, SettingError, load_cluster, load_stack, profile_text
 from simulator import Plan, Problem, Stage, change_settings, simulate, values_of, workload_from_spec
 from simulator.settings import adapted_plan, numbers_of
+from tests.simulator.strategies import chain_cluster
 
 
 def problem(cluster: str = "dgx-h100:2", batch: int = 8, **training: object) -> Problem:
@@ -67,6 +68,16 @@ def test_every_value_may_be_set_to_itself() -> None:
     assert all(one.before == one.after for one in found.changes)
     assert (found.plan, found.problem.cluster) == (plan, before.cluster)
     assert simulate(found.problem, plan).iteration_seconds == simulate(before, plan).iteration_seconds
+
+
+def test_values_are_those_of_what_is_there() -> None:
+    """Of a plan only where there is one, of a machine only where a file says it: none of a cluster that was made in Python."""
+    before = problem()
+    roots = {path.partition(".")[0] for path in values_of(before, in_halves(before, 1))}
+    assert {"cluster", "accelerator", "stack", "plan"} <= roots
+    assert {path.partition(".")[0] for path in values_of(before)} == roots - {"plan"}
+    ours = Problem(before.workload, chain_cluster(2), 8)
+    assert {path.partition(".")[0] for path in values_of(ours)} == roots - {"plan", "cluster", "accelerator"}
 
 
 def test_settings_are_applied_from_the_problem_down() -> None:

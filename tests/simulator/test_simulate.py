@@ -38,6 +38,30 @@ def problem(flop: list[float], batch: int, **changes: Any) -> Problem:
     return replace(Problem(chain(flop), chain_cluster(len(flop)), batch), **changes)
 
 
+def sending() -> Problem:
+    """Two layers with 4 elements (16 bytes) between them, of 1 s a sample, on a link of a byte/s."""
+    return Problem(chain([1.0, 1.0], output_elements=[4.0, 1.0]), chain_cluster(2), 8)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "pipedream"])
+def test_links_carry_an_iteration_s_bytes(schedule: str) -> None:
+    """16 bytes of each of 8 samples there and back, of a flushed mini-batch and of a stream."""
+    (link,) = simulate(sending(), Plan("hand", schedule, straight(2), (2,) * 4)).link_loads().record()
+    assert (link["bytes_forth"], link["bytes_back"]) == pytest.approx((128.0, 128.0))
+
+
+def test_stragglers_are_beside_a_replay_on_the_same_engine() -> None:
+    """Without contention on `recurrence`, with it on the others."""
+    found: list[float] = []
+    for engine in ("recurrence", "compiled", "simpy"):
+        plan = Plan("hand", "gpipe", straight(2), (1,) * 8)
+        told = simulate(sending(), plan, engine=engine, stragglers={0: 2.0}).stragglers  # type: ignore[arg-type]
+        assert told is not None
+        found.append(told.without)
+        assert told.without == simulate(sending(), plan, engine=engine).iteration_seconds  # type: ignore[arg-type]
+    assert found[0] < found[1] == found[2]
+
+
 # ---- flushed ---------------------------------------------------------------------------------------------------------
 
 

@@ -148,6 +148,18 @@ def test_a_tie_names_an_earlier_owner_that_is_large_enough(changes: dict[str, An
         replace(workload, layers=(*workload.layers[:-1], head))
 
 
+def test_all_layers_that_are_tied_to_one_have_as_much_of_it() -> None:
+    """The second of two heads has 999 weights of the table, the first all."""
+    workload = tied_chain(3)
+    heads = (workload.layers[-1], replace(workload.layers[-1], name="second", tied_parameters=TABLE - 1))
+    said = (
+        "workload 'tied': layer 'second': tied_parameters must be from 1 to the 1000 of 'table' and the "
+        "same in all layers tied to it, got 999"
+    )
+    with pytest.raises(ValueError, match=said):
+        replace(workload, layers=(*workload.layers[:-1], *heads), edges=(*workload.edges, (1, 3)))
+
+
 # ---- what a plan keeps and moves ---------------------------------------------------------------------------------------
 
 

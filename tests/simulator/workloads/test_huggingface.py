@@ -365,6 +365,7 @@ def test_what_is_not_a_configuration_is_refused(content: bytes, rule: str, tmp_p
     ("said", "windowed"),
     [
         ({"use_sliding_window": False}, []),
+        ({"use_sliding_window": True, "sliding_window": None}, []),
         ({"use_sliding_window": True, "max_window_layers": 26}, [27, 28]),
         ({"use_sliding_window": True, "layer_types": ["sliding_attention", *["full_attention"] * 27]}, [1]),
     ],
@@ -388,6 +389,13 @@ def test_further_tokens_are_predicted(tmp_path: Path) -> None:
     block = sum(layer.parameters for layer in first.layers if layer.block == 5)
     assert more.parameters() - first.parameters() == block + 2 * 7168**2 + 3 * 7168
     assert [(one.parameters, len(one.layers)) for one in more.tied_weights()] == [(129280 * 7168, 2)] * 2
+    tied = read_config(
+        written(tmp_path, DEEPSEEK | small | {"num_nextn_predict_layers": 1, "tie_word_embeddings": True}), 4096
+    )
+    (matrix,) = tied.tied_weights()  # of the embedding, whose head is no layer of weights of its own
+    assert [tied.layers[layer].name for layer in matrix.layers] == [
+        "embedding", "head", "further1.embedding", "further1.head"
+    ]  # fmt: skip
     last = [layer.flop for layer in more.layers if layer.name in ("head", "further1.head")]
     assert last[0] == last[1] > 0
     losses = [workload.layers[-1].stashed_bytes for workload in (first, more)]

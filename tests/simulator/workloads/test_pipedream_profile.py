@@ -123,6 +123,7 @@ BROKEN = [
     (RELU + node(2, "ReLU", -1), 2, "forward_compute_time must be from 0 to 1e+15, got '-1'"),
     (node(1, "ReLU", 1, "nan"), 1, "backward_compute_time must be a number, got 'nan'"),
     (node(1, "ReLU", out="[4; x]"), 1, "activation_size must be a number, got '[4; x]'"),
+    (node(1, "ReLU", out="[4; 55"), 1, "activation_size must be a number, got '[4; 55'"),
     (node(1, "ReLU", "[1; 2]"), 1, "forward_compute_time must be a number, got '[1; 2]'"),
     (node(1, "ReLU", w=1.5), 1, "parameter_size must be a multiple of 4 bytes (fp32), got 1.5"),
     (RELU.replace("parameter_size", "size"), 1, "expected each of forward_compute_time, "),
@@ -144,6 +145,7 @@ BROKEN = [
     ),
     (RELU, 1, "no LSTM with its states, no Linear layer and no convolution of images tells the mini-batch"),
     (node(1, "Linear(in_features=2, out_features=3)", out="30"), 1, "mini-batch of 2.5, not a whole number"),
+    (node(1, "Linear(in_features=2, out_features=3)", out="0"), 1, "mini-batch of 0, not a whole number"),
     (
         node(1, "Linear(in_features=2, out_features=1)", out="8")
         + node(2, "Linear(in_features=1, out_features=1)", out="12"),
