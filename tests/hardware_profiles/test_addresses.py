@@ -34,6 +34,11 @@ class Site(msgspec.Struct, kw_only=True):
     extras: dict[str, int | float | str] = {}
 
 
+def test_a_setting_may_stand_alone() -> None:
+    """A text is one setting, and no series of letters."""
+    assert settings_of("a=1") == settings_of(["a=1"]) == (read_setting("a=1"),)
+
+
 class Flat(msgspec.Struct, kw_only=True):
     factor: FlatConstant
     cost: float = 2.0

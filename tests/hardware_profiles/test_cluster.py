@@ -156,3 +156,11 @@ def test_levels_need_servers_with_equal_links() -> None:
     cluster = Cluster("uneven", (Stub(),) * 4, nodes, ("s0", "s1", "net"), ((0, 1), (2, 3)), tuple(links))
     with pytest.raises(ValueError, match="uneven: levels need servers with equal links inside, and racks"):
         cluster.levels()
+
+
+def test_links_may_share_in_a_way_of_their_own() -> None:
+    """Of two links, one that says how: the other's channels share as the cluster says."""
+    for own, said in (("fifo", "fair"), ("fair", "fifo")):
+        links = Link("a", "b", 1.0, sharing=own), Link("b", "c", 1.0)  # type: ignore[arg-type]
+        cluster = Cluster("row", (Stub(),) * 3, ("a", "b", "c"), (), ((0,), (1,), (2,)), links, sharing=said)  # type: ignore[arg-type]
+        assert [one.sharing for one in cluster.channels] == [own, own, said, said]

@@ -90,6 +90,7 @@ def test_two_collectives_are_each_as_quick_as_they_can_be() -> None:
     for size in (0.1, 0.8, 10.0):
         both = reduce_seconds(one, size) + reduce_seconds(two, size)
         assert reduce_seconds(one_after_the_other(one, two), size) == pytest.approx(both)
+    assert (one_after_the_other(one, ()), one_after_the_other((), two), one_after_the_other((), ())) == (one, two, ())
 
 
 def test_a_gather_over_thousands_of_ranks_waits_for_its_steps() -> None:

@@ -248,6 +248,8 @@ def test_window_overlap_is_kernel_over_stride_squared() -> None:
     assert window_overlap(convolution(3, 2)) == pytest.approx(2.25)
     assert window_overlap(convolution(1, 1)) == pytest.approx(1.0)
     assert window_overlap(LINEAR) == 1.0
+    for nothing in ("parameters", "input_elements", "output_elements"):
+        assert window_overlap(replace(convolution(3, 1), **{nothing: 0})) == 1.0
 
 
 def convolution(read: int, made: int, kernel: int = 3, groups: int = 1) -> Work:
@@ -266,6 +268,7 @@ def convolution(read: int, made: int, kernel: int = 3, groups: int = 1) -> Work:
         (convolution(128, 128, groups=32), 4 / 64, 4 / 64),
         (convolution(128, 128, groups=128), 1 / 64, 1 / 64),
         (replace(convolution(3, 128), channels=(0, 0)), 1.0, 1.0),
+        (replace(convolution(3, 128), channels=(3, 0)), 1.0, 1.0),
     ],
 )
 def test_thin_and_grouped_convolutions_fill_a_part_of_their_tiles(
@@ -292,6 +295,8 @@ def test_what_no_layer_made_is_read_and_copied_but_has_no_gradient() -> None:
     assert demand(first, 1, "forward", 4) == demand(later, 1, "forward", 4)
     assert demand(first, 1, "weight_gradient", 4) == demand(later, 1, "weight_gradient", 4)
     assert demand(first, 1, "input_gradient", 4) == Demand(0.0, 0.0)
+    both = replace(first, input_elements=1e6)  # of what a layer made there is one
+    assert demand(both, 1, "input_gradient", 4) == Demand(2e9, 4 * (2e6 + 1e3 + 1e3))
     waits, plain = device(load_seconds_per_byte=1e-10), device()
     assert waits.seconds(first, 3, "forward", "fp32") - plain.seconds(first, 3, "forward", "fp32") == pytest.approx(
         12e-4

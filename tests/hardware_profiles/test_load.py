@@ -832,3 +832,12 @@ def test_a_spine_needs_a_network(tmp_path: Path) -> None:
     text = RACKS[: RACKS.index("[network]")].replace("count = 6", "count = 1") + RACKS[RACKS.index("[spine]") :]
     with pytest.raises(ProfileError, match=r"\$\.spine: joins the leaves"):
         load_cluster(written(tmp_path, text))
+
+
+def test_a_colon_in_a_folder_s_name_is_no_number_of_servers(tmp_path: Path) -> None:
+    """What stands behind the last colon of a path is one only at its end."""
+    folder = tmp_path / "of:2"
+    folder.mkdir()
+    path = written(folder, profile_text("dgx-a100"))
+    assert load_cluster(path).servers == load_cluster("dgx-a100").servers
+    assert len(load_cluster(f"{path}:3").servers) == 3

@@ -67,6 +67,9 @@ def test_the_generic_stack_changes_nothing() -> None:
         assert GENERIC.layer_seconds(AMPERE, work, 3, "backward", "bf16") == own
     own = HOPPER.seconds(Work("elementwise", 0.0, 1e6, 1e6, 0), 3, "forward", "bf16")
     assert GENERIC.cast_seconds(HOPPER, 1e6, 3, "fp8") == own
+    assert GENERIC.sort_seconds(HOPPER, 1e6, 3, "bf16") == own
+    board = load_accelerator("vcu118")  # layers that stream cast as they pass data on
+    assert GENERIC.cast_seconds(board, 1e6, 3, "fp8") == 0.0
 
 
 def test_seconds_are_times_those_of_the_accelerator() -> None:
