@@ -79,6 +79,37 @@ def test_medians_by_stage_and_pass(tmp_path: Path) -> None:
     assert repr(found) == "StageTimes(2 stages, 3 micro-batches)"
 
 
+def test_what_is_no_range_of_a_whole_op_is_passed_over(tmp_path: Path) -> None:
+    """A flow's arrow and an operator of a range's name; a weight gradient of a stage whose backwards are whole."""
+    folder = split_run(tmp_path / "run")
+    more = [
+        event("PP:0F0", 0.0, 50.0, ph="s"),
+        event("PP:0F1", 0.0, 60.0, "cpu_op"),
+        event("PP:0W0", 70.0, 75.0),
+    ]
+    path = folder / "rank0.json"
+    whole = json.loads(path.read_bytes())
+    path.write_text(json.dumps(whole | {"traceEvents": whole["traceEvents"] + more}))
+    found = read_stage_times(folder)
+    assert found.forward == pytest.approx((0.002, 0.003))
+    assert found.backward == pytest.approx((0.004, 0.003))
+    assert found.weight == pytest.approx((0.0, 0.001))
+    assert found.ops == 16
+
+
+def test_a_rank_that_no_group_tells_is_its_stage(tmp_path: Path) -> None:
+    """Groups whose ranks are no list, or are others; kernels whose launch is not in the trace are passed over."""
+    megatron_rank(tmp_path / "run", 0, [0], 4.0, backward=9.0)
+    (path,) = (tmp_path / "run").iterdir()
+    whole = json.loads(gzip.decompress(path.read_bytes()))
+    named = [{"pg_desc": "PIPELINE_MODEL_PARALLEL_GROUP", "ranks": ranks} for ranks in ("all", [2, 1])]
+    whole["distributedInfo"]["pg_config"] = ["nothing", *named]
+    whole["traceEvents"].append(kernel(999, 0.0, 0.0, 9000.0)[1])
+    path.write_bytes(gzip.compress(json.dumps(whole).encode()))
+    found = read_stage_times(path)
+    assert (found.forward, found.backward) == (pytest.approx((0.004,)), pytest.approx((0.009,)))
+
+
 MEGATRON = "/opt/megatron/core/pipeline_parallel/schedules.py(403): "
 
 
