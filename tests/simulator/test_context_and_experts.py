@@ -266,10 +266,13 @@ def test_a_stage_without_experts_may_have_fewer_devices_than_they_are_divided_am
             plan(ATTENTION, 3, 3, context=2),
             "stage 0 of plan 'hand' has groups of 3 devices, which context 2 does not divide; choices: 1, 3",
         ),
-        (
-            replace(ATTENTION, layers=tuple(replace(one, causal_tokens=6) for one in ATTENTION.layers)),
-            plan(ATTENTION, 2, 2, context=2),
-            "workload 'attention' has samples of 6 tokens, which twice 2 does not divide; choices: 1, 3",
+        *(
+            (
+                replace(ATTENTION, layers=tuple(replace(one, causal_tokens=tokens) for one in ATTENTION.layers)),
+                plan(ATTENTION, 2, 2, context=2),
+                f"workload 'attention' has samples of {tokens} tokens, which twice 2 does not divide; choices: {choices}$",
+            )
+            for tokens, choices in ((6, "1, 3"), (9, "1"))
         ),
         (
             ATTENTION,

@@ -12,7 +12,7 @@ import pytest
 from simulator.workloads import gnmt
 from simulator.workloads.catalog import load_workload
 from simulator.workloads.language_models import Bert, Gpt, Llama, Opt
-from simulator.workloads.layers import Workload
+from simulator.workloads.layers import Layer, Workload
 from simulator.workloads.sequence_slices import keys_and_values
 from simulator.workloads.transformer import Experts, LatentAttention
 from tests.chains import kept_bytes
@@ -138,6 +138,26 @@ def test_gpt() -> None:
     workload = Gpt(1, 6, 2, 5, 11, positions=8, intermediate=7).workload()
     assert rows(workload) == expected
     assert [(one.layers, one.parameters) for one in workload.tied_weights()] == [((0, 12), 66)]
+
+
+def test_embeddings_of_rotary_positions_have_no_dropout() -> None:
+    """A mask of a byte for each of 5 tokens' 6 features, where positions are learned."""
+    learned, rotary = (Gpt(1, 6, 2, 5, 11, rotary=one).workload().layers[0] for one in (False, True))
+    assert (learned.stashed_bytes, rotary.stashed_bytes) == (30, 0)
+
+
+def test_only_what_keeps_nothing_is_done_in_the_place_of_its_input() -> None:
+    """Activations and sums without a mask or a copy, and normalizations behind a convolution."""
+    layers = (
+        Layer("convolution", "convolution", 1.0, 1, 4.0, 4.0),
+        Layer("behind", "normalization", 0.0, 1, 4.0, 4.0),
+        Layer("plain", "activation", 0.0, 0, 4.0),
+        Layer("masked", "activation", 0.0, 0, 4.0, stashed_bytes=4.0),
+        Layer("copied", "elementwise", 0.0, 0, 4.0, 4.0),
+        Layer("later", "normalization", 0.0, 1, 4.0, 4.0),
+    )
+    works = Workload("chain", layers, tuple((one, one + 1) for one in range(5))).works()
+    assert [work.in_place for work in works] == [False, True, True, False, False, False]
 
 
 def test_llama() -> None:
