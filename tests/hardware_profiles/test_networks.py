@@ -243,6 +243,16 @@ def test_a_dragonfly_has_a_link_per_pair_of_groups(tmp_path: Path) -> None:
     assert fly.topology.in_components(range(16), 1) == [list(range(first, first + 4)) for first in (0, 4, 8, 12)]
 
 
+def test_rails_may_be_of_cards_that_devices_share(tmp_path: Path) -> None:
+    """Four servers of four devices with two cards: a leaf for the first cards of two servers, each of two devices, and so on."""
+    rails = cluster_of(tmp_path, 4, 4, SWITCH, "cards = 2", '[spine]\nservers = 2\nleaf = "rail"\n')
+    leaves = [f"rack{rack}.rail{card}" for rack in (0, 1) for card in (0, 1)]
+    assert list(rails.switches[-5:]) == [*leaves, "spine"]
+    ends = [{link.first, link.second} for link in rails.links]
+    below = Counter(leaf for leaf in leaves for one in ends if leaf in one and "spine" not in one)
+    assert below == dict.fromkeys(leaves, 4)
+
+
 @pytest.mark.parametrize(
     ("count", "devices", "inside", "network", "reached"),
     [
