@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from hardware_profiles import (
     load_accelerator,
     load_cluster,
 )
+from hardware_profiles.accelerator import PluginError, check_members
 from planners import Request, make_plan
 from simulator import (
     Outcome,
@@ -144,6 +146,22 @@ def test_the_power_of_a_memory_whose_traffic_is_not_known_has_no_name() -> None:
     assert told_power(gpu) == power
     assert told_power(Powered(power=power)) == Power(50.0, 250.0)
     assert told_power(UnitDevice()) is None
+
+
+@pytest.mark.parametrize(
+    ("power", "said"),
+    [
+        (7.0, "power must be None or a Power, whose full is at least its idle, got 7.0"),
+        (Power(10.0, 30.0, compute=-1.0), "parts of a Power must be amounts within what full load adds to idle, got P"),
+        (Power(10.0, 30.0, compute=15.0, memory=6.0), "parts of a Power must be amounts within what full load adds"),
+    ],
+)
+def test_the_power_of_another_package_s_accelerator_is_one_that_can_be(power: Any, said: str) -> None:
+    """Parts may draw all that full load adds, and no more."""
+    for good in (None, Power(10.0, 30.0, compute=15.0, memory=5.0)):
+        check_members(Powered(power=good))
+    with pytest.raises(PluginError, match=f"^accelerator 'unit', a plug-in: {said}"):
+        check_members(Powered(power=power))
 
 
 def test_a_part_that_is_not_known_of_every_device_has_no_name() -> None:
