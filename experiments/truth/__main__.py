@@ -143,7 +143,7 @@ def _run(options: argparse.Namespace) -> Findings:
         kind = table.kind
         if len(frame):
             if kind is MeasuredRun:
-                frame["devices"] = frame["tp"] * frame["pp"] * frame["dp"]
+                frame["devices"] = frame["tp"] * frame["pp"] * frame["dp"] * frame["cp"]
                 lines = frame.assign(table=table.name, seen=was_seen(table.name, frame)).to_dict("records")
                 runs += [{str(name): value for name, value in line.items()} for line in lines]
             points[table.name] = frame[["what", "measured", "predicted"]]

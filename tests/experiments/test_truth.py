@@ -258,6 +258,21 @@ def test_the_study_ends_with_one_document(
     assert "sequence_parallel" in kinds[0]["further"]
 
 
+def test_plans_of_as_many_devices_answer_one_question(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Contexts are of devices of their own: two replicas stand beside two contexts of one, and not beside one device."""
+    rows = {"two": ("1,1,2,1", "1,1,1,2"), "unlike": ("1,1,1,1", "1,1,1,2"), "groups": ("2,1,1,1", "1,2,1,1")}
+    for name, degrees in rows.items():
+        given = (f"64,4,2,32,{each},1,2,0.01,,dgx-a100" for each in degrees)
+        table(tmp_path, f"{name}.csv", RUN.replace("tp,pp,dp,", "tp,pp,dp,cp,"), *given)
+    assert run_study("truth", ["--tables", str(tmp_path), "--json"]) == 0
+    tables = json.loads(capsys.readouterr().out)["tables"]
+    assert {name: (one["rows"], one["questions"]) for name, one in tables.items()} == {
+        "two": (2, 1),
+        "unlike": (2, 0),
+        "groups": (2, 1),
+    }
+
+
 def test_tables_of_errors_are_in_per_cent() -> None:
     """A mean error of 1/8, a median of 1/16, a worst of 1/2 and a signed mean of -1/4, of 40 rows, wherever they stand."""
     found = {"rows": 40, "mape": 0.125, "median": 0.0625, "worst": 0.5, "signed": -0.25}
