@@ -164,4 +164,4 @@ def _after(steps: list[LoggedStep], warm_up: int) -> list[LoggedStep]:
         interval = run[1].number - run[0].number if run[1:] else 1
         before = [max(run[0].number - interval, 0), *(step.number for step in run[:-1])]
         taken += [step for step, last in zip(run, before, strict=True) if last >= before[0] + warm_up]
-    return [step for step in taken if step.seconds + step.tokens_per_second > 0]
+    return taken

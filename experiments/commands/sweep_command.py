@@ -148,7 +148,8 @@ def _study(arguments: argparse.Namespace) -> SweptStudy:
             axes = [read_axis(name, values) for name, values in over.items()]
     names = [*GIVEN, *names_of({**DESCRIBING, **PLANNING})]
     said = {name: getattr(arguments, name) for name in names}
-    given = {name: value for name, value in said.items() if value not in (None, False) and (name, value) != ("seed", 0)}
+    unsaid = {**dict.fromkeys(names), "seed": 0}
+    given = {name: value for name, value in said.items() if value is not False and value != unsaid[name]}
     own = {f"option.{name}": value for name, value in arguments.option}
     return make_study(options | given | own, [*axes, *map(read_over, arguments.over)])
 

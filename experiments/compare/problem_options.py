@@ -505,6 +505,6 @@ def refuse_contradictions(arguments: argparse.Namespace, file: str, own: Mapping
     """
     for name, says in own.items():
         value = getattr(arguments, name)
-        if value not in (None, False) and says not in (value, os.path.realpath(str(value))):
+        if value is not None and value is not False and says not in (value, os.path.realpath(str(value))):
             said = f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
             raise UsageError(f"{said} contradicts {file}, which says {says}")

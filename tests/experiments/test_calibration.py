@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from statistics import stdev
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 import hardware_profiles
 from experiments.calibration.fit import NOISE, OTHER_SPREAD, SPREADS, FitError, Model, Observation, _step, _taken, fit
 from experiments.calibration.logs import read_logs
+from experiments.commands import calibrate_command
 from experiments.terminal.output import InputError
 from hardware_profiles import (
     RANGES,
@@ -389,6 +391,21 @@ def test_megatrons_steps(tmp_path: Path) -> None:
     assert (found.lines, found.allocated, found.reserved, found.teraflops) == (4, 2.0**31, 2.0**32, 400.5)
 
 
+def test_lines_that_tell_less(tmp_path: Path) -> None:
+    """Without samples and FLOP/s a step is any batch's, and has no rate; a folder in a folder of logs is no log."""
+    bare = re.sub(r"throughput per GPU.*", "", MEGATRON)
+    path = log(tmp_path, *(bare.format(n=n, ms=1000.0) for n in range(1, 9)))
+    (tmp_path / "folder").mkdir()
+    for place in (path, tmp_path):
+        found = read_logs(place, 0, 2, 8)  # of samples that have no tokens
+        assert (found.seconds, found.lines, found.teraflops) == (1.0, 3, 0.0)
+        assert (found.allocated, found.reserved) == (None, None)
+    rates = log(tmp_path, *(TITAN.replace("tflops: 412.3", "").format(n=n, tps=1024) for n in range(1, 9)))
+    assert read_logs(rates, 1024, 2, 8).teraflops == 0.0
+    with pytest.raises(InputError, match="tells tokens per second, and the plan's samples have no tokens"):
+        read_logs(rates, 0, 2, 8)
+
+
 def test_lines_of_ten_steps(tmp_path: Path) -> None:
     """The first line speaks for the warm-up, too; so does that after a resumption, and torchtitan's after step 1."""
     steps = [MEGATRON.format(n=n, ms=5000.0 if n in (10, 30) else 1000.0, batch=8) for n in (10, 20)]
@@ -454,3 +471,41 @@ def test_a_folder_of_plans_and_logs(tmp_path: Path, capsys: pytest.CaptureFixtur
     plan = [str(tmp_path / "plan1.json"), "--measured", str(tmp_path / "plan1.log")]
     code, printed, _ = ended(capsys, ["calibrate", "--plan", *plan, *words[3:]])
     assert (code, json.loads(printed)) == (0, document)
+    assert [one["what"] for one in document["measured"]] == ["seconds"]
+
+
+def test_memory_of_a_log_is_measured_unless_it_is_said(tmp_path: Path) -> None:
+    """The most that tensors took, in 2^20 bytes; --memory, in GiB, goes before it. FLOP/s that no line tells are none."""
+    steps = [re.sub(r"throughput per GPU[^|]*", "", MEGATRON).format(n=n, ms=1000.0, batch=8) for n in range(1, 9)]
+    with_memory, without = log(tmp_path, MEMORY, *steps), log(tmp_path, *steps, name="other.log")
+    problem, plan = question(1, STACK)
+    asked = ((with_memory, None), (with_memory, 3.0), (without, 3.0), (without, None))
+    runs = [calibrate_command._run("a", problem, plan, path, memory, 5) for path, memory in asked]
+    assert [run.memory for run in runs] == [2.0**31, 3 * 2.0**30, 3 * 2.0**30, None]
+    assert [len(calibrate_command._observations(run)) for run in runs] == [2, 2, 2, 1]
+    assert {run.told["tflops"] for run in runs} == {None}
+
+
+def test_plans_beside_a_measured_one_change_one_thing() -> None:
+    """Micro-batches of twice and of half as many samples, where the batch and the replicas take them, of equal ones alone;
+    recomputation where the plan says none of its own; twice the batch always.
+    """
+    problem, plan = question(1, STACK)  # eight samples on two replicas
+
+    def changed(**changes: Any) -> list[str]:
+        run = calibrate_command.Run("a", problem, replace(plan, **changes), 1.0, None, {})
+        found = calibrate_command._changed(run)
+        assert all(sum(other.microbatches) == asked.batch for _, asked, other in found)
+        words = [words for words, _, _ in found]
+        again = {"recompute attention", "recompute blocks"}
+        assert again.isdisjoint(words) if "recompute" in changes else again <= {*words}
+        return [word for word in words if not word.startswith("recompute")]
+
+    assert changed() == ["micro-batches of 4 samples, not 8", "16 samples"]
+    assert changed(microbatches=(2,) * 4) == ["micro-batches of 4 samples, not 2", "16 samples"]
+    assert changed(microbatches=(2, 6), recompute=("none",)) == ["16 samples"]
+    alone = replace(plan.stages[0], devices=(0,))
+    assert changed(microbatches=(1,) * 8, stages=(alone,), recompute=("none",)) == [
+        "micro-batches of 2 samples, not 1",
+        "16 samples",
+    ]

@@ -352,6 +352,23 @@ def test_plans_of_different_problems_are_not_compared(
         assert said in refused(capsys, ("compare", "--plan", first, *words))
 
 
+def test_a_comparison_without_a_plan_draws_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of reasons are written, no figure and no page; where none applies, one line has the first reason and their number."""
+    monkeypatch.setitem(PLANNERS, "broken", _entry(_raising(InfeasiblePlanError("too large"))))
+    page, out = tmp_path / "page.html", tmp_path / "out"
+    words = ("compare", *SMALL, "--planner", "broken", "--out", str(out), "--html", str(page), "--timelines")
+    code, said, _ = _run(capsys, *words)
+    assert (code, "broken: no plan fits: too large" in said, page.exists()) == (3, True, False)
+    assert {one.name for one in out.iterdir() if not one.name.startswith(".")} >= {"comparison.csv", "comparison.json"}
+    assert not [one for one in out.iterdir() if one.suffix in (".svg", ".png") or one.stem.endswith("-plan")]
+    for name in ("one", "two", "three"):
+        monkeypatch.setitem(PLANNERS, name, _entry(_raising(ValueError("unused")), f"it is no {name[:1]}"))
+    line = refused(capsys, ("compare", *SMALL, "--planner", "one,two,three", "--no-figures", "--out", str(out)))
+    assert re.search(r"no planner of 3 applies: .*it is no o.*; and 1 more reasons\n$", line)
+
+
 @pytest.mark.parametrize("words", [("--planner", "magic"), ("--planner", "uniform", "--schedule", "magic")])
 def test_a_comparison_that_is_refused_leaves_no_folder(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, words: tuple[str, ...]

@@ -405,6 +405,19 @@ def test_options_that_contradict_the_plan_are_refused(
     assert said in refused(capsys, ("export", "--format", "text", "--plan", str(path), *words))
 
 
+@pytest.mark.parametrize("reserve", [0.0, 0.25])
+def test_a_number_of_zero_is_said_too(capsys: pytest.CaptureFixture[str], tmp_path: Path, reserve: float) -> None:
+    """Where the file says another, it is refused like any."""
+    path = tmp_path / "plan.json"
+    problem = DOCUMENT["problem"] | {"memory_reserve": reserve}
+    path.write_text(json.dumps({**DOCUMENT, "problem": problem}), encoding="utf-8")
+    words = ("export", "--format", "text", "--plan", str(path), "--memory-reserve", "0")
+    code, _, err = ended(capsys, words)
+    assert (code, err.partition(" contradicts ")[0]) == (
+        (2, "pipeplan export: --memory-reserve 0.0") if reserve else (0, "")
+    )
+
+
 def test_options_that_say_the_same_as_the_plan_are_taken(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """What the plan says too is no contradiction."""
     path = tmp_path / "plan.json"

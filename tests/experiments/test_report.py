@@ -509,9 +509,12 @@ def raise_interrupt(*asked: Any) -> Any:
     raise KeyboardInterrupt
 
 
-def test_what_has_no_plan_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_has_no_plan_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A planner that does not apply, by number of devices; exit code 3 where nothing has one."""
-    text = said(capsys, "plan", *QUESTION, "--planner", "large", "--pareto", "1,2", code=3)
+    figure = tmp_path / "front.svg"
+    asked = ("plan", *QUESTION, "--planner", "large", "--pareto", "1,2", "--figure", str(figure))
+    text = said(capsys, *asked, code=3)
+    assert not figure.exists()
     assert "1 GPU: planner 'large' does not apply" in text
     assert "2 GPUs: planner 'large' does not apply" in text
 

@@ -41,6 +41,8 @@ def test_a_name_of_two_profiles_needs_its_kind(capsys: pytest.CaptureFixture[str
     for kind in ("accelerator", "cluster"):
         code, out, _ = ended(capsys, ("show", "gh200", "--kind", kind))
         assert (code, "kind" in tomllib.loads(out)) == (0, kind == "accelerator")
+        code, told, _ = ended(capsys, ("show", "gh200", "--kind", kind, "--json"))
+        assert (code, json.loads(told)) == (0, {"kind": kind, "name": "gh200", "text": out})
     code, out, _ = ended(capsys, ("check", "gh200"))
     assert (code, out.count("gh200: gpu gh200"), out.count("gh200: cluster gh200")) == (0, 1, 1)
 
@@ -56,7 +58,11 @@ def test_a_name_of_two_profiles_needs_its_kind(capsys: pytest.CaptureFixture[str
         ),
         ("show vgg16 --kind stack", "no stack is named 'vgg16'"),
         ("show h100 --kind board", "--kind 'board' is unknown; choices: accelerator, cluster, stack"),
+        ("show nothing:4", "no accelerator, cluster or stack is named 'nothing:4'"),
         ("check dgx-h10", "did you mean dgx-h100?"),
+        ("check --draw a.svg", "check takes one of FILE, --plan FILE and --schema KIND; or --draw FILE with a cluster"),
+        ("check --draw a.svg --schema plan", "check takes one of FILE, --plan FILE and --schema KIND"),
+        ("check dgx-h100 --draw a.svg --schema plan", "check takes one of FILE, --plan FILE and --schema KIND"),
         ("simulate --schedule gpipe --cluster dgx-h100", "--cluster goes with --plan"),
     ],
 )

@@ -308,6 +308,14 @@ def test_a_study_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     text += '[over]\ndevices = "1:4:+1"\nbatch = [8, 16, 32]\n'
     file.write_text(text, encoding="utf-8")
     assert document(capsys, str(file), "--jobs", "1") == document(capsys, *SMALL, *GRID)
+    file.write_text(f"memory-reserve = 0.5\nseed = 3\n{text}", encoding="utf-8")
+    (tmp_path / "a=b.toml").write_text(text, encoding="utf-8")  # a file, though it looks like an axis
+    said = ("--memory-reserve", "0", "--jobs", "1")
+    whole, part, again = (
+        document(capsys, *words) for words in ((str(tmp_path / "a=b.toml"), *said), (str(file),), (str(file), *said))
+    )
+    capacities = [one["rows"][0]["capacity_bytes"] for one in (whole, part, again)]
+    assert capacities == [capacities[0], pytest.approx(capacities[0] / 2), capacities[0]]
     for wrong, said in (
         ("bacth = 3\n" + text, "did you mean batch?"),
         (text + "zero = []\n", "zero: has no values"),
@@ -405,6 +413,16 @@ def test_files_that_are_no_store(capsys: pytest.CaptureFixture[str], tmp_path: P
         assert "is no store of pipeplan sweep" in refused(capsys, (*words, str(path)), 4)
         assert "is no store of pipeplan sweep" in refused(capsys, ("sweep", "report", str(path)), 4)
         assert path.read_bytes() == content
+    none, theirs = tmp_path / "none.sqlite", tmp_path / "theirs.sqlite"
+    for path, statement in ((none, "PRAGMA user_version = 1"), (theirs, "PRAGMA application_id = 7")):
+        with sqlite3.connect(path) as database:  # of no table
+            database.execute(statement)
+        database.close()
+        content = path.read_bytes()
+        assert "is no store of pipeplan sweep" in refused(capsys, ("sweep", "report", str(path)), 4)
+        assert path.read_bytes() == content
+    assert "is no store of pipeplan sweep" in refused(capsys, (*words, str(theirs)), 4)
+    assert theirs.read_bytes() == content
     assert "there is no such store" in refused(capsys, ("sweep", "report", str(tmp_path / "none.db")), 4)
     with Store(tmp_path / "empty.db"):
         pass
@@ -610,6 +628,9 @@ def test_a_report_tells_where_plans_change_and_what_none_beats() -> None:
         (32, 64, "stages: 1 -> 2")
     ]
     assert [found["batch"] for found in swept.front()] == [64, 8]
+    fewer = row(16, 2.0, 5.0, **one | {"micro-batches": "4", "samples of a micro-batch": "4"})
+    ((_, _, words),) = Swept.of([points[0], fewer]).changes()  # of which not both follow from the batch
+    assert words == "micro-batches: 1 -> 4; samples of a micro-batch: 8 -> 4"
     assert swept.csv().splitlines()[3].startswith("24,refused,False,")
     assert ",'=no" in swept.csv()
 
@@ -650,6 +671,10 @@ def test_a_report_writes_tables_and_figures(
     names = {path.name for path in folder.iterdir()}
     assert names >= {"sweep.csv", "lines.svg", "heat_map.png", "pareto.svg"}
     assert len((folder / "sweep.csv").read_text(encoding="utf-8").splitlines()) == 5
+    with Store(tmp_path / "part.db") as part:
+        part.begin([({"batch": 8}, "one")])
+    code, out, _ = ended(capsys, ("sweep", "report", str(tmp_path / "part.db")))
+    assert (code, "1 of 1 points have no answer" in out) == (0, True)  # which is no interrupt of the report
 
 
 def test_the_face_asks_the_same(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

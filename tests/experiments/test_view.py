@@ -221,7 +221,11 @@ def test_what_is_too_much_is_refused_in_a_line(
     assert "0:0 must be BEGIN:END" in refused(capsys, (*words, "--window", "0:0"))
     assert "must end in .html" in refused(capsys, ("view", "--plan", str(plan), "--out", str(tmp_path / "page.png")))
     assert "needs --plan" in refused(capsys, ("view", "--out", str(out)))
-    assert "is given twice" in refused(capsys, (*words, "--plan", str(plan)))
+    twin = tmp_path / "twin.json"
+    twin.write_bytes(plan.read_bytes())
+    assert f"--plan {plan} is given twice" in refused(capsys, (*words, "--plan", str(plan)))
+    both = ("view", "--plan", str(twin), "--plan", str(plan), "--plan", str(plan), "--out", str(out))
+    assert f"--plan {plan} is given twice" in refused(capsys, both)
     monkeypatch.setattr("experiments.view.page_option.find_spec", lambda name: None)
     assert "a page needs Bokeh, which is not installed; install pipeplan[view]" in refused(capsys, words)
     assert not out.exists()
