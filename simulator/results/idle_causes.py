@@ -182,7 +182,6 @@ def _of_gap(
     task, part = gap.task, int(awaited.part[gap.task])
     moved = _MOVED.get(part)
     made = min(max(float(awaited.made[task]), gap.begin), gap.end) if moved is not None else gap.end
-    there = min(max(float(awaited.there[task]), made), gap.end) if moved is not None else gap.end
     maker = _maker(task, awaited, timeline)
     if gap.first:
         waits = [(gap.begin, made, FILL)]
@@ -192,10 +191,7 @@ def _of_gap(
         waits = [*_for_op(gap.begin, late, maker, timeline, usual, before), (late, made, MEMORY if held else ORDER)]
     pieces = [Piece(*one, task, maker) for one in waits]
     if moved is not None:
-        pieces += [
-            Piece(made, there, moved, task, maker),
-            Piece(there, gap.end, FILL if gap.first else OP, task, maker),
-        ]
+        pieces.append(Piece(made, gap.end, moved, task, maker))  # the task begins as soon as it is there
     return [one for one in pieces if one.end > one.begin]
 
 
