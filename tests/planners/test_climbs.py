@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from hardware_profiles import load_cluster
+from hardware_profiles import Constant, Stack, load_cluster
 from planners import Request
 from planners.joint.climbs import Climbs
 from planners.joint.neighbourhood import Neighbourhood
@@ -91,12 +91,19 @@ def test_a_climb_ends_where_no_move_of_cuts_is_faster() -> None:
 
 
 def test_what_estimates_do_not_know_is_not_climbed() -> None:
-    """Two directions, and a number of blocks that run again."""
+    """Two directions, a number of blocks that run again, counts that no placement has, and collectives of ZeRO 2 and 3 that
+    nothing hides."""
     searched = Searched("bert-large", "dapple-b:4", 16)
     both = Pipeline("chimera", ((0,), (1,)), (101,), 4, (NONE,) * 2)
     again = replace(both, schedule="1f1b", recompute=(("blocks", 2), NONE))
     assert [searched.climbs.climbed(one) for one in (both, again)] == [None, None]
-    assert searched.climbs.climbed(replace(again, recompute=(("blocks", 0), NONE))) is not None
+    known = replace(again, recompute=(("blocks", 0), NONE))
+    assert searched.climbs.climbed(known) is not None
+    assert searched.climbs.climbed(replace(known, schedule="zb-v")) is None
+    exposed = replace(searched.problem, stack=Stack(name="any", exposed=Constant(0.5)))
+    waiting = Climbs(exposed, LayerCosts(exposed), searched.quick)
+    pairs = replace(known, ranks=((0, 1), (2, 3)))
+    assert [waiting.climbed(replace(pairs, zero=zero)) is None for zero in (0, 1, 2, 3)] == [False, False, True, True]
 
 
 def test_every_niche_is_begun_with_once_and_climbed_to_no_more_seconds() -> None:

@@ -19,7 +19,16 @@ from planners.joint import joint_search
 from planners.joint.neighbourhood import DIVIDING, FAMILIES, Neighbourhood
 from planners.joint.orders import ops_of, ordered, within
 from planners.joint.pipeline import Pipeline, pipeline_of
-from planners.joint.told import NextBest, OwnOrder, SimplerPlan, Unordered, complexity, simpler_plan, unordered
+from planners.joint.told import (
+    NextBest,
+    OwnOrder,
+    SimplerPlan,
+    Unordered,
+    complexity,
+    own_order,
+    simpler_plan,
+    unordered,
+)
 from planners.search.notes import Note
 from planners.search.quick_replay import QuickReplays
 from planners.search.replay_work import WORK_PER_SECOND
@@ -555,7 +564,8 @@ def test_descents_from_what_is_a_sixth_slower_than_another_answer_are_hopeless()
 
 
 def test_descents_undercut_no_more_than_a_part_of_what_the_bound_leaves() -> None:
-    """A tenth above the bound they gain less than two thirds of it; of twice the bound a sixth; with memory missing, whatever."""
+    """A tenth above the bound they gain less than two thirds of it; of twice the bound a sixth; with memory missing, whatever. Of
+    what a judge counts plans as no bound is known: a sixth."""
     search = descents(PROBLEMS["two-servers"], 0.1)
     bound = lower_bound(search.problem).of(flush=True).seconds
     cases = [((0.0, 1.1), 1.03), ((0.0, 1.1), 1.05), ((0.0, 2.0), 1.69), ((0.0, 2.0), 1.71), ((1.0, 2.0), 0.5)]
@@ -564,6 +574,10 @@ def test_descents_undercut_no_more_than_a_part_of_what_the_bound_leaves() -> Non
         search.least, search.evaluate.beat = (missing, seconds * bound), beat * bound
         found.append(search._may_beat())
     assert found == [False, True, False, True, True]
+    search.evaluate.judge = Mock()
+    for beat, may in ((0.92, False), (0.95, True)):
+        search.least, search.evaluate.beat = (0.0, 1.1 * bound), beat * bound
+        assert search._may_beat() == may
 
 
 @pytest.mark.parametrize(
@@ -740,6 +754,56 @@ def test_what_is_no_pipeline_is_told() -> None:
     first, last = Stage((0, 1), (0, 1), (2,)), Stage((2, 3), (2,), (1,))
     assert pipeline_of(asked, replace(plan, stages=(first, last))) is None
     assert pipeline_of(asked, replace(plan, order=("0F0 0B0",), schedule="mine")) is None
+    assert pipeline_of(asked, replace(plan, schedule="zb-v")) is None  # which has two stages a rank
+
+
+def test_an_order_of_other_ops_is_none_to_search_from() -> None:
+    """Of other micro-batches; nor is there a note of a searched one beside plans of other micro-batches alone."""
+    asked = PROBLEMS["two-servers"]
+    plan = Pipeline("1f1b", ((0,), (1,)), (2,), 4, (NONE,) * 2).plan(asked, "")
+    ops, free = ops_of(PlanCosts(asked, plan)), {0: 0.0, 1: 0.0}
+    other = replace(plan, microbatches=(2, 2))
+    assert within(ops, plan, free) is not None
+    assert within(ops, other, free) is None
+    own = replace(plan, order=("0F0",), schedule="own")
+    scores = {own: Score(1.0, 1.0, 1.0, 0), other: Score(3.0, 1.0, 1.0, 0), plan: Score(2.0, 1.0, 1.0, 0)}
+    assert own_order(own, {one: scores[one] for one in (own, other)}) is None
+    told = own_order(own, scores)
+    assert told is not None
+    assert (told.family, told.family_seconds) == ("1f1b", 2.0)
+    assert own_order(plan, scores) is None
+
+
+def test_a_stage_inside_a_block_is_divided_in_its_middle() -> None:
+    """Of three layers between two cuts of one block the first goes to one of two replicas; where stages end with blocks alone the
+    replicas stay together."""
+    asked = blocks("generic", "bf16")
+    begin = next(number for number, layer in enumerate(asked.workload.layers) if layer.block == 2)
+    one = Pipeline("1f1b", ((0,), (1, 2), (3,)), (begin, begin + 3), 4, (NONE, ("whole", 0), NONE))
+    found = []
+    for runs in (Runs(), Runs(cut_blocks=False)):
+        other = replace(asked, stack=Stack(name="any", runs=runs))
+        moves = Neighbourhood(other, Request(), LayerCosts(other))
+        found.append({each for each in moves.replicas(one) if len(each.ranks) > 3})
+    parted = replace(
+        one,
+        ranks=((0,), (1,), (2,), (3,)),
+        cuts=(begin, begin + 1, begin + 3),
+        recompute=(NONE, ("whole", 0), ("whole", 0), NONE),
+    )
+    assert parted in found[0]
+    assert found[1] == set()
+
+
+def test_a_search_that_ends_without_a_plan_that_fits_says_that_more_work_may_find_one() -> None:
+    """Where its work is done: the numbers of the closest plan, and what else may help."""
+    tiny = with_memory(PROBLEMS["measured"], 1e5)
+    with pytest.raises(
+        InfeasiblePlanError,
+        match=r"^planner 'joint' finds no plan that fits: .*, or more --seconds: the search ended with its work "
+        "done$",
+    ):
+        make_plan("joint", tiny, Request(options={"seconds": 1e-9}))
 
 
 def test_as_many_blocks_run_again_as_memory_needs() -> None:
