@@ -76,6 +76,14 @@ def whether_it_fits_or_not(problem: Problem, evaluate: Evaluator, rng: Any) -> P
     return plan
 
 
+def without_a_budget(problem: Problem, evaluate: Evaluator, rng: Any) -> Plan:
+    """One device, unless evaluations are counted."""
+    if evaluate.budget is not None:
+        raise InfeasiblePlanError("too few evaluations")
+    evaluate(plan := straight(problem))
+    return plan
+
+
 def of_its_own(request: Request) -> Planner:
     """One device, and as many micro-batches as samples unless some are asked for; deaf for anything else."""
 
@@ -110,6 +118,7 @@ def entry(reason: str | None = None, **more: Any) -> PlannerEntry:
     [
         (by_chance, "two plans"),
         (without_a_look, "evaluated no plan"),
+        (without_a_budget, "needs more evaluations than it counted"),
         (whether_it_fits_or_not, "a plan that does not fit"),
         (entry(options=takes("stages")), "stages 2 is not obeyed"),
         (entry(searches={"microbatches": lambda problem, request: (1, 2)}), "asked for a part of what it searches"),

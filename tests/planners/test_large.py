@@ -801,6 +801,18 @@ def test_stragglers_are_in_the_closed_form() -> None:
     assert off[1] == pytest.approx(off[0], rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("schedules", "fewest", "several"), [((), 1, True), (("1f1b",), 1, False), (("interleaved-1f1b",), 2, True)]
+)
+def test_shapes_have_the_stages_a_device_of_the_schedules_that_a_stack_runs(
+    schedules: tuple[str, ...], fewest: int, several: bool
+) -> None:
+    """Of eight blocks on two devices: one with 1F1B, several with its interleaved form."""
+    asked = replace(small(8, 2, 8), stack=Stack(name="any", runs=Runs(schedules=schedules)))
+    chunks = {Shape(*row).chunks for row in search_of(asked).shapes.tolist()}
+    assert (min(chunks), max(chunks) > 1) == (fewest, several)
+
+
 @pytest.mark.parametrize("name", ["megatron-core", "megatron-deepspeed", "fsdp1-eager", "fsdp2-compiled"])
 def test_it_searches_what_the_stack_runs(name: str) -> None:
     """Every plan that is replayed runs under it, the closed form of it is near, and what it does not run is refused in a line."""

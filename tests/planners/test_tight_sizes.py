@@ -253,6 +253,21 @@ def test_plans_that_fit_are_kept_where_the_work_ends() -> None:
         tight_sizes._starts(replays, spaces)
 
 
+def test_partitions_are_looked_at_again_until_enough_plans_fit() -> None:
+    """One whose plan that fits comes behind those of a first round has a second; of many as many are kept as begin a search."""
+
+    def starts(*plans: list[str]) -> list[Any]:
+        spaces: Any = [SimpleNamespace(room=-number, equal=(), plans=own) for number, own in enumerate(plans)]
+        replays: Any = SimpleNamespace(fits=lambda plan: plan[:4] == "good", left=lambda space: iter(space.plans))
+        return list(tight_sizes._starts(replays, spaces))
+
+    late = ["bad"] * (tight_sizes.ROUND + 1)
+    assert starts([*late, "good"], ["bad"]) == ["good"]
+    assert starts(late, ["bad"]) == []
+    every = [[f"good {number}"] for number in range(tight_sizes.STARTS + 1)]
+    assert starts(*every) == [one for (one,) in every[:-1]]
+
+
 @pytest.mark.parametrize(("most", "some"), [(10, False), (9, True)])
 def test_of_very_many_partitions_the_fastest_and_the_roomiest_come_first(
     most: int, some: bool, monkeypatch: pytest.MonkeyPatch

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from hardware_profiles import load_cluster
 from planners import Evaluator, Request, make_plan
 from planners.search.candidates import devices_in_order
 from planners.testing import line
 from planners.unequal.exact import exact_sizes
 from planners.unequal.greedy import best_equal, evaluated_sizes
-from planners.unequal.grouped import fastest_sizes, granularity, grouped_sizes
+from planners.unequal.grouped import _busy_seconds, fastest_sizes, granularity, grouped_sizes
 from planners.unequal.tables import candidate_sizes, tables_of, unequal_problem
-from simulator import InfeasiblePlanError, Plan, Problem
+from simulator import InfeasiblePlanError, LayerCosts, Plan, Problem
 from tests.chains import chain
 from tests.planners.conftest import with_memory
 
@@ -110,6 +113,17 @@ def test_stages_run_again_where_their_activations_have_no_room() -> None:
         make_plan("umpipe", with_memory(problem(), 1e7))
     with pytest.raises(ValueError, match="recompute cannot be 'none'"):
         make_plan("umpipe", problem(), Request(recompute="none"))
+
+
+def test_boards_are_busy_with_all_layers_at_once() -> None:
+    """Nothing is known of the least seconds on these; on GPUs it is the round trips of all layers, in parts of the best size,
+    shared by the devices."""
+    one = problem(4)
+    costs = LayerCosts(one)
+    whole = min(float(costs.round_trip_seconds(0, size).sum()) * (4 // size) for size in (1, 2, 4))
+    assert _busy_seconds(costs, (0, 1), (1, 2, 4)) == whole / 2
+    boards = replace(one, cluster=load_cluster("fpga-vcu118-4").take(2))
+    assert _busy_seconds(LayerCosts(boards), (0, 1), (1, 2, 4)) == 0.0
 
 
 def test_asked_for_stages_it_has_them() -> None:
