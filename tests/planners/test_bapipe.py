@@ -184,6 +184,8 @@ def test_places_are_between_layers_and_inside_those_that_can_be_split() -> None:
     first, second, third = network.layers
     mixed = replace(network, layers=(replace(first, kind="pooling"), second, replace(third, parameters=15)))
     assert places_of(mixed) == [0, 16, *range(17, 32), 32, 48]
+    enough = replace(mixed, layers=(*mixed.layers[:2], replace(third, parameters=16)))
+    assert places_of(enough) == [*places_of(mixed)[:-1], *range(33, 49)]
 
 
 def test_a_pipeline_ends_with_a_layer_that_cannot_be_split() -> None:

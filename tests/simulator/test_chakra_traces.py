@@ -124,6 +124,26 @@ def test_a_replay_by_dependencies_takes_as_long(name: str, communication: Any) -
     assert traces.stream == (0 if name not in ("never flushes", "replicas in turn") else program.microbatch.max() + 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "tied", "others"),
+    [
+        ("1f1b", {(0, 3)}, set()),
+        ("replicas", {(0, 1, 6, 7)}, {(0, 1), (2, 3), (4, 5), (6, 7)}),
+        ("zero 1", {(0, 1, 6, 7)}, {(0, 1), (2, 3), (4, 5), (6, 7)}),
+        ("zero 3", {(0, 1, 6, 7)}, {(0, 1), (2, 3), (4, 5), (6, 7)}),
+        ("tensor-parallel groups", {(0, 6), (1, 7)}, set()),
+    ],
+)
+def test_groups_are_the_devices_that_meet(name: str, tied: set[tuple[int, ...]], others: set[tuple[int, ...]]) -> None:
+    """The embedding is summed by the devices of the first and last stage that hold the same part of it, under every ZeRO stage;
+    all else by the replicas of a stage."""
+    traces, found = execution_traces(GPT2, PLANS[name]), Counter[tuple[int, ...]]()
+    for nodes in traces.nodes:
+        found.update(traces.groups[int(one.attributes["pg_name"])] for one in nodes if one.kind == "COMM_COLL")
+    assert set(found) == tied | others
+    assert {devices: found[devices] for devices in tied} == {devices: len(devices) for devices in tied}  # once each
+
+
 def test_bytes_are_those_of_the_plan() -> None:
     """By hand: what crosses a boundary, in each half of a group; all gradients of a stage are reduced once."""
     traces = execution_traces(GPT2, PLANS["replicas"])
