@@ -151,6 +151,13 @@ def test_durations_whose_sum_could_overflow_are_refused(seconds: OpSeconds) -> N
         lower(build_schedule("gpipe", 2, 4), given_costs(2, seconds))
 
 
+def test_what_tasks_take_at_least_counts_among_durations() -> None:
+    """A task that sends while it computes may take as long as its transfer, which is no duration of its own."""
+    program = lower(build_schedule("gpipe", 2, 4), given_costs(2, OpSeconds(1.0, 1.0)))
+    with pytest.raises(ValueError, match=r"must sum to at most 1e\+300 seconds, got 1\.[0-9]+e\+301$"):
+        replace(program, least_seconds=np.full(len(program), 1e300))
+
+
 @pytest.mark.parametrize(("count", "size"), [(1, 2), (2, 1), (3, 7), (5, 2)])
 def test_replicas_tile_every_microbatch(count: int, size: int) -> None:
     """Whatever the numbers, the replicas' ranges are disjoint, differ by at most one sample and cover all; none takes no time."""
