@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, product
 
 import numpy as np
@@ -135,6 +136,15 @@ def test_where_the_smallest_micro_batches_lack_room_all_do(schedule: str) -> Non
         told.add(roomy[-1])
         assert roomy[-1] or not any(roomy)
     assert told == {False, True}
+
+
+def test_beside_one_board_what_a_pipeline_holds_is_not_known() -> None:
+    """Weights of four terabytes lack room on GPUs; one board among them streams its layers, which has a rule of its own."""
+    gpus, boards = load_cluster("pipedream-a:1"), load_cluster("fpga-vcu118-4")
+    network = chain([1e9] * 4, parameters=[10**12 // 4] * 4)
+    for cluster, roomy in ((gpus, False), (replace(gpus, devices=(*boards.devices[:1], *gpus.devices[1:])), True)):
+        costs = LayerCosts(Problem(network, cluster, 4))
+        assert may_have_room(costs, "gpipe", (0, 1, 2, 3), 4) is roomy
 
 
 @pytest.mark.parametrize("contention", [False, True])
