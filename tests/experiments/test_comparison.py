@@ -474,7 +474,7 @@ def test_one_stack_stands_for_itself() -> None:
 
 def test_stacks_that_are_named_are_those_that_are_searched(capsys: pytest.CaptureFixture[str]) -> None:
     """A comma list at the command line: the answer is under the fastest of them, each alone under itself."""
-    words = (
+    words = [
         "plan",
         "--workload",
         "gpt2",
@@ -485,7 +485,7 @@ def test_stacks_that_are_named_are_those_that_are_searched(capsys: pytest.Captur
         "--planner",
         "data-parallel",
         "--json",
-    )
+    ]
     found = {}
     for stacks in ("generic", "megatron-core", "megatron-core,generic", "megatron-core,megatron-core"):
         code, out, _ = _run(capsys, *words, "--stack", stacks)

@@ -467,22 +467,8 @@ def test_what_is_asked_of_the_measuring(
     assert asked[2:] == [("cuda", 4, 4**8, 4**15, 9)]
     assert len(found["collectives"]) == len(TOGETHER)
     assert found["failed"] == {"all-to-all of 2": "no such operation"}
-    sizes = ["--hidden", "64", "--tokens", "32", "--vocabulary", "100", "--precision", "fp16"]
-    told(
-        "--device",
-        "cpu",
-        *sizes,
-        "--warm-up",
-        "1",
-        "--repeats",
-        "2",
-        "--seed",
-        "3",
-        "--seconds",
-        "7",
-        "--collectives",
-        "2",
-    )
+    sizes = "--device cpu --hidden 64 --tokens 32 --vocabulary 100 --precision fp16"
+    told(*sizes.split(), *["--warm-up", "1", "--repeats", "2", "--seed", "3", "--seconds", "7", "--collectives", "2"])
     own = {"device": "cpu", "warm_up": 1, "repeats": 2, "seed": 3, "seconds": 7.0}
     assert asked[1:] == [(standard_kernels((64,), (32,), 100, "fp16"), own), ("cpu", 2, 2**14, 2**23, 2)]
     for words, said in ((["--device", "tpu"], "--device 'tpu'"), (["--precision", "int8"], "--precision 'int8'")):

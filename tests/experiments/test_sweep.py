@@ -324,11 +324,9 @@ def test_a_study_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
         file.write_text(wrong, encoding="utf-8")
         assert said in refused(capsys, ("sweep", str(file)), 4)
     assert "no such file" in refused(capsys, ("sweep", str(tmp_path / "none.toml")), 4)
-    (good, bad), node = (
-        (tmp_path / "good.txt", tmp_path / "bad.txt"),
-        "forward_compute_time=1.0, backward_compute_time=2.0",
-    )
-    good.write_text(f"node1 -- One -- {node}, activation_size=0.0, parameter_size=0.0\n", encoding="utf-8")
+    good, bad = tmp_path / "good.txt", tmp_path / "bad.txt"
+    told = "forward_compute_time=1.0, backward_compute_time=2.0, activation_size=0.0, parameter_size=0.0"
+    good.write_text(f"node1 -- One -- {told}\n", encoding="utf-8")
     bad.write_text("nonsense\n", encoding="utf-8")
     words = ("sweep", "--profiled-minibatch", "1", "--planner", "uniform", "--over", f"profile={bad},{good}")
     code, out, err = ended(capsys, (*words, "--over", "network.bandwidth_gbps=5"))

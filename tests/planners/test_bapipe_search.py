@@ -20,7 +20,7 @@ from planners.testing import line
 from simulator import InfeasiblePlanError, LayerCosts, LayerSplit, Plan, Problem, build_schedule, simulate, to_text
 from tests.chains import chain, random_chain
 from tests.planners.conftest import with_memory
-from tests.simulator.test_lower_bound import _Uneven
+from tests.simulator.test_lower_bound import Uneven
 
 GPU_CLUSTERS = ("pipedream-a", "pipedream-a:2", "pipedream-b", "dapple-a", "dapple-b", "dapple-c")
 BOARDS = ("vcu118", "vcu129", "u280")
@@ -241,7 +241,7 @@ def test_moves_of_an_order_keep_its_micro_batches_and_what_cannot_run_is_no_bett
     ordered = replace(plan, order=tuple(to_text(build_schedule("1f1b", 2, 2)).splitlines()))
     counts = [{len(one.microbatches) for one in search._moved(of)} for of in (plan, ordered)]
     assert counts == [{1, 2, 3}, {2}]
-    uneven = replace(problem, cluster=replace(problem.cluster, devices=(_Uneven(1.0),) * 2))
+    uneven = replace(problem, cluster=replace(problem.cluster, devices=(Uneven(1.0),) * 2))
     search = FractionSearch(Evaluator(uneven), Request(microbatches=2))
     assert search._key(search.at(plan, (31,))) == (inf, inf)
     assert {one.splits for one in search.climbed(replace(plan, microbatches=(2, 2)))} <= {()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from hardware_profiles import FieldProgrammableGateArray, GraphicsProcessor, Pha
 from planners import ForwardPipeline, InapplicablePlannerError, forward_pipeline
 from simulator import InfeasiblePlanError, Layer, LayerCosts, Problem, Workload
 from tests.experiments.commands import ended, refused
+from tests.simulator.strategies import UnitDevice
 
 
 def boards(workload: str = "alexnet", count: int = 3, batch: int = 1) -> Problem:
@@ -179,20 +180,16 @@ def test_energy_of_parts_that_are_known() -> None:
     assert repr(found) == f"ForwardPipeline({found.words})"
 
 
+DRAWN = Power(10.0, 50.0)
+
+
 @dataclass(frozen=True)
-class _Streaming:
-    """A device that is written by hand: a stage takes as long as its longest layer."""
+class _Streaming(UnitDevice):
+    """A device of a nanosecond for each FLOP: a stage takes as long as its longest layer."""
 
-    name: str = "own"
-    memory_bytes: float = 1e12
+    rate: float = 1e9
     streams: bool = True
-    sublinear: bool = True
-    precisions: tuple[str, ...] = ("fp32",)
-    power: Power = field(default_factory=lambda: Power(10.0, 50.0))
-
-    def seconds(self, work: Work, samples: float, phase: Phase, precision: Precision) -> float:
-        """A nanosecond for each FLOP."""
-        return 1e-9 * work.flop * samples
+    power: Power = DRAWN
 
     def stage_seconds(self, works: Sequence[Work], samples: float, phase: Phase, precision: Precision) -> float:
         """Of the longest layer."""

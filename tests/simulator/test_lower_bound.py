@@ -445,7 +445,7 @@ def test_weights_of_three_kinds_are_better_than_any_of_a_grid(seed: int) -> None
 
 
 @dataclass(frozen=True)
-class _Uneven:
+class Uneven:
     """A device that is not `sublinear`: some sizes are quicker, and a part of a layer takes more or less than its part."""
 
     exponent: float
@@ -465,7 +465,7 @@ def test_a_layer_whose_parts_may_take_less_than_it_bounds_nothing() -> None:
     """Seconds that are the square of FLOP: two halves take half of them. Where nothing divides the layer they count."""
     whole = chain([4.0], output_elements=[1.0])
     divided = replace(whole, layers=(replace(whole.layers[0], split="columns"),))
-    cluster = replace(star_cluster(2), devices=(_Uneven(2.0),) * 2, tensor_groups="cluster")
+    cluster = replace(star_cluster(2), devices=(Uneven(2.0),) * 2, tensor_groups="cluster")
     assert least(Problem(whole, cluster, 1)) > 30.0
     experts = replace(whole, layers=(replace(whole.layers[0], kind="linear", experts=2, parameters=2),))
     assert least(Problem(divided, cluster, 1)) == least(Problem(experts, cluster, 1)) == 0.0
@@ -479,7 +479,7 @@ def _any_device(rng: random.Random, *, board: bool) -> Accelerator:
     if what == "hand":
         return UnitDevice(rate=10.0 ** rng.uniform(-1, 1))  # type: ignore[return-value]
     if what == "uneven":
-        return _Uneven(rng.choice((0.5, 1.0, 2.0)))  # type: ignore[return-value]
+        return Uneven(rng.choice((0.5, 1.0, 2.0)))  # type: ignore[return-value]
     return FieldProgrammableGateArray(
         "board",
         rng.choice((64, 1000)),

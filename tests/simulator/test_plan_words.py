@@ -109,19 +109,6 @@ def test_micro_batches_of_each_stage() -> None:
     assert plan_words(asked, plan) == "pp2 dp1 · micro-batches of each stage's own · gpipe · no recomputation"
 
 
-def test_options_of_a_schedule_are_told_in_short() -> None:
-    """Those that the family takes, and no lists; none of a family that is not there."""
-    asked, stages = problem("chain:4", "dapple-c:2", 4), stages_from_cuts((2,), 4, [(0,), (1,)])
-    options = (("slices", 2), ("x", 3))
-    for schedule, given, words in (
-        ("seq1f1b", options, "seq1f1b (slices 2)"),
-        ("seq1f1b", (("slices", "2,2"),), "seq1f1b"),
-        ("zigzag", options, "zigzag"),
-    ):
-        plan = Plan("mine", schedule, stages, (2, 2), options=given)
-        assert plan_words(asked, plan) == f"pp2 dp1 · mb 2 × 2 · {words} · no recomputation"
-
-
 def test_two_directions_are_no_replicas() -> None:
     """Chimera's stages are on two GPUs, one of each direction."""
     asked = problem("vgg16", "pipedream-b", 64)
