@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
-from hardware_profiles import blaming
+from hardware_profiles import Integers, blaming, counted
 from simulator.costs.layer_costs import LayerCosts
 from simulator.costs.plan_costs import PlanCosts
 from simulator.costs.stand_ins import StandIns
@@ -26,8 +26,8 @@ from simulator.plans.keys import COSTS, LAYERS, NOTHING, PARTS, key_of
 from simulator.plans.plan import InfeasiblePlanError, Plan, Problem, Stage, check_plan, family_of, flushes
 from simulator.results.steady_state import LEAST_WATCHED, MOST_PERIOD, SteadyState, steady_state
 from simulator.schedules import ScheduleFamily, blamed_on, build_schedule
-from simulator.schedules.ops import COMPUTE_KINDS, HOST_KINDS, LETTERS, OpKind
-from simulator.schedules.schedule import Schedule
+from simulator.schedules.ops import COMPUTE_KINDS, HOST_KINDS, LETTERS, OpKind, among
+from simulator.schedules.schedule import Schedule, ScheduleError
 from simulator.schedules.text import from_text
 from simulator.schedules.unequal import unequal_schedule
 
@@ -127,6 +127,9 @@ def plan_structure(costs: PlanCosts, stream: int = 0, stand_ins: StandIns | None
         complete = known.complete if known else covered(_schedule_of(plan, count, options), forward, backward)
     schedule = complete.schedule
     _check_placement(plan, schedule)
+    if not known and not schedule.flush:
+        with _blamed_on_family(plan):
+            _check_updates(plan, schedule)
     if plan.slices > 1:
         _check_slices(costs)
     for stage in np.unique(schedule.stage[schedule.kind == OpKind.RECOMPUTE]).tolist():
@@ -253,6 +256,28 @@ def _check_placement(plan: Plan, schedule: Schedule) -> None:
                         f"device {one} of plan {plan.planner!r} holds stages that schedule {plan.schedule!r} runs on several "
                         "devices"
                     )
+
+
+def _check_updates(plan: Plan, schedule: Schedule) -> None:
+    """Raise ScheduleError unless each device of a stream updates its stages as often as an iteration of its own samples ends.
+
+    An update may come an iteration after its gradients, and of the last ones none.
+    """
+    device, each = np.repeat(schedule.device_of_rank(), np.diff(schedule.offsets)), len(plan.microbatches)
+    place = schedule.stage.astype(np.int64) * (1 + int(device.max())) + device
+
+    def there(*kinds: OpKind) -> Integers:
+        return np.bincount(place[among(schedule.kind, kinds)], minlength=1 + int(place.max()))
+
+    gradients, updates = there(OpKind.BACKWARD, OpKind.WEIGHT_GRADIENT), there(OpKind.UPDATE)
+    lacking = np.flatnonzero(updates < gradients // each - 1)
+    if len(lacking):
+        first = int(lacking[0])
+        stage, where = divmod(first, 1 + int(device.max()))
+        raise ScheduleError(
+            f"device {where}: stage {stage} has {counted(int(updates[first]), 'update')} in {gradients[first] // each} "
+            "iterations of its micro-batches; each ends in one"
+        )
 
 
 def _lists(count: int) -> str:

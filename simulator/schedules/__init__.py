@@ -332,7 +332,9 @@ def _typed(family: ScheduleFamily, option: str, value: object) -> object:
 def _plugged_in_schedule(
     name: str, family: ScheduleFamily, stages: int, microbatches: int, options: Mapping[str, object]
 ) -> Schedule:
-    """The schedule that a plug-in makes, checked to be complete and of the counts asked for; lowering finds deadlocks."""
+    """The schedule that a plug-in makes, checked to be complete, of the counts asked for, and to flush or not as its family does;
+    lowering finds deadlocks.
+    """
     given = read_options(family.declared, options, f"schedule {name!r}")
     with answering_for(f"schedule {name!r}"), aside():
         schedule = family.build(stages, microbatches, **given)
@@ -342,6 +344,9 @@ def _plugged_in_schedule(
     if made != (stages, microbatches * schedule.slices):
         asked = f"was asked for {stages} stages and {microbatches} micro-batches"
         raise PluginError(f"schedule {name!r}, a plug-in, {asked}, and has {made[0]} and {made[1]}")
+    if schedule.flush is not family.flush:
+        says = "flushes, and its order does not" if family.flush else "does not flush, and its order does"
+        raise PluginError(f"schedule {name!r}, a plug-in, says that it {says}")
     with blamed_on(name):
         check_complete(schedule)
     return schedule

@@ -35,7 +35,7 @@ def check_complete(schedule: Schedule, forward: Bounds | None = None, backward: 
     Rules: each stage runs the forward of every micro-batch once, and either its full backward or its input gradient and its
     weight gradient once; all of a sample on one device. Overlapped pairs are a forward and a backward. Forwards run again once
     before their backwards, of a stage all or none; what is offloaded is loaded back, both once, in lists of their own. Updates
-    and predictions stand on devices of their stage.
+    and predictions stand on devices of their stage; where one stage updates, all do, on each of their devices.
     forward, backward: samples of the micro-batches of each stage; default one each, backward as forward
     """
     _check_columns(schedule)
@@ -145,7 +145,7 @@ def _in_place(
     schedule: Schedule, slots: dict[OpKind, tuple[Counts, Counts]], forwards: tuple[Counts, Counts] | None
 ) -> bool:
     """Whether every op stands on the device of the forwards of its samples, updates and predictions on one of their stage, and no
-    update twice on one.
+    update twice on one; of a schedule with updates each stage has some on each of its devices.
 
     slots: rows and slots of the ops of each kind; forwards: as in `_forwards_of`
     """
@@ -157,6 +157,10 @@ def _in_place(
         ordered = np.lexsort((number, place[update]))
         same = (np.diff(place[update][ordered]) == 0) & (np.diff(number[ordered]) == 0)
         if same.any():
+            return False
+        updated = np.zeros(1 + int(place.max()), dtype=np.bool_)
+        updated[place[update]] = True
+        if not updated[place[among(schedule.kind, _OF_BACKWARD)]].all():
             return False
     holder = np.empty(schedule.stages, dtype=np.int64)
     holder[schedule.stage] = device
@@ -260,6 +264,15 @@ def _name_fault(lists: _Lists) -> NoReturn:
             raise ScheduleError(
                 f"{_at(place)}: op {op} stands where its stage does not (stage {op.stage} is on device {min(holders[op.stage])})"
             )
+    updates = [(device, op) for device, op in lists.between if op.kind is OpKind.UPDATE]
+    updated = {(device, op.stage) for device, op in updates}
+    for stage, devices in holders.items():
+        for device in sorted(devices):
+            if updates and (device, stage) not in updated:
+                elsewhere, op = updates[0]
+                raise ScheduleError(
+                    f"device {device}: stage {stage} has no update, where others have (op {op} on device {elsewhere})"
+                )
     raise AssertionError(f"schedule {schedule.name!r} is at fault, and none of its ops is")
 
 

@@ -250,6 +250,11 @@ def drops(stages, microbatches, width: Annotated[int, Bounds(ge=1, le=4)] = 1, h
     """
     return build_schedule("gpipe" if width > 1 else "1f1b", stages, microbatches)
 
+def streams(stages, microbatches):
+    return build_schedule("pipedream", stages, microbatches)
+says_that_it_flushes = ScheduleFamily(streams, "a stream whose family says nothing of it")
+says_that_it_streams = ScheduleFamily(wraps, "a flush whose family says that it has none", flush=False)
+
 def raises(stages, microbatches): raise KeyError("at call")
 def refuses(stages, microbatches): raise ValueError("not today")
 def shrinks(stages, microbatches):
@@ -303,7 +308,10 @@ def w_raises(): raise KeyError("at call")
 def w_leaves(): raise SystemExit(7)
 '''
 
-BROKEN_SCHEDULES = ("raises", "returns_none", "returns_text", "other_stages", "endless", "leaves")
+BROKEN_SCHEDULES = (
+    "raises", "returns_none", "returns_text", "other_stages", "endless", "leaves", "says_that_it_flushes",
+    "says_that_it_streams",
+)  # fmt: skip
 BROKEN_PLANNERS = (
     "p_raises", "p_value", "p_none", "p_text", "p_stages", "p_schedule", "p_endless", "p_leaves", "p_details", "p_reason"
 )  # fmt: skip
@@ -514,6 +522,10 @@ AT_FAULT = {
     "W is forgotten": ("{s}F{m} {s}I{m}", "device 0: op 0W0 is missing"),
     "no backward": ("{s}F{m}", r"device 0: op 0B0 is missing \(or 0I0 with 0W0\)"),
     "B before F": ("{s}B{m} {s}F{m}", "deadlock: device 0, position 0: op 0B0 waits for 0F0"),
+    "U on one stage": (
+        "{s}F{m} {s}B{m} {'0U%d' % m * (not s)}",
+        r"device 1: stage 1 has no update, .*op 0U0 on device 0",
+    ),
 }
 
 
@@ -538,6 +550,19 @@ def test_a_plugged_in_schedule_at_fault_is_no_figure(capsys: pytest.CaptureFixtu
     answer, other = pp.compare(here, ["two-devices", "greedy"]).plans
     assert (answer.status, answer.result, other.status) == ("failed", None, "fits")
     assert re.search(said, answer.reason)
+
+
+@pytest.mark.parametrize(
+    ("every", "code", "said"), [(2, 0, ""), (3, 1, "device 0: stage 0 has 13 updates in 20 iterations")]
+)
+def test_a_stream_updates_once_an_iteration(
+    capsys: pytest.CaptureFixture[str], site: Path, every: int, code: int, said: str
+) -> None:
+    """Of two micro-batches; one that does so after three would take less than any plan's work, and is named."""
+    words = f"{{s}}F{{m}} {{s}}B{{m}} {{'%dU%d' % (s, m) * (m % {every} == {every - 1})}}"
+    install(site, f"pipeplan_test_updates_{every}", MODULE.replace("{s}F{m} {s}B{m}", words), ENTRY_POINTS)
+    found, _, err = run(capsys, f"plan --planner two-devices {MINE}")
+    assert (found, said in err) == (code, True)
 
 
 # ---- names and accelerators ---------------------------------------------------------------------------------------------

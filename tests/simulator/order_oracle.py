@@ -79,6 +79,9 @@ class _Oracle:
                         stage.devices.setdefault(sample, set()).add(device)
         if any(device not in homes[stage] for device, stage in between) or max(updates.values(), default=0) > 1:
             return False
+        updating = {(device, op.stage) for (device, op), count in updates.items() if count}
+        if updating and any((device, stage) not in updating for stage, some in enumerate(homes) for device in some):
+            return False
         return all(map(self.stage_is_complete, range(len(self.stages))))
 
     def stage_is_complete(self, number: int) -> bool:

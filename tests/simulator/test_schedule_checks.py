@@ -105,6 +105,11 @@ FAULTS = {
         "device 1, position 2: op 1P0 stands where its stage does not (stage 1 is on device 2)"
     ),
     "0F0 0B0 0U0\n0F1 0U0 0B1 0U0": "device 1, position 3: op 0U0 is doubled, it stands at device 1, position 1 already",
+    # where one stage updates, all do, on each of their devices
+    "0F0 0B0 0U0\n1F0 1B0": "device 1: stage 1 has no update, where others have (op 0U0 on device 0)",
+    "0F0 0B0 0U0\n0F1 0B1\n1F0 1F1 1B0 1B1 1U1": (
+        "device 1: stage 0 has no update, where others have (op 0U0 on device 0)"
+    ),
     "0P0 0F0 0P0 0B0 0B1": "device 0: op 0F1 is missing; micro-batch 1 stands nowhere but in 0B1 (device 0, position 4)",
     # what goes to the host comes back, and a stage runs all its forwards again or none
     "0F0 0B0\n0L0": "device 0: op 0O0 is missing: what is offloaded is loaded back",
