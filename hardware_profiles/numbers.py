@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from math import inf
 from numbers import Integral, Real
 from typing import Any
 
@@ -27,7 +28,9 @@ MOST_SEED = 2**63 - 1
 MOST_DEVICES = 32_768
 """Devices of a cluster at most: a slip of the pen in a count should not eat the memory."""
 
-_WHOLE = re.compile(r"[+-]?[0-9]{1,400}")
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+
+_MOST_DIGITS = 400
 """A longer number is beyond every limit."""
 
 _REAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -36,11 +39,13 @@ _REAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 def whole_number(text: str, least: int, most: int) -> int:
     """Read a whole number in a range; ValueError, which shows the text, for anything else."""
     written = text.strip(" ")
-    value = int(written) if _WHOLE.fullmatch(written) else None
+    value: float | None = None
+    if _WHOLE.fullmatch(written):
+        value = int(written) if len(written) <= _MOST_DIGITS else -inf if written[0] == "-" else inf
     if value is None or not least <= value <= most:
         too_large = value is not None and value > most
         raise ValueError(f"{shown(text)} must be a whole number {_end(least, most, too_large=too_large)}")
-    return value
+    return int(value)
 
 
 def real_number(text: str, least: float = 0.0, most: float = MOST_AMOUNT) -> float:

@@ -124,6 +124,10 @@ def test_numbers_are_written_in_digits() -> None:
     for text in NO_WHOLE:
         with pytest.raises(ValueError, match="must be a whole number"):
             whole_number(text, -(10**20), 10**20)
+    for digits in (3, 400, 401, 5000):
+        for sign, end in (("", "most 9"), ("+", "most 9"), ("-", "least -9")):
+            with pytest.raises(ValueError, match=f"of at {end}$"):
+                whole_number(sign + "9" * digits, -9, 9)
     for text in NO_REAL:
         with pytest.raises(ValueError, match="number"):
             real_number(text, -1e300, 1e300)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from statistics import median
 
 from experiments.terminal.output import InputError
-from hardware_profiles import GIB, blaming, read_bytes
+from hardware_profiles import GIB, MOST_COUNT, blaming, read_bytes, shown, whole_number
 
 WARM_UP = 5
 """Steps that are left out where nothing is said: kernels are compiled and chosen, allocators and communicators are made."""
@@ -18,22 +17,29 @@ WARM_UP = 5
 LARGEST = 2**28
 """Bytes of a log that are read at most."""
 
+MOST = 1e15
+"""Largest figure of a log."""
+
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
-MEGATRON = re.compile(
-    r"iteration\s+(?P<step>\d+)\s*/\s*\d+ .*?elapsed time per iteration \((?P<unit>ms|s)\):\s*(?P<time>[0-9.]+(?:[eE][+-]?\d+)?)"
+MEGATRON = (
+    re.compile(r"iteration\s+([0-9]+)\s*/\s*[0-9]+ "),
+    re.compile(r"elapsed time per iteration \((ms|s)\):\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)"),
 )
 """Megatron-LM's and Megatron-DeepSpeed's line of a step, or of all steps since the last line."""
 
-BATCH = re.compile(r"global batch size:\s*(\d+)")
+BATCH = re.compile(r"global batch size:\s*([0-9]+)")
 MEGATRON_RATE = re.compile(r"(?:throughput per GPU \(TFLOP/s/GPU\)|TFLOPs):\s*([0-9.]+)")
-MEGATRON_MEMORY = re.compile(
-    r"memory \(MB\).*?\|\s*max allocated:\s*(?P<allocated>[0-9.]+).*?\|\s*max reserved:\s*(?P<reserved>[0-9.]+)"
+MEGATRON_MEMORY = (
+    re.compile(r"memory \(MB\)"),
+    re.compile(r"\|\s*max allocated:\s*([0-9.]+)"),
+    re.compile(r"\|\s*max reserved:\s*([0-9.]+)"),
 )
 """What its ranks report once, in units of 2^20 bytes."""
 
-TITAN = re.compile(
-    r"step:\s*(?P<step>\d+)\s+loss:\s*\S+.*?memory:\s*(?P<memory>[0-9.]+)GiB\([0-9.]+%\)\s+(?:tps|wps):\s*(?P<rate>[0-9][0-9,.]*)"
+TITAN = (
+    re.compile(r"step:\s*([0-9]+)\s+loss:\s*\S"),
+    re.compile(r"memory:\s*([0-9.]+)GiB\([0-9.]+%\)\s+(?:tps|wps):\s*([0-9][0-9,.]*)"),
 )
 """torchtitan's line of a step, or of all steps since the last line; the memory is the most that its allocator reserved."""
 
@@ -94,7 +100,8 @@ def read_logs(path: Path, tokens: int, devices: int, batch: int, warm_up: int = 
         raise InputError(f"{path}: tells tokens per second, and the plan's samples have no tokens")
     seconds = median(step.seconds or batch * tokens / (step.tokens_per_second * devices) for step in own)
     with blaming(InputError, f"{path}: memory (MB)"):
-        pairs = [pair for text in texts.values() for pair in MEGATRON_MEMORY.findall(text)]
+        lines = (line for text in texts.values() for line in text.splitlines())
+        pairs = [pair for line in lines if (pair := _found(MEGATRON_MEMORY, line))]
         told = [tuple(2.0**20 * _number(most) for most in pair) for pair in pairs]
     reserved = [most for _, most in told] + [step.reserved for step in own if step.reserved]
     return LogFigures(
@@ -116,29 +123,46 @@ def _text(path: Path) -> str:
 def _steps(path: Path, text: str) -> Iterator[LoggedStep]:
     """The steps of a log's lines. Raises InputError, which names the line, for a figure that is no number."""
     for place, line in enumerate(text.splitlines(), start=1):
-        found = MEGATRON.search(line) or TITAN.search(line)
-        if found is None:
-            continue
         with blaming(InputError, f"{path}: line {place}"):
-            yield _megatron_step(found, line) if found.re is MEGATRON else _titan_step(found, line)
+            if told := _found(MEGATRON, line):
+                yield _megatron_step(told, line)
+            elif told := _found(TITAN, line):
+                yield _titan_step(told, line)
 
 
-def _megatron_step(found: re.Match[str], line: str) -> LoggedStep:
-    time, batch, rate = _number(found["time"]), BATCH.search(line), MEGATRON_RATE.search(line)
+def _found(parts: tuple[re.Pattern[str], ...], line: str) -> list[str]:
+    """The groups of patterns that a line has one behind the other, or none. Each looks through the line once: one pattern of all
+    would look through the rest of it from every place where the first fits.
+    """
+    groups: list[str] = []
+    end = 0
+    for part in parts:
+        found = part.search(line, end)
+        if found is None:
+            return []
+        groups += found.groups()
+        end = found.end()
+    return groups
+
+
+def _megatron_step(told: list[str], line: str) -> LoggedStep:
+    number, unit, time = told
+    batch, rate = BATCH.search(line), MEGATRON_RATE.search(line)
     return LoggedStep(
-        int(found["step"]),
-        time * (1e-3 if found["unit"] == "ms" else 1.0),
-        batch=int(batch[1]) if batch else 0,
+        whole_number(number, 0, MOST_COUNT),
+        _number(time) * (1e-3 if unit == "ms" else 1.0),
+        batch=whole_number(batch[1], 0, MOST_COUNT) if batch else 0,
         teraflops=_number(rate[1]) if rate else 0.0,
     )
 
 
-def _titan_step(found: re.Match[str], line: str) -> LoggedStep:
+def _titan_step(told: list[str], line: str) -> LoggedStep:
+    number, memory, tokens = told
     rate = TITAN_RATE.search(line)
     return LoggedStep(
-        int(found["step"]),
-        tokens_per_second=_number(found["rate"]),
-        reserved=GIB * _number(found["memory"]),
+        whole_number(number, 0, MOST_COUNT),
+        tokens_per_second=_number(tokens),
+        reserved=GIB * _number(memory),
         teraflops=_number(rate[1]) if rate else 0.0,
     )
 
@@ -148,8 +172,8 @@ def _number(text: str) -> float:
         number = float(text.replace(",", "").rstrip("."))
     except ValueError:
         number = 0.0
-    if not 0.0 < number < inf:
-        raise ValueError(f"{text!r} is not a number above 0")
+    if not 0.0 < number <= MOST:
+        raise ValueError(f"{shown(text)} is not a number above 0" + (f" of at most {MOST:g}" if number else ""))
     return number
 
 

@@ -445,6 +445,23 @@ def test_seconds_and_folders(tmp_path: Path) -> None:
             tuple(MEGATRON.format(n=n, ms=1.0, batch=16) for n in range(1, 9)),
             "steps have 16 samples, the plan's iteration has 8",
         ),
+        ((re.sub("[0-9]", "\u0663", MEGATRON.format(n=1, ms=1.0, batch=8)),), "no line of a step"),
+        ((re.sub("[0-9]", "\u0663", TITAN.format(n=1, tps=9)),), "no line of a step"),
+        (
+            (MEGATRON.format(n=10**12 + 1, ms=1.0, batch=8),),
+            "line 2: '1000000000001' must be a whole number of at most",
+        ),
+        ((MEGATRON.format(n=1, ms=1.0, batch=10**4000),), "must be a whole number of at most 1,000,000,000,000"),
+        ((TITAN.format(n=10**4000, tps=9),), "must be a whole number of at most 1,000,000,000,000"),
+        (
+            (MEGATRON.format(n=1, ms=1.0, batch=8).replace("1.0 |", "1e19 |"),),
+            "'1e19' is not a number above 0 of at most 1e+15",
+        ),
+        ((TITAN.format(n=1, tps=10**16),), "is not a number above 0 of at most 1e+15"),
+        *[
+            ((word * 200_000,), "no line of a step")  # each begins, and none ends
+            for word in ("iteration 1/1 ", "step: 1 loss: 1 ", "memory (MB) | max allocated: 1 ", "step:1 loss:")
+        ],
     ],
 )
 def test_logs_without_steps_are_one_line(tmp_path: Path, lines: tuple[str, ...], said: str) -> None:
