@@ -68,6 +68,9 @@ ENTRY_POINT_GROUP = "pipeplan.planners"
 SAME = 1.0 + 1e-6
 """How far a planner's plan may be above the best that it replayed, as both are judged, to be its answer."""
 
+MOST_LAYERS = 10_240
+"""Layers of a network at most: tables of layers by layers take four gigabytes then. A thousand blocks of GPT-2 have fewer."""
+
 
 Values = Callable[[Problem, Request], Iterable[Any]]
 """(problem, rest of the request) -> values of a decision, in the form of a request."""
@@ -143,6 +146,10 @@ class PlannerEntry:
         if not problem.trains:
             return (
                 f"it plans training, and precision {problem.precision!r} is of forward passes alone: plan --inference"
+            )
+        if (layers := len(problem.workload.layers)) > MOST_LAYERS:
+            return (
+                f"networks of at most {MOST_LAYERS:,} layers are planned, and {problem.workload.name!r} has {layers:,}"
             )
         families = schedule_families()
         of_schedule = (

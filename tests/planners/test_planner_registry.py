@@ -20,6 +20,7 @@ from planners import (
     Request,
     Result,
     make_plan,
+    planner_entries,
     planner_entry,
     registry,
 )
@@ -184,6 +185,15 @@ def test_a_refusal_says_why(names: str, changes: dict[str, Any], asked: dict[str
     small = replace(small_problems()["transformer"], **changes)
     for name in names.split():
         assert planner_entry(name).reason(small, Request(**fields, options=options)) == reason
+
+
+def test_networks_that_no_table_holds_are_refused_before_any_is_made(problem: Problem) -> None:
+    """By every planner, with both numbers of layers; a thousand blocks of ten layers are taken."""
+    long = replace(problem, workload=uniform_chain(10_241))
+    said = "networks of at most 10,240 layers are planned, and 'chain-10241' has 10,241"
+    assert set(refusals(long)) == set(planner_entries())
+    assert set(refusals(long).values()) == {said}
+    assert "uniform" not in refusals(replace(problem, workload=uniform_chain(10_240)))
 
 
 def test_brute_force_refuses_what_is_too_large(problem: Problem) -> None:
