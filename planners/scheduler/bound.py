@@ -54,6 +54,9 @@ CLOSE = 1e-12
 BARELY = 5e-10
 """Part by which an end is asked for that is sooner than a known one."""
 
+PARTS = tuple(2.0**-step for step in range(7))
+"""Parts of the way from a bound to an order's longest stage by which each device is asked for, in turn."""
+
 
 def ways_of(instance: ScheduleInstance) -> Ways:
     """The least times of every position's chain."""
@@ -82,13 +85,18 @@ def lower_bound(instance: ScheduleInstance, objective: Objective = "makespan") -
         return _steady_bound(instance, ways) / int(instance.first.sum())
     alone = objective == "longest-stage"
     bound = float(_bound(instance, _alone(instance, ways) if alone else ways, ways.head, alone))
-    ops = int(instance.offsets[-1])
-    whole = bool((instance.seconds % 1 == 0).all() and (instance.lag % 1 == 0).all() and bound * ops < 2**53)
+    whole = _are_whole(instance, bound)
     if whole:
         bound = float(math.ceil(bound * (1.0 - CLOSE)))
     if bound > 0.0 and not alone and small(instance):
         bound = end_by_windows(instance, ways, bound, whole)
-    return bound if whole else bound * (1.0 - ops * 2.0**-52)  # a replay adds in another order
+    return bound if whole else bound * (1.0 - int(instance.offsets[-1]) * 2.0**-52)  # a replay adds in another order
+
+
+def _are_whole(instance: ScheduleInstance, bound: float) -> bool:
+    """Whether all seconds are whole numbers, of which no sum is inexact."""
+    whole = (instance.seconds % 1 == 0).all() and (instance.lag % 1 == 0).all()
+    return bool(whole and bound * int(instance.offsets[-1]) < 2**53)
 
 
 def bound_below(instance: ScheduleInstance, known: float, end: float) -> float:
@@ -96,7 +104,19 @@ def bound_below(instance: ScheduleInstance, known: float, end: float) -> float:
     come near an end, but not to it.
     """
     sooner = end * (1.0 - BARELY)
-    return sooner if known < sooner and small(instance) and is_refuted(instance, ways_of(instance), sooner) else known
+    refuted = known < sooner and small(instance) and is_refuted(instance, ways_of(instance), sooner, -1)
+    return sooner if refuted else known
+
+
+def longest_below(instance: ScheduleInstance, known: float, found: float) -> float:
+    """The largest bound on the longest stage, from the known one to that of an order, that the windows of any device show."""
+    devices, ways, refuted = len(instance.limit), ways_of(instance), known
+    for device in range(devices if small(instance, devices) else 0):
+        for part in PARTS:
+            sooner = (refuted + part * (found - refuted)) * (1.0 - BARELY)
+            if refuted < sooner and is_refuted(instance, ways, sooner, device):
+                refuted = sooner
+    return float(math.ceil(refuted)) if _are_whole(instance, found) else refuted
 
 
 def _alone(instance: ScheduleInstance, ways: Ways) -> Ways:

@@ -15,7 +15,15 @@ from hardware_profiles import MOST_SEED, Integers, brief, check_real, check_whol
 from planners.scheduler.alternation import Alternation, alternate, alternations
 from planners.scheduler.annealing import Walk, anneal, cost_of
 from planners.scheduler.blocks import BuildingBlock, blocks_of, paused_blocks, replay_block, warm_ups
-from planners.scheduler.bound import OBJECTIVES, Objective, bound_below, lower_bound, spare_seconds, ways_of
+from planners.scheduler.bound import (
+    OBJECTIVES,
+    Objective,
+    bound_below,
+    longest_below,
+    lower_bound,
+    spare_seconds,
+    ways_of,
+)
 from planners.scheduler.instance import Codes, ScheduleInstance, codes_of, instance_of, peaks_of, schedule_of
 from planners.scheduler.list_scheduling import TIGHT, ListSetting, list_schedule, settings_of
 from planners.scheduler.order_replay import Form, Trace, replay, trace_of
@@ -354,7 +362,8 @@ def _found(search: _Search, problem: ScheduleProblem, objective: Objective) -> F
     makespan = float(replay(instance, codes, instance.offsets, False, 0.0, search.trace, False))
     schedule = schedule_of(instance, codes, problem, "search")
     peaks = peaks_of(instance, codes, problem)
-    bound = bound_below(instance, search.bound, cost) if objective == "makespan" else search.bound
+    below = {"makespan": bound_below, "longest-stage": longest_below}.get(objective)
+    bound = below(instance, search.bound, cost) if below else search.bound
     return FoundSchedule(problem, schedule, objective, cost, makespan, bound, peaks, search.evaluations)
 
 

@@ -1,6 +1,7 @@
 """Windows: ends that no order meets, found by narrowing down when each op may run if everything is over by then.
 
-The window of an op goes from the least time at which it may begin to the latest at which it may end. Windows are narrowed by
+The window of an op goes from the least time at which it may begin to the latest at which it may end; of one device's longest
+stage, from its first start on, for its own ops alone. Windows are narrowed by
 three rules, each of which every order obeys. Where one leaves no room for an op, no order is over by that end:
 
     links    an op begins after those that it waits for have ended: in its chain, before it in its code, or for memory
@@ -58,9 +59,9 @@ class _Facts(NamedTuple):
     held: Integers
 
 
-def small(instance: ScheduleInstance) -> bool:
-    """Whether windows are narrowed at all."""
-    return bool(sum(int(ops) ** 2 for ops in np.diff(instance.offsets)) <= LARGEST)
+def small(instance: ScheduleInstance, times: int = 1) -> bool:
+    """Whether windows are narrowed at all, so many times as often."""
+    return bool(times * sum(int(ops) ** 2 for ops in np.diff(instance.offsets)) <= LARGEST)
 
 
 @kernel(error_model="numpy")
@@ -85,10 +86,21 @@ def end_by_windows(instance: ScheduleInstance, ways: Ways, known: float, whole: 
 
 
 @kernel(error_model="numpy")
-def is_refuted(instance: ScheduleInstance, ways: Ways, end: float) -> bool:
-    """Whether no order is over by an end, more than 0."""
-    begins = heads_of(instance, ways).ravel()
-    return not _narrow(instance, _facts(instance), begins, np.full(len(begins), end), end * NEAR)
+def is_refuted(instance: ScheduleInstance, ways: Ways, end: float, device: int) -> bool:
+    """Whether no order is over by an end, more than 0; or, unless that is negative, no device of that number so many seconds
+    after it began.
+
+    All other ops then may run long before that device begins, and after it: where each runs as soon as it can, all are over in
+    the seconds of all together, and where that device waits before it begins, in as many more.
+    """
+    facts, begins = _facts(instance), heads_of(instance, ways).ravel()
+    ends, near = np.full(len(begins), end), end * NEAR
+    if device >= 0:
+        beyond = (facts.takes[facts.held] + instance.lag.max()).sum()
+        begins[facts.held], ends[facts.held], near = -beyond, 2.0 * beyond, max(end, beyond) * NEAR
+        own = facts.held[instance.offsets[device] : instance.offsets[device + 1]]
+        begins[own], ends[own] = 0.0, end
+    return not _narrow(instance, facts, begins, ends, near)
 
 
 @kernel(inner=True)

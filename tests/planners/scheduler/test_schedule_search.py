@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from experiments.schedule_search.optima import read_optima
 from experiments.schedule_search.problems import PUBLISHED, ProfiledRow, uneven
 from planners.scheduler import search as search_module
-from planners.scheduler.bound import Objective, lower_bound
+from planners.scheduler.bound import Objective, longest_below, lower_bound
 from planners.scheduler.instance import codes_of, instance_of, peaks_of
 from planners.scheduler.order_replay import replay, trace_of
 from planners.scheduler.patterns import one_at_a_time, pattern_names, pattern_of
@@ -479,6 +479,13 @@ LONGEST: dict[str, tuple[float, ScheduleProblem]] = {
         128 * (10408 + 10204 + 7703) + 15 * 612,
         PUBLISHED[-2].problem(64),
     ),
+    # the optima of CP-SAT: what each of a device's two stages waits for takes longer than the work of any device
+    "three units, where a micro-batch takes two": (
+        25,
+        placed("v", 6, 3, 3, forward=1, input_gradient=1, limit=3),
+    ),
+    "a wave, three units": (17, placed("wave", 4, 2, 3, forward=1, input_gradient=1, limit=3)),
+    "laps, three units": (18, placed("interleaved", 4, 2, 2, forward=1, input_gradient=2, limit=3)),
 }
 """Least longest stages that bounds meet."""
 
@@ -489,6 +496,17 @@ def test_an_order_attains_the_bound_of_its_longest_stage(name: str) -> None:
     seconds, problem = LONGEST[name]
     found = search_schedule(problem, seconds=0.05, objective="longest-stage")
     assert found.cost == found.bound == seconds
+
+
+def test_longest_stages_that_are_no_whole_numbers_are_proven_too() -> None:
+    """The same at 1.1 times the seconds; of an order that is longer the bound is no larger than what is proven of the shorter."""
+    seconds, problem = LONGEST["laps, three units"]
+    found = search_schedule(replace(problem, forward=1.1, input_gradient=2.2), seconds=0.05, objective="longest-stage")
+    assert found.cost == pytest.approx(1.1 * seconds)
+    assert found.proven
+    instance = instance_of(problem)
+    known = lower_bound(instance, "longest-stage")
+    assert [longest_below(instance, known, known + more) for more in (0.0, 3.0, 30.0)] == [15.0, 18.0, 18.0]
 
 
 def test_bad_arguments() -> None:
