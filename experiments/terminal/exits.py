@@ -17,7 +17,7 @@ LONG_WORD = 24
 """Characters of a word that a cut may go through."""
 
 MOST_CHARACTERS = 270
-"""Of a complaint, so that the line stays below 300 with the command's name."""
+"""Of a complaint beside the file's path, so that the line stays below 300 with the command's name."""
 
 OK, FAILURE, USAGE, INFEASIBLE, BAD_FILE = 0, 1, 2, 3, 4
 
@@ -123,10 +123,19 @@ def _end(name: str, complaint: str, code: int) -> int:
 def short(text: str, most: int = MOST_CHARACTERS) -> str:
     """One printable line: white space as single spaces, controls as escapes, the middle left out of what is too long, by words
     but of long ones.
+
+    The path of a file that it begins with is kept whole and does not count, so that what is said of it is left.
     """
     from hardware_profiles import one_line, printable
 
     line = printable(one_line(text))
+    path, colon, said = line.partition(": ")
+    if colon and os.sep in path and len(path) <= most:
+        return f"{path}: {_cut(said, most)}"
+    return _cut(line, most)
+
+
+def _cut(line: str, most: int) -> str:
     if len(line) <= most:
         return line
     head, tail = line[: most - most // 3 - 3], line[-(most // 3) :]

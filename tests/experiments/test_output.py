@@ -262,6 +262,22 @@ def test_messages_are_short(capsys: pytest.CaptureFixture[str], words: tuple[str
     assert err.rstrip("\n").isprintable()
 
 
+def test_what_is_said_of_a_file_does_not_depend_on_where_it_lies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However long its path, which is kept whole."""
+    said = set[str]()
+    for folder in (tmp_path, tmp_path / ("d" * 120)):
+        folder.mkdir(exist_ok=True)
+        path = folder / "cluster.toml"
+        path.write_text("kind = " + repr("k" * 400), encoding="utf-8")
+        assert cli.main(["check", str(path)]) == 4
+        err = capsys.readouterr().err
+        assert str(path) in err
+        said.add(err.replace(str(path), ""))
+    assert len(said) == 1
+
+
 def test_memory_that_is_not_there_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
