@@ -139,6 +139,8 @@ from .reading import (
     read_bytes as read_bytes,
     at_most as at_most,
     referred as referred,
+    referring as referring,
+    told_of as told_of,
     remembering as remembering,
 )
 from .rooflines import freed as freed

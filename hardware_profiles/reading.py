@@ -36,6 +36,11 @@ class FileError(ValueError):
         self.untold = untold or "the file cannot be used here; pipeplan check says why"
 
 
+def told_of(fault: ValueError) -> str:
+    """What a fault says where another file names the one that it is of."""
+    return fault.untold if isinstance(fault, FileError) else str(fault)
+
+
 _referred: ContextVar[bool] = ContextVar("referred", default=False)
 
 
@@ -45,19 +50,26 @@ def is_referred() -> bool:
 
 
 @contextmanager
+def referring() -> Iterator[None]:
+    """Read inside what a file refers to: what is unusual is told without its value."""
+    before = _referred.set(True)
+    try:
+        yield
+    finally:
+        _referred.reset(before)
+
+
+@contextmanager
 def referred(place: str, error: type[FileError], said: str = "") -> Iterator[None]:
     """Read inside what a value of a file refers to: its ValueError becomes the file's, without content of what is referred to.
 
     place: the file, and where in it the value stands; said: the value, where nothing else tells it
     """
-    before = _referred.set(True)
     try:
-        yield
+        with referring():
+            yield
     except ValueError as fault:
-        told = fault.untold if isinstance(fault, FileError) else str(fault)
-        raise error(f"{place}{said}: {told}", f"{place}: names what cannot be used") from None
-    finally:
-        _referred.reset(before)
+        raise error(f"{place}{said}: {told_of(fault)}", f"{place}: names what cannot be used") from None
 
 
 def read_bytes(path: Path | Traversable, most: int = MOST_BYTES) -> bytes:

@@ -262,6 +262,38 @@ def test_of_a_file_that_another_names_no_content_is_told(tmp_path: Path, recwarn
     assert all(str(number % 10**4 + 1000) not in line for line in unusual)
 
 
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        *[("cluster", f"{name}.toml") for name in ("key", "keys", "string", "kind", "cluster", "nodes")],
+        *[("stack", f"{name}.toml") for name in ("key", "keys", "kind")],
+        *[("workload", name) for name in ("text.json", "type.json", "key.json", "number.json", "shadow", "item.txt")],
+        *[("profile", name) for name in ("shadow", "line.txt", "node.txt", "profile.json", "twice.json")],
+        *[(option, name) for option in ("plan", "problem") for name in ("format.json", "list.json", "shadow")],
+    ],
+)
+def test_of_what_the_study_of_a_sweep_names_no_content_is_told(
+    option: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A study is a file as others: options, and values that are swept, name files; neither a line nor a row tells of them."""
+    rng = random.Random(1)
+    word, number = secret(rng), rng.randrange(10**7, 10**8)
+    (tmp_path / name).write_text(contents(word, number)[name], encoding="utf-8")
+    study, path = tmp_path / "study.toml", json.dumps(str(tmp_path / name))
+    named = {
+        "option": f"{option} = {path}\n[over]\nbatch = [8]\n",
+        "swept": f"batch = 8\n[over]\n{option} = [{path}]\n",
+    }
+    for text in named.values() if option not in ("plan", "problem") else [named["option"]]:
+        study.write_text(text, encoding="utf-8")
+        planner = () if option == "plan" else ("--planner", "uniform")
+        assert main(["sweep", str(study), "--jobs", "1", "--quiet", *planner]) in (3, 4)
+        said = "".join(capsys.readouterr())
+        assert name in said
+        assert word not in said
+        assert str(number) not in said
+
+
 def test_a_pipe_in_a_file_s_place_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Named by the user or by a file, of any kind: it is not opened, as nobody may ever write to it."""
     for suffix in ("toml", "json", "txt", "csv"):

@@ -14,7 +14,7 @@ import simulator
 from experiments.compare.problem_options import ENERGY, FORMS, LAUNCHABLE, add_question
 from experiments.terminal.argument_types import MOST_JOBS, CountUpTo, Option, add_options, names_of, refuse
 from experiments.terminal.exits import INFEASIBLE, OK
-from experiments.terminal.output import UsageError, blamed_on, output_file, progress, tell
+from experiments.terminal.output import UsageError, blamed_on, named_by, output_file, progress, tell
 from experiments.terminal.run_folder import RunFolder
 from experiments.terminal.stops import INTERRUPTED, finishing
 from experiments.view.page_option import check_bokeh, drawing_page, html_option
@@ -94,6 +94,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
         running(arguments.jobs, arguments.scheduler, arguments.local_cluster) as work,
         Store(path) as store,
         progress("sweeping") as show,
+        named_by(arguments.study),
     ):
         asked = ask_all(study, store, work, _telling(show))
     if not arguments.quiet:
@@ -151,7 +152,8 @@ def _study(arguments: argparse.Namespace) -> SweptStudy:
     unsaid = {**dict.fromkeys(names), "seed": 0}
     given = {name: value for name, value in said.items() if value is not False and value != unsaid[name]}
     own = {f"option.{name}": value for name, value in arguments.option}
-    return make_study(options | given | own, [*axes, *map(read_over, arguments.over)])
+    with named_by(arguments.study):
+        return make_study(options | given | own, [*axes, *map(read_over, arguments.over)])
 
 
 # --------------------------------------------------------------------------------------------------------- reporting

@@ -55,7 +55,8 @@ def _content(kind: str, name: str | None) -> Any:
     if kind == "workload":
         simulator.workload_from_spec(name)
     elif not Path(name).is_file():
-        raise InputError(f"{name}: there is no such {kind}")
+        missing = f"{name}: there is no such {kind}"
+        raise InputError(missing, missing)
     return Path(name).read_bytes().hex() if Path(name).is_file() else name
 
 

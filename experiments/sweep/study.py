@@ -38,7 +38,18 @@ from experiments.sweep.axes import Axis, Value, check_grid
 from experiments.sweep.contents import Contents
 from experiments.terminal.argument_types import Option, check_choice, names_of
 from experiments.terminal.output import UsageError, plain
-from hardware_profiles import FileError, Setting, Stack, blaming, find_address, option_text, shown, unknown
+from hardware_profiles import (
+    FileError,
+    Setting,
+    Stack,
+    blaming,
+    find_address,
+    option_text,
+    referring,
+    shown,
+    told_of,
+    unknown,
+)
 from simulator import Plan, Problem
 
 PLANNING: dict[str, Option] = {
@@ -138,9 +149,9 @@ class Question:
 
     def answer(self) -> dict[str, Any]:
         """FIGURES of the plan that is found, or of the one that is given; or why there is none: `refused` where the point is no
-        problem.
+        problem. A store goes from hand to hand, and names files: of their content nothing is told.
         """
-        with warnings.catch_warnings(record=True) as doubts:
+        with warnings.catch_warnings(record=True) as doubts, referring():
             warnings.simplefilter("always", UserWarning)
             found = self._answer()
         record = found.record(None)
@@ -166,7 +177,7 @@ class Question:
             stacks = () if self.document is not None else self._stacks(arguments, problem)
             request = read_request(arguments)
         except ValueError as error:
-            return Answer("", "failed", reason=str(error), error=error)
+            return Answer("", "failed", reason=told_of(error), error=error)
         planner = self.options.get("planner", DEFAULT_PLANNER)
         try:
             return ask(planner, planning(problem, request, planner, arguments.seed, stacks))
@@ -326,12 +337,15 @@ def _document(options: Mapping[str, Any]) -> tuple[tuple[str, str] | None, dict[
     path = options[files[0]] if files else ""
     if not files or (imported_from(path) and not Path(path.partition(":")[2]).is_file()):
         return None, {}
-    if files[0] == "problem":
-        file = simulator.PlanFile(simulator.PlanFile.read(path).problem)
-    elif imported_from(path):
-        file = simulator.PlanFile(*imported_plan(options, path))
-    else:
-        file = simulator.PlanFile(*simulator.PlanFile.read_plan(path))
+    try:
+        if files[0] == "problem":
+            file = simulator.PlanFile(simulator.PlanFile.read(path).problem)
+        elif imported_from(path):
+            file = simulator.PlanFile(*imported_plan(options, path))
+        else:
+            file = simulator.PlanFile(*simulator.PlanFile.read_plan(path))
+    except FileError as error:
+        raise type(error)(str(error), f"{files[0]} {path} cannot be used; pipeplan check says why") from None
     named = options_of(file.problem)
     return (str(path), file.to_json()), {kind: str(named[kind]) if named[kind] else None for kind in SOURCES}
 

@@ -18,7 +18,7 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hardware_profiles import FileError, printable
+from hardware_profiles import FileError, printable, referring
 from simulator import Explained, in_a_line, is_numeric
 
 if TYPE_CHECKING:
@@ -44,6 +44,19 @@ def blamed_on(source: str) -> Iterator[None]:
     except ValueError as error:
         text = str(error)
         raise InputError(text if text.startswith(source) else f"{source}: {text}") from None
+
+
+@contextmanager
+def named_by(source: str | None) -> Iterator[None]:
+    """Of files that a source names, messages tell the place and the rule, never the content; without a source they tell both."""
+    if source is None:
+        yield
+        return
+    try:
+        with referring():
+            yield
+    except FileError as error:
+        raise InputError(f"{source}: {error.untold}") from None
 
 
 def plain(value: Any) -> Any:
