@@ -23,7 +23,6 @@ import numpy as np
 
 from hardware_profiles import Floats, Integers, Operation, Rates, gibibytes, reduce_seconds, scaled
 from planners.estimate.memory import most_held, range_bytes
-from planners.estimate.pipeline_seconds import pipelined
 from planners.partitioning.fastest_cuts import fastest_cuts
 from planners.partitioning.partition_costs import PartitionCosts, straight_costs
 from planners.partitioning.tight_memory import fitting_cuts
@@ -381,26 +380,28 @@ class _Grid:
         """Lower bound on the seconds of a shape: the network divided at will, and cut where it sends least.
 
         Of micro-batches that are unlike, the smallest fill and drain the pipeline, and each takes its share of the largest one's
-        seconds, at least.
+        seconds, at least. Every rank runs its part of each micro-batch. Where it has one stage, it has the first one behind all
+        earlier ranks, and these run the last one's backward behind it: any n ranks together have at most so much of the network
+        that its parts, each less than the one before by as much as is waited for, are over in time. What replicas reduce begins
+        with a rank's last backward.
         """
         slowest, samples = self._ranks(shape.groups).slowest, self._samples(shape)
-        hops = self._hops(shape.groups, shape.chunks)
         smallest = self.problem.batch // (shape.microbatches * shape.replicas)
-        ranks, size = len(shape.groups), self._least_crossing * smallest
         rounds = shape.microbatches if smallest == samples else self.problem.batch / (shape.replicas * samples)
-        through = 1.0 + (ranks - 1) * (smallest / samples)
-        computing = pipelined(through, 1.0, rounds, shape.chunks) / self._rate(slowest, samples)
-        # A device that has several stages runs others while a micro-batch is on its way from lap to lap.
-        waits = (hops.latency + size * hops.there_and_back) * ((ranks - 1) / max(1, shape.stages - 1))
-        exposed = self._least_reduction(shape.groups) - self._backward_at_most(slowest, samples)
-        busiest = self._least_crossing * self.problem.batch / shape.replicas * hops.busiest
-        return max(computing + waits, busiest) + max(0.0, exposed)
+        rates, part = self._rates(slowest, samples), smallest / samples
+        work = rounds / sum(rates)
+        waiting = 1.0 - part / rounds if shape.chunks == 1 else 1.0
+        computing = rounds / sum(rate * waiting**place for place, rate in enumerate(rates))
+        reduced = self._least_reduction(shape.groups) * (rates[-1] / sum(rates)) / shape.chunks
+        exposed = max(0.0, reduced - self._backward_at_most(slowest, samples))
+        hops, sent = self._hops(shape.groups, shape.chunks), self._least_crossing
+        way = part / rates[0] + hops.latency + sent * smallest * hops.there_and_back
+        return max(computing, way, work + exposed, sent * self.problem.batch / shape.replicas * hops.busiest)
 
     @remembered
     def _least_reduction(self, groups: Groups) -> float:
-        """Seconds in which the replicas of any rank reduce an equal share of the gradients: one has no less."""
-        elements = self.costs.range_elements([(0, len(self.problem.workload))]) / len(groups)
-        size = elements * self.problem.accumulated_bytes
+        """Seconds in which the replicas of any rank reduce all gradients: those of all ranks take no less together."""
+        size = self.costs.range_elements([(0, len(self.problem.workload))]) * self.problem.accumulated_bytes
         return min(reduce_seconds(self._peer_rates(group), size) for group in groups) if size else 0.0
 
     def _backward_at_most(self, slowest: tuple[int, ...], samples: int) -> float:
@@ -427,11 +428,10 @@ class _Grid:
         return _Ranks(sum(map(self._memory_bytes, groups)), slowest)
 
     @remembered
-    def _rate(self, slowest: tuple[int, ...], samples: int) -> float:
-        """Passes of the whole network per second, forward and backward, of the ranks together."""
+    def _rates(self, slowest: tuple[int, ...], samples: int) -> tuple[float, ...]:
+        """Passes of the whole network per second, forward and backward, of each rank, the fastest first."""
         rate = {device: 1.0 / max(self._whole_seconds(device, samples), 1e-300) for device in set(slowest)}
-        # One by one, so that shapes that take equally long stay equal to the bit.
-        return sum(rate[device] for device in slowest)
+        return tuple(sorted([rate[device] for device in slowest], reverse=True))
 
     @remembered
     def _whole_seconds(self, device: int, samples: int) -> float:

@@ -71,15 +71,16 @@ def test_gradients_that_are_reduced_whole_end_later(whole: bool, late: float) ->
 def test_at_best_all_ranks_share_the_work_at_the_pace_of_their_slowest_replica() -> None:
     """12 s per sample on a device of rate 1, 24 on one of a half: alone, in turn, and as replicas of one stage.
 
-    Rank after rank starts once: a round of one stage each, of which there are as many a device as chunks.
+    Rank after rank starts once. Of V seconds the first rank has V / 4 for its part of each of four micro-batches, the second a
+    quarter of what is left, 3 V / 16; of chunks, of which the first may be small, each has V / 4.
     """
     search = _search([1.0, 1.0, 1.0, 1.0], [0.0] * 4, 8, rates=(1.0, 0.5), latency=0.0)
     assert search._at_best(GridShape("1f1b", ((0,),), 1, 4)) == pytest.approx(4 * 2 * 12.0)
     assert search._at_best(GridShape("1f1b", ((0, 1),), 1, 4)) == pytest.approx(4 * 1 * 24.0)
-    assert search._at_best(GridShape("1f1b", ((0,), (1,)), 1, 4)) == pytest.approx((4 + 1) * 2 * 8.0)
-    assert search._at_best(GridShape("interleaved-1f1b", ((1,), (0,)), 2, 4)) == pytest.approx((4 + 0.5) * 2 * 8.0)
+    assert search._at_best(GridShape("1f1b", ((0,), (1,)), 1, 4)) == pytest.approx(1 / (1 / 4 / 24 + 3 / 16 / 48))
+    assert search._at_best(GridShape("interleaved-1f1b", ((1,), (0,)), 2, 4)) == pytest.approx(4 * 2 * 8.0)
     quick = _search([0.001], [0.0], 8, latency=0.0)
-    assert quick._at_best(GridShape("1f1b", ((0,), (1,)), 1, 4)) == pytest.approx((4 + 1) * 2 * 0.0015)
+    assert quick._at_best(GridShape("1f1b", ((0,), (1,)), 1, 4)) == pytest.approx(0.006 / (1 / 4 + 3 / 16))
     assert 0.0 < _search([0.0], [0.0], 8)._at_best(GridShape("1f1b", ((0,),), 1, 4)) < 1e-290
     assert [search._slowest(group) for group in ((0, 1), (1, 0), (0,))] == [1, 1, 0]
     assert (
@@ -90,22 +91,27 @@ def test_at_best_all_ranks_share_the_work_at_the_pace_of_their_slowest_replica()
 def test_at_best_the_slowest_rank_hides_what_replicas_reduce() -> None:
     """Two ranks of two replicas, one at half the pace: its 16 s of the backward of a sample hide a ring, not the other's 8.
 
-    A ring of two moves as many bytes as there are, of half of 400 weights, at 8 bytes a second each way.
+    A ring of two moves as many bytes as there are, of 400 weights, at 8 bytes a second each way. The slower rank, which has a
+    third of the work, 4 · 8 s, may have all of them: weighed as their work is, both have a third at least; of two stages half.
     """
     shape = GridShape("1f1b", ((0, 1), (2, 3)), 1, 4)
     light, heavy = (
         _search([1.0] * 4, [0.0] * 4, 8, devices=4, rates=(1.0, 1.0, 0.5, 0.5), latency=0.0, parameters=[weights] * 4)
         for weights in (0, 100)
     )
-    assert heavy._least_reduction(shape.groups) == pytest.approx(400 / 2 * 4 / 8.0)
-    assert heavy._at_best(shape) - light._at_best(shape) == pytest.approx(100.0 - 16.0)
+    assert heavy._least_reduction(shape.groups) == pytest.approx(400 * 4 / 8.0)
+    assert light._at_best(shape) == pytest.approx(1 / (1 / 4 / 12 + 3 / 16 / 24))
+    assert heavy._at_best(shape) == pytest.approx(4 * 8.0 + 200.0 / 3 - 16.0)
+    assert heavy._at_best(replace(shape, schedule="interleaved-1f1b", chunks=2)) == pytest.approx(
+        32.0 + 200.0 / 6 - 16.0
+    )
 
 
 def test_rates_of_ranks_are_added_one_by_one() -> None:
     """To the bit: shapes that take equally long at best keep the grid's order, whichever of their ranks are alike."""
     search = _search([0.2, 1.0 / 7.0], [0.0] * 2, 8, devices=3, latency=0.0)
     rate = 1.0 / search._whole_seconds(0, 1)
-    assert search._at_best(GridShape("1f1b", ((0,), (1,), (2,)), 1, 8)) == 10.0 / (rate + rate + rate)
+    assert search._at_best(GridShape("1f1b", ((0,), (1,), (2,)), 1, 8)) == 8.0 / (rate + rate * 0.875 + rate * 0.875**2)
 
 
 def test_the_busiest_channel_between_two_stages_counts() -> None:
