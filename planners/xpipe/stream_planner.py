@@ -5,6 +5,7 @@ XPipe takes its partition as given. Here number of stages, micro-batches and cut
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,11 +32,12 @@ SCHEDULE = "xpipe"
 COPIES = 1 + COPY_RULES[SCHEDULE].buffers
 """Copies of the weights: the current ones, and predictions for forwards and for backwards."""
 
-FINALISTS = 4
-"""Plans that fit whose replays are compared, the fastest by the closed form first: links that share channels only take longer."""
+REPLAYS = 256
+"""Plans that fit whose replays are compared at most, the fastest by the closed form first: where links share channels, replays
+take longer."""
 
-REPLAYS = 16
-"""Plans that are replayed at most: of a shape whose plan does not fit another one follows."""
+MISSES = 16
+"""Plans that do not fit at most: of a shape whose plan does not fit another one follows."""
 
 MOST_OPS = 2**17
 """Forwards and backwards of the stream that shows a plan's steady state, above which it is not searched: it ends on SimPy."""
@@ -120,14 +122,14 @@ class StaircaseSearch:
         None where nothing has room.
         """
         scores, fit = dict[Plan, Score](), 0
-        for _ in range(REPLAYS):
+        while fit < REPLAYS and len(scores) - fit < MISSES:
             ranked = ((seconds, place, plan) for seconds, place, plan in self._ranked(scores) if plan not in scores)
             seconds, place, plan = next(ranked, (inf, 0, None))
             if plan is None or (0.0, seconds) >= min((one.key for one in scores.values()), default=(inf, inf)):
                 break
             scores[plan] = score = self.evaluate(plan)
             fit += score.fits
-            if fit == FINALISTS or isinf(score.peak_bytes):  # which the stack does not run: no memory helps
+            if isinf(score.peak_bytes):  # which the stack does not run: no memory helps
                 break
             if not score.fits:
                 self._misses.setdefault(place, []).append(score)
@@ -161,9 +163,20 @@ class StaircaseSearch:
         if fastest is None:
             self._found[place] = most, None
         else:
+            if most < inf:  # the same cuts whatever is known of other shapes
+                fastest = fastest_staircase(self.staircase(row, count, misses), shape.least / count, inf) or fastest
             plan = straight_plan(self.name, self.problem, SCHEDULE, fastest[1], row.devices, count)
-            self._found[place] = fastest[0] * count, plan
+            self._found[place] = max(fastest[0] * count, self._shared(row.devices, fastest[1])), plan
         return self._found[place]
+
+    def _shared(self, devices: Sequence[int], cuts: Sequence[int]) -> float:
+        """Seconds of a mini-batch for which the channel is busy that is so longest, of whatever stages; 0 without contention."""
+        cluster, busy = self.problem.cluster, defaultdict[int, float](float)
+        for (near, far), cut in zip(pairwise(devices), cuts, strict=True):
+            for channel in (*cluster.route(near, far), *cluster.route(far, near)):
+                busy[channel] += float(self.costs.cut_bytes[cut]) / cluster.channels[channel].bandwidth
+        longest = max(busy.values(), default=0.0) if self.problem.contention else 0.0
+        return self.problem.batch * longest * (1.0 - SLACK)
 
     def _shapes(self) -> Iterator[_StreamShape]:
         """Every number of stages, on the devices that a plan may be confined to, with every number of micro-batches."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import cycle, islice, pairwise, product
 from math import inf
 
@@ -20,6 +21,7 @@ from simulator import InfeasiblePlanError, Problem, Workload, equal_microbatches
 from simulator.plan_replay import stream_micro_batches
 from tests.chains import chain
 from tests.planners.conftest import with_memory
+from tests.simulator.strategies import star_cluster
 
 GNMT = workload_from_spec("gnmt8")
 
@@ -52,6 +54,7 @@ def test_the_closed_form_is_what_a_replay_attains_or_less(seed: int, contention:
         for device in outcome.memory
     ]
     assert seconds <= replayed * (1.0 + 1e-9)
+    assert search._shared(devices, cuts) <= replayed * (1.0 + 1e-9)
     if not updates:
         assert contention or seconds == pytest.approx(replayed, rel=1e-9)
 
@@ -138,6 +141,24 @@ def test_replays_slower_than_the_closed_form_do_not_end_the_search() -> None:
     crowded = Problem(workload_from_spec("vgg16"), load_cluster("dapple-c:3"), 24, gradient_reduction="whole")
     every, two = (make_plan("xpipe", crowded, request) for request in (Request(), Request(microbatches=2)))
     assert every.outcome.iteration_seconds == two.outcome.iteration_seconds
+
+
+def test_what_stages_send_over_one_channel_counts_together() -> None:
+    """Around a switch of 1,000 bytes/s the middle one of three devices sends 4 samples' 20 bytes back and 30 on: 0.2 s."""
+    one = Problem(chain([1.0] * 3, output_elements=[5.0, 7.5, 1.0]), star_cluster(3, bandwidth=1e3), 4)
+    search = StaircaseSearch("xpipe", Request(), one, Evaluator(one))
+    assert search._shared((0, 1, 2), (1, 2)) == pytest.approx(4 * (20 + 30) / 1e3)
+    assert search._shared((0,), ()) == 0.0
+    free = replace(one, contention=False)
+    assert StaircaseSearch("xpipe", Request(), free, Evaluator(free))._shared((0, 1, 2), (1, 2)) == 0.0
+
+
+def test_asked_for_stages_it_is_no_faster_where_links_are_shared() -> None:
+    """Three stages are faster than the four plans that are the fastest in closed form, all of five stages or more."""
+    layers, cluster = workload_from_spec("chain:9"), load_cluster("sailor-mit-4").take(8)
+    one = Problem(layers, cluster, 16, gradient_reduction="whole", memory_reserve=0.5)
+    every, *parts = (make_plan("xpipe", one, Request(stages=count)).iteration_seconds for count in (None, 2, 3, 5))
+    assert every <= min(parts) * (1.0 + 1e-9)
 
 
 def test_it_says_what_it_does_not_plan() -> None:
