@@ -28,7 +28,7 @@ from simulator.engines import reference
 from simulator.lowering.program import noisy_program
 from simulator.results.noisy_seconds import NoisySeconds
 from simulator.schedules.schedule import ScheduleError
-from tests.chains import chain
+from tests.chains import chain, measured_chain
 from tests.simulator.noise import with_noise
 from tests.simulator.strategies import HandCosts, chain_cluster, channel, programs
 
@@ -141,6 +141,27 @@ def test_stragglers_that_send_while_they_compute_on_a_device_of_two_lanes(transf
     found, by_hand = seconds([1.0] * 3, {0: 2.0, 2: 1.5}), seconds(factor, {})
     assert found == pytest.approx(by_hand, rel=1e-12)
     assert by_hand > seconds([1.0] * 3, {})
+
+
+@pytest.mark.parametrize("schedule", ["1f1b-as", "1f1b-sno", "fbp-as"])
+@pytest.mark.parametrize("elements", [0.2, 1.3, 4.0])
+def test_stragglers_of_plans_whose_ops_send_while_they_compute(schedule: str, elements: float) -> None:
+    """As layers of more seconds, on lanes of a device and on one: an op that its sending makes long has time left."""
+
+    def seconds(factors: tuple[float, ...], stragglers: dict[int, float] | None = None) -> float:
+        layers = [(1.0 * one, 2.0 * one) for one in factors]
+        network = measured_chain(*zip(*layers, strict=True), parameters=[0] * 3, output_elements=[elements] * 3)
+        plan = Plan("hand", schedule, tuple(Stage((one,), (one,)) for one in range(3)), (1,) * 6)
+        problem = Problem(network, chain_cluster(3, bandwidth=4.0), 6)
+        return simulate(problem, plan, stragglers=stragglers).iteration_seconds
+
+    alone, slow, by_hand = (
+        seconds((1.0, 1.0, 1.0)),
+        seconds((1.0, 1.0, 1.0), {0: 2.0, 2: 1.5}),
+        seconds((2.0, 1.0, 1.5)),
+    )
+    assert slow == pytest.approx(by_hand, rel=1e-12)
+    assert slow > alone
 
 
 def test_noise_is_a_factor_on_what_noise_has_made_of_a_transfer() -> None:
