@@ -183,9 +183,7 @@ def _read(path: str, problem: Problem, request: Request) -> Plan:
             if parallel.get("data_parallel_shard_degree", -1) == -1
             else _degree(parallel, "data_parallel_shard_degree")
         )
-        batch = training.get("global_batch_size", -1)
-        if batch not in (-1, problem.batch):
-            raise ValueError(f"training.global_batch_size = {batch}: the problem has {problem.batch} (--batch)")
+        _agree(training, problem)
         schedule, placement, order = _schedule(parallel, path) if ranks > 1 else ("1f1b", "straight", ())
         blocks = _blocks(parallel.get("module_fqns_per_model_part"), problem) if ranks > 1 else [_all_blocks(problem)]
         words = {"never": 2, "always": 3, "default": 2 if ranks > 1 else 3}
@@ -214,6 +212,20 @@ def _read(path: str, problem: Problem, request: Request) -> Plan:
             order=order,
         )
         return plan_of_layout(problem, "torchtitan", layout)
+
+
+def _agree(training: Mapping[str, Any], problem: Problem) -> None:
+    """ValueError where what a job trains is not what the problem does; what it leaves out is the problem's."""
+    usual = {"global_batch_size": -1}  # torchtitan's own word for what follows from the local one
+    known = {
+        "global_batch_size": (problem.batch, "batch"),
+        "seq_len": (problem.workload.tokens, "sequence"),
+        "mixed_precision_param": (PRECISIONS.get(problem.precision, problem.precision), "precision"),
+    }
+    for name, (own, option) in known.items():
+        said = training.get(name, own)
+        if said != usual.get(name) and (type(said) is not type(own) or said != own):
+            raise ValueError(f"training.{name} = {shown(said)}: the problem has {own} (--{option})")
 
 
 def _sections(path: str) -> Mapping[str, Any]:

@@ -348,6 +348,13 @@ def test_a_csv_of_torchtitan_is_the_plans_order(capsys: pytest.CaptureFixture[st
             "global_batch_size = 32",
             "training.global_batch_size = 32: the problem has 16 (--batch)",
         ),
+        ("seq_len = 1024", "seq_len = 2048", "training.seq_len = 2048: the problem has 1024 (--sequence)"),
+        ("seq_len = 1024", "seq_len = 1024.0", "training.seq_len = 1024.0: the problem has 1024 (--sequence)"),
+        (
+            'mixed_precision_param = "bfloat16"',
+            'mixed_precision_param = "float32"',
+            "training.mixed_precision_param = 'float32': the problem has bfloat16 (--precision)",
+        ),
         (
             "local_batch_size = 4",
             "local_batch_size = 2",
