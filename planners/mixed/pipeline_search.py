@@ -24,6 +24,9 @@ MOST_WORK = 2.5e6
 FINALISTS = 4
 """Most pipelines that are replayed."""
 
+UNSURE = 1.05
+"""Times the closed form that the best plan takes, above which the best of each number of micro-batches are replayed, too."""
+
 ROUNDS = 4
 """Most searches, each with more memory left free than the last one, while no finalist fits in its replay."""
 
@@ -56,6 +59,9 @@ class MixedPipelines:
             fit = [plan for plan in replayed if evaluate(plan).fits]
             if fit:
                 best = min(fit, key=lambda plan: evaluate(plan).key)
+                if evaluate(best).iteration_seconds > UNSURE * run.seconds[best]:
+                    replayed += run.of_each_count()
+                    best = min((plan for plan in replayed if evaluate(plan).fits), key=lambda plan: evaluate(plan).key)
                 run.tell(best, replayed)
                 return best
             run.leave_free([evaluate(plan) for plan in replayed])
@@ -160,6 +166,19 @@ class _PipelineSearch:
                 self.evaluate(min(best, key=lambda plan: best[plan]))
             raise
         return best
+
+    def of_each_count(self) -> list[Plan]:
+        """The best plans of each number of micro-batches: beside slow links the closed form ranks few stages too low."""
+        found: list[Plan] = []
+        asked = self.planner.request
+        for count in searched_counts(self.problem) if asked.microbatches is None else ():
+            request = replace(asked, microbatches=count)
+            if inapplicable(self.problem, request) is None:
+                one = _PipelineSearch(replace(self.planner, request=request), self.problem, self.evaluate)
+                one.spare = self.spare
+                found += [plan for plan in one.replayed() if plan not in self.seconds]
+                self.seconds |= one.seconds
+        return found
 
     def leave_free(self, scores: list[Score]) -> None:
         """Leave free on each kind of device, beside what is free already, the most that a plan lacked there."""
