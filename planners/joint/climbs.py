@@ -34,7 +34,7 @@ from planners.search.quick_replay import (
     seconds_before,
 )
 from planners.search.remembered import remembered
-from simulator import Kept, LayerCosts, PlanCosts, Problem, Recompute, equal_microbatches, schedule_families
+from simulator import Kept, LayerCosts, PlanCosts, Problem, Recompute, Schedule, equal_microbatches, schedule_families
 
 OPS, BY_STAGE = 500.0, 2.0
 """Ops of quick replays of many partitions that take as long as a unit of `replay_work`, and units by stage of what they need."""
@@ -105,11 +105,17 @@ class Climbs:
         tables = self._tables(one)
         return None if tables is None else self._replayed(*tables, cuts)
 
-    def climbed(self, one: Pipeline) -> tuple[float, Pipeline] | None:
-        """Where moves of cuts lead from a pipeline, with its estimated seconds; None where these are not known."""
+    def climbed(self, one: Pipeline, order: Schedule | None = None) -> tuple[float, Pipeline] | None:
+        """Where moves of cuts lead from a pipeline, with its estimated seconds; None where these are not known.
+
+        order: of its ops, if not its family's
+        """
         tables = self._tables(one)
         if tables is None:
             return None
+        if order is not None:
+            samples = np.array(equal_microbatches(self.problem.batch, one.microbatches))
+            tables = columns_of(order, samples), tables[1]
         cuts, runs = np.array(one.cuts, dtype=np.int64), len(one.cuts) <= MANY
         every = climbed(cuts, lambda near: self._replayed(*tables, near), lambda at: moved(at, self.places, runs=runs))
         return float(self._replayed(*tables, every[:1])[0]), replace(one, cuts=tuple(every[0].tolist()))

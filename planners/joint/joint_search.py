@@ -22,7 +22,7 @@ import numpy as np
 from planners.joint.climbs import Climbs
 from planners.joint.neighbourhood import CHUNKS, DIVIDING, FAMILIES, Neighbourhood
 from planners.joint.niches import Niches
-from planners.joint.orders import ops_of, ordered, within
+from planners.joint.orders import in_order, ops_of, orders, within
 from planners.joint.pipeline import Pipeline, pipeline_of
 from planners.joint.told import complexity, next_best, own_order, passes_devices, simpler_plan, unordered
 from planners.partitioning.fraction_search import FractionSearch
@@ -49,6 +49,7 @@ from simulator import (
     PlanCosts,
     Problem,
     Recompute,
+    Schedule,
     ScheduleError,
     Score,
     cuts_of,
@@ -101,8 +102,11 @@ seconds of each search.
 ORDERS = 2
 """Orders of a search that are replayed."""
 
-WITH_MOST = 4
-"""Pipelines with most promise whose orders are searched first, beside the first of each other shape."""
+OF_SAME_SHAPE = 8, 2
+"""Pipelines of the same replicas, groups and stages per device, at most, whose orders are bounded, and searched."""
+
+OF_A_REPLAY = 0.2
+"""Part of a replay's work that it counts beside searches for orders, which take far longer for theirs."""
 
 WORTH = 0.01
 """Part of the best seconds that a bound must leave to gain, for a search for an order."""
@@ -540,75 +544,126 @@ class _Descents:
         return self.planner.request.schedule is None and not self.problem.stack.runs.schedules
 
     def _order(self) -> None:
-        """Replay searched orders of the fastest pipelines of unlike stages, of those again where they gain most."""
+        """Replay searched orders of the fastest pipelines of unlike stages, of those again where they gain most, then with near
+        numbers of micro-batches while these are faster.
+        """
         found = self._orderable()
         for most, slower, seconds in ROUNDS:
             for plan in sorted(found, key=lambda one: found[one].seconds)[:most]:
-                one = found[plan]
-                self.done += seconds * WORK_PER_SECOND
-                for other in islice(ordered(plan, one.ops, slower, seconds), ORDERS):
-                    if self.done >= self.most:
-                        return
-                    self.done += one.work
-                    with suppress(*CANNOT_RUN):
-                        score = self.evaluate(other)
-                        one.seconds = min(one.seconds, score.key[1] if score.fits else inf)
+                if self.done >= self.most:
+                    return
+                found |= self._in_orders(plan, found[plan], slower, seconds)
+        better = bool(found)
+        while better and self.done < self.most:
+            fastest = min(found, key=lambda one: found[one].seconds)
+            before = found[fastest].seconds
+            for plan, one in self._with_other_counts(fastest, before * ORDERED):
+                found[plan] = one
+                found |= self._in_orders(plan, one, *ROUNDS[0][1:])
+            better = min(one.seconds for one in found.values()) < before
+
+    def _with_other_counts(self, plan: Plan, below: float) -> Iterator[tuple[Plan, _Orderable]]:
+        """The plan with near numbers of micro-batches, if it takes less than `below` seconds, while there is work left."""
+        for one in filter(self.moves.allows, self.moves.counts(self._pipeline(plan))):
+            if self.done >= self.most:
+                return
+            other = one.plan(self.problem, self.planner.name)
+            found = None if _unordered(one) in self.ordered else self._limited(other)
+            if found is not None and found.seconds < below:
+                yield other, found
+
+    def _in_orders(self, plan: Plan, one: _Orderable, slower: float, seconds: float) -> dict[Plan, _Orderable]:
+        """Replay searched orders of a plan, also with the cuts where moves of them lead under each; what these make faster."""
+        found = dict[Plan, _Orderable]()
+        self.done += seconds * WORK_PER_SECOND
+        for order in orders(one.ops, slower, seconds)[:ORDERS]:
+            one.seconds = min(one.seconds, self._in_order(plan, order, one.work))
+            other = self._cut_for(plan, order)
+            took = inf if other is None else self._in_order(other, order, one.work)
+            if other is not None and took < one.seconds:
+                there = self._limited(other)
+                if there is not None:
+                    there.seconds, found[other] = took, there
+        return found
+
+    def _in_order(self, plan: Plan, order: Schedule, work: int) -> float:
+        """Seconds of a plan in an order of its own; inf where it cannot run or does not fit."""
+        self.done += OF_A_REPLAY * work
+        with suppress(*CANNOT_RUN):
+            score = self.evaluate(in_order(plan, order))
+            if score.fits:
+                return score.key[1]
+        return inf
+
+    def _cut_for(self, plan: Plan, order: Schedule) -> Plan | None:
+        """The plan with the cuts where moves of them lead under an order; None where they lead nowhere."""
+        one, began = self._pipeline(plan), self.climbs.work
+        there = self.climbs.climbed(one, order)
+        self.done += self.climbs.work - began
+        return None if there is None or there[1] == one else there[1].plan(self.problem, self.planner.name)
 
     def _orderable(self) -> dict[Plan, _Orderable]:
         """Pipelines of unlike stages that fit and whose orders no earlier round searched: those with most to gain, by a bound on
-        their orders and what they take.
+        their orders and what they take, few of the same shape.
         """
-        promise, stages = dict[Plan, float](), set[Pipeline]()
-        replayed, (_, best) = self.replayed(), self.least
-        for plan in sorted(replayed, key=lambda one: replayed[one].key):
-            score, one = replayed[plan], pipeline_of(self.problem, plan)
-            if len(promise) == ORDERABLE or not score.fits or score.iteration_seconds > best * ORDERED:
+        promise, bounded = dict[Plan, float](), Counter[object]()
+        for plan, seconds in self._unlike():
+            shape = _shape(self._pipeline(plan))
+            if len(promise) == ORDERABLE:
                 break
-            if (
-                one is None
-                or len(one.ranks) == 1
-                or one.opposite
-                or one.slices > 1
-                or self.done + _work(one) > self.most
-            ):
-                continue
-            alike = _unordered(one)
-            if alike in stages or alike in self.ordered:
-                continue
-            stages.add(alike)
-            least = order_bound(instance_of(ops_of(PlanCosts(self.problem, plan, self.evaluate.layer_costs))))
-            if least <= best * (1.0 - WORTH):
-                promise[plan] = least * score.iteration_seconds
-        chosen = self._with_unlike(sorted(promise, key=lambda plan: promise[plan]))[: ROUNDS[0][0]]
-        orderable = dict[Plan, _Orderable]()
-        for plan in chosen:
-            found = None if self.done >= self.most else self._limited(plan, replayed[plan].iteration_seconds)
+            if bounded[shape] < OF_SAME_SHAPE[0]:
+                ops = ops_of(PlanCosts(self.problem, plan, self.evaluate.layer_costs))
+                least = order_bound(instance_of(ops), windows=False)
+                if least <= self.least[1] * (1.0 - WORTH):
+                    promise[plan] = least * seconds
+                    bounded[shape] += 1
+        orderable, searched = dict[Plan, _Orderable](), Counter[object]()
+        for plan in sorted(promise, key=lambda one: promise[one]):
+            shape = _shape(self._pipeline(plan))
+            if self.done >= self.most or len(orderable) == ROUNDS[0][0]:
+                break
+            searched[shape] += 1
+            found = self._limited(plan) if searched[shape] <= OF_SAME_SHAPE[1] else None
             if found is not None:
                 orderable[plan] = found
         return orderable
 
-    def _with_unlike(self, plans: Iterable[Plan]) -> list[Plan]:
-        """The first of some plans, and of the rest those whose replicas, groups and stages per device none before them has."""
-        chosen, shapes = list[Plan](), set[tuple[object, ...]]()
-        for plan in plans:
-            one = pipeline_of(self.problem, plan)
-            assert one is not None
-            shape = one.replicas, one.group, one.chunks
-            if len(chosen) < WITH_MOST or shape not in shapes:
-                chosen.append(plan)
-            shapes.add(shape)
-        return chosen
+    def _unlike(self) -> Iterator[tuple[Plan, float]]:
+        """The fastest of the plans that differ in their order alone and whose orders no earlier round searched, and its seconds,
+        by these, if it fits and is near the best.
+        """
+        replayed, stages = self.replayed(), set(self.ordered)
+        for plan in sorted(replayed, key=lambda one: replayed[one].key):
+            score, one = replayed[plan], pipeline_of(self.problem, plan)
+            if not score.fits or score.iteration_seconds > self.least[1] * ORDERED:
+                return
+            if one is None or len(one.ranks) == 1 or one.opposite or one.slices > 1 or _unordered(one) in stages:
+                continue
+            stages.add(_unordered(one))
+            if self.done + OF_A_REPLAY * _work(one) <= self.most:
+                yield plan, score.iteration_seconds
 
-    def _limited(self, plan: Plan, seconds: float) -> _Orderable | None:
-        """The ops of a plan within the memory that it leaves; None where its own order is none of them."""
-        one = pipeline_of(self.problem, plan)
-        assert one is not None
+    def _limited(self, plan: Plan) -> _Orderable | None:
+        """The ops of a plan within the memory that it leaves; None where it does not fit, or its own order is none of them."""
+        one = self._pipeline(plan)
         self.ordered.add(_unordered(one))
-        self.done += _work(one)
+        self.done += OF_A_REPLAY * _work(one)
+        try:
+            missing, seconds = self.evaluate(plan).key
+        except CANNOT_RUN:
+            return None
+        if missing:
+            return None
         peaks = self.evaluate.peak_bytes(plan) or {}
         free = {device: self.problem.room_bytes(device) - peak for device, peak in peaks.items()}
         ops = within(ops_of(PlanCosts(self.problem, plan, self.evaluate.layer_costs)), plan, free)
         return None if ops is None else _Orderable(ops, _work(one), seconds)
+
+    def _pipeline(self, plan: Plan) -> Pipeline:
+        """The pipeline that a plan of a family is."""
+        one = pipeline_of(self.problem, plan)
+        assert one is not None
+        return one
 
     def _of_families(self) -> list[Pipeline]:
         """Of each schedule family, which free descents may leave too soon: the fastest pipeline that was replayed, if near the
@@ -796,6 +851,11 @@ class _Descents:
             yield from with_timed(self.problem, (plan,), self.evaluate.layer_costs)
         except ValueError:
             return
+
+
+def _shape(one: Pipeline) -> tuple[object, ...]:
+    """Replicas of each rank, devices of a group and stages per rank."""
+    return one.replicas, one.group, one.chunks
 
 
 def _unordered(one: Pipeline) -> Pipeline:

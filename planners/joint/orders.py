@@ -6,7 +6,7 @@ slower transfers than there are is often the faster one, so that orders are sear
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from planners.scheduler.search import search_orders
 from planners.scheduler.stage_ops import StageOps
 from planners.search.quick_replay import order_of_plan
 from planners.search.timed_orders import op_seconds
-from simulator import OpKind, Plan, PlanCosts, to_text
+from simulator import OpKind, Plan, PlanCosts, Schedule, to_text
 
 
 def ops_of(costs: PlanCosts) -> ScheduleProblem:
@@ -57,8 +57,12 @@ def _ranks(plan: Plan) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(stage.devices for stage in plan.stages))
 
 
-def ordered(plan: Plan, asked: ScheduleProblem, slower: float, seconds: float) -> Iterator[Plan]:
-    """A plan with orders of its own, the most promising first, where transfers take `slower` times as long as alone."""
+def orders(asked: ScheduleProblem, slower: float, seconds: float) -> list[Schedule]:
+    """Orders of some ops, the most promising first, where transfers take `slower` times as long as alone."""
     transfer = [slower * one for one in asked.each("transfer")]
-    for schedule in search_orders(replace(asked, transfer=transfer), seconds=seconds):
-        yield replace(plan, schedule=schedule.name, options=(), order=tuple(to_text(schedule).splitlines()))
+    return search_orders(replace(asked, transfer=transfer), seconds=seconds)
+
+
+def in_order(plan: Plan, order: Schedule) -> Plan:
+    """A plan with an order of its own."""
+    return replace(plan, schedule=order.name, options=(), order=tuple(to_text(order).splitlines()))

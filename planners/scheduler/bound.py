@@ -74,11 +74,12 @@ def ways_of(instance: ScheduleInstance) -> Ways:
     return Ways(head, around, tail)
 
 
-def lower_bound(instance: ScheduleInstance, objective: Objective = "makespan") -> float:
+def lower_bound(instance: ScheduleInstance, objective: Objective = "makespan", *, windows: bool = True) -> float:
     """Lower bound on the seconds of any order within the limits: of the whole, or of the device that is busy longest.
 
     objective: `longest-stage` bounds the longest time from a device's first start to its last end, `steady` the seconds a
         micro-batch of a stream without end
+    windows: whether those of the ops of a small problem are narrowed, which takes most of the time
     """
     ways = ways_of(instance)
     if objective == "steady":
@@ -88,7 +89,7 @@ def lower_bound(instance: ScheduleInstance, objective: Objective = "makespan") -
     whole = _are_whole(instance, bound)
     if whole:
         bound = float(math.ceil(bound * (1.0 - CLOSE)))
-    if bound > 0.0 and not alone and small(instance):
+    if windows and bound > 0.0 and not alone and small(instance):
         bound = end_by_windows(instance, ways, bound, whole)
     return bound if whole else bound * (1.0 - int(instance.offsets[-1]) * 2.0**-52)  # a replay adds in another order
 

@@ -321,7 +321,7 @@ def search_schedule(
 
 def search_orders(problem: ScheduleProblem, *, seconds: float) -> list[Schedule]:
     """The shortest orders of every way of making them that is no family's, the shortest first: as unlike as a search has them."""
-    search = _begun(problem, seconds)
+    search = _begun(problem, seconds, windows=False)
     _run(search, problem, ())
     kept = itertools.chain(*(orders for origin, orders in search.origins.items() if origin != PATTERN))
     return [schedule_of(search.instance, codes, problem, "search") for _, codes in sorted(kept, key=_cost)]
@@ -333,13 +333,15 @@ def _begun(
     objective: Objective = "makespan",
     seed: int = 0,
     progress: Improved = lambda evaluations, cost: None,
+    *,
+    windows: bool = True,
 ) -> _Search:
-    """A search without an order yet."""
+    """A search without an order yet; windows: as of `lower_bound`."""
     instance = instance_of(problem)
     return _Search(
         instance,
         objective == "longest-stage",
-        lower_bound(instance, objective),
+        lower_bound(instance, objective, windows=windows),
         int(min(seconds, 1e9) * OPS_PER_SECOND),
         trace_of(instance),
         np.array([seed * 0x9E3779B97F4A7C15 + 0x2545F4914F6CDD1D & (2**64 - 1)], dtype=np.uint64),

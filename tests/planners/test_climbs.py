@@ -15,7 +15,7 @@ from planners.joint.climbs import Climbs
 from planners.joint.neighbourhood import Neighbourhood
 from planners.joint.niches import Niches
 from planners.joint.pipeline import Pipeline
-from planners.search.quick_replay import QuickReplays
+from planners.search.quick_replay import QuickReplays, order_of
 from planners.testing import line
 from simulator import SLACK, LayerCosts, Problem, load_workload, simulate
 from simulator.evaluation import Evaluations
@@ -145,3 +145,16 @@ def test_replicas_without_weights_reduce_nothing() -> None:
         found = Climbs(asked, layers, quick).seconds(one, np.array([one.cuts], dtype=np.int64))
     assert found is not None
     assert float(found[0]) == pytest.approx(quick(one.plan(asked, "")), rel=1e-2)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "zb-h1"])
+def test_a_climb_under_an_order_is_that_of_the_family_which_has_it(name: str) -> None:
+    """The cuts to which it leads, and their seconds."""
+    searched = Searched("vgg16", "dapple-c:4", 24)
+    empty = Pipeline("1f1b", (), (), 6, (NONE,) * 4)
+    (one, *_) = searched.moves.laid(empty, tuple((device,) for device in range(4)), 1)
+    own, other = (searched.climbs.climbed(each) for each in (one, replace(one, schedule=name)))
+    there = searched.climbs.climbed(one, order_of(name, 4, 6, 1, ()))
+    assert None not in (own, other, there)
+    assert there == (other[0], replace(other[1], schedule="1f1b"))
+    assert there != own

@@ -17,7 +17,7 @@ from hardware_profiles import Constant, Runs, Stack, load_cluster, load_stack
 from planners import Evaluator, Request, make_plan, planner_entry
 from planners.joint import joint_search
 from planners.joint.neighbourhood import DIVIDING, FAMILIES, Neighbourhood
-from planners.joint.orders import ops_of, ordered, within
+from planners.joint.orders import in_order, ops_of, orders, within
 from planners.joint.pipeline import Pipeline, pipeline_of
 from planners.joint.told import (
     NextBest,
@@ -596,14 +596,30 @@ def test_a_plan_next_to_the_bound_ends_the_search_with_a_round(
     assert (len(rounds) == 1) == ends_early
 
 
-def test_orders_are_searched_for_unlike_pipelines_beside_those_with_most_promise() -> None:
-    """Of seven alike and two with replicas behind them the first four, and the first with replicas."""
+def test_orders_are_searched_for_pipelines_of_unlike_shapes() -> None:
+    """Of seven on lone devices, and of two of two replicas each, and of any other, the two with most to gain."""
     asked = problem("chain:12", "dapple-c:4", 8)
     search, words = descents(asked, 0.1), (NONE, NONE)
-    alike = [Pipeline("1f1b", ((0,), (1,)), (cut,), 4, words).plan(asked, "joint") for cut in range(1, 8)]
-    wider = [Pipeline("1f1b", ((0, 1), (2, 3)), (cut,), 4, words).plan(asked, "joint") for cut in (5, 6)]
-    assert search._with_unlike([*alike, *wider]) == [*alike[:4], wider[0]]
-    assert search._with_unlike([wider[0], *alike]) == [wider[0], *alike[:3]]
+    for ranks, cuts in ((((0,), (1,)), range(1, 8)), (((0, 1), (2, 3)), (5, 6))):
+        for cut in cuts:
+            search.evaluate(Pipeline("1f1b", ranks, (cut,), 4, words).plan(asked, "joint"))
+    alike = Counter((plan.replicas, plan.chunks) for plan in search._orderable())
+    assert (alike[(1, 1), 1], alike[(2, 2), 1], max(alike.values())) == (2, 2, 2)
+
+
+def test_a_searched_order_is_replayed_with_the_cuts_that_suit_it() -> None:
+    """Cuts that were balanced for a family's order: what moves of them lead to is faster under the searched one."""
+    asked = problem("vgg16", "dapple-c:4", 24)
+    search = descents(asked, 1.0)
+    plan = make_plan("uniform", asked, Request(schedule="zb-h1", stages=4, microbatches=6)).plan
+    ordered = search._limited(plan)
+    assert ordered is not None
+    family = ordered.seconds
+    found = search._in_orders(plan, ordered, 2.0, 0.005)
+    assert found
+    for other, one in found.items():
+        assert other.stages != plan.stages
+        assert one.seconds < ordered.seconds <= family
 
 
 def test_seeds_that_lead_nowhere_below_another_answer_are_not_replayed() -> None:
@@ -842,7 +858,8 @@ def test_searched_orders_keep_to_the_memory_of_the_familys_own() -> None:
     roomy = ops_of(PlanCosts(asked, plan))
     assert all(most < 8 * kept for most, kept in zip(ops.each("limit"), roomy.least_limits(), strict=True))
     for slower in (1.0, 4.0):
-        for other in ordered(plan, ops, slower, seconds=0.005):
+        for order in orders(ops, slower, seconds=0.005):
+            other = in_order(plan, order)
             assert (other.stages, other.microbatches) == (plan.stages, plan.microbatches)
             assert evaluate(other).peak_bytes <= evaluate(plan).peak_bytes * 1.01
 
