@@ -342,10 +342,8 @@ def _split_count(text: str) -> tuple[str, int | None]:
         return text, None
     digits = re.fullmatch(r"0*([1-9][0-9]{0,8})", tail)
     if digits is None or int(digits[1]) > MOST_DEVICES:
-        raise ProfileWordsError(
-            f"{shown(text)}: after the colon stands the number of servers, a whole number from 1 to {MOST_DEVICES}: "
-            f"{shown(tail)}"
-        )
+        rule = f"after the colon stands the number of servers, a whole number from 1 to {MOST_DEVICES}"
+        raise ProfileWordsError(f"{shown(text)}: {rule}: {shown(tail)}", f"cluster: {rule}")
     return stem, int(digits[1])
 
 
@@ -594,7 +592,8 @@ def _cluster_of(source: Traversable, table: dict[str, Any], find: FindAccelerato
         if count is None:
             raise
         _build(source, compact, lambda: build_compact(compact, find))  # a fault of the file's own comes first
-        raise ProfileWordsError(str(error), error.untold) from None
+        untold = f"cluster: with {count} servers it cannot be built (at most {MOST_DEVICES} devices); pipeplan check says why"
+        raise ProfileWordsError(str(error), untold) from None
 
 
 def _find_for_cluster(source: Traversable, name: str, where: str) -> Accelerator:

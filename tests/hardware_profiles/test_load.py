@@ -626,6 +626,7 @@ def test_counts_are_whole_numbers_from_one(count: str) -> None:
     with pytest.raises(ProfileError, match="whole number from 1 to 32768") as told:
         load_cluster(f"dgx-a100:{count}")
     assert str(told.value).startswith(f"'dgx-a100:{count}"[:20])
+    assert told.value.untold == "cluster: after the colon stands the number of servers, a whole number from 1 to 32768"
 
 
 WIDE = 'name = "w"\n[[servers]]\naccelerator = "p40"\ndevices = {devices}\ninside = {{topology = "full", bandwidth_gbps = 8}}\n'
@@ -651,8 +652,9 @@ WIDE = 'name = "w"\n[[servers]]\naccelerator = "p40"\ndevices = {devices}\ninsid
 def test_a_cluster_is_counted_before_it_is_built(text: str | None, count: int, said: str, tmp_path: Path) -> None:
     """Of n(n - 1)/2 cables between 363 ends 65,703; two more a server that stands alone."""
     named = "dgx-a100" if text is None else str(written(tmp_path, text))
-    with pytest.raises(ProfileError, match=f"{re.escape(said)}$"):
+    with pytest.raises(ProfileError, match=f"{re.escape(said)}$") as told:
         load_cluster(f"{named}:{count}")
+    assert told.value.untold.startswith(f"cluster: with {count} servers it cannot be built") is (count > 1)
 
 
 def test_wrong_kind_of_file(tmp_path: Path) -> None:
