@@ -116,6 +116,7 @@ from .option_declarations import (
     read_options as read_options,
 )
 from .plugins import (
+    ENDED as ENDED,
     PluginError as PluginError,
     answering_for as answering_for,
     about as about,

@@ -18,6 +18,11 @@ GROUPS = "pipeplan"
 """Before the dot of every group."""
 
 
+ENDED = (KeyboardInterrupt, GeneratorExit)
+"""What nobody answers for: the user's interrupt, and the end of a generator. All else that a plug-in raises is its failure, also
+what is no Exception: a SystemExit, a class of its own."""
+
+
 class PluginError(ValueError):
     """A plug-in that does not do what its group asks for; the message names it and what it does, in one line."""
 
@@ -37,14 +42,14 @@ def answering_for(plugin: str) -> Iterator[None]:
     """
     try:
         yield
-    except PluginError:
+    except (PluginError, *ENDED):
         raise
     except ValueError as error:
         text = one_line(str(error))
         if plugin in text:
             raise
         raise ValueError(f"{plugin}: {text}") from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise PluginError(f"{plugin}, a plug-in, failed: {complaint_of(error)}") from error
 
 
@@ -83,7 +88,9 @@ def plugged_in(group: str, read: Callable[[object], Offered], own: frozenset[str
         try:
             with aside():
                 found[point.name] = read(point.load())
-        except (Exception, SystemExit) as error:
+        except ENDED:
+            raise
+        except BaseException as error:
             passed_over(what, complaint_of(error))
     return found
 
@@ -125,7 +132,9 @@ def _contents(value: str) -> str:
         if place is None or place.origin is None:
             return ""
         return hashlib.sha256(Path(place.origin).read_bytes()).hexdigest()
-    except (Exception, SystemExit):  # of the package above it, which is imported
+    except ENDED:
+        raise
+    except BaseException:  # of the package above it, which is imported
         return ""
 
 

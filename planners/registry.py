@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hardware_profiles import (
+    ENDED,
     MOST_SEED,
     DeclaredOption,
     PluginError,
@@ -106,7 +107,9 @@ class PlannerEntry:
         """Whether it is asked by default, where no planners are named."""
         try:
             return bool(self.by_default(problem)) if callable(self.by_default) else bool(self.by_default)
-        except Exception as error:  # of another package
+        except ENDED:
+            raise
+        except BaseException as error:  # of another package
             passed_over(f"planner {self.summary!r}", complaint_of(error))
             return False
 
@@ -614,7 +617,7 @@ def make_plan(
         )
         with nullcontext() if entry in PLANNERS.values() else aside():
             return run_planner(entry.planner(asked), problem, evaluate, np.random.default_rng(seed))
-    except (InapplicablePlannerError, NotFasterError, PlannerFailedError, PluginError, UndercutBoundError):
+    except (InapplicablePlannerError, NotFasterError, PlannerFailedError, PluginError, UndercutBoundError, *ENDED):
         raise
     except InfeasiblePlanError as error:
         if entry in PLANNERS.values() or repr(name) in str(error):
@@ -624,7 +627,7 @@ def make_plan(
         if entry in PLANNERS.values():
             raise
         raise PlannerFailedError(f"planner {name!r}: {one_line(str(error))}") from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         text = f"{type(error).__name__}: {one_line(str(error))}"
         raise PlannerFailedError(f"planner {name!r} failed: {text}") from error
 

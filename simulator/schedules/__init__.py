@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from hardware_profiles import (
+    ENDED,
     DeclaredOption,
     PluginError,
     answering_for,
@@ -284,7 +285,9 @@ def _read_off(family: ScheduleFamily, stages: int, microbatches: int) -> Schedul
         lies = [[tuple(sorted({chain[s] for chain in chains})) for s in range(stages)] for chains in there.values()]
         found = [one for one, held in zip(there, lies, strict=True) if held == [tuple(sorted(at)) for at in holders]]
         return replace(family, flush=schedule.flush, placement=found[0] if found else "straight")
-    except (Exception, SystemExit):
+    except ENDED:
+        raise
+    except BaseException:
         return None
 
 

@@ -20,7 +20,7 @@ import pipeplan as pp
 from experiments import make_problem
 from experiments.cli import main
 from experiments.studies.catalogue import STUDIES, Study
-from hardware_profiles import Accelerator, PluginError, installed, load_cluster, plugged_in
+from hardware_profiles import Accelerator, PluginError, answering_for, installed, load_cluster, plugged_in
 from planners import Evaluator, planner_entries
 from simulator import Plan, Problem, Stage, UndercutBoundError, schedule_families
 
@@ -93,6 +93,7 @@ BROKEN = {
     "name is missing": ("", "AttributeError"),
     "wrong kind": ("one_at_a_time = two_devices = five_layers = coin = Constant = 3", "TypeError"),
     "ends the program": ("raise SystemExit(5)", "SystemExit: 5"),
+    "raises no Exception": ("class Gone(BaseException): ...\nraise Gone('away')", "Gone: away"),
 }
 
 
@@ -225,6 +226,9 @@ from planners import Note, PlannerEntry
 from typing import Annotated, Literal
 from hardware_profiles import Bounds
 
+class Gone(BaseException):
+    """Of its own, and no Exception."""
+
 def wraps(stages, microbatches):
     """1F1B under another name."""
     return build_schedule("1f1b", stages, microbatches)
@@ -265,6 +269,7 @@ def returns_text(stages, microbatches): return "0F0 0B0"
 def other_stages(stages, microbatches): return build_schedule("1f1b", stages + 1, microbatches)
 def endless(stages, microbatches): return build_schedule("endless", stages, microbatches)
 def leaves(stages, microbatches): raise SystemExit(7)
+def goes(stages, microbatches): raise Gone("at call")
 
 @dataclass(frozen=True)
 class Found(Note):
@@ -295,27 +300,34 @@ def p_schedule(problem, evaluate, rng):
     return Plan("hand", "returns-none", (Stage(tuple(range(len(problem.workload))), (0,)),), (problem.batch,))
 def p_endless(problem, evaluate, rng): return p_endless(problem, evaluate, rng)
 def p_leaves(problem, evaluate, rng): raise SystemExit(7)
+def p_goes(problem, evaluate, rng): raise Gone("at call")
 def p_details(problem, evaluate, rng):
     evaluate.note(Found("", object(), 0, ""))
     return a_plan(problem, evaluate, rng)
 p_default = PlannerEntry(
     lambda request: a_plan, "breaks where nobody asks", lambda problem, request: None, by_default=lambda problem: 1 / 0
 )
+def gone(problem): raise Gone("at call")
+p_default_goes = PlannerEntry(
+    lambda request: a_plan, "goes where nobody asks", lambda problem, request: None, by_default=gone
+)
 p_reason = PlannerEntry(lambda request: a_plan, "cannot say why", lambda problem, request: 1 / 0)
 
 def w_none(): return None
 def w_raises(): raise KeyError("at call")
 def w_leaves(): raise SystemExit(7)
+def w_goes(): raise Gone("at call")
 '''
 
 BROKEN_SCHEDULES = (
-    "raises", "returns_none", "returns_text", "other_stages", "endless", "leaves", "says_that_it_flushes",
-    "says_that_it_streams",
+    "raises", "returns_none", "returns_text", "other_stages", "endless", "leaves", "goes",
+    "says_that_it_flushes", "says_that_it_streams",
 )  # fmt: skip
 BROKEN_PLANNERS = (
-    "p_raises", "p_value", "p_none", "p_text", "p_stages", "p_schedule", "p_endless", "p_leaves", "p_details", "p_reason"
+    "p_raises", "p_value", "p_none", "p_text", "p_stages", "p_schedule", "p_endless", "p_leaves", "p_goes",
+    "p_details", "p_reason",
 )  # fmt: skip
-WORKLOADS = ("w_none", "w_raises", "w_leaves")
+WORKLOADS = ("w_none", "w_raises", "w_leaves", "w_goes")
 
 
 @pytest.fixture
@@ -323,7 +335,7 @@ def faulty(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An installed package with an entry point for every function of FAULTY."""
     kinds = {
         "schedules": ("wraps", "wraps_stream", "whole", "vee", "drops", "refuses", "shrinks", *BROKEN_SCHEDULES),
-        "planners": ("a_plan", "Made", "p_default", *BROKEN_PLANNERS),
+        "planners": ("a_plan", "Made", "p_default", "p_default_goes", *BROKEN_PLANNERS),
         "workloads": WORKLOADS,
     }
     points = "".join(
@@ -366,6 +378,36 @@ def test_a_broken_schedule_is_one_line_that_names_it(
         err = refused(capsys, words)
         assert f"schedule {own!r}" in err
         assert "plug-in" in err
+
+
+INTERRUPTED = """
+from planners import PlannerEntry
+
+def schedule(stages, microbatches): raise KeyboardInterrupt
+def planner(problem, evaluate, rng): raise KeyboardInterrupt
+def asked(problem): raise KeyboardInterrupt
+entry = PlannerEntry(lambda request: planner, "is interrupted", lambda problem, request: None, by_default=asked)
+"""
+
+
+def test_an_interrupt_is_no_failure_of_a_plug_in(site: Path) -> None:
+    """It reaches whoever asked: of a schedule or its example, a planner's plan, whether it is one by default, and its module."""
+    points = "[pipeplan.schedules]\nmine = {module}:schedule\n[pipeplan.planners]\nown = {module}:entry\n"
+    install(site, "pipeplan_interrupted", INTERRUPTED, points)
+    problem = make_problem("chain:6", "pipedream-b", 8, devices=4)
+    with pytest.raises(KeyboardInterrupt):
+        schedule_families()["mine"]
+    with pytest.raises(KeyboardInterrupt), answering_for("schedule 'mine'"):
+        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        pp.plan(problem, "own")
+    with pytest.raises(KeyboardInterrupt):
+        planner_entries()["own"].is_default(problem)
+    plugged_in.cache_clear()
+    (site / "pipeplan_interrupted.py").write_text("raise KeyboardInterrupt", encoding="utf-8")
+    sys.modules.pop("pipeplan_interrupted")
+    with pytest.raises(KeyboardInterrupt):
+        planner_entries()
 
 
 def test_other_schedules_go_on_beside_broken_ones(faulty: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -456,7 +498,8 @@ def test_broken_planners_are_rows_of_a_comparison(faulty: None, capsys: pytest.C
 def test_a_planner_that_cannot_say_whether_it_is_asked_is_not(faulty: None) -> None:
     """Nor does it end the question."""
     problem = make_problem("chain:6", "pipedream-b", 8, devices=4)
-    assert planner_entries()["p-default"].is_default(problem) is False
+    for name in ("p-default", "p-default-goes"):
+        assert planner_entries()[name].is_default(problem) is False
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -481,6 +524,10 @@ def test_a_broken_workload_is_one_line_that_names_it(
         ("def run(arguments): return None", "study 'mine': run must return Findings or an exit code, not NoneType"),
         ("def run(arguments): return run(arguments)", "study 'mine', a plug-in, failed: RecursionError"),
         ("def run(arguments): raise SystemExit(7)", "study 'mine', a plug-in, failed: SystemExit: 7"),
+        (
+            "class Gone(BaseException): ...\ndef run(arguments): raise Gone('away')",
+            "study 'mine', a plug-in, failed: Gone: away",
+        ),
     ],
 )
 def test_a_broken_study_is_one_line_that_names_it(
