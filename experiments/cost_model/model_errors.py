@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.studies.input_sets import PIPEDREAM_PROFILES
-from hardware_profiles import Accelerator
-from simulator import Workload, gnmt, load_workload, read_profile
+from hardware_profiles import Accelerator, Work
+from simulator import Layer, Workload, gnmt, load_workload, read_profile
 
 Row = dict[str, Any]
 
@@ -59,16 +59,24 @@ class LayerSeconds:
     backward: float
 
 
+def measured_works(workload: Workload) -> list[tuple[Layer, Work]]:
+    """The layers that profiles measure, and their work."""
+    layers = zip(workload.layers, workload.works(), strict=True)
+    return [(layer, work) for layer, work in layers if layer.kind not in UNMEASURED]
+
+
+def pass_seconds(accelerator: Accelerator, work: Work, samples: int) -> tuple[float, float]:
+    """Seconds of a layer's forward and backward by the accelerator's model in fp32."""
+    forward = accelerator.seconds(work, samples, "forward", "fp32")
+    return forward, accelerator.seconds(work, samples, "backward", "fp32")
+
+
 def predicted_seconds(workload: Workload, accelerator: Accelerator, samples: int) -> list[LayerSeconds]:
     """Seconds of each layer by the accelerator's model in fp32; without the layers that no profile measures."""
-    rows = []
-    for layer, work in zip(workload.layers, workload.works(), strict=True):
-        if layer.kind in UNMEASURED:
-            continue
-        forward = accelerator.seconds(work, samples, "forward", "fp32")
-        backward = accelerator.seconds(work, samples, "backward", "fp32")
-        rows.append(LayerSeconds(layer.name, layer.has_weight_gradient, forward, backward))
-    return rows
+    return [
+        LayerSeconds(layer.name, layer.has_weight_gradient, *pass_seconds(accelerator, work, samples))
+        for layer, work in measured_works(workload)
+    ]
 
 
 def measured_seconds(profile: Workload) -> list[LayerSeconds]:

@@ -164,7 +164,7 @@ STUDIES: dict[str, Study] = {
     "cost-model": Study(
         "experiments.cost_model",
         "How well does the GPU model predict measured V100 profiles?",
-        0.1,
+        0.5,
         figures=("cost_model",),
         options=PROFILES,
         optional_inputs={"--profiles": "pipedream-profiles"},

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from experiments.cost_model.__main__ import print_document
+from experiments.calibration.kernel_fit import with_shares
+from experiments.cost_model.__main__ import LEFT_OUT, constants_table, print_document
+from experiments.cost_model.left_out import (
+    MeasuredNetwork,
+    constants_of,
+    left_out,
+    networks_of,
+    with_constants,
+)
 from experiments.cost_model.model_error_plots import draw
 from experiments.cost_model.model_errors import (
     CASES,
@@ -16,6 +25,7 @@ from experiments.cost_model.model_errors import (
     ProfileCase,
     Row,
     compare_all,
+    compare_case,
     compared,
     grouped,
     mean_errors,
@@ -23,7 +33,7 @@ from experiments.cost_model.model_errors import (
 )
 from experiments.studies.study_harness import run_study
 from experiments.terminal.run_folder import MANIFEST
-from hardware_profiles import load_accelerator
+from hardware_profiles import GraphicsProcessor, Work, load_accelerator
 from simulator import Layer, Workload, load_workload, read_profile
 from tests.experiments.commands import refused
 from tests.records import Recorded, lines
@@ -141,7 +151,7 @@ def test_command_on_a_profile_of_its_own(
         return Workload("two", layers, ((0, 1), (1, 2)))
 
     cases = (ProfileCase("small", two_layers), ProfileCase("small", two_layers, 30))
-    for module in ("__main__", "model_errors"):
+    for module in ("__main__", "left_out", "model_errors"):
         monkeypatch.setattr(f"experiments.cost_model.{module}.CASES", cases)
     words = ["--profiles", str(tmp_path), "--profiled-minibatch", "small=4"]
     assert run_study("cost-model", [*words, "--json"]) == 1
@@ -157,6 +167,73 @@ def test_command_on_a_profile_of_its_own(
         for name in ("alexnet", "gnmt8")
     }
     recorded(printed=printed, lengths=lengths, model=seconds)
+
+
+PEAK = 1e12
+PLAIN = {"forward": 0.9, "backward": 0.9, "memory": 1.0, "saturation_seconds": 0.0, "window_exponent": 0.0}
+DEVICE = with_shares(
+    GraphicsProcessor("plain", 2.0**34, 1e15, {"fp32": PEAK}, call_overhead=0.0, step_overhead=0.0),
+    "convolution",
+    PLAIN,
+)
+
+
+def one_convolution(name: str, forward: float, backward: float) -> MeasuredNetwork:
+    """A network of 1 s forward and 2 s backward at the peak that was measured at these shares of it."""
+    work = Work("convolution", PEAK, 1, 1.0, 1.0)
+    measured = [LayerSeconds("conv", True, 1.0 / forward, 2.0 / backward)]
+    return MeasuredNetwork(name, 1, measured, [LayerSeconds("conv", True, 0.0, 0.0)], {0: work})
+
+
+def test_a_network_left_out_is_judged_by_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand: forwards of a, b and c at 0.5, 0.5 and 0.25 of the peak, backwards at 0.5. With u = 1 / share the errors are
+    0.5 u - 1 and 0.25 u - 1. Their squares are least at u = 1.25 / 0.5625 for all, 0.75 / 0.3125 without a or b, 2 without c.
+    """
+    networks = [one_convolution("a", 0.5, 0.5), one_convolution("b", 0.5, 0.5), one_convolution("c", 0.25, 0.5)]
+    begins = [{"forward": (first, 0.01, 1.0), "backward": (0.7, 0.01, 1.0)} for first in (0.9, 0.3)]
+    rows = left_out(networks, DEVICE, begins)
+    found = [[row[f"{how}_forward_error"] for how in ("with", "without", "least", "most")] for row in rows]
+    assert found == [
+        pytest.approx([1 / 9, 0.2, 0.2, 0.2], abs=1e-5),
+        pytest.approx([1 / 9, 0.2, 0.2, 0.2], abs=1e-5),
+        pytest.approx([-4 / 9, -0.5, -0.5, -0.5], abs=1e-5),
+    ]
+    assert all(row["without_backward_error"] == pytest.approx(0.0, abs=1e-5) for row in rows)
+    assert [row["constants"]["forward"] for row in rows] == pytest.approx([1 / 2.4, 1 / 2.4, 0.5], abs=1e-5)
+    assert [row["fitted"]["forward"] for row in rows] == pytest.approx([0.45] * 3, abs=1e-5)
+    document = {"left_out": rows, "shipped": constants_of(DEVICE)}
+    LEFT_OUT.print(document)
+    constants_table(document).print(document)
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["c", "-44", "%", "0", "%", "-50", "%"] in [line[:7] for line in printed]
+    assert ["forward", "0.9", "0.45", "0.417", "0.417", "0.5"] in printed
+
+
+def test_the_best_search_counts_and_all_are_told() -> None:
+    """One that may not leave a share of 0.8 finds a worse fit: 0.8 of the peak is 5/8 of what 0.5 takes."""
+    networks = [one_convolution("a", 0.5, 0.5), one_convolution("b", 0.5, 0.5)]
+    begins = [{"forward": (0.8, 0.8, 0.8)}, {"forward": (0.8, 0.01, 1.0)}]
+    row, _ = left_out(networks, DEVICE, begins)
+    found = [row[f"{how}_forward_error"] for how in ("without", "least", "most")]
+    assert found == pytest.approx([0.0, -0.375, 0.0], abs=1e-5)
+    assert left_out(networks[:1], DEVICE, begins) == []
+
+
+def test_other_constants_reach_convolutions_alone(shared_data: Path) -> None:
+    """A network with other constants is what the whole model says of it with these."""
+    folder, device = shared_data / "pipedream_profiles", cast(GraphicsProcessor, load_accelerator("v100-sxm2"))
+    changed = with_constants(device, {name: 1.5 * value for name, value in constants_of(device).items() if value < 0.6})
+    networks = networks_of(folder, device, {"vgg16": 32})
+    assert [network.name for network in networks] == ["vgg16", "alexnet", "resnet50"]
+    for case, network in zip(CASES, networks, strict=False):
+        assert network.errors(changed) == compare_case(case, folder, changed, {"vgg16": 32}.get(case.profile))
+        assert network.errors(changed)["error"] != network.errors(device)["error"]
+
+
+@pytest.fixture
+def no_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No network is left out: that takes half a minute."""
+    monkeypatch.setattr("experiments.cost_model.__main__.left_out", lambda *given: [])
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +284,7 @@ def test_figure_has_a_panel_of_totals_and_one_a_profile(document: Row) -> None:
 
 
 def test_command(
-    document: Row, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    document: Row, no_fits: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It prints JSON, writes PNG and SVG, and ends with 0."""
     monkeypatch.setattr("experiments.cost_model.__main__.compare_all", lambda *given: document)
@@ -220,13 +297,13 @@ def test_command(
 
 def test_table_names_every_profile(document: Row, capsys: pytest.CaptureFixture[str]) -> None:
     """The table has a row per profile, and a line on the sentence lengths follows."""
-    print_document(document)
+    print_document(document | {"left_out": []})
     printed = capsys.readouterr().out
     assert all(case.profile in printed for case in CASES)
     assert "at the 48 of the recorded tensors" in printed
 
 
-def test_profiled_minibatches_are_taken(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_profiled_minibatches_are_taken(no_fits: None, shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A profile said to hold fewer samples is compared at these: the model's seconds fall, the measured ones stay."""
     found = []
     for more in ([], ["--profiled-minibatch", "vgg16=32", "--profiled-minibatch", "alexnet=64"]):
