@@ -36,6 +36,7 @@ from experiments.terminal.run_folder import MANIFEST
 from hardware_profiles import GraphicsProcessor, Work, load_accelerator
 from simulator import Layer, Workload, load_workload, read_profile
 from tests.experiments.commands import refused
+from tests.experiments.readme_tables import readme_table
 from tests.records import Recorded, lines
 
 ROWS = [
@@ -260,6 +261,30 @@ def test_the_target_is_for_each_profile(monkeypatch: pytest.MonkeyPatch, error: 
     found = compare_all(Path(), load_accelerator("v100-sxm2"), {})
     assert found["within_target"] is within
     assert found["mean_errors"]["error"]["worst"] == abs(error)
+
+
+def test_the_readme_says_what_is_found(document: Row) -> None:
+    """Mini-batch, ms measured and by the model, per cent of the three errors and of time in the wrong layer, as rounded there."""
+    table = readme_table("| profile | mini-batch | measured, ms")
+    for row, cells in zip(document["profiles"], table.values(), strict=True):
+        measured, model = (1e3 * (row[f"{of}_forward"] + row[f"{of}_backward"]) for of in ("measured", "predicted"))
+        errors = [100 * row[name] for name in ("error", "forward_error", "backward_error")]
+        found = [row["minibatch"], *(round(one, 1) for one in (measured, model, *errors))]
+        assert [[one] for one in (*found, round(100 * row["share_distance"]))] == cells, row["name"]
+
+
+@pytest.mark.slow
+def test_the_readme_says_what_networks_left_out_are_off_by(shared_data: Path) -> None:
+    """Within one per cent of what it says: half a CPU minute of fits."""
+    device = cast(GraphicsProcessor, load_accelerator("v100-sxm2"))
+    rows = left_out(networks_of(shared_data / "pipedream_profiles", device, {}), device)
+    table = readme_table("| left out | forward, backward fitted with it")
+    passes = ("forward_error", "backward_error")
+    for row, cells in zip(rows, table.values(), strict=True):
+        pairs = [[row[f"{how}_{one}"] for one in passes] for how in ("with", "without")]
+        spans = [[row[f"{end}_{one}"] for end in ("least", "most")] for one in passes]
+        for shares, cell in zip((*pairs, *spans), cells, strict=True):
+            assert [100 * one for one in shares] == pytest.approx(cell, abs=1.0), row["name"]
 
 
 def test_at_most_a_quarter_of_the_time_is_misplaced(document: Row) -> None:
