@@ -185,10 +185,14 @@ def unseen_stack(stack: Stack, table: str, ran: Mapping[str, Sequence[RanPlan]])
 
 
 def _fitted_memory(stack: Stack, rows: Sequence[RanPlan]) -> dict[str, float]:
-    """What a caching allocator holds and a driver counts beside, by least absolute relative errors of drivers' figures."""
+    """What a caching allocator holds and a driver counts beside, by least absolute relative errors of drivers' figures; nothing
+    where no row tells one.
+    """
     told = [one for one in rows if one.row.measured_peak_bytes]
     scores = [Evaluations(replace(one.problem, stack=that_ran(one.row, stack)))(one.plan) for one in told]
     pairs = [(score.peak_bytes, one.row.measured_peak_bytes) for score, one in zip(scores, told, strict=True) if score]
+    if not pairs:
+        return {}
     allocated, measured = np.array(pairs, dtype=np.float64).T
     parts, weights = np.stack([allocated, np.ones_like(allocated)], axis=1) / measured[:, None], np.ones(len(measured))
     for _ in range(ROUNDS):  # squares, of which each weighs less the further off it was

@@ -195,6 +195,8 @@ def test_memory_of_an_allocator_is_what_most_rows_tell() -> None:
     found = module._fitted_memory(GENERIC, module._ran(MeasuredTable("m", Path("m.csv"), dict(enumerate(less))), None))
     assert found["reserved"] == 1.0
     assert found["context"] == pytest.approx(0.0, abs=1e6)
+    timed = MeasuredTable("m", Path("m.csv"), {0: run_on("dgx-a100", layers=2, measured_s=1.0)})
+    assert module._fitted_memory(GENERIC, module._ran(timed, None)) == {}
 
 
 def test_what_constants_of_devices_saw_widens_a_class_and_makes_none() -> None:
