@@ -31,6 +31,7 @@ windows: ends from which all of this leaves some op no time to run (see the modu
 from __future__ import annotations
 
 import math
+from itertools import combinations
 from typing import Literal, get_args
 
 import numpy as np
@@ -39,7 +40,7 @@ from hardware_profiles import Floats, Integers
 from planners.scheduler.heads import Ways, end_by_heads, nested_keep, seconds_between
 from planners.scheduler.instance import WEIGHT, ScheduleInstance
 from planners.scheduler.turning import end_by_turns
-from planners.scheduler.windows import end_by_windows, is_refuted, small
+from planners.scheduler.windows import are_refuted, end_by_windows, is_refuted, small
 from simulator import kernel
 
 Objective = Literal["makespan", "longest-stage", "steady"]
@@ -56,6 +57,12 @@ BARELY = 5e-10
 
 PARTS = tuple(2.0**-step for step in range(7))
 """Parts of the way from a bound to an order's longest stage by which each device is asked for, in turn."""
+
+
+OFFSETS, MOST_OFFSETS, OF_PAIRS = 256, 1024, 32
+"""Parts of a longest stage in which a device may begin before or behind another one, parts of it all that are looked at, and how
+many times as much work as one device two are.
+"""
 
 
 def ways_of(instance: ScheduleInstance) -> Ways:
@@ -105,19 +112,25 @@ def bound_below(instance: ScheduleInstance, known: float, end: float) -> float:
     come near an end, but not to it.
     """
     sooner = end * (1.0 - BARELY)
-    refuted = known < sooner and small(instance) and is_refuted(instance, ways_of(instance), sooner, -1)
+    refuted = known < sooner and small(instance) and is_refuted(instance, ways_of(instance), sooner)
     return sooner if refuted else known
 
 
 def longest_below(instance: ScheduleInstance, known: float, found: float) -> float:
-    """The largest bound on the longest stage, from the known one to that of an order, that the windows of any device show."""
+    """The largest bound on the longest stage, from the known one to that of an order, that the windows of any device show, and of
+    a small problem those of any two.
+    """
     devices, ways, refuted = len(instance.limit), ways_of(instance), known
-    for device in range(devices if small(instance, devices) else 0):
+    whole = _are_whole(instance, found)
+    alone = [(device, device) for device in range(devices if small(instance, devices) else 0)]
+    pairs = [*combinations(range(devices), 2)] if small(instance, devices * (devices - 1) // 2 * OF_PAIRS) else []
+    for device, other in (*alone, *pairs):
         for part in PARTS:
             sooner = (refuted + part * (found - refuted)) * (1.0 - BARELY)
-            if refuted < sooner and is_refuted(instance, ways, sooner, device):
+            least = 1.0 if whole else sooner / OFFSETS
+            if refuted < sooner and are_refuted(instance, ways, sooner, device, other, least, MOST_OFFSETS):
                 refuted = sooner
-    return float(math.ceil(refuted)) if _are_whole(instance, found) else refuted
+    return float(math.ceil(refuted)) if whole else refuted
 
 
 def _alone(instance: ScheduleInstance, ways: Ways) -> Ways:

@@ -86,21 +86,48 @@ def end_by_windows(instance: ScheduleInstance, ways: Ways, known: float, whole: 
 
 
 @kernel(error_model="numpy")
-def is_refuted(instance: ScheduleInstance, ways: Ways, end: float, device: int) -> bool:
-    """Whether no order is over by an end, more than 0; or, unless that is negative, no device of that number so many seconds
-    after it began.
+def is_refuted(instance: ScheduleInstance, ways: Ways, end: float) -> bool:
+    """Whether no order is over by an end, more than 0."""
+    begins = heads_of(instance, ways).ravel()
+    return not _narrow(instance, _facts(instance), begins, np.full(len(begins), end), end * NEAR)
 
-    All other ops then may run long before that device begins, and after it: where each runs as soon as it can, all are over in
-    the seconds of all together, and where that device waits before it begins, in as many more.
+
+@kernel(error_model="numpy")
+def are_refuted(
+    instance: ScheduleInstance, ways: Ways, seconds: float, device: int, other: int, least: float, most: int
+) -> bool:
+    """Whether no order has two devices, or one, over so many seconds, more than 0, after each began.
+
+    All other ops then may run long before the device begins, and after it: where each runs as soon as it can, all are over in
+    the seconds of all together, and where that device waits before it begins, in as many more. When the other device begins is
+    divided into parts down to `least` seconds, each of which is refuted or divided, `most` parts in all; least: 1 where all
+    seconds are whole numbers, as there are whole times then wherever there are any (differences of times have whole bounds alone)
     """
-    facts, begins = _facts(instance), heads_of(instance, ways).ravel()
-    ends, near = np.full(len(begins), end), end * NEAR
-    if device >= 0:
-        beyond = (facts.takes[facts.held] + instance.lag.max()).sum()
-        begins[facts.held], ends[facts.held], near = -beyond, 2.0 * beyond, max(end, beyond) * NEAR
-        own = facts.held[instance.offsets[device] : instance.offsets[device + 1]]
-        begins[own], ends[own] = 0.0, end
-    return not _narrow(instance, facts, begins, ends, near)
+    facts, heads = _facts(instance), heads_of(instance, ways).ravel()
+    beyond = (facts.takes[facts.held] + instance.lag.max()).sum()
+    near, whole = max(seconds, beyond) * NEAR, least == 1.0
+    own = facts.held[instance.offsets[device] : instance.offsets[device + 1]]
+    others = facts.held[instance.offsets[other] : instance.offsets[other + 1]]
+    lows, highs, left = np.full(most + 2, -beyond), np.full(most + 2, 2.0 * beyond), 1
+    for _ in range(most):
+        if left == 0:
+            return True
+        left -= 1
+        low, high = lows[left], highs[left]
+        begins, ends = heads.copy(), np.full(len(heads), seconds)
+        begins[facts.held], ends[facts.held] = -beyond, 2.0 * beyond
+        if other != device:
+            begins[others], ends[others] = low, min(high + seconds, 2.0 * beyond)
+        begins[own], ends[own] = 0.0, seconds
+        if not _narrow(instance, facts, begins, ends, near):
+            continue
+        if other == device or high - low < least:
+            return False
+        middle = np.floor((low + high) / 2.0) if whole else (low + high) / 2.0
+        highs[left + 1], lows[left + 1] = high, middle + (1.0 if whole else 0.0)
+        lows[left], highs[left] = low, middle
+        left += 2
+    return left == 0
 
 
 @kernel(inner=True)

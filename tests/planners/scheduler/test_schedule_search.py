@@ -449,6 +449,7 @@ def test_seconds_that_are_no_whole_numbers_are_proven_too() -> None:
     assert found.proven
 
 
+TWO_WAYS: dict[str, Any] = {"forward": 1, "freed_at_input_gradient": 1, "freed_at_weight_gradient": 1, "limit": 3}
 LONGEST: dict[str, tuple[float, ScheduleProblem]] = {
     # 4 s a pass, transfers of 1 s: the middle stage waits 2 s, or runs a fourth forward and makes others wait
     "the first input gradient": (
@@ -486,6 +487,12 @@ LONGEST: dict[str, tuple[float, ScheduleProblem]] = {
     ),
     "a wave, three units": (17, placed("wave", 4, 2, 3, forward=1, input_gradient=1, limit=3)),
     "laps, three units": (18, placed("interleaved", 4, 2, 2, forward=1, input_gradient=2, limit=3)),
+    # any one device may be done in less, wherever the other one begins: in two directions no device is the first
+    "two directions": (8, placed("bidirectional", 2, 2, 2, **TWO_WAYS, input_gradient=1, weight_gradient=1)),
+    "two directions, longer backwards": (
+        13,
+        placed("bidirectional", 2, 2, 2, **TWO_WAYS, input_gradient=2, weight_gradient=2),
+    ),
 }
 """Least longest stages that bounds meet."""
 
@@ -507,6 +514,17 @@ def test_longest_stages_that_are_no_whole_numbers_are_proven_too() -> None:
     instance = instance_of(problem)
     known = lower_bound(instance, "longest-stage")
     assert [longest_below(instance, known, known + more) for more in (0.0, 3.0, 30.0)] == [15.0, 18.0, 18.0]
+
+
+def test_when_a_device_begins_is_known_to_the_second() -> None:
+    """Of 68 s, the least that there is, 67 are shown, of seconds that are no whole numbers nearly as much."""
+    instance = instance_of(CROSSED)
+    assert longest_below(instance, lower_bound(instance, "longest-stage"), 68.0) == 67.0
+    scaled = [1.1 * CROSSED.each(name)[0] for name in ("forward", "input_gradient", "weight_gradient")]
+    other = instance_of(
+        replace(CROSSED, **dict(zip(("forward", "input_gradient", "weight_gradient"), scaled, strict=True)))
+    )
+    assert 1.1 * 66.0 < longest_below(other, lower_bound(other, "longest-stage"), 1.1 * 68.0) < 1.1 * 68.0
 
 
 def test_bad_arguments() -> None:
