@@ -127,7 +127,7 @@ def longest_below(instance: ScheduleInstance, known: float, found: float) -> flo
     for device, other in (*alone, *pairs):
         for part in PARTS:
             sooner = (refuted + part * (found - refuted)) * (1.0 - BARELY)
-            least = 1.0 if whole else sooner / OFFSETS
+            least = 0.0 if whole else sooner / OFFSETS
             if refuted < sooner and are_refuted(instance, ways, sooner, device, other, least, MOST_OFFSETS):
                 refuted = sooner
     return float(math.ceil(refuted)) if whole else refuted

@@ -1,7 +1,7 @@
 """Windows: ends that no order meets, found by narrowing down when each op may run if everything is over by then.
 
-The window of an op goes from the least time at which it may begin to the latest at which it may end; of one device's longest
-stage, from its first start on, for its own ops alone. Windows are narrowed by
+The window of an op goes from the least time at which it may begin to the latest at which it may end; of the longest
+stage of one device or two, from its first start on, for their own ops alone. Windows are narrowed by
 three rules, each of which every order obeys. Where one leaves no room for an op, no order is over by that end:
 
     links    an op begins after those that it waits for have ended: in its chain, before it in its code, or for memory
@@ -100,12 +100,12 @@ def are_refuted(
 
     All other ops then may run long before the device begins, and after it: where each runs as soon as it can, all are over in
     the seconds of all together, and where that device waits before it begins, in as many more. When the other device begins is
-    divided into parts down to `least` seconds, each of which is refuted or divided, `most` parts in all; least: 1 where all
+    divided into parts down to `least` seconds, each of which is refuted or divided, `most` parts in all; least: 0 where all
     seconds are whole numbers, as there are whole times then wherever there are any (differences of times have whole bounds alone)
     """
     facts, heads = _facts(instance), heads_of(instance, ways).ravel()
     beyond = (facts.takes[facts.held] + instance.lag.max()).sum()
-    near, whole = max(seconds, beyond) * NEAR, least == 1.0
+    near, whole = max(seconds, beyond) * NEAR, least == 0.0
     own = facts.held[instance.offsets[device] : instance.offsets[device + 1]]
     others = facts.held[instance.offsets[other] : instance.offsets[other + 1]]
     lows, highs, left = np.full(most + 2, -beyond), np.full(most + 2, 2.0 * beyond), 1
@@ -121,7 +121,7 @@ def are_refuted(
         begins[own], ends[own] = 0.0, seconds
         if not _narrow(instance, facts, begins, ends, near):
             continue
-        if other == device or high - low < least:
+        if other == device or high - low <= least:
             return False
         middle = np.floor((low + high) / 2.0) if whole else (low + high) / 2.0
         highs[left + 1], lows[left + 1] = high, middle + (1.0 if whole else 0.0)
