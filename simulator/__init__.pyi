@@ -142,6 +142,7 @@ from .costs.plan_costs import (
     PlanCosts as PlanCosts,
     cut_buckets as cut_buckets,
     StagePlaces as StagePlaces,
+    peers_of as peers_of,
     unit_begins as unit_begins,
 )
 from .costs.taken_collectives import TakenCollective as TakenCollective, taken_collectives as taken_collectives

@@ -102,7 +102,7 @@ def read_inputs(folder: Path, model: str) -> Inputs:
 class Judge:
     """Plans of a network on GPUs of several kinds, judged as Sailor does; a `planners.mixed.space.Space`."""
 
-    waiting = 1.0
+    waiting, queued = 1.0, 1.0
 
     def __init__(self, inputs: Inputs, gpus: Mapping[str, int], batch: int) -> None:
         """gpus: of each kind of MEMORY_GIB, by Sailor's names"""
@@ -117,8 +117,8 @@ class Judge:
             if int(degree) <= LARGEST_GROUP and degree in inputs.sizes and degree in inputs.seconds[kind]
         )
         self._reduce_seconds = cache(self._uncached_reduce_seconds)
-        self.stages = cache(self._uncached_stages)
-        """(samples): what stages take; nothing of it depends on the number of replicas."""
+        self.stages, self._update = cache(self._uncached_stages), cache(self._uncached_update)
+        """(samples): what stages and their updates take; nothing of it depends on the number of replicas."""
 
     # ---- one plan, number by number ----
 
@@ -232,23 +232,42 @@ class Judge:
 
     def _uncached_stages(self, samples: int) -> StageVariants:
         shape, sides = (len(self.variants), *[self.layers + 1] * 2), (self.layers + 1, *[len(self.variants)] * 2)
-        seconds, update = np.full(shape, np.inf), np.zeros(shape)
+        seconds = np.full(shape, np.inf)
         deepest = np.zeros(shape, dtype=np.int64)
         forward, backward = np.zeros(sides), np.zeros(sides)
         for number, variant in enumerate(self.variants):
-            rows = self.inputs.seconds[self.kinds[variant.kind]].get(str(samples), {}).get(str(variant.degree))
-            if rows is not None:
-                passes = np.array([rows[str(layer)] for layer in range(self.layers)])
+            passes = self._passes(variant, samples)
+            if passes is not None:
                 for begin in range(self.layers):
                     seconds[number, begin, begin + 1 :] = np.cumsum(passes[begin:, 0] + passes[begin:, 1])
-                    update[number, begin, begin + 1 :] = passes[begin, 2]
                 deepest[number] = self._deepest(variant, samples)
             for other in range(len(self.variants)):
                 for cut in range(1, self.layers):
                     outputs = self._output_bytes[cut - 1 : cut + 1]
                     forward[cut, number, other] = self._sent_seconds(outputs[0] * samples, number, other)
                     backward[cut, number, other] = self._sent_seconds(outputs[1] * samples, other, number)
-        return StageVariants(seconds, deepest, update, forward, backward)
+        return StageVariants(seconds, deepest, forward, backward)
+
+    def _passes(self, variant: Variant, samples: int) -> Floats | None:
+        """Forward, backward and update of each layer, [layers, 3]; None where none was measured."""
+        rows = self.inputs.seconds[self.kinds[variant.kind]].get(str(samples), {}).get(str(variant.degree))
+        return None if rows is None else np.array([rows[str(layer)] for layer in range(self.layers)])
+
+    def shared(self, replicas: int, sets: Sequence[Sequence[int]]) -> Floats:
+        """None."""
+        return np.zeros((len(sets), len(sets)))
+
+    def update(self, samples: int, replicas: int) -> Floats:
+        """Seconds of updates, each those of the stage's first layer, whatever the number of replicas."""
+        return self._update(samples)
+
+    def _uncached_update(self, samples: int) -> Floats:
+        found = np.zeros((len(self.variants), *[self.layers + 1] * 2))
+        for number, variant in enumerate(self.variants):
+            passes = self._passes(variant, samples)
+            if passes is not None:
+                found[number, :-1] = passes[:, 2:]
+        return found
 
     def deepest(self, samples: int, replicas: int) -> Integers:
         """Micro-batches in flight as in `stages`, whatever the number of replicas."""

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
+from math import inf
 
 import numpy as np
 
-from hardware_profiles import Floats, Integers, Operation, Rates
+from hardware_profiles import Floats, Integers, Operation, Rates, reduce_seconds
 from planners.estimate.like_blocks import LikeBlocks
 from planners.estimate.memory import one_stage_in_flight, state_bytes, two_largest, unit_bytes
 from planners.estimate.pipeline_seconds import pipelined
@@ -30,6 +31,7 @@ from planners.estimate.replica_traffic import (
     update_seconds,
 )
 from planners.estimate.stage_costs import FIRST, LAST, MIDDLE, ONLY, Line, Pass, StageCosts
+from planners.mixed.label_kernels import both_reduced
 from planners.mixed.space import MixedPipeline, StageVariants, Variant
 from planners.search.remembered import remembered
 from simulator import (
@@ -42,6 +44,7 @@ from simulator import (
     StagePlaces,
     Zero,
     divisors,
+    peers_of,
 )
 
 MOST_SAMPLES = 64
@@ -126,6 +129,11 @@ class ClusterSpace:
         found = (one for one in divisors(rest) if fewest <= one <= most)
         return [one for one in found if count is None or rest // one == count]
 
+    @property
+    def counts(self) -> list[int]:
+        """Numbers of micro-batches."""
+        return sorted({self.rounds(samples, one) for samples in self.sizes for one in self.replicas(samples)})
+
     def rounds(self, samples: int, replicas: int) -> int:
         """Micro-batches of an iteration."""
         return self.problem.batch // (samples * replicas)
@@ -145,13 +153,12 @@ class ClusterSpace:
         """Figures of stages, with memory as of the most replicas."""
         most = max(self.replicas(samples))
         seconds = [sum(self._passes(number, samples)) for number in range(len(self.variants))]
-        update = [self._update_seconds(variant, most) for variant in self.variants]
         forward = np.zeros((self.layers + 1, len(self.variants), len(self.variants)))
         for one, front in enumerate(self.variants):
             for two, behind in enumerate(self.variants):
                 forward[1:-1, one, two] = self._transfer_seconds(front, behind, samples)
         of_stages = np.where(self._blocks > 0, np.array(seconds), np.inf)
-        return StageVariants(of_stages, self.deepest(samples, most), np.array(update), forward, forward)
+        return StageVariants(of_stages, self.deepest(samples, most), forward, forward)
 
     @remembered
     def _passes(self, number: int, samples: int) -> tuple[Floats, Floats, Floats]:
@@ -166,11 +173,16 @@ class ClusterSpace:
         forward, backward = forward + gather * (begin > 0), backward + gather * (end < self.layers)
         return forward, backward, again
 
-    def _update_seconds(self, variant: Variant, replicas: int) -> Floats:
-        """[layers + 1, layers + 1]."""
-        costs, parallel = self.costs[variant.kind], Parallelism(variant.degree)
-        elements = self._elements(variant) / (replicas if self.choices.zero else 1)
-        return update_seconds(elements, *costs.update_line(parallel))
+    def update(self, samples: int, replicas: int) -> Floats:
+        """Of all weights, or of a replica's share under ZeRO."""
+        return self._update(replicas if self.choices.zero else 1)
+
+    @remembered
+    def _update(self, shares: int) -> Floats:
+        """Of one of so many shares of the weights, [variants, layers + 1, layers + 1]."""
+        lines = [self.costs[one.kind].update_line(Parallelism(one.degree)) for one in self.variants]
+        elements = [self._elements(one) / shares for one in self.variants]
+        return np.array([update_seconds(own, *line) for own, line in zip(elements, lines, strict=True)])
 
     def _table(self, line: Line) -> Floats:
         """A figure of stages of blocks i to j - 1, [layers + 1, layers + 1]; 0 where there is none."""
@@ -262,6 +274,43 @@ class ClusterSpace:
                 exposed[place], longer[place] = self._synchronized(samples, replicas, members)
         return np.where(self._blocks > 0, exposed, 0.0), np.where(self._blocks > 0, longer, 0.0)
 
+    def _tied_elements(self, degree: int) -> float:
+        """Weight elements on a device of a group of the first stage that the last one holds, too, where it is another one."""
+        return self.costs[0].tied_elements(Parallelism(degree))
+
+    def shared(self, replicas: int, sets: Sequence[Sequence[int]]) -> Floats:
+        """Seconds of the all-reduce of tied weights, an embedding that the loss uses, too: the most of two variants."""
+        if not self._tied_elements(1):
+            return np.zeros((len(sets), len(sets)))
+        found = self._tied_seconds(replicas)
+        for _ in range(2):
+            found = np.array([found[list(members)].max(axis=0) for members in sets]).T
+        return np.ascontiguousarray(found)
+
+    @property
+    def queued(self) -> float:
+        """The same cards carry both."""
+        return float(self.problem.contention)
+
+    @remembered
+    def _tied_seconds(self, replicas: int) -> Floats:
+        """`shared` of variants of the first stage and of the last one, [variants, variants]."""
+        of_groups = {(one, other): self._tied_of(one, other, replicas) for one, other in product(self.groups, repeat=2)}
+        held = [(one.kind, one.degree) for one in self.variants]
+        return np.array([[of_groups[one, other] for other in held] for one in held])
+
+    def _tied_of(self, front: tuple[int, int], behind: tuple[int, int], replicas: int) -> float:
+        """Seconds of the all-reduce of up to so many replicas on either side, one at least."""
+        for count in (replicas, 1):
+            first = self.groups[front][:count]
+            used = {device for group in first for device in group}
+            last = [group for group in self.groups[behind] if not used.intersection(group)][:replicas]
+            if last:
+                rings = peers_of([*first, *last])
+                size = self._tied_elements(len(rings)) * self.problem.accumulated_bytes
+                return reduce_seconds(self.problem.cluster.collectives.rates(Operation.ALL_REDUCE, *rings), size)
+        return inf
+
     def _synchronized(self, samples: int, replicas: int, members: Sequence[int]) -> tuple[Floats, Floats | float]:
         """`synchronization` of one set of variants, [layers + 1, layers + 1] both."""
         problem, zero = self.problem, self.choices.zero
@@ -270,7 +319,11 @@ class ClusterSpace:
         )
         # the variant with most of a layer on a device has most to move
         widest = min((self.variants[number] for number in members), key=lambda one: one.degree)
-        kinds = tuple((self.variants[one].kind, self.variants[one].degree) for one in members)
+        kinds, tied = (
+            tuple((self.variants[one].kind, self.variants[one].degree) for one in members),
+            np.zeros_like(forward),
+        )
+        tied[0, :-1] = tied[1:, -1] = self._tied_elements(widest.degree)
         elements, experts, longer = self._elements(widest), np.zeros(1), np.zeros(1)
 
         def moved(operation: Operation | Integers, elements: Floats, experts: Floats, size: float, /) -> Floats:
@@ -278,15 +331,14 @@ class ClusterSpace:
             return np.asarray(np.min([latency + elements * size * one for latency, one in rates], axis=0))
 
         if zero < 2:
-            front = self._table(replace(self._line(widest), block=0.0))
-            exposed = reduced_seconds(
-                problem, moved, elements, experts, front, backward, Operation.of_gradients(zero > 0)
-            )
+            front = np.maximum(self._table(replace(self._line(widest), block=0.0)) - tied, 0.0)
+            figures = np.maximum(elements - tied, 0.0), experts, front, backward
+            exposed = reduced_seconds(problem, moved, *figures, Operation.of_gradients(zero > 0))
         else:
             units, backward = self._units(widest), backward + again
             traffic = unit_seconds(problem, moved, StageWeights(elements, experts, units))
             longer = sum(beside_traffic(forward, backward, *traffic, units[..., 0], zero)) - (forward + backward)
-            exposed = scattered_seconds(problem, moved, units, zero)
+            exposed = scattered_seconds(problem, moved, units, zero, tied)
         if zero in (1, 2):
             exposed = exposed + gathered_seconds(problem, moved, elements, experts)
         return exposed, longer
@@ -308,13 +360,16 @@ class ClusterSpace:
             return np.inf
         table, ranges = self.stages(pipeline.samples), list(pairwise((0, *pipeline.ends)))
         held = [pipeline.held(stage) for stage in range(len(ranges))]
-        own, update, reduced = [], [], []
+        of_updates, own, update, reduced = self.update(pipeline.samples, pipeline.replicas), [], [], []
         for used, (begin, end) in zip(held, ranges, strict=True):
             members = sorted(set(used))
             exposed, longer = self.synchronization(pipeline.samples, pipeline.replicas, [members])
             own.append(float(table.seconds[members, begin, end].max() + longer[0, begin, end]))
-            update.append(float(table.update[members, begin, end].max()))
+            update.append(float(of_updates[members, begin, end].max()))
             reduced.append(float(exposed[0, begin, end]))
+        if len(held) > 1:
+            ends = [sorted(set(held[0])), sorted(set(held[-1]))]
+            reduced[0] = float(both_reduced(reduced[0], self.shared(pipeline.replicas, ends)[0, 1], self.queued))
         crossing = [
             max(float(table.forward[1, one, two]) for one, two in zip(front, behind, strict=True))
             for front, behind in pairwise(held)

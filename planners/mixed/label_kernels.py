@@ -23,15 +23,21 @@ ROUNDING = 1e-12
 
 
 class SetTables(NamedTuple):
-    """Figures of stages with replicas of each set of variants, as in `StageVariants`; need: per replica, [sets, prices]."""
+    """Figures of stages with replicas of each set of variants, as in `StageVariants`; need: per replica, [sets, prices].
+
+    shared: as `Space.shared`
+    shallowest: micro-batches in flight from which on no recompute policy that takes no longer fits, as `deepest`
+    """
 
     seconds: Floats
     deepest: Integers
+    shallowest: Integers
     update: Floats
     synchronization: Floats
     forward: Floats
     backward: Floats
     need: Floats
+    shared: Floats
 
 
 class LeastAhead(NamedTuple):
@@ -53,7 +59,7 @@ class Asked(NamedTuple):
 
     capacity: devices for each replica under each price; rounds: micro-batches after the first
     in_flight: micro-batches that a stage has in flight, by the number of stages from it to the last
-    slowest: seconds that some stage takes at least; waiting: as of a `Space`
+    slowest: seconds that some stage takes at least; waiting, queued: as of a `Space`
     first_weight: by the number of stages, and last_weight: as `Space.transfer_weights`
     """
 
@@ -64,6 +70,7 @@ class Asked(NamedTuple):
     first_weight: Floats
     last_weight: float
     waiting: float
+    queued: float
 
 
 class Ends(NamedTuple):
@@ -82,8 +89,8 @@ class Ends(NamedTuple):
 
 
 # Columns of a label: seconds of the slowest stage but for the first, of all, of the first stage, of gradients, of the update, of
-# the whole pipeline at least; then what is needed under each price.
-SLOWEST, TOTAL, OWN, SYNCHRONIZATION, UPDATE, BOUND, NEED = range(7)
+# the whole pipeline at least; variants of the last stage; then what is needed under each price.
+SLOWEST, TOTAL, OWN, SYNCHRONIZATION, UPDATE, BOUND, LAST, NEED = range(8)
 
 
 @kernel()
@@ -179,11 +186,21 @@ def least_seconds(label: Floats, behind: int, layers: int, ahead: LeastAhead, as
     return np.inf
 
 
+@kernel(inline="always")
+def both_reduced(one: float, other: float, queued: float) -> float:
+    """Seconds of two reductions of a stage, of which that share of the shorter one comes behind the longer one."""
+    return max(one, other) + queued * min(one, other)
+
+
 @kernel(inline="always", borrows=True)
-def _no_slower(one: Floats, two: Floats, rounds: float) -> bool:
-    """Whether a label is no slower than another whatever comes in front of both, and needs no more."""
+def _no_slower(one: Floats, two: Floats, rounds: float, apart: Floats) -> bool:
+    """Whether a label is no slower than another whatever comes in front of both, and needs no more.
+
+    apart: seconds by which `shared` is longer at most with the one's last stage than with the other's, [sets, sets]
+    """
     slower = max(0.0, one[SLOWEST] - two[SLOWEST], one[OWN] - two[OWN]) * rounds
     later = max(0.0, one[SYNCHRONIZATION] - two[SYNCHRONIZATION]) + max(0.0, one[UPDATE] - two[UPDATE])
+    later += apart[int(one[LAST]), int(two[LAST])]
     if one[TOTAL] + slower + later > two[TOTAL]:
         return False
     for price in range(NEED, len(one)):  # noqa: SIM110 - no generators in a kernel
@@ -193,7 +210,9 @@ def _no_slower(one: Floats, two: Floats, rounds: float) -> bool:
 
 
 @kernel(inline="always", borrows=True)
-def _keep(labels: Floats, place: Integers, count: int, new: Floats, rounds: float) -> tuple[int, int, float]:
+def _keep(
+    labels: Floats, place: Integers, count: int, new: Floats, rounds: float, apart: Floats
+) -> tuple[int, int, float]:
     """Where to keep a label among those of its place: the number kept then, its slot, the bound of what is left out for it.
 
     The slot is -1 where it is not kept. `place` loses what the label makes needless.
@@ -201,9 +220,9 @@ def _keep(labels: Floats, place: Integers, count: int, new: Floats, rounds: floa
     at, worst, highest = 0, -1, -1.0
     while at < count:
         other = labels[place[at]]
-        if _no_slower(other, new, rounds):
+        if _no_slower(other, new, rounds, apart):
             return count, -1, np.inf
-        if _no_slower(new, other, rounds):
+        if _no_slower(new, other, rounds, apart):
             count -= 1
             place[at] = place[count]
             continue
@@ -236,7 +255,11 @@ def _in_front(
     new[SLOWEST] = max(old[SLOWEST], old[OWN] + asked.waiting * back)
     new[TOTAL] = old[TOTAL] + back + seconds + forth
     new[OWN] = seconds + asked.waiting * forth
-    new[SYNCHRONIZATION] = max(old[SYNCHRONIZATION], tables.synchronization[own, begin, end])
+    new[LAST] = old[LAST] if stages else own
+    reduced = tables.synchronization[own, begin, end]
+    if stages and begin == 0:
+        reduced = both_reduced(reduced, tables.shared[own, int(new[LAST])], asked.queued)
+    new[SYNCHRONIZATION] = max(old[SYNCHRONIZATION], reduced)
     new[UPDATE] = max(old[UPDATE], tables.update[own, begin, end])
     for price in range(tables.need.shape[1]):
         new[NEED + price] = old[NEED + price] + tables.need[own, price]
@@ -244,10 +267,11 @@ def _in_front(
 
 @kernel()
 def grown(
-    tables: SetTables, ahead: LeastAhead, asked: Asked, limit: float, width: int, kept: int
+    tables: SetTables, apart: Floats, ahead: LeastAhead, asked: Asked, limit: float, width: int, kept: int
 ) -> tuple[Floats, Integers, Integers, float, int]:
     """The best pipelines whose seconds are at least less than `limit`: the fields of `Ends`.
 
+    apart: as of `_no_slower`
     width: labels kept of a first layer and its variants; kept: pipelines that are returned at most
     """
     sets, cuts, _ = tables.seconds.shape
@@ -272,6 +296,8 @@ def grown(
                         for begin in range(end - 1, -1, -1):
                             if tables.deepest[own, begin, end] < flight:
                                 break
+                            if tables.shallowest[own, begin, end] > flight:
+                                continue
                             seconds = tables.seconds[own, begin, end]
                             if asked.rounds * seconds + labels[number, TOTAL] + seconds >= limit:
                                 break
@@ -288,7 +314,7 @@ def grown(
                                 continue
                             new[BOUND] = bound
                             count, slot, dropped = _keep(
-                                labels, next_places[begin, own], next_counts[begin, own], new, asked.rounds
+                                labels, next_places[begin, own], next_counts[begin, own], new, asked.rounds, apart
                             )
                             next_counts[begin, own] = count
                             left_out = min(left_out, dropped)

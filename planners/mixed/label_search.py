@@ -118,7 +118,7 @@ class _Size:
         kept = np.array([len(members) == 1 for members in self.sets])
         both = np.ix_(kept, kept)
         tables = self.tables._replace(
-            **{name: getattr(self.tables, name)[kept] for name in ("seconds", "deepest", "update", "need")},
+            **{name: getattr(self.tables, name)[kept] for name in ("seconds", "deepest", "shallowest", "need")},
             **{name: np.ascontiguousarray(getattr(self.tables, name)[:, *both]) for name in ("forward", "backward")},
         )
         return replace(self, sets=tuple(one for one in self.sets if len(one) == 1), tables=tables)
@@ -178,6 +178,7 @@ class _LabelSearch:
             np.array([first for first, _ in weights]),
             weights[-1][1],
             space.waiting,
+            space.queued,
         )
 
     def open(self, shape: _Shape, width: int, alone: bool) -> bool:
@@ -186,14 +187,21 @@ class _LabelSearch:
         alone: with stages of one kind of device each; what is found then bounds nothing
         """
         space, size, limit = self.space, self.sizes[shape.samples, alone], self.limit
-        deepest = space.deepest(shape.samples, shape.replicas)
+        deepest, update = (of(shape.samples, shape.replicas) for of in (space.deepest, space.update))
         reduced, longer = space.synchronization(shape.samples, shape.replicas, size.sets)
+        shared = space.shared(shape.replicas, size.sets)
+        reduced[:, 1:, -1] = np.maximum(reduced[:, 1:, -1], shared.min(axis=0)[:, None])  # with any first stage
+        longest, fitting = size.tables.seconds + longer, np.array([deepest[list(one)].min(axis=0) for one in size.sets])
+        updated = np.array([update[list(one)].max(axis=0) for one in size.sets])
         tables = size.tables._replace(
-            seconds=size.tables.seconds + longer,
-            deepest=np.array([deepest[list(members)].min(axis=0) for members in size.sets]),
+            seconds=longest,
+            deepest=fitting,
+            shallowest=self._shallowest(size.sets, fitting, size.tables.seconds, longest, reduced, updated),
+            update=updated,
             synchronization=reduced,
+            shared=shared,
         )
-        ends = Ends(*grown(tables, size.ahead, shape.asked, limit, width, max(KEPT, self.wanted)))
+        ends = Ends(*grown(tables, _apart(shared), size.ahead, shape.asked, limit, width, max(KEPT, self.wanted)))
         self.work += int(ends.work)
         self.opened += 1
         bound, known = float(ends.left_out), len(self.best)
@@ -213,6 +221,20 @@ class _LabelSearch:
         if not alone:
             shape.bound = max(shape.bound, min(bound, limit))
         return len(self.best) > known
+
+    def _shallowest(self, sets: Sequence[tuple[int, ...]], deepest: Integers, *seconds: Floats) -> Integers:
+        """`SetTables.shallowest`: sets that differ in nothing but their policy need the same devices, and send the same."""
+        alike: dict[tuple[tuple[int, int], ...], list[int]] = {}
+        found = np.zeros_like(deepest)
+        for number, members in enumerate(sets):
+            replicas = tuple((self.space.variants[one].kind, self.space.variants[one].degree) for one in members)
+            for other in alike.setdefault(replicas, []):
+                no_slower = np.all([own[other] <= own[number] for own in seconds], axis=0)
+                faster = np.all([own[number] <= own[other] for own in seconds], axis=0) & ~no_slower
+                for one, two, preferred in ((other, number, no_slower), (number, other, faster)):
+                    found[two] = np.where(preferred, np.maximum(found[two], deepest[one] + 1), found[two])
+            alike[replicas].append(number)
+        return found
 
     def _filled(self, shape: _Shape, size: _Size, ends: Ends, number: int) -> Iterator[MixedPipeline]:
         """Pipelines of one that was found: shares of its replicas that the devices permit."""
@@ -235,9 +257,9 @@ def _size(space: Space, samples: int, prices: Floats, most_stages: int) -> _Size
     sets = variant_sets(space.variants, usable)
     if not sets:
         return None
-    seconds, deepest, update = (
+    seconds, deepest = (
         np.array([pick(one[list(members)], axis=0) for members in sets])
-        for pick, one in ((np.max, stages.seconds), (np.min, stages.deepest), (np.max, stages.update))
+        for pick, one in ((np.max, stages.seconds), (np.min, stages.deepest))
     )
     forward = _between(stages.forward, sets)
     backward = forward if stages.backward is stages.forward else _between(stages.backward, sets)
@@ -245,11 +267,13 @@ def _size(space: Space, samples: int, prices: Floats, most_stages: int) -> _Size
     tables = SetTables(
         seconds,
         deepest,
-        update,
+        np.zeros_like(deepest),
+        np.zeros((0, 0, 0)),
         np.zeros((0, 0, 0)),
         forward,
         backward,
         np.array([priced[list(members)].min(axis=0) for members in sets]),
+        np.zeros((0, 0)),
     )
     first = np.arange(space.layers)
     slowest = float(stages.seconds[usable][:, first, first + 1].min(axis=0).max())
@@ -270,6 +294,15 @@ def _between(transfers: Floats, sets: Sequence[Sequence[int]]) -> Floats:
     one = np.stack([least_of_second[:, list(members)].max(axis=1) for members in sets], axis=1)
     two = np.stack([least_of_first[:, :, list(members)].max(axis=2) for members in sets], axis=2)
     return np.ascontiguousarray(np.maximum(one, two))
+
+
+def _apart(shared: Floats) -> Floats:
+    """Seconds by which `shared` is longer at most with one last stage than with another, [sets, sets]."""
+    columns, number = np.unique(shared, axis=1, return_inverse=True)
+    finite = np.isfinite(columns)
+    known = np.where(finite, columns, 0.0)
+    longer = [np.where(finite, one[:, None] - known, 0.0).max(axis=0) for one in columns.T]
+    return np.maximum(longer, 0.0)[np.ix_(number.ravel(), number.ravel())]
 
 
 def _least_ahead(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, get_args
 
 import numpy as np
@@ -22,13 +23,15 @@ MOST_WORK = 2.5e6
 """Most stages that a search extends, per ZeRO stage."""
 
 FINALISTS = 4
-"""Most pipelines that are replayed."""
+"""Most pipelines that are replayed of one search by the closed form."""
 
 UNSURE = 1.05
-"""Times the closed form that the best plan takes, above which the best of each number of micro-batches are replayed, too."""
+"""Times the closed form that a plan takes, above which the best of each number of micro-batches are replayed, too; and times the
+best plan so far, from which on the closed form rules plans out.
+"""
 
 ROUNDS = 4
-"""Most searches, each with more memory left free than the last one, while no finalist fits in its replay."""
+"""Most searches of a ZeRO stage, each with more memory left free than the last one, while no finalist fits in its replay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +54,14 @@ class MixedPipelines:
 
     def __call__(self, problem: Problem, evaluate: Evaluator, rng: np.random.Generator) -> Plan:
         """The best plan that fits; InfeasiblePlanError, with what is proven, if the space has none."""
-        run = _PipelineSearch(self, problem, evaluate)
-        for _ in range(ROUNDS):
-            replayed = list(run.replayed())
-            if not replayed:
-                break
-            fit = [plan for plan in replayed if evaluate(plan).fits]
-            if fit:
-                best = min(fit, key=lambda plan: evaluate(plan).key)
-                if evaluate(best).iteration_seconds > UNSURE * run.seconds[best]:
-                    replayed += run.of_each_count()
-                    best = min((plan for plan in replayed if evaluate(plan).fits), key=lambda plan: evaluate(plan).key)
-                run.tell(best, replayed)
-                return best
-            run.leave_free([evaluate(plan) for plan in replayed])
+        run = _PipelineSearch(self.name, problem, evaluate)
+        for choices in _choices(problem, self.request):
+            run.replay_best_of(choices)
         if run.closest is None:
             raise InfeasiblePlanError(run.does_not_fit())
-        return fitting(self.name, run.closest, evaluate)
+        best = fitting(self.name, run.closest, evaluate)
+        run.tell(best)
+        return best
 
 
 def has_kinds(problem: Problem) -> bool:
@@ -113,7 +107,7 @@ def _choices(problem: Problem, request: Request) -> list[Choices]:
     return [first, *(replace(one, fewest_replicas=2) for one in others)]  # one replica divides nothing
 
 
-def _space(problem: Problem, choices: Choices, spare: dict[int, float] | None = None) -> ClusterSpace:
+def _space(problem: Problem, choices: Choices, spare: Mapping[int, float] | None = None) -> ClusterSpace:
     blocks = like_blocks(problem.workload)
     assert blocks is not None  # as `inapplicable` says
     return ClusterSpace(problem, blocks, choices, spare or {})
@@ -123,76 +117,94 @@ class _PipelineSearch:
     """One call of the planner.
 
     seconds: of the plans that were replayed, by the closed form
+    found: of each ZeRO stage, by the last search of all its plans; last: by the last search
+    spared: whether one left memory free for what replays need above the closed form
+    closest: the best plan that was replayed, or the one that lacks least while none fits
     """
 
-    def __init__(self, planner: MixedPipelines, problem: Problem, evaluate: Evaluator) -> None:
-        self.planner, self.problem, self.evaluate = planner, problem, evaluate
-        self.spare: dict[int, float] = {}
-        self.found: list[FoundPipelines] = []
+    def __init__(self, name: str, problem: Problem, evaluate: Evaluator) -> None:
+        self.name, self.problem, self.evaluate = name, problem, evaluate
         self.seconds: dict[Plan, float] = {}
+        self.found: list[FoundPipelines] = []
+        self.spared = False
         self.closest: Plan | None = None
+        self.last: FoundPipelines
 
-    def replayed(self) -> Iterator[Plan]:
-        """The best plans of the space by the closed form, each with a score; the best so far where an interrupt comes.
+    def replay_best_of(self, choices: Choices) -> None:
+        """Replay the best plans of a ZeRO stage by the closed form.
 
-        Where none has room for what it sends, those that may do without it.
+        Where replays take clearly longer, the best of each number of micro-batches, too: beside slow links the closed form ranks
+        few stages too low.
         """
-        choices = _choices(self.problem, self.planner.request)
-        best = self._best(choices) or self._best([replace(one, buffers=False) for one in choices])
-        for plan, seconds in sorted(best.items(), key=lambda one: one[1])[:FINALISTS]:
-            score = self.evaluate(plan)
-            self.seconds[plan] = seconds
-            if self.closest is None or score.key < self.evaluate(self.closest).key:
-                self.closest = plan
-            yield plan
+        scores = self._replay_what_fits(choices)
+        self.found.append(self.last)
+        unsure = any(
+            score.iteration_seconds > UNSURE * self.seconds[plan] for plan, score in scores.items() if score.fits
+        )
+        for count in _space(self.problem, choices).counts if unsure and choices.microbatches is None else ():
+            self._replay_what_fits(replace(choices, microbatches=count))
 
-    def _best(self, choices: list[Choices]) -> dict[Plan, float]:
-        """The best plans, with their seconds."""
+    def _replay_what_fits(self, choices: Choices) -> dict[Plan, Score]:
+        """The best plans of all choices with their scores; while none fits, those that leave more memory free."""
+        space = _space(self.problem, choices)
+        for _ in range(ROUNDS):
+            scores = self._replay(space)
+            if not scores or any(score.fits for score in scores.values()):
+                break
+            space = self._sparing(space, scores.values())
+            self.spared = True
+        return scores
+
+    def _replay(self, space: ClusterSpace) -> dict[Plan, Score]:
+        """The best plans of a space by the closed form with the scores of their replays: of those that the best replay so far
+        does not rule out, and, where none has room for what it sends, of those that may do without it.
+        """
+        best = self._best(space)
+        if not best:
+            best = self._best(_space(self.problem, replace(space.choices, buffers=False), space.spare_bytes))
+        self.seconds |= best
+        scores = {plan: self.evaluate(plan) for plan in best}
+        among = [*scores, *([] if self.closest is None else [self.closest])]
+        self.closest = min(among, key=lambda plan: self.evaluate(plan).key, default=None)
+        return scores
+
+    @property
+    def _of_use(self) -> float:
+        """Seconds by the closed form from which on no plan is replayed: more than the best one takes, by it and in its replay."""
+        if self.closest is None or not self.evaluate(self.closest).fits:
+            return inf
+        return UNSURE * max(self.seconds[self.closest], self.evaluate(self.closest).iteration_seconds)
+
+    def _best(self, space: ClusterSpace) -> dict[Plan, float]:
+        """The best plans of a space, with their seconds; the best so far is replayed where an interrupt comes."""
         best: dict[Plan, float] = {}
-        self.found = []
+
+        def note(found: FoundPipelines, most: int = 1) -> None:
+            for seconds, pipeline in found.pipelines[:most]:
+                best[space.plan(self.name, pipeline)] = seconds
+
         try:
-            for one in choices:
-                space = _space(self.problem, one, self.spare)
-
-                def note(found: FoundPipelines, space: ClusterSpace = space, most: int = 1) -> None:
-                    for seconds, pipeline in found.pipelines[:most]:
-                        best[space.plan(self.planner.name, pipeline)] = seconds
-
-                below = sorted(best.values())[FINALISTS - 1 : FINALISTS]
-                self.found.append(search(space, MOST_WORK, FINALISTS, note, *below))
-                note(self.found[-1], most=FINALISTS)
+            self.last = search(space, MOST_WORK, FINALISTS, note, self._of_use)
+            note(self.last, most=FINALISTS)
         except KeyboardInterrupt:
             if best:
                 self.evaluate(min(best, key=lambda plan: best[plan]))
             raise
-        return best
+        return dict(sorted(best.items(), key=lambda one: one[1])[:FINALISTS])
 
-    def of_each_count(self) -> list[Plan]:
-        """The best plans of each number of micro-batches: beside slow links the closed form ranks few stages too low."""
-        found: list[Plan] = []
-        asked = self.planner.request
-        for count in searched_counts(self.problem) if asked.microbatches is None else ():
-            request = replace(asked, microbatches=count)
-            if inapplicable(self.problem, request) is None:
-                one = _PipelineSearch(replace(self.planner, request=request), self.problem, self.evaluate)
-                one.spare = self.spare
-                found += [plan for plan in one.replayed() if plan not in self.seconds]
-                self.seconds |= one.seconds
-        return found
-
-    def leave_free(self, scores: list[Score]) -> None:
-        """Leave free on each kind of device, beside what is free already, the most that a plan lacked there."""
-        kind_of = _space(self.problem, _choices(self.problem, self.planner.request)[0]).kind_of
-        lacking: dict[int, float] = {}
+    def _sparing(self, space: ClusterSpace, scores: Iterable[Score]) -> ClusterSpace:
+        """A space that leaves free on each kind of device, beside what it does already, the most that a plan lacked there."""
+        spare = dict(space.spare_bytes)
         for score in scores:
-            kind = kind_of[score.device]
-            lacking[kind] = max(lacking.get(kind, 0.0), 1.01 * (score.peak_bytes - score.capacity_bytes))
-        self.spare.update({kind: self.spare.get(kind, 0.0) + most for kind, most in lacking.items()})
+            kind = space.kind_of[score.device]
+            lacking = 1.01 * (score.peak_bytes - score.capacity_bytes)
+            spare[kind] = max(spare.get(kind, 0.0), space.spare_bytes.get(kind, 0.0) + lacking)
+        return _space(self.problem, space.choices, spare)
 
-    def tell(self, plan: Plan, replayed: list[Plan]) -> None:
+    def tell(self, plan: Plan) -> None:
         """Record what is known about the best plan."""
-        seconds, best = self.seconds[plan], min(self.seconds[one] for one in replayed)
-        bound = min(best, *(found.bound for found in self.found))
+        seconds, best = self.seconds[plan], min(found.pipelines[0][0] for found in self.found if found.pipelines)
+        bound = min(seconds, best, *(found.bound for found in self.found))
         gap = seconds / bound - 1.0
         self.evaluate.note(
             ClosedFormGap(
@@ -205,8 +217,8 @@ class _PipelineSearch:
                 closed_form_gap=gap,
             )
         )
-        if bound >= best * (1.0 - EXACT) and not self.spare:
-            among = f"{len(replayed)} of the best by the closed form of " if len(replayed) > 1 else ""
+        if bound >= best * (1.0 - EXACT) and not self.spared:
+            among = f"{len(self.seconds)} of the best by the closed form of " if len(self.seconds) > 1 else ""
             self.evaluate.declare_optimal(
                 f"{among}all mixed pipelines (micro-batch of up to {MOST_SAMPLES} samples × equal replicas × stages of whole "
                 "blocks, in each a degree for each kind of device and any share of the replicas, recomputation by stage)"
@@ -219,6 +231,6 @@ class _PipelineSearch:
         room = sum(problem.rooms) / GIB
         known = "proves that no mixed pipeline fits" if proven else "finds no mixed pipeline that fits"
         return (
-            f"planner {self.planner.name!r} {known}: weights, gradients and optimizer states take {state:.4g} GiB once, "
+            f"planner {self.name!r} {known}: weights, gradients and optimizer states take {state:.4g} GiB once, "
             f"{problem.cluster.counted_devices} hold {room:.4g} GiB together; use more {word}s or smaller groups of samples"
         )

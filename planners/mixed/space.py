@@ -37,14 +37,13 @@ class StageVariants(NamedTuple):
 
     seconds: of a micro-batch, forward and backward; infinite where a variant cannot be used
     deepest: micro-batches in flight with which the stage fits at most; 0 where it does not fit at all
-    update: seconds of an optimizer step
     forward, backward: seconds in which a boundary's tensor, or its gradient, passes the cut before each layer, of a replica in
-        front of it and one behind it, [layers + 1, variants, variants]; 0 before the first and behind the last layer
+        front of it and one behind it, whatever their policies, [layers + 1, variants, variants]; 0 before the first and behind
+        the last layer
     """
 
     seconds: Floats
     deepest: Integers
-    update: Floats
     forward: Floats
     backward: Floats
 
@@ -77,6 +76,7 @@ class Space(Protocol):
 
     variants: what replicas may be; devices: of each kind; layers: that are cut into stages; sizes: of micro-batches, in samples
     waiting: share of its transfers for which a stage computes nothing
+    queued: share of the shorter one of two reductions of a stage that comes behind the longer one, and not beside it
     """
 
     @property
@@ -94,6 +94,9 @@ class Space(Protocol):
     @property
     def waiting(self) -> float: ...
 
+    @property
+    def queued(self) -> float: ...
+
     def replicas(self, samples: int) -> Sequence[int]:
         """Numbers of replicas that a stage may have."""
 
@@ -106,9 +109,17 @@ class Space(Protocol):
     def deepest(self, samples: int, replicas: int) -> Integers:
         """The `deepest` of `StageVariants`, with so many replicas."""
 
+    def update(self, samples: int, replicas: int) -> Floats:
+        """Seconds of an optimizer step of stages, with so many replicas, [variants, layers + 1, layers + 1]."""
+
     def synchronization(self, samples: int, replicas: int, sets: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
         """Least seconds in which gradients of stages of layers i to j - 1 are reduced in the end, and by which each micro-batch
         takes longer meanwhile, [sets, layers + 1, layers + 1] both, where replicas are of all variants of a set.
+        """
+
+    def shared(self, replicas: int, sets: Sequence[Sequence[int]]) -> Floats:
+        """Seconds in which the first of several stages, whose replicas are of all variants of a set, and the last one, of another
+        set, reduce the gradients of weights that both hold, [sets, sets]; infinite where there are no such stages.
         """
 
     def transfer_weights(self, stages: int) -> tuple[float, float]:

@@ -142,7 +142,7 @@ def test_stages_on_unlike_devices(memory_bytes: float, zero: str, recorded: Reco
         stages = space.stages(samples)
         sets = variant_sets(space.variants, stages.deepest.any(axis=(1, 2)))
         tails, rounds = space.synchronization(samples, 2, sets)
-        parts = stages._asdict() | {"tails": tails, "rounds": rounds}
+        parts = stages._asdict() | {"update": space.update(samples, 2), "tails": tails, "rounds": rounds}
         values[f"{samples} samples"] = {name: sums(part) for name, part in parts.items()}
     found = search(space, 3e4, 4).pipelines[:4]
     recorded(**values, found=[[seconds, one.samples, one.replicas, one.ends] for seconds, one in found])

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planners.mixed import label_kernels
+from planners.mixed import label_kernels, label_search
 from planners.mixed.label_kernels import (
     BOUND,
+    LAST,
     NEED,
     OWN,
     ROUNDING,
@@ -30,7 +31,8 @@ LAYERS, DEPTH = 3, 2
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels that call each other do so uncompiled."""
-    monkeypatch.setattr(label_kernels, "_no_slower", label_kernels._no_slower.py_func)
+    for name in ("_no_slower", "both_reduced"):
+        monkeypatch.setattr(label_kernels, name, getattr(label_kernels, name).py_func)
 
 
 def stages_of(end: int, behind: int, variants: int) -> Iterator[list[tuple[int, int, int, int]]]:
@@ -79,7 +81,7 @@ def label_of(rng: np.random.Generator, prices: int = 2) -> Any:
 def asked_of(rng: np.random.Generator) -> Asked:
     """Small numbers of everything."""
     weights = rng.integers(1, 4, DEPTH + 2).astype(float)
-    return Asked(rng.integers(2, 9, 2).astype(float), 3.0, np.arange(DEPTH + 2), 1.0, weights, 5.0, 0.5)
+    return Asked(rng.integers(2, 9, 2).astype(float), 3.0, np.arange(DEPTH + 2), 1.0, weights, 5.0, 0.5, 0.5)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -109,12 +111,18 @@ def test_least_seconds_are_at_the_first_level_whose_needs_fit(seed: int) -> None
             assert found == pytest.approx(expected)
 
 
+SHARED = np.array([[0.0, 1.0, 4.0, np.inf], [3.0, 2.0, 2.0, 2.0]])
+"""Seconds of two first stages with four last ones, of which a label has one."""
+
+APART = label_search._apart(SHARED)
+
+
 def no_slower(one: Any, two: Any, rounds: float) -> bool:
     """Whether, whatever comes in front, the first takes no more seconds, and needs no more."""
-    fronts = product((0.0, 9.0), repeat=4)
+    fronts = product(*[(0.0, 9.0)] * 4, (0, 1))
 
-    def whole(label: Any, slowest: float, own: float, reduced: float, update: float) -> float:
-        rest = max(label[SYNCHRONIZATION], reduced) + max(label[UPDATE], update)
+    def whole(label: Any, slowest: float, own: float, reduced: float, update: float, first: int) -> float:
+        rest = max(label[SYNCHRONIZATION], reduced + SHARED[first, int(label[LAST])]) + max(label[UPDATE], update)
         return float(rounds * max(label[SLOWEST], label[OWN] + own, slowest) + label[TOTAL] + rest)
 
     waits = all(whole(one, *front) <= whole(two, *front) for front in fronts)
@@ -129,9 +137,11 @@ def test_labels_are_left_out_for_those_that_are_no_slower(seed: int) -> None:
     for _ in range(600):
         one, two = label_of(rng), label_of(rng)
         rounds = float(rng.integers(0, 3))
-        found = label_kernels._no_slower(one, two, rounds)
+        found = label_kernels._no_slower(one, two, rounds, APART)
         assert not found or no_slower(one, two, rounds)
-        later = sum(max(0.0, one[of] - two[of]) for of in (SYNCHRONIZATION, UPDATE))
+        later = (
+            sum(max(0.0, one[of] - two[of]) for of in (SYNCHRONIZATION, UPDATE)) + APART[int(one[LAST]), int(two[LAST])]
+        )
         slower = rounds * max(0.0, one[SLOWEST] - two[SLOWEST], one[OWN] - two[OWN])
         fits = bool((one[NEED:] <= two[NEED:]).all())
         assert found == (fits and one[TOTAL] + slower + later <= two[TOTAL])
@@ -151,11 +161,11 @@ def test_a_place_keeps_its_best_labels(seed: int) -> None:
             labels[number] = label_of(rng)
             labels[number, BOUND] = rng.permutation(100)[0] + number / 100
             new = labels[number]
-            count, slot, dropped = label_kernels._keep.py_func(labels, place, count, new, rounds)
-            if any(label_kernels._no_slower(labels[old], new, rounds) for old in kept):
+            count, slot, dropped = label_kernels._keep.py_func(labels, place, count, new, rounds, APART)
+            if any(label_kernels._no_slower(labels[old], new, rounds, APART) for old in kept):
                 expected = kept, np.inf
             else:
-                rest = [old for old in kept if not label_kernels._no_slower(new, labels[old], rounds)]
+                rest = [old for old in kept if not label_kernels._no_slower(new, labels[old], rounds, APART)]
                 best = sorted([*rest, number], key=lambda one: labels[one, BOUND])
                 left = [labels[one, BOUND] for one in best[width:]]
                 expected = best[:width], min(left, default=np.inf)
@@ -175,11 +185,12 @@ def test_a_stage_in_front_of_a_label(seed: int) -> None:
         return rng.integers(1, 9, shape).astype(float)
 
     tables = SetTables(
-        *(drawn(sets, cuts, cuts), rng.integers(1, 3, (sets, cuts, cuts)), drawn(sets, cuts, cuts)),
-        *(drawn(sets, cuts, cuts), drawn(cuts, sets, sets), drawn(cuts, sets, sets), drawn(sets, 2)),
+        *(drawn(sets, cuts, cuts), *rng.integers(1, 3, (2, sets, cuts, cuts)), drawn(sets, cuts, cuts)),
+        *(drawn(sets, cuts, cuts), drawn(cuts, sets, sets), drawn(cuts, sets, sets), drawn(sets, 2), drawn(sets, sets)),
     )
     asked, old, new = asked_of(rng), label_of(rng), np.zeros(NEED + 2)
-    for stages, variants, own, (begin, end) in product((1, 2), (0, 1), (0, 1), ((0, 1), (1, 3), (0, 3))):
+    for stages, variants, own, (begin, end) in product((0, 1, 2), (0, 1), (0, 1), ((0, 1), (1, 3), (0, 3))):
+        old[LAST] = rng.integers(2)
         label_kernels._in_front.py_func(old, (stages, end, variants), (begin, own), tables, asked, new)
         back = tables.backward[end, own, variants] * (5.0 if stages == 1 else 1.0)
         forth = tables.forward[end, own, variants] * (asked.first_weight[stages + 1] if begin == 0 else 1.0)
@@ -188,7 +199,12 @@ def test_a_stage_in_front_of_a_label(seed: int) -> None:
         expected[SLOWEST] = max(old[SLOWEST], old[OWN] + 0.5 * back)
         expected[TOTAL] = old[TOTAL] + seconds + back + forth
         expected[OWN] = seconds + 0.5 * forth
-        expected[SYNCHRONIZATION] = max(old[SYNCHRONIZATION], tables.synchronization[own, begin, end])
+        expected[LAST] = old[LAST] if stages else own
+        reduced = tables.synchronization[own, begin, end]
+        if stages and begin == 0:  # the first of several, which shares weights with the last one
+            pair = reduced, tables.shared[own, int(old[LAST])]
+            reduced = max(pair) + 0.5 * min(pair)
+        expected[SYNCHRONIZATION] = max(old[SYNCHRONIZATION], reduced)
         expected[UPDATE] = max(old[UPDATE], tables.update[own, begin, end])
         expected[NEED:] = old[NEED:] + tables.need[own]
         assert new.tolist() == expected.tolist()
