@@ -150,15 +150,16 @@ class ClusterSpace:
 
     @remembered
     def stages(self, samples: int) -> StageVariants:
-        """Figures of stages, with memory as of the most replicas."""
-        most = max(self.replicas(samples))
+        """Figures of stages, with memory as of the most replicas, or of one, which divides nothing and keeps no room for that."""
+        replicas = self.replicas(samples)
+        deepest = np.maximum(*(self.deepest(samples, count) for count in (min(replicas), max(replicas))))
         seconds = [sum(self._passes(number, samples)) for number in range(len(self.variants))]
         forward = np.zeros((self.layers + 1, len(self.variants), len(self.variants)))
         for one, front in enumerate(self.variants):
             for two, behind in enumerate(self.variants):
                 forward[1:-1, one, two] = self._transfer_seconds(front, behind, samples)
         of_stages = np.where(self._blocks > 0, np.array(seconds), np.inf)
-        return StageVariants(of_stages, self.deepest(samples, most), forward, forward)
+        return StageVariants(of_stages, deepest, forward, forward)
 
     @remembered
     def _passes(self, number: int, samples: int) -> tuple[Floats, Floats, Floats]:

@@ -55,11 +55,13 @@ class FoundPipelines:
     """The result of a search: pipelines and bounds.
 
     pipelines: with their seconds, the best first; those that were the best at some time, and those that came near them
+    rounds: of micro-batches, that pipelines may have
     bound: seconds that no pipeline of the space undercuts; infinite where it has none
     work: stages that were looked at; shapes: sizes of micro-batches and numbers of replicas; opened: those that were searched
     """
 
     pipelines: tuple[tuple[float, MixedPipeline], ...]
+    rounds: frozenset[int]
     bound: float
     work: int
     shapes: int
@@ -77,29 +79,32 @@ def search(
     pipelines: int = 1,
     watch: Callable[[FoundPipelines], None] = lambda found: None,
     below: float = np.inf,
+    *,
+    of_each: bool = False,
 ) -> FoundPipelines:
     """Search a space.
 
     most_work: stages that are looked at before the search ends without a proof (one shape is always searched to its end)
-    pipelines: that are wanted: bounds prune against the last of the best so many
+    pipelines: that are wanted: bounds prune against the last of the best so many; of_each: of each number of micro-batches
     watch: is told at every improvement
     below: seconds of pipelines that are of use; the bound is no higher
     """
-    state = _LabelSearch(space, pipelines, below)
+    state = _LabelSearch(space, pipelines, below, of_each)
     passes = [(True, FIRST_WIDTH)] if len(space.devices) > 1 else []
     for alone, width in (*passes, *((False, width) for width in WIDTHS)):
         for shape in sorted(state.shapes, key=lambda one: (one.bound, one.samples, one.replicas)):
-            if shape.bound < state.limit and state.work < most_work and state.open(shape, width, alone):
+            if shape.bound < state.limit(shape) and state.work < most_work and state.open(shape, width, alone):
                 watch(state.found)
     return state.found
 
 
 @dataclass(slots=True, eq=False)
 class _Shape:
-    """A size of micro-batches and a number of replicas: what is known of its pipelines."""
+    """A size of micro-batches, a number of replicas, and micro-batches of each: what is known of their pipelines."""
 
     samples: int
     replicas: int
+    rounds: int
     asked: Asked
     bound: float
 
@@ -127,8 +132,8 @@ class _Size:
 class _LabelSearch:
     """One search; what it found so far."""
 
-    def __init__(self, space: Space, pipelines: int, below: float) -> None:
-        self.space, self.wanted, self.below = space, pipelines, below
+    def __init__(self, space: Space, pipelines: int, below: float, of_each: bool) -> None:
+        self.space, self.wanted, self.below, self.of_each = space, pipelines, below, of_each
         self.most_stages = min(space.layers, sum(space.devices))
         self.prices = price_ratios(space.variants, len(space.devices))
         self.sizes: dict[tuple[int, bool], _Size] = {}
@@ -138,10 +143,13 @@ class _LabelSearch:
         for samples in space.sizes:
             self._add(samples)
 
-    @property
-    def limit(self) -> float:
-        """Seconds below which a pipeline is among those that are wanted."""
-        ordered = sorted(self.best.values())
+    def limit(self, shape: _Shape) -> float:
+        """Seconds below which a pipeline of a shape is among those that are wanted."""
+        ordered = sorted(
+            seconds
+            for one, seconds in self.best.items()
+            if not self.of_each or self.space.rounds(one.samples, one.replicas) == shape.rounds
+        )
         return min(self.below, ordered[self.wanted - 1] if len(ordered) >= self.wanted else np.inf)
 
     @property
@@ -151,7 +159,9 @@ class _LabelSearch:
         least = min((shape.bound for shape in self.shapes), default=np.inf)
         bound = min(least, ordered[0][1] if ordered else self.below)
         best = tuple((seconds, pipeline) for pipeline, seconds in ordered)
-        return FoundPipelines(best, bound, self.work, len(self.shapes), self.opened)
+        rounds = {shape.rounds for shape in self.shapes if shape.bound < np.inf}
+        rounds |= {self.space.rounds(one.samples, one.replicas) for one in self.best}
+        return FoundPipelines(best, frozenset(rounds), bound, self.work, len(self.shapes), self.opened)
 
     def _add(self, samples: int) -> None:
         """The shapes of one size of micro-batches, with their first bounds."""
@@ -165,7 +175,7 @@ class _LabelSearch:
             label[SLOWEST] = size.slowest
             bound = least_seconds(label, 0, self.space.layers, size.ahead, asked, np.inf)
             if bound < np.inf:
-                self.shapes.append(_Shape(samples, replicas, asked, bound))
+                self.shapes.append(_Shape(samples, replicas, self.space.rounds(samples, replicas), asked, bound))
 
     def _asked(self, samples: int, replicas: int, size: _Size) -> Asked:
         space, most = self.space, self.most_stages
@@ -186,7 +196,7 @@ class _LabelSearch:
 
         alone: with stages of one kind of device each; what is found then bounds nothing
         """
-        space, size, limit = self.space, self.sizes[shape.samples, alone], self.limit
+        space, size, limit = self.space, self.sizes[shape.samples, alone], self.limit(shape)
         deepest, update = (of(shape.samples, shape.replicas) for of in (space.deepest, space.update))
         reduced, longer = space.synchronization(shape.samples, shape.replicas, size.sets)
         shared = space.shared(shape.replicas, size.sets)
@@ -213,7 +223,8 @@ class _LabelSearch:
                 filled = {one: space.seconds(one) for one in self._filled(shape, size, ends, number)}
             except TooManyShares:
                 filled = {}
-            self.best.update({one: seconds for one, seconds in filled.items() if seconds < self.limit})
+            wanted = self.limit(shape)
+            self.best.update({one: seconds for one, seconds in filled.items() if seconds < wanted})
             if min(filled.values(), default=np.inf) > least * (1.0 + EXACT):
                 bound = min(bound, least)  # other shares may take less, or labels that it was preferred to
         else:

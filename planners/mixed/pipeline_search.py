@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -13,6 +14,7 @@ from hardware_profiles import GIB, percent
 from planners.estimate.like_blocks import like_blocks
 from planners.mixed.cluster_space import MOST_SAMPLES, Choices, ClusterSpace
 from planners.mixed.label_search import EXACT, FoundPipelines, search
+from planners.mixed.space import MixedPipeline
 from planners.search.candidates import asked_degrees, asked_words, asked_zeros, searched_counts
 from planners.search.evaluator import Evaluator, fitting
 from planners.search.notes import Note
@@ -26,9 +28,7 @@ FINALISTS = 4
 """Most pipelines that are replayed of one search by the closed form."""
 
 UNSURE = 1.05
-"""Times the closed form that a plan takes, above which the best of each number of micro-batches are replayed, too; and times the
-best plan so far, from which on the closed form rules plans out.
-"""
+"""Times what the best plan so far takes, from which on the closed form rules plans out."""
 
 ROUNDS = 4
 """Most searches of a ZeRO stage, each with more memory left free than the last one, while no finalist fits in its replay."""
@@ -131,21 +131,23 @@ class _PipelineSearch:
         self.last: FoundPipelines
 
     def replay_best_of(self, choices: Choices) -> None:
-        """Replay the best plans of a ZeRO stage by the closed form.
-
-        Where replays take clearly longer, the best of each number of micro-batches, too: beside slow links the closed form ranks
-        few stages too low.
+        """Replay the best plans of a ZeRO stage by the closed form: of all, where none is known to fit, then of each number of
+        micro-batches.
         """
-        scores = self._replay_what_fits(choices)
-        self.found.append(self.last)
-        unsure = any(
-            score.iteration_seconds > UNSURE * self.seconds[plan] for plan, score in scores.items() if score.fits
-        )
-        for count in _space(self.problem, choices).counts if unsure and choices.microbatches is None else ():
-            self._replay_what_fits(replace(choices, microbatches=count))
+        if choices.microbatches is not None or self._of_use == inf:
+            self._replay_what_fits(choices)
+        found = self.last
+        if choices.microbatches is None:
+            space = _space(self.problem, choices)
+            scores, found = self._replay(space, of_each=True), self.last
+            fit = {len(plan.microbatches) for plan, score in scores.items() if score.fits}
+            tight = {len(plan.microbatches) for plan in scores}.union(set(space.counts) - found.rounds) - fit
+            for count in sorted(tight):
+                self._replay_what_fits(replace(choices, microbatches=count))
+        self.found.append(found)
 
-    def _replay_what_fits(self, choices: Choices) -> dict[Plan, Score]:
-        """The best plans of all choices with their scores; while none fits, those that leave more memory free."""
+    def _replay_what_fits(self, choices: Choices) -> None:
+        """The best plans of all choices; while none fits, those that leave more memory free."""
         space = _space(self.problem, choices)
         for _ in range(ROUNDS):
             scores = self._replay(space)
@@ -153,15 +155,16 @@ class _PipelineSearch:
                 break
             space = self._sparing(space, scores.values())
             self.spared = True
-        return scores
 
-    def _replay(self, space: ClusterSpace) -> dict[Plan, Score]:
-        """The best plans of a space by the closed form with the scores of their replays: of those that the best replay so far
-        does not rule out, and, where none has room for what it sends, of those that may do without it.
+    def _replay(self, space: ClusterSpace, *, of_each: bool = False) -> dict[Plan, Score]:
+        """The best plans of a space by the closed form with the scores of their replays: of those that the best so far does not
+        rule out, and, where none has room for what it sends, of those that may do without it.
+
+        of_each: of each number of micro-batches
         """
-        best = self._best(space)
-        if not best:
-            best = self._best(_space(self.problem, replace(space.choices, buffers=False), space.spare_bytes))
+        best = self._best(space, of_each)
+        if not best and not of_each:
+            best = self._best(_space(self.problem, replace(space.choices, buffers=False), space.spare_bytes), of_each)
         self.seconds |= best
         scores = {plan: self.evaluate(plan) for plan in best}
         among = [*scores, *([] if self.closest is None else [self.closest])]
@@ -175,22 +178,29 @@ class _PipelineSearch:
             return inf
         return UNSURE * max(self.seconds[self.closest], self.evaluate(self.closest).iteration_seconds)
 
-    def _best(self, space: ClusterSpace) -> dict[Plan, float]:
+    def _best(self, space: ClusterSpace, of_each: bool) -> dict[Plan, float]:
         """The best plans of a space, with their seconds; the best so far is replayed where an interrupt comes."""
-        best: dict[Plan, float] = {}
-
-        def note(found: FoundPipelines, most: int = 1) -> None:
-            for seconds, pipeline in found.pipelines[:most]:
-                best[space.plan(self.name, pipeline)] = seconds
-
+        known: list[MixedPipeline] = []
         try:
-            self.last = search(space, MOST_WORK, FINALISTS, note, self._of_use)
-            note(self.last, most=FINALISTS)
+            self.last = search(
+                space,
+                MOST_WORK,
+                FINALISTS,
+                lambda found: known.append(found.pipelines[0][1]),
+                self._of_use,
+                of_each=of_each,
+            )
         except KeyboardInterrupt:
-            if best:
-                self.evaluate(min(best, key=lambda plan: best[plan]))
+            if known:
+                self.evaluate(space.plan(self.name, known[-1]))
             raise
-        return dict(sorted(best.items(), key=lambda one: one[1])[:FINALISTS])
+        best, kept = dict[Plan, float](), Counter[int]()
+        for seconds, pipeline in self.last.pipelines:
+            rounds = space.rounds(pipeline.samples, pipeline.replicas) * of_each
+            kept[rounds] += 1
+            if kept[rounds] <= FINALISTS:
+                best[space.plan(self.name, pipeline)] = seconds
+        return best
 
     def _sparing(self, space: ClusterSpace, scores: Iterable[Score]) -> ClusterSpace:
         """A space that leaves free on each kind of device, beside what it does already, the most that a plan lacked there."""
@@ -203,7 +213,10 @@ class _PipelineSearch:
 
     def tell(self, plan: Plan) -> None:
         """Record what is known about the best plan."""
-        seconds, best = self.seconds[plan], min(found.pipelines[0][0] for found in self.found if found.pipelines)
+        seconds, best = (
+            self.seconds[plan],
+            min((found.pipelines[0][0] for found in self.found if found.pipelines), default=inf),
+        )
         bound = min(seconds, best, *(found.bound for found in self.found))
         gap = seconds / bound - 1.0
         self.evaluate.note(

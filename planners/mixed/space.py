@@ -104,7 +104,7 @@ class Space(Protocol):
         """Micro-batches that each replica runs in an iteration."""
 
     def stages(self, samples: int) -> StageVariants:
-        """Figures of stages, with memory as of the most replicas."""
+        """Figures of stages, with memory as of the number of replicas with which they take the least."""
 
     def deepest(self, samples: int, replicas: int) -> Integers:
         """The `deepest` of `StageVariants`, with so many replicas."""

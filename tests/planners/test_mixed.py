@@ -18,7 +18,7 @@ from planners.mixed.pipeline_search import MixedPipelines, has_kinds
 from planners.mixed.space import MixedPipeline, Variant
 from planners.search.candidates import asked_words
 from simulator import InfeasiblePlanError, Problem, Zero, group_degrees, load_workload, simulate
-from simulator.workloads.language_models import Llama
+from simulator.workloads.language_models import Gpt, Llama
 from simulator.workloads.synthetic import uniform_chain
 
 CLUSTER = """
@@ -189,6 +189,17 @@ def test_the_ends_of_a_pipeline_reduce_what_both_hold() -> None:
             assert pipelines.shared(replicas, [[alone.index(1)]])[0, 0] > 0.15 * outcome.iteration_seconds
 
 
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_tables_of_stages_leave_out_none_that_fits(zero: Zero) -> None:
+    """With some number of replicas, one among them, which under ZeRO 2 keeps no room for what is gathered: a proof that none fits
+    is one."""
+    small = Gpt(3, 64, 4, vocabulary=512, sequence=32).workload()
+    pipelines = space(with_memory(Problem(small, load_cluster("pipedream-a:1").take(2), 4), 0.00103), zero)
+    for samples in pipelines.sizes:
+        deepest = np.array([pipelines.deepest(samples, replicas) for replicas in pipelines.replicas(samples)])
+        assert (pipelines.stages(samples).deepest >= deepest).all()
+
+
 def test_zero_divides_an_update_by_the_replicas_of_the_pipeline(problem: Problem) -> None:
     """Not by the most that stages may have: of one replica the whole is updated, whatever the ZeRO stage."""
     whole, divided = space(problem, 0), space(problem, 1)
@@ -222,7 +233,7 @@ def test_more_is_left_free_where_replays_need_more(problem: Problem, monkeypatch
     proven. One search alone finds none, which is told with the numbers of the closest."""
     network = Llama(2, 2048, 16, sequence=1024, vocabulary=8192, intermediate=5632, name="llama").workload()
     problem = replace(problem, workload=network, batch=4)
-    planner = MixedPipelines(Request(options={"zero": (0,)}))
+    planner = MixedPipelines(Request(microbatches=4, options={"zero": (0,)}))
     roomy = planner(problem, Evaluator(problem), np.random.default_rng(0))
     peak = simulate(problem, roomy).fullest.peak_bytes / 2**30
     told, tight = with_memory(problem, peak), Evaluator(with_memory(problem, peak / 2))
