@@ -131,13 +131,13 @@ class _PipelineSearch:
         self.last: FoundPipelines
 
     def replay_best_of(self, choices: Choices) -> None:
-        """Replay the best plans of a ZeRO stage by the closed form: of all, where none is known to fit, then of each number of
-        micro-batches.
+        """Replay the best plans of a ZeRO stage by the closed form: of all, where none is known to fit; then of each number of
+        micro-batches, unless there is none at all.
         """
         if choices.microbatches is not None or self._of_use == inf:
             self._replay_what_fits(choices)
         found = self.last
-        if choices.microbatches is None:
+        if choices.microbatches is None and self.closest is not None:
             space = _space(self.problem, choices)
             scores, found = self._replay(space, of_each=True), self.last
             fit = {len(plan.microbatches) for plan, score in scores.items() if score.fits}
@@ -164,7 +164,7 @@ class _PipelineSearch:
         """
         best = self._best(space, of_each)
         if not best and not of_each:
-            best = self._best(_space(self.problem, replace(space.choices, buffers=False), space.spare_bytes), of_each)
+            best = self._best(_space(self.problem, replace(space.choices, buffers=False), space.spare_bytes))
         self.seconds |= best
         scores = {plan: self.evaluate(plan) for plan in best}
         among = [*scores, *([] if self.closest is None else [self.closest])]
@@ -178,7 +178,7 @@ class _PipelineSearch:
             return inf
         return UNSURE * max(self.seconds[self.closest], self.evaluate(self.closest).iteration_seconds)
 
-    def _best(self, space: ClusterSpace, of_each: bool) -> dict[Plan, float]:
+    def _best(self, space: ClusterSpace, of_each: bool = False) -> dict[Plan, float]:
         """The best plans of a space, with their seconds; the best so far is replayed where an interrupt comes."""
         known: list[MixedPipeline] = []
         try:
@@ -213,10 +213,8 @@ class _PipelineSearch:
 
     def tell(self, plan: Plan) -> None:
         """Record what is known about the best plan."""
-        seconds, best = (
-            self.seconds[plan],
-            min((found.pipelines[0][0] for found in self.found if found.pipelines), default=inf),
-        )
+        seconds = self.seconds[plan]
+        best = min((found.pipelines[0][0] for found in self.found if found.pipelines), default=inf)
         bound = min(seconds, best, *(found.bound for found in self.found))
         gap = seconds / bound - 1.0
         self.evaluate.note(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from planners import Evaluator, Request, make_plan, planner_entry
 from planners.estimate.like_blocks import like_blocks
 from planners.mixed import pipeline_search, whole_counts
 from planners.mixed.cluster_space import Choices, ClusterSpace
-from planners.mixed.label_search import search
+from planners.mixed.label_search import FoundPipelines, search
 from planners.mixed.pipeline_search import MixedPipelines, has_kinds
 from planners.mixed.space import MixedPipeline, Variant
 from planners.search.candidates import asked_words
@@ -122,9 +123,18 @@ def test_every_kind_is_used(problem: Problem) -> None:
     assert "no plan that the planner chooses from takes less" in found.summary()
 
 
-def test_a_proof_that_none_fits(problem: Problem) -> None:
-    """States alone are more than all memory, or a block is more than any device holds: proven, with the numbers."""
+def test_a_proof_that_none_fits(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """States alone are more than all memory, or a block is more than any device holds: proven, with the numbers, where searches
+    of pipelines that keep no room for what they send end without a bound."""
     with pytest.raises(InfeasiblePlanError, match=r"proves that no mixed pipeline fits: .* GiB"):
+        make_plan("mixed", with_memory(problem, 0.5))
+
+    def unsure(space: ClusterSpace, *asked: Any, **options: Any) -> FoundPipelines:
+        found = search(space, *asked, **options)
+        return found if space.choices.buffers else replace(found, bound=1.0)
+
+    monkeypatch.setattr(pipeline_search, "search", unsure)
+    with pytest.raises(InfeasiblePlanError, match=r"finds no mixed pipeline that fits: .* GiB"):
         make_plan("mixed", with_memory(problem, 0.5))
 
 
