@@ -54,15 +54,17 @@ def ask_all(
     unknown = store.begin(points)
     waiting = {key: question for key, question in questions.items() if key in unknown}
     done = 0
-
-    def keep(told: Told) -> None:
-        nonlocal done
-        store.keep(told)
-        done += len(told)
-        report(done, len(waiting))
-
     try:
-        with stoppable():
+        with stoppable() as stopped:
+
+            def keep(told: Told) -> None:
+                nonlocal done
+                store.keep(told)
+                done += len(told)
+                report(done, len(waiting))
+                if stopped():
+                    raise KeyboardInterrupt
+
             report(0, len(waiting))
             answer_all(waiting, run, keep)
     except KeyboardInterrupt:  # rows without an answer say so

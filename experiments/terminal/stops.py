@@ -87,17 +87,20 @@ def finishing() -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
-    """What takes long inside `finishing`: a signal is a KeyboardInterrupt again, at once where it has come before."""
+def stoppable() -> Iterator[Callable[[], bool]]:
+    """What takes long inside `finishing`: a signal is a KeyboardInterrupt again, at once where it has come before.
+
+    Yields what says whether one has come: a library in which it does may pass it over.
+    """
     stop = _at_work()
     if stop is None or not stop.held:
-        yield
+        yield lambda: False
         return
     stop.held = False
     try:
         if stop.came:
             raise KeyboardInterrupt
-        yield
+        yield lambda: stop.came
     finally:
         stop.held = True
 

@@ -9,9 +9,9 @@ import pkgutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,7 @@ import pytest
 import planners
 from experiments import make_problem
 from experiments.cli import main
+from experiments.sweep import runs
 from experiments.terminal import stops
 from experiments.terminal.exits import guarded
 from experiments.terminal.stops import SIGNALS
@@ -245,6 +246,23 @@ def test_a_signal_behind_what_is_drawn_marks_a_comparison(
     assert main(["compare", *SMALL, "--no-figures", "--out", str(tmp_path)]) == 130
     document = json.loads(capsys.readouterr().out)
     assert (document["interrupted"], len(began)) == (True, 2)
+
+
+def test_an_interrupt_that_a_library_passes_over_ends_a_sweep(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Behind the batch in which it came: what is answered then is told, and what is not."""
+    asked = runs.answered
+
+    def passing_over(batch: Sequence[runs.Asked]) -> runs.Answered:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        return asked(batch)
+
+    monkeypatch.setattr(runs, "answered", passing_over)
+    assert main(["sweep", *SMALL, "--over", "batch=4:8:+1", "--jobs", "1"]) == 130
+    document = json.loads(capsys.readouterr().out)
+    assert (document["interrupted"], document["missing"]) == (True, 4)
 
 
 def test_what_an_ended_command_heard_stops_no_other(capsys: pytest.CaptureFixture[str]) -> None:
