@@ -422,6 +422,7 @@ class Neighbourhood:
             yield from self._recut(one, (*ranks[:taker], ranks[taker] + spare[0], *ranks[taker + 1 :]))
         if self.request.stages is None:
             yield from self._joined_and_split(one)
+            yield from self._with_an_end_alone(one)
 
     def _joined_and_split(self, one: Pipeline) -> Iterator[Pipeline]:
         ranks, group, layers = one.ranks, one.group, len(self.problem.workload)
@@ -446,6 +447,21 @@ class Neighbourhood:
             middle = inner[len(inner) // 2]
             yield replace(one, ranks=parted, cuts=(*one.cuts[:rank], middle, *one.cuts[rank:]), recompute=words)
             yield from self._recut(replace(one, recompute=words), parted)
+
+    def _with_an_end_alone(self, one: Pipeline) -> Iterator[Pipeline]:
+        """A replica of the first rank becomes a rank of its own with the layers up to the first place for a cut, or one of the
+        last rank with those behind the last: weights of an embedding, or of the loss, have no replicas then.
+        """
+        ranks, group, words = one.ranks, one.group, one.recompute
+        bounds = one.bounds(len(self.problem.workload))
+        first = [point for point in self.points if 0 < point < bounds[1]][:1]
+        last = [point for point in self.points if bounds[-2] < point < bounds[-1]][-1:]
+        if first and len(ranks[0]) > group:
+            parted = (ranks[0][:group], ranks[0][group:], *ranks[1:])
+            yield replace(one, ranks=parted, cuts=(*first, *one.cuts), recompute=(words[0], *words))
+        if last and len(ranks[-1]) > group:
+            parted = (*ranks[:-1], ranks[-1][:-group], ranks[-1][-group:])
+            yield replace(one, ranks=parted, cuts=(*one.cuts, *last), recompute=(*words, words[-1]))
 
     def _recut(self, one: Pipeline, ranks: Ranks) -> Iterator[Pipeline]:
         """The cuts as they are where they may stay, and those that even out seconds."""

@@ -811,6 +811,20 @@ def test_a_stage_inside_a_block_is_divided_in_its_middle() -> None:
     assert found[1] == set()
 
 
+def test_an_end_of_the_layers_goes_to_a_device_of_its_own() -> None:
+    """The first place's layers, an embedding, or the last one's, from a replica of that end, if it has several."""
+    asked = problem("gnmt8", "pipedream-b", 64)
+    moves, layers = Neighbourhood(asked, Request(), LayerCosts(asked)), len(asked.workload)
+    one = Pipeline("1f1b", ((0, 1, 2),), (), 1, (NONE,))
+    first = replace(one, ranks=((0,), (1, 2)), cuts=(1,), recompute=(NONE, NONE))
+    last = replace(one, ranks=((0, 1), (2,)), cuts=(layers - 1,), recompute=(NONE, NONE))
+    assert {first, last} <= set(moves.replicas(one))
+    for ends in (replace(first, ranks=((0,), (1,))), replace(last, cuts=(1,))):
+        assert not any(each.cuts == (1, layers - 1) for each in moves.replicas(ends))
+    both = replace(first, ranks=((0,), (1,), (2,)), cuts=(1, layers - 1), recompute=(NONE,) * 3)
+    assert both in set(moves.replicas(first))
+
+
 def test_a_search_that_ends_without_a_plan_that_fits_says_that_more_work_may_find_one() -> None:
     """Where its work is done: the numbers of the closest plan, and what else may help."""
     tiny = with_memory(PROBLEMS["measured"], 1e5)
