@@ -539,9 +539,7 @@ def option_fault(command: str, option: str, amount: str, folder: Path) -> str | 
     child = os.fork()
     if not child:
         os.chdir(folder)
-        seconds = MOST_SECONDS * (
-            3 if command.startswith("study") else 1
-        )  # whose kernels may have to be compiled first
+        seconds = MOST_SECONDS * (3 if command.startswith("study") else 1)  # its kernels may have to be compiled
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         most = MOST_BYTES * (4 if command == "profile" else 1)  # what torch maps, and does not use
         resource.setrlimit(resource.RLIMIT_AS, (most, most))

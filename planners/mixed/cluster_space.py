@@ -5,7 +5,8 @@ are those of planner `large`; groups of one kind fill a server side by side. The
 
     iteration = (M - 1) * max(T + half of its transfers) + sum of T and transfers + update + gradients that are not hidden
 
-is what finalists are replayed for.
+with those of weights that the first stage and the last one share, which they reduce together in the end, is what finalists are
+replayed for.
 """
 
 from __future__ import annotations
@@ -290,7 +291,7 @@ class ClusterSpace:
 
     @property
     def queued(self) -> float:
-        """The same cards carry both."""
+        """The same cards carry both, where messages queue."""
         return float(self.problem.contention)
 
     @remembered

@@ -25,7 +25,7 @@ MOST_WORK = 2.5e6
 """Most stages that a search extends, per ZeRO stage."""
 
 FINALISTS = 4
-"""Most pipelines that are replayed of one search by the closed form."""
+"""Most pipelines that are replayed of one search by the closed form, or of each number of micro-batches of one."""
 
 UNSURE = 1.05
 """Times what the best plan so far takes, from which on the closed form rules plans out."""

@@ -18,7 +18,7 @@ from planners.mixed.label_search import FoundPipelines, search
 from planners.mixed.pipeline_search import MixedPipelines, has_kinds
 from planners.mixed.space import MixedPipeline, Variant
 from planners.search.candidates import asked_words
-from simulator import InfeasiblePlanError, Problem, Zero, group_degrees, load_workload, simulate
+from simulator import InfeasiblePlanError, Problem, Zero, group_degrees, load_workload, simulate, workload_from_spec
 from simulator.workloads.language_models import Gpt, Llama
 from simulator.workloads.synthetic import uniform_chain
 
@@ -158,30 +158,40 @@ def test_one_kind_of_device(problem: Problem) -> None:
     assert [has_kinds(one) for one in (problem, alone, blockless)] == [True, False, False]
 
 
-def test_where_the_closed_form_is_far_off_plans_of_each_number_of_micro_batches_are_replayed() -> None:
-    """On links of 10 Gbit/s four stages take more than it says: one device is faster, as where one micro-batch is asked for."""
-    one = Problem(
-        load_workload("gpt2"),
-        load_cluster("sailor-mit-4").take(4),
-        4,
-        precision="fp16",
+def test_the_best_of_each_number_of_micro_batches_are_replayed() -> None:
+    """In closed form the best four have eight micro-batches; one of four takes less."""
+    asked = Problem(
+        workload_from_spec("opt-350m", 512),
+        load_cluster("sailor-mit-4").take(3),
+        8,
         optimizer="sgd",
+        communication="send-blocking",
         sequence_parallel=True,
         gradient_reduction="whole",
+        memory_reserve=0.8,
     )
-    every, alone = (make_plan("mixed", one, request) for request in (Request(), Request(microbatches=1)))
-    assert every.iteration_seconds == alone.iteration_seconds
-    assert (len(every.plan.stages), every.plan.devices) == (1, (0,))
+    every, four, eight = (make_plan("mixed", asked, Request(microbatches=count)) for count in (None, 4, 8))
+    assert every.iteration_seconds == four.iteration_seconds < eight.iteration_seconds
+    assert len(every.plan.microbatches) == 4
 
 
 def test_the_best_of_each_zero_stage_are_replayed() -> None:
-    """In closed form the best four hold weights whole; replays of those of ZeRO 1 take less."""
-    one = Problem(load_workload("gpt2"), load_cluster("sailor-gcp-24").take(9), 12, optimizer="sgd", memory_reserve=0.8)
+    """The best of ZeRO 3 takes 2 % less than those of the others, of which four take less in closed form."""
+    asked = Problem(
+        load_workload("bert-base"),
+        load_cluster("sailor-gcp-24").take(9),
+        6,
+        optimizer="sgd",
+        recompute="whole",
+        memory_reserve=0.5,
+    )
     every, *parts = (
-        make_plan("mixed", one, Request(microbatches=4, options={"zero": stages} if stages else {})).iteration_seconds
+        make_plan("mixed", asked, Request(microbatches=2, options={"zero": stages} if stages else {}))
         for stages in (None, (0,), (1,), (2,), (3,))
     )
-    assert every <= min(parts) * (1.0 + 1e-9)
+    assert every.plan.zero == 3
+    assert every.iteration_seconds <= min(part.iteration_seconds for part in parts) * (1.0 + 1e-9)
+    assert every.iteration_seconds < 0.99 * min(part.iteration_seconds for part in parts[:3])
 
 
 def test_the_ends_of_a_pipeline_reduce_what_both_hold() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import combinations, pairwise, product
@@ -160,7 +160,7 @@ def every_pipeline(space: DrawnSpace) -> Iterator[MixedPipeline]:
         (2, (3, 3), 0.0, 9.0),
         (3, (1, 2, 1), 0.5, 9.0),
         (4, (2, 1), 0.5, 3.0),
-        (5, (3, 1), 0.5, 4.0),
+        (5, (3, 1), 0.5, 2.0),
     ],
 )
 def test_the_best_of_all_pipelines(seed: int, devices: tuple[int, ...], waiting: float, memory: float) -> None:
@@ -173,6 +173,28 @@ def test_the_best_of_all_pipelines(seed: int, devices: tuple[int, ...], waiting:
     assert pipeline in set(every_pipeline(space))
     assert found.proven
     assert found.bound == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(("seed", "devices", "memory", "policies"), [(1, (2, 3), 9.0, 1), (5, (3, 1), 2.0, 3)])
+def test_the_best_of_each_number_of_micro_batches(
+    seed: int, devices: tuple[int, ...], memory: float, policies: int
+) -> None:
+    """Where one of each is wanted it is there, and which numbers have any is told; else some are ruled out by the best."""
+    space = DrawnSpace(seed, devices, 0.5, memory=memory, policies=policies)
+
+    def best_of_each(pipelines: Iterable[MixedPipeline]) -> dict[int, float]:
+        found: dict[int, float] = {}
+        for one in pipelines:
+            rounds = space.rounds(one.samples, one.replicas)
+            found[rounds] = min(found.get(rounds, np.inf), space.seconds(one))
+        return found
+
+    every = best_of_each(every_pipeline(space))
+    alone, each = search(space, 1e6), search(space, 1e6, of_each=True)
+    assert best_of_each(one for _, one in each.pipelines) == pytest.approx(every)
+    assert each.rounds == every.keys() == {2, 4, 8}
+    assert each.proven
+    assert len(best_of_each(one for _, one in alone.pipelines)) < 3
 
 
 @pytest.mark.parametrize(("seed", "memory"), [(1, 5.5), (2, 7.0), (4, 9.0)])
