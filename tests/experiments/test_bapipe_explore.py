@@ -31,16 +31,17 @@ from tests.drawings import drawing
 from tests.layout import faults
 from tests.records import Recorded, lines, weights
 
-NETWORK = random_chain(6, np.random.default_rng(1), flop=2e9, parameters=8_000_000, output_elements=4e5, minibatch=4)
+NETWORK = random_chain(4, np.random.default_rng(1), flop=2e9, parameters=8_000_000, output_elements=4e5, minibatch=2)
 """In place of the studies' networks."""
 
 
 @pytest.fixture(scope="module")
 def quick() -> dict[str, Any]:
-    """The quick studies, run once, on a small network and on GNMTs of at most 128 layers."""
+    """The quick studies, run once, on a small network, two boards of the three, and GNMTs of at most 128 layers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bapipe_explore, "load_workload", lambda name: NETWORK)
-        patch.setattr(bapipe_explore, "QUICK_FPGA_BATCH", 2)
+        patch.setattr(bapipe_explore, "board_chain", lambda names, chain=bapipe_explore.board_chain: chain(names[1:]))
+        patch.setattr(bapipe_explore, "QUICK_FPGA_BATCH", 1)
         patch.setattr(bapipe_explore, "DEEPEST", 128)
         return bapipe_explore.measure(quick=True)
 

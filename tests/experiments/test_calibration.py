@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
+from contextlib import redirect_stdout
 from dataclasses import replace
+from functools import cache
+from io import StringIO
 from pathlib import Path
 from statistics import stdev
 from typing import Any
@@ -15,8 +18,20 @@ import pytest
 from numpy.typing import NDArray
 
 import hardware_profiles
-from experiments.calibration.fit import NOISE, OTHER_SPREAD, SPREADS, FitError, Model, Observation, _step, _taken, fit
+from experiments.calibration.fit import (
+    NOISE,
+    OTHER_SPREAD,
+    SPREADS,
+    FitError,
+    Fitted,
+    Model,
+    Observation,
+    _step,
+    _taken,
+    fit,
+)
 from experiments.calibration.logs import read_logs
+from experiments.cli import main
 from experiments.commands import calibrate_command
 from experiments.terminal.output import InputError
 from hardware_profiles import (
@@ -93,9 +108,15 @@ def test_spreads_are_of_the_size_of_those_of_shipped_stacks() -> None:
     assert compared >= 4
 
 
+@cache
+def unmoved(*numbers: int) -> Fitted:
+    """The fit to what is as predicted."""
+    return fit(STACK, observations(STACK, numbers))
+
+
 def test_what_is_as_predicted_moves_nothing() -> None:
     """Measured seconds equal to the predicted ones leave every constant, and narrow those that they tell."""
-    found = fit(STACK, observations(STACK, (1, 2)))
+    found = unmoved(1, 2)
     assert all(one.before == pytest.approx(one.after) for one in found.constants)
     assert all(one.spread_after < one.spread_before for one in found.constants if one.told)
     assert {one.name for one in found.constants if one.told} >= {"elementwise"}
@@ -144,10 +165,7 @@ def test_priors_decide_what_nothing_tells() -> None:
 
 def test_more_measurements_leave_less_spread() -> None:
     """Each one narrows what others are expected to be off by, never below what no constant explains."""
-    errors = [
-        fit(STACK, observations(STACK, numbers)).expected("3", *question(3, STACK)).error_after
-        for numbers in ((1,), (1, 2))
-    ]
+    errors = [unmoved(*numbers).expected("3", *question(3, STACK)).error_after for numbers in ((1,), (1, 2))]
     assert NOISE < errors[1] <= errors[0]
 
 
@@ -226,14 +244,21 @@ def test_a_step_is_halved_four_times_and_then_not_taken(length: float, moved: fl
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_a_calibrated_stack_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float, dict[str, Any]]:
+    """A stack that was calibrated to one plan, which took a quarter longer than predicted: its file, the seconds, and what the
+    command said.
+    """
+    folder, said = tmp_path_factory.mktemp("calibrated"), StringIO()
+    plan, out, slow = written(folder, 1), folder / "my-stack.toml", 1.25 * seconds(1, STACK, named=True)
+    with redirect_stdout(said):
+        assert main(["calibrate", "--plan", plan, "--measured", str(slow), "--out", str(out), "--json"]) == 0
+    return out, slow, json.loads(said.getvalue())
+
+
+def test_a_calibrated_stack_plans(calibrated: tuple[Path, float, dict[str, Any]]) -> None:
     """The written stack is read by --stack, and predicts what was measured; one document says what moved."""
-    plan, out = written(tmp_path, 1), tmp_path / "my-stack.toml"
-    slow = 1.25 * seconds(1, STACK, named=True)
-    words = ["calibrate", "--plan", plan, "--measured", str(slow), "--out", str(out), "--json"]
-    code, printed, _ = ended(capsys, words)
-    document = json.loads(printed)
-    assert code == 0
+    out, slow, document = calibrated
     assert document["measured"][0]["after"] == pytest.approx(slow, rel=NOISE)
     assert {row["change"] for row in document["others"]} >= {"16 samples", "recompute blocks"}
     assert all(row["error_90"] < row["error_90_before"] for row in document["others"])
@@ -261,6 +286,14 @@ def test_a_measured_network_tells_no_constant(tmp_path: Path, capsys: pytest.Cap
     assert all(one["before"] == one["after"] for one in document["constants"])
 
 
+@pytest.fixture
+def two_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a measured plan stand no more than two that differ from it in one thing."""
+    changed = calibrate_command._changed
+    monkeypatch.setattr(calibrate_command, "_changed", lambda run: changed(run)[:2])
+
+
+@pytest.mark.usefixtures("two_changes")
 def test_memory_and_other_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str], recorded: Recorded) -> None:
     """A measured memory stands beside the predicted one; a plan of --other has its expected error."""
     plan, other, out = written(tmp_path, 1), written(tmp_path, 3), tmp_path / "mine.toml"
@@ -292,14 +325,10 @@ def test_memory_and_other_plans(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_a_calibrated_stack_states_the_error_that_is_expected_of_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    calibrated: tuple[Path, float, dict[str, Any]], tmp_path: Path
 ) -> None:
     """Of seconds of plans like the measured ones, the widest that is printed; of bytes that of the stack which it begins from."""
-    out = tmp_path / "mine.toml"
-    words = ["calibrate", "--plan", written(tmp_path, 1), "--measured", str(seconds(1, STACK, named=True)), "--json"]
-    code, printed, _ = ended(capsys, [*words, "--out", str(out)])
-    assert code == 0
-    document = json.loads(printed)
+    out, _, document = calibrated
     widest = max(row["error_90"] for row in (*document["measured"], *document["others"]) if row["what"] == "seconds")
     first, *others = load_stack(out).errors
     assert (first.figure, first.expected, first.rows, first.tables) == ("seconds", True, 1, ("plan1.json",))
@@ -473,6 +502,7 @@ def test_logs_without_steps_are_one_line(tmp_path: Path, lines: tuple[str, ...],
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.usefixtures("two_changes")
 def test_a_folder_of_plans_and_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each plan with the log of its name; one without a log is named."""
     milliseconds = 1100.0 * seconds(1, STACK, named=True)

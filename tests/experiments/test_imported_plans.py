@@ -12,6 +12,7 @@ import pytest
 
 import pipeplan as pp
 from experiments.cli import COMMANDS, parser_of
+from experiments.commands import calibrate_command
 from experiments.targets.megatron import layout_blocks, layout_string
 from experiments.targets.torchtitan import TORCHTITAN
 from simulator import Plan, PlanFile, Problem, stages_from_cuts
@@ -166,15 +167,21 @@ def test_every_command_that_takes_a_plan_is_asked() -> None:
     assert {name for name, one in parsers.items() if "--plan" in one._option_string_actions} == {*QUESTIONS}
 
 
-def test_questions_take_every_form(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_questions_take_every_form(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And say what they say of the same plan from a file: `compare` and `explain` of both forms, the others of one in turn."""
-    file, job = tmp_path / "found.json", tmp_path / "job.toml"
-    degrees = ["--tensor", "2", "--microbatches", "4"]
-    options = [*GPT2, "--stack", "generic"]  # which predicts all of them
-    problem, plan = imported(capsys, tmp_path, LAYOUT, *degrees, "--stack", "generic")
+    monkeypatch.setattr(calibrate_command, "_changed", lambda run: [])  # of which torchtitan's form has others
+    file, job, network = (tmp_path / name for name in ("found.json", "job.toml", "config.json"))
+    sizes = {"n_layer": 2, "n_embd": 256, "n_head": 2, "n_positions": 64, "vocab_size": 512}
+    network.write_text(json.dumps({"model_type": "gpt2", **sizes}))
+    layout, degrees = "megatron:Et|tL", ["--tensor", "2", "--microbatches", "2"]
+    options = [*GPT2, "--workload", str(network), "--batch", "4"]
+    options += ["--stack", "generic"]  # which predicts all of them
+    problem, plan = imported(capsys, tmp_path, layout, *options[len(GPT2) :], *degrees)
     job.write_text(str(TORCHTITAN.written("torchtitan", problem, replace(plan, zero=0)).files[""]))
-    forms = [[str(file)], [LAYOUT, *options, *degrees], [f"torchtitan:{job}", *options]]
-    names = rf"{re.escape(LAYOUT)}|(torchtitan:)?{job}|{file}|megatron|torchtitan|{file.name}"
+    forms = [[str(file)], [layout, *options, *degrees], [f"torchtitan:{job}", *options]]
+    names = rf"{re.escape(layout)}|(torchtitan:)?{job}|{file}|megatron|torchtitan|{file.name}"
     recompute = (
         r',\s+"recompute": \[[^]]+\]|(?s:"others".*)'  # that it is none, torchtitan says, which leaves no other plan
     )

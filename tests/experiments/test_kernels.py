@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from experiments.calibration import kernel_fit
 from experiments.calibration.collective_fit import OPERATIONS, cluster_text, fit_collectives
 from experiments.calibration.kernel_fit import (
     ClassFit,
@@ -85,11 +86,28 @@ def measured(device: GraphicsProcessor) -> Measurements:
 
 FOUND = measured(other())
 
+FITS: dict[tuple[bytes, str, int], KernelFit] = {}
+"""By kernels, device and seed."""
+
+
+def fitted(device: GraphicsProcessor, found: Measurements, seed: int = 0) -> KernelFit:
+    """As `fit_kernels` has it; what is asked again is answered from memory."""
+    asked = msgspec.json.encode(msgspec.structs.replace(found, collectives=())), repr(device), seed
+    if asked not in FITS:
+        FITS[asked] = fit_kernels(device, found, seed)
+    return FITS[asked]
+
+
+@pytest.fixture(autouse=True)
+def _fits_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that are given the same kernels fit them once."""
+    monkeypatch.setattr(kernel_fit, "fit_kernels", fitted)
+
 
 @pytest.fixture(scope="module")
 def fit() -> KernelFit:
     """Of the shipped H100 to the other one's kernels."""
-    return fit_kernels(h100(), FOUND)
+    return fitted(h100(), FOUND)
 
 
 def test_shares_are_found_again(fit: KernelFit) -> None:
