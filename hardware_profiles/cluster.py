@@ -92,6 +92,10 @@ class Cluster:
         kinds = ", ".join(dict.fromkeys(device.name for device in self.devices))
         return brief(self, f"{self.name}: {len(self.servers)} servers, {len(self.devices)} devices: {kinds}")
 
+    def __hash__(self) -> int:
+        """Of what tells most clusters apart, not of every device and link; TypeError where an accelerator has no hash."""
+        return hash((self.name, len(self.devices), self.kinds[0], len(self.links), self.sharing, self.currency))
+
     def __post_init__(self) -> None:
         if not self.devices:
             raise ValueError(f"{self.name}: a cluster has at least one device")

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -252,7 +253,7 @@ TOLD = ("batch", "precision", "optimizer", "recompute", "communication", "conten
 """Fields of the problem that the document tells."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Comparison(Explained):
     """Every planner's answer, and data parallelism's seconds for reference.
 
@@ -281,6 +282,11 @@ class Comparison(Explained):
 
     def records(self) -> list[dict[str, Any]]:
         """One flat record per planner: the table's columns, in base units."""
+        return [dict(record) for record in self._records]
+
+    @cached_property
+    def _records(self) -> list[dict[str, Any]]:
+        """`records`, of which the table, the files and the document are made."""
         records = [one.record(self._reference_of(one)) for one in self.plans]
         bounds = self._least_bounds()
         for record in records:

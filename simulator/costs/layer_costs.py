@@ -35,7 +35,7 @@ from simulator.plans.plan import OPTIMIZER_STATES, Plan, Problem, problem_of_par
 from simulator.workloads.layer_splits import LayerSplit
 from simulator.workloads.layers import Layer, TiedWeight
 from simulator.workloads.sequence_slices import context_part, keys_and_values, slice_of
-from simulator.workloads.shares import Parallelism, Share, share_of
+from simulator.workloads.shares import Parallelism, Share, share_of, unlike_layers
 
 _PASSES: Mapping[Phase, float] = {"forward": 1.0, "backward": 1.0, "input_gradient": 0.5, "weight_gradient": 0.5}
 """Passes over a block for which each phase counts."""
@@ -204,12 +204,21 @@ class LayerCosts:
         """The share of each layer that this device holds."""
         if (same := self._alike or self._divided) is not None:
             return same.shares
-        divided, parallel = self.problem.sequence_parallel, self.member.parallel
-        workload = self.problem.workload
-        pairs = zip(workload.layers, workload.works(), strict=True)
-        return tuple(
-            share_of(*pair, parallel.tensor, expert=parallel.expert, sequence_parallel=divided) for pair in pairs
-        )
+        return tuple(map(self._unlike_shares.__getitem__, unlike_layers(self.problem.workload)[1].tolist()))
+
+    @cached_property
+    def _unlike_shares(self) -> tuple[Share, ...]:
+        """The shares of `unlike_layers`."""
+        if (same := self._alike or self._divided) is not None:
+            return same._unlike_shares
+        divided, (tensor, _, expert) = self.problem.sequence_parallel, self.member.parallel
+        unlike = unlike_layers(self.problem.workload)[0]
+        return tuple(share_of(*one, tensor, expert=expert, sequence_parallel=divided) for one in unlike)
+
+    def _of_shares(self, figure: Callable[[Share], float]) -> Floats:
+        """A figure of each layer's share, float64 [layers]."""
+        made: Floats = np.array([figure(share) for share in self._unlike_shares], dtype=np.float64)
+        return made[unlike_layers(self.problem.workload)[1]]
 
     @cached_property
     def works(self) -> tuple[Work, ...]:
@@ -305,13 +314,14 @@ class LayerCosts:
             return self._divided._unlike_layers
         of, places = self.problem.precision_of, dict[Hashable, int]()
         found: list[tuple[Layer, Work]] = []
-        place = []
-        for layer, work in zip(self.problem.workload.layers, self.works, strict=True):
-            like = (layer.measured, layer.has_weight_gradient) if layer.measured else (work, of(layer))
+        number = []
+        unlike, place = unlike_layers(self.problem.workload)
+        for (layer, _), share in zip(unlike, self._unlike_shares, strict=True):
+            like = (layer.measured, layer.has_weight_gradient) if layer.measured else (share.work, of(layer))
             if places.setdefault(like, len(found)) == len(found):
-                found.append((layer, work))
-            place.append(places[like])
-        return found, np.array(place, dtype=np.int64)
+                found.append((layer, share.work))
+            number.append(places[like])
+        return found, np.array(number, dtype=np.int64)[place]
 
     def _sort_seconds(self, accelerator: Accelerator, samples: int, phase: Phase) -> Floats:
         """Seconds in which tokens that are exchanged are put into the order of experts, or back, float64 [layers]; gradients as
@@ -367,9 +377,9 @@ class LayerCosts:
         """Seconds in which the operands of each layer are cast, float64 [layers]: the input in a forward, the output's gradient
         in the backward, before they are gathered; weights are cast once an iteration, which is not counted.
         """
-        seconds = np.zeros(len(self.shares))
+        seconds = np.zeros(len(self._casts))
         if phase != "weight_gradient" and self._casts.any():
-            elements = [share.input if phase == "forward" else share.output for share in self.shares]
+            elements = self._of_shares(lambda share: share.input if phase == "forward" else share.output)
             of_size, number = np.unique(np.where(self._casts, elements, 0.0), return_inverse=True)
             cast, what = self.problem.stack.cast_seconds, (samples, self.problem.precision, self.member.servers)
             seconds = np.array([cast(accelerator, one, *what) for one in of_size.tolist()])[number]
@@ -554,7 +564,7 @@ class LayerCosts:
     @cached_property
     def _read_bytes(self) -> Floats:
         """Bytes per sample that each layer reads from other layers, float64 [layers]."""
-        return np.array([work.input_elements for work in self.works]) * self.problem.element_bytes
+        return self._of_shares(lambda share: share.work.input_elements) * self.problem.element_bytes
 
     def _collective_seconds(self, samples: int, phase: Phase) -> Floats:
         """Seconds of the collectives of one pass of each layer on a member of a group, float64 [layers]."""
@@ -584,12 +594,15 @@ class LayerCosts:
         """
         (tensor, context, expert), rates = self.member.parallel, self.member.rates
         element, workload = self.problem.element_bytes, self.problem.workload
-        sizes = np.array([share.reduced for share in self.shares]) * element
-        often = np.array([(share.forward, share.backward) for share in self.shares]).T * self._narrowed
+        sizes = self._of_shares(lambda share: share.reduced) * element
+        often = self._narrowed * (
+            self._of_shares(lambda share: share.forward),
+            self._of_shares(lambda share: share.backward),
+        )
         found = [_Collective(rates.tensor, 2.0 * (tensor - 1) / tensor, sizes, *often)]
         if context > 1:
             mixes = np.array([layer.causal_tokens > 0 for layer in workload.layers])
-            read = np.array([keys_and_values(work.input_elements, work.output_elements) for work in self.works])
+            read = self._of_shares(lambda share: keys_and_values(share.work.input_elements, share.work.output_elements))
             sizes = read * mixes * context * element
             found.append(_Collective(rates.context, 2.0 * (context - 1) / context, sizes, mixes / 2, mixes * 1.0))
         if expert > 1:
@@ -648,7 +661,7 @@ class LayerCosts:
     @cached_property
     def parameters(self) -> Floats:
         """Weight elements of each layer, float64 [layers]; a tied weight counts at its owner."""
-        return np.array([share.parameters for share in self.shares], dtype=np.float64)
+        return self._of_shares(lambda share: share.parameters)
 
     @cached_property
     def tied_weights(self) -> tuple[TiedWeight, ...]:
@@ -695,14 +708,9 @@ class LayerCosts:
     def stashed_bytes(self) -> Floats:
         """Bytes per sample that each layer stashes from forward to backward, float64 [layers]."""
         problem, logits = self.problem, self.problem.stack.logits.value
-        times = [logits if layer.kind == "loss" else 1.0 for layer in problem.workload.layers]
-        return np.array(
-            [
-                share.stashed * problem.element_bytes + share.stashed_bytes * more
-                for share, more in zip(self.shares, times, strict=True)
-            ],
-            dtype=np.float64,
-        )
+        times = np.array([logits if layer.kind == "loss" else 1.0 for layer in problem.workload.layers])
+        beside: Floats = self._of_shares(lambda share: share.stashed_bytes) * times
+        return self._of_shares(lambda share: share.stashed) * problem.element_bytes + beside
 
     @cached_property
     def loss_bytes(self) -> Floats:
@@ -742,13 +750,12 @@ class LayerCosts:
 
     @cached_property
     def _outputs(self) -> Floats:
-        return np.array([share.output for share in self.shares])
+        return self._of_shares(lambda share: share.output)
 
     @cached_property
     def _whole_outputs(self) -> Floats:
-        layers = self.problem.workload.layers
-        whole = [share.output == layer.output_elements for share, layer in zip(self.shares, layers, strict=True)]
-        return np.where(whole, self._outputs, 0.0)
+        whole = np.array([layer.output_elements for layer in self.problem.workload.layers], dtype=np.float64)
+        return np.where(self._outputs == whole, self._outputs, 0.0)
 
     def crossing_bytes(self, near: set[int] | frozenset[int], *, gathered: bool = False) -> float:
         """Bytes per sample that leave a set of layers: the output of every producer with a consumer outside, counted once.

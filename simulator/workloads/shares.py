@@ -24,11 +24,18 @@ have the same head takes no time here.)
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import fields, replace
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, NamedTuple
 
-from hardware_profiles import Work
-from simulator.workloads.layers import Layer, Split
+import numpy as np
+
+from hardware_profiles import Integers, Work
+from simulator.workloads.layers import Layer, Split, Workload
+
+KEPT_NETWORKS = 64
+"""Networks whose unlike layers are kept, the ones that were asked about last."""
 
 _OVER: dict[Split, tuple[str, str]] = {
     "": ("whole", "whole"),
@@ -81,6 +88,24 @@ class Share(NamedTuple):
 def divides_heads(layer: Layer, degree: int) -> bool:
     """Whether a group divides heads evenly: equally many query heads per device, and whole key-value heads or a copy of one."""
     return layer.heads % degree == 0 or (degree % layer.heads == 0 == max(layer.heads, layer.query_heads) % degree)
+
+
+_READ = attrgetter(*({one.name for one in fields(Layer)} - {"name", "tied_to", "block"}))
+"""What decides a layer's share and seconds."""
+
+
+@lru_cache(maxsize=KEPT_NETWORKS)
+def unlike_layers(workload: Workload) -> tuple[tuple[tuple[Layer, Work], ...], Integers]:
+    """Layers of which no two have equal shares, each with its work, and the place of each layer among them, int64 [layers]."""
+    found: dict[tuple[Any, ...], int] = {}
+    works = workload.works()
+    place = [
+        found.setdefault((_READ(layer), work), len(found)) for layer, work in zip(workload.layers, works, strict=True)
+    ]
+    places = np.array(place, dtype=np.int64)
+    places.setflags(write=False)
+    firsts = np.unique(places, return_index=True)[1].tolist()
+    return tuple((workload.layers[one], works[one]) for one in firsts), places
 
 
 def share_of(layer: Layer, work: Work, degree: int, *, expert: int = 1, sequence_parallel: bool = False) -> Share:
