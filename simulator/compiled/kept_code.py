@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import cache
+from glob import escape
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -55,6 +56,18 @@ class _Index(IndexDataCacheFile):  # type: ignore[misc]
             return dict(super()._load_index())
         except (AttributeError, ImportError, EOFError, OSError):
             return {}
+
+    def save(self, key: Any, data: Any) -> None:
+        """Keep code under a name of its own, which its source, signature and processor decide, then say so in the index.
+
+        Numba numbers names, and writes the index first: of processes that compile at once one could read what another wrote.
+        """
+        if not self._load_index():  # what is there is of an older source
+            for old in Path(self._cache_path).glob(f"{escape(self._index_name.removesuffix('.nbi'))}.*.nbc"):
+                old.unlink(missing_ok=True)
+        number = int.from_bytes(hashlib.sha256(repr((key, self._source_stamp)).encode()).digest()[:6])
+        self._save_data(self._data_name(number), data)
+        self._save_index(self._load_index() | {key: self._data_name(number)})
 
     def load(self, wanted: Any) -> Any:
         """The code for a key, or what was compiled for the same source and signature on a processor that this one includes."""
