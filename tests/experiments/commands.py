@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from experiments.cli import main
 from experiments.training.data import DataSet
+from simulator.results.figures import figure_files
 
 
 class Terminal(io.StringIO):
@@ -47,6 +49,15 @@ def refused(
     files = [Path(part).name for word in words for part in re.split("[:=]", word) if "/" in part or "." in part]
     assert code != 4 or not files or any(name in err.partition(": ")[2] for name in files), (words, err)
     return err
+
+
+def no_picture(figure: Figure, path: Path | str) -> tuple[Path, ...]:
+    """In place of `simulator.save`: files without pictures, of the names that these would have."""
+    files = figure_files(path)
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    return files
 
 
 def noisy_clusters(name: str) -> DataSet:

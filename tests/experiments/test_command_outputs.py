@@ -33,10 +33,10 @@ LINES = {
     "plan with a proof": f"plan {SMALL} --planner brute-force --schedule gpipe",
     "plan that says all": f"plan {MIXED} --planner greedy --schedule 1f1b --microbatches 4 --precision fp16 --optimizer adam "
     "--recompute --communication send-blocking --seed 3 --out all.json --json",
-    "plan from a profile": "plan --profile four.txt --profiled-minibatch 64 --cluster pipedream-b --devices 2",
+    "plan from a profile": "plan --profile four.txt --profiled-minibatch 64 --cluster pipedream-b --devices 2 --schedule 1f1b",
     "partition": PROFILED,
     "partition as a document": f"{PROFILED} --variant script --straight --memory 1e9 --json",
-    "compare": f"compare {SMALL} --planner uniform --planner pipedream --planner brute-force --timelines --out tables",
+    "compare": f"compare {SMALL} --planner uniform --planner pipedream --timelines --out tables",
     "compare as a document": f"compare {MIXED} --planner greedy --planner brute-force --schedule 1f1b --no-figures --json "
     "--out tables",
     "export text": f"export {SMALL} --planner uniform --microbatches 3 --format text",

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+import simulator
 from experiments.calibration.kernel_fit import with_shares
 from experiments.cost_model.__main__ import LEFT_OUT, constants_table, print_document
 from experiments.cost_model.left_out import (
@@ -35,7 +36,7 @@ from experiments.studies.study_harness import run_study
 from experiments.terminal.run_folder import MANIFEST
 from hardware_profiles import GraphicsProcessor, Work, load_accelerator
 from simulator import Layer, Workload, load_workload, read_profile
-from tests.experiments.commands import refused
+from tests.experiments.commands import no_picture, refused
 from tests.experiments.readme_tables import readme_table
 from tests.records import Recorded, lines
 
@@ -312,6 +313,7 @@ def test_command(
     document: Row, no_fits: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It prints JSON, writes PNG and SVG, and ends with 0."""
+    monkeypatch.setattr(simulator, "save", no_picture)
     monkeypatch.setattr("experiments.cost_model.__main__.compare_all", lambda *given: document)
     assert run_study("cost-model", ["--out", str(tmp_path / "figures"), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import hardware_profiles
+import simulator
 from experiments.pipedream_tables import published_rows
 from experiments.pipedream_tables.__main__ import print_document
 from experiments.pipedream_tables.published_rows import (
@@ -34,10 +36,17 @@ from experiments.studies.study_harness import run_study
 from experiments.terminal.run_folder import MANIFEST
 from experiments.training.method_throughput import data_parallel_plan
 from hardware_profiles import load_cluster
-from simulator import Problem, Workload, load_workload, read_profile
+from simulator import Problem, Workload, load_workload, read_profile, simulate
 from tests.chains import random_chain
-from tests.experiments.commands import refused
+from tests.experiments.commands import no_picture, refused
 from tests.records import Recorded, lines
+
+
+@pytest.fixture
+def unbounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replays alone: no lower bound is computed beside them."""
+    monkeypatch.setattr(published_rows, "simulate", partial(simulate, bounded=False))
+
 
 RUN = [row for row in ROWS if row.profile is not None and row.profile not in ELSEWHERE]
 CONVOLUTIONAL = [row for row in RUN if row.table == "SOSP" and row.model != "GNMT-16"]
@@ -57,8 +66,12 @@ def test_convolutional_rows_are_reproduced(row, shared_data: Path) -> None:  # t
         assert 0.85 <= record["communication_saved"] <= 0.95
 
 
-def test_rows_are_left_out_of_the_fit(shared_data: Path) -> None:
-    """Cluster B's two rows, each with the efficiency that meets the other: 21 % too low and 27 % too high."""
+@pytest.mark.usefixtures("unbounded")
+def test_rows_are_left_out_of_the_fit(shared_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cluster B's two rows, each with the efficiency that meets the other: 21 % too low and 27 % too high. Seven samples of the
+    speedups tell as much here as all.
+    """
+    monkeypatch.setattr(published_rows, "SAMPLED", published_rows.SAMPLED[::2])
     rows = [row for row in RUN if row.table == "SOSP" and row.cluster == "pipedream-b" and row.replicas == (15, 1)]
     read = [(row, read_profile(shared_data / "pipedream_profiles" / f"{row.profile}.txt")) for row in rows]
     found = left_out(read)
@@ -148,6 +161,7 @@ def test_vgg16_is_cut_behind_its_last_pooling(shared_data: Path) -> None:
     assert data_parallel_plan(problem).notation == "16"
 
 
+@pytest.mark.usefixtures("unbounded")
 def test_the_search_finds_the_published_plan_or_a_faster_one(shared_data: Path) -> None:
     """On cluster A PipeDream's search plans 15-1 for VGG-16 by itself; for AlexNet a plan whose replay is faster than 15-1."""
     found = {}
@@ -158,6 +172,7 @@ def test_the_search_finds_the_published_plan_or_a_faster_one(shared_data: Path) 
     assert found["VGG-16"]["planned"] == "15-1"
 
 
+@pytest.mark.usefixtures("unbounded")
 def test_gpipe_is_slower_than_pipedream_on_gnmt16(shared_data: Path) -> None:
     """At the pipeline's own depth GPipe, which recomputes, loses 35 to 71 % against PipeDream, as published; 1F1B loses less."""
     workload = read_profile(shared_data / "pipedream_profiles" / "gnmt_large.txt")
@@ -169,6 +184,7 @@ def test_gpipe_is_slower_than_pipedream_on_gnmt16(shared_data: Path) -> None:
     assert own_depth["1f1b", False]["lower_by"] < own_depth["gpipe", False]["lower_by"] < gpipe["lower_by"]
 
 
+@pytest.mark.usefixtures("unbounded")
 def test_rows_and_tables(recorded: Recorded, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows run with chains in place of profiles: VGG-16 in two parts and a data-parallel ResNet-50, whose plan is one stage;
     GNMT-16 straight; GPipe on it; what is missing: the tables of all, and every row as it was published."""
@@ -238,11 +254,13 @@ def test_a_profile_that_is_not_bundled_is_read_where_it_is(tmp_path: Path, share
     assert (record["speedup"], record["speedup_low"], record["speedup_high"], record["stale"]) == (1.0, 1.0, 1.0, False)
 
 
+@pytest.mark.usefixtures("unbounded")
 def test_figure_and_json(tmp_path: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
     """The command prints one JSON document and writes the figure and the records beside it."""
     row = dataclasses.replace(ROWS[2])
     monkeypatch.setattr(published_rows.reproduce, "__defaults__", ((row,),))
     profiles = str(shared_data / "pipedream_profiles")
+    monkeypatch.setattr(simulator, "save", no_picture)
     assert run_study("pipedream-tables", ["--profiles", profiles, "--out", str(tmp_path), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert [one["model"] for one in printed["rows"]] == ["ResNet-50"]
