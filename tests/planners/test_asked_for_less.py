@@ -44,6 +44,7 @@ def _check(name: str, seed: int, among: tuple[tuple[str, ...], tuple[str, ...]],
 
 LONG = (
     "brute-force",
+    "joint",
     "modern",
     "scheduler",
     *(name for name, entry in PLANNERS.items() if "candidates" in entry.options),

@@ -207,7 +207,8 @@ def test_fractions_even_boards_out_and_pay_with_bytes() -> None:
     """Three equal layers on two boards: whole layers leave one board 2 of 3, a split 1.5 of 3, for more bytes on the link."""
     network = compute_chain([6e9] * 3, parameters=[10**5] * 3, output_elements=[1e3] * 3)
     problem = Problem(network, load_cluster("fpga-vcu118-4").take(2), 64)
-    found = [one.plan for one in explored(problem).candidates if one.balanced or one.plan.splits]
+    candidates = explored(problem, Request(microbatches=64)).candidates
+    found = [one.plan for one in candidates if one.balanced or one.plan.splits]
     best = {bool(one.splits): simulate(problem, one) for one in found[::-1] if len(one.stages) == 2}
     assert best[True].iteration_seconds < 0.8 * best[False].iteration_seconds
     assert best[True].bytes_per_sample > best[False].bytes_per_sample
@@ -399,8 +400,9 @@ def test_disagreements_are_worth_a_line_from_one_percent_on() -> None:
     )
 
 
-def test_forwards_beside_backwards_are_chosen_where_bandwidth_is_tight() -> None:
+def test_forwards_beside_backwards_are_chosen_where_bandwidth_is_tight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Links that carry a feature in between F and F+B: the rule and the simulation both take FBP-AS."""
+    monkeypatch.setattr(bapipe, "GRID", 200)
     cluster = slow_links(load_cluster("fpga-vcu118-4").take(3), 1e7)
     workload = chain([2e9] * 3)
     workload = replace(
@@ -518,8 +520,9 @@ def test_partitions_of_pipedream_are_tried_where_they_are_pipelines(parameters: 
     assert ["-".join(str(len(stage.devices)) for stage in stages) for stages in found] == notations
 
 
-def test_layers_move_where_memory_is_short() -> None:
+def test_layers_move_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two boards, heavy weights in the later layers: the balanced cut does not fit, the memory-tuned one does."""
+    monkeypatch.setattr(bapipe, "GRID", 200)
     macs = [4e9, 1e9, 1e9, 1e9, 1e9]
     layers = tuple(
         Layer(f"layer{n}", "linear", 2.0 * one, 10 if n == 0 else 30_000_000, 100.0, 100.0)
