@@ -123,6 +123,8 @@ class LayerCosts:
         self._kept: dict[Recompute, Floats] = {}
         self._kept_products: dict[Recompute, Floats] = {}
         self._made: dict[Recompute, Floats] = {}
+        self._parts: dict[Recompute, Integers] = {}
+        self._again: dict[Recompute, Floats] = {}
         self._split: Kept[tuple[LayerSplit, ...], tuple[LayerCosts]] = Kept()
         self.structures = STRUCTURES
         self.places: Kept[Hashable, Any] = Kept()  # of their stages, as `PlanCosts` has them
@@ -455,6 +457,11 @@ class LayerCosts:
         """For each layer the number (from 1) of the part that backward recomputes together, int64 [layers]; 0 where nothing is
         recomputed.
         """
+        if recompute not in self._parts:
+            self._parts[recompute] = self._parts_of(recompute)
+        return self._parts[recompute]
+
+    def _parts_of(self, recompute: Recompute) -> Integers:
         layers = self.problem.workload.layers
         if recompute == "attention":
             return np.where(self._attention, np.arange(1, len(layers) + 1), 0)
@@ -472,7 +479,9 @@ class LayerCosts:
 
     def runs_again(self, recompute: Recompute) -> Floats:
         """Share of each layer's forward that a recompute policy runs again, float64 [layers]."""
-        return (self.parts(recompute) > 0) * (1.0 - self._kept_shares(recompute))
+        if recompute not in self._again:
+            self._again[recompute] = (self.parts(recompute) > 0) * (1.0 - self._kept_shares(recompute))
+        return self._again[recompute]
 
     def made_bytes(self, recompute: Recompute) -> Floats:
         """Bytes per sample of `stashed_bytes` that backward recomputes, float64 [layers]."""

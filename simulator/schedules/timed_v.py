@@ -70,6 +70,8 @@ def _run(
     """
     from simulator.schedules.letter_kernels import run_passes
 
-    makespan, ran, lengths = run_passes(*passes, np.array(seconds, dtype=np.float64), limit, -1.0 if share is None else share)
+    makespan, ran, lengths = run_passes(
+        *passes, np.array(seconds, dtype=np.float64), limit, -1.0 if share is None else share
+    )
     codes = zip(_CODES[ran], lengths.tolist(), strict=True)
     return makespan, [row[:length].tobytes().decode("ascii") for row, length in codes]
