@@ -5,6 +5,7 @@ studies are tested with.
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -58,6 +59,16 @@ def no_picture(figure: Figure, path: Path | str) -> tuple[Path, ...]:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
     return files
+
+
+def small_gpt(folder: Path) -> str:
+    """The path of a file that describes a GPT of two small blocks."""
+    path, sizes = (
+        folder / "config.json",
+        {"n_layer": 2, "n_embd": 256, "n_head": 2, "n_positions": 64, "vocab_size": 512},
+    )
+    path.write_text(json.dumps({"model_type": "gpt2", **sizes}), encoding="utf-8")
+    return str(path)
 
 
 def noisy_clusters(name: str) -> DataSet:

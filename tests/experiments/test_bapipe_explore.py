@@ -28,6 +28,7 @@ from planners import Request, make_plan
 from simulator import Problem, load_workload
 from tests.chains import random_chain
 from tests.drawings import drawing
+from tests.experiments.commands import no_picture
 from tests.layout import faults
 from tests.records import Recorded, lines, weights
 
@@ -266,6 +267,7 @@ def test_an_interrupted_run_keeps_its_rows_and_says_so(
         raise KeyboardInterrupt
         yield
 
+    monkeypatch.setattr(simulator, "save", no_picture)
     monkeypatch.setattr(bapipe_explore, "plan_rows", stopped)
     assert run_study("bapipe-explore", ["--quick", "--json", "--out", str(tmp_path)]) == 130
     document = json.loads(capsys.readouterr().out)

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 import pipeplan as pp
+import simulator
 from experiments.cli import COMMANDS, main, parser_of
 from experiments.terminal.command_parser import MEANT, meant
 from simulator import BoundTerm, simulation
 from simulator.costs.lower_bound import LowerBound
-from tests.experiments.commands import ended, refused
+from tests.experiments.commands import ended, no_picture, refused
 from tests.records import without_measured
 
 
@@ -305,7 +306,9 @@ COMPARE = (
 )
 
 
-def test_compare_writes_tables_and_figures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_compare_writes_tables_and_figures(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One record a planner, in JSON, CSV and the table, with a plan file; where asked a Gantt and a memory figure for every plan,
     PNG and SVG. Same inputs and seed give the same records but for the seconds of planning.
     """
@@ -329,6 +332,7 @@ def test_compare_writes_tables_and_figures(capsys: pytest.CaptureFixture[str], t
     assert [*header.split(","), "plan"] == list(document["plans"][0])
     assert sorted(map(str, tmp_path.iterdir())) == sorted(document["files"])
     _, out, _ = run(capsys, *COMPARE, "--no-figures", "--out", str(tmp_path / "again"), "--json")
+    monkeypatch.setattr(simulator, "save", no_picture)
     same = [without_measured(plans, "planning_seconds") for plans in (document["plans"], json.loads(out)["plans"])]
     assert same[0] == same[1]
     assert not [*(tmp_path / "again").glob("*.png")]

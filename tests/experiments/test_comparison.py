@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import simulator
 from experiments.commands.compare_command import file_stems
 from experiments.compare.comparison import COLUMNS, USE, under_disturbances
 from experiments.compare.comparison_plots import comparison_bars
@@ -30,7 +31,7 @@ from simulator import (
     stages_from_cuts,
 )
 from tests.chains import chain
-from tests.experiments.commands import ended, refused
+from tests.experiments.commands import ended, no_picture, refused, small_gpt
 
 SMALL = ("--workload", "chain:4", "--cluster", "pipedream-a", "--devices", "2", "--batch", "8")
 
@@ -199,6 +200,7 @@ def test_an_interrupt_is_marked_everywhere_and_ends_the_comparison(
         assert [row["interrupted"] for row in csv.DictReader(lines)] == ["False", "True", "True"]
     assert "stopped (interrupted)" in (tmp_path / "comparison.svg").read_text(encoding="utf-8")
     assert not list(tmp_path.glob("*gantt*"))
+    monkeypatch.setattr(simulator, "save", no_picture)
     code, out, _ = _run(capsys, "compare", *SMALL, *words, "--timelines")
     assert code == 130
     assert "stopped (interrupted)" in out
@@ -400,9 +402,12 @@ def test_a_given_plan_has_a_name_of_its_own(two_plans: tuple[str, str]) -> None:
         compare(found.problem, "uniform", plans={"uniform": found.plan})
 
 
-def test_speedups_are_over_data_parallelism_under_the_same_stack(capsys: pytest.CaptureFixture[str]) -> None:
+def test_speedups_are_over_data_parallelism_under_the_same_stack(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """A row under `generic` beside one under a framework has data parallelism under `generic` for its reference, and is told."""
-    words = ("--workload", "gpt2", "--cluster", "dgx-a100:1", "--batch", "16", "--planner", "xpipe", "--no-figures")
+    words = ("--workload", small_gpt(tmp_path), "--cluster", "dgx-a100:1", "--batch", "16", "--planner", "xpipe")
+    words = (*words, "--no-figures", "--out", str(tmp_path / "out"))
     _, out, _ = _run(capsys, "compare", *words, "--planner", "data-parallel", "--json")
     stale, replicated = json.loads(out)["plans"]
     assert (stale["stack"], replicated["stack"]) == ("generic", "megatron-core")
@@ -497,11 +502,12 @@ def test_stacks_that_are_named_are_those_that_are_searched(capsys: pytest.Captur
 
 
 def test_an_interrupted_comparison_has_no_speedup_over_another_stack(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What data parallelism takes under the stack of a row is not known then: its speedup is left open, not told over another."""
     monkeypatch.setitem(PLANNERS, "stopped", _entry(_raising(KeyboardInterrupt())))
-    words = ("--workload", "gpt2", "--cluster", "dgx-a100:1", "--batch", "16", "--no-figures", "--json")
+    words = ("--workload", small_gpt(tmp_path), "--cluster", "dgx-a100:1", "--batch", "16", "--no-figures", "--json")
+    words = (*words, "--out", str(tmp_path / "out"))
     code, out, _ = _run(capsys, "compare", *words, "--planner", "xpipe,data-parallel,stopped")
     stale, replicated, _ = json.loads(out)["plans"]
     assert code == 130

@@ -16,7 +16,7 @@ from experiments.commands import calibrate_command
 from experiments.targets.megatron import layout_blocks, layout_string
 from experiments.targets.torchtitan import TORCHTITAN
 from simulator import Plan, PlanFile, Problem, stages_from_cuts
-from tests.experiments.commands import ended, refused
+from tests.experiments.commands import ended, refused, small_gpt
 
 LAYOUT = "megatron:Et*6|t*6L"
 
@@ -172,11 +172,9 @@ def test_questions_take_every_form(
 ) -> None:
     """And say what they say of the same plan from a file: `compare` and `explain` of both forms, the others of one in turn."""
     monkeypatch.setattr(calibrate_command, "_changed", lambda run: [])  # of which torchtitan's form has others
-    file, job, network = (tmp_path / name for name in ("found.json", "job.toml", "config.json"))
-    sizes = {"n_layer": 2, "n_embd": 256, "n_head": 2, "n_positions": 64, "vocab_size": 512}
-    network.write_text(json.dumps({"model_type": "gpt2", **sizes}))
+    file, job = tmp_path / "found.json", tmp_path / "job.toml"
     layout, degrees = "megatron:Et|tL", ["--tensor", "2", "--microbatches", "2"]
-    options = [*GPT2, "--workload", str(network), "--batch", "4"]
+    options = [*GPT2, "--workload", small_gpt(tmp_path), "--batch", "4"]
     options += ["--stack", "generic"]  # which predicts all of them
     problem, plan = imported(capsys, tmp_path, layout, *options[len(GPT2) :], *degrees)
     job.write_text(str(TORCHTITAN.written("torchtitan", problem, replace(plan, zero=0)).files[""]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -18,9 +19,15 @@ from simulator import Plan, Problem, Stage, stages_from_cuts
 PARTS = {"E": "embedding", "t": "decoder", "L": "loss"}
 
 
+@cache
+def gpt2_problem() -> Problem:
+    """Of its plans here."""
+    return pp.Problem("gpt2", "dgx-a100:4", 16, precision="bf16", sequence_parallel=True, gradient_bytes=4)
+
+
 def gpt2_plan(cuts: tuple[int, ...], *, chunks: int = 1, replicas: int = 2, **changes: Any) -> tuple[Problem, Plan]:
     """GPT-2, twelve blocks, cut behind so many of them, on stages of some replicas of groups of two."""
-    problem = pp.Problem("gpt2", "dgx-a100:4", 16, precision="bf16", sequence_parallel=True, gradient_bytes=4)
+    problem = gpt2_problem()
     blocks = [layer.block for layer in problem.workload.layers]
     ends = [blocks.index(cut + 1) if cut < 12 else 121 for cut in cuts]
     ranks, wide = (len(cuts) + 1) // chunks, 2 * replicas

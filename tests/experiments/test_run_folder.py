@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import simulator
 from experiments.cli import main
 from experiments.terminal.output import UsageError
 from experiments.terminal.run_folder import FORMAT, MANIFEST, RunFolder
-from tests.experiments.commands import refused
+from tests.experiments.commands import no_picture, refused
 
 COMPARE = ("compare", "--workload", "chain:4", "--cluster", "pipedream-b", "--devices", "2", "--batch", "8")
 
@@ -96,8 +97,11 @@ def test_unusual_folders_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
         assert str(tmp_path / place) in refused(capsys, words)
 
 
-def test_compare_owns_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_owns_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Figures of planners that are not asked any more are not there any more."""
+    monkeypatch.setattr(simulator, "save", no_picture)
     (tmp_path / "notes.txt").touch()
     assert main((*COMPARE, "--planner", "data-parallel", "--timelines", "--out", str(tmp_path), "--json")) == 0
     assert (tmp_path / "data-parallel-gantt.png").exists()

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 import pipeplan as pp
+import simulator
 from experiments.cli import main
 from experiments.compare import schedule_comparison
 from planners import SearchedSchedule
 from simulator import CATEGORIES, Plan, PlanFile, Problem, simulate
-from tests.experiments.commands import refused
+from tests.experiments.commands import no_picture, refused
 
 SECONDS = ("--forward", "1", "--backward", "2")
 
@@ -190,8 +191,11 @@ def plan_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return path
 
 
-def test_a_plan_is_replayed_from_its_file(plan_file: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_plan_is_replayed_from_its_file(
+    plan_file: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The seconds that the search gave, and memory by device and part; its ops, for torch and as lines, its trace and figures."""
+    monkeypatch.setattr(simulator, "save", no_picture)
     assert main(("check", plan_file)) == 0
     capsys.readouterr()
     files = [str(tmp_path / name) for name in ("ops.csv", "ops.txt", "trace.json")]
@@ -208,8 +212,7 @@ def test_a_plan_is_replayed_from_its_file(plan_file: str, capsys: pytest.Capture
     assert Path(files[1]).read_text().startswith("0F0 ")
     assert Path(files[0]).read_text().startswith("0F0,")
     assert json.loads(Path(files[2]).read_text())["otherData"]["name"] == expected.schedule.name
-    for name in ("gantt.png", "gantt-memory.png"):
-        assert (tmp_path / name).stat().st_size > 1000
+    assert {"gantt.png", "gantt-memory.png"} <= {path.name for path in tmp_path.iterdir()}
     assert main(("simulate", "--plan", plan_file)) == 0
     said = capsys.readouterr().out
     assert "per iteration" in said

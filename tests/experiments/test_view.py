@@ -255,7 +255,6 @@ def test_commands_write_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         "--backward",
         "1",
     ]
-    assert main([*schedule, "--html", str(tmp_path / "s.html")]) == 0
     assert main([*schedule, "--schedule", "gpipe", "--html", str(tmp_path / "two.html")]) == 0
     assert "<th>1f1b</th><th>gpipe</th>" in (tmp_path / "two.html").read_text()
     assert main(["simulate", "--plan", str(plans[0]), "--html", str(tmp_path / "p.html")]) == 0

@@ -61,6 +61,9 @@ def doors() -> Iterator[tuple[str, str, str]]:
 
 DOORS = list(doors())
 
+Told = dict[tuple[str, str, str], tuple[int, str, str]]
+"""By command, option and place."""
+
 TRIED = """
 import contextlib, io, json, sys
 from experiments.cli import main
@@ -84,11 +87,11 @@ def as_anybody() -> None:
             ctypes.CDLL(None).prctl(24, capability)  # PR_CAPBSET_DROP
 
 
-def child(*words: str, given: str = "", folder: Path = ROOT) -> str:
+def child(*words: str, given: str = "") -> str:
     """What a Python without these capabilities prints."""
     paths = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, *words], input=given, preexec_fn=as_anybody, cwd=folder, env=paths, capture_output=True, text=True,
+        [sys.executable, *words], input=given, preexec_fn=as_anybody, cwd=ROOT, env=paths, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -96,8 +99,10 @@ def child(*words: str, given: str = "", folder: Path = ROOT) -> str:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str, str], tuple[int, str, str]]:
-    """Exit code, stdout and stderr of every door at every place."""
+def child_of_all(tmp_path_factory: pytest.TempPathFactory) -> tuple[Told, Path]:
+    """Exit code, stdout and stderr of every door at every place, and, at places that have no name, of `plan` at a file that is
+    not to be written and `simulate` in a folder that cannot be listed; where all of these are.
+    """
     folder = tmp_path_factory.mktemp("places")
     (folder / "file").touch()
     (folder / "read-only").mkdir(mode=0o555)
@@ -108,14 +113,27 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str, str],
         for command, option, name in DOORS
         for place in PLACES
     }
+    (folder / "plan.json").touch(mode=0o444)
+    tried["plan", "--out", ""] = ["plan", "--out", str(folder / "plan.json")]
+    (folder / "drop").mkdir()
+    (folder / "drop").chmod(0o333)  # beyond the umask
+    schedule = "simulate --schedule gpipe --stages 2 --microbatches 2 --forward 1 --backward 1 --out"
+    tried["simulate", "--out", ""] = [*schedule.split(), str(folder / "drop" / "order.txt")]
     found = json.loads(child("-c", TRIED, given=json.dumps(list(tried.values()))))
-    return dict(zip(tried, found, strict=True))
+    (folder / "drop").chmod(0o755)
+    return dict(zip(tried, found, strict=True)), folder
+
+
+@pytest.fixture(scope="module")
+def told(child_of_all: tuple[Told, Path]) -> Told:
+    """What was said at each door and place."""
+    return child_of_all[0]
 
 
 @pytest.mark.parametrize(("command", "option", "name"), DOORS)
 @pytest.mark.parametrize("place", PLACES)
 def test_what_cannot_be_written_is_one_line_before_the_work(
-    told: dict[tuple[str, str, str], tuple[int, str, str]], command: str, option: str, name: str, place: str
+    told: Told, command: str, option: str, name: str, place: str
 ) -> None:
     """Exit code 2, nothing on stdout, and the option and what was named for it in the one line."""
     code, out, err = told[command, option, place]
@@ -154,25 +172,18 @@ def test_a_folder_that_is_gone_is_named(
     assert (out, err) == ("", f"pipeplan {words.split()[0]}: {said}\n")
 
 
-def test_a_file_that_is_not_to_be_written_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_to_be_written_is_named(child_of_all: tuple[Told, Path]) -> None:
     """It is there, in a folder that others may be written into."""
-    path = tmp_path / "plan.json"
-    path.touch(mode=0o444)
-    told = json.loads(child("-c", TRIED, given=json.dumps([["plan", "--out", str(path)]])))
-    line = f"pipeplan plan: argument --out: {path}: cannot be written to (see pipeplan plan --help)\n"
-    assert told == [[USAGE, "", line]]
+    told, folder = child_of_all
+    line = f"pipeplan plan: argument --out: {folder / 'plan.json'}: cannot be written to (see pipeplan plan --help)\n"
+    assert told["plan", "--out", ""] == [USAGE, "", line]
 
 
-def test_a_folder_that_cannot_be_listed_is_written_to(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_listed_is_written_to(child_of_all: tuple[Told, Path]) -> None:
     """Leftovers of writers that were killed cannot be found there, and the file is written all the same."""
-    folder = tmp_path / "drop"
-    folder.mkdir()
-    folder.chmod(0o333)
-    where = str(folder / "order.txt")
-    words = "--workload chain:4 --devices 2 --batch 8 --planner uniform --microbatches 2 --schedule gpipe --format text"
-    child("-m", "experiments.cli", "export", *words.split(), "--out", where)
-    folder.chmod(0o755)
-    assert [path.name for path in folder.iterdir()] == ["order.txt"]
+    told, folder = child_of_all
+    assert told["simulate", "--out", ""][0] == 0, told["simulate", "--out", ""]
+    assert [path.name for path in (folder / "drop").iterdir()] == ["order.txt"]
 
 
 @pytest.mark.parametrize("home", [pytest.param(None, marks=pytest.mark.slow), os.devnull])

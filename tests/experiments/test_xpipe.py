@@ -574,6 +574,8 @@ def test_xpipe_quick_run(
     monkeypatch.setattr("experiments.xpipe.__main__.cluster_problem", chain_problem)
     monkeypatch.setattr("experiments.xpipe.__main__.cluster_rows", lambda problem: cluster_rows)
     monkeypatch.setattr(xpipe, "MORE_CASES", xpipe.MORE_CASES[:1])
+    readings = xpipe.sensitivity_cases()[:2]
+    monkeypatch.setattr(xpipe, "sensitivity_cases", lambda: readings)
     out = tmp_path / "figures"
     assert run_study("xpipe", ["--quick", "--json", "--out", str(out), "--jobs", "1"]) == 0
     document = json.loads(capsys.readouterr().out)
