@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from simulator.plans.keys import COSTS, NOTHING, ORDER, Kept, key_of
+import pytest
+
+from hardware_profiles import load_cluster
+from simulator import Problem, load_workload, workload_from_spec
+from simulator.plans.keys import COSTS, NOTHING, ORDER, Kept, kept_with_its_first, key_of
+from tests.simulator.strategies import UnitDevice
 
 
 @dataclass(frozen=True)
@@ -37,3 +42,33 @@ def test_the_ones_used_last_are_kept() -> None:
     assert kept.keep("seven", [1] * 7, 6) == []
     assert list(kept) == ["two", "one more"]
     assert kept.size == 4
+
+
+def test_problems_that_look_alike_have_answers_of_their_own() -> None:
+    """Networks that differ in a layer in the middle, clusters in a device there; equal ones that were made anew share theirs."""
+    network, cluster = load_workload("gpt2"), load_cluster("pipedream-a:2")
+    layers = list(network.layers)
+    layers[30] = replace(layers[30], flop=layers[30].flop + 1)
+    servers = replace(cluster, servers=(cluster.servers[0] + cluster.servers[1],))
+    problems = [Problem(network, cluster, 8), Problem(replace(network, layers=tuple(layers)), cluster, 8)]
+    problems.append(Problem(network, servers, 8))
+    assert len(set(map(hash, problems))) == 1, "what is to be told apart"
+    asked: list[Problem] = []
+    find = kept_with_its_first(lambda problem: asked.append(problem) or len(asked))
+    assert [find(one) for one in problems] == [1, 2, 3]
+    assert [find(replace(one)) for one in problems] == [1, 2, 3]
+
+
+def test_a_problem_on_an_accelerator_that_may_change_is_asked_anew() -> None:
+    """One without a hash has none as part of a cluster either."""
+
+    class Changing(UnitDevice):
+        __hash__ = None  # type: ignore[assignment]
+
+    cluster = replace(load_cluster("dgx-a100:1"), devices=(Changing(),) * 8)
+    with pytest.raises(TypeError):
+        hash(cluster)
+    asked: list[Problem] = []
+    find = kept_with_its_first(lambda problem: asked.append(problem) or len(asked))
+    problem = Problem(workload_from_spec("chain:2"), cluster, 8)
+    assert [find(problem), find(problem)] == [1, 2]

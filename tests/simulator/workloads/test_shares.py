@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 
+from hardware_profiles import load_cluster
+from simulator import LayerCosts, Problem
 from simulator.workloads.catalog import load_workload
 from simulator.workloads.language_models import Gpt, Llama
 from simulator.workloads.layers import Layer, Workload
-from simulator.workloads.shares import Share, share_of
+from simulator.workloads.shares import Parallelism, Share, share_of, unlike_layers
 
 SEQUENCE, HIDDEN, HEADS = 64, 96, 12
 
@@ -99,6 +102,39 @@ def test_a_group_of_one_has_the_layer_itself(name: str) -> None:
             kept = layer.stashed_elements, layer.stashed_bytes
             own = layer.parameters, layer.tied_parameters, *kept, work.input_elements, layer.output_elements
             assert share == (work, *own, 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "bert-base", "mixtral-8x7b"])
+def test_like_layers_share_what_each_would_have_alone(name: str) -> None:
+    """Layer by layer, though blocks repeat; figures by layer, too."""
+    workload = load_workload(name)
+    costs = LayerCosts(Problem(workload, load_cluster("dgx-a100"), 8, sequence_parallel=True)).at(Parallelism(2))
+    alone = [share_of(*one, 2, sequence_parallel=True) for one in zip(workload.layers, workload.works(), strict=True)]
+    assert list(costs.shares) == alone
+    assert costs.parameters.tolist() == [one.parameters for one in alone]
+    assert len(unlike_layers(workload)[0]) < len(workload) / 2
+
+
+def test_layers_that_differ_in_anything_are_unlike() -> None:
+    """But for their names, blocks and owners of tied weights; also of networks that differ in the middle alone."""
+    layer = Layer("layer", "linear", 8.0, 8, 8.0, 8.0, split="columns", heads=2, query_heads=4, key_values=4.0)
+    changes = {"flop": 9.0, "parameters": 9, "output_elements": 9.0, "stashed_elements": 9.0, "stashed_bytes": 1.0}
+    changes |= {"sequential_steps": 2, "measured": ((1.0, 1.0, 1.0),), "scratch_elements": 1.0, "loaded_elements": 1.0}
+    changes |= {"channels": (1, 1), "fused_pairs": 0.5, "split": "rows", "undivided": 1, "heads": 4, "query_heads": 6}
+    changes |= {"key_values": 5.0, "causal_tokens": 1, "experts": 1, "part": "MLP", "head_size": 1, "kind": "embedding"}
+    changes |= {"tied_parameters": 1, "name": "other", "block": 1, "tied_to": "first"}
+    assert changes.keys() == {*Layer.__dataclass_fields__}
+    ends = replace(layer, name="first"), replace(layer, name="last")
+
+    def network(key: str) -> Workload:
+        changed = {"tied_to": "first"} if key == "tied_parameters" else {}
+        changed |= {"tied_parameters": 1} if key == "tied_to" else {}
+        return Workload("one", (ends[0], replace(layer, **{key: changes[key]}, **changed), ends[1]), ())
+
+    networks = {key: network(key) for key in changes}
+    assert {key for key, one in networks.items() if len(unlike_layers(one)[0]) == 1} == {"name", "block"}
+    same = {frozenset(pair) for pair in combinations(networks, 2) if networks[pair[0]] == networks[pair[1]]}
+    assert same == {frozenset(("tied_to", "tied_parameters"))}
 
 
 @pytest.mark.parametrize("norm", [False, True])
