@@ -41,7 +41,8 @@ def slow_line(seed: int) -> Problem:
     ("seed", "engine"),
     [
         (1, "compiled"),
-        (2, "recurrence"),
+        (1, "recurrence"),
+        pytest.param(2, "recurrence", marks=pytest.mark.slow),
         pytest.param(0, "compiled", marks=pytest.mark.slow),
         pytest.param(0, "recurrence", marks=pytest.mark.slow),
     ],

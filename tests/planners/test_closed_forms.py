@@ -61,7 +61,9 @@ LARGE = {
 """By name; of dense blocks and of experts, with and without ends that share a weight, in one server and in several."""
 
 
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize(
+    "name", [*list(LARGE)[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in list(LARGE)[2:])]
+)
 def test_shapes_of_large_models(name: str, recorded: Recorded) -> None:
     """Bounds of all shapes in the order of the search, and of nine of them by ZeRO stage (of six by weight): seconds,
     blocks and policies of the best division, bytes at least, and what follows the last backward; bytes that all plans
@@ -131,7 +133,7 @@ MIXED = Problem(
 """Four wide blocks on A100 and V100."""
 
 
-@pytest.mark.parametrize(("memory_bytes", "zero"), [(30e9, "0"), (2.5e9, "3")])
+@pytest.mark.parametrize(("memory_bytes", "zero"), [pytest.param(30e9, "0", marks=pytest.mark.slow), (2.5e9, "3")])
 def test_stages_on_unlike_devices(memory_bytes: float, zero: str, recorded: Recorded) -> None:
     """By samples of a micro-batch: seconds, memory, updates and transfers of stages, and reductions of two replicas; then the
     pipelines that the search finds, with their seconds."""

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from planners import PLANNERS, Evaluator, Planner, PlannerEntry, Request, make_plan, planner_entry
+from planners import PLANNERS, Evaluator, Planner, PlannerEntry, Request, make_plan, planner_entry, testing
 from planners.search.search_options import takes
 from planners.testing import check_planner, check_result, small_problems
 from simulator import (
@@ -24,10 +24,19 @@ from simulator.workloads.synthetic import uniform_chain
 from tests.planners.conftest import PROBLEMS, REQUESTS, searched, shape, slower
 from tests.records import Recorded
 
+SHARED = ("dgap", "greedy-dp", "local-greedy")
+"""Planners that are others but for a function on numbers."""
 
-@pytest.mark.parametrize("name", PLANNERS)
-def test_a_planner_keeps_its_contract(name: str) -> None:
-    """Answers of every small problem; of one, what is asked for, budgets, interrupts, little memory, and a second search."""
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SHARED else name for name in PLANNERS]
+)
+def test_a_planner_keeps_its_contract(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers of four small problems; of one, what is asked for, budgets, interrupts, little memory, and a second search."""
+    few = {
+        key: one for key, one in small_problems().items() if key not in ("transformer-on-unlike-devices", "one-device")
+    }
+    monkeypatch.setattr(testing, "small_problems", lambda: few)
     shorter: dict[str, Any] = {"microbatches": 2, "recompute": "none"} if "seconds" in PLANNERS[name].options else {}
     check_planner(name, replace(REQUESTS[name], **shorter), every=12)
 

@@ -73,7 +73,7 @@ def test_shapes_of_the_grid(recorded: Recorded) -> None:
     """How many shapes there are and are handed out, the first two, sums of seconds and memory, of lower bounds, of what may fit,
     and of equal shares of a device; with two sizes of memory."""
     values: dict[str, Any] = {}
-    for name, memory_bytes in product(LARGER, (16e9, 1.2e8)):
+    for name, memory_bytes in product(("mixed", "servers"), (16e9, 1.2e8)):
         problem = with_memory(LARGER[name], memory_bytes)
         search = _Grid(problem, Evaluator(problem), Request(), "grid")
         found = list(search.candidates())
@@ -98,7 +98,7 @@ SMALL = {
 TIGHT = ("data-parallel", "uniform", "greedy", "pipeline-data", "pipedream", "pipedream-flush", "bapipe", "best-equal")
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", ["mixed", pytest.param("servers", marks=pytest.mark.slow)])
 def test_answers_with_little_memory(name: str, recorded: Recorded) -> None:
     """What planners find where most plans do not fit, or what they say where they find none."""
     values: dict[str, Any] = {}

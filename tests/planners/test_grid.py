@@ -372,7 +372,7 @@ def _language() -> Problem:
 
 def test_tensor_parallel_groups_are_chosen_where_they_are_asked_for() -> None:
     """Every replica is a group of neighbours in one server; several degrees are no slower than one of them."""
-    problem = replace(_language(), batch=4)
+    problem = replace(_language(), batch=2)
     found = {
         asked: make_plan("pipeline-data", problem, Request(options={"tensor": asked})) for asked in ("2", "4", "2,4")
     }

@@ -126,8 +126,9 @@ def test_every_kind_is_used(problem: Problem) -> None:
 def test_a_proof_that_none_fits(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     """States alone are more than all memory, or a block is more than any device holds: proven, with the numbers, where searches
     of pipelines that keep no room for what they send end without a bound."""
+    few = Request(microbatches=4, options={"zero": "3"})
     with pytest.raises(InfeasiblePlanError, match=r"proves that no mixed pipeline fits: .* GiB"):
-        make_plan("mixed", with_memory(problem, 0.5))
+        make_plan("mixed", with_memory(problem, 0.5), few)
 
     def unsure(space: ClusterSpace, *asked: Any, **options: Any) -> FoundPipelines:
         found = search(space, *asked, **options)
@@ -135,7 +136,7 @@ def test_a_proof_that_none_fits(problem: Problem, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(pipeline_search, "search", unsure)
     with pytest.raises(InfeasiblePlanError, match=r"finds no mixed pipeline that fits: .* GiB"):
-        make_plan("mixed", with_memory(problem, 0.5))
+        make_plan("mixed", with_memory(problem, 0.5), few)
 
 
 def test_groups_that_no_server_has_room_for(tmp_path: Path, problem: Problem) -> None:

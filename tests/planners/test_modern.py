@@ -227,7 +227,8 @@ def test_an_order_that_is_interrupted_is_the_best_so_far(monkeypatch: pytest.Mon
         raise SearchInterrupted(result)
 
     monkeypatch.setattr(_Layouts, "order", order)
-    answer = make_plan("modern", UNLIKE, Request(options={"seconds": 0.001}))
+    few = random_chain(4, np.random.default_rng(3), flop=2e9, parameters=2_000_000)
+    answer = make_plan("modern", replace(UNLIKE, workload=few, batch=4), Request(options={"seconds": 0.001}))
     assert answer.interrupted
     assert len(found) == len(answer.replayed) == 1
     assert "\n".join(answer.plan.order) == to_text(found[0].schedule).rstrip("\n")
@@ -270,7 +271,7 @@ def test_boards_stream_their_layers() -> None:
 def test_requests_fix_the_placement_and_the_stages() -> None:
     """Stages, stages per device and placement are those asked for; `scheduler` goes straight where nothing is said."""
     few = {"seconds": "0.002"}
-    problem = Problem(uniform_chain(12), line(speeds=(1.0,) * 4), 8)
+    problem = Problem(uniform_chain(12), line(speeds=(1.0,) * 4), 4)
     plan = make_plan("scheduler", problem, Request(options=few)).plan
     assert [stage.devices for stage in plan.stages] == [(0,), (1,), (2,), (3,)]
     twice = 2 * len(problem.cluster.devices)
@@ -282,7 +283,7 @@ def test_requests_fix_the_placement_and_the_stages() -> None:
         assert [stage.devices[0] for stage in plan.stages] == [0, 1, 2, 3] * 3
     plan = make_plan("scheduler", problem, Request(stages=8, options={**few, "placement": "wave"})).plan
     assert [stage.devices[0] for stage in plan.stages] == [0, 1, 1, 0] * 2
-    assert make_plan("scheduler", problem, Request(microbatches=2, options=few)).plan.microbatches == (4, 4)
+    assert make_plan("scheduler", problem, Request(microbatches=2, options=few)).plan.microbatches == (2, 2)
 
 
 @pytest.mark.parametrize("count", [1, 3, 12])

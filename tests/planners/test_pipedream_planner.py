@@ -78,13 +78,13 @@ def test_alexnet_on_cluster_a(shared_data: Path) -> None:
     assert replace(make_plan("pipedream", problem).plan, planner="") == replace(faster, planner="")
 
 
-def test_resnet50_is_data_parallel_within_7_percent(shared_data: Path) -> None:
+@pytest.mark.parametrize("cluster", ["pipedream-a", pytest.param("pipedream-b", marks=pytest.mark.slow)])
+def test_resnet50_is_data_parallel_within_7_percent(shared_data: Path, cluster: str) -> None:
     """Small weights: on 16 GPUs of either cluster PipeDream does not beat data parallelism by more than 7 %, nor lose 7 %."""
     workload = read_profile(shared_data / "pipedream_profiles" / "resnet50.txt")
-    for cluster in ("pipedream-a", "pipedream-b"):
-        problem = Problem(workload, load_cluster(cluster), 128 * 16)
-        seconds = {name: make_plan(name, problem).outcome.iteration_seconds for name in ("pipedream", "data-parallel")}
-        assert seconds["pipedream"] == pytest.approx(seconds["data-parallel"], rel=0.07)
+    problem = Problem(workload, load_cluster(cluster), 128 * 16)
+    seconds = {name: make_plan(name, problem).outcome.iteration_seconds for name in ("pipedream", "data-parallel")}
+    assert seconds["pipedream"] == pytest.approx(seconds["data-parallel"], rel=0.07)
 
 
 def test_cluster_views_are_its_levels_and_the_slowest_links() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ def test_the_answer_is_the_fastest_of_all_stacks() -> None:
     alone = {one.name: make_plan("greedy", replace(problem(), stack=one)) for one in (TWICE, THRICE, ONE_F_ONE_B)}
     least = min(alone, key=lambda name: alone[name].iteration_seconds)
     assert least == "one-f-one-b"
-    for order in permutations((TWICE, THRICE, ONE_F_ONE_B)):
+    for order in ((TWICE, THRICE, ONE_F_ONE_B), (ONE_F_ONE_B, TWICE, THRICE)):
         found = plan_over_stacks("greedy", problem(), order)
         assert found.problem.stack.name == least
         assert found.plan == alone[least].plan
