@@ -217,7 +217,7 @@ def test_planner_turns_to_1f1b_where_gpipe_does_not_fit(small_problems: dict[str
 def test_greedy_weighs_schedules_by_seconds() -> None:
     """Neither schedule is the faster one for every batch: both are answers, though both fit."""
     cluster = load_cluster("dapple-c").take(4)
-    chosen = {make_plan("greedy", Problem(load_workload("vgg16"), cluster, batch)).plan.schedule for batch in (16, 128)}
+    chosen = {make_plan("greedy", Problem(load_workload("vgg16"), cluster, batch)).plan.schedule for batch in (16, 64)}
     assert chosen == {"gpipe", "1f1b"}
 
 

@@ -109,7 +109,9 @@ def test_shapes_of_large_models(name: str, recorded: Recorded) -> None:
     recorded(**(values if name == "experts" else weights(values)))
 
 
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize(
+    "name", [*list(LARGE)[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in list(LARGE)[2:])]
+)
 def test_tails_of_many_shapes_are_those_of_each_alone(name: str) -> None:
     """To the bit, whatever stands beside it: of a sample of shapes in a row and one by one, at the first and the last rank."""
     found = _ShapeSearch(LargeModels(Request()), LARGE[name], Evaluator(LARGE[name]))
@@ -158,7 +160,10 @@ UNLIKE = Problem(
 
 @pytest.mark.parametrize(
     ("memory_bytes", "options"),
-    [(1.5e8, {"recompute": "whole"}), (2e8, {"contention": False, "optimizer": "adam"})],
+    [
+        pytest.param(1.5e8, {"recompute": "whole"}, marks=pytest.mark.slow),
+        (2e8, {"contention": False, "optimizer": "adam"}),
+    ],
 )
 def test_layouts_of_modern(memory_bytes: float, options: dict[str, Any], recorded: Recorded) -> None:
     """Those that a search begins with: bytes that are missing, seconds of a quick order, and lower bounds; then the best of them

@@ -37,13 +37,13 @@ def replayed(costs: LayerCosts, cuts: tuple[int, ...], size: int) -> float:
     return float(timeline.end[timeline.compute()].max())
 
 
-@pytest.mark.parametrize("sizes", [(2, 3, 7), (2,), (7,)])
+@pytest.mark.parametrize("sizes", [(2, 3, 7), (7,)])
 @pytest.mark.parametrize("most", [10, 9])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_partition_with_an_equal_size_is_faster(
     seed: int, most: int, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 10 partitions x 3 sizes, some of which leave a smaller last micro-batch, the fastest; tried one by one or not."""
+    """Of 10 partitions x sizes, some of which leave a smaller last micro-batch, the fastest; tried one by one or not."""
     monkeypatch.setattr(module, "MOST_PARTITIONS", most)
     costs = costs_of(seed, 7)
     found = equal_partition(costs, range(3), sizes)

@@ -382,7 +382,7 @@ def every_candidate(search: _ShapeSearch) -> Iterator[DividedShape]:
     ("blocks", "devices", "gib", "stages", "mixed"),
     [
         (4, 2, 0.48, 2, True),
-        (4, 2, 0.47, 2, False),
+        pytest.param(4, 2, 0.47, 2, False, marks=pytest.mark.slow),
         (5, 2, 80.0, 4, False),
     ],
 )
@@ -585,7 +585,7 @@ def test_runner_ups_are_no_better_than_the_answer() -> None:
     is the same without asking for them.
     """
     problem = small(2, 4, 2, make=with_experts)
-    asked = Request(options={"context": "1,2", "zero": "0,1"}, runner_ups=True)
+    asked = Request(recompute="none", options={"context": "1,2", "zero": "0,1"}, runner_ups=True)
     found = make_plan("large", problem, asked)
     told = {one.decision: one for one in runner_ups(found)}
     assert {"tensor parallel", "context parallel", "expert parallel", "micro-batches", "stages", "ZeRO"} <= set(told)
@@ -625,7 +625,7 @@ def test_runner_ups_without_a_replay_are_the_best_by_the_closed_form(monkeypatch
 @pytest.mark.parametrize(("gib", "slower"), [(80.0, 100.0), (0.5, 1.0)])
 def test_no_division_undercuts_the_bound_of_what_its_replicas_divide(gib: float, slower: float) -> None:
     """For every shape and ZeRO stage; what moves over slow links raises the bound, and what fits lowers it."""
-    problem = small(4, 4, 6, gib=gib)
+    problem = small(4, 4, 4, gib=gib)
     problem = with_slower_links(problem, slower)
     search = search_of(problem)
     told = search.bounds.least_seconds_in_memory(search.shapes)

@@ -81,7 +81,7 @@ def test_room_is_what_weights_gradients_and_states_of_a_replay_leave(seed: int) 
         assert left == memory.capacity_bytes - states - 7.0
 
 
-@pytest.mark.parametrize("seed", range(14))
+@pytest.mark.parametrize("seed", [*range(7), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(7, 14))])
 def test_stages_need_the_peaks_of_replays_but_for_buffers_of_transfers(seed: int) -> None:
     """What the closed form says is there at the peak of every device, and beside it nothing but boundary tensors."""
     problem, plan = random_pipeline(random.Random(seed))
@@ -165,7 +165,7 @@ def test_lines_of_micro_batches_in_flight_bound_what_schedules_hold(
             assert held == pytest.approx(alike * total)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 12))])
 def test_no_device_holds_more_than_the_most_of_its_stage(seed: int) -> None:
     """Also of stages with unequal numbers of replicas, whose parts of a micro-batch are no whole parts of each other."""
     choose = random.Random(seed)

@@ -198,7 +198,7 @@ def test_the_best_of_each_number_of_micro_batches(
     assert len(best_of_each(one for _, one in alone.pipelines)) < 3
 
 
-@pytest.mark.parametrize(("seed", "memory"), [(1, 5.5), (2, 7.0), (4, 9.0)])
+@pytest.mark.parametrize(("seed", "memory"), [(1, 5.5), (2, 7.0), pytest.param(4, 9.0, marks=pytest.mark.slow)])
 def test_all_that_is_found_fits(seed: int, memory: float) -> None:
     """More pipelines are asked for than there are: each is one of those that fit, with its seconds, and the best is there."""
     space = DrawnSpace(seed, (2, 1), 0.5, memory=memory)
@@ -225,7 +225,7 @@ def test_bounds_hold_before_the_end(recorded: Recorded) -> None:
     recorded(work=whole.work, bounds=[bound / best for bound in bounds])
 
 
-@pytest.mark.parametrize("labels", [2, 5, 20])
+@pytest.mark.parametrize("labels", [2, 5, pytest.param(20, marks=pytest.mark.slow)])
 def test_bounds_hold_where_labels_run_out(labels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left out because no further label may be kept is no faster than the bound; in plain Python, with so few labels."""
     for name in ("_in_front", "_keep", "least_seconds", "_no_slower", "both_reduced"):

@@ -89,7 +89,7 @@ def stage_parameter_bytes(table: StateTable, start: int, stop: int) -> float:
     return float(own) + held_copies(table.copy_bytes, start, stop - 1)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(networks(8))
 def test_a_stage_holds_copies_of_weights_that_it_shares(workload: Workload) -> None:
     """The weights of every stage are those that its layers bring to a device, one byte each."""

@@ -112,7 +112,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("name", SPACES)
 @given(**SHAPES)
-@settings(deadline=None, max_examples=3)
+@settings(deadline=None, max_examples=2)
 def test_a_plan_that_fits_is_found(
     name: str, layers: int, devices: int, batch: int, recompute: bool, seed: int, room: float
 ) -> None:

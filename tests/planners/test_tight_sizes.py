@@ -82,7 +82,7 @@ SMALL = ((1, 2, 3), (2, 3, 2))
 @pytest.mark.parametrize(("seed", "stages", "batch"), SMALL)
 def test_the_least_memory_of_the_space_is_enough(seed: int, stages: int, batch: int) -> None:
     """Activations stored, so that sizes that differ recompute and save memory, and recomputed."""
-    check(generated(seed, stages, batch), ("exact-unequal", "unequal-nested", "greedy-dp", "best-equal"))
+    check(generated(seed, stages, batch), ("exact-unequal", "unequal-nested", "best-equal"))
 
 
 @pytest.mark.parametrize("limit", ["PLANS", "PARTITIONS"])
@@ -434,7 +434,7 @@ def test_sizes_of_other_stages_change_nothing(duplex: Literal["full", "half"], c
     def peaks(forward: Any, backward: Any) -> Any:
         return evaluations.pass_peak_bytes(unequal_plan("any", tables, (1, 2, 4), forward, backward))
 
-    for _ in range(12):
+    for _ in range(6):
         sizes, other = rng.integers(1, 9, (2, 2, stages))
         held = peaks(*sizes)
         for place in range(stages):

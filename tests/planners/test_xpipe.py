@@ -121,7 +121,7 @@ def test_the_fastest_cuts_are_found(seed: int) -> None:
         assert fastest_staircase(costs, 0.0, best) is None
 
 
-@pytest.mark.parametrize("memory", [1.0, 0.9, 0.85])
+@pytest.mark.parametrize("memory", [0.9, *(pytest.param(part, marks=pytest.mark.slow) for part in (1.0, 0.85))])
 def test_no_plan_of_its_space_is_faster(memory: float) -> None:
     """All numbers of stages and micro-batches, and all cuts of five unlike layers on three devices, replayed."""
     layers = chain([3e9, 1e9, 5e9, 2e9, 2e9], parameters=[10**6] * 5, output_elements=[4e5, 1e5, 2e5, 1e5, 1e3])

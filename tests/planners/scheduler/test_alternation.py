@@ -20,7 +20,7 @@ from tests.records import Recorded
 
 
 @given(schedule_problems(("straight",)))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_orders_take_what_they_say(problem: ScheduleProblem) -> None:
     """Every setting gives a whole order within limits and its time, or none; one of the settings gives one."""
     instance = instance_of(problem)

@@ -74,7 +74,7 @@ def test_orders_run_as_they_say(problem: ScheduleProblem) -> None:
 
 
 @given(schedule_problems())
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_longest_stage(problem: ScheduleProblem) -> None:
     """The longest time of a device from its first start to its last end is what that objective compares, at least its bound."""
     found = search_schedule(problem, seconds=0.0005, objective="longest-stage")

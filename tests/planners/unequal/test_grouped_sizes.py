@@ -75,7 +75,7 @@ def test_sizes_are_near_the_optimum(cuts: tuple[int, int], recompute: str) -> No
     assert found <= 1.01 * exact_sizes(unequal).makespan_seconds
 
 
-@pytest.mark.parametrize("asked", [1, 8])
+@pytest.mark.parametrize("asked", [pytest.param(1, marks=pytest.mark.slow), 8])
 def test_its_plan_is_of_whole_groups_and_near_the_best_of_all_partitions(asked: int) -> None:
     """Every micro-batch but the last is a multiple of the granularity; the nested search, of all sizes, is hardly faster."""
     found = make_plan("umpipe", problem(), Request(options={"granularity": asked}))

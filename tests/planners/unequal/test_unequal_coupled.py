@@ -20,7 +20,7 @@ from planners.unequal.sweep import Known
 from tests.unequal import makespan, problem_from_callables
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), family=st.sampled_from(sorted(FAMILIES)))
 def test_exact_over_pairs_is_exhaustive_search(seed: int, family: str) -> None:
     """No pair (f, g) is better; to the last bit, and proven."""

@@ -28,7 +28,7 @@ def check(name: str, problem: Problem) -> None:
         assert every <= seconds_of(name, problem, request) * (1.0 + 1e-9), (name, request)
 
 
-@pytest.mark.parametrize("name", ["exact-unequal", "best-equal"])
+@pytest.mark.parametrize("name", ["best-equal", pytest.param("exact-unequal", marks=pytest.mark.slow)])
 def test_no_part_of_the_stages_or_sizes_is_faster(name: str) -> None:
     """A slow cable, over which a pipeline is slower than one device; and one of few layers."""
     check(name, shared(5, 3, 3))

@@ -188,7 +188,7 @@ def test_the_same_search_on_every_evaluator(recomputation: str, kind: type[Genet
         np.random.default_rng(4), "roofline", 4, 16, powers_of_two(16), recomputation=recomputation
     )
     plans = [
-        kind(build, individuals=20, generations=6)(problem, np.random.default_rng(9))
+        kind(build, individuals=10, generations=4)(problem, np.random.default_rng(9))
         for build in POPULATION_EVALUATORS.values()
     ]
     assert len({(p.forward_sizes, p.backward_sizes, p.makespan_seconds, p.history) for p in plans}) == 1
