@@ -7,8 +7,10 @@ import itertools
 import json
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import EntryPoints, distributions
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -19,6 +21,8 @@ import pytest
 import pipeplan as pp
 from experiments import make_problem
 from experiments.cli import main
+from experiments.commands.list_command import TOPICS
+from experiments.compare.questions import names
 from experiments.studies.catalogue import STUDIES, Study
 from hardware_profiles import Accelerator, PluginError, answering_for, installed, load_cluster, plugged_in
 from planners import Evaluator, planner_entries
@@ -109,6 +113,31 @@ def install(folder: Path, module: str, text: str, entry_points: str) -> None:
         clusters.mkdir()
         (clusters / "__init__.py").touch()
         (clusters / "pair-of-mine.toml").write_text(CLUSTER, encoding="utf-8")
+
+
+ROWS: dict[tuple[str, str], tuple[str, ...]] = {}
+"""Of lists, by topic and name."""
+
+OWN = {topic: frozenset(names(topic)) for topic in ("workloads", "clusters")}
+
+
+@pytest.fixture(autouse=True)
+def _own_rows_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists tell the workloads and clusters of this package from memory."""
+
+    def remembered(topic: str, row: Callable[[str], tuple[str, ...]]) -> Callable[[str], tuple[str, ...]]:
+        def told(name: str) -> tuple[str, ...]:
+            if name not in OWN[topic]:
+                return row(name)
+            if (topic, name) not in ROWS:
+                ROWS[topic, name] = row(name)
+            return ROWS[topic, name]
+
+        return told
+
+    for topic in OWN:
+        columns, row = TOPICS[topic]
+        monkeypatch.setitem(TOPICS, topic, (columns, remembered(topic, row)))
 
 
 @pytest.fixture
@@ -340,6 +369,14 @@ def faulty(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     install(site, "pipeplan_faulty", FAULTY, points)
     monkeypatch.delitem(sys.modules, "pipeplan_faulty", raising=False)
+
+    def entry_points(**asked: str) -> EntryPoints:
+        """Those of this folder, without a look into all other packages."""
+        return EntryPoints(one for found in distributions(path=[str(site)]) for one in found.entry_points).select(
+            **asked
+        )
+
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
 
 
 FOUR = "--stages 4 --microbatches 4 --forward 1 --backward 2"

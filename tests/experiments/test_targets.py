@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -178,12 +179,18 @@ def test_a_problem_of_a_target_has_plans_that_it_launches() -> None:
         pp.launchable(asked, "megatrom")
 
 
+@cache
+def problem_of(**given: Any) -> Problem:
+    """As `pipeplan.Problem` has it; what is asked again is answered from memory."""
+    return pp.Problem(**given)
+
+
 def cut_plan(
     cuts: tuple[int, ...] = (6,), *, ranks: int = 2, wide: int = 1, group: int = 1, given: Any = None, **changes: Any
 ) -> tuple[Problem, Plan]:
     """A transformer cut behind so many blocks (below 0: before so many last layers), on ranks of so many devices, in groups
     of so many; given: of the problem."""
-    problem = pp.Problem(**{"workload": "gpt2", "cluster": "dgx-a100:2", "batch": 16, **(given or {})})
+    problem = problem_of(**{"workload": "gpt2", "cluster": "dgx-a100:2", "batch": 16, **(given or {})})
     blocks = [layer.block for layer in problem.workload.layers]
     places = [tuple(range(wide * rank, wide * (rank + 1))) for rank in range(ranks)] * (len(cuts) + 1)
     stages = stages_from_cuts(

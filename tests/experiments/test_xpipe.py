@@ -51,6 +51,15 @@ from tests.records import Recorded, lines, weights
 SMALL = TrainingSetting(stages=4, batch=8, epochs=2)
 
 
+def words_alone(figure: Figure, stem: Path) -> tuple[()]:
+    """Writes the texts of a figure in place of its pictures."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    for kind in ("png", "svg"):
+        words = "\n".join(text.get_text() for text in figure.findobj(Text))  # type: ignore[attr-defined]
+        simulator.write_atomically(stem.with_name(f"{stem.name}.{kind}"), words)
+    return ()
+
+
 @pytest.fixture(autouse=True)
 def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Every figure that is written here can be read; in place of pictures, its texts are written. The drawings by name."""
@@ -59,11 +68,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def checked(figure: Figure, stem: Path) -> tuple[()]:
         assert_readable(figure)
         found[stem.name] = drawing(figure)
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        for kind in ("png", "svg"):
-            words = "\n".join(text.get_text() for text in figure.findobj(Text))  # type: ignore[attr-defined]
-            simulator.write_atomically(stem.with_name(f"{stem.name}.{kind}"), words)
-        return ()
+        return words_alone(figure, stem)
 
     monkeypatch.setattr(simulator, "save", checked)
     return found
@@ -608,6 +613,7 @@ def test_an_interrupted_run_writes_what_it_has_and_says_so(
     tmp_path: Path,
 ) -> None:
     """Interrupted in the second group of seeds: exit code 130; the first group is written, marked in document and tables."""
+    monkeypatch.setattr(simulator, "save", words_alone)
     monkeypatch.setattr(training_grid, "GROUP", 2)
     monkeypatch.setattr(xpipe, "sensitivity_cases", lambda: [xpipe.CASES[1]])
     for door in ("experiments.xpipe.__main__", "experiments.time_to_accuracy.dated_training"):
@@ -646,10 +652,11 @@ def test_time_to_accuracy_quick_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
-    drawn: dict[str, Any],
     recorded: Recorded,
 ) -> None:
     """Every case on every cluster, dated; the names of the two pictures; tables."""
+    drawn: list[str] = []
+    monkeypatch.setattr(simulator, "save", lambda figure, stem: (drawn.append(stem.name), words_alone(figure, stem)))
     monkeypatch.setattr(dated_training, "cluster_problem", chain_problem)
     monkeypatch.setattr(time_study, "OTHER_CLUSTERS", ("dgx-a100:1",))
     kept = ("data parallel", "GPipe T=4", "PipeDream T=1", "PipeMare T=4, warm-up", "XPipe T=4")
