@@ -13,6 +13,7 @@ import pytest
 
 from hardware_profiles import Cluster, Link, load_accelerator, load_cluster
 from planners import Evaluator, Request, make_plan
+from planners.bapipe import explorer
 from planners.bapipe.explorer import CONFIRMED, BaPipe, Candidate, _Explorer, schedules, streams
 from planners.partitioning.fraction_search import GRAIN, FractionSearch, places_of
 from planners.search.candidates import device_rows, microbatch_counts, straight_plan, unlike_rows
@@ -112,8 +113,9 @@ def missed(problem: Problem, every: int = GRAIN) -> float:
 
 
 @pytest.mark.parametrize("seed", [2, 4, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 5))])
-def test_no_straight_pipeline_is_faster(seed: int) -> None:
-    """Up to three devices, six layers and five samples."""
+def test_no_straight_pipeline_is_faster(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to three devices, six layers and five samples; few parts of layers are tried beside the whole ones."""
+    monkeypatch.setattr(explorer, "GRID", 60)
     assert missed(problem_of(seed, 6, 3, 5)) <= 1.0 + 1e-9
 
 
@@ -123,14 +125,15 @@ def test_no_pipeline_that_shares_layers_is_faster(seed: int) -> None:
     assert missed(problem_of(seed, 4, 2, 5), every=4) <= 1.0 + 1e-9
 
 
-@pytest.mark.parametrize("seed", [119, 123, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (116, 204, 227))])
+@pytest.mark.parametrize("seed", [123, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (116, 119, 204, 227))])
 def test_no_pipeline_of_three_boards_that_share_layers_is_faster(seed: int) -> None:
-    """Like and unlike boards, up to four layers that are cut at halves; in the second and the last one only few cuts fit."""
+    """Like and unlike boards, up to four layers that are cut at halves; in the first and the last one only few cuts fit."""
     assert missed(problem_of(seed, 4, 3, 4), every=8) <= 1.0 + 1e-9
 
 
-def test_layers_are_shared_where_no_board_has_room_for_one() -> None:
+def test_layers_are_shared_where_no_board_has_room_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four layers on three boards of little memory: no pipeline of whole layers fits, half of the first on two boards does."""
+    monkeypatch.setattr(explorer, "GRID", 500)
     problem = problem_of(18, 4, 3, 3, 13_043_510.0)
     evaluate = Evaluator(problem)
     assert not any(evaluate(plan).fits for plan in straight_plans(problem))
@@ -161,8 +164,11 @@ def test_no_straight_pipeline_of_many_is_faster(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("rates", "row"), [([1e7, 2e9], (1, 2)), ([1e10, 1e8], (0, 1))])
-def test_pipelines_go_over_the_faster_link(rates: list[float], row: tuple[int, ...]) -> None:
+def test_pipelines_go_over_the_faster_link(
+    rates: list[float], row: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three equal boards, two layers, as many weights as make data parallelism slow: the two boards with the faster link."""
+    monkeypatch.setattr(explorer, "GRID", 60)
     network = chain([1e10, 1e10], parameters=[5 * 10**7] * 2, output_elements=[1e6, 1e6])
     problem = Problem(network, row_of_boards(["vcu118"] * 3, rates), 2)
     plan = make_plan("bapipe", problem).plan

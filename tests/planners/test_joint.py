@@ -290,7 +290,7 @@ def test_opposite_pipelines_and_slices_are_plans(schedule: str, ranks: tuple[tup
 
 def test_slices_and_both_directions_are_found_where_they_are_asked_for() -> None:
     """One sequence passes four GPUs in slices sooner than whole; opposite pipelines beat those of equal numbers of layers."""
-    asked, brief = problem("gpt2-large", "dapple-b:4", 1), {"seconds": 0.3}
+    asked, brief = problem("gpt2-medium", "dapple-b:4", 1), {"seconds": 0.1}
     whole, cut = (
         make_plan("joint", asked, Request(schedule=name, stages=4, options=brief)) for name in ("1f1b", "seq1f1b")
     )
@@ -414,7 +414,7 @@ def test_a_further_round_never_answers_worse(name: str, monkeypatch: pytest.Monk
     """From seeds alone: each round ends at twice the work of the one before, and the first ones are the same."""
     monkeypatch.setattr(joint_search, "FIRST_ROUND", 0.03)
     asked = SMALL_BLOCKS if name == "blocks" else PROBLEMS[name]
-    searches = [joint_search.JointSearch(Request(options={"seconds": one})) for one in (0.03, 0.06, 0.12, 0.24)]
+    searches = [joint_search.JointSearch(Request(options={"seconds": one})) for one in (0.03, 0.06, 0.24)]
     found = [make_plan(search, asked) for search in searches]
     for less, more in pairwise(found):
         assert more.iteration_seconds <= less.iteration_seconds * joint_search.SAME

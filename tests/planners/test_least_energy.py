@@ -67,7 +67,7 @@ def straight_plans(asked: Problem, schedule: str = "1f1b") -> Iterator[Plan]:
 @functools.cache
 def on_three_devices() -> tuple[Problem, list[tuple[float, float]]]:
     """A problem, and the joules and seconds of every straight pipeline."""
-    asked = pp.Problem("chain:5", line(speeds=(1.0,) * 3), batch=3)
+    asked = pp.Problem("chain:4", line(speeds=(1.0,) * 3), batch=3)
     asked = powered(asked, (Power(90.0, 300.0), Power(90.0, 300.0), Power(40.0, 200.0)))
     found = [simulate(asked, one, engine="compiled").energy for one in straight_plans(asked)]
     return asked, [(energy.joules, energy.seconds) for energy in found if energy is not None]
@@ -101,7 +101,7 @@ def test_no_pipeline_of_boards_needs_fewer_joules_or_is_faster_within_a_power(mo
     """By brute force over two boards, one of which draws more; the fastest of all draws more than the cap. Few parts of layers
     are tried beside the whole ones."""
     monkeypatch.setattr(explorer, "GRID", 60)
-    asked = powered(pp.Problem("chain:3", "fpga-vcu118-4", batch=2, devices=2), BOARDS)
+    asked = powered(pp.Problem("chain:2", "fpga-vcu118-4", batch=2, devices=2), BOARDS)
     energies = [simulate(asked, one).energy for one in straight_plans(asked, "1f1b-as")]
     found = [one for one in energies if one is not None]
     answer = pp.plan(asked, "bapipe", objective="energy").outcome.energy

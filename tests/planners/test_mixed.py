@@ -117,7 +117,7 @@ def test_memory_without_buffers_is_no_more_than_replays_need(problem: Problem, z
 def test_every_kind_is_used(problem: Problem) -> None:
     """Where two A100 alone hold no plan, V100 take a part of it; how good that is known to be is said."""
     problem = with_memory(problem, 2.5)
-    found = make_plan("mixed", problem)
+    found = make_plan("mixed", problem, Request(microbatches=4))
     assert {problem.cluster.devices[one].name for one in found.plan.devices} == {"a100-40", "v100-sxm2"}
     assert 0.0 <= float(str(found.details["closed_form_gap"])) < 0.2
     assert "no plan that the planner chooses from takes less" in found.summary()
@@ -154,7 +154,7 @@ def test_groups_that_no_server_has_room_for(tmp_path: Path, problem: Problem) ->
 def test_one_kind_of_device(problem: Problem) -> None:
     """On devices of one kind, too, it finds a plan that fits; joint asks it for like blocks on several kinds alone."""
     alone = replace(problem, cluster=load_cluster("dgx-a100:1").take(2))
-    assert make_plan("mixed", alone).outcome.fits
+    assert make_plan("mixed", alone, Request(microbatches=4)).outcome.fits
     blockless = replace(problem, workload=uniform_chain(4))
     assert [has_kinds(one) for one in (problem, alone, blockless)] == [True, False, False]
 

@@ -64,6 +64,7 @@ def test_vgg16_on_other_clusters(shared_data: Path, cluster: str, devices: int, 
     assert _vgg(shared_data, cluster, devices)[1].notation == notation
 
 
+@pytest.mark.slow
 def test_alexnet_on_cluster_a(shared_data: Path) -> None:
     """SOSP 2019, Table 1: 15-1. By the recurrence 12-2-1-1 is as good; the replay prefers it: 15-1 waits for its last stage."""
     workload = read_profile(shared_data / "pipedream_profiles" / "alexnet.txt")

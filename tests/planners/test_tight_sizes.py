@@ -79,7 +79,7 @@ SMALL = ((1, 2, 3), (2, 3, 2))
 """Seed, stages and batch of spaces in which every plan is replayed."""
 
 
-@pytest.mark.parametrize(("seed", "stages", "batch"), SMALL)
+@pytest.mark.parametrize(("seed", "stages", "batch"), [pytest.param(*SMALL[0], marks=pytest.mark.slow), SMALL[1]])
 def test_the_least_memory_of_the_space_is_enough(seed: int, stages: int, batch: int) -> None:
     """Activations stored, so that sizes that differ recompute and save memory, and recomputed."""
     check(generated(seed, stages, batch), ("exact-unequal", "unequal-nested", "best-equal"))

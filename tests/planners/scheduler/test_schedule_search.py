@@ -137,6 +137,7 @@ def test_orders_are_as_good_as_before(recorded: Recorded) -> None:
     recorded(**found)
 
 
+@pytest.mark.slow
 def test_searches_look_as_far_as_before(recorded: Recorded) -> None:
     """Seconds over their bounds, and how many orders were tried, by objective and work: of short streams and of long ones."""
     row = uneven(PUBLISHED[0].problem(9), 0.3, 1)
