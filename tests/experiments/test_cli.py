@@ -20,7 +20,7 @@ from experiments.commands import list_command
 from experiments.terminal.command_parser import MEANT, meant
 from simulator import BoundTerm, simulation
 from simulator.costs.lower_bound import LowerBound
-from tests.experiments.commands import ended, no_picture, refused
+from tests.experiments.commands import ended, no_picture, refused, small_gpt
 from tests.records import without_measured
 
 
@@ -79,8 +79,9 @@ def test_simulate_takes_one_number_a_stage(capsys: pytest.CaptureFixture[str]) -
 def test_noise_repeats_under_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
     """The same seed gives the same bits, another seed others."""
     makespans = []
+    small = (*SIMULATE[:4], "2", "--microbatches", "4", *SIMULATE[7:])
     for seed in ("1", "1", "2"):
-        _, out, _ = run(capsys, *SIMULATE, "--noise", "0.1", "--seed", seed, "--json")
+        _, out, _ = run(capsys, *small, "--noise", "0.1", "--seed", seed, "--json")
         makespans.append(json.loads(out)["makespan_seconds"])
     assert makespans[0] == makespans[1] != makespans[2]
 
@@ -457,14 +458,14 @@ def test_what_nobody_asked_for_is_told(capsys: pytest.CaptureFixture[str], tmp_p
         assert code == 0
         return [line for line in out.splitlines() if line.startswith("by default")]
 
-    gpt = "--workload", "gpt2", "--cluster", "dgx-a100:1", "--stack", "megatron-core"
+    gpt = "--workload", small_gpt(tmp_path), "--cluster", "dgx-a100:1", "--stack", "megatron-core"
     assert told("plan", *gpt) == [
-        "by default: 8 sequences, 1024 tokens, bf16, adam (--batch, --sequence, --precision, --optimizer)"
+        "by default: 8 sequences, 64 tokens, bf16, adam (--batch, --sequence, --precision, --optimizer)"
     ]
     assert told("compare", *gpt, "--batch", "16", "--precision", "fp16") == [
-        "by default: 1024 tokens, adam (--sequence, --optimizer)"
+        "by default: 64 tokens, adam (--sequence, --optimizer)"
     ]
-    every = "--batch", "8", "--sequence", "64", "--precision", "bf16", "--optimizer", "sgd"
+    every = "--batch", "8", "--sequence", "32", "--precision", "bf16", "--optimizer", "sgd"
     assert told("plan", *gpt, *every) == []
     groups = "--tensor", "2", "--devices", "2"
     assert told("plan", *gpt, *every, *groups) == ["by default: sequence parallelism (--sequence-parallel)"]

@@ -129,8 +129,8 @@ def test_what_is_no_target_is_the_name_of_a_file(
 ) -> None:
     """Also one with a colon, and with the name of a target, where the file is there."""
     monkeypatch.chdir(tmp_path)
+    problem, plan = imported(capsys, tmp_path, LAYOUT)
     for name in ("C:plan.json", "megatro:plan.json", "deepspeed:plan.json"):
-        problem, plan = imported(capsys, tmp_path, LAYOUT)
         PlanFile(problem, plan).write(name)
         assert ended(capsys, ("check", "--plan", name))[0] == 0
     assert "D:plan.json: No such file or directory" in refused(capsys, ("check", "--plan", "D:plan.json"), 4)

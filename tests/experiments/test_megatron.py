@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipeplan as pp
@@ -197,6 +197,7 @@ def cut_plan(counts: list[int], chunks: int) -> tuple[Problem, Plan]:
 COUNTS = st.lists(st.integers(1, 4), min_size=2, max_size=8).filter(lambda some: sum(some) <= 12 and len(some) % 2 == 0)
 
 
+@settings(max_examples=40)
 @given(COUNTS, st.booleans())
 def test_a_layout_says_the_blocks_of_each_stage(counts: list[int], looped: bool) -> None:
     """In the order of the data, which is virtual stage by virtual stage; entry v × ranks + r is the one of rank r."""

@@ -162,14 +162,13 @@ def test_vgg16_is_cut_behind_its_last_pooling(shared_data: Path) -> None:
 
 
 @pytest.mark.usefixtures("unbounded")
-def test_the_search_finds_the_published_plan_or_a_faster_one(shared_data: Path) -> None:
+@pytest.mark.parametrize("model", ["VGG-16", pytest.param("AlexNet", marks=pytest.mark.slow)])
+def test_the_search_finds_the_published_plan_or_a_faster_one(model: str, shared_data: Path) -> None:
     """On cluster A PipeDream's search plans 15-1 for VGG-16 by itself; for AlexNet a plan whose replay is faster than 15-1."""
-    found = {}
-    for model in ("VGG-16", "AlexNet"):
-        row = next(one for one in CONVOLUTIONAL if one.model == model and one.cluster == "pipedream-a")
-        found[model] = run_row(row, read_profile(shared_data / "pipedream_profiles" / f"{row.profile}.txt"))
-        assert found[model]["planned_speedup"] >= 0.99 * found[model]["speedup"]
-    assert found["VGG-16"]["planned"] == "15-1"
+    row = next(one for one in CONVOLUTIONAL if one.model == model and one.cluster == "pipedream-a")
+    found = run_row(row, read_profile(shared_data / "pipedream_profiles" / f"{row.profile}.txt"))
+    assert found["planned_speedup"] >= 0.99 * found["speedup"]
+    assert model == "AlexNet" or found["planned"] == "15-1"
 
 
 @pytest.mark.usefixtures("unbounded")

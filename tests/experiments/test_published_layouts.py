@@ -72,8 +72,8 @@ def test_a_layout_is_that_of_its_name(layout: PublishedLayout) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda one: one.name)
 def test_what_is_told_is_what_the_network_computes(layout: PublishedLayout) -> None:
     """The MFU that a source tells, and its parameters, within 1 %; of seconds alone a quarter of the peak, as such runs reach."""
-    run = next(iter(layout.runs()))  # on as few replicas as it may have: no figure here depends on their number
-    problem, _ = training_problem(msgspec.structs.replace(run, dp=max(1, run.ep // run.tp)))
+    run = next(iter(layout.runs()))  # on few devices: how many do not matter here
+    problem, _ = training_problem(msgspec.structs.replace(run, cp=1, dp=max(1, run.ep // run.tp)))
     peak = layout.devices * problem.cluster.devices[0].peak_flops[problem.precision]
     mfu = 3 * problem.workload.flop() * problem.batch / (layout.iteration_seconds * peak)
     if layout.mfu is not None:

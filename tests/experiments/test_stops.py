@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import planners
+import simulator
 from experiments import make_problem
 from experiments.cli import main
 from experiments.sweep import runs
@@ -26,7 +27,7 @@ from experiments.terminal import stops
 from experiments.terminal.exits import guarded
 from experiments.terminal.stops import SIGNALS
 from simulator.compiled.numba_kernels import interrupts
-from tests.experiments.commands import Terminal
+from tests.experiments.commands import Terminal, no_picture
 
 ROOT = Path(__file__).parents[2]
 
@@ -203,6 +204,7 @@ def test_a_plan_that_is_found_is_told_once_and_marked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A signal when a step behind the search begins or has ended: one document, whole, and the mark goes with the code 130."""
+    monkeypatch.setattr(simulator, "save", no_picture)
     owner, name = moment.rsplit(".", 1)
     place = pkgutil.resolve_name(owner)
     step = getattr(place, name)

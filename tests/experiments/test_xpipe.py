@@ -515,7 +515,7 @@ def test_figures_of_full_runs_can_be_read(cluster_rows: list[dict[str, Any]]) ->
         assert_readable(figure)
 
 
-@pytest.mark.parametrize("settings", [1, 6])
+@pytest.mark.parametrize("settings", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_the_axis_of_differences_holds_every_interval(settings: int, recorded: Recorded) -> None:
     """From a hundred points below synchronous to three above, drawn whole and with room at both ends of the axis."""
     draw = np.random.default_rng(settings)

@@ -99,7 +99,10 @@ def test_every_asynchronous_method_is_its_own(hand: Any, blobs: DataSet) -> None
     assert len({play(order, method, blobs).train_loss for method in methods}) == len(methods)
 
 
-@pytest.mark.parametrize(("stages", "per_minibatch"), [(1, 2), (3, 1), (4, 1), (4, 2), (4, 4), (5, 3), (3, 8)])
+@pytest.mark.parametrize(
+    ("stages", "per_minibatch"),
+    [(1, 2), (3, 1), (4, 2), *(pytest.param(*one, marks=pytest.mark.slow) for one in [(4, 1), (4, 4), (5, 3), (3, 8)])],
+)
 def test_copies_held_are_those_counted_from_the_timeline(
     hand: Any, blobs: DataSet, stages: int, per_minibatch: int
 ) -> None:
@@ -311,18 +314,18 @@ def test_bad_settings_are_refused(hand: Any, blobs: DataSet) -> None:
 
 
 def test_stale_weights_cost_accuracy_on_digits(hand: Any) -> None:
-    """8 stages, Adam lr .002, 4 epochs of the digits, 3 seeds: mean train loss synchronous < XPipe T=1 < naive T=1."""
+    """8 stages, Adam lr .002, 2 epochs of the digits, 2 seeds: mean train loss synchronous < XPipe T=1 < naive T=1."""
     pytest.importorskip("sklearn", reason="scikit-learn is not installed (extra `learn`)")
     data = digits()
     network = perceptron(8, data.features, data.classes)
-    minibatches = 4 * minibatches_per_epoch(data, 32)
-    assert minibatches == 176
+    minibatches = 2 * minibatches_per_epoch(data, 32)
+    assert minibatches == 88
     late, prompt = staircase(hand, 8, 1, minibatches), flushed(hand, 8, 1, minibatches)
     mean_loss = {
         method: np.mean(
             [
                 run.train_loss
-                for run in train(Training(order, method, network, data, Adam(), TrainingSettings()), [0, 1, 2])
+                for run in train(Training(order, method, network, data, Adam(), TrainingSettings()), [0, 1])
             ]
         )
         for method, order in (("synchronous", prompt), ("xpipe", late), ("naive", late))
