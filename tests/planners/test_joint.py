@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from itertools import combinations, islice, pairwise, product
 from typing import Any, get_args
@@ -491,10 +491,12 @@ def test_searches_take_the_course_that_they_took(name: str, recorded: Recorded) 
     )
 
 
-def descents(asked: Problem, seconds: float | None = 1.0) -> joint_search._Descents:
-    """A search that has begun."""
-    planner = planner_entry("joint").planner(Request(options={} if seconds is None else {"seconds": seconds}))
-    search = joint_search._Descents(planner, asked, Evaluator(asked))
+def descents(
+    asked: Problem, seconds: float | None = 1.0, planner: Callable[[Request], Any] = joint_search.JointSearch
+) -> joint_search._Descents:
+    """A search that has begun, from seeds alone."""
+    request = Request(options={} if seconds is None else {"seconds": seconds})
+    search = joint_search._Descents(planner(request), asked, Evaluator(asked))
     search.begin(np.random.default_rng(0))
     return search
 
@@ -602,7 +604,7 @@ def test_a_plan_next_to_the_bound_ends_the_search_with_a_round(
 def test_orders_are_searched_for_pipelines_of_unlike_shapes() -> None:
     """Of seven on lone devices, and of two of two replicas each, and of any other, the two with most to gain."""
     asked = problem("chain:12", "dapple-c:4", 8)
-    search, words = descents(asked, 0.1), (NONE, NONE)
+    search, words = descents(asked, 0.1, planner_entry("joint").planner), (NONE, NONE)
     for ranks, cuts in ((((0,), (1,)), range(1, 8)), (((0, 1), (2, 3)), (5, 6))):
         for cut in cuts:
             search.evaluate(Pipeline("1f1b", ranks, (cut,), 4, words).plan(asked, "joint"))
@@ -726,7 +728,7 @@ def test_of_plans_as_fast_the_simpler_is_the_answer(gained: float, taken: str) -
 
 def test_orders_of_the_fastest_pipelines_are_searched(recorded: Recorded) -> None:
     """Work done, plans that were replayed, and which pipelines were ordered."""
-    search = descents(PROBLEMS["two-servers"], 0.3)
+    search = descents(PROBLEMS["two-servers"], 0.3, planner_entry("joint").planner)
     search.descend()
     search.most, made = np.inf, search.evaluate.evaluations
     search.ordered.clear()
