@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -34,14 +35,29 @@ def git(folder: Path, *words: str) -> str:
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository of tagged commits: `foreign`, without our packages, `slow`, `fast`, `silent`, and `broken`, which fails."""
-    for name in [name for name in os.environ if name.startswith("GIT_")]:
-        monkeypatch.delenv(name)
+def repository(commits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the repository of commits."""
+    _without_git(monkeypatch)
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    folder = tmp_path / "repository"
-    folder.mkdir()
+    return Path(copytree(commits, tmp_path / "repository"))
+
+
+def _without_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing in the environment says which repository git works on."""
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="module")
+def commits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of tagged commits: `foreign`, without our packages, `slow`, `fast`, `silent`, and `broken`, which fails."""
+    with pytest.MonkeyPatch.context() as patch:
+        _without_git(patch)
+        return _committed(tmp_path_factory.mktemp("commits"))
+
+
+def _committed(folder: Path) -> Path:
     git(folder, "init", "-q")
     (folder / "none").touch()
     git(folder, "add", ".")

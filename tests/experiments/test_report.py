@@ -568,7 +568,6 @@ def test_plans_by_energy_can_be_read(recorded: Recorded) -> None:
     assert (four, eight) == ([[5.0, 9.0], [7.0, 12.0]], [[6.0, 4.0]])
     assert [text.get_text() for text in figure.legends[0].get_texts()][:2] == ["4 GPUs", "8 GPUs"]
     assert (memory.get_ylim(), energy.get_xlabel()) == (energy.get_ylim(), "joules per sample")
-    figure.canvas.draw()
     assert min(text.get_window_extent().x0 for text in energy.texts) > energy.get_window_extent().x0
     assert len(replace(found, points=(*points, point(2, 20.0, 1.0))).plot().axes) == 1
     recorded(figure=weights(drawing(figure)))
