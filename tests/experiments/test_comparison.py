@@ -406,7 +406,7 @@ def test_speedups_are_over_data_parallelism_under_the_same_stack(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """A row under `generic` beside one under a framework has data parallelism under `generic` for its reference, and is told."""
-    words = ("--workload", small_gpt(tmp_path), "--cluster", "dgx-a100:1", "--batch", "16", "--planner", "xpipe")
+    words = ("--workload", small_gpt(tmp_path), "--cluster", "dgx-a100:1", "--batch", "8", "--planner", "xpipe")
     words = (*words, "--no-figures", "--out", str(tmp_path / "out"))
     _, out, _ = _run(capsys, "compare", *words, "--planner", "data-parallel", "--json")
     stale, replicated = json.loads(out)["plans"]

@@ -80,7 +80,17 @@ COMPARISONS = {
 }
 
 
-@pytest.mark.parametrize("rows", COMPARISONS.values(), ids=COMPARISONS)
+ALIKE = "one plan, at the capacity", "plans that do not fit"
+"""Comparisons whose bars the others have, too."""
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param(rows, id=name, marks=[pytest.mark.slow] if name in ALIKE else [])
+        for name, rows in COMPARISONS.items()
+    ],
+)
 def test_comparisons_can_be_read(rows: list[dict[str, Any]], recorded: Recorded) -> None:
     """Values stand beside the panels, where no bar and no line of a capacity or a limit runs through them."""
     figure = comparison_figure(rows, title="vgg16 on pipedream-b, 16 devices " * 8)
@@ -238,7 +248,7 @@ def test_sweeps_can_be_read(recorded: Recorded) -> None:
     recorded(**{name: drawing(figure) for name, figure in drawn.items()})
 
 
-@pytest.mark.parametrize("questions", [1, 8])
+@pytest.mark.parametrize("questions", [pytest.param(1, marks=pytest.mark.slow), 8])
 def test_rules_of_links_can_be_read(questions: int, recorded: Recorded) -> None:
     """Rows that agree in all, in nothing, and of which nothing is known; no legend lies on one."""
     rows = [

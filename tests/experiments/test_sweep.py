@@ -36,7 +36,7 @@ from simulator import UndercutBoundError, change_settings
 from tests.experiments.commands import ended, no_picture, processes_asked_for, refused
 from tests.hardware_profiles.test_load import Entry
 
-PLANNED = ("--microbatches", "4", "--schedule", "gpipe")
+PLANNED = ("--microbatches", "4", "--schedule", "gpipe", "--stack", "generic")
 SMALL = ("--workload", "chain:4", "--cluster", "pipedream-a", "--planner", "uniform", "--jobs", "1", *PLANNED)
 GRID = ("--over", "devices=1:3:+1", "--over", "batch=8:16:x2")
 
@@ -305,7 +305,7 @@ def test_questions_that_are_none(
 def test_a_study_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Says what options and --over say; what is wrong with it names it, with exit code 4."""
     file = tmp_path / "study.toml"
-    text = 'workload = "chain:4"\ncluster = "pipedream-a"\nplanner = "uniform"\nmicrobatches = 4\nschedule = "gpipe"\n'
+    text = 'workload = "chain:4"\ncluster = "pipedream-a"\nplanner = "uniform"\nmicrobatches = 4\nschedule = "gpipe"\nstack = "generic"\n'
     text += '[over]\ndevices = "1:3:+1"\nbatch = [8, 16]\n'
     file.write_text(text, encoding="utf-8")
     assert document(capsys, str(file), "--jobs", "1") == document(capsys, *SMALL, *GRID)
@@ -686,6 +686,7 @@ def test_the_face_asks_the_same(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         "planner": "uniform",
         "microbatches": 4,
         "schedule": "gpipe",
+        "stack": "generic",
     }
     frame = pp.sweep(over, jobs=1, store=tmp_path / "store.db", **options)
     rows = document(capsys, *SMALL, *GRID, "--out", str(tmp_path / "store.db"))["rows"]
