@@ -176,7 +176,7 @@ def test_what_is_compared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     problem = Problem(uniform_chain(4), line(speeds=(1.0,) * 2), 2**10)
     few = Request(options={"seconds": "0.001"})
-    monkeypatch.setattr("planners.modern.order_search.WORK", 2**18)
+    monkeypatch.setattr("planners.modern.order_search.WORK", 2**17)
     whole, spent = _Layouts.best_of, list[float]()
     monkeypatch.setattr(
         _Layouts, "best_of", lambda self, of, each, best: spent.append(each) or whole(self, of, each, best)
@@ -184,9 +184,9 @@ def test_what_is_compared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     result = make_plan("modern", problem, few)
     assert 0.0 < spent[1] < spent[0]
     assert result.outcome.fits
-    assert len(result.plan.microbatches) <= 2**18 // LARGEST // (3 * LISTS)
+    assert len(result.plan.microbatches) <= 2**17 // LARGEST // (3 * LISTS)
     parts = len([*planner_entry("modern").restrictions(problem)])
-    assert result.evaluations <= 2**18 // AN_ORDER + 1 + FINALISTS + parts * (2 * FEW + 1)
+    assert result.evaluations <= 2**17 // AN_ORDER + 1 + FINALISTS + parts * (2 * FEW + 1)
 
 
 def test_where_the_work_ends_the_layouts_of_few_micro_batches_are_known(monkeypatch: pytest.MonkeyPatch) -> None:

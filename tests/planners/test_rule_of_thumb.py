@@ -30,9 +30,9 @@ def test_what_fits_on_one_device_is_divided_by_data_alone() -> None:
 
 def test_a_larger_network_is_divided_inside_a_server_first() -> None:
     """Of 70 billion parameters no group below eight GPUs holds its part; then the pipeline goes across servers."""
-    alone = make_plan("rule-of-thumb", problem("llama2-70b", "dgx-h100:8", 32)).plan
+    alone = make_plan("rule-of-thumb", problem("llama2-70b", "dgx-h100:8", 16)).plan
     assert alone.notation == "8t8"
-    larger = make_plan("rule-of-thumb", problem("gpt3-175b", "dgx-h100:8", 32)).plan
+    larger = make_plan("rule-of-thumb", problem("gpt3-175b", "dgx-h100:8", 16)).plan
     assert {stage.degrees for stage in larger.stages} == {(8,) * larger.replicas[0]}
     assert len(larger.stages) > 1
     assert (

@@ -86,7 +86,7 @@ def test_the_least_memory_of_the_space_is_enough(seed: int, stages: int, batch: 
 
 
 @pytest.mark.parametrize("limit", ["PLANS", "PARTITIONS"])
-@pytest.mark.parametrize(("seed", "stages", "batch"), SMALL)
+@pytest.mark.parametrize(("seed", "stages", "batch"), [pytest.param(*SMALL[0], marks=pytest.mark.slow), SMALL[1]])
 def test_it_is_enough_where_plans_or_partitions_are_too_many_to_list(
     monkeypatch: pytest.MonkeyPatch, limit: str, seed: int, stages: int, batch: int
 ) -> None:
