@@ -305,7 +305,8 @@ def test_questions_that_are_none(
 def test_a_study_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Says what options and --over say; what is wrong with it names it, with exit code 4."""
     file = tmp_path / "study.toml"
-    text = 'workload = "chain:4"\ncluster = "pipedream-a"\nplanner = "uniform"\nmicrobatches = 4\nschedule = "gpipe"\nstack = "generic"\n'
+    text = 'workload = "chain:4"\ncluster = "pipedream-a"\nplanner = "uniform"\nmicrobatches = 4\n'
+    text += 'schedule = "gpipe"\nstack = "generic"\n'
     text += '[over]\ndevices = "1:3:+1"\nbatch = [8, 16]\n'
     file.write_text(text, encoding="utf-8")
     assert document(capsys, str(file), "--jobs", "1") == document(capsys, *SMALL, *GRID)
