@@ -43,6 +43,7 @@ def quick() -> dict[str, Any]:
         patch.setattr(bapipe_explore, "load_workload", lambda name: NETWORK)
         patch.setattr(bapipe_explore, "board_chain", lambda names, chain=bapipe_explore.board_chain: chain(names[1:]))
         patch.setattr(bapipe_explore, "QUICK_FPGA_BATCH", 1)
+        patch.setattr("planners.bapipe.explorer.GRID", 200)
         patch.setattr(bapipe_explore, "DEEPEST", 128)
         deep = {name: DEPTH_METHODS[name] for name in ("data-parallel", "pipedream", "bapipe 1F1B")}
         patch.setattr(bapipe_explore, "DEPTH_METHODS", deep)
