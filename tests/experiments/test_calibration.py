@@ -287,13 +287,13 @@ def test_a_measured_network_tells_no_constant(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.fixture
-def two_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside a measured plan stand no more than two that differ from it in one thing."""
+def one_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a measured plan stands no more than one that differs from it in one thing."""
     changed = calibrate_command._changed
-    monkeypatch.setattr(calibrate_command, "_changed", lambda run: changed(run)[:2])
+    monkeypatch.setattr(calibrate_command, "_changed", lambda run: changed(run)[:1])
 
 
-@pytest.mark.usefixtures("two_changes")
+@pytest.mark.usefixtures("one_change")
 def test_memory_and_other_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str], recorded: Recorded) -> None:
     """A measured memory stands beside the predicted one; a plan of --other has its expected error."""
     plan, other, out = written(tmp_path, 1), written(tmp_path, 3), tmp_path / "mine.toml"
@@ -502,7 +502,7 @@ def test_logs_without_steps_are_one_line(tmp_path: Path, lines: tuple[str, ...],
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.usefixtures("two_changes")
+@pytest.mark.usefixtures("one_change")
 def test_a_folder_of_plans_and_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each plan with the log of its name; one without a log is named."""
     milliseconds = 1100.0 * seconds(1, STACK, named=True)

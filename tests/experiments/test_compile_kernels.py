@@ -29,6 +29,6 @@ def test_kernels_of_studies_are_compiled_where_asked(monkeypatch: pytest.MonkeyP
 
 def test_a_command_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With its exit code and what it said."""
-    monkeypatch.setattr(compile_kernels, "FIRST", ("plan --workload chain:2 --cluster no-such-cluster",))
-    with pytest.raises(SystemExit, match=r"(?s)no-such-cluster: exit code 2\n.*no-such-cluster"):
+    monkeypatch.setattr(compile_kernels, "FIRST", ("list no-such-topic",))
+    with pytest.raises(SystemExit, match=r"(?s)no-such-topic: exit code 2\n.*no-such-topic"):
         compile_kernels.compile_all()
