@@ -39,7 +39,7 @@ def replayed(costs: LayerCosts, cuts: tuple[int, ...], size: int) -> float:
 
 @pytest.mark.parametrize("sizes", [(2, 3, 7), (7,)])
 @pytest.mark.parametrize("most", [10, 9])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_no_partition_with_an_equal_size_is_faster(
     seed: int, most: int, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

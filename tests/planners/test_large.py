@@ -430,8 +430,7 @@ def test_every_context_is_in_the_grid_and_bounded_when_its_turn_comes() -> None:
     assert not bounded[search.shapes[:, 5] == 4].any()
 
 
-@pytest.mark.parametrize("make", [model, with_experts])
-@pytest.mark.parametrize("slower", [1.0, 30.0])
+@pytest.mark.parametrize(("make", "slower"), [(model, 1.0), (with_experts, 30.0)])
 def test_a_context_takes_no_less_of_all_devices_than_the_one_before(
     make: Callable[[int], Workload], slower: float
 ) -> None:

@@ -509,7 +509,7 @@ def test_room_is_the_share_that_the_fullest_stage_spares() -> None:
     )
 
 
-@pytest.mark.parametrize("equal", [False, True])
+@pytest.mark.parametrize("equal", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("limit", ["PLANS", "PARTITIONS"])
 def test_sizes_in_less_and_less_memory(
     limit: str, equal: bool, recorded: Recorded, monkeypatch: pytest.MonkeyPatch

@@ -85,7 +85,13 @@ def test_its_plan_is_of_whole_groups_and_near_the_best_of_all_partitions(asked: 
     assert found.iteration_seconds <= 1.05 * nested.iteration_seconds
 
 
-@pytest.mark.parametrize("name", ["exact-unequal", "greedy-dp", "local-greedy", "tidgap", "best-equal"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("exact-unequal", "tidgap"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("greedy-dp", "local-greedy", "best-equal")),
+    ],
+)
 def test_searches_by_name_take_a_granularity(name: str) -> None:
     """Their sizes are multiples of it, but for the last one; one of more than the batch is refused."""
     grouped = make_plan(name, problem(), Request(options={"granularity": 5}))
