@@ -409,7 +409,7 @@ def test_without_a_data_sheet(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_what_was_not_measured_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A kernel that failed has its line; a stack of odd sizes of heads needs some, and nothing is written without."""
-    even = tuple(one for one in FOUND.kernels if not one.kernel.head_size % 8)
+    even = tuple(one for one in FOUND.kernels if not one.kernel.head_size % 8)[::4]
     found = msgspec.structs.replace(FOUND, kernels=even, failed={"linear 8 x 8": "out of memory"})
     said = "--stack-out: no attention was measured whose size of a head is no multiple of 8"
     assert said in refused(capsys, asked(tmp_path, "--stack-out", str(tmp_path / "odd.toml"), found=found))
