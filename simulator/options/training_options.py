@@ -54,9 +54,9 @@ class TrainingOptions:
 
     precision: of weights, activations and gradients; a measured workload has its own
     optimizer: what updates the weights; sets the memory of its states and the bytes that an update moves
-    recompute: what stages run forward again before backward: none, attention, between-products or every-second-product (of each
-        block all but outputs of products), blocks (each from its own input, one at a time) or whole (all at once: a stage then
-        keeps its input only); planners that choose it do so where this is none
+    recompute: what stages run forward again before backward: none, attention, between-products (of each block all but its
+        products), every-second-product (all but attention and every second of these), blocks (each from its own input, one at a
+        time) or whole (all at once: a stage then keeps its input only); planners that choose it do so where this is none
     communication: how transfers and computation share a device
     contention: transfers queue on the links that they share
     sharing: how transfers and reductions that meet on a link share it: as each of the cluster's links says, in equal parts for
