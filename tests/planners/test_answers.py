@@ -170,9 +170,8 @@ LARGER = {
 """Problems and planners that stop at limits of their own: of what is kept, tried or replayed."""
 
 
-@pytest.mark.parametrize(
-    "name", [*list(LARGER)[:1], *(pytest.param(name, marks=pytest.mark.slow) for name in list(LARGER)[1:])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGER)
 def test_answers_to_larger_questions(name: str, recorded: Recorded) -> None:
     """Plan, seconds, evaluations and course of each planner."""
     problem, planners = LARGER[name]

@@ -125,7 +125,8 @@ def test_no_pipeline_that_shares_layers_is_faster(seed: int) -> None:
     assert missed(problem_of(seed, 4, 2, 5), every=4) <= 1.0 + 1e-9
 
 
-@pytest.mark.parametrize("seed", [123, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (116, 119, 204, 227))])
+@pytest.mark.parametrize("seed", [123, 116, 119, 204, 227])
+@pytest.mark.slow
 def test_no_pipeline_of_three_boards_that_share_layers_is_faster(seed: int) -> None:
     """Like and unlike boards, up to four layers that are cut at halves; in the first and the last one only few cuts fit."""
     assert missed(problem_of(seed, 4, 3, 4), every=8) <= 1.0 + 1e-9

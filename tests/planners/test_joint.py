@@ -464,7 +464,9 @@ def test_what_does_not_fit_leads_to_each_pipeline_with_more_recomputation_once(m
     assert max(most) == 2  # as a neighbour, and as one with more
 
 
-@pytest.mark.parametrize("name", COURSES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "two servers" else name for name in COURSES]
+)
 def test_searches_take_the_course_that_they_took(name: str, recorded: Recorded) -> None:
     """Work done to begin with and in the end, pipelines that were looked at, and the plans that were replayed, in their order;
     then what would be descended from, and ordered, next."""

@@ -73,7 +73,10 @@ def on_three_devices() -> tuple[Problem, list[tuple[float, float]]]:
     return asked, [(energy.joules, energy.seconds) for energy in found if energy is not None]
 
 
-@pytest.mark.parametrize(("planner", "objective"), [("joint", "edp"), ("bapipe", "energy"), ("bapipe", "edp")])
+@pytest.mark.parametrize(
+    ("planner", "objective"),
+    [pytest.param("joint", "edp", marks=pytest.mark.slow), ("bapipe", "energy"), ("bapipe", "edp")],
+)
 def test_no_straight_pipeline_is_better_by_its_objective(planner: str, objective: str) -> None:
     """By brute force over devices, cuts and micro-batches: three devices like each other, one of which draws less, last."""
     asked, energies = on_three_devices()
