@@ -135,13 +135,13 @@ def assert_all_as_all(seeds: range) -> None:
 
 def test_stand_ins_do_what_all_replicas_do() -> None:
     """Timelines, memory and scores."""
-    assert_all_as_all(range(40))
+    assert_all_as_all(range(20))
 
 
 @pytest.mark.slow
 def test_stand_ins_do_what_all_replicas_do_in_many_more_plans() -> None:
-    """As above, 220 plans."""
-    assert_all_as_all(range(40, 260))
+    """As above, 240 plans."""
+    assert_all_as_all(range(20, 260))
 
 
 def of(cluster: Cluster, held: Sequence[Sequence[int]], samples: int = 12, **changes: object) -> tuple[int, ...] | None:
