@@ -66,13 +66,12 @@ def test_a_thousand_questions_are_answered_once(cluster: Any, tmp_path: Path) ->
     nanny = next(iter(cluster.workers.values()))
     victim = nanny.pid
     os.kill(victim, signal.SIGKILL)
-    while nanny.pid == victim:  # until another one is in its place
-        assert first.poll() is None, first.communicate()
-        time.sleep(0.05)
-    grown(store, 900_000, first)
+    grown(store, 800_000, first)  # half of it: on a busy machine all is answered before another worker is in its place
     first.send_signal(signal.SIGINT)
     out, err = first.communicate()
     assert first.returncode == 130, err
+    while nanny.pid == victim:
+        time.sleep(0.05)
     part = json.loads(out)
     done = answered(err)
     assert 0 < done < POINTS
