@@ -96,7 +96,9 @@ _READ = attrgetter(*({one.name for one in fields(Layer)} - {"name", "tied_to", "
 
 @lru_cache(maxsize=KEPT_NETWORKS)
 def unlike_layers(workload: Workload) -> tuple[tuple[tuple[Layer, Work], ...], Integers]:
-    """Layers of which no two have equal shares, each with its work, and the place of each layer among them, int64 [layers]."""
+    """The layers of a network that differ in what decides shares and seconds, the first of each kind with its work; and the
+    place of every layer's kind among them, int64 [layers], which may not be written.
+    """
     found: dict[tuple[Any, ...], int] = {}
     works = workload.works()
     place = [

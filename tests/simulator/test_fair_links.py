@@ -361,8 +361,7 @@ def bucketed_and_whole(chunks: int, bandwidth: float, replicas: int, sharing: An
     ("chunks", "count", "most"), [((2,), 4, 0.0864), pytest.param((2, 3), 10, 0.158, marks=pytest.mark.slow)]
 )
 def test_overlapped_reductions_slow_no_interleaved_pipeline(chunks: Sequence[int], count: int, most: float) -> None:
-    """In none of 12 cases on fair links; first come, first served they slow 10 of them, by up to 15.8 %; of those of two
-    chunks 4, by up to 8.6 %."""
+    """In none of 12 cases on fair links; first come, first served they slow 10, by up to 15.8 %, of two chunks 4 of 6."""
     cases = list(product(chunks, (2e5, 1e6, 4e6), (2, 4)))
     fair_ones, queued = ([bucketed_and_whole(*case, how) for case in cases] for how in ("fair", "fifo"))
     assert all(buckets < whole for buckets, whole in fair_ones)

@@ -116,7 +116,7 @@ def test_like_layers_share_what_each_would_have_alone(name: str) -> None:
 
 
 def test_layers_that_differ_in_anything_are_unlike() -> None:
-    """But for their names, blocks and owners of tied weights; also of networks that differ in the middle alone."""
+    """In anything but their names, their blocks, and which layer owns a tied weight of theirs."""
     layer = Layer("layer", "linear", 8.0, 8, 8.0, 8.0, split="columns", heads=2, query_heads=4, key_values=4.0)
     changes = {"flop": 9.0, "parameters": 9, "output_elements": 9.0, "stashed_elements": 9.0, "stashed_bytes": 1.0}
     changes |= {"sequential_steps": 2, "measured": ((1.0, 1.0, 1.0),), "scratch_elements": 1.0, "loaded_elements": 1.0}
