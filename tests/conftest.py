@@ -6,6 +6,7 @@ import gc
 import inspect
 import os
 import re
+import signal
 import sys
 from collections.abc import Generator, Iterable, Iterator
 from math import inf
@@ -37,6 +38,14 @@ settings.load_profile("repeatable")
 def _no_lines_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a command prints does not depend on how busy the machine is: no line says that long work goes on."""
     monkeypatch.setattr(output, "EVERY", inf)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT is an interrupt here and in what is started, also where tests run in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

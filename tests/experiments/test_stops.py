@@ -32,13 +32,7 @@ from tests.experiments.commands import Terminal, no_picture
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def _heard() -> Iterator[None]:
-    """SIGINT is an interrupt in these tests, also where they run in the background, which ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
+pytestmark = pytest.mark.usefixtures("interruptible")
 
 SAVING = """
 import signal, sys, time

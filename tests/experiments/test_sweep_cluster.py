@@ -21,7 +21,7 @@ from experiments.sweep.swept import Swept
 
 distributed = pytest.importorskip("distributed", reason="needs dask.distributed, of the extra [dask]")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("interruptible")]
 
 SMALL = {"workload": "chain:4", "cluster": "pipedream-a", "planner": "uniform", "microbatches": 4, "schedule": "gpipe"}
 OVER = {"batch": "8:257:+1", "devices": "1:4:+1"}
