@@ -364,10 +364,28 @@ class _Descents:
             if (not least[0] and quick >= least[1]) or self.done + _work(seed) > most:
                 break
             least = min(least, self._sown(seed, plan))
+        if self.problem.stack.runs.looped_alone:
+            least = min(least, self._sow_looped(least, most))
         if self.climbs_niches:
             self._sow_niches(least)
         if least[0] or (self.few and self.boards):
             self._sow_pipelines(least, most)
+
+    def _sow_looped(self, least: Key, most: float) -> Key:
+        """Replay again, with several stages each, the replicas of the whole network that were replayed: gradients of later stages
+        are then reduced behind backwards of earlier ones. The least key after that; none is replayed that cannot undercut it.
+        """
+        replayed, alone = self.replayed(), dict[object, Pipeline]()
+        for plan in sorted(replayed, key=lambda one: replayed[one].key):
+            one = pipeline_of(self.problem, plan)
+            if one is not None and one.stages == 1 and one.copies > 1:
+                alone.setdefault((one.ranks, one.microbatches, one.group, one.context), one)
+        looped = (each for one in alone.values() for each in self.moves.looped(one))
+        for quick, _, seed, plan, _ in self._rising(each for one in looped for each in self._waiting(one, least)):
+            if (not least[0] and quick >= least[1]) or self.done + _work(seed) > most:
+                break
+            least = min(least, self._sown(seed, plan))
+        return least
 
     def _sow_niches(self, least: Key) -> None:
         """Replay the fastest pipelines of the most promising niches, by what estimates of their placement err at least; those
@@ -483,13 +501,10 @@ class _Descents:
         end = begun + work
         descents = begun + (1.0 - OF_ORDERS * self._orders_are_open) * work
         self.most, self.done_at_best = self.done + OF_BEGINNING * work, self.done
-        started = []
-        for start in self._starts():
-            self.done_at_best = self.done  # none of them ends early
-            started.append(self._descend_from(start, BRIEFLY))
+        started = self._briefly_descended()
         self.most, self.done_at_best = descents, self.done
-        for _, one in sorted(started, key=lambda each: each[0]):
-            self._descend_from(one, self.moves.decisions)
+        for _, one, decisions in sorted(started, key=lambda each: each[0]):
+            self._descend_from(one, decisions)
         starts = [] if self.done >= descents else self._of_families()
         for left, one in zip(range(len(starts), 0, -1), starts, strict=True):
             self.most, self.done_at_best = self.done + (descents - self.done) / left, self.done
@@ -500,6 +515,22 @@ class _Descents:
         self.most = last
         if self.boards:
             self._share()
+
+    def _briefly_descended(self) -> list[tuple[Key, Pipeline, Collection[str]]]:
+        """Where brief descents from unlike pipelines lead, and the decisions to descend in from there: all of them, but from one
+        that leads where another did from where it began, without the schedule, which led away.
+        """
+        found, ends = list[tuple[Key, Pipeline, Collection[str]]](), set[Pipeline]()
+        for start in self._starts():
+            self.done_at_best = self.done  # none of them ends early
+            key, one = self._descend_from(start, BRIEFLY)
+            if one != start and one in ends:
+                known = self._replayed(start)
+                found.append(((inf, inf) if known is None else known.key, start, self.moves.within_a_family))
+            else:
+                found.append((key, one, self.moves.decisions))
+            ends.add(one)
+        return found
 
     def _share(self) -> None:
         """Replay the fastest plans with cuts inside layers, which are moved while replays get better."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import islice, pairwise, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,9 @@ CHUNKS = (2, 3, 4, 6, 8)
 
 FEW = 8
 """Boundaries up to which cuts are moved by several places, and together with the schedule."""
+
+LOOPED = 4
+"""Stages to begin with of one rank whose replicas reduce them one by one."""
 
 STEPS = (-1, 1, -2, 2, -4, 4)
 """Places by which few cuts are moved."""
@@ -211,6 +214,11 @@ class Neighbourhood:
                         yield from self.laid(empty, laid, held)
                         if self._unlike(laid):
                             yield from self.laid(empty, laid[::-1], held)
+
+    def looped(self, one: Pipeline) -> Iterator[Pipeline]:
+        """A pipeline of one rank with LOOPED stages in place of one, which replicas reduce one by one, with each ZeRO stage."""
+        for other in islice((each for each in self.schedules(one) if each.chunks == LOOPED), 1):
+            yield from (other, *self.zeros_of(other))
 
     def _unlike(self, ranks: Ranks) -> bool:
         """Whether ranks are of several kinds of device, so that a pipeline is another one the other way."""

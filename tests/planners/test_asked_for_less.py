@@ -81,3 +81,21 @@ def test_every_planner_says_what_it_searches() -> None:
         asked = {"schedule", "microbatches", *entry.options}
         assert set(entry.searches) <= asked, name
         assert {*entry.searches, *entry.sets} == asked
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("workload", "cluster", "batch", "precision", "optimizer"),
+    [("mobilenet-v1", "pipedream-b:2", 128, "fp32", "sgd"), ("opt-350m", "pipedream-b:1", 48, "fp16", "adam")],
+)
+def test_replicas_that_reduce_their_stages_one_by_one_are_found(
+    workload: str, cluster: str, batch: int, precision: str, optimizer: str
+) -> None:
+    """By `joint`, also where it is asked for nothing: the gradients of late stages are reduced behind backwards of early ones; in
+    the second network stages recompute unlike each other, too.
+    """
+    numbers = {"precision": precision, "optimizer": optimizer}
+    problem = Problem(workload_from_spec(workload, None), load_cluster(cluster), batch, **numbers)  # type: ignore[arg-type]
+    every = seconds_of("joint", problem)
+    for request in (Request(options={"zero": 1}), Request(chunks=2)):
+        assert every <= seconds_of("joint", problem, request) * (1.0 + 1e-9)

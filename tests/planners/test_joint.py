@@ -16,7 +16,7 @@ import pytest
 from hardware_profiles import Constant, Runs, Stack, load_cluster, load_stack
 from planners import Evaluator, Request, make_plan, planner_entry
 from planners.joint import joint_search
-from planners.joint.neighbourhood import DIVIDING, FAMILIES, Neighbourhood
+from planners.joint.neighbourhood import DIVIDING, FAMILIES, LOOPED, Neighbourhood
 from planners.joint.orders import in_order, ops_of, orders, within
 from planners.joint.pipeline import Pipeline, pipeline_of
 from planners.joint.told import (
@@ -166,6 +166,23 @@ def test_seeds_have_the_stages_that_are_asked_for() -> None:
         moves = Neighbourhood(asked, Request(stages=stages, chunks=chunks), LayerCosts(asked))
         found = {(one.stages, one.chunks, len(one.ranks)) for one in moves.seeds()}
         assert found == {(stages, chunks, stages // chunks)}
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_replicas_of_the_whole_network_may_have_several_stages_to_begin_with(alone: bool) -> None:
+    """One number of them, with each ZeRO stage and what of the replicas these are divided over; none where the stack runs no
+    stages one by one on devices that hold the whole network, or where another number is asked for.
+    """
+    asked = problem(
+        "gpt2", "pipedream-b:2", 16, optimizer="adam", stack=Stack(name="plain", runs=Runs(looped_alone=alone))
+    )
+    moves = Neighbourhood(asked, Request(), LayerCosts(asked))
+    one = Pipeline("1f1b", (tuple(range(16)),), (), 2, (NONE,), zero=2)
+    found = [*moves.looped(one)]
+    divided = [(0, 0), *((zero, shard) for zero in (1, 2, 3) for shard in (0, 8))]
+    assert sorted((other.zero, other.shard) for other in found) == (divided if alone else [])
+    assert all((other.chunks, other.ranks, other.microbatches) == (LOOPED, one.ranks, 2) for other in found)
+    assert not [*Neighbourhood(asked, Request(chunks=2), LayerCosts(asked)).looped(one)]
 
 
 def test_a_stack_without_interleaving_has_one_stage_a_rank() -> None:
@@ -649,8 +666,32 @@ def test_seeds_are_replayed_beside_other_plans_on_few_devices(monkeypatch: pytes
         search = joint_search._Descents(planner_entry("joint").planner(Request()), asked, Evaluator(asked))
         search.evaluate(make_plan("data-parallel", asked).plan)
         search._sow()
-        ranks = {len(plan.stages) for plan in search.evaluate.replayed}
+        ranks = {len({stage.devices for stage in plan.stages}) for plan in search.evaluate.replayed}
         assert (1 in ranks, max(ranks) > 1) == (True, more)
+
+
+def test_replicas_that_reduce_their_stages_one_by_one_are_begun_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MobileNet on two servers, beside a plan of data parallelism on all devices: the fastest that is sown has several stages."""
+    monkeypatch.setattr(joint_search, "NICHED_ON", 0)
+    asked = problem("mobilenet-v1", "pipedream-b:2", 128)
+    search = joint_search._Descents(planner_entry("joint").planner(Request()), asked, Evaluator(asked))
+    whole = make_plan("data-parallel", asked).plan
+    search.evaluate(whole)
+    search._sow()
+    fastest = min(search.evaluate.replayed, key=lambda one: search.evaluate.replayed[one].key)
+    assert {stage.devices for stage in fastest.stages} == {whole.stages[0].devices}
+    assert len(fastest.stages) == LOOPED
+
+
+def test_what_leads_where_another_did_is_descended_from_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the schedule, which led away; what stayed, or led elsewhere, by all decisions from there."""
+    search = descents(PROBLEMS["two-servers"], 0.5)
+    starts = [Pipeline("1f1b", ((0,), (1,)), (cut,), 4, (NONE,) * 2) for cut in (1, 2, 3, 4)]
+    leads = dict(zip(starts, (starts[0], starts[0], starts[3], starts[3]), strict=True))
+    monkeypatch.setattr(search, "_starts", lambda: starts)
+    monkeypatch.setattr(search, "_descend_from", lambda start, decisions: ((0.0, 1.0), leads[start]))
+    found = [(one, "schedule" in decisions) for _, one, decisions in search._briefly_descended()]
+    assert found == [(starts[0], True), (starts[1], False), (starts[3], True), (starts[3], True)]
 
 
 def test_a_round_more_is_worth_it_where_the_last_gained_and_the_bound_leaves_much() -> None:
