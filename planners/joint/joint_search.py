@@ -74,7 +74,10 @@ OF_BEGINNING = 0.3
 """Part of the work that these may take."""
 
 OF_A_SHAPE = 2
-"""Of these, plans that differ in cuts alone; and seeds of each schedule family."""
+"""Of these, plans of the same form; and seeds of each schedule family."""
+
+UNTRIED, OF_UNTRIED = 6, 0.4
+"""Forms of these that no earlier round came to, at most, from which a further one begins; the part of its descents' work."""
 
 SECONDS = 20.0
 """Nominal seconds of replays where none are asked for; a round more where it is worth it."""
@@ -300,7 +303,7 @@ class _Descents:
         self.quickly: dict[Pipeline, dict[Plan, float]] = {}
         self.least_work: dict[Pipeline, float] = {}
         self.whole, self.passed, self.numbers = set[Plan](), set[tuple[Pipeline, int]](), count()
-        self.ordered = set[Pipeline]()
+        self.ordered, self.tried = set[Pipeline](), set[object]()
         self.few = len(problem.cluster.devices) <= SOWN_ON
         self.boards = all(device.streams for device in problem.cluster.devices)
         self.climbs_niches = len(problem.cluster.devices) <= NICHED_ON and not self.boards
@@ -500,6 +503,9 @@ class _Descents:
         last, work = end, (end - begun) * (1.0 - OF_SHARED * self.boards)
         end = begun + work
         descents = begun + (1.0 - OF_ORDERS * self._orders_are_open) * work
+        if begun:
+            self._descend_from_untried(self.done + OF_UNTRIED * (descents - self.done))
+            work = end - self.done
         self.most, self.done_at_best = self.done + OF_BEGINNING * work, self.done
         started = self._briefly_descended()
         self.most, self.done_at_best = descents, self.done
@@ -516,6 +522,14 @@ class _Descents:
         if self.boards:
             self._share()
 
+    def _descend_from_untried(self, end: float) -> None:
+        """Descend, until so much work is done, from forms that wait behind faster ones in every round: each takes as much."""
+        starts = [one for one in self._starts() if _form(one) not in self.tried][:UNTRIED]
+        for left, one in zip(range(len(starts), 0, -1), starts, strict=True):
+            self.most, self.done_at_best = self.done + (end - self.done) / left, self.done
+            self.tried.add(_form(one))
+            self._descend_from(one, self.moves.decisions)
+
     def _briefly_descended(self) -> list[tuple[Key, Pipeline, Collection[str]]]:
         """Where brief descents from unlike pipelines lead, and the decisions to descend in from there: all of them, but from one
         that leads where another did from where it began, without the schedule, which led away.
@@ -523,6 +537,8 @@ class _Descents:
         found, ends = list[tuple[Key, Pipeline, Collection[str]]](), set[Pipeline]()
         for start in self._starts():
             self.done_at_best = self.done  # none of them ends early
+            if self.goes_on:
+                self.tried.add(_form(start))
             key, one = self._descend_from(start, BRIEFLY)
             if one != start and one in ends:
                 known = self._replayed(start)
@@ -717,18 +733,18 @@ class _Descents:
 
     def _starts(self) -> list[Pipeline]:
         """The fastest pipelines of unlike shapes that were replayed, those that fit first."""
-        found: dict[tuple[object, ...], Pipeline] = {}
+        found: dict[tuple[object, object], Pipeline] = {}
         replayed = self.replayed()
         keys = {plan: score.key for plan, score in replayed.items()}
         missing, seconds = min(keys.values(), default=(inf, inf))
         for plan in sorted(keys, key=lambda one: keys[one]):
             one = pipeline_of(self.problem, plan)
             if one is not None and (missing or keys[plan] <= (0.0, seconds * PROMISING)):
-                found.setdefault((one.replicas, one.group, one.context, one.chunks > 1, one.cuts), one)
+                found.setdefault((_form(one), one.cuts), one)
         alike, starts = Counter[object](), list[Pipeline]()
-        for shape, one in found.items():
-            alike[shape[:-1]] += 1
-            if alike[shape[:-1]] <= OF_A_SHAPE:
+        for (form, _), one in found.items():
+            alike[form] += 1
+            if alike[form] <= OF_A_SHAPE:
                 starts.append(one)
         return starts[:STARTS]
 
@@ -882,6 +898,11 @@ class _Descents:
             yield from with_timed(self.problem, (plan,), self.evaluate.layer_costs)
         except ValueError:
             return
+
+
+def _form(one: Pipeline) -> object:
+    """What descents hardly change: replicas of each rank, degrees, and whether ranks have several stages."""
+    return one.replicas, one.group, one.context, one.chunks > 1
 
 
 def _shape(one: Pipeline) -> tuple[object, ...]:

@@ -694,6 +694,37 @@ def test_what_leads_where_another_did_is_descended_from_where_it_began(monkeypat
     assert found == [(starts[0], True), (starts[1], False), (starts[3], True), (starts[3], True)]
 
 
+def test_forms_behind_faster_ones_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that nothing came to, each once, in equal parts of what the ones before it left; at most UNTRIED of them."""
+    search, ends = descents(PROBLEMS["two-servers"], 0.5), list[tuple[object, float]]()
+    ranks = [((0,), (1,)), ((0, 1), (2,)), ((0,), (1, 2)), ((0, 1), (2, 3)), ((0, 1, 2), (3,))]
+    starts = [Pipeline("1f1b", each, (2,), 4, (NONE,) * 2) for each in ranks]
+
+    def descended(start: Pipeline, decisions: object) -> None:
+        ends.append((start, search.most - search.done))
+        search.done += 10.0
+
+    monkeypatch.setattr(joint_search, "UNTRIED", 3)
+    monkeypatch.setattr(search, "_starts", lambda: starts)
+    monkeypatch.setattr(search, "_descend_from", descended)
+    search.tried = {joint_search._form(starts[1])}
+    for found in ([(starts[0], 40.0), (starts[2], 55.0), (starts[3], 100.0)], [(starts[4], 120.0)], []):
+        search._descend_from_untried(search.done + 120.0)
+        assert ends == [(one, pytest.approx(work)) for one, work in found]
+        ends.clear()
+
+
+def test_a_further_round_begins_with_forms_that_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the first one; a part of the work that is not for orders."""
+    search, ends = descents(PROBLEMS["two-servers"], 0.5), list[float]()
+    monkeypatch.setattr(search, "_descend_from_untried", ends.append)
+    search._round(0.0, 1000.0)
+    assert not ends
+    begun = search.done
+    search._round(begun, begun + 1000.0)
+    assert ends == [pytest.approx(begun + joint_search.OF_UNTRIED * (1.0 - joint_search.OF_ORDERS) * 1000.0)]
+
+
 def test_a_round_more_is_worth_it_where_the_last_gained_and_the_bound_leaves_much() -> None:
     """Half of a percent, or memory that is missing no more; a fifth above the bound."""
     asked = problem("chain:4", "dapple-b:4", 8)
