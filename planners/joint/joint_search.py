@@ -73,7 +73,7 @@ BRIEFLY = ("schedule", "ZeRO")
 OF_BEGINNING = 0.3
 """Part of the work that these may take."""
 
-OF_A_SHAPE = 2
+OF_A_FORM = 2
 """Of these, plans of the same form; and seeds of each schedule family."""
 
 UNTRIED, OF_UNTRIED = 6, 0.4
@@ -363,12 +363,9 @@ class _Descents:
         least = least if least[0] else (0.0, min(least[1], self.evaluate.beat / MOST_GAINED))
         below = None if least[0] else least[1]
         alone = (each for one in self.moves.seeds(most=1, below=below) for each in self._waiting(one, least))
-        for quick, _, seed, plan, _ in self._rising(alone):
-            if (not least[0] and quick >= least[1]) or self.done + _work(seed) > most:
-                break
-            least = min(least, self._sown(seed, plan))
+        least = self._sow_rising(alone, least, most)
         if self.problem.stack.runs.looped_alone:
-            least = min(least, self._sow_looped(least, most))
+            least = self._sow_looped(least, most)
         if self.climbs_niches:
             self._sow_niches(least)
         if least[0] or (self.few and self.boards):
@@ -376,7 +373,7 @@ class _Descents:
 
     def _sow_looped(self, least: Key, most: float) -> Key:
         """Replay again, with several stages each, the replicas of the whole network that were replayed: gradients of later stages
-        are then reduced behind backwards of earlier ones. The least key after that; none is replayed that cannot undercut it.
+        are then reduced behind backwards of earlier ones. As `_sow_rising`.
         """
         replayed, alone = self.replayed(), dict[object, Pipeline]()
         for plan in sorted(replayed, key=lambda one: replayed[one].key):
@@ -384,7 +381,11 @@ class _Descents:
             if one is not None and one.stages == 1 and one.copies > 1:
                 alone.setdefault((one.ranks, one.microbatches, one.group, one.context), one)
         looped = (each for one in alone.values() for each in self.moves.looped(one))
-        for quick, _, seed, plan, _ in self._rising(each for one in looped for each in self._waiting(one, least)):
+        return self._sow_rising((each for one in looped for each in self._waiting(one, least)), least, most)
+
+    def _sow_rising(self, looks: Iterable[Look], least: Key, most: float) -> Key:
+        """Replay by rising quick replay what may undercut the least key, until so much work is done; the least key after that."""
+        for quick, _, seed, plan, _ in self._rising(looks):
             if (not least[0] and quick >= least[1]) or self.done + _work(seed) > most:
                 break
             least = min(least, self._sown(seed, plan))
@@ -728,7 +729,7 @@ class _Descents:
             request = replace(self.planner.request, schedule=name)
             seeds = islice(Neighbourhood(self.problem, request, self.evaluate.layer_costs).seeds(), SOWN)
             near = (each for one in seeds for each in self._waiting(one, (0.0, self.least[1] * PROMISING)))
-            sown += [one for _, _, one, _, _ in islice(self._rising(near), OF_A_SHAPE)]
+            sown += [one for _, _, one, _, _ in islice(self._rising(near), OF_A_FORM)]
         return list(dict.fromkeys([*found.values(), *sown]))
 
     def _starts(self) -> list[Pipeline]:
@@ -744,7 +745,7 @@ class _Descents:
         alike, starts = Counter[object](), list[Pipeline]()
         for (form, _), one in found.items():
             alike[form] += 1
-            if alike[form] <= OF_A_SHAPE:
+            if alike[form] <= OF_A_FORM:
                 starts.append(one)
         return starts[:STARTS]
 

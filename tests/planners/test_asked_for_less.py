@@ -9,9 +9,9 @@ import random
 
 import pytest
 
-from hardware_profiles import load_cluster
+from hardware_profiles import Precision, load_cluster
 from planners import PLANNERS, Request, planner_entry
-from simulator import Problem, workload_from_spec
+from simulator import OptimizerName, Problem, workload_from_spec
 from tests.planners.conftest import seconds_of
 
 SMALL = ("chain:4", "chain:7"), ("pipedream-b:1", "dapple-b:4", "dapple-c:4")
@@ -89,13 +89,13 @@ def test_every_planner_says_what_it_searches() -> None:
     [("mobilenet-v1", "pipedream-b:2", 128, "fp32", "sgd"), ("opt-350m", "pipedream-b:1", 48, "fp16", "adam")],
 )
 def test_replicas_that_reduce_their_stages_one_by_one_are_found(
-    workload: str, cluster: str, batch: int, precision: str, optimizer: str
+    workload: str, cluster: str, batch: int, precision: Precision, optimizer: OptimizerName
 ) -> None:
     """By `joint`, also where it is asked for nothing: the gradients of late stages are reduced behind backwards of early ones; in
     the second network stages recompute unlike each other, too.
     """
-    numbers = {"precision": precision, "optimizer": optimizer}
-    problem = Problem(workload_from_spec(workload, None), load_cluster(cluster), batch, **numbers)  # type: ignore[arg-type]
+    network, machine = workload_from_spec(workload, None), load_cluster(cluster)
+    problem = Problem(network, machine, batch, precision=precision, optimizer=optimizer)
     every = seconds_of("joint", problem)
     for request in (Request(options={"zero": 1}), Request(chunks=2)):
         assert every <= seconds_of("joint", problem, request) * (1.0 + 1e-9)
