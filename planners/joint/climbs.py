@@ -203,7 +203,8 @@ class Climbs:
         leads, kinds = [self.problem.cluster.devices[own[0]] for own in held], self.layers.kind_of_device
         if any(self.layers.streams(own[0]) for own in held):
             return False
-        if one.zero > 1 and any(self.problem.stack.exposed.on(lead) for lead in leads):
+        divided = [lead for lead, own in zip(leads, held, strict=True) if len(own) > one.tensor]
+        if one.zero > 1 and any(map(self.problem.stack.exposed.on, divided)):
             return False
         return one.group == 1 or (
             len(set(one.replicas)) == 1 and all(len(set(map(kinds, own[: one.group]))) == 1 for own in held)

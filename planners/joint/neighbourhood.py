@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -107,6 +108,7 @@ class Neighbourhood:
         self.experts = asked_degrees(problem, request, option="expert")
         self.unlike = problem.stack.runs.unlike_recompute
         self.counted = request.recompute is None and problem.recompute == "none"  # blocks that run again
+        self._parts = divisors(problem.batch)
         self._seconds_again: dict[Recompute, float] = {}
         self._balanced: dict[tuple[int, tuple[tuple[int, int], ...]], tuple[int, ...] | None] = {}
 
@@ -165,6 +167,7 @@ class Neighbourhood:
             return False  # a stage is on two devices: one of each direction
         return (
             one.schedule in self.families
+            and self._runs_numbers(one)
             and (one.slices == 1 or one.context == 1)
             and self.request.counts_are(one.microbatches, one.stages, one.chunks)
             and one.tensor in self.tensors
@@ -173,6 +176,24 @@ class Neighbourhood:
             and (one.zero in self.zeros or one.copies == 1)
             and all(word in self.words and (self.counted or not count) for word, count in one.recompute)
         )
+
+    def _runs_numbers(self, one: Pipeline) -> bool:
+        """Whether the stack runs such numbers of ranks, stages per rank, replicas and micro-batches."""
+        runs, ranks, looped = self.problem.stack.runs, len(one.ranks), one.chunks > 1
+        if not runs.unequal and (self.problem.batch % one.microbatches or len(set(one.replicas)) > 1):
+            return False
+        if looped and not (runs.looped_alone if ranks == 1 else runs.short_groups or one.microbatches >= ranks):
+            return False
+        return runs.pipeline or one.stages == 1
+
+    def possible_counts(self, wanted: Iterable[int]) -> list[int]:
+        """Numbers of micro-batches that are near those wanted, rising: these, or where the stack has all of one size the next
+        divisors of the batch below.
+        """
+        held = {count for count in wanted if 1 <= count <= self.problem.batch}
+        if not self.problem.stack.runs.unequal:
+            held = {self._parts[bisect_right(self._parts, count) - 1] for count in held}
+        return sorted(held)
 
     # ---- to begin with ----
 
@@ -237,9 +258,9 @@ class Neighbourhood:
         if self.request.microbatches is not None:
             return (self.request.microbatches,)
         if ranks > 1:
-            return sorted({min(batch, ranks * many) for many in (1, 2, 4)})
+            return self.possible_counts(min(batch, ranks * many) for many in (1, 2, 4))
         share = -(-batch // copies)
-        return sorted({-(-share >> doubled) for doubled in range(share.bit_length() + 1)})
+        return self.possible_counts(-(-share >> doubled) for doubled in range(share.bit_length() + 1))
 
     # ---- schedule ----
 
@@ -290,13 +311,12 @@ class Neighbourhood:
         """Near numbers of micro-batches: one more and less, halves and doubles, the next divisors and multiples of the ranks."""
         if self.request.microbatches is not None:
             return
-        now, batch, ranks = one.microbatches, self.problem.batch, len(one.ranks)
-        parts = divisors(batch)
+        now, parts, ranks = one.microbatches, self._parts, len(one.ranks)
         near = {now - 1, now + 1, now * 2, now // 2, now * 3 // 2, now * 3 // 4, now // ranks * ranks}
         near |= {(now // ranks + step) * ranks for step in (-1, 1)}
         near |= {*[part for part in parts if part < now][-2:], *[part for part in parts if part > now][:2]}
-        for count in sorted(near - {now}):
-            if 1 <= count <= batch:
+        for count in self.possible_counts(near):
+            if count != now:
                 yield _in_groups(replace(one, microbatches=count))
 
     def slices_of(self, one: Pipeline) -> Iterator[Pipeline]:

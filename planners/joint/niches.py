@@ -61,7 +61,8 @@ class Niches:
             for chunks in filter(MOST_CHUNKS.__ge__, self.moves.chunks(names[0])):
                 for replicas, ranks in self._ranks():
                     words = ((self.again, 0),) * (len(ranks) * chunks)
-                    empty = (Pipeline(names[0], (), (), count, words) for count in self._counts(len(ranks)))
+                    zero = self.moves.zeros[0]
+                    empty = (Pipeline(names[0], (), (), count, words, zero=zero) for count in self._counts(len(ranks)))
                     laid = [one for each in empty for one in self.moves.laid(each, ranks, chunks)]
                     seconds = [self._seconds(one, below) for one in laid]
                     if (least := min(seconds, default=inf)) < below:
@@ -88,8 +89,11 @@ class Niches:
 
     def _counts(self, ranks: int) -> list[int]:
         asked = self.moves.request.microbatches
-        counts = {max(1, int(ranks * part)) for part in ROUNDS_OF_RANKS} if asked is None else {asked}
-        return sorted(count for count in counts if count <= self.problem.batch)
+        return (
+            self.moves.possible_counts(max(1, int(ranks * part)) for part in ROUNDS_OF_RANKS)
+            if asked is None
+            else [asked]
+        )
 
     def _seconds(self, one: Pipeline, below: float) -> float:
         """Estimated seconds, if they are below `below` and known; else inf."""

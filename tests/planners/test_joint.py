@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from itertools import combinations, islice, pairwise, product
+from math import inf
 from typing import Any, get_args
 from unittest.mock import Mock, patch
 
@@ -16,7 +17,9 @@ import pytest
 from hardware_profiles import Constant, Runs, Stack, load_cluster, load_stack
 from planners import Evaluator, Request, make_plan, planner_entry
 from planners.joint import joint_search
+from planners.joint.climbs import Climbs
 from planners.joint.neighbourhood import DIVIDING, FAMILIES, LOOPED, Neighbourhood
+from planners.joint.niches import Niches
 from planners.joint.orders import in_order, ops_of, orders, within
 from planners.joint.pipeline import Pipeline, pipeline_of
 from planners.joint.told import (
@@ -50,6 +53,7 @@ from simulator import (
     equal_microbatches,
     flushes,
     lower_bound,
+    plan_lacks,
     schedule_families,
     stages_from_cuts,
     workload_from_spec,
@@ -1059,6 +1063,20 @@ def test_moves_keep_to_what_the_stack_runs() -> None:
     for unlike, several in ((True, {1, 2}), (False, {2})):
         more = moves(unlike_recompute=unlike).with_more_again(two, 0)
         assert {sum(policy != "none" for policy, _ in each.recompute) for each in more} == several
+
+
+@pytest.mark.parametrize("stack", ["fsdp1-eager", "fsdp2-compiled", "megatron-core", "megatron-deepspeed"])
+def test_a_stack_refuses_nothing_that_is_allowed(stack: str) -> None:
+    """On random walks and in niches; of batches that not every number of micro-batches divides."""
+    asked = replace(problem("gpt2", "pipedream-a:2", 24, precision="fp16"), stack=load_stack(stack))
+    costs = LayerCosts(asked)
+    moves = Neighbourhood(asked, Request(), costs)
+    begun = [one for _, _, one in Niches(moves, Climbs(asked, costs, QuickReplays(asked, costs)), "none").begun(inf)]
+    walked = list(some(asked, Request(), seed=4, steps=60))
+    assert bool(begun) == asked.stack.runs.pipeline
+    for one in (*begun, *walked):
+        assert moves.allows(one)
+        assert not list(plan_lacks(asked.stack.runs, asked, one.plan(asked, "joint")))
 
 
 def test_pipelines_that_are_not_asked_for_are_not_allowed() -> None:
